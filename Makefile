@@ -1,0 +1,73 @@
+# Everything a developer or CI runs. The environment is built in .venv, from the lock file, when a target first needs it.
+
+VENV    := .venv
+BIN     := $(VENV)/bin
+LOCK    := requirements/dev.lock
+STAMP   := $(VENV)/.installed
+WORKERS ?= 2
+SOAK    ?= 600
+
+# The first interpreter that is new enough; `make PYTHON=/path/to/python` names one.
+CANDIDATES := python3 python3.13 python3.12 python3.11 python
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON     ?= $(shell for p in $(CANDIDATES); do if $$p -c '$(NEW_ENOUGH)' >/dev/null 2>&1; then echo $$p; break; fi; done)
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check lint bench soak lock clean distclean
+
+help: ## say what the targets do
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+install: $(STAMP) ## build the environment in .venv
+
+$(STAMP): pyproject.toml $(LOCK)
+	@if [ -z "$(PYTHON)" ]; then \
+	    echo "Tidegate needs Python 3.11 or newer, and none was found under the names: $(CANDIDATES)." >&2; \
+	    echo "Hint: install one (Debian, Ubuntu: apt install python3 python3-venv), or name one: make PYTHON=/path/to/python3.11" >&2; \
+	    exit 1; fi
+	@if ! "$(PYTHON)" -c '$(NEW_ENOUGH)'; then \
+	    echo "Tidegate needs Python 3.11 or newer; $(PYTHON) is $$("$(PYTHON)" --version 2>&1)." >&2; \
+	    echo "Hint: name a newer one: make PYTHON=/path/to/python3.11" >&2; \
+	    exit 1; fi
+	@if ! "$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null; then \
+	    echo "$(PYTHON) cannot make a virtual environment: its modules venv and ensurepip are missing." >&2; \
+	    echo "Hint: on Debian and Ubuntu: apt install python3-venv" >&2; \
+	    exit 1; fi
+	@echo "Building the environment in $(VENV) (once; about a minute) ..."
+	@"$(PYTHON)" -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet -r $(LOCK)
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(STAMP) ## show early, on-time and late panes of a small stream
+	@$(BIN)/tidegate demo
+
+lint: $(STAMP) ## ruff, mypy and the import contracts
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo
+
+test: lint ## everything: lint, types, and all tests with their doctests
+	$(BIN)/pytest -n $(WORKERS) --hypothesis-profile=ci
+
+check: lint ## the same without the slow tests, for use between edits
+	$(BIN)/pytest -n $(WORKERS) -m "not slow"
+
+bench: $(STAMP) ## measure the kernel against bare Arrow, as ratios
+	@$(BIN)/tidegate bench kernel
+
+soak: $(STAMP) ## random traffic with kills for 10 minutes (SOAK=seconds)
+	$(BIN)/pytest -s tests/test_soak.py --soak-seconds=$(SOAK)
+
+lock: ## renew the lock file from pyproject.toml (needs uv)
+	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade --quiet \
+	    --no-header --no-annotate --no-emit-index-url --output-file $(LOCK)
+
+clean: ## remove caches and build output
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+
+distclean: clean ## remove the environment too
+	rm -rf $(VENV)

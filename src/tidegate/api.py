@@ -1,0 +1,164 @@
+"""The Python API: a stream, a window, a trigger, a mode and aggregates, said one after the other; each step is a new frozen value."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.embedded.operator import Downstream, EmbeddedOperator
+from tidegate.errors import SpecError
+from tidegate.instants import Duration, Instant, duration, instant
+from tidegate.spec.aggregates import Aggregate
+from tidegate.spec.evictors import Evictor
+from tidegate.spec.operator import AggregateSpec, Input, Options, Retention
+from tidegate.spec.presets import habits
+from tidegate.spec.trigger_text import parse_trigger
+from tidegate.spec.triggers import AfterDelay, Policy, Trigger
+from tidegate.spec.watermarks import Explicit, Implied, Watermarks
+from tidegate.spec.windows import Inherited, Window
+from tidegate.state.protocol import Store
+
+_DURATIONS = ("future_tolerance",)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Messages, and which of their columns say when, whose and which they are."""
+
+    input: Input
+
+    def window(self, window: Window) -> Windowed:
+        """Put the messages into windows."""
+        if not isinstance(window, Window):
+            raise SpecError(f"`window` takes a window, got {window!r}. Hint: tg.tumbling('1 minute')")
+        return Windowed(self.input, window)
+
+    def aggregate(self, **aggregates: Aggregate) -> Panes:
+        """Aggregate panes of an upstream operator in the windows that they come with."""
+        return Windowed(_inheriting(self.input), Inherited()).aggregate(**aggregates)
+
+    def inherit(self) -> Windowed:
+        """Take the windows of an upstream operator's panes, to say more about triggers and modes."""
+        return Windowed(_inheriting(self.input), Inherited())
+
+
+def _inheriting(given: Input) -> Input:
+    """Panes carry their time in the column `time`; the upstream tells the watermark."""
+    return dataclasses.replace(given, time=given.time or "time", watermark=Explicit())
+
+
+@dataclass(frozen=True)
+class Windowed:
+    """Windowed messages, and all that decides when and how results come out."""
+
+    input: Input
+    windows: Window
+    firing: Trigger | None = None
+    mode: str = "accumulating"
+    lateness: int | None = None
+    chosen: Options = Options()
+    retention: Retention = Retention()
+    evictor: Evictor | None = None
+
+    def trigger(self, trigger: Trigger | str) -> Windowed:
+        """Say when panes come out, as a trigger or as its text."""
+        return dataclasses.replace(self, firing=parse_trigger(trigger) if isinstance(trigger, str) else trigger)
+
+    def early_emission(self, trigger: Trigger) -> Windowed:
+        """The early-emission policy: panes before the window is full. A trigger that finishes just stops."""
+        return self._policy(early=trigger)
+
+    def late_arrival(self, trigger: Trigger | None = None, *, every: Duration | None = None) -> Windowed:
+        """The late-arrival policy: corrections are batched for `every`, or fire as the trigger says; neither means that there are none."""
+        return self._policy(late=AfterDelay(duration(every)) if every is not None else trigger)
+
+    def _policy(self, **parts: Trigger | None) -> Windowed:
+        former = self.firing if self.firing is not None else Policy()
+        if not isinstance(former, Policy):
+            raise SpecError(f"policies and a trigger exclude each other; the trigger is {former}. Hint: say it all with `trigger`")
+        return dataclasses.replace(self, firing=dataclasses.replace(former, **parts))
+
+    def accumulating(self) -> Windowed:
+        """A pane holds the whole window so far."""
+        return dataclasses.replace(self, mode="accumulating")
+
+    def discarding(self) -> Windowed:
+        """A pane holds what came since the last pane."""
+        return dataclasses.replace(self, mode="discarding")
+
+    def retracting(self) -> Windowed:
+        """A pane holds the whole window so far, and what it replaces is taken back before it."""
+        return dataclasses.replace(self, mode="retracting")
+
+    def allow_lateness(self, lateness: Duration, *, unit: str | None = None) -> Windowed:
+        """How far behind the watermark an event is still taken; 60 seconds unless said."""
+        return dataclasses.replace(self, lateness=duration(lateness, unit=unit))
+
+    def options(self, *, semantics: str | None = None, **options: Any) -> Windowed:
+        """Change what people change rarely; `semantics` starts from the habits of another system."""
+        known = {field.name for field in dataclasses.fields(Options)}
+        unknown = sorted(set(options) - known)
+        if unknown:
+            raise SpecError(f"there is no option {', '.join(f'`{u}`' for u in unknown)}; the options are {', '.join(sorted(known))}")
+        options.update({name: duration(options[name]) for name in _DURATIONS if name in options})
+        if semantics is None:
+            return dataclasses.replace(self, chosen=dataclasses.replace(self.chosen, **options))
+        preset = habits(semantics)
+        return dataclasses.replace(
+            self,
+            chosen=dataclasses.replace(self.chosen, **{**preset.options, **options}),
+            firing=self.firing if self.firing is not None else preset.trigger,
+            mode=preset.mode if self.mode == "accumulating" else self.mode,
+            lateness=self.lateness if self.lateness is not None else preset.allowed_lateness,
+        )
+
+    def retain(self, *, time: Duration | None = None, windows: int | None = None, messages: int | None = None, bytes: int | None = None) -> Windowed:
+        """Bound the state: by time, and by windows and messages of a key, and by bytes."""
+        return dataclasses.replace(self, retention=Retention(None if time is None else duration(time), windows, messages, bytes))
+
+    def evict(self, evictor: Evictor) -> Windowed:
+        """Leave messages of a window out, before the function or after it."""
+        return dataclasses.replace(self, evictor=evictor)
+
+    def aggregate(self, **aggregates: Aggregate) -> Panes:
+        """Say what is computed; the names become columns of the panes."""
+        for name, aggregate in aggregates.items():
+            if not isinstance(aggregate, Aggregate):
+                raise SpecError(f"`{name}` is no aggregate: {aggregate!r}. Hint: {name}=tg.count()")
+        lateness = {} if self.lateness is None else {"allowed_lateness": self.lateness}
+        spec = AggregateSpec(
+            self.input, self.windows, tuple(aggregates.items()), self.firing, self.mode, options=self.chosen, retention=self.retention, evictor=self.evictor, **lateness
+        )
+        return Panes(spec)
+
+
+@dataclass(frozen=True)
+class Panes:
+    """A complete specification of panes, ready to be run."""
+
+    spec: AggregateSpec
+
+    def embedded(
+        self, *, store: Store | None = None, downstream: Downstream | EmbeddedOperator | None = None, now: Instant | None = None
+    ) -> EmbeddedOperator:
+        """An operator in this process; a store that holds state of this specification is continued.
+
+        With `now` the clock begins there and moves only where a call tells it; without, the clock of the machine is read.
+        """
+        return EmbeddedOperator(self.spec, store=store, downstream=downstream, now=None if now is None else instant(now))
+
+
+def stream(
+    *,
+    time: str | None = None,
+    key: str | Sequence[str] | None = None,
+    id: str | None = None,
+    offset: str | None = None,
+    partition: str | None = None,
+    watermark: Watermarks | None = None,
+) -> Stream:
+    """Messages with these columns; without `watermark` it follows the newest event."""
+    keys = () if key is None else (key,) if isinstance(key, str) else tuple(key)
+    return Stream(Input(time, keys, id, offset, partition, Implied() if watermark is None else watermark))

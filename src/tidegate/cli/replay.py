@@ -1,0 +1,37 @@
+"""`tidegate replay`: scenario files in, one line for each scenario out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from tidegate.scenarios import FAIL, PASS, UNSUPPORTED, Outcome, run_files
+
+_COLOURS = {PASS: "32", FAIL: "31", UNSUPPORTED: "33"}
+
+
+def replay(files: Sequence[str], *, as_json: bool) -> int:
+    """The exit status: 0 if no scenario failed."""
+    counts: Counter[str] = Counter()
+    for outcome in run_files([Path(name) for name in files]):
+        counts[outcome.status] += 1
+        print(json.dumps(asdict(outcome)) if as_json else _line(outcome), flush=True)
+    if not as_json:
+        print(_summary(counts))
+    return 1 if counts[FAIL] else 0
+
+
+def _line(outcome: Outcome) -> str:
+    word = f"{outcome.status:<11}"
+    if sys.stdout.isatty():
+        word = f"\x1b[{_COLOURS[outcome.status]}m{word}\x1b[0m"
+    return f"{word} {outcome.id}" + (f": {outcome.detail}" if outcome.detail else "")
+
+
+def _summary(counts: Counter[str]) -> str:
+    total = counts.total()
+    return f"{total} scenario{'' if total == 1 else 's'}: {counts[PASS]} passed, {counts[FAIL]} failed, {counts[UNSUPPORTED]} unsupported"

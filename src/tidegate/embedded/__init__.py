@@ -1,0 +1,1 @@
+"""The embedded runtime: operators driven by plain calls inside a Python process."""

@@ -1,0 +1,199 @@
+"""Inspection: looking into an operator without changing it: windows, messages, current values, counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.embedded.results import Renderer
+from tidegate.errors import InputError
+from tidegate.instants import MAX, MIN, Instant, instant
+from tidegate.kernel.frame import Frame, concat_frames, to_arrow
+from tidegate.kernel.keys import identify
+from tidegate.operators.aggregate import WindowedAggregate
+from tidegate.operators.contents import PAYLOAD
+from tidegate.operators.parts import Parts
+from tidegate.kernel.windows import Aligned
+from tidegate.spec.windows import Axis
+
+
+class Inspection:
+    """What can be asked of an embedded operator."""
+
+    operator: WindowedAggregate
+
+    def _drain(self) -> None:
+        """Take what is buffered, so that nobody sees the buffering."""
+
+    def _renderer(self) -> Renderer:
+        return Renderer(self.operator.spec, ticks=self.operator.ticks, schema=None, result_types={})
+
+    @property
+    def watermark(self) -> int | None:
+        """The watermark, or None while there is none."""
+        self._drain()
+        found = self.operator.progress.watermark
+        return None if found == MIN else found
+
+    @property
+    def output_watermark(self) -> int:
+        """What may be promised downstream."""
+        self._drain()
+        return self.operator.output_watermark
+
+    @property
+    def hold(self) -> int | None:
+        """The earliest output time of the panes that are still owed."""
+        self._drain()
+        return self.operator.hold
+
+    def resume_offsets(self) -> dict[str, int]:
+        """By partition, the first offset to deliver after a restart."""
+        return self.operator.resume_offsets()
+
+    def stats(self) -> dict[str, Any]:
+        """What is held and what was counted: windows, keys, runs, messages, bytes, events by class, panes by timing, late rows by reason."""
+        self._drain()
+        counters = self.operator.progress.counters
+        names = ("events", "duplicates", "on_time", "mildly_late", "very_late", "future", "unreadable", "late_rows", "dropped_pairs", "unfired")
+        panes = ("panes_early", "panes_on_time", "panes_late", "retractions", "windows_opened", "windows_closed", "windows_pushed_out")
+        reasons = {name.removeprefix("reason."): n for name, n in sorted(counters.items()) if name.startswith("reason.")}
+        found = {name: counters[name] for name in (*names, *panes, "watermark_steps_back")}
+        return {**found, "late_by_reason": reasons, **self._held()}
+
+    def _held(self) -> dict[str, int]:
+        parts = self.operator.parts
+        if parts is None:
+            return dict.fromkeys(("windows", "keys", "cells", "runs", "messages", "bytes", "ids"), 0)
+        cells = self._cells(parts)
+        keys, windows = 0, 0
+        if cells is not None:
+            keys = len(np.unique(np.stack([cells.ints("kid"), cells.ints("chk")]), axis=1).T)
+            windows = len(np.unique(np.stack([cells.ints("start"), cells.ints("end")]), axis=1).T)
+        core, opened = parts.core, parts.open_windows
+        return {
+            "windows": windows,
+            "keys": keys,
+            "cells": 0 if cells is None else len(cells),
+            "runs": core.cells.runs + (opened.slices.runs if opened else 0) + (core.messages.runs if core.messages else 0),
+            "messages": core.messages.count if core.messages else 0,
+            "bytes": core.cells.nbytes + (opened.slices.nbytes if opened else 0) + (core.messages.nbytes if core.messages else 0),
+            "ids": len(self.operator.ids),
+        }
+
+    def _cells(self, parts: Parts) -> Frame | None:
+        """All cells, of complete and of open windows."""
+        frames = [f for f in parts.core.cells.live() if len(f)]
+        if parts.open_windows is not None:
+            frames += parts.open_windows.preview()
+        return concat_frames(frames) if frames else None
+
+    def peek(self) -> pa.Table:
+        """The current values of all windows that are not closed."""
+        self._drain()
+        parts, renderer = self.operator.parts, self._renderer()
+        cells = None if parts is None else self._cells(parts)
+        if parts is None or cells is None:
+            return pa.table({})
+        cells = cells.where(~cells.ints("closed"))
+        order = np.lexsort((cells.ints("kid"), cells.ints("end"), cells.ints("start")))
+        cells = cells.take(order)
+        names = self.operator.spec.input.key
+        columns = {name: to_arrow(cells[f"k.{name}"]) for name in names}
+        columns.update(window_start=renderer.instants(cells.ints("start")), window_end=renderer.instants(cells.ints("end")))
+        return pa.table({**columns, **parts.contents.values(cells)}) if len(cells) else pa.table({})
+
+    def get_windows(self, start: Instant | None = None, end: Instant | None = None, *, key: Any = None) -> list[dict[str, Any]]:
+        """The windows that overlap a range, sorted; those of one key where a key is given.
+
+        Windows that are the same for all keys come once, with counts over all keys; sessions come once for each key.
+        """
+        self._drain()
+        parts = self.operator.parts
+        cells = None if parts is None else self._cells(parts)
+        if parts is None or cells is None:
+            return []
+        low, high = MIN if start is None else self._position(start), MAX if end is None else self._position(end)
+        wanted = ~cells.ints("closed") & (cells.ints("end") > low) & (cells.ints("start") <= high)
+        kid = chk = None
+        if key is not None:
+            kid, chk = self._identity(parts, key)
+            wanted &= (cells.ints("kid") == kid) & (cells.ints("chk") == chk)
+        cells = cells.where(wanted)
+        per_key = key is not None or not isinstance(parts.absorber.assigner, Aligned)
+        order = np.lexsort((cells.ints("kid"), cells.ints("end"), cells.ints("start")))
+        return self._describe(cells.take(order), per_key=per_key)
+
+    def _describe(self, cells: Frame, *, per_key: bool) -> list[dict[str, Any]]:
+        renderer, names = self._renderer(), self.operator.spec.input.key if per_key else ()
+        starts, ends = renderer.instants(cells.ints("start")).to_pylist(), renderer.instants(cells.ints("end")).to_pylist()
+        keys = [to_arrow(cells[f"k.{name}"]).to_pylist() for name in names]
+        found: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for i in range(len(cells)):
+            raw = (int(cells.ints("start")[i]), int(cells.ints("end")[i]))
+            identity = (*raw, int(cells.ints("kid")[i]), int(cells.ints("chk")[i])) if per_key else raw
+            row = found.get(identity)
+            if row is None:
+                row = {name: keys[k][i] for k, name in enumerate(names)}
+                row.update(window_start=starts[i], window_end=ends[i], count=0, panes=0, offsets=self._offsets(raw, cells, i))
+                found[identity] = row
+            row["count"] += int(cells.ints("n")[i])
+            row["panes"] += int(cells.ints("index")[i])
+        return list(found.values())
+
+    def _offsets(self, window: tuple[int, int], cells: Frame, i: int) -> dict[str, tuple[int, int]]:
+        if self.operator.metadata is None:
+            return {}
+        if self.operator.parts is not None and isinstance(self.operator.parts.absorber.assigner, Aligned):
+            return self.operator.metadata.within(*window, None, None)
+        return self.operator.metadata.within(*window, int(cells.ints("kid")[i]), int(cells.ints("chk")[i]))
+
+    def get_messages(
+        self,
+        start: Instant | None = None,
+        end: Instant | None = None,
+        *,
+        start_offset: int | None = None,
+        end_offset: int | None = None,
+        key: Any = None,
+        join_key: Mapping[str, Any] | None = None,
+    ) -> pa.Table:
+        """The messages from (start, start_offset) to (end, end_offset), both included; a session key and a join key narrow them."""
+        self._drain()
+        parts = self.operator.parts
+        if parts is None:
+            return pa.table({})
+        messages = parts.core.messages
+        if messages is None:
+            raise InputError("the aggregates of this operator do not need the messages, so none are kept. Hint: .options(keep_messages=True)")
+        low, high = MIN if start is None else self._position(start), MAX if end is None else self._position(end)
+        kids = None
+        if key is not None:
+            kid, chk = self._identity(parts, key)
+            kids = np.array([kid])
+        found = messages.read(low, high, start_offset=start_offset, end_offset=end_offset, kids=kids)
+        if key is not None:
+            found = found.where(found.ints("chk") == chk)
+        position = found.ints(messages.layout.position)
+        found = found.take(np.lexsort((found.ints("offset"), position)))
+        table = pa.table({name.removeprefix(PAYLOAD): to_arrow(c) for name, c in found.columns.items() if name.startswith(PAYLOAD)})
+        for name, value in (join_key or {}).items():
+            mask = [v == value for v in table.column(name).to_pylist()]
+            table = table.filter(pa.array(mask, pa.bool_()))
+        return table
+
+    def _position(self, value: Instant) -> int:
+        if self.operator.spec.window.axis in (Axis.OFFSET, Axis.ORDINAL) and isinstance(value, int):
+            return value
+        return instant(value)
+
+    def _identity(self, parts: Parts, key: Any) -> tuple[np.uint64, np.uint64]:
+        names = self.operator.spec.input.key
+        values = [key[name] for name in names] if isinstance(key, Mapping) else list(key) if isinstance(key, tuple) else [key]
+        if len(values) != len(names):
+            raise InputError(f"the key has the columns {list(names)}, got {key!r}. Hint: give a value, a tuple or a dictionary")
+        kid, chk = identify([pa.array([v], parts.core.schema.field(n).type) for n, v in zip(names, values, strict=True)], 1)
+        return kid[0], chk[0]

@@ -1,0 +1,150 @@
+"""Results are panes and late rows as people read them: named columns, window bounds as instants or numbers, and a pane id that replays keep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.instants import MAX, MIN
+from tidegate.kernel.frame import Column, Frame, repeat, to_arrow
+from tidegate.kernel.keys import mix
+from tidegate.operators.output import TIMINGS, LateRows, Output
+from tidegate.spec.operator import AggregateSpec
+
+_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
+_STAMP = pa.timestamp("us", "UTC")
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """Panes and late rows that wait to be fetched."""
+
+    panes: pa.Table
+    late: pa.Table
+
+    def __len__(self) -> int:
+        return self.panes.num_rows + self.late.num_rows
+
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
+    @classmethod
+    def together(cls, parts: Sequence[Results]) -> Results:
+        """All results in order."""
+        panes = pa.concat_tables([part.panes for part in parts], promote_options="permissive")
+        late = pa.concat_tables([part.late for part in parts], promote_options="permissive")
+        return cls(panes, late)
+
+
+@dataclass(frozen=True)
+class Renderer:
+    """Turns an operator's output into results."""
+
+    spec: AggregateSpec
+    ticks: bool
+    schema: pa.Schema | None
+    result_types: dict[str, pa.DataType]
+
+    def render(self, output: Output) -> Results:
+        panes = [self._panes(frame) for frame in output.panes if len(frame)]
+        late = [self._late(rows) for rows in output.late if len(rows)]
+        return Results(
+            pa.concat_tables([self._no_panes(), *panes], promote_options="permissive") if panes else self._no_panes(),
+            pa.concat_tables([self._no_late(), *late], promote_options="permissive") if late else self._no_late(),
+        )
+
+    def by_window(self, output: Output) -> list[Results]:
+        """One result a window, in the order of their first rows, and the late rows last: the units in which a downstream accepts."""
+        whole = self.render(output)
+        parts: list[Results] = []
+        if whole.panes.num_rows:
+            start, end = (to_arrow(whole.panes.column(c)).dictionary_encode(null_encoding="encode").indices for c in ("window_start", "window_end"))
+            code = np.asarray(start).astype(np.int64) * (whole.panes.num_rows + 1) + np.asarray(end)
+            breaks = np.flatnonzero(np.diff(code)) + 1
+            bounds = [0, *breaks.tolist(), whole.panes.num_rows]
+            parts = [Results(whole.panes.slice(a, b - a), self._no_late()) for a, b in zip(bounds, bounds[1:], strict=False)]
+        if whole.late.num_rows:
+            parts.append(Results(self._no_panes(), whole.late))
+        return parts
+
+    def instants(self, column: np.ndarray) -> pa.Array:
+        """Ticks or timestamps; the ends of time are null."""
+        array = pa.array(column, mask=(column == MIN) | (column == MAX))
+        return array if self.ticks else array.cast(_STAMP)
+
+    def _panes(self, frame: Frame) -> pa.Table:
+        columns: dict[str, Column | pa.Array] = {name: frame[f"k.{name}"] for name in self.spec.input.key}
+        columns.update(window_start=self.instants(frame.ints("start")), window_end=self.instants(frame.ints("end")))
+        columns["op"] = _choose(("-", "+"), (frame.ints("op") > 0).astype(np.int8))
+        columns["timing"] = _choose(TIMINGS, frame.ints("timing"))
+        columns.update(pane=frame.ints("pane"), pane_nonspeculative=frame.ints("ns"), is_first=frame.ints("first"), is_last=frame.ints("last"))
+        columns.update({name: frame[f"a.{name}"] for name, _ in self.spec.aggregates})
+        columns["time"] = self.instants(frame.ints("time"))
+        columns["watermark"] = self.instants(frame.ints("watermark"))
+        columns["emitted_at"] = frame.ints("emitted_at") if self.ticks else pa.array(frame.ints("emitted_at")).cast(_STAMP)
+        columns["pane_id"] = pane_ids(frame)
+        return pa.table({name: to_arrow(column) for name, column in columns.items()})
+
+    def _late(self, rows: LateRows) -> pa.Table:
+        n = len(rows)
+        kind = pa.int64() if self.ticks else _STAMP
+        columns: dict[str, pa.Array] = {}
+        if rows.table is not None:
+            columns.update({name: to_arrow(rows.table.column(name)) for name in rows.table.column_names})
+        columns.update({name: to_arrow(rows.keys[f"k.{name}"]) for name in self.spec.input.key})
+        columns["class"] = rows.lateness
+        columns["reason"] = repeat(rows.reason, n, pa.string())
+        columns["detail"] = rows.detail
+        columns["watermark"] = self.instants(np.full(n, rows.watermark))
+        columns["windows"] = _windows(rows.starts, rows.ends, self)
+        columns["emitted_at"] = repeat(rows.emitted_at, n, pa.int64()).cast(kind)
+        return pa.table(columns)
+
+    def _no_panes(self) -> pa.Table:
+        when = pa.int64() if self.ticks else _STAMP
+        fields = [(name, self._type(name)) for name in self.spec.input.key]
+        fields += [("window_start", when), ("window_end", when), ("op", pa.string()), ("timing", pa.string()), ("pane", pa.int64())]
+        fields += [("pane_nonspeculative", pa.int64()), ("is_first", pa.bool_()), ("is_last", pa.bool_())]
+        fields += [(name, self.result_types.get(name, pa.null())) for name, _ in self.spec.aggregates]
+        fields += [("time", when), ("watermark", when), ("emitted_at", when), ("pane_id", pa.string())]
+        return pa.schema(fields).empty_table()
+
+    def _no_late(self) -> pa.Table:
+        when = pa.int64() if self.ticks else _STAMP
+        fields = [] if self.schema is None else [(field.name, field.type) for field in self.schema]
+        fields += [(name, self._type(name)) for name in self.spec.input.key if name not in {f[0] for f in fields}]
+        windows = pa.list_(pa.struct([("window_start", when), ("window_end", when)]))
+        fields += [("class", pa.string()), ("reason", pa.string()), ("detail", pa.string()), ("watermark", when), ("windows", windows), ("emitted_at", when)]
+        return pa.schema(fields).empty_table()
+
+    def _type(self, name: str) -> pa.DataType:
+        return pa.null() if self.schema is None else self.schema.field(name).type
+
+
+def pane_ids(frame: Frame) -> pa.Array:
+    """128 bits of key, window, index and op as text: the same pane has the same id after every replay."""
+    words = [frame.ints(name) for name in ("start", "end", "pane", "op")]
+    first, second = frame.ints("kid").astype(np.uint64), frame.ints("chk").astype(np.uint64)
+    for word in words:
+        bits = word.astype(np.int64).view(np.uint64)
+        first, second = mix(first ^ bits), mix(second + bits)
+    raw = np.column_stack([first, second]).view(np.uint8).reshape(len(frame), 16)
+    text = np.empty((len(frame), 32), np.uint8)
+    text[:, 0::2], text[:, 1::2] = _HEX[raw >> 4], _HEX[raw & 15]
+    offsets = np.arange(0, 32 * (len(frame) + 1), 32, dtype=np.int64)
+    return pa.LargeStringArray.from_buffers(len(frame), pa.py_buffer(offsets), pa.py_buffer(text.tobytes())).cast(pa.string())
+
+
+def _choose(words: Sequence[str], codes: np.ndarray) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int8)), pa.array(words)).cast(pa.string())
+
+
+def _windows(starts: pa.Array, ends: pa.Array, renderer: Renderer) -> pa.Array:
+    pairs = pa.StructArray.from_arrays(
+        [renderer.instants(np.asarray(starts.flatten()).astype(np.int64)), renderer.instants(np.asarray(ends.flatten()).astype(np.int64))],
+        ["window_start", "window_end"],
+    )
+    return pa.ListArray.from_arrays(starts.offsets, pairs)

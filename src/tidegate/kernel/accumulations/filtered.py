@@ -1,0 +1,100 @@
+"""The outer layer of every accumulation: `where` filters, rows that a user's function refuses, and the guard against retractions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.errors import InputError
+from tidegate.kernel.accumulations.protocol import Accumulation, Lifted, Lowered, Partials, Rows
+from tidegate.kernel.frame import Column, to_arrow
+from tidegate.kernel.groups import Groups
+from tidegate.spec.aggregates import Aggregate
+
+
+def describe(problem: BaseException) -> str:
+    """An exception in one line."""
+    return f"{type(problem).__name__}: {problem}"
+
+
+def isolate(call: Callable[[np.ndarray], Any], n: int) -> tuple[np.ndarray, str]:
+    """Which of n rows make a vectorised call fail, found by halving; and what the first of them raised."""
+    failed = np.zeros(n, bool)
+    why = ""
+    waiting = [(0, n)] if n else []
+    while waiting:
+        start, stop = waiting.pop()
+        try:
+            call(np.arange(start, stop))
+        except Exception as problem:  # noqa: BLE001 - a user's function may raise anything
+            if stop - start == 1:
+                failed[start], why = True, why or describe(problem)
+            else:
+                middle = (start + stop) // 2
+                waiting += [(middle, stop), (start, middle)]
+    return failed, why
+
+
+def _as_mask(answer: Any, rows: int) -> np.ndarray:
+    """The answer of a filter as booleans; null does not count."""
+    array = to_arrow(answer if isinstance(answer, (pa.Array, pa.ChunkedArray)) else pa.array(answer))
+    if not pa.types.is_boolean(array.type) or len(array) != rows:
+        raise InputError(f"`where` must give one boolean per row ({rows}), got {len(array)} of type {array.type}")
+    return array.fill_null(False).to_numpy(zero_copy_only=False)
+
+
+class Bound:
+    """An accumulation bound to its input."""
+
+    def __init__(self, inner: Accumulation, aggregate: Aggregate) -> None:
+        self.inner, self.kind, self.condition = inner, aggregate.kind, aggregate.where
+        self.reads = aggregate.reads()
+        self.partial_types, self.result_type = inner.partial_types, inner.result_type
+        self.invertible, self.full_state = inner.invertible, inner.full_state
+
+    def lift(self, rows: Rows, groups: Groups) -> Lifted:
+        if not self.invertible and rows.weight is not None and (rows.weight < 0).any():
+            raise InputError(f"`{self.kind}` cannot take rows back, but rows of weight -1 came. Hint: compute it from the messages of the window")
+        if self.condition is None:
+            return self.inner.lift(rows, groups)
+        mask, failed, why = self._mask(self.condition, rows)
+        if mask.all():
+            return self.inner.lift(rows, groups)
+        lifted = self.inner.lift(rows.select(self.reads).where(mask), Groups(groups.ids[mask], groups.n))
+        if lifted.failed is not None:
+            failed = np.zeros(len(rows), bool) if failed is None else failed
+            failed[np.flatnonzero(mask)[lifted.failed]] = True
+        return Lifted(lifted.partials, failed, why or lifted.why)
+
+    def _mask(self, condition: str | Callable[[pa.Table], Any], rows: Rows) -> tuple[np.ndarray, np.ndarray | None, str]:
+        """Rows that count, rows for which the filter raised, and why."""
+        if isinstance(condition, str):
+            return _as_mask(rows.column(condition), len(rows)), None, ""
+        try:
+            return _as_mask(condition(rows.table), len(rows)), None, ""
+        except Exception:  # noqa: BLE001 - a user's function may raise anything
+            return self._piecewise(condition, rows)
+
+    def _piecewise(self, condition: Callable[[pa.Table], Any], rows: Rows) -> tuple[np.ndarray, np.ndarray | None, str]:
+        mask = np.zeros(len(rows), bool)
+
+        def evaluate(part: np.ndarray) -> None:
+            mask[part] = _as_mask(condition(rows.table.slice(int(part[0]), len(part))), len(part))
+
+        failed, why = isolate(evaluate, len(rows))
+        return mask, failed, f"`where` of `{self.kind}` raised {why}" if why else ""
+
+    def combine(self, partials: Partials, groups: Groups) -> dict[str, Column]:
+        return self.inner.combine(partials, groups)
+
+    def evaluate(self, partials: Partials) -> Lowered:
+        return self.inner.evaluate(partials)
+
+    def lower(self, partials: Partials) -> pa.Array:
+        return self.inner.lower(partials)
+
+    def overflowed(self, partials: Partials) -> np.ndarray | None:
+        return self.inner.overflowed(partials)

@@ -1,0 +1,34 @@
+"""Running results: the inclusive prefix of partials inside each group, in the order of rows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tidegate.kernel.accumulations.protocol import Accumulation, Partials
+from tidegate.kernel.frame import Column, concat, take
+from tidegate.kernel.groups import Groups
+
+
+def prefix_combine(accumulation: Accumulation, partials: Partials, groups: Groups) -> dict[str, Column]:
+    """For each row, its partial combined with those of all former rows of its group.
+
+    Step by step every row takes in the row 1, 2, 4, ... places before it (Hillis and Steele), so the number of combines is the
+    logarithm of the longest group, each over whole columns.
+    """
+    current = dict(partials)
+    rows = len(groups.ids)
+    longest = int(groups.counts.max()) if rows else 0
+    place = np.empty(rows, np.int64)
+    place[groups.order] = np.arange(rows)
+    step = 1
+    while step < longest:
+        later = np.flatnonzero(groups.ranks >= step)
+        earlier = groups.order[place[later] - step]
+        pair = np.arange(len(later))
+        both = {name: concat([take(column, earlier), take(column, later)]) for name, column in current.items()}
+        merged = accumulation.combine(both, Groups(np.concatenate([pair, pair]), len(later)))
+        source = np.arange(rows)
+        source[later] = rows + pair
+        current = {name: take(concat([current[name], merged[name]]), source) for name in current}
+        step *= 2
+    return current

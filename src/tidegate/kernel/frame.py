@@ -1,0 +1,155 @@
+"""A frame is a set of equally long named columns: NumPy arrays where every value is fixed-width and present, Arrow arrays otherwise.
+
+It is the currency of the kernel. NumPy columns are cheap to compare and to scatter into; Arrow columns carry what NumPy cannot
+(nulls, strings, decimals, nested values). Frames are treated as immutable: every verb returns a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Column = np.ndarray | pa.Array
+
+
+def take(column: Column, index: np.ndarray) -> Column:
+    """The values of a column at the given positions."""
+    if isinstance(column, np.ndarray):
+        return column[index]
+    return column.take(pa.array(index))
+
+
+def concat(columns: Sequence[Column]) -> Column:
+    """One column after the other; a mixture of NumPy and Arrow becomes Arrow."""
+    if all(isinstance(column, np.ndarray) for column in columns):
+        return np.concatenate(columns)
+    arrays = [to_arrow(column) for column in columns]
+    wanted = next((a.type for a in arrays if not pa.types.is_null(a.type)), arrays[0].type)
+    return pa.concat_arrays([a if a.type == wanted else a.cast(wanted) for a in arrays])
+
+
+def to_arrow(column: Column | pa.ChunkedArray) -> pa.Array:
+    """The column as one contiguous Arrow array."""
+    if isinstance(column, pa.ChunkedArray):
+        return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    return pa.array(column) if isinstance(column, np.ndarray) else column
+
+
+def to_numpy(column: Column) -> np.ndarray:
+    """The column as NumPy, copied only where Arrow's layout demands it."""
+    return column if isinstance(column, np.ndarray) else column.to_numpy(zero_copy_only=False)
+
+
+def repeat(value: Any, n: int, type: pa.DataType | None = None) -> pa.Array:
+    """A column that holds one value n times."""
+    return pa.repeat(pa.scalar(value, type), n)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """Named columns of one length."""
+
+    columns: Mapping[str, Column]
+    length: int
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Column], length: int | None = None) -> Frame:
+        if length is None:
+            length = len(next(iter(columns.values())))
+        return cls(dict(columns), length)
+
+    @classmethod
+    def empty_like(cls, other: Frame) -> Frame:
+        return other.slice(0, 0)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, name: str) -> Column:
+        return self.columns[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.columns
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.columns)
+
+    def ints(self, name: str) -> np.ndarray:
+        """A column that is known to be a NumPy array."""
+        return to_numpy(self.columns[name])
+
+    def with_columns(self, **columns: Column) -> Frame:
+        return Frame({**self.columns, **columns}, self.length)
+
+    def with_mapping(self, columns: Mapping[str, Column]) -> Frame:
+        return Frame({**self.columns, **columns}, self.length)
+
+    def select(self, names: Iterable[str]) -> Frame:
+        return Frame({name: self.columns[name] for name in names}, self.length)
+
+    def drop(self, names: Iterable[str]) -> Frame:
+        gone = set(names)
+        return Frame({name: c for name, c in self.columns.items() if name not in gone}, self.length)
+
+    def rename(self, names: Mapping[str, str]) -> Frame:
+        return Frame({names.get(name, name): c for name, c in self.columns.items()}, self.length)
+
+    def take(self, index: np.ndarray) -> Frame:
+        return Frame({name: take(c, index) for name, c in self.columns.items()}, len(index))
+
+    def where(self, mask: np.ndarray) -> Frame:
+        if mask.all():
+            return self
+        return self.take(np.flatnonzero(mask))
+
+    def slice(self, start: int, stop: int) -> Frame:
+        size = max(0, stop - start)
+        cut = {n: c[start:stop] if isinstance(c, np.ndarray) else c.slice(start, size) for n, c in self.columns.items()}
+        return Frame(cut, size)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(int(c.nbytes) for c in self.columns.values())
+
+    def to_table(self) -> pa.Table:
+        if not self.columns:
+            return pa.table({})
+        return pa.table({name: to_arrow(c) for name, c in self.columns.items()})
+
+    @classmethod
+    def from_table(cls, table: pa.Table) -> Frame:
+        """The inverse of `to_table`: fixed-width columns without nulls come back as NumPy."""
+        columns: dict[str, Column] = {}
+        for name in table.column_names:
+            array = to_arrow(table.column(name))
+            plain = (pa.types.is_integer(array.type) or pa.types.is_floating(array.type) or pa.types.is_boolean(array.type)) and array.null_count == 0
+            columns[name] = array.to_numpy(zero_copy_only=False) if plain else array
+        return cls(columns, table.num_rows)
+
+
+def concat_frames(frames: Sequence[Frame]) -> Frame:
+    """Rows of all frames in order; every frame has the same columns."""
+    frames = [f for f in frames if len(f)] or list(frames[:1])
+    if len(frames) == 1:
+        return frames[0]
+    return Frame({name: concat([f[name] for f in frames]) for name in frames[0].names}, sum(len(f) for f in frames))
+
+
+def equal_rows(left: Column, right: Column) -> np.ndarray:
+    """Where two columns hold the same value; null equals null, NaN equals NaN."""
+    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
+        same = left == right
+        if left.dtype.kind == "f" and right.dtype.kind == "f":
+            same |= np.isnan(left) & np.isnan(right)
+        return same
+    a, b = to_arrow(left), to_arrow(right)
+    if pa.types.is_nested(a.type) or a.type != b.type:
+        return np.fromiter((x == y for x, y in zip(a.to_pylist(), b.to_pylist(), strict=True)), bool, len(a))
+    both_null = pc.and_(a.is_null(), b.is_null())
+    return pc.or_kleene(pc.fill_null(pc.equal(a, b), False), both_null).to_numpy(zero_copy_only=False)

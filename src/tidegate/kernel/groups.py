@@ -1,0 +1,123 @@
+"""Groups say which rows belong together, and reduce columns by them without a loop over rows.
+
+Contract: `ids` holds one group number per row, every number from 0 to `n - 1` occurs, and reductions return one value per group
+in group order. Rows of a group keep their order, so "first" and "last" mean the order of arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+
+def _codes(column: np.ndarray) -> tuple[np.ndarray, int]:
+    """Dense codes of an integer column, in order of first appearance."""
+    encoded = pa.array(column).dictionary_encode()
+    return encoded.indices.to_numpy(zero_copy_only=False), len(encoded.dictionary)
+
+
+def _dense(codes: np.ndarray, bound: int) -> tuple[np.ndarray, int]:
+    """Codes below the bound, renumbered so that every number occurs; without hashing where the range is about as small as the column."""
+    if bound > 4 * len(codes):
+        return _codes(codes)
+    used = np.zeros(bound, bool)
+    used[codes] = True
+    number = np.cumsum(used) - 1
+    return number[codes], int(number[-1]) + 1
+
+
+class Groups:
+    """A partition of rows."""
+
+    def __init__(self, ids: np.ndarray, n: int) -> None:
+        self.ids = ids
+        self.n = n
+
+    @classmethod
+    def by(cls, columns: Sequence[np.ndarray]) -> Groups:
+        """Rows with the same integers in every column are one group."""
+        rows = len(columns[0])
+        varying = [column for column in columns if rows and (column != column[0]).any()]
+        if not varying:
+            return cls.single(rows)
+        ids, n = _codes(varying[0])
+        for column in varying[1:]:
+            more, m = _codes(column)
+            ids, n = _dense(ids.astype(np.int64) * m + more, n * m)
+        return cls(ids, n)
+
+    @classmethod
+    def single(cls, rows: int) -> Groups:
+        """All rows are one group."""
+        return cls(np.zeros(rows, np.int64), 1 if rows else 0)
+
+    @classmethod
+    def runs(cls, starts: np.ndarray) -> Groups:
+        """Rows are sorted already; True marks the first row of each group."""
+        ids = np.cumsum(starts) - 1
+        return cls(ids, int(ids[-1]) + 1 if len(ids) else 0)
+
+    @cached_property
+    def order(self) -> np.ndarray:
+        """Row numbers by group, rows of one group in their order of arrival."""
+        return np.argsort(self.ids, kind="stable")
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        return np.bincount(self.ids, minlength=self.n).astype(np.int64)
+
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        """Where each group begins in `order`, and one past the end."""
+        return np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int64)
+
+    @cached_property
+    def firsts(self) -> np.ndarray:
+        """The first row of each group."""
+        first = np.empty(self.n, np.int64)
+        first[self.ids[::-1]] = np.arange(len(self.ids) - 1, -1, -1)
+        return first
+
+    @cached_property
+    def lasts(self) -> np.ndarray:
+        """The last row of each group."""
+        last = np.empty(self.n, np.int64)
+        last[self.ids] = np.arange(len(self.ids))
+        return last
+
+    @cached_property
+    def ranks(self) -> np.ndarray:
+        """Each row's position inside its group, from 0."""
+        rank = np.empty(len(self.ids), np.int64)
+        rank[self.order] = np.arange(len(self.ids)) - np.repeat(self.offsets[:-1], self.counts)
+        return rank
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """Sums in the type of the values (booleans count as int64). Integer sums wrap: the caller keeps them in range."""
+        if values.dtype.kind == "f":
+            return np.bincount(self.ids, values, minlength=self.n).astype(values.dtype, copy=False)
+        total = np.zeros(self.n, np.int64 if values.dtype.kind == "b" else values.dtype)
+        np.add.at(total, self.ids, values)
+        return total
+
+    def min(self, values: np.ndarray) -> np.ndarray:
+        return self._extreme(np.minimum, values)
+
+    def max(self, values: np.ndarray) -> np.ndarray:
+        return self._extreme(np.maximum, values)
+
+    def any(self, values: np.ndarray) -> np.ndarray:
+        found = np.zeros(self.n, bool)
+        found[self.ids[values]] = True
+        return found
+
+    def all(self, values: np.ndarray) -> np.ndarray:
+        return ~self.any(~values)
+
+    def _extreme(self, pick: np.ufunc, values: np.ndarray) -> np.ndarray:
+        best = values[self.firsts]
+        pick.at(best, self.ids, values)
+        return best

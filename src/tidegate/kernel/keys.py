@@ -1,0 +1,146 @@
+"""Keys become 128-bit identities, (kid, chk), by one vectorised hash that is the same on every machine and in every version.
+
+A single integer-like key column is hashed by a bijection and `chk` only tells nulls apart, so the identity is exact. Every other key
+has two independent 64-bit hashes; two different keys share both with a probability below 1e-18 at ten billion keys.
+`kid` also decides the shard (`shard_of`). The values are pinned by a test: stored state and every edge depend on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.errors import InputError
+from tidegate.kernel.frame import to_arrow
+
+_NULL = np.uint64(0x7F4A7C159E3779B9)
+_SEEDS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
+_WORD = 8
+
+
+def mix(values: np.ndarray) -> np.ndarray:
+    """A bijection on 64-bit integers that spreads every input bit over the output (the finaliser known as splitmix64)."""
+    z = values.astype(np.uint64, copy=True)
+    z += np.uint64(0x9E3779B97F4A7C15)
+    z ^= z >> np.uint64(30)
+    z *= np.uint64(0xBF58476D1CE4E5B9)
+    z ^= z >> np.uint64(27)
+    z *= np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return z
+
+
+def identify(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """The (kid, chk) of every row; no columns means that all rows share one key."""
+    if not columns:
+        return np.zeros(rows, np.uint64), np.zeros(rows, np.uint64)
+    arrays = [to_arrow(column) for column in columns]
+    if len(arrays) == 1 and _is_word(arrays[0].type):
+        words = _words(arrays[0])
+        missing = _missing(arrays[0])
+        return mix(np.where(missing, np.uint64(0), words)), missing.astype(np.uint64)
+    kid, chk = (np.full(rows, seed, np.uint64) for seed in _SEEDS)
+    for array in arrays:
+        first, second = _hash_column(array)
+        kid = mix(kid ^ first)
+        chk = mix(chk + second)
+    return kid, chk
+
+
+def shard_of(kid: np.ndarray, shards: int) -> np.ndarray:
+    """The shard of each key; taken from the high bits, so that it says nothing about the order inside a shard."""
+    return ((kid >> np.uint64(33)) % np.uint64(shards)).astype(np.int64)
+
+
+def _is_word(kind: pa.DataType) -> bool:
+    """Types whose values are one 64-bit word."""
+    tests = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_timestamp, pa.types.is_date, pa.types.is_time, pa.types.is_duration)
+    return any(test(kind) for test in tests)
+
+
+def _words(array: pa.Array) -> np.ndarray:
+    if pa.types.is_boolean(array.type):
+        return pc.fill_null(array, False).cast(pa.uint8()).to_numpy(zero_copy_only=False).astype(np.uint64)
+    width = pa.int32() if array.type.bit_width == 32 else pa.int64()
+    plain = array if pa.types.is_integer(array.type) else array.view(width)
+    numbers = pc.fill_null(plain, 0).to_numpy(zero_copy_only=False)
+    return numbers.astype(np.uint64) if numbers.dtype.kind == "u" else numbers.astype(np.int64).view(np.uint64)
+
+
+def _missing(array: pa.Array) -> np.ndarray:
+    if array.null_count == 0:
+        return np.zeros(len(array), bool)
+    return array.is_null().to_numpy(zero_copy_only=False)
+
+
+def _hash_column(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Two independent hashes of one column; null has hashes of its own."""
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    if _is_word(array.type):
+        words = _words(array)
+        first, second = mix(words ^ _SEEDS[0]), mix(words ^ _SEEDS[1])
+    elif pa.types.is_floating(array.type):
+        # -0.0 equals 0.0 and one NaN equals another, so they share a word.
+        numbers = pc.fill_null(array.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False) + 0.0
+        numbers = np.where(np.isnan(numbers), np.nan, numbers)
+        words = numbers.view(np.uint64)
+        first, second = mix(words ^ _SEEDS[0]), mix(words ^ _SEEDS[1])
+    elif pa.types.is_struct(array.type):
+        first, second = (np.full(len(array), seed, np.uint64) for seed in _SEEDS)
+        for child in array.flatten():
+            one, two = _hash_column(child)
+            first, second = mix(first ^ one), mix(second + two)
+    elif pa.types.is_null(array.type):
+        first = second = np.zeros(len(array), np.uint64)
+    else:
+        first, second = _hash_bytes(_as_binary(array))
+    missing = _missing(array)
+    if missing.any():
+        first, second = np.where(missing, _NULL, first), np.where(missing, ~_NULL, second)
+    return first, second
+
+
+def _as_binary(array: pa.Array) -> pa.Array:
+    kind = array.type
+    if pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
+        return array.cast(pa.large_binary())
+    if pa.types.is_binary(kind) or pa.types.is_string(kind):
+        return array.cast(pa.binary()).cast(pa.large_binary())
+    if pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
+        return array.cast(pa.binary()).cast(pa.large_binary())
+    if pa.types.is_decimal(kind):
+        return array.cast(pa.string()).cast(pa.large_binary())
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        # Lists are rare as keys: their text is canonical, so equal lists share it.
+        return pa.array([None if v is None else repr(v).encode() for v in array.to_pylist()], pa.large_binary())
+    raise InputError(f"a key column of type `{kind}` cannot be compared for equality. Hint: cast it to a plain type first")
+
+
+def _hash_bytes(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Eight bytes of every value at a time: as many rounds as the longest value has words, each over the values that still have bytes."""
+    rows = len(array)
+    first, second = (np.full(rows, seed, np.uint64) for seed in _SEEDS)
+    offsets = np.frombuffer(array.buffers()[1], np.int64, rows + 1, array.offset * 8)
+    data = array.buffers()[2]
+    raw = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    raw = np.concatenate([raw, np.zeros(_WORD, np.uint8)])
+    begin, length = offsets[:-1], offsets[1:] - offsets[:-1]
+    lanes = np.arange(_WORD)
+    live = np.flatnonzero(length > 0)
+    position = 0
+    while len(live):
+        at = begin[live] + position
+        left = np.minimum(length[live] - position, _WORD)
+        chunk = raw[at[:, None] + lanes]
+        chunk[lanes >= left[:, None]] = 0
+        word = chunk.view(np.uint64).ravel()
+        first[live] = mix(first[live] ^ word)
+        second[live] = mix(second[live] + word)
+        position += _WORD
+        live = live[length[live] > position]
+    words = length.astype(np.uint64)
+    return mix(first ^ words), mix(second + words)

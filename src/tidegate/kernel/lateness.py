@@ -1,0 +1,22 @@
+"""Lateness tells on-time, mildly late, very late and future events apart, all events of a delivery at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tidegate.instants import MIN, saturating_add
+
+CLASSES = ("on_time", "mildly_late", "very_late", "future")
+ON_TIME, MILDLY_LATE, VERY_LATE, FUTURE = range(4)
+
+
+def classify(times: np.ndarray, watermark: int, lateness: int, now: int, tolerance: int, reference: str) -> np.ndarray:
+    """The class of each event time; `MIN` as watermark means that there is none yet."""
+    classes = np.zeros(len(times), np.int8)
+    if watermark != MIN:
+        classes[times < watermark] = MILDLY_LATE
+        classes[times < saturating_add(watermark, -lateness)] = VERY_LATE
+    origin = now if reference == "clock" else watermark
+    if origin != MIN:
+        classes[times > saturating_add(origin, tolerance)] = FUTURE
+    return classes

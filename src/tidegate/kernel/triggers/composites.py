@@ -1,0 +1,229 @@
+"""Composites are the nodes made of other nodes: they route elements and firings to the parts that are active in each row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import ClassVar
+
+import numpy as np
+
+from tidegate.instants import MAX
+from tidegate.kernel.groups import Groups
+from tidegate.kernel.triggers.node import FLAG, PLACE, Context, Field, Node, State
+
+
+class RepeatNode(Node):
+    """Starts its part anew whenever that has finished."""
+
+    def __init__(self, child: Node) -> None:
+        super().__init__((child,))
+        self.child = child
+        self.fires_on_elements = child.fires_on_elements
+        self.fires_early = child.fires_early
+
+    def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
+        self.child.on_elements(state, mask, count, ctx)
+
+    def ready(self, state: State, ctx: Context) -> np.ndarray:
+        return self.child.ready(state, ctx)
+
+    def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
+        self.child.fire(state, mask, ctx)
+        self.child.reset(state, mask & self.child.finished(state), ctx)
+
+
+class EachNode(Node):
+    """Runs its parts in order; `at` is the number of the one that runs."""
+
+    fields: ClassVar[Mapping[str, Field]] = {"at": PLACE}
+
+    def __init__(self, children: tuple[Node, ...]) -> None:
+        super().__init__(children)
+        self.fires_on_elements = any(child.fires_on_elements for child in children)
+        # A part that never fires early finishes no earlier than the window, so what follows it is not early either.
+        self.fires_early = children[0].fires_early
+
+    def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
+        at = self.read(state, "at")
+        for place, child in enumerate(self.children):
+            child.on_elements(state, mask & (at == place), count, ctx)
+
+    def ready(self, state: State, ctx: Context) -> np.ndarray:
+        at = self.read(state, "at")
+        return _any([child.ready(state, ctx) & (at == place) for place, child in enumerate(self.children)])
+
+    def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
+        at = self.read(state, "at").copy()
+        for place, child in enumerate(self.children):
+            running = mask & (at == place)
+            child.fire(state, running, ctx)
+            over = running & child.finished(state)
+            self.write(state, "at", over, place + 1)
+            if place + 1 < len(self.children):
+                self.children[place + 1].reset(state, over, ctx)
+
+    def finished(self, state: State) -> np.ndarray:
+        return self.read(state, "at") == len(self.children)
+
+    def merge(self, state: State, groups: Groups, merged: State) -> None:
+        """The sequence goes back to the first part that had not finished everywhere; what follows has not begun."""
+        super().merge(state, groups, merged)
+        at = self.read(merged, "at")
+        for place, child in enumerate(self.children):
+            child.reset(merged, at < place, None)
+
+    def watermark_due(self, state: State, ctx: Context) -> np.ndarray:
+        return self._least(ctx, [self._where_running(state, i, child.watermark_due(state, ctx)) for i, child in enumerate(self.children)])
+
+    def clock_due(self, state: State, ctx: Context) -> np.ndarray:
+        return self._least(ctx, [self._where_running(state, i, child.clock_due(state, ctx)) for i, child in enumerate(self.children)])
+
+    def _where_running(self, state: State, place: int, due: np.ndarray) -> np.ndarray:
+        return np.where(self.read(state, "at") == place, due, MAX)
+
+
+class _OnceNode(Node):
+    """Fires once, and gives elements to the parts that have not finished."""
+
+    fields: ClassVar[Mapping[str, Field]] = {"done": FLAG}
+
+    def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
+        for child in self.children:
+            child.on_elements(state, mask & ~child.finished(state), count, ctx)
+
+    def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
+        """Whatever the parts were waiting for has gone into the pane."""
+        for child in self.children:
+            child.reset(state, mask, ctx)
+        self.write(state, "done", mask, True)
+
+
+class AllNode(_OnceNode):
+    """Is ready when all its parts are."""
+
+    def __init__(self, children: tuple[Node, ...]) -> None:
+        super().__init__(children)
+        self.fires_on_elements = any(child.fires_on_elements for child in children)
+        self.fires_early = all(child.fires_early for child in children)
+
+    def ready(self, state: State, ctx: Context) -> np.ndarray:
+        met = [child.ready(state, ctx) | child.finished(state) for child in self.children]
+        return reduce(np.logical_and, met) & ~self.read(state, "done")
+
+
+class AnyNode(_OnceNode):
+    """Is ready when one of its parts is."""
+
+    def __init__(self, children: tuple[Node, ...]) -> None:
+        super().__init__(children)
+        self.fires_on_elements = any(child.fires_on_elements for child in children)
+        self.fires_early = any(child.fires_early for child in children)
+
+    def ready(self, state: State, ctx: Context) -> np.ndarray:
+        return _any([child.ready(state, ctx) for child in self.children]) & ~self.read(state, "done")
+
+
+class FinallyNode(Node):
+    """Runs `main` until it finishes or `until` is ready at a firing; `until` is not cleared by the firings of `main`."""
+
+    fields: ClassVar[Mapping[str, Field]] = {"done": FLAG}
+
+    def __init__(self, main: Node, until: Node) -> None:
+        super().__init__((main, until))
+        self.main = main
+        self.until = until
+        self.fires_on_elements = main.fires_on_elements or until.fires_on_elements
+        self.fires_early = main.fires_early or until.fires_early
+
+    def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
+        self.main.on_elements(state, mask, count, ctx)
+        self.until.on_elements(state, mask, count, ctx)
+
+    def ready(self, state: State, ctx: Context) -> np.ndarray:
+        return (self.main.ready(state, ctx) | self.until.ready(state, ctx)) & ~self.read(state, "done")
+
+    def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
+        last = mask & self.until.ready(state, ctx)
+        self.until.fire(state, last, ctx)
+        self.main.clear(state, last, ctx)
+        self.main.fire(state, mask & ~last, ctx)
+        self.write(state, "done", last | (mask & self.main.finished(state)), True)
+
+
+class WatermarkNode(Node):
+    """Fires when the window is complete; `late` tells the rows that have done so.
+
+    The early part runs before, the late part after, and each starts anew when it has finished. With `stops` (the named policies) an early
+    part that has finished is over.
+    """
+
+    fields: ClassVar[Mapping[str, Field]] = {"late": FLAG}
+    fires_on_elements = True
+
+    def __init__(self, early: Node | None, late: Node | None, *, stops: bool) -> None:
+        super().__init__(tuple(child for child in (early, late) if child is not None))
+        self.early = early
+        self.late = late
+        self.stops = stops
+        self.fires_early = early is not None and early.fires_early
+
+    def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
+        late = self.read(state, "late")
+        if self.early is not None:
+            self.early.on_elements(state, mask & ~late & ~self.early.finished(state), count, ctx)
+        if self.late is not None:
+            self.late.on_elements(state, mask & late, count, ctx)
+
+    def ready(self, state: State, ctx: Context) -> np.ndarray:
+        late = self.read(state, "late")
+        before = ctx.complete if self.early is None else ctx.complete | self.early.ready(state, ctx)
+        return before & ~late if self.late is None else np.where(late, self.late.ready(state, ctx), before)
+
+    def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
+        late = self.read(state, "late").copy()
+        now_complete = mask & ~late & ctx.complete
+        if self.early is not None:
+            self._fire_early(self.early, state, mask & ~late & ~ctx.complete, ctx)
+            self.early.clear(state, now_complete, ctx)
+        self.write(state, "late", now_complete, True)
+        if self.late is not None:
+            self.late.fire(state, mask & late, ctx)
+            over = mask & late & self.late.finished(state)
+            self.late.reset(state, over | now_complete, ctx)
+
+    def _fire_early(self, early: Node, state: State, mask: np.ndarray, ctx: Context) -> None:
+        early.fire(state, mask, ctx)
+        if not self.stops:
+            early.reset(state, mask & early.finished(state), ctx)
+
+    def finished(self, state: State) -> np.ndarray:
+        return self.read(state, "late") if self.late is None else np.zeros_like(self.read(state, "late"))
+
+    def merge(self, state: State, groups: Groups, merged: State) -> None:
+        """Unless all rows were late the window is to complete again, and its late part has not begun."""
+        super().merge(state, groups, merged)
+        if self.late is not None:
+            self.late.reset(merged, ~self.read(merged, "late"), None)
+
+    def rewind(self, state: State, mask: np.ndarray) -> None:
+        """They are to complete once more, and both parts begin anew."""
+        back = mask & self.read(state, "late")
+        for child in self.children:
+            child.reset(state, back, None)
+        self.write(state, "late", back, False)
+
+    def watermark_due(self, state: State, ctx: Context) -> np.ndarray:
+        early = [] if self.early is None else [self.early.watermark_due(state, ctx)]
+        end = np.where(np.greater(ctx.end, ctx.watermark), ctx.end, MAX)
+        late = self._least(ctx, [] if self.late is None else [self.late.watermark_due(state, ctx)])
+        return np.where(self.read(state, "late"), late, self._least(ctx, [*early, end]))
+
+    def clock_due(self, state: State, ctx: Context) -> np.ndarray:
+        early = self._least(ctx, [] if self.early is None else [self.early.clock_due(state, ctx)])
+        late = self._least(ctx, [] if self.late is None else [self.late.clock_due(state, ctx)])
+        return np.where(self.read(state, "late"), late, early)
+
+
+def _any(masks: list[np.ndarray]) -> np.ndarray:
+    return reduce(np.logical_or, masks)

@@ -1,0 +1,195 @@
+"""Leaves are the nodes without parts: by count, by clock, by event time, and the constant ones."""
+
+# ruff: noqa: ARG002 (all nodes share one signature, and few need all of it)
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from tidegate.instants import MAX, saturating_add
+from tidegate.kernel.groups import Groups
+from tidegate.kernel.triggers.node import COUNT, DUE, FLAG, Context, Field, Life, Node, State, next_tick
+
+
+def _ahead(due: np.ndarray | int, present: np.ndarray | int, ctx: Context) -> np.ndarray:
+    """Due values that still lie ahead; MAX where they do not."""
+    return np.broadcast_to(np.where(np.greater(due, present), due, MAX), ctx.pending.shape)
+
+
+class NeverNode(Node):
+    """Is never ready, and never finishes."""
+
+    fields: ClassVar[Mapping[str, Field]] = {"done": FLAG}
+
+
+class DefaultNode(Node):
+    """Is ready whenever the window is complete, and never finishes."""
+
+    fields: ClassVar[Mapping[str, Field]] = {"done": FLAG}
+    fires_on_elements = True
+
+    def ready(self, state: State, ctx: Context) -> np.ndarray:
+        return ctx.complete.copy()
+
+    def watermark_due(self, state: State, ctx: Context) -> np.ndarray:
+        return _ahead(ctx.end, ctx.watermark, ctx)
+
+
+class ElementNode(Node):
+    """Is ready whenever something is pending, and never finishes."""
+
+    fields: ClassVar[Mapping[str, Field]] = {"done": FLAG}
+    fires_on_elements = True
+    fires_early = True
+
+    def ready(self, state: State, ctx: Context) -> np.ndarray:
+        return ctx.pending > 0
+
+
+class CountNode(Node):
+    """Counts elements up to n, fires once."""
+
+    fields: ClassVar[Mapping[str, Field]] = {"count": COUNT, "done": FLAG}
+    fires_on_elements = True
+    fires_early = True
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.n = n
+
+    def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
+        self.write(state, "count", mask, self.read(state, "count") + count)
+
+    def ready(self, state: State, ctx: Context) -> np.ndarray:
+        return (self.read(state, "count") >= self.n) & ~self.read(state, "done")
+
+    def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
+        self.write(state, "count", mask, 0)
+        self.write(state, "done", mask, True)
+
+
+class DelayNode(Node):
+    """Waits for the clock from the first element on, fires once."""
+
+    fields: ClassVar[Mapping[str, Field]] = {"due": DUE, "done": FLAG}
+    fires_early = True
+    needs_clock = True
+
+    def __init__(self, delay: int) -> None:
+        super().__init__()
+        self.delay = delay
+        self.fires_on_elements = delay == 0
+
+    def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
+        self.write(state, "due", mask & (self.read(state, "due") == MAX), saturating_add(ctx.now, self.delay))
+
+    def ready(self, state: State, ctx: Context) -> np.ndarray:
+        due = self.read(state, "due")
+        return (due <= ctx.now) & (due != MAX) & ~self.read(state, "done")
+
+    def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
+        self.write(state, "due", mask, MAX)
+        self.write(state, "done", mask, True)
+
+    def clock_due(self, state: State, ctx: Context) -> np.ndarray:
+        return _ahead(self.read(state, "due"), ctx.now, ctx)
+
+
+class EveryNode(Node):
+    """Ticks on the clock, counted from the creation of the row; however often the trigger starts anew, it keeps the beat."""
+
+    fields: ClassVar[Mapping[str, Field]] = {"due": Field(MAX, Groups.min, Life.ROW)}
+    fires_early = True
+    needs_clock = True
+
+    def __init__(self, interval: int, *, refire: bool) -> None:
+        super().__init__()
+        self.interval = interval
+        self.refire = refire
+
+    def start(self, state: State, n: int, now: int) -> None:
+        state[self.name("due")] = np.full(n, saturating_add(now, self.interval), np.int64)
+
+    def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
+        """The first element of a pane waits for the tick to come, not for those that passed while there was nothing to show."""
+        if not self.refire:
+            self._skip(state, mask & (ctx.pending == 0), ctx)
+
+    def ready(self, state: State, ctx: Context) -> np.ndarray:
+        due = self.read(state, "due")
+        return (due <= ctx.now) & (due != MAX) & self._wanted(ctx)
+
+    def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
+        self._skip(state, mask, ctx)
+
+    def clear_own(self, state: State, mask: np.ndarray, ctx: Context | None) -> None:
+        if ctx is not None:
+            self._skip(state, mask, ctx)
+
+    def clock_due(self, state: State, ctx: Context) -> np.ndarray:
+        return np.where(self._wanted(ctx), _ahead(self.read(state, "due"), ctx.now, ctx), MAX)
+
+    def _skip(self, state: State, mask: np.ndarray, ctx: Context) -> None:
+        """Moves ticks that have passed to the next one after the present."""
+        due = self.read(state, "due")
+        self.write(state, "due", mask & (due <= ctx.now), next_tick(ctx.now, self.interval, due))
+
+    def _wanted(self, ctx: Context) -> np.ndarray:
+        return np.ones(ctx.pending.shape, bool) if self.refire else ctx.pending > 0
+
+
+class EventIntervalNode(Node):
+    """Ticks at the multiples of an interval on event time.
+
+    Until the first firing `due` is the first multiple above the earliest element, in whatever order they came; a firing moves it to the
+    first multiple above the watermark, and from then on (`fired`) a late element cannot bring back a tick that has passed.
+    """
+
+    fields: ClassVar[Mapping[str, Field]] = {"due": DUE, "fired": Field(False, Groups.all, Life.PANE)}
+    fires_on_elements = True
+    fires_early = True
+
+    def __init__(self, interval: int) -> None:
+        super().__init__()
+        self.interval = interval
+
+    def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
+        if ctx.times is None:
+            raise ValueError("`EventInterval` needs `ctx.times`, the earliest time of the new elements of each row, got None")
+        tick = np.minimum(self.read(state, "due"), next_tick(ctx.times, self.interval))
+        self.write(state, "due", mask & ~self.read(state, "fired"), tick)
+
+    def ready(self, state: State, ctx: Context) -> np.ndarray:
+        due = self.read(state, "due")
+        return (due <= ctx.watermark) & (due != MAX) & (ctx.pending > 0)
+
+    def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
+        due = self.read(state, "due")
+        begun = mask & (due != MAX)
+        self.write(state, "due", begun, next_tick(np.maximum(due, ctx.watermark), self.interval))
+        self.write(state, "fired", begun, True)
+
+    def watermark_due(self, state: State, ctx: Context) -> np.ndarray:
+        return np.where(ctx.pending > 0, _ahead(self.read(state, "due"), ctx.watermark, ctx), MAX)
+
+
+class ManualNode(Node):
+    """Is ready, and finishes when it fires, as the machine was told."""
+
+    fields: ClassVar[Mapping[str, Field]] = {"done": FLAG}
+    fires_on_elements = True
+    fires_early = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_ready = False
+        self.finishes = False
+
+    def ready(self, state: State, ctx: Context) -> np.ndarray:
+        return ~self.read(state, "done") & self.is_ready
+
+    def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
+        self.write(state, "done", mask, self.finishes)

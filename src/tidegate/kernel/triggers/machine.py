@@ -1,0 +1,175 @@
+"""A machine runs one trigger for many (key, window) rows at once: state in columns, verbs over all rows, loops only over the trigger's parts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tidegate.errors import SpecError
+from tidegate.instants import MAX
+from tidegate.kernel.groups import Groups
+from tidegate.kernel.triggers import composites, leaves
+from tidegate.kernel.triggers.node import Context, Node, State
+from tidegate.spec import triggers as spec
+from tidegate.spec.triggers import Trigger
+
+
+def compile_trigger(trigger: Trigger) -> Machine:
+    """The machine that runs a trigger."""
+    return Machine(trigger)
+
+
+class Machine:
+    """The state machine of one trigger.
+
+    State columns belong to the caller: `initial` makes them, the other verbs change the rows they are given in place (a read-only column
+    is replaced in the mapping), and `merge` returns new ones. Whoever fires a row sets its `pending` to zero afterwards.
+    """
+
+    def __init__(self, trigger: Trigger) -> None:
+        self.trigger = trigger
+        self._root = _node(trigger)
+        self._nodes = list(self._root.walk())
+        for number, node in enumerate(self._nodes):
+            node.number = number
+        self.fires_on_elements = self._root.fires_on_elements
+        """An element may make a row ready, be it because the window is complete already."""
+        self.fires_early = self._root.fires_early
+        """A row may fire before its window is complete."""
+        self.needs_clock = any(node.needs_clock for node in self._nodes)
+        """The clock alone may make a row ready."""
+        self.columns = {node.name(field): kind.dtype for node in self._nodes for field, kind in node.fields.items()}
+        """The state columns and their types."""
+
+    def initial(self, n: int, now: int) -> State:
+        """The columns of n rows that are created at clock `now`."""
+        state: State = {}
+        for node in self._nodes:
+            node.start(state, n, now)
+        return state
+
+    def on_elements(self, state: State, count: np.ndarray, ctx: Context) -> None:
+        """Each row got `count` (at least one) new elements at clock `ctx.now`; `ctx.pending` does not hold them yet."""
+        self._root.on_elements(state, ~self._root.finished(state), count, ctx)
+
+    def ready(self, state: State, ctx: Context) -> np.ndarray:
+        """The rows that should fire now."""
+        return self._root.ready(state, ctx)
+
+    def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
+        """The rows of the mask fire now, ready or not."""
+        self._root.fire(state, mask, ctx)
+
+    def finished(self, state: State) -> np.ndarray:
+        """The rows that will never fire again, unless a merge revives them."""
+        return self._root.finished(state).copy()
+
+    def merge(self, state: State, groups: Groups) -> State:
+        """One row for each group of rows that have become one window.
+
+        A part has finished where it had in all rows of the group; counts add up, the earliest deadline holds.
+        """
+        merged: State = {}
+        self._root.merge(state, groups, merged)
+        return merged
+
+    def rewind(self, state: State, mask: np.ndarray) -> None:
+        """The rows of the mask are windows that grew beyond the watermark after they had been complete: they complete once more."""
+        self._root.rewind(state, mask)
+
+    def watermark_due(self, state: State, ctx: Context) -> np.ndarray:
+        """The next watermark, above the present one, at which a row could become ready; MAX if none. A row woken there may not be ready yet."""
+        return np.where(self._root.finished(state), MAX, self._root.watermark_due(state, ctx))
+
+    def clock_due(self, state: State, ctx: Context) -> np.ndarray:
+        """The next instant of the clock, after the present one, at which a row could become ready; MAX if none."""
+        return np.where(self._root.finished(state), MAX, self._root.clock_due(state, ctx))
+
+    def set_manual(self, ready: bool, finishes: bool) -> None:  # noqa: FBT001 (a scenario step is this pair)
+        """Tells every `Manual` part, for all rows, whether it is ready and whether its next firing finishes it."""
+        for node in self._nodes:
+            if isinstance(node, leaves.ManualNode):
+                node.is_ready, node.finishes = ready, finishes
+
+    def count_rule(self) -> tuple[int | None, int | None] | None:
+        """(n before, n after completion) if elements fire only as "every n-th", None in a phase where they do not; None for other triggers."""
+        return _count_rule(self.trigger)
+
+
+def _node(trigger: Trigger) -> Node:
+    """The tree of nodes of a tree of triggers."""
+    match trigger:
+        case spec.AfterWatermark(early=early, late=late):
+            return composites.WatermarkNode(_part(early), _part(late), stops=False)
+        case spec.Policy(early=early, late=late):
+            return composites.WatermarkNode(_part(early), _part(late), stops=True)
+        case spec.Repeatedly(trigger=repeated):
+            return composites.RepeatNode(_node(repeated))
+        case spec.OrFinally(main=main, until=until):
+            return composites.FinallyNode(_node(main), _node(until))
+        case spec.AfterEach(triggers=parts):
+            return composites.EachNode(tuple(map(_node, parts)))
+        case spec.AfterAll(triggers=parts):
+            return composites.AllNode(tuple(map(_node, parts)))
+        case spec.AfterAny(triggers=parts):
+            return composites.AnyNode(tuple(map(_node, parts)))
+    return _leaf(trigger)
+
+
+def _part(trigger: Trigger | None) -> Node | None:
+    return None if trigger is None else _node(trigger)
+
+
+def _leaf(trigger: Trigger) -> Node:
+    match trigger:
+        case spec.AfterCount(n=n):
+            return leaves.CountNode(n)
+        case spec.AfterDelay(delay=delay):
+            return leaves.DelayNode(delay)
+        case spec.Every(interval=interval, refire=refire):
+            return leaves.EveryNode(interval, refire=refire)
+        case spec.EventInterval(interval=interval):
+            return leaves.EventIntervalNode(interval)
+        case spec.EveryElement():
+            return leaves.ElementNode()
+        case spec.Default():
+            return leaves.DefaultNode()
+        case spec.Never():
+            return leaves.NeverNode()
+        case spec.Manual():
+            return leaves.ManualNode()
+    raise SpecError(f"`{trigger!r}` is no trigger that can be run. Hint: use the triggers of `tidegate.spec.triggers`")
+
+
+def _count_rule(trigger: Trigger) -> tuple[int | None, int | None] | None:
+    match trigger:
+        case spec.AfterWatermark(early=early, late=late):
+            return _phases(_every_nth(early, repeats=True), _every_nth(late, repeats=True))
+        case spec.Policy(early=early, late=late):
+            return _phases(_every_nth(early, repeats=False), _every_nth(late, repeats=True))
+        case spec.Default():
+            return None, 1
+        case spec.EveryElement() | spec.Repeatedly(trigger=spec.AfterCount() | spec.EveryElement()):
+            n = _every_nth(trigger, repeats=False)
+            return _phases(n, n)
+    return None
+
+
+def _phases(before: int | None, after: int | None) -> tuple[int | None, int | None] | None:
+    """Zero stands for a part that elements never make ready, None for one outside the family."""
+    return None if before is None or after is None else (before or None, after or None)
+
+
+def _every_nth(part: Trigger | None, *, repeats: bool) -> int | None:
+    """The n of a part that fires with every n-th element, 0 of one that elements never make ready, None of any other."""
+    match part:
+        case None | spec.Never() | spec.Every():
+            return 0
+        case spec.AfterDelay(delay=delay) if delay > 0:
+            return 0
+        case spec.EveryElement():
+            return 1
+        case spec.AfterCount(n=n) if repeats:
+            return n
+        case spec.Repeatedly(trigger=repeated):
+            return _every_nth(repeated, repeats=True)
+    return None

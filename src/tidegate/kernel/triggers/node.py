@@ -1,0 +1,172 @@
+"""A node is one trigger of a tree at run time: it reads and writes its own columns of the state, for all rows at once.
+
+Contract. A row is one (key, window). A column is named `t.<node number>.<field>` and is bool or int64. Verbs take a mask of the rows that
+they are about, never a row number, and no verb loops over rows. What a field does when rows are cleared, reset or merged is declared
+with it (`Field`); a node adds code only where its rule is another one.
+
+- `clear` forgets what belongs to the pending pane (counts, deadlines); `reset` forgets progress too (finished, phase, place in a sequence).
+- A node that has finished is never ready.
+- Every leaf has a column, so that any state tells how many rows it has.
+"""
+
+# ruff: noqa: ARG002 (all nodes share one signature, and few need all of it)
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar
+
+import numpy as np
+
+from tidegate.instants import MAX, saturating_add
+from tidegate.kernel.groups import Groups
+
+State = dict[str, np.ndarray]
+"""The columns of some rows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Context:
+    """What the world looks like to the rows at hand.
+
+    `pending` counts the elements since the row's last pane: with `on_elements` without the new ones, elsewhere with all of them (when a row
+    fires: those that the pane takes). `times` is the earliest time of the new elements of each row; only `EventInterval` reads it.
+    """
+
+    end: np.ndarray | int
+    watermark: np.ndarray | int
+    now: int
+    pending: np.ndarray
+    times: np.ndarray | None = None
+
+    @property
+    def complete(self) -> np.ndarray:
+        """Rows whose window the watermark has reached the end of."""
+        return np.broadcast_to(np.greater_equal(self.watermark, self.end), self.pending.shape)
+
+
+class Life(Enum):
+    """How long the value of a field lasts: until the pane fires, until the trigger starts anew, or as long as the row."""
+
+    PANE = "pane"
+    PROGRESS = "progress"
+    ROW = "row"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column of a node: its first value, how rows merge, and how long a value lasts."""
+
+    initial: bool | int
+    merge: Callable[[Groups, np.ndarray], np.ndarray]
+    life: Life
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(bool if isinstance(self.initial, bool) else np.int64)
+
+
+COUNT = Field(0, Groups.sum, Life.PANE)
+DUE = Field(MAX, Groups.min, Life.PANE)
+FLAG = Field(False, Groups.all, Life.PROGRESS)
+PLACE = Field(0, Groups.min, Life.PROGRESS)
+
+
+def next_tick(x: np.ndarray | int, interval: int, phase: np.ndarray | int = 0) -> np.ndarray:
+    """The first `phase + k * interval` strictly after x; the remainders are taken apart so that nothing overflows."""
+    return saturating_add(np.asarray(x), interval - np.mod(np.mod(x, interval) - np.mod(phase, interval), interval))
+
+
+class Node:
+    """Base of all nodes: a leaf without state that is never ready."""
+
+    fields: ClassVar[Mapping[str, Field]] = {}
+    fires_on_elements: bool = False
+    fires_early: bool = False
+    needs_clock: bool = False
+
+    def __init__(self, children: tuple[Node, ...] = ()) -> None:
+        self.children = children
+        self.number = 0
+
+    def walk(self) -> Iterator[Node]:
+        """This node and all below it, parents first."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    def name(self, field: str) -> str:
+        return f"t.{self.number}.{field}"
+
+    def read(self, state: State, field: str) -> np.ndarray:
+        return state[self.name(field)]
+
+    def write(self, state: State, field: str, mask: np.ndarray, value: np.ndarray | int) -> None:
+        """Sets the rows of the mask in place; a column that came read-only from a store is replaced by a copy first."""
+        name = self.name(field)
+        if not state[name].flags.writeable:
+            state[name] = state[name].copy()
+        np.copyto(state[name], value, where=mask)
+
+    def start(self, state: State, n: int, now: int) -> None:
+        """Adds this node's columns for n new rows."""
+        for field, kind in self.fields.items():
+            state[self.name(field)] = np.full(n, kind.initial, kind.dtype)
+
+    def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
+        """Rows of the mask got `count` new elements."""
+
+    def ready(self, state: State, ctx: Context) -> np.ndarray:
+        return np.zeros(ctx.pending.shape, bool)
+
+    def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
+        """Rows of the mask put out a pane."""
+
+    def finished(self, state: State) -> np.ndarray:
+        return self.read(state, "done") if "done" in self.fields else np.zeros(len(next(iter(state.values()))), bool)
+
+    def clear(self, state: State, mask: np.ndarray, ctx: Context | None) -> None:
+        """Rows of the mask forget their pending pane; a merge has no context."""
+        for node in self.walk():
+            node.clear_own(state, mask, ctx)
+
+    def reset(self, state: State, mask: np.ndarray, ctx: Context | None) -> None:
+        """Rows of the mask start from the beginning; a merge has no context."""
+        self.clear(state, mask, ctx)
+        for node in self.walk():
+            for field, kind in node.fields.items():
+                if kind.life is Life.PROGRESS:
+                    node.write(state, field, mask, kind.initial)
+
+    def clear_own(self, state: State, mask: np.ndarray, ctx: Context | None) -> None:
+        for field, kind in self.fields.items():
+            if kind.life is Life.PANE:
+                self.write(state, field, mask, kind.initial)
+
+    def merge(self, state: State, groups: Groups, merged: State) -> None:
+        """Adds the merged columns of this node and of those below it."""
+        for field, kind in self.fields.items():
+            merged[self.name(field)] = kind.merge(groups, self.read(state, field))
+        for child in self.children:
+            child.merge(state, groups, merged)
+
+    def rewind(self, state: State, mask: np.ndarray) -> None:
+        """Rows of the mask are windows that had been complete and, having grown, are not any more."""
+        for child in self.children:
+            child.rewind(state, mask)
+
+    def watermark_due(self, state: State, ctx: Context) -> np.ndarray:
+        """The next watermark above the present one at which this node or one below it may change its mind."""
+        return self._least(ctx, [child.watermark_due(state, ctx) for child in self.children])
+
+    def clock_due(self, state: State, ctx: Context) -> np.ndarray:
+        """The next instant of the clock after the present one at which this node or one below it may change its mind."""
+        return self._least(ctx, [child.clock_due(state, ctx) for child in self.children])
+
+    def _least(self, ctx: Context, dues: list[np.ndarray]) -> np.ndarray:
+        least = np.full(ctx.pending.shape, MAX, np.int64)
+        for due in dues:
+            np.minimum(least, due, out=least)
+        return least

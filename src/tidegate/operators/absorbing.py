@@ -1,0 +1,209 @@
+"""Absorbing puts the rows of a delivery into the cells of their windows, and lets the cells fire that became ready."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.instants import MAX
+from tidegate.kernel.frame import Column, Frame, concat_frames
+from tidegate.kernel.groups import Groups
+from tidegate.kernel.lateness import CLASSES, VERY_LATE
+from tidegate.kernel.runs import Places
+from tidegate.kernel.windows import Assigned, Assigner
+from tidegate.operators.contents import Contents
+from tidegate.operators.core import Core
+from tidegate.operators.delivery import Delivery
+from tidegate.operators.firing import Firing
+from tidegate.operators.horizons import Horizons
+from tidegate.spec.windows import Axis
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Joining:
+    """Rows on their way into cells: which rows, which cell each goes to, and the cells as they were before."""
+
+    row: np.ndarray
+    groups: Groups
+    cells: Frame
+
+
+class Absorber:
+    """Rows into cells, for windows that never merge."""
+
+    def __init__(self, core: Core, firing: Firing, contents: Contents, assigner: Assigner, horizons: Horizons) -> None:
+        self.core = core
+        self.firing = firing
+        self.contents = contents
+        self.assigner = assigner
+        self.horizons = horizons
+
+    def absorb(self, delivery: Delivery, assigned: Assigned) -> None:
+        """Take one step: every row counts once in each of its windows, then triggers are looked at once."""
+        assigned = self.without_expired(delivery, assigned)
+        groups, identity, places = self._look_up(delivery, assigned)
+        if not groups.n:
+            return
+        found = np.flatnonzero(places.found)
+        old = self.core.cells.take(_at(places, found)) if len(found) else None
+        if old is not None and old.ints("closed").any():
+            shut = np.zeros(groups.n, bool)
+            shut[found[old.ints("closed")]] = True
+            assigned = self.without(delivery, assigned, shut[groups.ids], "window_closed")
+            self.absorb(delivery, assigned)
+            return
+        keys = delivery.keys(self.core.spec.input.key, assigned.row[groups.firsts])
+        cells = self._base(identity, keys, found, old)
+        self.core.cells.remove(_at(places, found))
+        self.join(delivery, Joining(assigned.row, groups, cells))
+
+    def without_expired(self, delivery: Delivery, assigned: Assigned) -> Assigned:
+        """The windows of the rows less those whose time is over; the rows learn what they missed."""
+        if self.core.spec.window.axis is not Axis.ORDINAL:
+            over = self.core.expired(self.core.expiry(assigned.end), self.core.progress.watermark)
+            assigned = self.without(delivery, assigned, over, "window_expired")
+        gone = self.horizons.beyond(delivery, assigned)
+        return assigned if gone is None else self.without(delivery, assigned, gone, "out_of_retention")
+
+    def without(self, delivery: Delivery, assigned: Assigned, missed: np.ndarray, reason: str) -> Assigned:
+        """The rest of the windows; one late row per event lists those that it missed."""
+        if not missed.any():
+            return assigned
+        row, start, end = (column[missed] for column in assigned)
+        self.core.progress.counters["dropped_pairs"] += len(row)
+        order = np.lexsort((start, row))
+        rows, owner = np.unique(row, return_inverse=True)
+        classes = self._classes(delivery, rows, reason, np.bincount(assigned.row[~missed], minlength=len(delivery))[rows] > 0)
+        self.core.late_rows(delivery, rows, reason, classes, (owner[order], start[order], end[order]))
+        return Assigned(*(column[~missed] for column in assigned))
+
+    def _classes(self, delivery: Delivery, rows: np.ndarray, reason: str, partly: np.ndarray) -> pa.Array:
+        """The classes of rows that missed windows: very late is who missed all of them because their time was over."""
+        classes = delivery.verdict[rows]
+        if reason == "window_expired":
+            lost = ~partly & (classes != VERY_LATE)
+            self.core.progress.count_classes(np.full(int(lost.sum()), VERY_LATE, np.int8))
+            self.core.progress.uncount_classes(classes[lost])
+            classes = np.where(partly, classes, VERY_LATE)
+        return pa.array(np.array(CLASSES, dtype=object)[classes], pa.string())
+
+    def join(self, delivery: Delivery, joining: Joining) -> None:
+        """Add rows to cells that are out of the table, let them fire, and put them back."""
+        core = self.core
+        joining = self._lifted(delivery, joining)
+        groups, cells = joining.groups, joining.cells
+        if not groups.n:
+            return
+        row = joining.row
+        counts = groups.counts
+        weight = np.ones(len(row), np.int64) if delivery.weight is None else delivery.weight[row]
+        pending = cells.ints("pending")
+        seq = groups.max(delivery.seq[row])
+        cells = cells.with_columns(n=cells.ints("n") + groups.sum(weight), newest_seq=np.maximum(cells.ints("newest_seq"), seq))
+        if core.spec.window.axis is Axis.ORDINAL:
+            cells = cells.with_mapping(self._ordinal_progress(delivery, row, groups))
+        cells = cells.with_mapping(self._holds(delivery, row, groups, cells))
+        state = core.trigger_state(cells)
+        core.machine.on_elements(state, counts, core.context(cells, pending, groups.min(delivery.position[row])))
+        cells = cells.with_columns(pending=pending + counts)
+        core.cells.put(self.firing.settle(cells, state, seq))
+
+    def _look_up(self, delivery: Delivery, assigned: Assigned) -> tuple[Groups, Frame, Places]:
+        row, start, end = assigned
+        groups = Groups.by([delivery.kid[row], delivery.chk[row], start, end])
+        first = groups.firsts
+        identity = Frame.of(
+            {"kid": delivery.kid[row[first]], "chk": delivery.chk[row[first]], "start": start[first], "end": end[first]}, groups.n
+        )
+        return groups, identity, self.core.cells.find(identity)
+
+    def _base(self, identity: Frame, keys: dict[str, Column], found: np.ndarray, old: Frame | None) -> Frame:
+        """The cells of all groups as they were: those found, and fresh ones for the rest."""
+        missing = np.ones(len(identity), bool)
+        missing[found] = False
+        new = np.flatnonzero(missing)
+        self.core.progress.counters["windows_opened"] += len(new)
+        if old is None or not len(found):
+            return self.core.fresh(identity, keys)
+        fresh = self.core.fresh(identity.take(new), dict(Frame(keys, len(identity)).take(new).columns))
+        order = np.empty(len(identity), np.int64)
+        order[np.concatenate([found, new])] = np.arange(len(identity))
+        return concat_frames([old, fresh]).take(order) if len(new) else old
+
+    def _lifted(self, delivery: Delivery, joining: Joining) -> Joining:
+        """The joining with partial aggregates of its rows in the cells; rows that a user's function refuses go to `late`."""
+        core = self.core
+        if core.messages is not None:
+            return joining
+        rows = core.rows_of(delivery, joining.row)
+        partials, failed, why = core.bundle.lift(rows, joining.groups)
+        if failed is not None:
+            self._refuse(delivery, joining, failed, why)
+            joining = _narrowed(joining, ~failed)
+            if not joining.groups.n:
+                return joining
+            partials, _, _ = core.bundle.lift(core.rows_of(delivery, joining.row), joining.groups)
+        n = joining.groups.n
+        lifted = Frame(partials, n)
+        fresh = joining.cells.ints("n") == 0
+        if not fresh.all():
+            both = concat_frames([joining.cells.select(core.bundle.partial_columns), lifted])
+            lifted = Frame(core.bundle.combine(both, Groups(np.tile(np.arange(n), 2), n)), n)
+        return Joining(joining.row, joining.groups, joining.cells.with_mapping(lifted.columns))
+
+    def _refuse(self, delivery: Delivery, joining: Joining, failed: np.ndarray, why: str) -> None:
+        entries = np.flatnonzero(failed)
+        cell = joining.groups.ids[entries]
+        bounds = (np.arange(len(entries)), joining.cells.ints("start")[cell], joining.cells.ints("end")[cell])
+        classes = self._classes(delivery, joining.row[entries], "accumulation_failed", failed)
+        self.core.late_rows(delivery, joining.row[entries], "accumulation_failed", classes, bounds, why)
+        untouched = np.ones(joining.groups.n, bool)
+        untouched[joining.groups.ids[~failed]] = False
+        # Cells that only failed rows would have touched go back as they were, unless they are new.
+        self.core.cells.put(joining.cells.where(untouched & (joining.cells.ints("index") + joining.cells.ints("n") > 0)))
+
+    def _ordinal_progress(self, delivery: Delivery, row: np.ndarray, groups: Groups) -> dict[str, Column]:
+        keys = Groups.by([delivery.kid, delivery.chk])
+        cell_key = keys.ids[row[groups.firsts]]
+        return {"seen": keys.max(delivery.position)[cell_key] + 1, "seen_before": keys.min(delivery.position)[cell_key]}
+
+    def _holds(self, delivery: Delivery, row: np.ndarray, groups: Groups, cells: Frame) -> dict[str, Column]:
+        """Whether something came on time since the last pane, and the earliest or latest of it."""
+        core = self.core
+        kind = core.spec.options.timestamp
+        ontime, hold = cells.ints("ontime"), cells.ints("hold")
+        if kind == "end_of_window":
+            return {"ontime": ontime | (cells.ints("end") > core.before_of(cells))}
+        times = delivery.position[row]
+        good = times >= core.progress.before
+        fresh = groups.any(good)
+        if kind == "earliest":
+            best = groups.min(np.where(good, times, MAX))
+            hold = np.where(ontime & fresh, np.minimum(hold, best), np.where(fresh, best, hold))
+        else:
+            best = groups.max(np.where(good, times, -MAX))
+            hold = np.where(ontime & fresh, np.maximum(hold, best), np.where(fresh, best, hold))
+        return {"ontime": ontime | fresh, "hold": hold}
+
+
+def _at(places: Places, index: np.ndarray) -> Places:
+    return Places(places.run[index], places.at[index])
+
+
+def _narrowed(joining: Joining, keep: np.ndarray) -> Joining:
+    """The same with fewer rows; cells that lose all of theirs are left out."""
+    ids = joining.groups.ids[keep]
+    used, renumbered = np.unique(ids, return_inverse=True)
+    return Joining(joining.row[keep], Groups(renumbered, len(used)), joining.cells.take(used))
+
+
+def merge_lists(column: Column, groups: Groups) -> pa.Array:
+    """The lists of each group, one after the other."""
+    lists = column if isinstance(column, pa.Array) else pa.array(column)
+    lengths = np.diff(np.asarray(lists.offsets))
+    owner = np.repeat(groups.ids, lengths)
+    order = np.argsort(owner, kind="stable")
+    offsets = np.searchsorted(owner[order], np.arange(groups.n + 1)).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), lists.flatten().take(pa.array(order)))

@@ -1,0 +1,407 @@
+"""The windowed aggregate: takes deliveries, watermarks and the clock, and gives panes and late rows.
+
+Contract: the answer of every verb is a function of the state, the rows in (partition, offset) order and the clock that was told; nothing here
+reads a wall clock, draws a random number or depends on the order of a set. Watermarks move at the end of a delivery.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.errors import InputError, StateError, WatermarkError
+from tidegate.instants import MAX, MIN, format_instant, saturating_add
+from tidegate.kernel.duplicates import OffsetMarks, SeenIds
+from tidegate.kernel.frame import Frame
+from tidegate.kernel.groups import Groups
+from tidegate.kernel.lateness import CLASSES, FUTURE, VERY_LATE, classify
+from tidegate.kernel.runs import Places
+from tidegate.kernel.triggers import compile_trigger
+from tidegate.kernel.windows import Aligned, Assigned, SessionAssigner
+from tidegate.operators.conform import MARK, Conformed, bindable, conform
+from tidegate.operators.delivery import Delivery, Reader, as_frame
+from tidegate.operators.metadata import Metadata
+from tidegate.operators.output import Output, texts
+from tidegate.operators.parts import Parts
+from tidegate.operators.progress import Progress
+from tidegate.operators.times import NULL, OK
+from tidegate.spec.operator import AggregateSpec
+from tidegate.spec.triggers import Never
+from tidegate.spec.watermarks import Bounded, Implied
+from tidegate.spec.windows import Axis, Custom, Inherited, Session
+from tidegate.state.protocol import Store
+
+
+class WindowedAggregate:
+    """One windowed aggregate over one input."""
+
+    def __init__(self, spec: AggregateSpec, store: Store, *, now: int = 0, op_column: str | None = None) -> None:
+        self.spec = spec
+        self.store = store
+        self.progress = Progress(now=now)
+        self.machine = compile_trigger(spec.firing)
+        self.marks = OffsetMarks()
+        self.ids = SeenIds(store)
+        self.metadata = Metadata(store) if spec.input.offset is not None else None
+        self.parts: Parts | None = None
+        self.rebuilding = False
+        self._reader = Reader(spec.input, op_column)
+        self._out = Output()
+
+    # The verbs ------------------------------------------------------------------------------------------------------------------
+
+    def process(self, table: pa.Table, now: int | None = None) -> Output:
+        """Take a delivery."""
+        self._begin()
+        if now is not None:
+            self.progress.now = max(self.progress.now, now)
+        if table.num_rows:
+            self._reader.check(table.schema)
+            if self.parts is None:
+                self.bind(table.schema)
+            self._deliver(table)
+        return self._finish_call(in_order=True)
+
+    def process_watermark(self, watermark: int) -> Output:
+        """The input promises that nothing before the watermark is to be expected."""
+        self._begin()
+        if watermark < self.progress.watermark:
+            self.progress.counters["watermark_steps_back"] += 1
+            if self.spec.options.strict:
+                old, new = format_instant(self.progress.watermark), format_instant(watermark)
+                raise WatermarkError(f"the watermark went back from {old} to {new}. Hint: leave `strict` out to have steps back ignored and counted")
+            return self._out
+        self._move_watermark(watermark)
+        return self._finish_call()
+
+    def advance_clock(self, now: int) -> Output:
+        """The clock has come to this instant; it never goes back."""
+        self._begin()
+        self.progress.now = max(self.progress.now, now)
+        if self.spec.window.axis is Axis.CLOCK:
+            self._move_watermark(self.progress.now)
+        if self.parts is not None:
+            self._settle(self.parts.core.cells.select("clock_due", self.progress.now))
+        return self._finish_call()
+
+    def finish(self) -> Output:
+        """The input has ended: everything fires, and nothing is left."""
+        self._begin()
+        self._move_watermark(MAX)
+        if self.parts is not None:
+            self._settle(self.parts.core.cells.select("start", MAX), finishing=True)
+            self._purge()
+        return self._finish_call()
+
+    # What can be asked ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def ticks(self) -> bool:
+        """Whether window bounds are plain numbers."""
+        schema = None if self.parts is None else self.parts.core.schema
+        return not self.spec.window.axis.is_time or schema is None or self._reader.ticks(schema)
+
+    @property
+    def hold(self) -> int | None:
+        """The earliest output time of the panes that are still owed."""
+        return self._owed()
+
+    @property
+    def output_watermark(self) -> int:
+        """What may be promised downstream: the watermark, but not beyond a pane that is still owed."""
+        owed = self._owed()
+        return self.progress.watermark if owed is None else min(self.progress.watermark, owed)
+
+    # Taking a delivery ----------------------------------------------------------------------------------------------------------
+
+    def bind(self, schema: pa.Schema) -> None:
+        """Fix the input's schema: aggregates are bound to its types."""
+        self._reader.check(schema)
+        retracts = self._reader.op_column is not None
+        self.parts = Parts.made(self.spec, self.store, self.machine, self.progress, bindable(schema), self.metadata, retracts=retracts)
+        self.parts.core.out = self._out
+
+    def keep_for(self, lateness: int) -> None:
+        """Inherit an upstream's lateness: its corrections must find the windows that they correct."""
+        self.spec = dataclasses.replace(self.spec, allowed_lateness=max(self.spec.allowed_lateness, lateness))
+
+    def _begin(self) -> None:
+        self._out = Output()
+        self.progress.before = self.progress.watermark
+        if self.parts is not None:
+            self.parts.core.out = self._out
+
+    def _finish_call(self, *, in_order: bool = False) -> Output:
+        if in_order:
+            self._out.sort_panes()
+        return self._out
+
+    def _deliver(self, table: pa.Table) -> None:
+        parts = self._bound()
+        conformed = conform(table, parts.core.schema)
+        delivery = self._reader.read(conformed.table, self.progress.now, self.progress.seq)
+        delivery = self._deduplicated(delivery)
+        delivery = self._sound(delivery, conformed)
+        delivery = self._classified(delivery)
+        if len(delivery):
+            delivery = self._placed(delivery)
+            self._note_offsets(delivery)
+            self._take_in(delivery)
+            parts.horizons.enforce()
+        self._follow()
+
+    def _bound(self) -> Parts:
+        if self.parts is None:
+            raise InputError("the operator has not seen its input's schema yet")
+        return self.parts
+
+    def _deduplicated(self, delivery: Delivery) -> Delivery:
+        """The delivery without what was delivered before."""
+        if self.spec.input.offset is not None:
+            fresh = self.marks.fresh(delivery.partition, delivery.partitions, delivery.offset)
+            if self.rebuilding:
+                self._rebuild(delivery.where(~fresh))
+            delivery = delivery.where(fresh)
+            self.marks.advance(delivery.partition, delivery.partitions, delivery.offset)
+        elif self.spec.input.id is not None:
+            kid, chk, known = self._reader.identities(delivery)
+            fresh = self.ids.fresh(kid, chk, known)
+            kept = np.flatnonzero(fresh & known)
+            time = np.where(delivery.verdict[kept] == OK, delivery.time[kept], max(self.progress.watermark, self.progress.newest))
+            self.ids.remember(kid[kept], chk[kept], time)
+            delivery = delivery.where(fresh)
+        else:
+            fresh = np.ones(len(delivery), bool)
+        self.progress.counters["duplicates"] += len(fresh) - int(fresh.sum())
+        self.progress.counters["events"] += len(delivery)
+        return self._numbered(delivery)
+
+    def _numbered(self, delivery: Delivery) -> Delivery:
+        """Arrival numbers: the offsets themselves where there is one partition, so that they are the same after a rebuild."""
+        if self.spec.input.offset is not None and self.spec.input.partition is None:
+            seq = delivery.offset
+            self.progress.seq = max(self.progress.seq, int(seq.max()) + 1) if len(seq) else self.progress.seq
+        else:
+            seq = np.arange(self.progress.seq, self.progress.seq + len(delivery))
+            self.progress.seq += len(delivery)
+        return delivery.with_seq(seq)
+
+    def _sound(self, delivery: Delivery, conformed: Conformed) -> Delivery:
+        """The delivery without rows whose time or values cannot be read; those go to `late`."""
+        core = self._bound().core
+        delivery = self._typed(delivery, conformed)
+        missing = delivery.verdict == NULL
+        for mask, reason in ((missing, "null_time"), (~missing & (delivery.verdict != OK), "bad_time")):
+            rows = np.flatnonzero(mask)
+            core.late_rows(delivery, rows, reason, texts("unknown", len(rows)))
+            self.progress.counters["unreadable"] += len(rows)
+        return delivery.where(delivery.verdict == OK)
+
+    def _typed(self, delivery: Delivery, conformed: Conformed) -> Delivery:
+        """The delivery without rows that hold values of a wrong type."""
+        if not conformed.broken:
+            return delivery
+        what = delivery.table.column(MARK).to_pylist()
+        delivery = delivery.with_table(delivery.table.drop_columns([MARK]))
+        bad = np.array([text is not None for text in what], bool)
+        for row in np.flatnonzero(bad).tolist():
+            self._bound().core.late_rows(delivery, np.array([row]), "bad_value", texts("unknown", 1), detail=what[row] or "")
+        self.progress.counters["unreadable"] += int(bad.sum())
+        return delivery.where(~bad)
+
+    def _classified(self, delivery: Delivery) -> Delivery:
+        """Every row gets its class; what is too late by its own time, or too far ahead, goes to `late`."""
+        if self.spec.window.axis is not Axis.EVENT_TIME or isinstance(self.spec.window, Inherited):
+            self.progress.counters["on_time"] += len(delivery)
+            return delivery
+        options, core = self.spec.options, self._bound().core
+        by_event = options.drop_by == "event"
+        classes = classify(
+            delivery.time, self.progress.watermark, core.lateness if by_event else MAX, self.progress.now, options.future_tolerance, options.future_reference
+        )
+        self.progress.count_classes(classes)
+        delivery = delivery.with_classes(classes)
+        rows = np.flatnonzero(classes == VERY_LATE)
+        self.progress.counters["dropped_pairs"] += len(rows)
+        core.late_rows(delivery, rows, "very_late", texts(CLASSES[VERY_LATE], len(rows)))
+        ahead = np.flatnonzero(classes == FUTURE)
+        self._learn(delivery.where(classes < VERY_LATE))
+        if len(ahead) and options.future == "reject":
+            core.late_rows(delivery, ahead, "future", texts(CLASSES[FUTURE], len(ahead)))
+            return delivery.where(classes < VERY_LATE)
+        return delivery.where(classes != VERY_LATE)
+
+    def _learn(self, delivery: Delivery) -> None:
+        """The newest event times, which events from the future do not move."""
+        if not len(delivery):
+            return
+        self.progress.newest = max(self.progress.newest, int(delivery.time.max()))
+        groups = Groups.by([delivery.partition])
+        newest = self.progress.newest_by_partition
+        for number, time in zip(delivery.partition[groups.firsts].tolist(), groups.max(delivery.time).tolist(), strict=True):
+            name = delivery.partitions[number]
+            newest[name] = max(time, newest.get(name, time))
+
+    def _placed(self, delivery: Delivery) -> Delivery:
+        """Every row gets its position on the axis."""
+        match self.spec.window.axis:
+            case Axis.CLOCK:
+                x = np.full(len(delivery), self.progress.now)
+            case Axis.OFFSET:
+                x = delivery.offset
+            case Axis.ORDINAL:
+                x = self._bound().ordinals.number(delivery)
+            case _:
+                x = delivery.time
+        return delivery.with_position(x)
+
+    def _note_offsets(self, delivery: Delivery) -> None:
+        """Metadata by slice where windows follow from the axis; sessions note their offsets when their bounds are known."""
+        assigner = self._bound().absorber.assigner
+        if self.metadata is not None and isinstance(assigner, Aligned):
+            start, end = assigner.slice_of(delivery.position)
+            nobody = np.zeros(len(delivery), np.uint64)
+            windows = Frame.of({"kid": nobody, "chk": nobody, "start": start, "end": end}, len(delivery))
+            self.metadata.note(windows, delivery.partitions, delivery.partition, delivery.offset)
+
+    def _take_in(self, delivery: Delivery) -> None:
+        parts = self._bound()
+        assigner = parts.absorber.assigner
+        if isinstance(assigner, SessionAssigner):
+            bad = assigner.bad_gaps(as_frame(delivery))
+            rows = np.flatnonzero(bad)
+            parts.core.late_rows(delivery, rows, "bad_gap", texts("unknown", len(rows)))
+            delivery = delivery.where(~bad)
+        if not len(delivery):
+            return
+        if parts.static is not None:
+            parts.static.learn(delivery)
+        if parts.open_windows is not None:
+            assigned = parts.open_windows.take(delivery)
+        else:
+            looks = isinstance(self.spec.window, Session | Custom | Inherited)
+            assigned = assigner.assign(delivery.position, as_frame(delivery) if looks else None)
+        self._absorb(delivery, assigned)
+
+    def _absorb(self, delivery: Delivery, assigned: Assigned) -> None:
+        """One step for the whole delivery where that makes no difference, otherwise one step for the n-th row of every key at a time."""
+        parts = self._bound()
+        one_by_one = self.spec.options.granularity == "element" and self.machine.fires_on_elements
+        rows = np.unique(assigned.row)
+        if not len(rows):
+            return
+        steps = self._steps(delivery, rows, assigned) if one_by_one else np.zeros(len(rows), np.int64)
+        if not steps.any():
+            parts.contents.store(delivery if len(rows) == len(delivery) else delivery.take(rows))
+            parts.absorber.absorb(delivery, assigned)
+            return
+        step_of = np.full(len(delivery), -1, np.int64)
+        step_of[rows] = steps
+        for step in range(int(steps.max()) + 1):
+            chosen = np.flatnonzero(step_of == step)
+            place = np.full(len(delivery), -1, np.int64)
+            place[chosen] = np.arange(len(chosen))
+            mine = place[assigned.row] >= 0
+            part = delivery.take(chosen)
+            parts.contents.store(part)
+            parts.absorber.absorb(part, Assigned(place[assigned.row[mine]], assigned.start[mine], assigned.end[mine]))
+
+    def _steps(self, delivery: Delivery, rows: np.ndarray, assigned: Assigned) -> np.ndarray:
+        """In which step each row is taken: the rows of a key one after the other where one of them may fire by itself."""
+        keys = Groups.by([delivery.kid[rows], delivery.chk[rows]])
+        if self.machine.fires_early:
+            return keys.ranks
+        if self.spec.window.axis is Axis.ORDINAL:
+            return np.zeros(len(rows), np.int64)
+        complete = np.zeros(len(delivery), bool)
+        complete[assigned.row[assigned.end <= self.progress.watermark]] = True
+        return np.where(keys.any(complete[rows])[keys.ids], keys.ranks, 0)
+
+    def _rebuild(self, delivery: Delivery) -> None:
+        """Rows that were delivered before the message store was lost go back into it, and nowhere else."""
+        parts = self._bound()
+        sound = delivery.where(delivery.verdict == OK)
+        if len(sound):
+            x = sound.offset if self.spec.window.axis is Axis.OFFSET else sound.time
+            parts.contents.store(sound.with_seq(sound.offset).with_position(x))
+
+    def lose_messages(self) -> None:
+        """The message store is gone: take the messages of the present windows once more, from `resume_offsets` on."""
+        if self.spec.input.offset is None:
+            raise StateError("the message store is lost and the input has no offsets to read it again from. Hint: start from a new store")
+        if self.spec.mode == "discarding" and self.spec.input.partition is not None:
+            raise StateError("the message store is lost; in discarding mode over several partitions it cannot be rebuilt. Hint: start from a new store")
+        self.rebuilding = True
+
+    def resume_offsets(self) -> dict[str, int]:
+        """By partition, the first offset to deliver after a restart."""
+        offsets = {name: mark + 1 for name, mark in self.marks.marks.items()}
+        if self.rebuilding and self.metadata is not None:
+            offsets.update(self.metadata.earliest())
+        return offsets
+
+    # Watermarks -----------------------------------------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        """At the end of a delivery the watermark moves as the specification says."""
+        if self.spec.window.axis is Axis.OFFSET:
+            self._move_watermark(self.marks.progress() or MIN)
+        if self.spec.window.axis is not Axis.EVENT_TIME:
+            return
+        newest = self.progress.newest_by_partition
+        match self.spec.input.watermark:
+            case Implied() if newest and not self.progress.told:
+                self._move_watermark(self.progress.newest)
+            case Bounded(disorder=disorder) if newest:
+                self._move_watermark(int(saturating_add(min(newest.values()), -disorder)))
+
+    def _move_watermark(self, watermark: int) -> None:
+        if watermark <= self.progress.watermark:
+            return
+        self.progress.watermark = watermark
+        if self.parts is None:
+            return
+        parts = self.parts
+        if parts.static is not None:
+            parts.static.open_until(watermark, parts.open_windows)
+        if parts.open_windows is not None:
+            for cells in parts.open_windows.complete(watermark):
+                parts.core.cells.put(parts.firing.settle(cells, parts.core.trigger_state(cells)))
+        self._settle(parts.core.cells.select("wm_due", watermark))
+        self._purge()
+
+    def _settle(self, places: Places, *, finishing: bool = False) -> None:
+        parts = self._bound()
+        if not len(places.run):
+            return
+        cells = parts.core.cells.take(places)
+        parts.core.cells.remove(places)
+        parts.core.cells.put(parts.firing.settle(cells, parts.core.trigger_state(cells), finishing=finishing))
+
+    def _purge(self) -> None:
+        """Forget what can no longer matter."""
+        parts = self._bound()
+        core, watermark = parts.core, self.progress.watermark
+        bound = MIN if core.lateness == MAX and watermark != MAX else int(saturating_add(watermark, -core.lateness if core.lateness != MAX else 0))
+        if bound != MIN and self.spec.window.axis is Axis.EVENT_TIME:
+            self.ids.forget(bound)
+        parts.horizons.forget(watermark)
+        if core.messages is not None:
+            core.messages.expire(parts.first_needed(bound))
+        if self.metadata is not None and bound != MIN:
+            self.metadata.forget_before(bound)
+
+    def _owed(self) -> int | None:
+        if self.parts is None or (self.spec.options.closing == "never" and isinstance(self.spec.firing, Never)):
+            return None
+        parts = self.parts
+        owed = [parts.open_windows.earliest_owed()] if parts.open_windows is not None else []
+        cells = parts.core.cells.all()
+        if cells is not None:
+            cells = cells.where((cells.ints("pending") > 0) & ~cells.ints("closed"))
+            if len(cells):
+                owed.append(int(parts.firing.owed(cells).min()))
+        found = [time for time in owed if time is not None]
+        return min(found) if found else None

@@ -1,0 +1,71 @@
+"""Conforming brings a delivery to the schema that the operator was bound to; values that do not fit mark their rows as broken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+MARK = "\x00broken"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conformed:
+    """A table in the bound schema; where something is broken it has one more column that says what, row by row."""
+
+    table: pa.Table
+    broken: bool = False
+
+
+def bindable(schema: pa.Schema) -> pa.Schema:
+    """The schema that state is bound to: dictionaries are plain values to it."""
+    fields = [f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in schema if f.name != MARK]
+    return pa.schema([f.with_nullable(True).remove_metadata() for f in fields])
+
+
+def conform(table: pa.Table, schema: pa.Schema) -> Conformed:
+    """The table with the columns and types of the schema."""
+    if table.schema.equals(schema):
+        return Conformed(table)
+    columns, problems = [], _marked(table)
+    for field in schema:
+        if field.name not in table.column_names:
+            columns.append(pa.nulls(table.num_rows, field.type))
+            continue
+        column, bad = _cast(table.column(field.name), field)
+        columns.append(column)
+        problems.update(bad)
+    plain = pa.table(columns, schema=schema)
+    if not problems:
+        return Conformed(plain)
+    marks = [problems.get(row) for row in range(table.num_rows)]
+    return Conformed(plain.append_column(MARK, pa.array(marks, pa.string())), broken=True)
+
+
+def _marked(table: pa.Table) -> dict[int, str]:
+    """What was found broken before, while the table was made."""
+    if MARK not in table.column_names:
+        return {}
+    return {row: text for row, text in enumerate(table.column(MARK).to_pylist()) if text is not None}
+
+
+def _cast(column: pa.ChunkedArray, field: pa.Field) -> tuple[pa.ChunkedArray | pa.Array, dict[int, str]]:
+    if column.type == field.type:
+        return column, {}
+    try:
+        return column.cast(field.type), {}
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        return _cast_one_by_one(column, field)
+
+
+def _cast_one_by_one(column: pa.ChunkedArray, field: pa.Field) -> tuple[pa.Array, dict[int, str]]:
+    """The path of broken values: find out which they are."""
+    values: list[object] = []
+    problems: dict[int, str] = {}
+    for row, scalar in enumerate(column):
+        try:
+            values.append(scalar.cast(field.type).as_py())
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+            values.append(None)
+            problems[row] = f"`{field.name}` should be {field.type}, got {scalar.as_py()!r}"
+    return pa.array(values, field.type), problems

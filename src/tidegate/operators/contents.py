@@ -1,0 +1,180 @@
+"""Contents gives the values of cells: from their partial aggregates, or from the messages where those are kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.instants import MAX
+from tidegate.kernel.accumulations.protocol import Rows
+from tidegate.kernel.evictors import kept
+from tidegate.kernel.frame import Column, Frame, concat_frames, to_arrow
+from tidegate.kernel.groups import Groups
+from tidegate.kernel.keys import identify
+from tidegate.kernel.runs import search_sorted
+from tidegate.operators.core import Core
+from tidegate.operators.delivery import Delivery
+from tidegate.spec.windows import Session
+
+PAYLOAD = "m."
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Members:
+    """Which messages are in which cell, by cell and then by arrival."""
+
+    messages: Frame
+    cell: np.ndarray
+
+    def where(self, mask: np.ndarray) -> _Members:
+        return _Members(self.messages.where(mask), self.cell[mask])
+
+
+class Contents:
+    """The values of cells of one operator."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        # Merging sessions have no common "fired up to", so discarding takes fired messages out instead.
+        self._forgets = core.messages is not None and core.spec.mode == "discarding" and isinstance(core.spec.window, Session)
+
+    def values(self, cells: Frame) -> dict[str, pa.Array]:
+        """The results of all aggregates; where one has no right result it is null, and `late` says so."""
+        core = self._core
+        partials = cells if core.messages is None else self._from_messages(cells)
+        values, failures = core.bundle.lower(partials)
+        for name, (mask, why) in failures.items():
+            broken = cells.take(np.flatnonzero(mask))
+            core.late_windows(broken, "overflow", pa.repeat(pa.scalar(f"{name}: {why}"), len(broken)))
+        return values
+
+    def after(self, cells: Frame, given: np.ndarray) -> Frame:
+        """Cells after a firing: evictors that run after the function take their messages out."""
+        evictor = self._core.spec.evictor
+        if self._forgets and given.any():
+            self._core.messages.remove(self._members(cells.where(given)).messages)
+        if evictor is None or not evictor.after or not given.any():
+            return cells
+        members = self._members(cells.where(given))
+        gone = members.where(~self._kept(members))
+        lists = _append_lists(cells["evicted"], np.flatnonzero(given)[gone.cell], gone.messages.ints("arrival"))
+        return cells.with_columns(evicted=lists)
+
+    def emptied(self, cells: Frame, mask: np.ndarray) -> dict[str, Column]:
+        """The partial columns with those of the given cells back to nothing, as discarding wants it."""
+        core = self._core
+        if core.messages is not None or not mask.any():
+            return {}
+        rows = np.flatnonzero(mask)
+        nothing = Frame(core.bundle.empty(core.schema, len(rows)), len(rows))
+        if len(rows) == len(cells):
+            return dict(nothing.columns)
+        pick = np.arange(len(cells))
+        pick[rows] = len(cells) + np.arange(len(rows))
+        return dict(concat_frames([cells.select(core.bundle.partial_columns), nothing]).take(pick).columns)
+
+    def store(self, delivery: Delivery) -> None:
+        """Keep the messages of a delivery, each once."""
+        core = self._core
+        if core.messages is None or not len(delivery):
+            return
+        tuples = not core.spec.window.axis.is_time
+        order = delivery.seq if core.spec.input.offset is None else delivery.offset
+        columns: dict[str, Column] = {
+            "time": delivery.time if tuples else delivery.position,
+            "offset": delivery.position if tuples else order,
+            "kid": delivery.kid,
+            "chk": delivery.chk,
+            "arrival": delivery.seq,
+            "event_time": delivery.time,
+            "weight": delivery.weight if delivery.weight is not None else np.ones(len(delivery), np.int64),
+        }
+        columns.update({PAYLOAD + name: to_arrow(delivery.table.column(name)) for name in delivery.table.column_names})
+        core.messages.add(Frame(columns, len(delivery)))
+
+    def _from_messages(self, cells: Frame) -> Frame:
+        core = self._core
+        members = self._members(cells)
+        if core.spec.mode == "discarding" and not self._forgets:
+            members = members.where(members.messages.ints("arrival") > cells.ints("fired_seq")[members.cell])
+        if core.spec.evictor is not None and not core.spec.evictor.after:
+            members = members.where(self._kept(members))
+        groups = Groups(members.cell, len(cells))
+        rows = Rows(_table(members.messages), members.messages.ints("event_time"), members.messages.ints("arrival"))
+        partials, failed, why = core.bundle.lift(rows, groups)
+        if failed is not None:
+            blamed = members.where(failed)
+            broken = cells.take(blamed.cell)
+            core.late_windows(broken, "accumulation_failed", pa.repeat(pa.scalar(why), len(broken)))
+        return Frame(partials, len(cells))
+
+    def _kept(self, members: _Members) -> np.ndarray:
+        evictor = self._core.spec.evictor
+        assert evictor is not None, "only asked where there is an evictor"
+        groups = Groups.by([members.cell]) if len(members.cell) else Groups.single(0)
+        return kept(evictor, _table(members.messages), members.messages.ints("event_time"), groups)
+
+    def _members(self, cells: Frame) -> _Members:
+        """The messages of each cell."""
+        core = self._core
+        assert core.messages is not None, "only asked where messages are kept"
+        found = core.messages.window(int(cells.ints("start").min()), int(cells.ints("end").max()), kids=cells.ints("kid"))
+        at = found.ints(core.messages.layout.position)
+        found = found.with_columns(at=at).take(np.lexsort((found.ints("arrival"), at, found.ints("kid"))))
+        low, _ = search_sorted(found, cells.select(["kid", "start"]).rename({"start": "at"}), ("kid", "at"))
+        high, _ = search_sorted(found, cells.select(["kid", "end"]).rename({"end": "at"}), ("kid", "at"))
+        if (cells.ints("end") == MAX).any():
+            high = np.where(cells.ints("end") == MAX, np.searchsorted(found.ints("kid"), cells.ints("kid"), "right"), high)
+        sizes = np.maximum(high - low, 0)
+        cell = np.repeat(np.arange(len(cells)), sizes)
+        position = np.repeat(low - (np.cumsum(sizes) - sizes), sizes) + np.arange(len(cell))
+        members = _Members(found.take(position), cell)
+        members = members.where(members.messages.ints("chk") == cells.ints("chk")[cell])
+        members = self._by_arrival(_without_evicted(members, cells))
+        return members if not (members.messages.ints("weight") < 0).any() else _netted(members)
+
+    @staticmethod
+    def _by_arrival(members: _Members) -> _Members:
+        order = np.lexsort((members.messages.ints("arrival"), members.cell))
+        return _Members(members.messages.take(order), members.cell[order])
+
+
+def _table(messages: Frame) -> pa.Table:
+    return pa.table({name[len(PAYLOAD) :]: to_arrow(c) for name, c in messages.columns.items() if name.startswith(PAYLOAD)})
+
+
+def _netted(members: _Members) -> _Members:
+    """Messages less those that were taken back: a retraction cancels the newest equal message of its cell."""
+    payload = [to_arrow(c) for name, c in members.messages.columns.items() if name.startswith(PAYLOAD)]
+    kid, chk = identify([*payload, pa.array(members.cell)], len(members.cell))
+    weight = members.messages.ints("weight")
+    groups = Groups.by([kid, chk])
+    net = groups.sum(weight)[groups.ids]
+    rank = np.zeros(len(weight), np.int64)
+    plus = weight > 0
+    rank[plus] = Groups(groups.ids[plus], groups.n).ranks
+    return members.where(plus & (rank < net))
+
+
+def _without_evicted(members: _Members, cells: Frame) -> _Members:
+    if "evicted" not in cells:
+        return members
+    lists = to_arrow(cells["evicted"])
+    owner = np.asarray(pc.list_parent_indices(lists))
+    gone = Groups.by([np.concatenate([owner, members.cell]), np.concatenate([np.asarray(lists.flatten()), members.messages.ints("arrival")])])
+    evicted = np.zeros(gone.n, bool)
+    evicted[gone.ids[: len(owner)]] = True
+    return members.where(~evicted[gone.ids[len(owner) :]])
+
+
+def _append_lists(column: Column, owner: np.ndarray, values: np.ndarray) -> pa.Array:
+    """List column with values added to the lists of their owners."""
+    lists = to_arrow(column)
+    owners = np.concatenate([np.asarray(pc.list_parent_indices(lists)), owner]).astype(np.int64)
+    items = np.concatenate([np.asarray(lists.flatten()), values]).astype(np.int64)
+    order = np.argsort(owners, kind="stable")
+    offsets = np.searchsorted(owners[order], np.arange(len(lists) + 1)).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(items[order]))

@@ -1,0 +1,153 @@
+"""The core is what the parts of a windowed aggregate share: specification, trigger machine, aggregates, state and the output under way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.instants import MAX, MIN, saturating_add
+from tidegate.kernel.accumulations.protocol import Rows
+from tidegate.kernel.frame import Column, Frame, repeat, to_arrow
+from tidegate.kernel.messages import MessageStore
+from tidegate.kernel.runs import SortedRuns
+from tidegate.kernel.triggers import Context, Machine
+from tidegate.operators.bundle import Bundle
+from tidegate.operators.delivery import Delivery
+from tidegate.operators.metadata import Metadata
+from tidegate.operators.output import LateRows, Output, lists, texts
+from tidegate.operators.progress import Progress
+from tidegate.spec.operator import AggregateSpec
+from tidegate.spec.windows import Axis
+from tidegate.state.protocol import Store
+
+IDENTITY = ("kid", "chk", "start", "end")
+KEY = ("kid", "chk")
+
+
+@dataclass(eq=False)
+class Core:
+    """Shared by the parts of one operator; a cell is the state of one key in one window."""
+
+    spec: AggregateSpec
+    store: Store
+    machine: Machine
+    schema: pa.Schema
+    bundle: Bundle
+    progress: Progress
+    cells: SortedRuns
+    messages: MessageStore | None
+    lateness: int
+    metadata: Metadata | None = None
+    out: Output = field(default_factory=Output)
+
+    @property
+    def keeps_fired(self) -> bool:
+        """Whether the last fired values are part of a cell."""
+        return self.spec.mode == "retracting" or self.spec.options.fire_only_updated
+
+    @property
+    def key_columns(self) -> list[str]:
+        return [f"k.{name}" for name in self.spec.input.key]
+
+    def expiry(self, end: np.ndarray) -> np.ndarray:
+        """When a window no longer matters; `MAX` is never."""
+        return np.full(len(end), MAX) if self.lateness == MAX else saturating_add(end, self.lateness)
+
+    def expired(self, expiry: np.ndarray, watermark: np.ndarray | int) -> np.ndarray:
+        """Which windows no longer matter under a watermark; with infinite lateness all do until the input ends."""
+        return np.zeros(len(expiry), bool) if self.lateness == MAX else np.asarray(expiry <= watermark)
+
+    def watermark_of(self, frame: Frame) -> np.ndarray | int:
+        """The watermark that counts for each cell: its key's own count on the ordinal axis, the operator's elsewhere."""
+        if self.spec.window.axis is Axis.ORDINAL:
+            return frame.ints("seen")
+        return self.progress.watermark
+
+    def before_of(self, frame: Frame) -> np.ndarray | int:
+        """The same when the current call began."""
+        if self.spec.window.axis is Axis.ORDINAL:
+            return frame.ints("seen_before")
+        return self.progress.before
+
+    def context(self, frame: Frame, pending: np.ndarray, times: np.ndarray | None = None) -> Context:
+        return Context(frame.ints("end"), self.watermark_of(frame), self.progress.now, pending, times)
+
+    def trigger_state(self, frame: Frame) -> dict[str, np.ndarray]:
+        """A copy of the trigger columns that may be changed."""
+        return {name: frame.ints(name).copy() for name in self.machine.columns}
+
+    def fresh(self, identity: Frame, keys: dict[str, Column]) -> Frame:
+        """Cells in which nothing has come yet."""
+        n = len(identity)
+        zeros = np.zeros(n, np.int64)
+        no = np.zeros(n, bool)
+        columns: dict[str, Column] = {name: identity[name] for name in IDENTITY}
+        columns.update(keys)
+        columns.update(expiry=self.expiry(identity.ints("end")), n=zeros, pending=zeros, hold=zeros, ontime=no, index=zeros, ns=zeros)
+        columns.update(done=no, closed=no, emitted=no, fired_seq=np.full(n, MIN), newest_seq=np.full(n, MIN), wm_due=zeros, clock_due=zeros)
+        columns.update(last_pane=zeros, last_ns=zeros, last_timing=np.zeros(n, np.int8), last_time=zeros, last_first=no)
+        columns.update(self.machine.initial(n, self.progress.now))
+        if self.spec.window.axis is Axis.ORDINAL:
+            columns.update(seen=zeros, seen_before=zeros)
+        if self.messages is None:
+            columns.update(self.bundle.empty(self.schema, n))
+        if self.keeps_fired:
+            columns.update({f"v.{name}": pa.nulls(n, kind) for name, kind in self.bundle.result_types.items()})
+        if self.spec.evictor is not None and self.spec.evictor.after:
+            columns["evicted"] = repeat([], n, pa.list_(pa.int64()))
+        return Frame(columns, n)
+
+    def due(self, frame: Frame, state: dict[str, np.ndarray]) -> Frame:
+        """The frame with its trigger columns and with the instants at which it has to be looked at again."""
+        context = self.context(frame, frame.ints("pending"))
+        closed = frame.ints("closed")
+        expiry = frame.ints("expiry")
+        # Every window is looked at when it completes, whatever its trigger waits for.
+        end = np.where(frame.ints("end") > self.watermark_of(frame), frame.ints("end"), MAX)
+        watermark = np.where(closed, expiry, np.minimum(np.minimum(self.machine.watermark_due(state, context), end), expiry))
+        clock = np.where(closed, MAX, self.machine.clock_due(state, context))
+        return frame.with_mapping({**state, "wm_due": watermark.astype(np.int64), "clock_due": clock.astype(np.int64)})
+
+    def rows_of(self, delivery: Delivery, index: np.ndarray) -> Rows:
+        """The rows of a delivery as accumulations see them; a row may be in several windows."""
+        whole = len(index) == len(delivery) and (not len(index) or bool((index == np.arange(len(index))).all()))
+        table = delivery.table if whole else delivery.table.take(pa.array(index))
+        weight = None if delivery.weight is None else delivery.weight[index]
+        return Rows(table, delivery.time[index], delivery.seq[index], weight)
+
+    def late_rows(
+        self,
+        delivery: Delivery,
+        index: np.ndarray,
+        reason: str,
+        lateness: pa.Array,
+        windows: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+        detail: str = "",
+    ) -> None:
+        """Send rows to the late output; `windows` lists (position in index, start, end) of the windows they missed."""
+        if not len(index):
+            return
+        owner, start, end = windows if windows is not None else (np.zeros(0, np.int64),) * 3
+        keys = Frame.of(delivery.keys(self.spec.input.key, index), len(index))
+        self._late(delivery.table.take(pa.array(index)), keys, lateness, reason, texts(detail, len(index)), owner, start, end)
+
+    def late_windows(self, cells: Frame, reason: str, detail: pa.Array) -> None:
+        """Tell that a window of a key has no right result; there is no single row to blame."""
+        n = len(cells)
+        if n:
+            keys = cells.select(self.key_columns)
+            self._late(None, keys, texts("window", n), reason, detail, np.arange(n), cells.ints("start"), cells.ints("end"))
+
+    def _late(
+        self, table: pa.Table | None, keys: Frame, lateness: pa.Array, reason: str, detail: pa.Array, owner: np.ndarray, start: np.ndarray, end: np.ndarray
+    ) -> None:
+        n = len(lateness)
+        self.progress.counters["late_rows"] += n
+        self.progress.counters[f"reason.{reason}"] += n
+        marks = self.progress
+        keys = Frame({name: to_arrow(column) for name, column in keys.columns.items()}, n)
+        self.out.late.append(
+            LateRows(table, keys, lateness, reason, detail, lists(start, owner, n), lists(end, owner, n), marks.watermark, marks.now)
+        )

@@ -1,0 +1,154 @@
+"""A delivery is what reaches an operator at once, as columns: the rows, their times, keys, order and weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.errors import InputError
+from tidegate.kernel.frame import Column, Frame, to_arrow, to_numpy
+from tidegate.kernel.keys import identify
+from tidegate.operators.times import OK, is_ticks, read_times
+from tidegate.spec.operator import Input
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Delivery:
+    """Rows that an operator works on; `seq` numbers them in the order of arrival over the life of the operator."""
+
+    table: pa.Table
+    time: np.ndarray
+    kid: np.ndarray
+    chk: np.ndarray
+    seq: np.ndarray
+    offset: np.ndarray
+    partition: np.ndarray
+    partitions: list[str]
+    verdict: np.ndarray
+    weight: np.ndarray | None = None
+    x: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    @property
+    def position(self) -> np.ndarray:
+        """Where each row is on the window's axis."""
+        assert self.x is not None, "positions are set when the rows are classified"
+        return self.x
+
+    def take(self, index: np.ndarray) -> Delivery:
+        return replace(
+            self,
+            table=self.table.take(pa.array(index)),
+            time=self.time[index],
+            kid=self.kid[index],
+            chk=self.chk[index],
+            seq=self.seq[index],
+            offset=self.offset[index],
+            partition=self.partition[index],
+            verdict=self.verdict[index],
+            weight=None if self.weight is None else self.weight[index],
+            x=None if self.x is None else self.x[index],
+        )
+
+    def where(self, mask: np.ndarray) -> Delivery:
+        return self if mask.all() else self.take(np.flatnonzero(mask))
+
+    def with_seq(self, seq: np.ndarray) -> Delivery:
+        return replace(self, seq=seq)
+
+    def with_classes(self, classes: np.ndarray) -> Delivery:
+        return replace(self, verdict=classes)
+
+    def with_position(self, x: np.ndarray) -> Delivery:
+        return replace(self, x=x)
+
+    def with_table(self, table: pa.Table) -> Delivery:
+        return replace(self, table=table)
+
+    def keys(self, names: tuple[str, ...], index: np.ndarray) -> dict[str, Column]:
+        """The key columns at the given rows, under the names that state uses."""
+        taken = self.table.select(list(names)).take(pa.array(index)) if names else None
+        return {} if taken is None else {f"k.{name}": to_arrow(taken.column(name)) for name in names}
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Turns a table into a delivery by the input's specification; the columns that it names must be there."""
+
+    spec: Input
+    op_column: str | None = None
+
+    def required(self) -> list[str]:
+        named = [self.spec.time, *self.spec.key, self.spec.id, self.spec.offset, self.spec.partition, self.op_column]
+        return [name for name in named if name is not None]
+
+    def check(self, schema: pa.Schema) -> None:
+        missing = [name for name in self.required() if name not in schema.names]
+        if missing:
+            raise InputError(f"the input has no column {', '.join(f'`{m}`' for m in missing)}; it has {', '.join(schema.names)}")
+
+    def ticks(self, schema: pa.Schema) -> bool:
+        """Whether event times are plain numbers."""
+        return self.spec.time is None or is_ticks(schema.field(self.spec.time).type)
+
+    def read(self, table: pa.Table, now: int, seq: int) -> Delivery:
+        """All rows in (partition, offset) order; nothing is judged yet but whether the time can be read."""
+        rows = table.num_rows
+        partition, names = self._partitions(table)
+        offset = self._offsets(table)
+        if self.spec.offset is not None and rows > 1:
+            order = np.lexsort((offset, partition))
+            if (np.diff(order) != 1).any():
+                table, partition, offset = table.take(pa.array(order)), partition[order], offset[order]
+        if self.spec.time is None:
+            time, verdict = np.full(rows, now, np.int64), np.zeros(rows, np.int8)
+        else:
+            time, verdict = read_times(table.column(self.spec.time), self.spec.time)
+        kid, chk = identify([table.column(name) for name in self.spec.key], rows)
+        return Delivery(table, time, kid, chk, np.arange(seq, seq + rows), offset, partition, names, verdict, self._weights(table))
+
+    def identities(self, delivery: Delivery) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The hashed id of each row, and whether it has one."""
+        column = to_arrow(delivery.table.column(self.spec.id or ""))
+        kid, chk = identify([column], len(delivery))
+        return kid, chk, column.is_valid().to_numpy(zero_copy_only=False)
+
+    def _partitions(self, table: pa.Table) -> tuple[np.ndarray, list[str]]:
+        if self.spec.partition is None:
+            return np.zeros(table.num_rows, np.int64), [""]
+        texts = to_arrow(table.column(self.spec.partition)).cast(pa.string()).dictionary_encode(null_encoding="encode")
+        names = ["null" if v is None else v for v in texts.dictionary.to_pylist()]
+        # Partitions are numbered by name, so that the order of rows does not depend on which partition came first.
+        rank = np.argsort(np.argsort(np.array(names, dtype=object), kind="stable"), kind="stable")
+        return rank[texts.indices.to_numpy(zero_copy_only=False)], sorted(names)
+
+    def _offsets(self, table: pa.Table) -> np.ndarray:
+        if self.spec.offset is None:
+            return np.zeros(table.num_rows, np.int64)
+        column = to_arrow(table.column(self.spec.offset))
+        if not pa.types.is_integer(column.type):
+            raise InputError(f"the offset column `{self.spec.offset}` has type `{column.type}`; offsets are whole numbers. Hint: cast it to int64")
+        if column.null_count:
+            raise InputError(f"the offset column `{self.spec.offset}` has {column.null_count} null(s); every message of a stream has an offset")
+        return to_numpy(column.cast(pa.int64()))
+
+    def _weights(self, table: pa.Table) -> np.ndarray | None:
+        if self.op_column is None:
+            return None
+        minus = pc.equal(to_arrow(table.column(self.op_column)), "-")
+        return np.where(pc.fill_null(minus, False).to_numpy(zero_copy_only=False), -1, 1).astype(np.int64)
+
+
+def readable(delivery: Delivery) -> np.ndarray:
+    """Which rows have a time."""
+    return delivery.verdict == OK
+
+
+def as_frame(delivery: Delivery) -> Frame:
+    """The input columns as a frame, for window assigners that look at them."""
+    return Frame.of({name: to_arrow(delivery.table.column(name)) for name in delivery.table.column_names}, len(delivery))

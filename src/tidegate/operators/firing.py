@@ -1,0 +1,217 @@
+"""Firing turns cells whose trigger is ready, or whose time is over, into panes, and takes back what they replace."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.instants import MAX
+from tidegate.kernel.frame import Column, Frame, concat_frames, equal_rows
+from tidegate.operators.contents import Contents
+from tidegate.operators.core import Core
+from tidegate.operators.output import EARLY, LATE, ON_TIME, texts
+from tidegate.spec.triggers import Every, Trigger
+
+_MUTABLE = ("pending", "ontime", "index", "ns", "done", "emitted", "fired_seq")
+_LAST = ("last_pane", "last_ns", "last_timing", "last_time", "last_first")
+
+
+class Firing:
+    """Fires cells of one operator."""
+
+    def __init__(self, core: Core, contents: Contents) -> None:
+        self._core = core
+        self._contents = contents
+        self._refires = _refires(core.spec.firing)
+        self._static = core.spec.window.create == "static"
+
+    def settle(self, cells: Frame, state: dict[str, np.ndarray], position: np.ndarray | None = None, *, finishing: bool = False) -> Frame:
+        """Fire what is ready, close what has expired, and return the cells that live on."""
+        core = self._core
+        if position is None:
+            order = np.lexsort((cells.ints("start"), cells.ints("end")))
+            cells, state = cells.take(order), {name: column[order] for name, column in state.items()}
+            position = np.zeros(len(cells), np.int64)
+        open_ = ~cells.ints("closed")
+        context = core.context(cells, cells.ints("pending"))
+        expiring = np.full(len(cells), True) if finishing else core.expired(cells.ints("expiry"), core.watermark_of(cells))
+        ready = core.machine.ready(state, context) & open_
+        core.machine.fire(state, ready, context)
+        finished = core.machine.finished(state)
+        cells, emitted = self._emit(cells, ready, self._wanted(cells, ready), finished | expiring, position)
+        cells = self._close(cells, expiring & open_ & ~emitted, position)
+        if finished.any():
+            cells = self._shut(cells, finished)
+        if expiring.any():
+            keep = ~expiring
+            core.progress.counters["windows_closed"] += int(expiring.sum())
+            cells, state = cells.where(keep), {name: column[keep] for name, column in state.items()}
+        return core.due(cells, state)
+
+    def push_out(self, cells: Frame, position: int = 0) -> None:
+        """Fire what the cells hold as their last pane: retention has no room for them any more."""
+        open_ = ~cells.ints("closed")
+        self._close(cells, open_, np.full(len(cells), position, np.int64))
+
+    def retract(self, cells: Frame, position: np.ndarray) -> None:
+        """Take back the standing panes of windows that a merge replaces."""
+        rows = np.flatnonzero(cells.ints("emitted")) if self._core.spec.mode == "retracting" else np.zeros(0, np.int64)
+        if len(rows):
+            self._core.out.panes.append(self._retractions(cells.take(rows), position[rows]))
+
+    def owed(self, cells: Frame) -> np.ndarray:
+        """The output time of the pane that each cell still owes; for what came late that is the moment the window expires."""
+        on_time = cells.ints("ontime")
+        last = cells.ints("expiry")
+        return np.where(on_time, self._output_time(cells), np.where(last == MAX, MAX, last - 1))
+
+    def _wanted(self, cells: Frame, firing: np.ndarray) -> np.ndarray:
+        """Which firings give a pane: empty ones and repetitions do not, unless the options say so."""
+        core = self._core
+        fresh = cells.ints("pending") > 0
+        content = fresh if core.spec.mode == "discarding" else cells.ints("n") > 0
+        completing = self._complete(cells) & ~cells.ints("done")
+        rule = {"always": np.ones(len(cells), bool), "if_nonempty": content, "if_updated": fresh}[core.spec.options.on_time]
+        if self._static:
+            rule = np.ones(len(cells), bool)
+        return firing & np.where(completing, rule, content if self._refires else fresh)
+
+    def _close(self, cells: Frame, closing: np.ndarray, position: np.ndarray) -> Frame:
+        """The last pane of windows that expire: what has not been fired, or an empty pane where the options want one."""
+        core = self._core
+        fresh = closing & (cells.ints("pending") > 0)
+        if core.spec.options.closing == "never":
+            unfired = cells.take(np.flatnonzero(fresh))
+            core.progress.counters["unfired"] += int(unfired.ints("pending").sum()) if len(unfired) else 0
+            core.late_windows(unfired, "unfired", texts("the window expired before its trigger fired", len(unfired)))
+            return cells
+        wanted = closing if core.spec.options.closing == "always" else fresh
+        return self._emit(cells, wanted, wanted, wanted, position)[0]
+
+    def _shut(self, cells: Frame, finished: np.ndarray) -> Frame:
+        """A finished trigger closes the window: what comes later goes to `late`; only a tombstone is kept."""
+        return cells.with_columns(
+            closed=cells.ints("closed") | finished,
+            n=np.where(finished, 0, cells.ints("n")),
+            pending=np.where(finished, 0, cells.ints("pending")),
+        )
+
+    def _complete(self, cells: Frame) -> np.ndarray:
+        return np.asarray(cells.ints("end") <= self._core.watermark_of(cells))
+
+    def _timing(self, cells: Frame) -> np.ndarray:
+        complete = self._complete(cells)
+        behind = (cells.ints("end") <= self._core.before_of(cells)) & ~cells.ints("ontime")
+        return np.where(~complete, EARLY, np.where(cells.ints("done") | behind, LATE, ON_TIME)).astype(np.int8)
+
+    def _emit(self, cells: Frame, firing: np.ndarray, wanted: np.ndarray, last: np.ndarray, position: np.ndarray) -> tuple[Frame, np.ndarray]:
+        """Panes for the wanted cells; all that fire forget what was new. The second answer says who gave a pane."""
+        if not firing.any():
+            return cells, np.zeros(len(cells), bool)
+        timing = self._timing(cells)
+        rows = np.flatnonzero(wanted)
+        given = np.zeros(len(cells), bool)
+        columns: dict[str, Column] = {name: cells.ints(name).copy() for name in (*_MUTABLE, *_LAST)}
+        if len(rows):
+            chosen = cells.take(rows)
+            values = self._contents.values(chosen)
+            if self._core.spec.options.fire_only_updated:
+                changed = ~self._unchanged(chosen, values)
+                chosen, rows = chosen.where(changed), rows[changed]
+                values = {name: column.filter(pa.array(changed)) for name, column in values.items()}
+            given[rows] = True
+            self._panes(chosen, values, timing[rows], last[rows], position[rows])
+            self._remember(columns, rows, chosen, timing[rows])
+            if self._core.keeps_fired and len(rows):
+                columns.update(self._kept(cells, rows, values))
+        self._forget_new(cells, columns, firing)
+        updated = cells.with_mapping(columns)
+        return self._contents.after(updated, given), given
+
+    def _remember(self, columns: dict[str, Column], rows: np.ndarray, chosen: Frame, timing: np.ndarray) -> None:
+        """What the panes just given mean for the next ones."""
+        index, ns = columns["index"], columns["ns"]
+        columns["last_pane"][rows] = index[rows]
+        columns["last_ns"][rows] = np.where(timing == EARLY, -1, ns[rows])
+        columns["last_timing"][rows] = timing
+        columns["last_time"][rows] = self._output_time(chosen)
+        columns["last_first"][rows] = index[rows] == 0
+        index[rows] += 1
+        ns[rows] += timing != EARLY
+        columns["emitted"][rows] = True
+
+    def _forget_new(self, cells: Frame, columns: dict[str, Column], firing: np.ndarray) -> None:
+        columns["pending"][firing] = 0
+        columns["ontime"][firing] = False
+        columns["done"][firing & self._complete(cells)] = True
+        columns["fired_seq"][firing] = cells.ints("newest_seq")[firing]
+        if self._core.spec.mode == "discarding":
+            columns.update(self._contents.emptied(cells, firing))
+
+    def _kept(self, cells: Frame, rows: np.ndarray, values: dict[str, pa.Array]) -> dict[str, Column]:
+        """The fired values of all cells, with those of the given rows replaced."""
+        if len(rows) == len(cells):
+            return {f"v.{name}": column for name, column in values.items()}
+        pick = np.arange(len(cells))
+        pick[rows] = len(cells) + np.arange(len(rows))
+        both = concat_frames([cells.select(f"v.{name}" for name in values), Frame({f"v.{name}": column for name, column in values.items()}, len(rows))])
+        return dict(both.take(pick).columns)
+
+    def _unchanged(self, cells: Frame, values: dict[str, pa.Array]) -> np.ndarray:
+        same = cells.ints("emitted").copy()
+        for name, column in values.items():
+            same &= equal_rows(cells[f"v.{name}"], column)
+        return same
+
+    def _output_time(self, cells: Frame) -> np.ndarray:
+        end = cells.ints("end")
+        last = np.where(end == MAX, MAX, end - 1)
+        if self._core.spec.options.timestamp == "end_of_window":
+            return last
+        return np.where(cells.ints("ontime"), cells.ints("hold"), last)
+
+    def _panes(self, cells: Frame, values: dict[str, pa.Array], timing: np.ndarray, last: np.ndarray, position: np.ndarray) -> None:
+        core = self._core
+        self.retract(cells, position)
+        if not len(cells):
+            return
+        self._count(timing)
+        index = cells.ints("index")
+        core.out.panes.append(
+            self._frame(
+                cells, values, position, op=1, timing=timing, pane=index, ns=np.where(timing == EARLY, -1, cells.ints("ns")),
+                first=index == 0, last=last, time=self._output_time(cells),
+            )
+        )  # fmt: skip
+
+    def _retractions(self, cells: Frame, position: np.ndarray) -> Frame:
+        self._core.progress.counters["retractions"] += len(cells)
+        values = {name: cells[f"v.{name}"] for name in self._core.bundle.result_types}
+        return self._frame(
+            cells, values, position, op=-1, timing=cells.ints("last_timing"), pane=cells.ints("last_pane"), ns=cells.ints("last_ns"),
+            first=cells.ints("last_first"), last=np.zeros(len(cells), bool), time=cells.ints("last_time"),
+        )  # fmt: skip
+
+    def _frame(self, cells: Frame, values: dict[str, Column], position: np.ndarray, *, op: int, **columns: np.ndarray) -> Frame:
+        core, n = self._core, len(cells)
+        return Frame(
+            {
+                **{name: cells[name] for name in ("kid", "chk", *core.key_columns, "start", "end")},
+                "op": np.full(n, op, np.int8),
+                **columns,
+                **{f"a.{name}": column for name, column in values.items()},
+                "watermark": np.full(n, core.progress.watermark),
+                "emitted_at": np.full(n, core.progress.now),
+                "position": position,
+            },
+            n,
+        )
+
+    def _count(self, timing: np.ndarray) -> None:
+        early, on_time, late = np.bincount(timing, minlength=3).tolist()
+        self._core.progress.counters.update(panes_early=early, panes_on_time=on_time, panes_late=late)
+
+
+def _refires(trigger: Trigger) -> bool:
+    """Whether some interval of the trigger fires again although nothing came."""
+    return (isinstance(trigger, Every) and trigger.refire) or any(_refires(child) for child in trigger.children)

@@ -1,0 +1,64 @@
+"""What an operator puts out: panes and late rows as frames of plain columns, collected in order while a call runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.kernel.frame import Frame, concat_frames, repeat
+
+TIMINGS = ("early", "on_time", "late")
+EARLY, ON_TIME, LATE = range(3)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LateRows:
+    """Rows that are in no pane, with the reason; `table` is None where a whole window is meant and not a row."""
+
+    table: pa.Table | None
+    keys: Frame
+    lateness: pa.Array
+    reason: str
+    detail: pa.Array
+    starts: pa.Array
+    ends: pa.Array
+    watermark: int
+    emitted_at: int
+
+    def __len__(self) -> int:
+        return len(self.lateness)
+
+
+@dataclass(eq=False)
+class Output:
+    """Panes and late rows of one call."""
+
+    panes: list[Frame] = field(default_factory=list)
+    late: list[LateRows] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.panes and not self.late
+
+    def extend(self, other: Output) -> None:
+        self.panes.extend(other.panes)
+        self.late.extend(other.late)
+
+    def sort_panes(self) -> None:
+        """Put panes that fired for single elements into the order of the elements; retractions stay before what replaces them."""
+        if len(self.panes) > 1:
+            whole = concat_frames(self.panes)
+            self.panes = [whole.take(np.argsort(whole.ints("position"), kind="stable"))]
+
+
+def lists(values: np.ndarray, groups: np.ndarray, n: int) -> pa.Array:
+    """One list per group from values whose groups ascend."""
+    offsets = np.searchsorted(groups, np.arange(n + 1)).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
+
+
+def texts(value: str, n: int) -> pa.Array:
+    """One text for n rows."""
+    return repeat(value, n, pa.string())

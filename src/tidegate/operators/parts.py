@@ -1,0 +1,114 @@
+"""The parts of a windowed aggregate once its input's schema is known, wired together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tidegate.instants import MAX, MIN, saturating_add
+from tidegate.kernel.messages import MessageStore, choose_layout
+from tidegate.kernel.runs import SortedRuns
+from tidegate.kernel.triggers import Machine
+from tidegate.kernel.windows import Aligned, Assigner, build
+from tidegate.operators.absorbing import Absorber
+from tidegate.operators.bundle import Bundle
+from tidegate.operators.contents import Contents
+from tidegate.operators.core import IDENTITY, Core
+from tidegate.operators.difference import DifferenceAbsorber
+from tidegate.operators.firing import Firing
+from tidegate.operators.horizons import Horizons
+from tidegate.operators.metadata import Metadata
+from tidegate.operators.opening import OpenWindows
+from tidegate.operators.ordinals import Ordinals
+from tidegate.operators.progress import Progress
+from tidegate.operators.sessions import SessionAbsorber
+from tidegate.operators.static import StaticWindows
+from tidegate.spec.operator import AggregateSpec
+from tidegate.spec.windows import Axis, ByDifference, Inherited, Session, Window
+from tidegate.state.protocol import Store
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Everything that depends on the schema."""
+
+    core: Core
+    contents: Contents
+    firing: Firing
+    horizons: Horizons
+    absorber: Absorber
+    open_windows: OpenWindows | None
+    ordinals: Ordinals
+    static: StaticWindows | None
+
+    @classmethod
+    def made(
+        cls, spec: AggregateSpec, store: Store, machine: Machine, progress: Progress, schema: pa.Schema, metadata: Metadata | None, *, retracts: bool
+    ) -> Parts:
+        bundle = Bundle.bound(spec, schema)
+        messages = _messages(spec, store, bundle, retracts=retracts)
+        cells = SortedRuns(store, "cells", IDENTITY, watch=("wm_due", "clock_due", "start", "end"))
+        core = Core(spec, store, machine, schema, bundle, progress, cells, messages, _lateness(spec), metadata)
+        contents = Contents(core)
+        firing = Firing(core, contents)
+        horizons = Horizons(core, firing)
+        assigner = build(spec.window)
+        absorber = _absorber_kind(spec.window)(core, firing, contents, assigner, horizons)
+        static = StaticWindows(core, assigner) if isinstance(assigner, Aligned) and spec.window.create == "static" else None
+        return cls(core, contents, firing, horizons, absorber, _open_windows(core, assigner), Ordinals(store), static)
+
+    def first_needed(self, bound: int) -> int:
+        """The position below which no message can matter: that of the oldest window, or of the oldest event that is still taken."""
+        oldest = self.core.cells.least("start", MAX)
+        window = self.core.spec.window
+        if isinstance(window, ByDifference):
+            return MIN if bound == MIN else int(saturating_add(bound, -window.size))
+        return min(oldest, bound) if oldest == MAX or bound == MIN else oldest
+
+
+def _lateness(spec: AggregateSpec) -> int:
+    """Allowed lateness counts on event time; on the other axes nothing is late."""
+    if isinstance(spec.window, Inherited) or spec.window.axis is Axis.EVENT_TIME:
+        return spec.allowed_lateness
+    return 0
+
+
+def _messages(spec: AggregateSpec, store: Store, bundle: Bundle, *, retracts: bool) -> MessageStore | None:
+    """The message store where the messages themselves are needed, opened as it was last flushed."""
+    needed = (
+        bundle.full_state
+        or spec.evictor is not None
+        or spec.options.keep_messages
+        or isinstance(spec.window, ByDifference)
+        or (retracts and not bundle.invertible)
+    )
+    if not needed:
+        return None
+    layout = choose_layout(
+        axis="time" if spec.window.axis.is_time else "tuple",
+        operation="aggregate",
+        equal_fields=False,
+        time_range=False,
+        large=False,
+        session_key=isinstance(spec.window, Session),
+    )
+    return MessageStore.open(store, layout, "messages")
+
+
+def _absorber_kind(window: Window) -> type[Absorber]:
+    if isinstance(window, Session):
+        return SessionAbsorber
+    return DifferenceAbsorber if isinstance(window, ByDifference) else Absorber
+
+
+def _open_windows(core: Core, assigner: Assigner) -> OpenWindows | None:
+    """Slices serve where windows follow from the axis and nothing looks at a cell before its window is complete."""
+    lazy = (
+        isinstance(assigner, Aligned)
+        and core.spec.window.axis is not Axis.ORDINAL
+        and not core.machine.fires_early
+        and core.messages is None
+        and not core.spec.retention
+    )
+    return OpenWindows(core, assigner) if lazy and isinstance(assigner, Aligned) else None

@@ -1,0 +1,58 @@
+"""How far an operator has come: watermark, clock, newest event and the counters that `stats` shows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tidegate.instants import MIN
+from tidegate.kernel.lateness import CLASSES
+
+
+@dataclass
+class Progress:
+    """The scalars of an operator's state."""
+
+    now: int = 0
+    watermark: int = MIN
+    before: int = MIN
+    """The watermark when the current call began: a pane that was complete then is late."""
+    newest: int = MIN
+    """The newest event that is not future."""
+    seq: int = 0
+    told: bool = False
+    """Whether a watermark was advanced from outside, which ends an implied one."""
+    newest_by_partition: dict[str, int] = field(default_factory=dict)
+    counters: Counter[str] = field(default_factory=Counter)
+
+    def count_classes(self, classes: np.ndarray) -> None:
+        for number, count in enumerate(np.bincount(classes, minlength=len(CLASSES)).tolist()):
+            self.counters[CLASSES[number]] += count
+
+    def uncount_classes(self, classes: np.ndarray) -> None:
+        """Take back what was counted under a class that turned out to be another."""
+        for number, count in enumerate(np.bincount(classes, minlength=len(CLASSES)).tolist()):
+            self.counters[CLASSES[number]] -= count
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "now": self.now,
+            "watermark": self.watermark,
+            "newest": self.newest,
+            "seq": self.seq,
+            "told": self.told,
+            "partitions": self.newest_by_partition,
+            "counters": dict(self.counters),
+        }
+
+    def restore(self, document: dict[str, Any]) -> None:
+        self.now = document["now"]
+        self.watermark = self.before = document["watermark"]
+        self.newest = document["newest"]
+        self.seq = document["seq"]
+        self.told = document["told"]
+        self.newest_by_partition = dict(document["partitions"])
+        self.counters = Counter(document["counters"])

@@ -1,0 +1,158 @@
+"""Sessions: windows of a key that overlap become one, and what they had put out under their old bounds is taken back."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tidegate.instants import MAX
+from tidegate.kernel.frame import Column, Frame, concat_frames
+from tidegate.kernel.groups import Groups
+from tidegate.kernel.runs import Places, search_sorted
+from tidegate.kernel.sessions import Merged, merge_intervals
+from tidegate.kernel.windows import Assigned
+from tidegate.operators.absorbing import Absorber, Joining, merge_lists
+from tidegate.operators.core import IDENTITY, KEY
+from tidegate.operators.delivery import Delivery
+from tidegate.spec.windows import Session
+
+
+class SessionAbsorber(Absorber):
+    """Rows into sessions."""
+
+    def absorb(self, delivery: Delivery, assigned: Assigned) -> None:
+        options = self.core.spec.options
+        if options.drop_by == "event" or options.session_lateness == "own":
+            assigned = self.without_expired(delivery, assigned)
+        if not len(assigned.row):
+            return
+        keys, code = _key_codes(delivery, assigned.row)
+        places = self.core.cells.ranges(keys, KEY)
+        old = self.core.cells.take(places) if len(places.run) else self.core.fresh(_no_identity(), self._no_keys(delivery))
+        closed = old.ints("closed")
+        live = np.flatnonzero(~closed)
+        owner, _ = search_sorted(keys, old.select(KEY), KEY)
+        merged = self._merge(Frame.of({"code": owner[live], "start": old.ints("start")[live], "end": old.ints("end")[live]}), code, assigned)
+        touched = np.unique(merged.groups.ids[len(live) :])
+        refused = self._refused(merged, touched, old.where(closed), owner[closed], merged.groups.ids[: len(live)])
+        if refused.any():
+            self._turn_away(delivery, assigned, merged, touched, refused, len(live))
+            return
+        self._join(delivery, assigned, merged, touched, old.take(live), Places(places.run[live], places.at[live]))
+
+    def _merge(self, old: Frame, code: np.ndarray, assigned: Assigned) -> Merged:
+        spec = self.core.spec.window
+        assert isinstance(spec, Session), "only sessions merge"
+        start = np.concatenate([old.ints("start"), assigned.start])
+        end = np.concatenate([old.ints("end"), assigned.end])
+        return merge_intervals(np.concatenate([old.ints("code"), code]), start, end, spec.touch)
+
+    def _refused(self, merged: Merged, touched: np.ndarray, closed: Frame, owner: np.ndarray, old_groups: np.ndarray) -> np.ndarray:
+        """Why sessions cannot take their rows: 1 where a closed session has the same bounds, 2 where their time is over."""
+        start, end, code = merged.start[touched], merged.end[touched], merged.key[touched]
+        why = np.zeros(len(touched), np.int8)
+        why[self.core.expired(self.core.expiry(end), self.core.progress.watermark)] = 2
+        if len(closed):
+            alone = ~np.isin(touched, old_groups)
+            tombs = Frame.of({"code": owner, "start": closed.ints("start"), "end": closed.ints("end")})
+            tombs = tombs.take(np.lexsort((tombs.ints("end"), tombs.ints("start"), tombs.ints("code"))))
+            _, equal = search_sorted(tombs, Frame.of({"code": code, "start": start, "end": end}), ("code", "start", "end"))
+            why[equal & alone] = 1
+        return why
+
+    def _turn_away(
+        self, delivery: Delivery, assigned: Assigned, merged: Merged, touched: np.ndarray, refused: np.ndarray, live: int
+    ) -> None:
+        """Send the rows of refused sessions to `late`, and absorb the rest."""
+        why = np.zeros(merged.groups.n, np.int8)
+        why[touched] = refused
+        of_row = why[merged.groups.ids[live:]]
+        bounds = merged.groups.ids[live:]
+        told = Assigned(assigned.row, merged.start[bounds], merged.end[bounds])
+        self.without(delivery, told, of_row == 1, "window_closed")
+        self.without(delivery, told, of_row == 2, "window_expired")
+        rest = of_row == 0
+        self.absorb(delivery, Assigned(*(column[rest] for column in assigned)))
+
+    def _join(self, delivery: Delivery, assigned: Assigned, merged: Merged, touched: np.ndarray, old: Frame, places: Places) -> None:
+        number = np.full(merged.groups.n, -1, np.int64)
+        number[touched] = np.arange(len(touched))
+        row_group = number[merged.groups.ids[len(old) :]]
+        old_group = number[merged.groups.ids[: len(old)]]
+        taking = np.flatnonzero(old_group >= 0)
+        groups = Groups(row_group, len(touched))
+        first = assigned.row[groups.firsts]
+        identity = Frame.of(
+            {"kid": delivery.kid[first], "chk": delivery.chk[first], "start": merged.start[touched], "end": merged.end[touched]}, len(touched)
+        )
+        keys = delivery.keys(self.core.spec.input.key, first)
+        cells = self._united(identity, keys, old.take(taking), old_group[taking], groups.max(delivery.seq[assigned.row]))
+        self.core.cells.remove(Places(places.run[taking], places.at[taking]))
+        self.join(delivery, Joining(assigned.row, groups, cells))
+
+    def _united(self, identity: Frame, keys: dict[str, Column], old: Frame, group: np.ndarray, position: np.ndarray) -> Frame:
+        """One cell a session: as it was where the bounds stay, otherwise a new one that holds what the old ones held."""
+        fresh = self.core.fresh(identity, keys)
+        self.core.progress.counters["windows_opened"] += len(identity) - len(np.unique(group))
+        if not len(old):
+            return fresh
+        same = (old.ints("start") == identity.ints("start")[group]) & (old.ints("end") == identity.ints("end")[group])
+        replaced = old.where(~same)
+        if len(replaced):
+            self.firing.retract(replaced, position[group[~same]])
+            fresh = self._inherit(fresh, replaced, group[~same])
+        if not same.any():
+            return fresh
+        pick = np.arange(len(identity))
+        pick[group[same]] = len(identity) + np.arange(int(same.sum()))
+        return concat_frames([fresh, old.where(same)]).take(pick)
+
+    def _inherit(self, fresh: Frame, old: Frame, group: np.ndarray) -> Frame:
+        """Fresh cells that take over the contents of the cells they replace."""
+        core, n = self.core, len(fresh)
+        both = concat_frames([fresh, old])
+        groups = Groups(np.concatenate([np.arange(n), group]), n)
+        columns: dict[str, Column] = {
+            "n": groups.sum(both.ints("n")),
+            "pending": groups.sum(both.ints("pending")),
+            "ontime": groups.any(both.ints("ontime")),
+            "newest_seq": groups.max(both.ints("newest_seq")),
+            "fired_seq": groups.max(both.ints("fired_seq")),
+            "hold": self._hold(both, groups),
+        }
+        state = core.trigger_state(fresh)
+        replaced, owner = np.unique(group, return_inverse=True)
+        merged = core.machine.merge(core.trigger_state(old), Groups(owner, len(replaced)))
+        core.machine.rewind(merged, fresh.ints("end")[replaced] > core.watermark_of(fresh))
+        for name, column in merged.items():
+            state[name][replaced] = column
+        columns.update(state)
+        if core.messages is None:
+            columns.update(core.bundle.combine(both, groups))
+        if "evicted" in both:
+            columns["evicted"] = merge_lists(both["evicted"], groups)
+        return fresh.with_mapping(columns)
+
+    def _hold(self, both: Frame, groups: Groups) -> np.ndarray:
+        hold, ontime = both.ints("hold"), both.ints("ontime")
+        if self.core.spec.options.timestamp == "latest":
+            return groups.max(np.where(ontime, hold, -MAX))
+        return groups.min(np.where(ontime, hold, MAX))
+
+    def _no_keys(self, delivery: Delivery) -> dict[str, Column]:
+        return delivery.keys(self.core.spec.input.key, np.zeros(0, np.int64))
+
+
+def _no_identity() -> Frame:
+    nothing = {name: np.zeros(0, np.uint64 if name in KEY else np.int64) for name in IDENTITY}
+    return Frame.of(nothing, 0)
+
+
+def _key_codes(delivery: Delivery, row: np.ndarray) -> tuple[Frame, np.ndarray]:
+    """The distinct keys of the rows, sorted, and the number of each row's key among them."""
+    kid, chk = delivery.kid[row], delivery.chk[row]
+    groups = Groups.by([kid, chk])
+    kids, chks = kid[groups.firsts], chk[groups.firsts]
+    order = np.lexsort((chks, kids))
+    rank = np.empty(groups.n, np.int64)
+    rank[order] = np.arange(groups.n)
+    return Frame.of({"kid": kids[order], "chk": chks[order]}, groups.n), rank[groups.ids]

@@ -1,0 +1,144 @@
+"""Slices hold what came for windows that are not complete yet, as short lists of immutable runs; nothing is read back before a window fires.
+
+An event lands in exactly one slice, whatever the number of windows over it. A window is the merge of its slices; where windows overlap, the
+merges that neighbouring windows share are kept and used again: slices are put into blocks of one window length, and a window is the end of
+one block and the beginning of the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tidegate.instants import MAX, MIN
+from tidegate.kernel.frame import Column, Frame, concat_frames
+from tidegate.kernel.groups import Groups
+from tidegate.kernel.runs import StoredFrame
+from tidegate.operators.bundle import Bundle
+from tidegate.state.protocol import Store
+
+Bounds = tuple[int, int]
+_TRY_AFTER = 16
+_WORTH_IT = 0.75
+
+
+@dataclass(slots=True, eq=False)
+class _Slice:
+    runs: list[StoredFrame] = field(default_factory=list)
+    compact_at: int = _TRY_AFTER
+
+
+class Slices:
+    """Partial aggregates of open windows by slice and key."""
+
+    def __init__(self, store: Store, bundle: Bundle, combiner: str) -> None:
+        self._store = store
+        self._bundle = bundle
+        self._latest = combiner == "latest"
+        self._slices: dict[Bounds, _Slice] = {}
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._slices)
+
+    @property
+    def runs(self) -> int:
+        return sum(len(s.runs) for s in self._slices.values())
+
+    @property
+    def rows(self) -> int:
+        return sum(run.rows for s in self._slices.values() for run in s.runs)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(run.nbytes for s in self._slices.values() for run in s.runs)
+
+    def bounds(self) -> list[Bounds]:
+        return sorted(self._slices)
+
+    def append(self, bounds: Bounds, frame: Frame) -> None:
+        """Add a run of partial aggregates, one row a key, sorted by key."""
+        piece = self._slices.setdefault(bounds, _Slice())
+        piece.runs.append(self._stored(frame))
+        if len(piece.runs) >= piece.compact_at:
+            self._compact(piece)
+
+    def frames(self, bounds: Bounds) -> list[Frame]:
+        return [run.frame(self._store) for run in self._slices[bounds].runs]
+
+    def merged(self, bounds: Sequence[Bounds]) -> Frame | None:
+        """The merge of some slices, one row a key, sorted by key; None where they are empty."""
+        frames = [frame for piece in bounds for frame in self.frames(piece)]
+        return self.merge(frames) if frames else None
+
+    def merge(self, frames: Sequence[Frame]) -> Frame:
+        """One row a key from frames that are sorted by key."""
+        if len(frames) == 1:
+            return frames[0]
+        whole = concat_frames(frames)
+        order, starts = _by_key(whole.ints("kid"), whole.ints("chk"))
+        groups = Groups(np.empty(len(whole), np.int64), int(starts.sum()))
+        groups.ids[order] = np.cumsum(starts) - 1
+        first = order[starts]
+        columns: dict[str, Column] = dict(whole.select([n for n in whole.names if n in ("kid", "chk") or n.startswith("k.")]).take(first).columns)
+        columns["n"] = groups.sum(whole.ints("n"))
+        columns["ontime"] = groups.any(whole.ints("ontime"))
+        columns["hold"] = self._hold(whole, groups)
+        columns["newest_seq"] = groups.max(whole.ints("newest_seq"))
+        columns.update(self._bundle.combine(whole, groups))
+        return Frame(columns, groups.n)
+
+    def drop(self, bounds: Bounds) -> None:
+        for run in self._slices.pop(bounds).runs:
+            run.delete(self._store)
+
+    def _hold(self, frame: Frame, groups: Groups) -> np.ndarray:
+        hold, ontime = frame.ints("hold"), frame.ints("ontime")
+        if self._latest:
+            return groups.max(np.where(ontime, hold, MIN))
+        return groups.min(np.where(ontime, hold, MAX))
+
+    def _stored(self, frame: Frame) -> StoredFrame:
+        self._next += 1
+        return StoredFrame.new(f"slices/{self._next:08d}", frame)
+
+    def _compact(self, piece: _Slice) -> None:
+        """Merge the runs of a slice; where that does not make them smaller, wait longer before the next try."""
+        before = sum(run.rows for run in piece.runs)
+        merged = self.merge([run.frame(self._store) for run in piece.runs])
+        for run in piece.runs:
+            run.delete(self._store)
+        piece.runs = [self._stored(merged)]
+        piece.compact_at = _TRY_AFTER if len(merged) < _WORTH_IT * before else piece.compact_at * 4
+
+    def save(self) -> Any:
+        for piece in self._slices.values():
+            for run in piece.runs:
+                run.save(self._store)
+        entries = [[list(bounds), piece.compact_at, [run.manifest() for run in piece.runs]] for bounds, piece in sorted(self._slices.items())]
+        return {"next": self._next, "slices": entries}
+
+    def release(self) -> None:
+        for piece in self._slices.values():
+            for run in piece.runs:
+                run.release()
+
+    def restore(self, document: Any) -> None:
+        self._next = document["next"]
+        for (start, end), compact_at, runs in document["slices"]:
+            self._slices[(start, end)] = _Slice([StoredFrame.from_manifest(run) for run in runs], compact_at)
+
+
+def _by_key(kid: np.ndarray, chk: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The order that brings equal keys together, and where a new key begins in it; runs that are sorted already make this cheap."""
+    order = np.argsort(kid, kind="stable")
+    kids, chks = kid[order], chk[order]
+    if ((kids[1:] == kids[:-1]) & (chks[1:] != chks[:-1])).any():
+        order = np.lexsort((chk, kid))
+        kids, chks = kid[order], chk[order]
+    starts = np.ones(len(order), bool)
+    starts[1:] = (kids[1:] != kids[:-1]) | (chks[1:] != chks[:-1])
+    return order, starts

@@ -1,0 +1,85 @@
+"""Reading event times: any column that can say an instant becomes int64 ticks and a mask of what could not be read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.errors import InputError
+from tidegate.instants import MAX, MIN
+from tidegate.kernel.frame import to_arrow
+
+OK, NULL, BAD = 0, 1, 2
+_PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}
+
+
+def read_times(column: pa.Array | pa.ChunkedArray, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Ticks and, per row, whether the time was read, missing or unreadable."""
+    array = to_arrow(column)
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return read_times(array.dictionary_decode(), name)
+    missing = array.is_null().to_numpy(zero_copy_only=False)
+    if pa.types.is_null(kind):
+        return np.zeros(len(array), np.int64), np.full(len(array), NULL, np.int8)
+    if pa.types.is_integer(kind):
+        ticks, bad = _whole_numbers(array)
+    elif pa.types.is_timestamp(kind):
+        ticks, bad = _timestamps(array)
+    elif pa.types.is_date(kind):
+        ticks, bad = _timestamps(array.cast(pa.timestamp("ms")))
+    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        ticks, bad = _texts(array)
+    else:
+        raise InputError(
+            f"the time column `{name}` has type `{kind}`, which does not say an instant. Hint: use a timestamp, an ISO text or integer microseconds"
+        )
+    verdict = np.where(missing, NULL, np.where(bad | (ticks == MIN) | (ticks == MAX), BAD, OK)).astype(np.int8)
+    return np.where(verdict == OK, ticks, 0), verdict
+
+
+def is_ticks(kind: pa.DataType) -> bool:
+    """Whether times of this type are plain numbers, so that window bounds are shown as numbers too."""
+    return pa.types.is_integer(kind) or pa.types.is_null(kind)
+
+
+def _whole_numbers(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    filled = pc.fill_null(array, 0)
+    if pa.types.is_uint64(array.type):
+        words = filled.to_numpy(zero_copy_only=False)
+        return words.astype(np.int64), words > np.uint64(MAX)
+    return filled.cast(pa.int64()).to_numpy(zero_copy_only=False), np.zeros(len(array), bool)
+
+
+def _timestamps(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    raw = pc.fill_null(array.view(pa.int64()) if array.null_count == 0 else array.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    if array.type.unit == "ns":
+        return np.floor_divide(raw, 1_000), np.zeros(len(array), bool)
+    factor = _PER_UNIT[array.type.unit]
+    bad = np.abs(raw.astype(np.float64)) > MAX / factor
+    return np.where(bad, 0, raw) * factor, bad
+
+
+def _texts(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    for kind in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
+        try:
+            return _timestamps(array.cast(kind))
+        except pa.ArrowInvalid:
+            continue
+    # Some text cannot be read: find out which, one by one. This is the path of broken rows only.
+    ticks, bad = np.zeros(len(array), np.int64), np.zeros(len(array), bool)
+    for row, text in enumerate(array.to_pylist()):
+        value = None if text is None else _one_text(text)
+        bad[row] = value is None
+        ticks[row] = value or 0
+    return ticks, bad
+
+
+def _one_text(text: str) -> int | None:
+    for kind in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
+        try:
+            return int(pa.array([text]).cast(kind).cast(pa.int64())[0].as_py())
+        except pa.ArrowInvalid:
+            continue
+    return None

@@ -1,0 +1,207 @@
+"""The kinds `assign`, `groups`, `sessions`, `merge` and `merge_sequence`: which windows events are in, and which windows become one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice, permutations
+from typing import Any
+
+import numpy as np
+
+from tidegate.errors import SpecError
+from tidegate.kernel.sessions import MergingSet, merge_intervals
+from tidegate.kernel.windows import build
+from tidegate.scenarios.document import MismatchError, Scenario, UnsupportedScenarioError, known, mapping
+from tidegate.scenarios.matching import same_bag
+from tidegate.scenarios.settings import CONFIG
+from tidegate.scenarios.ticks import Ticks, ticks_of
+from tidegate.scenarios.windows import window_of
+from tidegate.spec.windows import Session, Window
+
+Interval = tuple[int, int]
+_ORDERS = 200
+
+
+def run_assign(scenario: Scenario) -> None:
+    """Each case: the windows of one time, or `error: true` where the window must be refused."""
+    ticks = _start(scenario, {"error"})
+    known("`config`", scenario.config, CONFIG | {"error"})
+    if scenario.body.get("error") or scenario.config.get("error"):
+        _must_be_refused(scenario, ticks, None)
+        return
+    for case in _cases(scenario, {"t", "windows", "window", "error"}):
+        if case.get("error"):
+            _must_be_refused(scenario, ticks, case.get("window"))
+            continue
+        found = _windows(window_of(scenario, ticks, case.get("window")), [ticks(case["t"])])
+        expected = [interval(w, ticks) for w in _listed(case, "windows")]
+        if sorted(found[0]) != sorted(expected):
+            raise MismatchError(f"t {case['t']}: expected {_shown(expected, ticks)}, got {_shown(found[0], ticks)}")
+
+
+def run_groups(scenario: Scenario) -> None:
+    """Each case: all times are assigned, then grouped by window."""
+    ticks = _start(scenario)
+    known("`config`", scenario.config, CONFIG)
+    window = window_of(scenario, ticks)
+    for case in _cases(scenario, {"times", "expect"}):
+        members: dict[Interval, list[Any]] = {}
+        times = _listed(case, "times")
+        for time, windows in zip(times, _windows(window, [ticks(t) for t in times]), strict=True):
+            for found in windows:
+                members.setdefault(found, []).append(time)
+        _same_groups(case, members, ticks)
+
+
+def run_sessions(scenario: Scenario) -> None:
+    """Each case: the sessions of one key, found in one go and built up one by one, for every order of the input."""
+    ticks = _start(scenario)
+    known("`config`", scenario.config, CONFIG | {"shuffle_input"})
+    window = _session(scenario, ticks)
+    for case in _cases(scenario, {"times", "expect"}):
+        for times in _orders(_listed(case, "times")):
+            protos = [windows[0] for windows in _windows(window, [ticks(t) for t in times])]
+            _same_groups(case, _members_at_once(times, protos, window), ticks)
+            _same_groups(case, _members_one_by_one(times, protos, window), ticks)
+
+
+def run_merge(scenario: Scenario) -> None:
+    """Each case: windows of one key, and which of them become one."""
+    ticks = _start(scenario)
+    known("`config`", scenario.config, CONFIG)
+    window = _session(scenario, ticks)
+    for case in _cases(scenario, {"windows", "merges"}):
+        given = [interval(w, ticks) for w in _listed(case, "windows")]
+        merged = _merged(given, window)
+        found = {to: parts for to, parts in merged.items() if len(parts) > 1}
+        wanted = _merges(case, ticks)
+        if {to: sorted(parts) for to, parts in found.items()} != {to: sorted(parts) for to, parts in wanted.items()}:
+            raise MismatchError(f"windows {case['windows']}: expected {_shown_merges(wanted, ticks)}, got {_shown_merges(found, ticks)}")
+
+
+def run_merge_sequence(scenario: Scenario) -> None:
+    """Windows are added one by one; each case says where the addition ends up and what it swallowed."""
+    ticks = _start(scenario)
+    known("`config`", scenario.config, CONFIG)
+    sessions = MergingSet(_session(scenario, ticks).touch)
+    for case in _cases(scenario, {"add", "result", "merged"}):
+        result, swallowed = sessions.add(interval(case["add"], ticks))
+        if "result" in case and result != interval(case["result"], ticks):
+            raise MismatchError(f"add {case['add']}: expected result {case['result']}, got {_shown([result], ticks)}")
+        if "merged" in case and sorted(swallowed) != sorted(interval(w, ticks) for w in case["merged"]):
+            raise MismatchError(f"add {case['add']}: expected merged {case['merged']}, got {_shown(swallowed, ticks)}")
+
+
+def interval(written: Any, ticks: Ticks) -> Interval:
+    """A window as written."""
+    if written == "global":
+        written = ["-inf", "+inf"]
+    if not isinstance(written, list) or len(written) != 2:
+        raise UnsupportedScenarioError(f"a window is written [start, end], got `{written}`")
+    return ticks(written[0]), ticks(written[1])
+
+
+def _start(scenario: Scenario, more: set[str] | None = None) -> Ticks:
+    known("the scenario", scenario.body, {"cases"} | (more or set()))
+    return ticks_of(scenario)
+
+
+def _cases(scenario: Scenario, fields: set[str]) -> Iterator[dict[str, Any]]:
+    cases = scenario.entries("cases")
+    if not cases:
+        raise UnsupportedScenarioError("the scenario has no `cases`")
+    for case in cases:
+        known("a case", mapping("a case", case), fields)
+        yield case
+
+
+def _listed(case: dict[str, Any], name: str) -> list[Any]:
+    value = case.get(name)
+    if not isinstance(value, list):
+        raise UnsupportedScenarioError(f"`{name}` of a case must be a list, got `{value}`")
+    return value
+
+
+def _must_be_refused(scenario: Scenario, ticks: Ticks, given: Any) -> None:
+    try:
+        window = window_of(scenario, ticks, given)
+    except SpecError:
+        return
+    raise MismatchError(f"the window must be refused, but {window!r} was accepted")
+
+
+def _windows(window: Window, times: list[int]) -> list[list[Interval]]:
+    found = build(window).assign(np.array(times, np.int64))
+    result: list[list[Interval]] = [[] for _ in times]
+    for row, start, end in zip(found.row.tolist(), found.start.tolist(), found.end.tolist(), strict=True):
+        result[row].append((start, end))
+    return result
+
+
+def _session(scenario: Scenario, ticks: Ticks) -> Session:
+    window = window_of(scenario, ticks)
+    if not isinstance(window, Session):
+        raise UnsupportedScenarioError(f"kind `{scenario.kind}` needs a window of type `session`")
+    return window
+
+
+def _orders(times: list[Any]) -> Iterator[list[Any]]:
+    """The order as written, the reverse, and a fixed number of further ones."""
+    yield times
+    yield times[::-1]
+    yield from (list(order) for order in islice(permutations(times), _ORDERS))
+
+
+def _merged(given: list[Interval], window: Session) -> dict[Interval, list[Interval]]:
+    start, end = (np.array(edges, np.int64) for edges in zip(*given, strict=True)) if given else (np.zeros(0, np.int64), np.zeros(0, np.int64))
+    merged = merge_intervals(np.zeros(len(given), np.int64), start, end, window.touch)
+    result: dict[Interval, list[Interval]] = {}
+    for part, group in zip(given, merged.groups.ids.tolist(), strict=True):
+        result.setdefault((int(merged.start[group]), int(merged.end[group])), []).append(part)
+    return result
+
+
+def _members_at_once(times: list[Any], protos: list[Interval], window: Session) -> dict[Interval, list[Any]]:
+    inside = {part: to for to, parts in _merged(protos, window).items() for part in parts}
+    members: dict[Interval, list[Any]] = {}
+    for time, proto in zip(times, protos, strict=True):
+        members.setdefault(inside[proto], []).append(time)
+    return members
+
+
+def _members_one_by_one(times: list[Any], protos: list[Interval], window: Session) -> dict[Interval, list[Any]]:
+    sessions, members = MergingSet(window.touch), dict[Interval, list[Any]]()
+    for time, proto in zip(times, protos, strict=True):
+        result, swallowed = sessions.add(proto)
+        moved = [member for old in swallowed for member in members.pop(old)]
+        members[result] = [*members.get(result, []), *moved, time]
+    return members
+
+
+def _same_groups(case: dict[str, Any], members: dict[Interval, list[Any]], ticks: Ticks) -> None:
+    wanted: dict[Interval, list[Any]] = {}
+    for group in _listed(case, "expect"):
+        known("an expected group", mapping("an expected group", group), {"window", "members"})
+        wanted[interval(group["window"], ticks)] = _listed(group, "members")
+    if members.keys() != wanted.keys() or any(not same_bag(wanted[w], members[w]) for w in wanted):
+        raise MismatchError(f"times {case['times']}: expected {_shown_groups(wanted, ticks)}, got {_shown_groups(members, ticks)}")
+
+
+def _merges(case: dict[str, Any], ticks: Ticks) -> dict[Interval, list[Interval]]:
+    wanted: dict[Interval, list[Interval]] = {}
+    for merge in _listed(case, "merges"):
+        known("a merge", mapping("a merge", merge), {"from", "to"})
+        wanted[interval(merge["to"], ticks)] = [interval(w, ticks) for w in _listed(merge, "from")]
+    return wanted
+
+
+def _shown(windows: list[Interval], ticks: Ticks) -> str:
+    return "[" + ", ".join(f"[{ticks.shown(s)}, {ticks.shown(e)}]" for s, e in sorted(windows)) + "]"
+
+
+def _shown_groups(groups: dict[Interval, list[Any]], ticks: Ticks) -> str:
+    return "{" + ", ".join(f"{_shown([w], ticks)[1:-1]}: {sorted(m, key=str)}" for w, m in sorted(groups.items())) + "}"
+
+
+def _shown_merges(merges: dict[Interval, list[Interval]], ticks: Ticks) -> str:
+    return ", ".join(f"{_shown(parts, ticks)} to {_shown([to], ticks)[1:-1]}" for to, parts in sorted(merges.items())) or "no merge"

@@ -1,0 +1,152 @@
+"""Matching: whether the panes that came out are those a scenario expects, and the difference in words when they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidegate.scenarios.document import MismatchError, UnsupportedScenarioError, known, mapping
+from tidegate.scenarios.ticks import Ticks
+
+PANE = frozenset(
+    {"window", "k", "v", "values", "t", "timing", "not_timing", "first", "last", "index", "ns_index", "retract", "n", "pane_id"}
+)  # fmt: skip
+TIMINGS = {"early": "early", "on_time": "on_time", "late": "late", "default": "on_time"}
+
+
+@dataclass(frozen=True)
+class Pane:
+    """One row of output, in ticks, with keys and values as the scenario wrote them."""
+
+    window: tuple[int, int]
+    key: Any
+    value: Any
+    time: int | None
+    timing: str
+    first: bool
+    last: bool
+    index: int
+    ns_index: int
+    retract: bool
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def check_expected(panes: Any, aggregate: str) -> list[dict[str, Any]]:
+    """The expected panes of a step, refused where they name what this runner cannot see."""
+    if not isinstance(panes, list):
+        raise UnsupportedScenarioError(f"expected panes must be a list, got `{panes}`")
+    for pane in panes:
+        known("an expected pane", mapping("an expected pane", pane), PANE)
+        if ("values" in pane or "n" in pane) != (aggregate == "list") and pane.keys() & {"values", "n", "v"}:
+            raise UnsupportedScenarioError(f"a pane of `agg: {aggregate}` has {'`values` or `n`' if aggregate == 'list' else '`v`'}, got `{pane}`")
+        for name in ("timing", "not_timing"):
+            if pane.get(name, "early") not in TIMINGS:
+                raise UnsupportedScenarioError(f"`{name}: {pane[name]}` is not one of {', '.join(TIMINGS)}")
+    return panes
+
+
+def fits(expected: dict[str, Any], pane: Pane, ticks: Ticks) -> bool:
+    """Whether a pane is the expected one; what is not named is not asked, but a retraction must be."""
+    if bool(expected.get("retract", False)) != pane.retract:
+        return False
+    tests: dict[str, Callable[[Any], bool]] = {
+        "window": lambda w: same_window(w, pane.window, ticks),
+        "k": lambda k: same_value(k, pane.key),
+        "v": lambda v: same_value(v, pane.value) or (v == 0 and pane.value is None),
+        "values": lambda vs: same_bag(vs, pane.value or []),
+        "n": lambda n: n == len(pane.value or []),
+        "t": lambda t: ticks.same(t, pane.time),
+        "timing": lambda name: TIMINGS[name] == pane.timing,
+        "not_timing": lambda name: TIMINGS[name] != pane.timing,
+        "first": lambda flag: flag == pane.first,
+        "last": lambda flag: flag == pane.last,
+        "index": lambda i: i == pane.index,
+        "ns_index": lambda i: i == pane.ns_index,
+        "pane_id": lambda t: ticks.same(t, pane.window[0]),
+        "retract": lambda _: True,
+    }
+    return all(tests[name](value) for name, value in expected.items())
+
+
+def same_window(expected: Any, window: tuple[int, int], ticks: Ticks) -> bool:
+    """Whether a window is the one that was written, `[start, end]` or `global`."""
+    if expected == "global":
+        expected = ["-inf", "+inf"]
+    if not isinstance(expected, list) or len(expected) != 2:
+        raise UnsupportedScenarioError(f"a window is written [start, end], got `{expected}`")
+    return (ticks(expected[0]), ticks(expected[1])) == window
+
+
+def same_value(expected: Any, value: Any) -> bool:
+    """Equality that tells 1 from true and from "1", but not 1 from 1.0."""
+    if isinstance(expected, float) and isinstance(value, int | float) and not isinstance(value, bool):
+        return abs(expected - value) <= 1e-9 * max(1.0, abs(expected))
+    return bool(expected == value) and isinstance(expected, bool) == isinstance(value, bool)
+
+
+def same_bag(expected: Any, values: Sequence[Any]) -> bool:
+    """The same values, each as often, in any order."""
+    if not isinstance(expected, list):
+        raise UnsupportedScenarioError(f"`values` must be a list, got `{expected}`")
+    return len(expected) == len(values) and not unmatched(expected, values, same_value)[0]
+
+
+def unmatched(expected: Sequence[Any], found: Sequence[Any], fit: Callable[[Any, Any], bool]) -> tuple[list[Any], list[Any]]:
+    """What is left on both sides after as many as possible were paired.
+
+    Several panes may fit one expectation, so that pairing greedily could miss a full match: earlier pairs are moved where that helps.
+    """
+    partner: dict[int, int] = {}
+
+    def place(i: int, tried: set[int]) -> bool:
+        for j, item in enumerate(found):
+            if j not in tried and fit(expected[i], item):
+                tried.add(j)
+                if j not in partner or place(partner[j], tried):
+                    partner[j] = i
+                    return True
+        return False
+
+    for i in range(len(expected)):
+        place(i, set())
+    placed = set(partner.values())
+    return [e for i, e in enumerate(expected) if i not in placed], [f for j, f in enumerate(found) if j not in partner]
+
+
+def demand(expected: list[dict[str, Any]], panes: list[Pane], ticks: Ticks, *, ordered: bool, where: str) -> None:
+    """Raise the difference between what is expected and what came."""
+    if ordered and len(expected) == len(panes):
+        wrong = [(e, p) for e, p in zip(expected, panes, strict=True) if not fits(e, p, ticks)]
+        missing, extra = [e for e, _ in wrong], [p for _, p in wrong]
+    else:
+        missing, extra = unmatched(expected, panes, lambda e, p: fits(e, p, ticks))
+    if missing or extra:
+        raise MismatchError(f"{where}: {_side('missing', [_plain(e) for e in missing])}; {_side('unexpected', [describe(p, ticks) for p in extra])}")
+
+
+def _side(name: str, texts: list[str]) -> str:
+    return f"{name} {', '.join(texts)}" if texts else f"nothing {name}"
+
+
+def _plain(fields: dict[str, Any]) -> str:
+    return "{" + ", ".join(f"{name}: {_show(value)}" for name, value in fields.items()) + "}"
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(_show(v) for v in value) + "]"
+    return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
+
+
+def describe(pane: Pane, ticks: Ticks) -> str:
+    """A pane in the words of the format."""
+    fields: dict[str, Any] = {"window": [ticks.shown(edge) for edge in pane.window]}
+    if pane.key is not None:
+        fields["k"] = pane.key
+    fields["values" if isinstance(pane.value, list) else "v"] = pane.value
+    fields |= {"t": ticks.shown(pane.time), "timing": pane.timing, "first": pane.first, "last": pane.last}
+    fields |= {"index": pane.index, "ns_index": pane.ns_index}
+    if pane.retract:
+        fields["retract"] = True
+    return _plain(fields)

@@ -1,0 +1,72 @@
+"""The runner gives each scenario to the code of its kind and turns what happens into an outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tidegate.errors import TidegateError
+from tidegate.scenarios.assignment import run_assign, run_groups, run_merge, run_merge_sequence, run_sessions
+from tidegate.scenarios.checks import run_classify, run_state_store, run_validation
+from tidegate.scenarios.document import FAIL, PASS, UNSUPPORTED, MismatchError, Outcome, Scenario, UnsupportedScenarioError, load
+from tidegate.scenarios.machines import run_trigger
+from tidegate.scenarios.panes import run_panes, run_panes_by_window
+from tidegate.scenarios.worked import run_worked_example
+
+KINDS: dict[str, Callable[[Scenario], None]] = {
+    "panes": run_panes,
+    "panes_by_window": run_panes_by_window,
+    "trigger": run_trigger,
+    "assign": run_assign,
+    "groups": run_groups,
+    "sessions": run_sessions,
+    "merge": run_merge,
+    "merge_sequence": run_merge_sequence,
+    "classify": run_classify,
+    "validation": run_validation,
+    "state_store": run_state_store,
+    "worked_example": run_worked_example,
+}
+
+
+def run_files(paths: Iterable[Path]) -> Iterator[Outcome]:
+    """The outcomes of all scenarios of all files; every file is read before the first scenario runs."""
+    loaded = [scenario for path in paths for scenario in load(path)]
+    return map(run, loaded)
+
+
+def run(scenario: Scenario) -> Outcome:
+    """Run one scenario; nothing it contains can make this raise."""
+    try:
+        for part in _parts(scenario):
+            _kind(part)(part)
+    except UnsupportedScenarioError as reason:
+        return Outcome(scenario.id, UNSUPPORTED, str(reason))
+    except MismatchError as difference:
+        return Outcome(scenario.id, PASS) if scenario.must_fail else Outcome(scenario.id, FAIL, str(difference))
+    except TidegateError as error:
+        return Outcome(scenario.id, FAIL, f"refused: {error}")
+    except Exception as error:  # noqa: BLE001 - a scenario that breaks the runner has failed, and the ones after it still run
+        return Outcome(scenario.id, FAIL, f"broke off with {type(error).__name__}: {error}")
+    if scenario.must_fail:
+        return Outcome(scenario.id, FAIL, "a mismatch must be found, but everything matched")
+    return Outcome(scenario.id, PASS)
+
+
+def _kind(scenario: Scenario) -> Callable[[Scenario], None]:
+    if scenario.kind not in KINDS:
+        raise UnsupportedScenarioError(f"kind `{scenario.kind}` is not covered by this version")
+    return KINDS[scenario.kind]
+
+
+def _parts(scenario: Scenario) -> list[Scenario]:
+    """One scenario, or one for each `case` list where every case starts from a new instance."""
+    if not scenario.each_case_fresh:
+        return [scenario]
+    name = "steps" if "steps" in scenario.body else "cases"
+    entries: list[Any] = scenario.entries(name)
+    if not all(isinstance(entry, dict) and entry.keys() == {"case"} and isinstance(entry["case"], list) for entry in entries):
+        raise UnsupportedScenarioError(f"with `each_case_fresh`, `{name}` must be a list of `case` lists")
+    return [replace(scenario, body={**scenario.body, name: entry["case"]}, each_case_fresh=False) for entry in entries]

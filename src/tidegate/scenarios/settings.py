@@ -1,0 +1,148 @@
+"""Settings: what a scenario's `config` asks for on top of the preset of its system, in the terms of the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from tidegate.instants import MAX
+from tidegate.scenarios.document import Scenario, UnsupportedScenarioError, known
+from tidegate.scenarios.ticks import Ticks
+from tidegate.scenarios.trigger_words import Reading, read_trigger
+from tidegate.scenarios.windows import gap_rules, window_of
+from tidegate.spec.presets import NAMES, habits
+from tidegate.spec.triggers import AfterDelay, Policy, Trigger
+from tidegate.spec.windows import Axis, Session, Window
+
+MODES = {"accumulating": "accumulating", "discarding": "discarding", "accumulating_and_retracting": "retracting", "retracting": "retracting"}
+GRANULARITIES = {"bundle": "batch", "batch": "batch", "element": "element"}
+ON_TIME = {"always": "always", "if_nonempty": "if_updated"}
+CLOSING = {"always": "always", "if_nonempty": "if_nonempty", "never": "never", "never_without_trigger": "never"}
+COMBINERS = {"end_of_window": "end_of_window", "earliest": "earliest", "latest": "latest"}
+LATE_RULES = {"element": "event", "event": "event", "window": "window"}
+AGGREGATES = ("list", "sum", "count", "min", "max", "mean")
+
+CONFIG = frozenset(
+    {
+        "semantics", "window", "trigger", "mode", "allowed_lateness", "timestamp_combiner", "closing", "on_time", "agg", "granularity",
+        "time_domain", "initial_processing_time", "only_updated_panes", "fire_only_updated", "ordered", "late_rule", "drop_by",
+        "session_lateness", "auto_output_watermark", "end_of_time", "future", "future_tolerance", "future_reference", "strict",
+        "each_case_fresh",
+    }
+)  # fmt: skip
+_LATENESS = 60_000_000
+_LATE_DELAY = 10_000_000
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything an operator is built from, except the columns of its input."""
+
+    window: Window
+    trigger: Trigger
+    mode: str
+    allowed_lateness: int
+    aggregate: str
+    start: int = 0
+    ordered: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+    gap_rules: list[dict[str, Any]] | None = None
+
+    @property
+    def on_clock(self) -> bool:
+        return self.window.axis == Axis.CLOCK
+
+
+def settings_of(scenario: Scenario, ticks: Ticks, *, more: frozenset[str] = frozenset()) -> Settings:
+    """The settings of a scenario; `more` names config keys that its kind knows beside the usual ones."""
+    config = scenario.config
+    known("`config`", config, CONFIG | more)
+    if scenario.system not in NAMES:
+        raise UnsupportedScenarioError(f"`semantics: {scenario.system}` is not one of {', '.join(NAMES)}")
+    reading = _reading(scenario, ticks)
+    window = _on_clock(scenario, ticks) if reading.clock else window_of(scenario, ticks)
+    return Settings(
+        window=window,
+        trigger=reading.trigger or Policy(late=AfterDelay(ticks.microseconds(_LATE_DELAY))),
+        mode=reading.mode or choice(config, "mode", MODES, habits(scenario.system).mode),
+        allowed_lateness=_lateness(scenario, ticks),
+        aggregate=choice(config, "agg", dict.fromkeys(AGGREGATES), "list") and str(config.get("agg", "list")),
+        start=ticks(config.get("initial_processing_time", 0)),
+        ordered=bool(config.get("ordered", False)),
+        options=_options(scenario, ticks, reading),
+        gap_rules=gap_rules(config["window"]) if isinstance(window, Session) and window.gap_column else None,
+    )
+
+
+def _reading(scenario: Scenario, ticks: Ticks) -> Reading:
+    text = scenario.config.get("trigger")
+    return Reading(habits(scenario.system).trigger) if text is None else read_trigger(str(text), ticks)
+
+
+def _on_clock(scenario: Scenario, ticks: Ticks) -> Window:
+    """A trigger on the clock means windows on the clock, and they must not be said to be on event time."""
+    if scenario.config.get("time_domain", "processing") != "processing":
+        raise UnsupportedScenarioError(f"trigger `{scenario.config['trigger']}` needs `time_domain: processing`")
+    given = scenario.config.get("window")
+    return window_of(scenario, ticks, {"axis": "clock", **given} if isinstance(given, dict) else given)
+
+
+def choice(config: Mapping[str, Any], name: str, words: Mapping[str, Any], default: Any) -> Any:
+    """The meaning of one of a few words."""
+    if name not in config:
+        return default
+    word = config[name]
+    if not isinstance(word, str) or word not in words:
+        raise UnsupportedScenarioError(f"`{name}: {word}` is not one of {', '.join(words)}")
+    return words[word] if words[word] is not None else word
+
+
+def _lateness(scenario: Scenario, ticks: Ticks) -> int:
+    if "allowed_lateness" in scenario.config:
+        return ticks(scenario.config["allowed_lateness"])
+    habit = habits(scenario.system).allowed_lateness
+    return ticks.microseconds(_LATENESS) if habit is None else habit
+
+
+def _options(scenario: Scenario, ticks: Ticks, reading: Reading) -> dict[str, Any]:
+    """The preset, then the words of the trigger, then what the config says; the guard against future events is off unless it is named."""
+    config = scenario.config
+    options: dict[str, Any] = {"future_tolerance": MAX, **habits(scenario.system).options}
+    if reading.closing:
+        options["closing"] = reading.closing
+    for name, option, words in (
+        ("granularity", "granularity", GRANULARITIES),
+        ("on_time", "on_time", ON_TIME),
+        ("closing", "closing", CLOSING),
+        ("timestamp_combiner", "timestamp", COMBINERS),
+        ("late_rule", "drop_by", LATE_RULES),
+        ("drop_by", "drop_by", LATE_RULES),
+        ("session_lateness", "session_lateness", {"own": "own", "merged": "merged"}),
+        ("future", "future", {"process": "process", "reject": "reject"}),
+        ("future_reference", "future_reference", {"clock": "clock", "watermark": "watermark"}),
+    ):
+        if name in config:
+            options[option] = choice(config, name, words, None)
+    for name, option in (("only_updated_panes", "fire_only_updated"), ("fire_only_updated", "fire_only_updated"), ("strict", "strict")):
+        if name in config:
+            options[option] = flag(config, name)
+    if "future_tolerance" in config:
+        options["future_tolerance"] = ticks(config["future_tolerance"])
+    if _watermark_must_be_refused(scenario):
+        options["strict"] = True
+    return options
+
+
+def flag(config: Mapping[str, Any], name: str) -> bool:
+    """An option that is true or false."""
+    if not isinstance(config[name], bool):
+        raise UnsupportedScenarioError(f"`{name}` must be true or false, got `{config[name]}`")
+    return config[name]
+
+
+def _watermark_must_be_refused(scenario: Scenario) -> bool:
+    steps = scenario.entries("steps")
+    pairs = ((step, after) for step, after in pairwise(steps) if isinstance(step, dict) and isinstance(after, dict))
+    return any("watermark" in step and after.get("error") for step, after in pairs)

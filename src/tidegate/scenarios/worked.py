@@ -1,0 +1,115 @@
+"""The kind `worked_example`: examples from design documents, told by the wall clock; here the aggregations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from tidegate.scenarios.adapter import Operated
+from tidegate.scenarios.document import MismatchError, Scenario, UnsupportedScenarioError, known, mapping
+from tidegate.scenarios.matching import Pane, same_bag, same_value, same_window, unmatched
+from tidegate.scenarios.settings import Settings, settings_of
+from tidegate.scenarios.ticks import Ticks, ticks_of
+from tidegate.spec.triggers import AfterDelay, Every, Policy
+from tidegate.spec.windows import Axis, Tumbling
+
+_JOIN = {"equal", "orders_window", "shipments_window", "output"}
+_EVENT = {"offset", "value", "time"}
+_TUPLES = re.compile(r"offsets \[(-?\d+),\s*(-?\d+)\]")
+
+
+def run_worked_example(scenario: Scenario) -> None:
+    """An aggregation with a periodic update, without any watermark: a window is full with the first message at or beyond its end."""
+    if _JOIN & scenario.config.keys():
+        raise UnsupportedScenarioError("worked examples of joins are not covered by this version")
+    known("the scenario", scenario.body, {"steps"})
+    ticks = ticks_of(scenario)
+    if "update_every" not in scenario.config:
+        raise UnsupportedScenarioError("a worked example of an aggregation needs `update_every`")
+    steps = [mapping("a step", step) for step in scenario.entries("steps")]
+    for step in steps:
+        known("a step", step, {"at", "event", "expect"})
+    _Example(scenario, ticks, steps).run()
+
+
+class _Example:
+    """Two operators on the same messages: one for the results, one that tells which messages are new in each."""
+
+    def __init__(self, scenario: Scenario, ticks: Ticks, steps: list[dict[str, Any]]) -> None:
+        self._ticks, self._steps = ticks, steps
+        self._every = ticks(scenario.config["update_every"])
+        settings = self._settings(scenario)
+        self._messages = [self._event(number, step) for number, step in enumerate((s for s in steps if "event" in s), 1)]
+        self._results = Operated(settings, self._messages, ticks, implied=True)
+        names = [{**message, "v": message["name"]} for message in self._messages]
+        self._news = Operated(replace(settings, mode="discarding", aggregate="list"), names, ticks, implied=True)
+
+    def _settings(self, scenario: Scenario) -> Settings:
+        settings = settings_of(scenario, self._ticks, more=frozenset({"update_every"}))
+        window = settings.window
+        if isinstance(window, Tumbling) and window.axis is Axis.ORDINAL:
+            # The example counts from the first offset of the stream, so its windows begin there.
+            first = min(int(step["event"]["offset"]) for step in self._steps if "event" in step)
+            window = Tumbling(window.size, first, Axis.OFFSET)
+        start = min((self._ticks(step["at"]) for step in self._steps if "at" in step), default=0)
+        trigger = Policy(early=Every(self._every), late=AfterDelay(self._every))
+        return replace(settings, window=window, trigger=trigger, mode="accumulating", start=start)
+
+    def _event(self, number: int, step: dict[str, Any]) -> dict[str, Any]:
+        event = mapping("an event", step["event"])
+        known("an event", event, _EVENT)
+        return {"t": event["time"], "v": event["value"], "offset": event.get("offset"), "name": f"m{number}"}
+
+    def run(self) -> None:
+        messages = iter(self._messages)
+        for position, step in enumerate(self._steps):
+            if "at" in step:
+                self._clock(self._ticks(step["at"]))
+            if "event" in step:
+                message = next(messages)
+                self._results.add([message])
+                self._news.add([{**message, "v": message["name"]}])
+            if "expect" in step:
+                if "at" not in step:
+                    self._clock(self._until(position))
+                self._expect(step["expect"], f"step {position + 1}")
+
+    def _clock(self, now: int) -> None:
+        for operator in (self._results, self._news):
+            operator.move_clock(now)
+            operator.run_clock()
+
+    def _until(self, position: int) -> int:
+        """An expectation without a time means: before the next thing happens, or else within one update."""
+        later = next((self._ticks(step["at"]) for step in self._steps[position + 1 :] if "at" in step), None)
+        return self._results.now + self._every if later is None else later - 1
+
+    def _expect(self, expected: list[Any], where: str) -> None:
+        for pane in expected:
+            known("an expected pane", mapping("an expected pane", pane), {"window", "new", "v"})
+        found = list(self._panes())
+        missing, extra = unmatched(expected, found, self._fits)
+        if missing or extra:
+            shown = [{"window": [self._ticks.shown(edge) for edge in p.window], "v": p.value, "new": p.extra["new"]} for p in extra]
+            raise MismatchError(f"{where}: missing {missing}, unexpected {shown}")
+
+    def _panes(self) -> Iterator[Pane]:
+        results, news = self._results.take()[0], self._news.take()[0]
+        for pane in results:
+            new: list[Any] = next((other.value for other in news if (other.window, other.index) == (pane.window, pane.index)), [])
+            yield replace(pane, extra={"new": new})
+
+    def _fits(self, expected: dict[str, Any], pane: Pane) -> bool:
+        return (
+            self._same_window(expected["window"], pane.window)
+            and ("v" not in expected or same_value(expected["v"], pane.value))
+            and ("new" not in expected or same_bag(expected["new"], pane.extra["new"]))
+        )
+
+    def _same_window(self, written: Any, window: tuple[int, int]) -> bool:
+        tuples = _TUPLES.fullmatch(written) if isinstance(written, str) else None
+        if tuples:
+            return (int(tuples[1]), int(tuples[2]) + 1) == window
+        return same_window(written, window, self._ticks)

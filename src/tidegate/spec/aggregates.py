@@ -1,0 +1,516 @@
+"""Aggregates are what a window computes of its messages: small specifications that name columns and carry no state.
+
+Every aggregate takes `where=` (the name of a boolean column, or a vectorised function from a table to booleans; a row where it is null
+does not count) and `distinct=True` (each value counts once). `to_dict` gives the form that goes into files and fingerprints; a user's
+function appears there by its qualified name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, MISSING, dataclass, fields
+from typing import Any, ClassVar, TypeVar
+
+import pyarrow as pa
+
+from tidegate.errors import SpecError
+
+Where = str | Callable[[pa.Table], Any] | None
+
+
+def _qualified(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{getattr(function, '__module__', '?')}:{name}"
+
+
+def _plain(value: Any) -> Any:
+    """A field in its JSON form."""
+    if isinstance(value, pa.DataType):
+        return str(value)
+    if callable(value):
+        return {"function": _qualified(value)}
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, (tuple, list)) else value
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """What all aggregates share."""
+
+    _: KW_ONLY
+    where: Where = None
+    distinct: bool = False
+
+    kind: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        if self.where is not None and not isinstance(self.where, str) and not callable(self.where):
+            raise SpecError(
+                f"`where` of `{self.kind}` must be a column name or a function of a table, got {self.where!r}. "
+                'Hint: where="is_valid" or where=lambda t: pc.greater(t["v"], 0)'
+            )
+        if not isinstance(self.distinct, bool):
+            raise SpecError(f"`distinct` of `{self.kind}` must be True or False, got {self.distinct!r}")
+        self._check()
+
+    def _check(self) -> None:
+        """The rules of one kind of aggregate."""
+
+    def reads(self) -> tuple[str, ...] | None:
+        """The columns whose values the aggregate takes (without `where`); None means all."""
+        named = (getattr(self, field, None) for field in ("column", "by"))
+        return tuple(name for name in named if name is not None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form: the kind, and every field that differs from its default."""
+        doc: dict[str, Any] = {"kind": self.kind}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.default is MISSING or (value is not field.default and value != field.default):
+                doc[field.name] = _plain(value)
+        return doc
+
+
+@dataclass(frozen=True)
+class _OfColumn(Aggregate):
+    """An aggregate of one column."""
+
+    column: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.column, str):
+            raise SpecError(f'`{self.kind}` takes the name of a column, got {self.column!r}. Hint: tg.{self.kind}("price")')
+        super().__post_init__()
+
+
+@dataclass(frozen=True)
+class Count(Aggregate):
+    """How many rows there are, or how many values of `column` are not null."""
+
+    column: str | None = None
+    kind: ClassVar[str] = "count"
+
+    def _check(self) -> None:
+        if self.column is not None and not isinstance(self.column, str):
+            raise SpecError(f"`count` takes the name of a column or nothing, got {self.column!r}")
+        if self.distinct and self.column is None:
+            raise SpecError('`count` with `distinct=True` needs a column: rows have no value to compare. Hint: tg.count("user", distinct=True)')
+
+
+@dataclass(frozen=True)
+class Sum(_OfColumn):
+    """The sum: exact for integers, decimals and durations."""
+
+    kind: ClassVar[str] = "sum"
+
+
+@dataclass(frozen=True)
+class Mean(_OfColumn):
+    """The arithmetic mean, as float64 (a duration for durations, rounded down)."""
+
+    kind: ClassVar[str] = "mean"
+
+
+@dataclass(frozen=True)
+class Min(_OfColumn):
+    """The smallest value; NaN only if there is nothing else."""
+
+    kind: ClassVar[str] = "min"
+
+
+@dataclass(frozen=True)
+class Max(_OfColumn):
+    """The largest value; NaN only if there is nothing else."""
+
+    kind: ClassVar[str] = "max"
+
+
+@dataclass(frozen=True)
+class _Spread(_OfColumn):
+    ddof: int = 1
+
+    def _check(self) -> None:
+        if not isinstance(self.ddof, int) or self.ddof < 0:
+            raise SpecError(
+                f"`ddof` of `{self.kind}` must be an integer of at least 0, got {self.ddof!r}. Hint: 1 for a sample, 0 for the population"
+            )
+
+
+@dataclass(frozen=True)
+class Variance(_Spread):
+    """The variance; of a sample (`ddof=1`) unless said."""
+
+    kind: ClassVar[str] = "variance"
+
+
+@dataclass(frozen=True)
+class Stddev(_Spread):
+    """The standard deviation; of a sample (`ddof=1`) unless said."""
+
+    kind: ClassVar[str] = "stddev"
+
+
+@dataclass(frozen=True)
+class First(_OfColumn):
+    """The value with the smallest event time; among equals the one that arrived first."""
+
+    ignore_nulls: bool = False
+    kind: ClassVar[str] = "first"
+
+
+@dataclass(frozen=True)
+class Last(_OfColumn):
+    """The value with the largest event time; among equals the one that arrived last."""
+
+    ignore_nulls: bool = False
+    kind: ClassVar[str] = "last"
+
+
+@dataclass(frozen=True)
+class _By(_OfColumn):
+    by: str
+
+    def _check(self) -> None:
+        if not isinstance(self.by, str):
+            raise SpecError(f'`{self.kind}` takes the name of the column to compare by, got {self.by!r}. Hint: tg.{self.kind}("item", "price")')
+
+
+@dataclass(frozen=True)
+class ArgMin(_By):
+    """The value of `column` in the row where `by` is smallest; among equals the earliest row."""
+
+    kind: ClassVar[str] = "arg_min"
+
+
+@dataclass(frozen=True)
+class ArgMax(_By):
+    """The value of `column` in the row where `by` is largest; among equals the earliest row."""
+
+    kind: ClassVar[str] = "arg_max"
+
+
+@dataclass(frozen=True)
+class AnyTrue(_OfColumn):
+    """Whether a boolean column holds at least one true."""
+
+    kind: ClassVar[str] = "any"
+
+
+@dataclass(frozen=True)
+class AllTrue(_OfColumn):
+    """Whether a boolean column holds no false."""
+
+    kind: ClassVar[str] = "all"
+
+
+@dataclass(frozen=True)
+class ApproxDistinct(_OfColumn):
+    """About how many different values there are (HyperLogLog, relative error about 1.6 %)."""
+
+    kind: ClassVar[str] = "approx_distinct"
+
+
+@dataclass(frozen=True)
+class Quantile(_OfColumn):
+    """The value below which the fraction `q` of the values lies; several `q` give a list.
+
+    `exact=True` keeps every value and interpolates linearly; otherwise a t-digest gives an estimate from bounded state.
+    """
+
+    q: float | tuple[float, ...]
+    exact: bool = False
+    kind: ClassVar[str] = "quantile"
+
+    def _check(self) -> None:
+        wanted = self.q if isinstance(self.q, tuple) else (self.q,)
+        good = [isinstance(q, (int, float)) and not isinstance(q, bool) and 0 <= q <= 1 for q in wanted]
+        if not good or False in good:
+            raise SpecError(f"`q` of `quantile` must lie between 0 and 1, got {self.q!r}. Hint: 0.95 for the 95th percentile")
+
+
+@dataclass(frozen=True)
+class TopK(_OfColumn):
+    """The `k` largest values, largest first; or the values of `column` in the rows where `by` is largest."""
+
+    k: int
+    by: str | None = None
+    kind: ClassVar[str] = "top_k"
+
+    def _check(self) -> None:
+        if not isinstance(self.k, int) or isinstance(self.k, bool) or self.k < 1:
+            raise SpecError(f"`k` of `top_k` must be an integer of at least 1, got {self.k!r}")
+        if self.by is not None and not isinstance(self.by, str):
+            raise SpecError(f"`by` of `top_k` must be the name of a column, got {self.by!r}")
+
+
+@dataclass(frozen=True)
+class Distinct(_OfColumn):
+    """The different values that are not null, sorted, as a list."""
+
+    kind: ClassVar[str] = "distinct"
+
+
+@dataclass(frozen=True)
+class CountDistinct(_OfColumn):
+    """How many different values there are, exactly; null is not a value."""
+
+    kind: ClassVar[str] = "count_distinct"
+
+
+@dataclass(frozen=True)
+class Collect(_OfColumn):
+    """All values as a list, by event time and then by arrival."""
+
+    ignore_nulls: bool = False
+    kind: ClassVar[str] = "list_"
+
+
+@dataclass(frozen=True)
+class _Custom(Aggregate):
+    """An aggregate made of a user's functions."""
+
+    def reads(self) -> tuple[str, ...] | None:
+        columns = vars(self)["columns"]
+        return (columns,) if isinstance(columns, str) else columns
+
+
+@dataclass(frozen=True)
+class Columnar(_Custom):
+    """A user's accumulation over whole columns.
+
+    `lift(table, groups)` gives one partial value per group for every name of `partial_types`, `combine(partials, groups)` merges
+    partials and has to be associative, `lower(partials)` gives one result for each. `groups.ids` numbers the group of every row.
+    """
+
+    lift: Callable[..., Any]
+    combine: Callable[..., Any]
+    lower: Callable[..., Any]
+    partial_types: tuple[tuple[str, pa.DataType], ...]
+    result_type: pa.DataType
+    columns: tuple[str, ...] | None = None
+    name: str | None = None
+    kind: ClassVar[str] = "columnar"
+
+    def _check(self) -> None:
+        if not self.partial_types:
+            raise SpecError("`partial_types` of `columnar` is empty: an accumulation without partial columns holds nothing")
+        if [n for n, _ in self.partial_types if n == "present"]:
+            raise SpecError("`present` is taken as the name of a partial column of `columnar`. Hint: choose another name")
+
+
+@dataclass(frozen=True)
+class Python(_Custom):
+    """A user's accumulation in plain Python: `add(state, row)` for each row, `merge(left, right)`, and `result(state)`.
+
+    The state has to be what JSON can hold. With `columns` given as one name, `add` gets the value instead of a dict.
+    """
+
+    zero: Any
+    add: Callable[[Any, Any], Any]
+    merge: Callable[[Any, Any], Any]
+    result: Callable[[Any], Any]
+    result_type: pa.DataType
+    remove: Callable[[Any, Any], Any] | None = None
+    columns: str | tuple[str, ...] | None = None
+    encode: Callable[[Any], str] = json.dumps
+    decode: Callable[[str], Any] = json.loads
+    name: str | None = None
+    kind: ClassVar[str] = "python"
+
+
+@dataclass(frozen=True)
+class Apply(_Custom):
+    """A user's function of all rows of one key and window, given as a table by event time and then by arrival."""
+
+    function: Callable[[pa.Table], Any]
+    result_type: pa.DataType
+    columns: tuple[str, ...] | None = None
+    kind: ClassVar[str] = "apply"
+
+
+A = TypeVar("A", bound=Aggregate)
+
+
+def count(column: str | None = None, *, where: Where = None, distinct: bool = False) -> Count:
+    """How many rows, or how many values of `column` are not null."""
+    return Count(column, where=where, distinct=distinct)
+
+
+def sum(column: str, *, where: Where = None, distinct: bool = False) -> Sum:
+    """The sum; null if there is no value."""
+    return Sum(column, where=where, distinct=distinct)
+
+
+def mean(column: str, *, where: Where = None, distinct: bool = False) -> Mean:
+    """The mean; null if there is no value."""
+    return Mean(column, where=where, distinct=distinct)
+
+
+def min(column: str, *, where: Where = None, distinct: bool = False) -> Min:
+    """The smallest value of any type that has an order."""
+    return Min(column, where=where, distinct=distinct)
+
+
+def max(column: str, *, where: Where = None, distinct: bool = False) -> Max:
+    """The largest value of any type that has an order."""
+    return Max(column, where=where, distinct=distinct)
+
+
+def variance(column: str, *, ddof: int = 1, where: Where = None, distinct: bool = False) -> Variance:
+    """The variance; null with `ddof` values or fewer."""
+    return Variance(column, ddof, where=where, distinct=distinct)
+
+
+def stddev(column: str, *, ddof: int = 1, where: Where = None, distinct: bool = False) -> Stddev:
+    """The standard deviation; null with `ddof` values or fewer."""
+    return Stddev(column, ddof, where=where, distinct=distinct)
+
+
+def first(column: str, *, ignore_nulls: bool = False, where: Where = None, distinct: bool = False) -> First:
+    """The earliest value by event time."""
+    return First(column, ignore_nulls, where=where, distinct=distinct)
+
+
+def last(column: str, *, ignore_nulls: bool = False, where: Where = None, distinct: bool = False) -> Last:
+    """The latest value by event time."""
+    return Last(column, ignore_nulls, where=where, distinct=distinct)
+
+
+def arg_min(column: str, by: str, *, where: Where = None, distinct: bool = False) -> ArgMin:
+    """`column` where `by` is smallest."""
+    return ArgMin(column, by, where=where, distinct=distinct)
+
+
+def arg_max(column: str, by: str, *, where: Where = None, distinct: bool = False) -> ArgMax:
+    """`column` where `by` is largest."""
+    return ArgMax(column, by, where=where, distinct=distinct)
+
+
+def any(column: str, *, where: Where = None, distinct: bool = False) -> AnyTrue:
+    """Whether one is true; nulls do not count, null if there is nothing else."""
+    return AnyTrue(column, where=where, distinct=distinct)
+
+
+def all(column: str, *, where: Where = None, distinct: bool = False) -> AllTrue:
+    """Whether all are true; nulls do not count, null if there is nothing else."""
+    return AllTrue(column, where=where, distinct=distinct)
+
+
+def approx_distinct(column: str, *, where: Where = None, distinct: bool = False) -> ApproxDistinct:
+    """About how many different values, from bounded state. Needs the extra `sketches`."""
+    return ApproxDistinct(column, where=where, distinct=distinct)
+
+
+def quantile(column: str, q: float | Sequence[float], *, exact: bool = False, where: Where = None, distinct: bool = False) -> Quantile:
+    """The `q`-quantile, estimated (extra `sketches`) or exact; a list of `q` gives a list."""
+    wanted = q if isinstance(q, (int, float, str)) else tuple(q)
+    return Quantile(column, wanted, exact, where=where, distinct=distinct)
+
+
+def approx_quantile(column: str, q: float | Sequence[float], *, where: Where = None, distinct: bool = False) -> Quantile:
+    """The estimated `q`-quantile."""
+    return quantile(column, q, where=where, distinct=distinct)
+
+
+def median(column: str, *, where: Where = None, distinct: bool = False) -> Quantile:
+    """The exact median."""
+    return quantile(column, 0.5, exact=True, where=where, distinct=distinct)
+
+
+def top_k(column: str, k: int, by: str | None = None, *, where: Where = None, distinct: bool = False) -> TopK:
+    """The `k` largest values (or those of the rows with the largest `by`)."""
+    return TopK(column, k, by, where=where, distinct=distinct)
+
+
+def distinct(column: str, *, where: Where = None) -> Distinct:
+    """The different values, sorted."""
+    return Distinct(column, where=where)
+
+
+def count_distinct(column: str, *, where: Where = None) -> CountDistinct:
+    """How many different values, exactly."""
+    return CountDistinct(column, where=where)
+
+
+def list_(column: str, *, ignore_nulls: bool = False, where: Where = None, distinct: bool = False) -> Collect:
+    """All values by event time, or with `distinct=True` the different ones, sorted."""
+    return Collect(column, ignore_nulls, where=where, distinct=distinct)
+
+
+def columnar(
+    *,
+    lift: Callable[..., Any],
+    combine: Callable[..., Any],
+    lower: Callable[..., Any],
+    partial_types: Mapping[str, pa.DataType],
+    result_type: pa.DataType,
+    columns: Sequence[str] | None = None,
+    name: str | None = None,
+    where: Where = None,
+    distinct: bool = False,
+) -> Columnar:
+    """A user's own accumulation over whole columns."""
+    return Columnar(lift, combine, lower, tuple(partial_types.items()), result_type, _names(columns), name, where=where, distinct=distinct)
+
+
+def python(
+    *,
+    zero: Any,
+    add: Callable[[Any, Any], Any],
+    merge: Callable[[Any, Any], Any],
+    result: Callable[[Any], Any],
+    result_type: pa.DataType,
+    remove: Callable[[Any, Any], Any] | None = None,
+    columns: str | Sequence[str] | None = None,
+    encode: Callable[[Any], str] = json.dumps,
+    decode: Callable[[str], Any] = json.loads,
+    name: str | None = None,
+    where: Where = None,
+    distinct: bool = False,
+) -> Python:
+    """A user's own accumulation in plain Python; with `remove` it can take retractions."""
+    named = columns if isinstance(columns, str) else _names(columns)
+    return Python(zero, add, merge, result, result_type, remove, named, encode, decode, name, where=where, distinct=distinct)
+
+
+def apply(
+    function: Callable[[pa.Table], Any],
+    result_type: pa.DataType,
+    columns: Sequence[str] | None = None,
+    *,
+    where: Where = None,
+    distinct: bool = False,
+) -> Apply:
+    """A user's function over the rows of one key and window."""
+    return Apply(function, result_type, _names(columns), where=where, distinct=distinct)
+
+
+def _names(columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    if columns is None:
+        return None
+    return (columns,) if isinstance(columns, str) else tuple(columns)
+
+
+_READABLE: dict[str, type[Aggregate]] = {
+    cls.kind: cls
+    for cls in (
+        Count, Sum, Mean, Min, Max, Variance, Stddev, First, Last, ArgMin, ArgMax, AnyTrue, AllTrue,
+        ApproxDistinct, Quantile, TopK, Distinct, CountDistinct, Collect,
+    )
+}  # fmt: skip
+
+
+def aggregate_from_dict(doc: Mapping[str, Any]) -> Aggregate:
+    """The inverse of `to_dict`, for aggregates that are made of data alone."""
+    kind = doc.get("kind")
+    if kind not in _READABLE:
+        raise SpecError(f"`kind` of an aggregate must be one of {', '.join(_READABLE)}, got {kind!r}. Hint: a user's functions are given in code")
+    options: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in doc.items() if name != "kind"}
+    if isinstance(options.get("where"), Mapping):
+        raise SpecError(f"`where` of `{kind}` is a function ({options['where'].get('function')}), which a document cannot bring back")
+    try:
+        return _READABLE[kind](**options)
+    except TypeError as problem:
+        raise SpecError(f"aggregate `{kind}` cannot be read from {dict(doc)!r}: {problem}") from None

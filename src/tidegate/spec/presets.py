@@ -1,0 +1,89 @@
+"""Presets name the options that make Tidegate behave as another system does where that system differs from our own rules.
+
+A preset has two parts. Its *options* are keyword arguments of `.options()` and are taken as they are. Its *habits* are what that
+system does when nothing is said about windows, lateness and triggers; they are not options of the operator, and a surface applies
+them where its user was silent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from tidegate.errors import SpecError
+from tidegate.instants import MAX
+from tidegate.spec.triggers import AfterCount, AfterWatermark, Default, Trigger
+
+OURS = "tidegate"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How one system behaves: `None` in a habit means that ours is kept."""
+
+    options: MappingProxyType[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    touch: str = "separate"
+    mode: str = "accumulating"
+    trigger: Trigger | None = None
+    allowed_lateness: int | None = 0
+
+
+def _options(**options: Any) -> MappingProxyType[str, Any]:
+    return MappingProxyType(options)
+
+
+_PRESETS: MappingProxyType[str, Preset] = MappingProxyType(
+    {
+        OURS: Preset(allowed_lateness=None),
+        "beam": Preset(
+            _options(drop_by="window", session_lateness="own", granularity="batch", on_time="always", closing="if_nonempty"),
+            mode="discarding",
+            trigger=Default(),
+        ),
+        "flink": Preset(
+            _options(drop_by="window", session_lateness="merged", granularity="element", on_time="if_nonempty", closing="never"),
+            touch="merge",
+            trigger=AfterWatermark(late=AfterCount(1)),
+        ),
+        "hazelcast": Preset(
+            _options(drop_by="event", session_lateness="own", granularity="element", on_time="if_nonempty", closing="if_nonempty"),
+            mode="discarding",
+            trigger=AfterWatermark(),
+        ),
+        # Malhar's rule for touching sessions depends on the order of arrival and is not offered; `separate` is the nearest.
+        "apex": Preset(
+            _options(drop_by="event", session_lateness="own", granularity="batch", on_time="if_nonempty", closing="if_nonempty"),
+            trigger=AfterWatermark(),
+            allowed_lateness=MAX,
+        ),
+        "samza": Preset(
+            _options(drop_by="event", session_lateness="own", granularity="element", on_time="if_nonempty", closing="if_nonempty"),
+            mode="discarding",
+            trigger=AfterWatermark(),
+        ),
+        "spark": Preset(
+            _options(drop_by="window", session_lateness="own", granularity="batch", on_time="if_nonempty", closing="if_nonempty"),
+            touch="merge",
+            trigger=AfterWatermark(),
+        ),
+    }
+)
+
+NAMES = tuple(_PRESETS)
+
+
+def habits(name: str) -> Preset:
+    """The whole preset of a system."""
+    if name not in _PRESETS:
+        raise SpecError(f"`semantics` must be one of {', '.join(NAMES)}; got `{name}`.")
+    return _PRESETS[name]
+
+
+def preset(name: str) -> dict[str, Any]:
+    """The option values of a system, as `.options()` takes them.
+
+    >>> preset("flink")["drop_by"]
+    'window'
+    """
+    return dict(habits(name).options)

@@ -1,0 +1,309 @@
+"""A trigger says when a window puts out a pane: a small tree of frozen values with a text form that parses back.
+
+The state machines that run these trees are in `kernel.triggers`. Names and meaning follow Beam where Beam has the trigger.
+Constructors take raw ticks (microseconds); the lower-case functions take durations as people write them.
+
+>>> str(after_watermark(early=after_count(2), late=after_count(1)))
+'AfterWatermark(early=AfterCount(2), late=AfterCount(1))'
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidegate.errors import SpecError
+from tidegate.instants import MAX, Duration, duration, format_duration
+
+
+class Trigger:
+    """Base of every trigger; a trigger is immutable and compares by value."""
+
+    __slots__ = ()
+
+    @property
+    def children(self) -> tuple[Trigger, ...]:
+        """The direct parts of this trigger, in the order in which they are written."""
+        return ()
+
+    def or_finally(self, until: Trigger) -> OrFinally:
+        """This trigger until the other one fires, which ends both."""
+        return OrFinally(self, until)
+
+    def _arguments(self) -> list[str]:
+        """The arguments of the text form."""
+        return [str(child) for child in self.children]
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self._arguments())})"
+
+
+def _check_trigger(owner: str, role: str, value: object) -> None:
+    if not isinstance(value, Trigger):
+        raise SpecError(f"`{role}` of `{owner}` must be a trigger, got {value!r}. Hint: write for instance after_count(1)")
+
+
+def _check_count(owner: str, value: object, unit: str, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX:
+        raise SpecError(f"`{owner}` needs a whole number of {unit}, at least {least}, got {value!r}")
+
+
+def _named(owner: str, **parts: Trigger | None) -> None:
+    for role, part in parts.items():
+        if part is not None:
+            _check_trigger(owner, role, part)
+
+
+@dataclass(frozen=True, slots=True)
+class AfterWatermark(Trigger):
+    """Fires when the watermark reaches the end of the window; `early` repeats before that, `late` after. Without `late` it ends there."""
+
+    early: Trigger | None = None
+    late: Trigger | None = None
+
+    def __post_init__(self) -> None:
+        _named("AfterWatermark", early=self.early, late=self.late)
+
+    @property
+    def children(self) -> tuple[Trigger, ...]:
+        return tuple(part for part in (self.early, self.late) if part is not None)
+
+    def _arguments(self) -> list[str]:
+        return [f"{role}={part}" for role, part in (("early", self.early), ("late", self.late)) if part is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class AfterCount(Trigger):
+    """Fires once, when at least `n` elements have come."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        _check_count("AfterCount", self.n, "elements", 1)
+
+    def _arguments(self) -> list[str]:
+        return [str(self.n)]
+
+
+@dataclass(frozen=True, slots=True)
+class EveryElement(Trigger):
+    """Fires for every element, for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class AfterDelay(Trigger):
+    """Fires once, when the clock is `delay` past the arrival of the first element of the pane."""
+
+    delay: int
+
+    def __post_init__(self) -> None:
+        _check_count("AfterDelay", self.delay, "ticks", 0)
+
+    def _arguments(self) -> list[str]:
+        return [f'"{format_duration(self.delay)}"']
+
+
+@dataclass(frozen=True, slots=True)
+class Every(Trigger):
+    """Fires at every `interval` of the clock, counted from the creation of the window, if something came; with `refire` also if nothing did."""
+
+    interval: int
+    refire: bool = False
+
+    def __post_init__(self) -> None:
+        _check_count("Every", self.interval, "ticks", 1)
+        if not isinstance(self.refire, bool):
+            raise SpecError(f"`refire` of `Every` is True or False, got {self.refire!r}")
+
+    def _arguments(self) -> list[str]:
+        return [f'"{format_duration(self.interval)}"', *(["refire=True"] if self.refire else [])]
+
+
+@dataclass(frozen=True, slots=True)
+class EventInterval(Trigger):
+    """Fires when the watermark passes a multiple of `interval` on event time, if something came."""
+
+    interval: int
+
+    def __post_init__(self) -> None:
+        _check_count("EventInterval", self.interval, "ticks", 1)
+
+    def _arguments(self) -> list[str]:
+        return [f'"{format_duration(self.interval)}"']
+
+
+@dataclass(frozen=True, slots=True)
+class Repeatedly(Trigger):
+    """Starts the trigger anew each time it has finished, for ever."""
+
+    trigger: Trigger
+
+    def __post_init__(self) -> None:
+        _check_trigger("Repeatedly", "trigger", self.trigger)
+
+    @property
+    def children(self) -> tuple[Trigger, ...]:
+        return (self.trigger,)
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class _Several(Trigger):
+    """A trigger made of one or more others, written as positional arguments."""
+
+    triggers: tuple[Trigger, ...]
+
+    def __init__(self, *triggers: Trigger) -> None:
+        name = type(self).__name__
+        if not triggers:
+            raise SpecError(f"`{name}` needs at least one trigger, got none. Hint: {name}(AfterCount(2), AfterWatermark())")
+        for position, trigger in enumerate(triggers, 1):
+            _check_trigger(name, f"argument {position}", trigger)
+        object.__setattr__(self, "triggers", triggers)
+
+    @property
+    def children(self) -> tuple[Trigger, ...]:
+        return self.triggers
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self.triggers))})"
+
+
+class AfterEach(_Several):
+    """Runs its triggers one after the other, the next when the one before has finished."""
+
+    __slots__ = ()
+
+
+class AfterAll(_Several):
+    """Fires once, when all its triggers are ready."""
+
+    __slots__ = ()
+
+
+class AfterAny(_Several):
+    """Fires once, when one of its triggers is ready."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OrFinally(Trigger):
+    """Runs `main` until it finishes or `until` fires; `until` sees every element, also across the firings of `main`."""
+
+    main: Trigger
+    until: Trigger
+
+    def __post_init__(self) -> None:
+        _check_trigger("OrFinally", "main", self.main)
+        _check_trigger("OrFinally", "until", self.until)
+
+    @property
+    def children(self) -> tuple[Trigger, ...]:
+        return (self.main, self.until)
+
+
+@dataclass(frozen=True, slots=True)
+class Never(Trigger):
+    """Never fires; what the window holds comes out when the window closes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Default(Trigger):
+    """Ready whenever the watermark is at or past the end of the window, so that each late element fires again; never finishes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manual(Trigger):
+    """Ready and finishing as somebody outside says; for scenarios and tests."""
+
+
+LATE_UPDATES = AfterDelay(10_000_000)
+"""Late updates are gathered for ten seconds unless another late trigger is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy(Trigger):
+    """The policies early emission, full size and late arrival: as `AfterWatermark`, but an early trigger that has finished just stops."""
+
+    early: Trigger | None = None
+    late: Trigger | None = LATE_UPDATES
+
+    def __post_init__(self) -> None:
+        _named("Policy", early=self.early, late=self.late)
+
+    @property
+    def children(self) -> tuple[Trigger, ...]:
+        return tuple(part for part in (self.early, self.late) if part is not None)
+
+    def _arguments(self) -> list[str]:
+        early = [] if self.early is None else [f"early={self.early}"]
+        return [*early, f"late={self.late}"]
+
+
+def contains_refire(trigger: Trigger) -> bool:
+    """Whether a part of the trigger fires although nothing came."""
+    return (isinstance(trigger, Every) and trigger.refire) or any(contains_refire(part) for part in trigger.children)
+
+
+def after_watermark(*, early: Trigger | None = None, late: Trigger | None = None) -> AfterWatermark:
+    """One pane when the window is complete, `early` panes before it and `late` panes after it."""
+    return AfterWatermark(early, late)
+
+
+def after_count(n: int) -> AfterCount:
+    """A pane when `n` elements have come."""
+    return AfterCount(n)
+
+
+def every_element() -> EveryElement:
+    """A pane for every element."""
+    return EveryElement()
+
+
+def after_delay(delay: Duration, *, unit: str | None = None) -> AfterDelay:
+    """A pane when the clock is `delay` past the arrival of the pane's first element."""
+    return AfterDelay(duration(delay, unit=unit))
+
+
+def every(interval: Duration, *, unit: str | None = None, refire: bool = False) -> Every:
+    """A pane at every `interval` of the clock if something came since the last one; with `refire` even if nothing did."""
+    return Every(duration(interval, unit=unit), refire)
+
+
+def event_interval(interval: Duration, *, unit: str | None = None) -> EventInterval:
+    """A pane when the watermark passes a multiple of `interval`, if something came since the last one."""
+    return EventInterval(duration(interval, unit=unit))
+
+
+def repeatedly(trigger: Trigger) -> Repeatedly:
+    """The trigger again and again."""
+    return Repeatedly(trigger)
+
+
+def after_each(*triggers: Trigger) -> AfterEach:
+    """The triggers one after the other."""
+    return AfterEach(*triggers)
+
+
+def after_all(*triggers: Trigger) -> AfterAll:
+    """One pane when all the triggers are ready."""
+    return AfterAll(*triggers)
+
+
+def after_any(*triggers: Trigger) -> AfterAny:
+    """One pane when one of the triggers is ready."""
+    return AfterAny(*triggers)
+
+
+def or_finally(main: Trigger, until: Trigger) -> OrFinally:
+    """`main` until `until` fires."""
+    return OrFinally(main, until)
+
+
+def never() -> Never:
+    """No pane before the window closes."""
+    return Never()
+
+
+def policy(*, early: Trigger | None = None, late: Trigger | None = LATE_UPDATES) -> Policy:
+    """One pane when the window is complete; an `early` trigger that finishes just stops; late updates come ten seconds together."""
+    return Policy(early, late)

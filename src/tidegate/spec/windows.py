@@ -1,0 +1,405 @@
+"""Windows say which events belong together: on time, on the clock, on offsets or on counts.
+
+Sizes are int64 ticks of the window's axis: microseconds on the time axes, messages on the tuple axes. The dataclasses take ticks as
+they are; the functions in lower case take what people write ("1 minute", `timedelta`, an integer with `unit=`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from enum import StrEnum
+from typing import Any, ClassVar, Literal
+from zoneinfo import ZoneInfo
+
+from tidegate.errors import SpecError
+from tidegate.instants import MAX, Duration, duration, format_duration
+
+Create = Literal["demand", "static"]
+Touch = Literal["separate", "merge"]
+Unit = Literal["day", "week", "month", "year"]
+
+
+class Axis(StrEnum):
+    """What a window is measured on."""
+
+    EVENT_TIME = "event_time"
+    CLOCK = "clock"
+    OFFSET = "offset"
+    ORDINAL = "ordinal"
+
+    def __repr__(self) -> str:
+        return f"Axis.{self.name}"
+
+    @property
+    def is_time(self) -> bool:
+        """Ticks are microseconds; on the other axes they count messages."""
+        return self in (Axis.EVENT_TIME, Axis.CLOCK)
+
+
+class Window:
+    """Base of the window specifications."""
+
+    kind: ClassVar[str]
+    axis: Axis = Axis.EVENT_TIME
+    create: Create = "demand"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form; `window_from_dict` reads it back."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return {"type": self.kind, **{name: str(v) if isinstance(v, Axis) else v for name, v in fields.items()}}
+
+    def _settle(self, **values: object) -> None:
+        """Replaces field values by their normal form while the dataclass is being made."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True)
+class Tumbling(Window):
+    """Windows of one size that follow each other without gap or overlap."""
+
+    kind: ClassVar[str] = "tumbling"
+    size: int
+    offset: int = 0
+    axis: Axis = Axis.EVENT_TIME
+    create: Create = "demand"
+
+    def __post_init__(self) -> None:
+        _positive("tumbling", size=self.size)
+        self._settle(offset=_whole("tumbling", "offset", self.offset) % self.size, axis=_axis(self.axis), create=_create(self.create))
+
+
+@dataclass(frozen=True)
+class Hopping(Window):
+    """Windows of one size, one starting every `slide`; they overlap where `slide < size` and leave gaps where `slide > size`."""
+
+    kind: ClassVar[str] = "hopping"
+    size: int
+    slide: int
+    offset: int = 0
+    axis: Axis = Axis.EVENT_TIME
+    create: Create = "demand"
+
+    def __post_init__(self) -> None:
+        _positive("hopping", size=self.size, slide=self.slide)
+        self._settle(offset=_whole("hopping", "offset", self.offset) % self.slide, axis=_axis(self.axis), create=_create(self.create))
+
+
+@dataclass(frozen=True)
+class ByDifference(Window):
+    """The distinct non-empty windows `(t - size, t]` and `(t, t + size]` of every event; written half-open, each bound is one tick later."""
+
+    kind: ClassVar[str] = "by_difference"
+    size: int
+    axis: Axis = Axis.EVENT_TIME
+
+    def __post_init__(self) -> None:
+        _positive("sliding", size=self.size)
+        self._settle(axis=_axis(self.axis))
+
+
+@dataclass(frozen=True)
+class Cumulative(Window):
+    """Windows that share a start aligned on `size` and end after one step, two steps, ... and at last after `size`."""
+
+    kind: ClassVar[str] = "cumulative"
+    size: int
+    step: int
+    offset: int = 0
+    axis: Axis = Axis.EVENT_TIME
+    create: Create = "demand"
+
+    def __post_init__(self) -> None:
+        _positive("cumulative", size=self.size, step=self.step)
+        if self.step > self.size:
+            raise SpecError(f"cumulative `step` must not exceed `size`, got step {self.step} and size {self.size}. Hint: swap them, or use tumbling")
+        self._settle(offset=_whole("cumulative", "offset", self.offset) % self.size, axis=_axis(self.axis), create=_create(self.create))
+
+
+@dataclass(frozen=True)
+class Session(Window):
+    """Events of one key that follow each other within a gap, fixed or taken from a column.
+
+    On offsets a gap of N holds together messages whose offsets differ by at most N. `touch` says whether two sessions of which one ends
+    exactly where the other begins stay apart.
+    """
+
+    kind: ClassVar[str] = "session"
+    gap: int | None = None
+    gap_column: str | None = None
+    touch: Touch = "separate"
+    axis: Axis = Axis.EVENT_TIME
+
+    def __post_init__(self) -> None:
+        if (self.gap is None) == (self.gap_column is None):
+            raise SpecError(f"session takes one of `gap` and `gap_column`, got gap={self.gap!r} and gap_column={self.gap_column!r}. Hint: give one")
+        if self.gap is not None:
+            _positive("session", gap=self.gap)
+        _one_of("session", "touch", self.touch, ("separate", "merge"))
+        self._settle(axis=_axis(self.axis))
+        if self.axis == Axis.ORDINAL:
+            raise SpecError("session cannot be measured on `ordinal`: the messages of a key are numbered without holes. Hint: use axis=\"offset\"")
+        if self.axis == Axis.OFFSET and self.touch == "merge":
+            raise SpecError("session on `offset` has touch=\"separate\" only, got `merge`: its gap is inclusive already. Hint: raise the gap by one")
+
+
+@dataclass(frozen=True)
+class Calendar(Window):
+    """Windows of n days, weeks, months or years of a time zone, counted from a date."""
+
+    kind: ClassVar[str] = "calendar"
+    unit: Unit
+    n: int = 1
+    zone: str = "UTC"
+    start: str | None = None
+    axis: Axis = Axis.EVENT_TIME
+    create: Create = "demand"
+
+    def __post_init__(self) -> None:
+        _one_of("calendar", "unit", self.unit, ("day", "week", "month", "year"))
+        _positive("calendar", n=self.n)
+        _zone(self.zone)
+        first = self.start if self.start is not None else ("1970-01-05" if self.unit == "week" else "1970-01-01")
+        self._settle(start=_date(first).isoformat(), axis=_axis(self.axis), create=_create(self.create))
+        if not self.axis.is_time:
+            raise SpecError(f"calendar needs a time axis, got `{self.axis}`. Hint: use tumbling on tuples")
+
+    @property
+    def anchor(self) -> date:
+        """The date at which a window starts."""
+        return _date(self.start or "")
+
+
+@dataclass(frozen=True)
+class Global(Window):
+    """One window over everything."""
+
+    kind: ClassVar[str] = "global"
+    axis: Axis = Axis.EVENT_TIME
+
+    def __post_init__(self) -> None:
+        self._settle(axis=_axis(self.axis))
+
+
+@dataclass(frozen=True, repr=False)
+class Custom(Window):
+    """Windows of a user's own function over columns.
+
+    `assign(times, rows)` gets the int64 times and an Arrow table of the same rows, and returns `(start, end)`, one window an event,
+    or `(row, start, end)`, any number of windows an event.
+    """
+
+    kind: ClassVar[str] = "custom"
+    assign: Callable[[Any, Any], Any]
+    name: str
+    axis: Axis = Axis.EVENT_TIME
+
+    def __post_init__(self) -> None:
+        if not callable(self.assign):
+            raise SpecError(f"custom `assign` must be callable, got `{self.assign!r}`. Hint: def assign(times, rows): return start, end")
+        if not self.name:
+            raise SpecError("custom needs a `name`, because its state is recognised by it. Hint: custom(assign, name=\"my windows\")")
+        self._settle(axis=_axis(self.axis))
+
+    def __repr__(self) -> str:
+        return f"Custom(assign={getattr(self.assign, '__qualname__', repr(self.assign))}, name={self.name!r}, axis={self.axis!r})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Names the function; it cannot be restored from that."""
+        return {"type": self.kind, "name": self.name, "axis": str(self.axis)}
+
+
+@dataclass(frozen=True)
+class Inherited(Window):
+    """The windows that came with the rows, as columns `window_start` and `window_end`."""
+
+    kind: ClassVar[str] = "inherited"
+
+
+_KINDS: dict[str, type[Window]] = {
+    w.kind: w for w in (Tumbling, Hopping, ByDifference, Cumulative, Session, Calendar, Global, Inherited)
+}
+
+
+def tumbling(
+    size: Duration,
+    *,
+    offset: Duration = 0,
+    axis: Axis | str = Axis.EVENT_TIME,
+    create: Create = "demand",
+    unit: str | None = None,
+) -> Tumbling:
+    """Windows of one size side by side.
+
+    >>> tumbling("1 minute")
+    Tumbling(size=60000000, offset=0, axis=Axis.EVENT_TIME, create='demand')
+    >>> tumbling(3, axis="ordinal").size
+    3
+    """
+    on = _axis(axis)
+    return Tumbling(_ticks(size, on, unit, "size"), _ticks(offset, on, unit, "offset"), on, create)
+
+
+def hopping(
+    size: Duration,
+    slide: Duration,
+    *,
+    offset: Duration = 0,
+    axis: Axis | str = Axis.EVENT_TIME,
+    create: Create = "demand",
+    unit: str | None = None,
+) -> Hopping:
+    """Windows of one size, one starting every `slide`."""
+    on = _axis(axis)
+    window = Hopping(_ticks(size, on, unit, "size"), _ticks(slide, on, unit, "slide"), _ticks(offset, on, unit, "offset"), on, create)
+    if window.slide > window.size:
+        lost = format_duration(window.slide - window.size) if on.is_time else f"{window.slide - window.size} messages"
+        warnings.warn(f"hopping `slide` is longer than `size`: what falls into the {lost} between two windows is in no window", stacklevel=2)
+    return window
+
+
+def sliding(
+    size: Duration,
+    slide: Duration | None = None,
+    *,
+    offset: Duration = 0,
+    axis: Axis | str = Axis.EVENT_TIME,
+    create: Create = "demand",
+    unit: str | None = None,
+) -> Hopping | ByDifference:
+    """With `slide` the same as `hopping`; without it, the windows that begin or end at an event ("by difference")."""
+    if slide is not None:
+        return hopping(size, slide, offset=offset, axis=axis, create=create, unit=unit)
+    if offset != 0 or create != "demand":
+        came = f"offset={offset!r}, create={create!r}"
+        raise SpecError(f"sliding without `slide` is aligned to the events, so it takes no `offset` or `create`, got {came}. Hint: give `slide=`")
+    on = _axis(axis)
+    return ByDifference(_ticks(size, on, unit, "size"), on)
+
+
+def cumulative(
+    size: Duration,
+    step: Duration,
+    *,
+    offset: Duration = 0,
+    axis: Axis | str = Axis.EVENT_TIME,
+    create: Create = "demand",
+    unit: str | None = None,
+) -> Cumulative:
+    """Windows that grow by `step` until they reach `size`."""
+    on = _axis(axis)
+    return Cumulative(_ticks(size, on, unit, "size"), _ticks(step, on, unit, "step"), _ticks(offset, on, unit, "offset"), on, create)
+
+
+def session(
+    gap: Duration | None = None,
+    *,
+    gap_column: str | None = None,
+    touch: Touch = "separate",
+    axis: Axis | str = Axis.EVENT_TIME,
+    unit: str | None = None,
+) -> Session:
+    """Sessions by a fixed gap, or by the gap that each event carries in a column (a duration, or integer ticks)."""
+    on = _axis(axis)
+    return Session(None if gap is None else _ticks(gap, on, unit, "gap"), gap_column, touch, on)
+
+
+def calendar(
+    unit: Unit,
+    n: int = 1,
+    *,
+    zone: str = "UTC",
+    start: str | date | None = None,
+    axis: Axis | str = Axis.EVENT_TIME,
+    create: Create = "demand",
+) -> Calendar:
+    """Windows of n days, weeks, months or years of a zone, counted from the date `start`.
+
+    >>> calendar("month", 7, start="2014-03-05")
+    Calendar(unit='month', n=7, zone='UTC', start='2014-03-05', axis=Axis.EVENT_TIME, create='demand')
+    """
+    return Calendar(unit, n, zone, start.isoformat() if isinstance(start, date) else start, _axis(axis), create)
+
+
+def global_window(*, axis: Axis | str = Axis.EVENT_TIME) -> Global:
+    """One window over everything."""
+    return Global(_axis(axis))
+
+
+def custom(assign: Callable[[Any, Any], Any], *, name: str | None = None, axis: Axis | str = Axis.EVENT_TIME) -> Custom:
+    """Windows of a function over columns; see `Custom`."""
+    return Custom(assign, name or str(getattr(assign, "__name__", "")), _axis(axis))
+
+
+def inherited() -> Inherited:
+    """The windows of the panes that come in."""
+    return Inherited()
+
+
+def window_from_dict(document: Mapping[str, Any]) -> Window:
+    """The window that `to_dict` wrote."""
+    kind, fields = document.get("type"), {name: value for name, value in document.items() if name != "type"}
+    if kind == Custom.kind:
+        raise SpecError(f"custom window `{fields.get('name')}` cannot be restored from data. Hint: build it again with custom(...)")
+    _one_of("window", "type", kind, tuple(_KINDS))
+    made = _KINDS[str(kind)]
+    known = {f.name for f in dataclasses.fields(made)}  # type: ignore[arg-type]
+    if not fields.keys() <= known:
+        raise SpecError(f"{kind} has the fields {sorted(known)}, got {sorted(fields)}. Hint: remove {sorted(fields.keys() - known)}")
+    try:
+        return made(**fields)
+    except TypeError as missing:
+        raise SpecError(f"{kind} cannot be made of {dict(fields)}: {missing}. Hint: give every field that has no default") from None
+
+
+def _ticks(value: Duration, axis: Axis, unit: str | None, field: str) -> int:
+    if axis.is_time:
+        return duration(value, unit=unit)
+    if unit is not None or isinstance(value, bool) or not isinstance(value, int):
+        raise SpecError(f"`{field}` on `{axis}` counts messages, got `{value!r}`{f' with unit {unit}' if unit else ''}. Hint: give a plain integer")
+    return value
+
+
+def _whole(owner: str, field: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SpecError(f"{owner} `{field}` is an integer number of ticks, got `{value!r}`. Hint: tg.{owner}(...) takes texts and timedeltas")
+    return value
+
+
+def _positive(owner: str, **values: object) -> None:
+    for field, value in values.items():
+        if not 0 < _whole(owner, field, value) < MAX:
+            raise SpecError(f"{owner} `{field}` must be greater than 0 and finite, got {value}. Hint: use global_window() for a window without end")
+
+
+def _one_of(owner: str, field: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise SpecError(f"{owner} `{field}` must be one of {', '.join(allowed)}; got `{value}`")
+
+
+def _axis(value: Axis | str) -> Axis:
+    _one_of("window", "axis", value, tuple(Axis))
+    return Axis(value)
+
+
+def _create(value: Create) -> Create:
+    _one_of("window", "create", value, ("demand", "static"))
+    return value
+
+
+def _zone(name: str) -> None:
+    try:
+        ZoneInfo(name)
+    except (OSError, ValueError, KeyError, TypeError):
+        raise SpecError(f"calendar `zone` must be the name of a time zone, got `{name}`. Hint: \"Europe/Berlin\", \"UTC\"") from None
+
+
+def _date(text: str) -> date:
+    try:
+        return date.fromisoformat(f"{text}-01" if len(text) == len("2014-03") else text)
+    except (ValueError, TypeError):
+        raise SpecError(f"calendar `start` must be an ISO date, got `{text}`. Hint: \"2014-03-05\"") from None

@@ -1,0 +1,28 @@
+"""What all tests share: the Hypothesis profiles, the length of the soak, and the folder of the repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Times vary with the load of the machine, so no example has a deadline.
+# "ci" tries the same examples on every run; "dev" tries fewer, and new ones each time.
+settings.register_profile("dev", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", deadline=None, max_examples=100, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("dev")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak-seconds", type=int, default=10, help="how long the soak test sends random traffic (default: 10)")
+
+
+@pytest.fixture(scope="session")
+def soak_seconds(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--soak-seconds"))
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    return Path(__file__).resolve().parent.parent

@@ -1,0 +1,188 @@
+"""The operator does what the reference does, for random configurations and histories."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import assume, given
+from tidegate.api import Panes
+
+import tidegate as tg
+from reference import Config, Reference
+from strategies import Case, cases, cut_cases
+from tidegate.spec.operator import AggregateSpec, Input, Options, Retention
+from tidegate.spec.watermarks import Explicit, Implied
+from tidegate.spec.windows import Axis
+from tidegate.state.memory import MemoryStore
+
+Output = tuple[list[dict[str, Any]], list[dict[str, Any]]]
+SCHEMA = pa.schema(
+    {"ts": pa.int64(), "k": pa.string(), "v": pa.int64(), "gap": pa.int64(), "partition": pa.string(), "offset": pa.int64(), "id": pa.string()}
+)
+AGGREGATES = {"n": tg.count(), "total": tg.sum("v"), "values": tg.list_("v")}
+OPTIONS = {field.name for field in dataclasses.fields(Options)} & {field.name for field in dataclasses.fields(Config)}
+PANE = ("k", "window_start", "window_end", "op", "timing", "pane", "pane_nonspeculative", "is_first", "is_last", "time", "emitted_at")
+
+
+def specification(config: Config) -> AggregateSpec:
+    """The specification of the operator that a configuration means."""
+    timed = config.window.axis is Axis.EVENT_TIME
+    return AggregateSpec(
+        Input(
+            time=config.time if timed else None,
+            key=config.key,
+            id=config.id,
+            offset=config.offset,
+            partition=config.partition,
+            watermark=Implied() if config.watermark == "implied" else Explicit(),
+        ),
+        config.window,
+        tuple((name, AGGREGATES[name]) for name in config.aggregates),
+        config.trigger,
+        config.mode,
+        config.allowed_lateness,
+        Options(**{name: getattr(config, name) for name in OPTIONS}),
+        Retention(config.retain_time, config.retain_windows, config.retain_messages),
+    )
+
+
+class Embedded:
+    """The operator behind the calls of the reference."""
+
+    def __init__(self, config: Config) -> None:
+        self.panes, self.store, self.now = Panes(specification(config)), MemoryStore(), config.now
+        self.open()
+
+    def open(self) -> None:
+        self.operator = self.panes.embedded(store=self.store, now=self.now)
+
+    def restart(self) -> Output:
+        self.operator.flush()
+        self.open()
+        return self.results()
+
+    def add(self, rows: list[dict[str, Any]]) -> Output:
+        self.operator.add_messages(pa.Table.from_pylist(rows, SCHEMA))
+        return self.results()
+
+    def advance_watermark(self, watermark: int) -> Output:
+        self.operator.advance_watermark(watermark)
+        return self.results()
+
+    def timeout(self, now: int) -> Output:
+        self.now = now
+        self.operator.timeout(now)
+        return self.results()
+
+    def finish(self) -> Output:
+        self.operator.finish()
+        return self.results()
+
+    def results(self) -> Output:
+        result = self.operator.get_result()
+        self.operator.flush()
+        return result.panes.to_pylist(), result.late.to_pylist()
+
+
+class Model(Reference):
+    """The reference, which restarts by a copy of itself."""
+
+    def restart(self) -> Output:
+        self.restore(self.snapshot())
+        return [], []
+
+
+def play(machine: Any, case: Case) -> list[Output]:
+    """What each step gives; the last is the end of input."""
+    verbs = {"add": machine.add, "watermark": machine.advance_watermark, "timeout": machine.timeout, "restart": lambda _: machine.restart()}
+    return [*(verbs[step.verb](step.value) for step in case.steps), machine.finish()]
+
+
+def panes(config: Config, rows: list[dict[str, Any]]) -> list[str]:
+    """The panes of one step in an order that does not depend on who made them."""
+    names = [*PANE, *config.aggregates, *(["watermark"] if config.window.axis.is_time else [])]
+    return sorted(repr({name: row.get(name) if name != "values" else row[name] or [] for name in names if name != "k" or config.key}) for row in rows)
+
+
+def late(config: Config, rows: list[dict[str, Any]]) -> list[str]:
+    """The late rows of one step; what never fired is told by window, because an operator need not keep the messages."""
+    told = Counter(repr((row.get("k") if config.key else None, spans(row))) for row in rows if row["reason"] == "unfired")
+    names = [*SCHEMA.names, "class", "reason", *(["watermark"] if config.window.axis.is_time else []), "emitted_at"]
+    single = sorted(repr([*(row.get(name) for name in names), spans(row)]) for row in rows if row["reason"] != "unfired")
+    return [*single, *sorted(told)]
+
+
+def spans(row: dict[str, Any]) -> list[tuple[Any, ...]]:
+    found = [tuple(s.values()) if isinstance(s, dict) else tuple(s) for s in row["windows"] or []]
+    return sorted(found, key=repr)
+
+
+def check_order(rows: list[dict[str, Any]], standing: dict[tuple[Any, ...], Any], names: tuple[str, ...]) -> None:
+    """A retraction takes back what stands, and a pane does not replace one that still does."""
+    for row in rows:
+        window, value = (row.get("k"), row["window_start"], row["window_end"]), [row[name] for name in names]
+        if row["op"] == "-":
+            assert standing.pop(window) == value
+        else:
+            assert window not in standing
+            standing[window] = value
+
+
+def compare(case: Case) -> None:
+    standing: dict[tuple[Any, ...], Any] = {}
+    wanted, got = play(Model(case.config), case), play(Embedded(case.config), case)
+    for number, (want, have) in enumerate(zip(wanted, got, strict=True)):
+        step = case.steps[number] if number < len(case.steps) else "finish"
+        assert panes(case.config, have[0]) == panes(case.config, want[0]), step
+        assert late(case.config, have[1]) == late(case.config, want[1]), step
+        if case.config.mode == "retracting":
+            check_order(have[0], standing, case.config.aggregates)
+
+
+@given(cases(retention=False))
+def test_differential_operator(case):
+    compare(case)
+
+
+@given(cases())
+def test_differential_retention(case):
+    assume(case.config.retain_time or case.config.retain_windows or case.config.retain_messages)
+    compare(case)
+
+
+@given(cut_cases())
+def test_cuts_do_not_matter(pair):
+    one, other = (play(Embedded(case.config), case) for case in pair)
+    config = pair[0].config
+    for which, normal in enumerate((panes, late)):
+        assert normal(config, [row for out in one for row in out[which]]) == normal(config, [row for out in other for row in out[which]])
+
+
+@given(cases(retention=False))
+def test_emits_minus_retracts_are_what_stands_in_the_reference(case):
+    """The net of the operator's rows is what the reference has standing; that this is the batch answer is checked in `test_reference`."""
+    config = dataclasses.replace(case.config, mode="retracting", fire_only_updated=False, closing="if_nonempty", aggregates=("n", "total"))
+    outputs = play(Embedded(config), Case(config, case.steps))
+    net: Counter[str] = Counter()
+    for row in (row for out in outputs for row in out[0]):
+        net[repr([row.get(name) for name in ("k", "window_start", "window_end", "n", "total")])] += 1 if row["op"] == "+" else -1
+    truth: Counter[str] = Counter()
+    for row in last_of_each(row for out in play(Model(config), Case(config, case.steps)) for row in out[0]):
+        truth[repr([row.get(name) for name in ("k", "window_start", "window_end", "n", "total")])] += 1
+    assert +net == truth
+    assert not -net
+
+
+def last_of_each(rows: Any) -> list[dict[str, Any]]:
+    """What stands at the end."""
+    standing: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        window = (row.get("k"), row["window_start"], row["window_end"])
+        if row["op"] == "-":
+            del standing[window]
+        else:
+            standing[window] = row
+    return list(standing.values())

@@ -1,0 +1,105 @@
+"""Sessions: unions of overlapping intervals per key, in any order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.instants import MAX, MIN
+from tidegate.kernel.sessions import MergingSet, merge_intervals
+
+touches = st.sampled_from(["separate", "merge"])
+near = st.integers(-20, 20)
+far = st.one_of(near, st.integers(MIN, MAX), st.sampled_from([MIN, MAX]))
+
+
+def interval(at: st.SearchStrategy[int]) -> st.SearchStrategy[tuple[int, int]]:
+    return st.tuples(at, at).map(lambda pair: (min(pair), max(pair)))
+
+
+def meet(a: tuple[int, int], b: tuple[int, int], touch: str) -> bool:
+    """Two intervals share an instant, a point being an instant; with touch = merge, the end is an instant of the interval too."""
+    if touch == "merge":
+        return max(a[0], b[0]) <= min(a[1], b[1])
+    if a == b:
+        return True
+    if a[0] == a[1]:
+        return b[0] <= a[0] < b[1]
+    if b[0] == b[1]:
+        return a[0] <= b[0] < a[1]
+    return max(a[0], b[0]) < min(a[1], b[1])
+
+
+def slow_unions(intervals: list[tuple[int, tuple[int, int]]], touch: str) -> list[tuple[int, int, int, list[int]]]:
+    """Joins sets of intervals for as long as two of them meet."""
+    unions = [(key, window, [i]) for i, (key, window) in enumerate(intervals)]
+    joined = True
+    while joined:
+        joined = False
+        for i, (key, a, members) in enumerate(unions):
+            for j, (other, b, more) in enumerate(unions[:i]):
+                if key == other and meet(a, b, touch):
+                    unions[j] = (key, (min(a[0], b[0]), max(a[1], b[1])), sorted(members + more))
+                    del unions[i]
+                    joined = True
+                    break
+            if joined:
+                break
+    return sorted((key, *window, members) for key, window, members in unions)
+
+
+def fast_unions(intervals: list[tuple[int, tuple[int, int]]], touch: str) -> list[tuple[int, int, int, list[int]]]:
+    columns = [np.array([row[i] for row in ((k, *w) for k, w in intervals)], np.int64) for i in range(3)]
+    merged = merge_intervals(*columns, touch)
+    members = [np.flatnonzero(merged.groups.ids == g).tolist() for g in range(merged.groups.n)]
+    return list(zip(merged.key.tolist(), merged.start.tolist(), merged.end.tolist(), members, strict=True))
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), interval(near)), max_size=12), touches)
+def test_differential_merge_intervals(intervals, touch):
+    assert fast_unions(intervals, touch) == slow_unions(intervals, touch)
+
+
+@given(st.lists(st.tuples(st.sampled_from([MIN, -1, 0, MAX]), interval(far)), max_size=8), touches)
+def test_differential_merge_intervals_at_the_ends_of_int64(intervals, touch):
+    assert fast_unions(intervals, touch) == slow_unions(intervals, touch)
+
+
+@given(st.lists(interval(near), max_size=10), touches)
+def test_adding_one_by_one_gives_the_same_sessions(intervals, touch):
+    added = MergingSet(touch)
+    for window in intervals:
+        result, _ = added.add(window)
+        assert result in added.windows
+    assert added.windows == [(start, end) for _, start, end, _ in slow_unions([(0, w) for w in intervals], touch)]
+
+
+@given(st.lists(interval(near), max_size=10), touches)
+def test_a_merge_names_what_it_replaces(intervals, touch):
+    added = MergingSet(touch)
+    for window in intervals:
+        before = list(added.windows)
+        result, replaced = added.add(window)
+        assert set(replaced) <= set(before)
+        assert sorted({*before, result} - set(replaced)) == added.windows
+
+
+@pytest.mark.parametrize(("touch", "sessions"), [("separate", [(0, 10), (10, 20)]), ("merge", [(0, 20)])])
+def test_sessions_exactly_one_gap_apart(touch, sessions):
+    merged = merge_intervals(np.array([7, 7]), np.array([10, 0]), np.array([20, 10]), touch)
+    assert list(zip(merged.start.tolist(), merged.end.tolist(), strict=True)) == sessions
+
+
+def test_a_window_inside_another_is_no_merge():
+    added = MergingSet("merge")
+    assert added.add((0, 6)) == ((0, 6), [])
+    assert added.add((1, 4)) == ((0, 6), [])
+    assert added.add((6, 8)) == ((0, 8), [(0, 6)])
+
+
+def test_nothing_merges_to_nothing():
+    nothing = np.zeros(0, np.int64)
+    merged = merge_intervals(nothing, nothing, nothing, "separate")
+    assert (merged.groups.n, len(merged.start), len(merged.end)) == (0, 0, 0)

@@ -1,0 +1,746 @@
+"""The machines of triggers, against one plain object per window and trigger."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.errors import SpecError
+from tidegate.instants import MAX, MIN
+from tidegate.kernel.frame import Frame
+from tidegate.kernel.groups import Groups
+from tidegate.kernel.triggers import Context, compile_trigger
+from tidegate.spec import triggers as spec
+from tidegate.spec.trigger_text import parse_trigger
+
+# ---- the reference: a window at a time, an element at a time --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class World:
+    """What one window sees; `time` is that of the new element, which `pending` does not count yet."""
+
+    end: int
+    watermark: int
+    now: int
+    pending: int
+    time: int = 0
+
+    @property
+    def complete(self):
+        return self.watermark >= self.end
+
+
+class Plain:
+    """A trigger of one window; this one is never ready."""
+
+    def __init__(self, trigger, now):
+        self.trigger = trigger
+        self.parts = [plain(part, now) for part in trigger.children]
+        self.done = False
+
+    def finished(self):
+        return self.done
+
+    def element(self, world):
+        pass
+
+    def ready(self, world):
+        return False
+
+    def fire(self, world):
+        pass
+
+    def forget(self, world):
+        """The pending pane is gone."""
+        for part in self.parts:
+            part.forget(world)
+
+    def restart(self, world):
+        self.forget(world)
+        self.done = False
+        for part in self.parts:
+            part.restart(world)
+
+    def merge(self, others):
+        """Takes over what the same trigger of other windows knows."""
+        self.done = all(one.done for one in [self, *others])
+        for i, part in enumerate(self.parts):
+            part.merge([other.parts[i] for other in others])
+
+
+class PlainDefault(Plain):
+    def ready(self, world):
+        return world.complete
+
+
+class PlainEveryElement(Plain):
+    def ready(self, world):
+        return world.pending > 0
+
+
+class PlainAfterCount(Plain):
+    count = 0
+
+    def element(self, world):
+        self.count += 1
+
+    def ready(self, world):
+        return not self.done and self.count >= self.trigger.n
+
+    def fire(self, world):
+        self.count, self.done = 0, True
+
+    def forget(self, world):
+        self.count = 0
+
+    def merge(self, others):
+        super().merge(others)
+        self.count += sum(other.count for other in others)
+
+
+class PlainAfterDelay(Plain):
+    deadline = None
+
+    def element(self, world):
+        if self.deadline is None:
+            self.deadline = world.now + self.trigger.delay
+
+    def ready(self, world):
+        return not self.done and self.deadline is not None and world.now >= self.deadline
+
+    def fire(self, world):
+        self.deadline, self.done = None, True
+
+    def forget(self, world):
+        self.deadline = None
+
+    def merge(self, others):
+        super().merge(others)
+        self.deadline = min((one.deadline for one in [self, *others] if one.deadline is not None), default=None)
+
+
+class PlainEvery(Plain):
+    def __init__(self, trigger, now):
+        super().__init__(trigger, now)
+        self.tick = now + trigger.interval
+
+    def skip(self, world):
+        while self.tick <= world.now:
+            self.tick += self.trigger.interval
+
+    def element(self, world):
+        if world.pending == 0 and not self.trigger.refire:
+            self.skip(world)
+
+    def ready(self, world):
+        return world.now >= self.tick and (self.trigger.refire or world.pending > 0)
+
+    def fire(self, world):
+        self.skip(world)
+
+    def forget(self, world):
+        if world is not None:
+            self.skip(world)
+
+    def merge(self, others):
+        self.tick = min(one.tick for one in [self, *others])
+
+
+class PlainEventInterval(Plain):
+    tick, fired = None, False
+
+    def after(self, time):
+        tick = -1000
+        while tick <= time:
+            tick += self.trigger.interval if tick % self.trigger.interval == 0 else 1
+        return tick
+
+    def element(self, world):
+        if self.tick is None or not self.fired:
+            self.tick = min(self.after(world.time), self.tick if self.tick is not None else MAX)
+
+    def ready(self, world):
+        return self.tick is not None and world.watermark >= self.tick and world.pending > 0
+
+    def fire(self, world):
+        if self.tick is not None:
+            self.tick, self.fired = self.after(max(self.tick, world.watermark)), True
+
+    def forget(self, world):
+        self.tick, self.fired = None, False
+
+    def merge(self, others):
+        everyone = [self, *others]
+        self.fired = all(one.fired for one in everyone)
+        self.tick = min((one.tick for one in everyone if one.tick is not None), default=None)
+
+
+class PlainRepeatedly(Plain):
+    def element(self, world):
+        self.parts[0].element(world)
+
+    def ready(self, world):
+        return self.parts[0].ready(world)
+
+    def fire(self, world):
+        self.parts[0].fire(world)
+        if self.parts[0].finished():
+            self.parts[0].restart(world)
+
+
+class PlainAfterEach(Plain):
+    at = 0
+
+    def finished(self):
+        return self.at == len(self.parts)
+
+    def element(self, world):
+        if not self.finished():
+            self.parts[self.at].element(world)
+
+    def ready(self, world):
+        return not self.finished() and self.parts[self.at].ready(world)
+
+    def fire(self, world):
+        if self.finished():
+            return
+        self.parts[self.at].fire(world)
+        if self.parts[self.at].finished():
+            self.at += 1
+            if not self.finished():
+                self.parts[self.at].restart(world)
+
+    def restart(self, world):
+        super().restart(world)
+        self.at = 0
+
+    def merge(self, others):
+        super().merge(others)
+        self.at = min(one.at for one in [self, *others])
+        for part in self.parts[self.at + 1 :]:
+            part.restart(None)
+
+
+class PlainAfterAll(Plain):
+    def element(self, world):
+        for part in self.parts:
+            if not part.finished():
+                part.element(world)
+
+    def ready(self, world):
+        return not self.done and all(part.finished() or part.ready(world) for part in self.parts)
+
+    def fire(self, world):
+        for part in self.parts:
+            part.restart(world)
+        self.done = True
+
+
+class PlainAfterAny(PlainAfterAll):
+    def ready(self, world):
+        return not self.done and any(part.ready(world) for part in self.parts)
+
+
+class PlainOrFinally(Plain):
+    def element(self, world):
+        for part in self.parts:
+            part.element(world)
+
+    def ready(self, world):
+        return not self.done and any(part.ready(world) for part in self.parts)
+
+    def fire(self, world):
+        main, until = self.parts
+        if until.ready(world):
+            until.fire(world)
+            main.forget(world)
+            self.done = True
+        else:
+            main.fire(world)
+            self.done = self.done or main.finished()
+
+
+class PlainAfterWatermark(Plain):
+    late = False
+
+    def __init__(self, trigger, now):
+        super().__init__(trigger, now)
+        parts = list(self.parts)
+        self.early = parts.pop(0) if trigger.early else None
+        self.after = parts.pop(0) if trigger.late else None
+
+    def finished(self):
+        return self.late and self.after is None
+
+    def element(self, world):
+        part = self.after if self.late else self.early
+        if part is not None and not part.finished():
+            part.element(world)
+
+    def ready(self, world):
+        if self.late:
+            return self.after is not None and self.after.ready(world)
+        return world.complete or (self.early is not None and self.early.ready(world))
+
+    def fire(self, world):
+        if self.late:
+            self.fire_and_repeat(self.after, world)
+        elif not world.complete:
+            self.fire_early(world)
+        else:
+            self.late = True
+            if self.early:
+                self.early.forget(world)
+            if self.after:
+                self.after.restart(world)
+
+    def fire_early(self, world):
+        self.fire_and_repeat(self.early, world)
+
+    def fire_and_repeat(self, part, world):
+        if part is not None:
+            part.fire(world)
+            if part.finished():
+                part.restart(world)
+
+    def restart(self, world):
+        super().restart(world)
+        self.late = False
+
+    def merge(self, others):
+        super().merge(others)
+        self.late = all(one.late for one in [self, *others])
+        if self.after and not self.late:
+            self.after.restart(None)
+
+
+class PlainPolicy(PlainAfterWatermark):
+    def fire_early(self, world):
+        if self.early is not None:
+            self.early.fire(world)
+
+
+PLAIN = {
+    spec.Never: Plain,
+    spec.Manual: Plain,
+    spec.Default: PlainDefault,
+    spec.EveryElement: PlainEveryElement,
+    spec.AfterCount: PlainAfterCount,
+    spec.AfterDelay: PlainAfterDelay,
+    spec.Every: PlainEvery,
+    spec.EventInterval: PlainEventInterval,
+    spec.Repeatedly: PlainRepeatedly,
+    spec.AfterEach: PlainAfterEach,
+    spec.AfterAll: PlainAfterAll,
+    spec.AfterAny: PlainAfterAny,
+    spec.OrFinally: PlainOrFinally,
+    spec.AfterWatermark: PlainAfterWatermark,
+    spec.Policy: PlainPolicy,
+}
+
+
+def plain(trigger, now):
+    return PLAIN[type(trigger)](trigger, now)
+
+
+# ---- both side by side ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Window:
+    """The reference's side of one row."""
+
+    machine: Plain
+    end: int
+    pending: int = 0
+
+    def world(self, both, **changes):
+        return replace(World(self.end, both.watermark, both.now, self.pending), **changes)
+
+    def ready(self, both, **changes):
+        return self.machine.ready(self.world(both, **changes))
+
+
+class Both:
+    """Rows in a machine, and the same windows in the reference."""
+
+    def __init__(self, trigger, ends):
+        self.now, self.watermark, self.forced = 0, MIN, False
+        self.machine = compile_trigger(trigger)
+        self.state = self.machine.initial(len(ends), 0)
+        self.windows = [Window(plain(trigger, 0), end) for end in ends]
+
+    def context(self, rows=None, **changes):
+        windows = self.windows if rows is None else [self.windows[row] for row in rows]
+        column = {name: np.array([getattr(w, name) for w in windows], np.int64) for name in ("end", "pending")}
+        return replace(Context(column["end"], self.watermark, self.now, column["pending"]), **changes)
+
+    def elements(self, shares):
+        """Rows of `shares` get elements at the listed times, in the machine at once, in the reference one by one."""
+        rows = np.array(sorted(shares), np.int64)
+        ready = [self.windows[row].ready(self) for row in rows]
+        part = {name: column[rows] for name, column in self.state.items()}
+        context = self.context(rows, times=np.array([min(shares[row]) for row in rows], np.int64))
+        self.machine.on_elements(part, np.array([len(shares[row]) for row in rows], np.int64), context)
+        for name, column in part.items():
+            self.state[name][rows] = column
+        for row in rows:
+            window = self.windows[row]
+            for time in shares[row]:
+                if not window.machine.finished():
+                    window.machine.element(window.world(self, time=time))
+                window.pending += 1
+        if not self.machine.fires_on_elements:
+            assert [self.windows[row].ready(self) for row in rows] == ready
+
+    def fire(self, mask):
+        self.forced |= bool((mask & ~self.machine.ready(self.state, self.context())).any())
+        self.machine.fire(self.state, mask, self.context())
+        for window in (w for w, fires in zip(self.windows, mask, strict=True) if fires):
+            window.machine.fire(window.world(self))
+            window.pending = 0
+
+    def merge(self, ids):
+        groups = Groups.by([np.array(ids, np.int64)])
+        self.state = self.machine.merge(self.state, groups)
+        merged = []
+        for group in range(groups.n):
+            first, *others = [window for window, i in zip(self.windows, groups.ids, strict=True) if i == group]
+            first.machine.merge([other.machine for other in others])
+            first.end = max(window.end for window in [first, *others])
+            first.pending += sum(other.pending for other in others)
+            merged.append(first)
+        self.windows = merged
+
+    def check(self):
+        context = self.context()
+        ready = [window.ready(self) for window in self.windows]
+        assert self.machine.ready(self.state, context).tolist() == ready
+        assert self.machine.finished(self.state).tolist() == [window.machine.finished() for window in self.windows]
+        assert {name: column.dtype for name, column in self.state.items()} == self.machine.columns
+        if not self.machine.fires_early and not self.forced:
+            assert not any(r and self.watermark < w.end for r, w in zip(ready, self.windows, strict=True))
+        self.check_dues(context, ready)
+
+    def check_dues(self, context, ready):
+        """Nobody who sleeps until the due value misses that the row became ready."""
+        watermark_due, clock_due = self.machine.watermark_due(self.state, context), self.machine.clock_due(self.state, context)
+        assert (watermark_due > self.watermark).all()
+        assert (clock_due > self.now).all()
+        assert self.machine.needs_clock or (clock_due == MAX).all()
+        for i, window in enumerate(self.windows):
+            if ready[i]:
+                continue
+            for step in range(1, 40):
+                if max(self.watermark, 0) + step < watermark_due[i]:
+                    assert not window.ready(self, watermark=max(self.watermark, 0) + step)
+                if self.now + step < clock_due[i]:
+                    assert not window.ready(self, now=self.now + step)
+
+
+def trees():
+    ticks = st.integers(1, 9)
+    leaves = st.one_of(
+        st.sampled_from([spec.EveryElement(), spec.Never(), spec.Default(), spec.AfterWatermark()]),
+        st.builds(spec.AfterCount, st.integers(1, 4)),
+        st.builds(spec.AfterDelay, st.integers(0, 9)),
+        st.builds(spec.Every, ticks, st.booleans()),
+        st.builds(spec.EventInterval, ticks),
+    )
+    return st.recursive(leaves, composites, max_leaves=5)
+
+
+def composites(part):
+    optional = st.none() | part
+    several = st.lists(part, min_size=1, max_size=3)
+    return st.one_of(
+        st.builds(spec.AfterWatermark, optional, optional),
+        st.builds(spec.Policy, optional, optional),
+        st.builds(spec.Repeatedly, part),
+        st.builds(spec.OrFinally, part, part),
+        st.tuples(st.sampled_from([spec.AfterEach, spec.AfterAll, spec.AfterAny]), several).map(lambda made: made[0](*made[1])),
+    )
+
+
+def steps():
+    times = st.lists(st.integers(0, 40), min_size=1, max_size=4)
+    return st.lists(
+        st.one_of(
+            st.tuples(st.just("elements"), st.dictionaries(st.integers(0, 3), times, min_size=1)),
+            st.tuples(st.just("watermark"), st.integers(1, 15)),
+            st.tuples(st.just("clock"), st.integers(1, 12)),
+            st.tuples(st.just("fire"), st.none()),
+            st.tuples(st.just("force"), st.lists(st.booleans(), min_size=4, max_size=4)),
+            st.tuples(st.just("merge"), st.lists(st.integers(0, 2), min_size=4, max_size=4)),
+        ),
+        max_size=25,
+    )
+
+
+def play(both, step, value):
+    n = len(both.windows)
+    if step == "elements":
+        both.elements({row % n: times for row, times in value.items()})
+    elif step == "watermark":
+        both.watermark = max(both.watermark, 0) + value
+    elif step == "clock":
+        both.now += value
+    elif step == "fire":
+        both.fire(both.machine.ready(both.state, both.context()))
+    elif step == "force":
+        both.fire(np.array(value[:n]))
+    else:
+        both.merge(value[:n])
+
+
+@given(trees(), st.lists(st.integers(5, 40), min_size=1, max_size=4), steps())
+def test_differential_machine_against_one_object_per_window(trigger, ends, timeline):
+    both = Both(trigger, ends)
+    both.check()
+    for step, value in timeline:
+        play(both, step, value)
+        both.check()
+
+
+@given(trees(), st.lists(st.integers(5, 40), min_size=1, max_size=4), steps())
+def test_merging_a_row_with_nothing_changes_nothing(trigger, ends, timeline):
+    both = Both(trigger, ends)
+    for step, value in timeline:
+        if step != "merge":
+            play(both, step, value)
+    alone = both.machine.merge(both.state, Groups(np.arange(len(ends)), len(ends)))
+    for name, column in both.state.items():
+        assert alone[name].tolist() == column.tolist()
+
+
+@given(trees(), st.lists(st.integers(5, 40), min_size=1, max_size=4), steps())
+def test_state_that_comes_read_only_from_a_table_goes_on(trigger, ends, timeline):
+    both = Both(trigger, ends)
+    for step, value in timeline:
+        stored = Frame.from_table(Frame.of(both.state).to_table())
+        both.state = {name: stored.ints(name) for name in both.machine.columns}
+        if step == "elements":
+            both.state = {name: column.copy() for name, column in both.state.items()}
+        play(both, step, value)
+        both.check()
+
+
+def one(text, end=100):
+    return Both(parse_trigger(text), [end])
+
+
+def dues(both):
+    context = both.context()
+    return both.machine.watermark_due(both.state, context)[0], both.machine.clock_due(both.state, context)[0]
+
+
+def ready(both):
+    both.check()
+    return bool(both.machine.ready(both.state, both.context())[0])
+
+
+# ---- single rules ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_every_keeps_the_beat_of_its_creation():
+    both = one("Every(10)")
+    both.now = 14
+    both.elements({0: [1]})
+    assert (ready(both), dues(both)) == (False, (MAX, 20))
+    both.now = 23
+    assert ready(both)
+    both.fire(np.array([True]))
+    assert (ready(both), dues(both)) == (False, (MAX, MAX))
+    both.now = 55
+    assert not ready(both), "nothing came"
+    both.elements({0: [1]})
+    assert dues(both) == (MAX, 60)
+
+
+def test_every_with_refire_fires_although_nothing_came():
+    both = one("Every(10, refire=True)")
+    both.now = 10
+    assert ready(both)
+    both.fire(np.array([True]))
+    assert (ready(both), dues(both)) == (False, (MAX, 20))
+
+
+def test_a_late_part_on_the_clock_does_not_fire_for_ticks_before_the_end():
+    both = one("AfterWatermark(late=Every(10, refire=True))")
+    both.now, both.watermark = 95, 100
+    both.fire(np.array([True]))
+    assert (ready(both), dues(both)) == (False, (MAX, 100))
+
+
+def test_event_interval_waits_for_the_multiple_above_its_earliest_element_in_any_order():
+    for times in ([25, 5], [5, 25]):
+        both = one("EventInterval(10)")
+        for time in times:
+            both.elements({0: [time]})
+        assert dues(both) == (10, MAX)
+    both.watermark = 33
+    assert ready(both)
+    both.fire(np.array([True]))
+    both.elements({0: [2]})
+    assert (ready(both), dues(both)) == (False, (40, MAX)), "a tick that has passed does not come back"
+
+
+def test_event_interval_says_that_it_needs_times():
+    both = one("EventInterval(10)")
+    with pytest.raises(ValueError, match=r"needs `ctx\.times`"):
+        both.machine.on_elements(both.state, np.array([1]), both.context())
+
+
+def test_an_early_trigger_repeats_in_a_watermark_trigger_and_stops_in_a_policy():
+    for text, again in (("AfterWatermark(early=AfterCount(2))", True), ("Policy(early=AfterCount(2))", False)):
+        both = one(text)
+        both.elements({0: [1, 2]})
+        assert ready(both)
+        both.fire(np.array([True]))
+        both.elements({0: [3, 4, 5]})
+        assert ready(both) == again
+        both.watermark = 100
+        assert ready(both)
+
+
+def test_the_default_policy_batches_late_updates_for_ten_seconds():
+    both = Both(spec.Policy(), [100])
+    both.elements({0: [1]})
+    both.watermark = 100
+    both.fire(np.array([True]))
+    both.elements({0: [2]})
+    assert (ready(both), dues(both)) == (False, (MAX, 10_000_000))
+    both.now = 10_000_000
+    assert ready(both)
+
+
+def test_manual_does_as_it_is_told():
+    machine = compile_trigger(parse_trigger("Repeatedly(AfterEach(Manual, Manual))"))
+    state, context = machine.initial(2, 0), Context(100, 0, 0, np.zeros(2, np.int64))
+    assert machine.ready(state, context).tolist() == [False, False]
+    machine.set_manual(ready=True, finishes=True)
+    machine.fire(state, np.array([True, False]), context)
+    assert state["t.1.at"].tolist() == [1, 0]
+    assert machine.ready(state, context).tolist() == [True, True]
+    alone = compile_trigger(spec.Manual())
+    alone.set_manual(ready=True, finishes=False)
+    state = alone.initial(2, 0)
+    alone.fire(state, np.array([True, True]), context)
+    assert alone.finished(state).tolist() == [False, False]
+    alone.set_manual(ready=True, finishes=True)
+    alone.fire(state, np.array([True, False]), context)
+    assert alone.finished(state).tolist() == [True, False]
+    assert alone.ready(state, context).tolist() == [False, True]
+
+
+def test_a_finished_machine_takes_no_elements_and_is_never_due():
+    both = one("AfterAny(AfterCount(1), AfterDelay(5), AfterWatermark())")
+    both.elements({0: [1]})
+    both.fire(np.array([True]))
+    both.elements({0: [1, 2, 3]})
+    both.now, both.watermark = 50, 99
+    assert (ready(both), dues(both)) == (False, (MAX, MAX))
+
+
+def test_the_ends_of_time_do_not_overflow():
+    ends = np.array([MAX, MIN + 1, 0], np.int64)
+    some = np.ones(3, np.int64)
+    for text in ("Every(7)", "EventInterval(7)", "AfterDelay(7)", "AfterWatermark(early=EventInterval(9), late=Every(3, refire=True))"):
+        machine = compile_trigger(parse_trigger(text))
+        for now in (MIN + 1, 0, MAX - 1):
+            state = machine.initial(3, now)
+            for watermark in (MIN, 0, MAX):
+                context = Context(ends, watermark, now, some, np.array([MIN, 0, MAX - 1], np.int64))
+                machine.on_elements(state, some, context)
+                machine.fire(state, machine.ready(state, context), context)
+                due = machine.watermark_due(state, context), machine.clock_due(state, context)
+                assert ((due[0] > watermark) | (due[0] == MAX)).all()
+                assert (due[1] > now).all()
+
+
+def test_a_watermark_and_an_end_may_be_one_number_for_all_rows():
+    machine = compile_trigger(parse_trigger("AfterWatermark(early=AfterCount(2), late=AfterCount(1))"))
+    state = machine.initial(3, 0)
+    context = Context(100, 0, 0, np.zeros(3, np.int64))
+    machine.on_elements(state, np.array([1, 2, 3]), context)
+    assert machine.ready(state, context).tolist() == [False, True, True]
+    assert machine.watermark_due(state, context).tolist() == [100, 100, 100]
+
+
+def test_a_trigger_of_somebody_else_is_refused():
+    class Strange(spec.Trigger):
+        pass
+
+    with pytest.raises(SpecError, match="no trigger that can be run"):
+        compile_trigger(Strange())
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("AfterWatermark", (None, None)),
+        ("AfterWatermark(early=AfterCount(2), late=AfterCount(1))", (2, 1)),
+        ("AfterWatermark(early=Repeatedly(AfterCount(3)), late=Always)", (3, 1)),
+        ("AfterWatermark(early=Every(5), late=AfterDelay(5))", (None, None)),
+        ("AfterWatermark(early=AfterCount(2), late=Never)", (2, None)),
+        ("Policy", (None, None)),
+        ("Policy(early=Repeatedly(AfterCount(4)), late=AfterCount(2))", (4, 2)),
+        ("Repeatedly(AfterCount(5))", (5, 5)),
+        ("Always", (1, 1)),
+        ("Default", (None, 1)),
+        ("Policy(early=AfterCount(2))", None),
+        ("AfterCount(2)", None),
+        ("Never", None),
+        ("Every(5)", None),
+        ("Repeatedly(AfterWatermark())", None),
+        ("AfterWatermark(early=AfterDelay(0))", None),
+        ("AfterWatermark(early=EventInterval(5))", None),
+        ("AfterWatermark(early=AfterAny(AfterCount(2), AfterDelay(5)))", None),
+    ],
+)
+def test_count_rule(text, rule):
+    assert compile_trigger(parse_trigger(text)).count_rule() == rule
+
+
+def test_count_rule_says_when_elements_fire():
+    """Element by element, early and then late, the machine fires exactly where the rule says."""
+    for text in (
+        "AfterWatermark(early=AfterCount(3), late=AfterCount(2))",
+        "Policy(early=Always, late=Every(9))",
+        "Default",
+        "Repeatedly(AfterCount(2))",
+    ):
+        both = one(text)
+        for n in both.machine.count_rule():
+            for i in range(1, 13):
+                both.elements({0: [1]})
+                assert ready(both) == (n is not None and i % n == 0)
+                both.fire(np.array([ready(both)]))
+            both.watermark = 100
+            both.fire(np.array([ready(both)]))
+
+
+@pytest.mark.parametrize(
+    ("text", "early", "elements", "clock"),
+    [
+        ("AfterWatermark", False, True, False),
+        ("AfterWatermark(early=Never, late=AfterCount(1))", False, True, False),
+        ("AfterWatermark(early=AfterDelay(5))", True, True, True),
+        ("AfterWatermark(late=AfterDelay(5))", False, True, True),
+        ("AfterAll(AfterCount(5), AfterWatermark)", False, True, False),
+        ("AfterAny(AfterCount(5), AfterWatermark)", True, True, False),
+        ("AfterEach(AfterWatermark, Repeatedly(AfterCount(1)))", False, True, False),
+        ("Repeatedly(AfterDelay(5))", True, False, True),
+        ("OrFinally(Default, Every(5))", True, True, True),
+        ("Default", False, True, False),
+        ("Never", False, False, False),
+    ],
+)
+def test_flags(text, early, elements, clock):
+    machine = compile_trigger(parse_trigger(text))
+    assert (machine.fires_early, machine.fires_on_elements, machine.needs_clock) == (early, elements, clock)
