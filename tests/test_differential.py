@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 from hypothesis import assume, given
-from tidegate.api import Panes
 
 import tidegate as tg
 from reference import Config, Reference
 from strategies import Case, cases, cut_cases
+from tidegate.api import Panes
 from tidegate.spec.operator import AggregateSpec, Input, Options, Retention
 from tidegate.spec.watermarks import Explicit, Implied
 from tidegate.spec.windows import Axis
@@ -104,7 +104,12 @@ def play(machine: Any, case: Case) -> list[Output]:
 def panes(config: Config, rows: list[dict[str, Any]]) -> list[str]:
     """The panes of one step in an order that does not depend on who made them."""
     names = [*PANE, *config.aggregates, *(["watermark"] if config.window.axis.is_time else [])]
-    return sorted(repr({name: row.get(name) if name != "values" else row[name] or [] for name in names if name != "k" or config.key}) for row in rows)
+    return sorted(repr({name: plain(row, name) for name in names if name != "k" or config.key}) for row in rows)
+
+
+def plain(row: dict[str, Any], name: str) -> Any:
+    """A field of a pane; a list of values is a multiset, and empty where there is nothing."""
+    return sorted(row[name] or []) if name == "values" else row.get(name)
 
 
 def late(config: Config, rows: list[dict[str, Any]]) -> list[str]:

@@ -395,6 +395,8 @@ def test_unusable_calls_and_damage_are_named() -> None:
         store.add(messages([1]).drop(["kid"]))
     with pytest.raises(InputError, match="`time` of messages holds 1 nulls"):
         store.add(messages([1]).with_columns(time=pa.array([None], pa.int64())))
+    with pytest.raises(InputError, match="`uid` of messages holds 1 nulls"):
+        MessageStore(backing, TIME, "n").add(messages([1], uid=pa.array([None], pa.int64())))
     store.add(messages([1]))
     with pytest.raises(InputError, match=r"but .*'extra'.* came"):
         store.add(messages([1], extra=np.ones(1)))

@@ -97,6 +97,7 @@ class Reference:
         self.watermark = MIN
         self.before: Any = MIN
         self.ended = False
+        self.told = False
         self.seq = 0
         self.states: dict[tuple[Key, Span], State] = {}
         self.closed: set[tuple[Key, Span]] = set()
@@ -104,6 +105,7 @@ class Reference:
         self.counts: dict[Key, int] = {}
         self.key_marks: dict[Key, int] = {}
         self.marks: dict[Any, int] = {}
+        self.newest_before = MIN
         self.ids: dict[Any, int] = {}
         self.heard: dict[Key, list[Element]] = {}
         self.floors: dict[Key, tuple[int, int]] = {}
@@ -131,6 +133,7 @@ class Reference:
         if self.config.strict and watermark < self.watermark:
             raise WatermarkError(f"{watermark} after {self.watermark}")
         if self._axis is Axis.EVENT_TIME:
+            self.told = True
             self._move(watermark)
         return self._collect()
 
@@ -186,19 +189,23 @@ class Reference:
         self._sweep()
 
     def _end_delivery(self) -> None:
-        """Watermarks that follow from the messages move now."""
-        if self._axis is Axis.EVENT_TIME and self.config.watermark == "implied":
+        """Watermarks that follow from the messages move now; one that was told once is not implied any more."""
+        self._retain_time()
+        self.newest_before = self.newest
+        if self._axis is Axis.EVENT_TIME and self.config.watermark == "implied" and not self.told:
             self._move(self.newest)
         elif self._axis is Axis.OFFSET and self.marks:
             self._move(min(self.marks.values()) + 1)
-        elif self._axis is Axis.ORDINAL:
+        elif self._axis is Axis.ORDINAL and self.config.granularity == "batch":
             self.before, self.key_marks = self.key_marks, dict(self.counts)
             self._sweep()
 
     def _horizon(self) -> int:
         """Times below it are very late."""
+        if self.config.allowed_lateness == MAX:
+            return MIN
         if self.watermark in (MIN, MAX):
-            return self.watermark if self.config.allowed_lateness < MAX else MIN
+            return self.watermark
         return clamp(self.watermark - self.config.allowed_lateness)
 
     def _is_expired(self, key: Key, end: int) -> bool:
@@ -358,12 +365,15 @@ class Reference:
         state.touched = True
 
     def _settle(self, key: Key, taken: list[Span]) -> None:
-        """After an element: purge by retention first, then see what fires."""
-        self._retain(key)
-        if self.config.granularity == "element":
+        """After an element: see what fires, then make room."""
+        if self._axis is Axis.ORDINAL and self.config.granularity == "element":
+            self.before, self.key_marks = self.key_marks, {**self.key_marks, key: self.counts[key]}
+            self._sweep()
+        elif self.config.granularity == "element":
             for s in sorted(taken, key=lambda s: (s[1], s[0])):
                 if (key, s) in self.states:
                     self._look(self.states[key, s])
+        self._retain_messages(key)
 
     # ---- sessions
 
@@ -421,6 +431,7 @@ class Reference:
         fresh = [s for s in mine if (key, s) not in self.states]
         if not self._fill_and_place(key, element, mine, fresh, heard):
             return
+        heard = self.heard.setdefault(key, [])
         heard.append(element)
         after = right_of(x, size)
         held = [e for e in heard if after[0] <= e.x < after[1]]
@@ -447,7 +458,7 @@ class Reference:
     # ---- retention
 
     def _is_out_of_retention(self, key: Key, span: Span) -> bool:
-        by_time = self.config.retain_time is not None and span[1] <= self.newest - self.config.retain_time
+        by_time = self.config.retain_time is not None and span[1] <= self.newest_before - self.config.retain_time
         return by_time or (span[1], span[0]) <= self.floors.get(key, (MIN, MIN))
 
     def _too_many(self, key: Key, wanted: list[Span], replaced: list[Span]) -> list[Span]:
@@ -464,15 +475,19 @@ class Reference:
         self._close(state)
         del self.states[state.key, state.span]
 
-    def _retain(self, key: Key) -> None:
+    def _retain_time(self) -> None:
+        """At the end of a delivery, windows too far behind the newest event go."""
         if self.config.retain_time is not None and self._axis is Axis.EVENT_TIME:
             for state in self._sorted():
                 if state.end <= self.newest - self.config.retain_time:
                     self._close(state)
                     del self.states[state.key, state.span]
+
+    def _retain_messages(self, key: Key) -> None:
+        """A message counts in every window that holds it; the newest window stays whatever it holds."""
         if self.config.retain_messages is not None:
             held = [s for s in self._sorted() if s.key == key]
-            while len(held) > 1 and len({e.seq for s in held for e in s.members}) > self.config.retain_messages:
+            while len(held) > 1 and sum(len(s.members) for s in held) > self.config.retain_messages:
                 self._push_out(held.pop(0))
 
     # ---- firing

@@ -13,10 +13,11 @@ ON_TIME, MILDLY_LATE, VERY_LATE, FUTURE = range(4)
 def classify(times: np.ndarray, watermark: int, lateness: int, now: int, tolerance: int, reference: str) -> np.ndarray:
     """The class of each event time; `MIN` as watermark means that there is none yet."""
     classes = np.zeros(len(times), np.int8)
-    if watermark != MIN:
-        classes[times < watermark] = MILDLY_LATE
-        classes[times < saturating_add(watermark, -lateness)] = VERY_LATE
     origin = now if reference == "clock" else watermark
     if origin != MIN:
         classes[times > saturating_add(origin, tolerance)] = FUTURE
+    if watermark != MIN:
+        # What is behind the watermark is late, even if a clock that stands still calls it future.
+        classes[times < watermark] = MILDLY_LATE
+        classes[times < saturating_add(watermark, -lateness)] = VERY_LATE
     return classes

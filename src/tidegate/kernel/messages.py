@@ -149,7 +149,8 @@ def _member(values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
         return np.zeros(len(values), bool)
     at = np.searchsorted(wanted, values)
     at[at == len(wanted)] = 0
-    return wanted[at] == values
+    found: np.ndarray = wanted[at] == values
+    return found
 
 
 def _ranges(low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -545,7 +546,9 @@ class MessageStore:
             raise CorruptStateError(f"the message store `{self._prefix}` has format {came}; this version reads {FORMAT}. Hint: replay the input")
         if tuple(manifest["layout"]) != self.layout.fields:
             stored = ", ".join(manifest["layout"])
-            raise SpecMismatchError(f"messages were stored in the layout `{stored}`, but `{self.layout}` is asked for. Hint: open, then `relayout`")
+            raise SpecMismatchError(
+                f"messages were stored in the layout `{stored}`, but `{self.layout}` is asked for. Hint: open it as stored, then call `relayout`"
+            )
         self._new = False
         self._next_seq = manifest["next_seq"]
         if manifest["schema"]:
@@ -558,6 +561,8 @@ class MessageStore:
         _require(frame, self.layout)
         if SEQ in frame:
             raise InputError(f"a column `{SEQ}` came with the messages; the message store numbers them itself. Hint: drop or rename it")
+        if "uid" in frame:
+            _refuse_nulls(frame, "uid")
         frame = frame.with_mapping({name: _integers(frame, name) for name in _DTYPES if name in frame})
         self._learn(frame)
         return frame
@@ -640,10 +645,14 @@ def _require_column(frame: Frame, name: str) -> None:
         raise InputError(f"messages need the column `{name}`, but {frame.names} came. Hint: add it to what is delivered")
 
 
-def _integers(frame: Frame, name: str) -> np.ndarray:
+def _refuse_nulls(frame: Frame, name: str) -> None:
     column = frame[name]
     if not isinstance(column, np.ndarray) and column.null_count:
         raise InputError(f"the column `{name}` of messages holds {column.null_count} nulls. Hint: send rows without it to the late output first")
+
+
+def _integers(frame: Frame, name: str) -> np.ndarray:
+    _refuse_nulls(frame, name)
     return frame.ints(name).astype(_DTYPES[name], copy=False)
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tidegate.instants import MAX
 from tidegate.kernel.frame import Column, Frame, concat_frames
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.lateness import CLASSES, VERY_LATE
+from tidegate.kernel.lateness import VERY_LATE
 from tidegate.kernel.runs import Places
 from tidegate.kernel.windows import Assigned, Assigner
 from tidegate.operators.contents import Contents
@@ -18,6 +18,7 @@ from tidegate.operators.core import Core
 from tidegate.operators.delivery import Delivery
 from tidegate.operators.firing import Firing
 from tidegate.operators.horizons import Horizons
+from tidegate.operators.output import class_names
 from tidegate.spec.windows import Axis
 
 
@@ -43,6 +44,10 @@ class Absorber:
     def absorb(self, delivery: Delivery, assigned: Assigned) -> None:
         """Take one step: every row counts once in each of its windows, then triggers are looked at once."""
         assigned = self.without_expired(delivery, assigned)
+        self.place(delivery, self.without(delivery, assigned, self.horizons.admit(delivery, assigned), "out_of_retention"))
+
+    def place(self, delivery: Delivery, assigned: Assigned) -> None:
+        """Put rows into windows that still matter; those whose window is closed go to `late`."""
         groups, identity, places = self._look_up(delivery, assigned)
         if not groups.n:
             return
@@ -51,8 +56,7 @@ class Absorber:
         if old is not None and old.ints("closed").any():
             shut = np.zeros(groups.n, bool)
             shut[found[old.ints("closed")]] = True
-            assigned = self.without(delivery, assigned, shut[groups.ids], "window_closed")
-            self.absorb(delivery, assigned)
+            self.place(delivery, self.without(delivery, assigned, shut[groups.ids], "window_closed"))
             return
         keys = delivery.keys(self.core.spec.input.key, assigned.row[groups.firsts])
         cells = self._base(identity, keys, found, old)
@@ -61,7 +65,7 @@ class Absorber:
 
     def without_expired(self, delivery: Delivery, assigned: Assigned) -> Assigned:
         """The windows of the rows less those whose time is over; the rows learn what they missed."""
-        if self.core.spec.window.axis is not Axis.ORDINAL:
+        if self.core.spec.window.axis is Axis.EVENT_TIME:
             over = self.core.expired(self.core.expiry(assigned.end), self.core.progress.watermark)
             assigned = self.without(delivery, assigned, over, "window_expired")
         gone = self.horizons.beyond(delivery, assigned)
@@ -87,7 +91,7 @@ class Absorber:
             self.core.progress.count_classes(np.full(int(lost.sum()), VERY_LATE, np.int8))
             self.core.progress.uncount_classes(classes[lost])
             classes = np.where(partly, classes, VERY_LATE)
-        return pa.array(np.array(CLASSES, dtype=object)[classes], pa.string())
+        return class_names(classes)
 
     def join(self, delivery: Delivery, joining: Joining) -> None:
         """Add rows to cells that are out of the table, let them fire, and put them back."""
@@ -174,18 +178,18 @@ class Absorber:
         core = self.core
         kind = core.spec.options.timestamp
         ontime, hold = cells.ints("ontime"), cells.ints("hold")
-        if kind == "end_of_window":
-            return {"ontime": ontime | (cells.ints("end") > core.before_of(cells))}
         times = delivery.position[row]
-        good = times >= core.progress.before
+        good = delivery.is_on_time[row]
         fresh = groups.any(good)
+        if kind == "end_of_window":
+            return {"ontime": ontime | fresh, "held": cells.ints("held") | (cells.ints("end") > core.before_of(cells))}
         if kind == "earliest":
             best = groups.min(np.where(good, times, MAX))
             hold = np.where(ontime & fresh, np.minimum(hold, best), np.where(fresh, best, hold))
         else:
             best = groups.max(np.where(good, times, -MAX))
             hold = np.where(ontime & fresh, np.maximum(hold, best), np.where(fresh, best, hold))
-        return {"ontime": ontime | fresh, "hold": hold}
+        return {"ontime": ontime | fresh, "held": ontime | fresh, "hold": hold}
 
 
 def _at(places: Places, index: np.ndarray) -> Places:

@@ -23,14 +23,14 @@ from tidegate.kernel.windows import Aligned, Assigned, SessionAssigner
 from tidegate.operators.conform import MARK, Conformed, bindable, conform
 from tidegate.operators.delivery import Delivery, Reader, as_frame
 from tidegate.operators.metadata import Metadata
-from tidegate.operators.output import Output, texts
+from tidegate.operators.output import Output, class_names, texts
 from tidegate.operators.parts import Parts
 from tidegate.operators.progress import Progress
 from tidegate.operators.times import NULL, OK
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.triggers import Never
 from tidegate.spec.watermarks import Bounded, Implied
-from tidegate.spec.windows import Axis, Custom, Inherited, Session
+from tidegate.spec.windows import Axis, ByDifference, Custom, Inherited, Session
 from tidegate.state.protocol import Store
 
 
@@ -67,6 +67,9 @@ class WindowedAggregate:
     def process_watermark(self, watermark: int) -> Output:
         """The input promises that nothing before the watermark is to be expected."""
         self._begin()
+        if self.spec.window.axis is not Axis.EVENT_TIME:
+            # On the other axes progress is the clock, the offsets or the counts themselves.
+            return self._out
         if watermark < self.progress.watermark:
             self.progress.counters["watermark_steps_back"] += 1
             if self.spec.options.strict:
@@ -89,10 +92,7 @@ class WindowedAggregate:
     def finish(self) -> Output:
         """The input has ended: everything fires, and nothing is left."""
         self._begin()
-        self._move_watermark(MAX)
-        if self.parts is not None:
-            self._settle(self.parts.core.cells.select("start", MAX), finishing=True)
-            self._purge()
+        self._move_watermark(MAX, finishing=True)
         return self._finish_call()
 
     # What can be asked ----------------------------------------------------------------------------------------------------------
@@ -149,6 +149,7 @@ class WindowedAggregate:
             delivery = self._placed(delivery)
             self._note_offsets(delivery)
             self._take_in(delivery)
+            self._learn(delivery.where(delivery.verdict < VERY_LATE))
             parts.horizons.enforce()
         self._follow()
 
@@ -169,14 +170,23 @@ class WindowedAggregate:
             kid, chk, known = self._reader.identities(delivery)
             fresh = self.ids.fresh(kid, chk, known)
             kept = np.flatnonzero(fresh & known)
-            time = np.where(delivery.verdict[kept] == OK, delivery.time[kept], max(self.progress.watermark, self.progress.newest))
-            self.ids.remember(kid[kept], chk[kept], time)
+            self.ids.remember(kid[kept], chk[kept], self._matters_until(delivery.take(kept)))
             delivery = delivery.where(fresh)
         else:
             fresh = np.ones(len(delivery), bool)
         self.progress.counters["duplicates"] += len(fresh) - int(fresh.sum())
         self.progress.counters["events"] += len(delivery)
         return self._numbered(delivery)
+
+    def _matters_until(self, delivery: Delivery) -> np.ndarray:
+        """The time whose being very late makes a row forgotten: its own, or that of its last window where windows decide."""
+        time = delivery.time
+        if self.spec.options.drop_by == "window":
+            row, _, end = self._bound().absorber.assigner.assign(time, as_frame(delivery))
+            last = np.full(len(delivery), MIN)
+            np.maximum.at(last, row, np.where(end == MAX, MAX, end - 1))
+            time = np.maximum(time, last)
+        return np.maximum(np.where(delivery.verdict == OK, time, MIN), self.progress.watermark)
 
     def _numbered(self, delivery: Delivery) -> Delivery:
         """Arrival numbers: the offsets themselves where there is one partition, so that they are the same after a rebuild."""
@@ -195,7 +205,7 @@ class WindowedAggregate:
         missing = delivery.verdict == NULL
         for mask, reason in ((missing, "null_time"), (~missing & (delivery.verdict != OK), "bad_time")):
             rows = np.flatnonzero(mask)
-            core.late_rows(delivery, rows, reason, texts("unknown", len(rows)))
+            core.late_rows(delivery, rows, reason, texts(None, len(rows)))
             self.progress.counters["unreadable"] += len(rows)
         return delivery.where(delivery.verdict == OK)
 
@@ -207,7 +217,7 @@ class WindowedAggregate:
         delivery = delivery.with_table(delivery.table.drop_columns([MARK]))
         bad = np.array([text is not None for text in what], bool)
         for row in np.flatnonzero(bad).tolist():
-            self._bound().core.late_rows(delivery, np.array([row]), "bad_value", texts("unknown", 1), detail=what[row] or "")
+            self._bound().core.late_rows(delivery, np.array([row]), "bad_value", texts(None, 1), detail=what[row] or "")
         self.progress.counters["unreadable"] += int(bad.sum())
         return delivery.where(~bad)
 
@@ -225,13 +235,23 @@ class WindowedAggregate:
         delivery = delivery.with_classes(classes)
         rows = np.flatnonzero(classes == VERY_LATE)
         self.progress.counters["dropped_pairs"] += len(rows)
-        core.late_rows(delivery, rows, "very_late", texts(CLASSES[VERY_LATE], len(rows)))
+        core.late_rows(delivery, rows, "very_late", texts(CLASSES[VERY_LATE], len(rows)), self._windows_of(delivery, rows))
         ahead = np.flatnonzero(classes == FUTURE)
-        self._learn(delivery.where(classes < VERY_LATE))
         if len(ahead) and options.future == "reject":
-            core.late_rows(delivery, ahead, "future", texts(CLASSES[FUTURE], len(ahead)))
+            core.late_rows(delivery, ahead, "future", texts(CLASSES[FUTURE], len(ahead)), self._windows_of(delivery, ahead))
             return delivery.where(classes < VERY_LATE)
         return delivery.where(classes != VERY_LATE)
+
+    def _windows_of(self, delivery: Delivery, rows: np.ndarray) -> Assigned | None:
+        """The windows that rows would have been in, for the late output."""
+        if not len(rows):
+            return None
+        chosen = delivery.take(rows)
+        row, start, end = self._bound().absorber.assigner.assign(chosen.time, as_frame(chosen))
+        inside = start <= chosen.time[row]
+        if isinstance(self.spec.window, Session):
+            inside &= ~self._bad_gaps(chosen)[row]
+        return Assigned(row[inside], start[inside], end[inside])
 
     def _learn(self, delivery: Delivery) -> None:
         """The newest event times, which events from the future do not move."""
@@ -270,9 +290,9 @@ class WindowedAggregate:
         parts = self._bound()
         assigner = parts.absorber.assigner
         if isinstance(assigner, SessionAssigner):
-            bad = assigner.bad_gaps(as_frame(delivery))
+            bad = self._bad_gaps(delivery)
             rows = np.flatnonzero(bad)
-            parts.core.late_rows(delivery, rows, "bad_gap", texts("unknown", len(rows)))
+            parts.core.late_rows(delivery, rows, "bad_gap", class_names(delivery.verdict[rows]))
             delivery = delivery.where(~bad)
         if not len(delivery):
             return
@@ -285,10 +305,16 @@ class WindowedAggregate:
             assigned = assigner.assign(delivery.position, as_frame(delivery) if looks else None)
         self._absorb(delivery, assigned)
 
+    def _bad_gaps(self, delivery: Delivery) -> np.ndarray:
+        assigner = self._bound().absorber.assigner
+        return assigner.bad_gaps(as_frame(delivery)) if isinstance(assigner, SessionAssigner) else np.zeros(len(delivery), bool)
+
     def _absorb(self, delivery: Delivery, assigned: Assigned) -> None:
         """One step for the whole delivery where that makes no difference, otherwise one step for the n-th row of every key at a time."""
         parts = self._bound()
-        one_by_one = self.spec.options.granularity == "element" and self.machine.fires_on_elements
+        counted = self.spec.retention.windows is not None or self.spec.retention.messages is not None
+        alone = self.machine.fires_on_elements or counted or isinstance(self.spec.window, ByDifference)
+        one_by_one = self.spec.options.granularity == "element" and alone
         rows = np.unique(assigned.row)
         if not len(rows):
             return
@@ -296,6 +322,7 @@ class WindowedAggregate:
         if not steps.any():
             parts.contents.store(delivery if len(rows) == len(delivery) else delivery.take(rows))
             parts.absorber.absorb(delivery, assigned)
+            parts.horizons.enforce_counts(delivery)
             return
         step_of = np.full(len(delivery), -1, np.int64)
         step_of[rows] = steps
@@ -307,11 +334,14 @@ class WindowedAggregate:
             part = delivery.take(chosen)
             parts.contents.store(part)
             parts.absorber.absorb(part, Assigned(place[assigned.row[mine]], assigned.start[mine], assigned.end[mine]))
+            parts.horizons.enforce_counts(part)
 
     def _steps(self, delivery: Delivery, rows: np.ndarray, assigned: Assigned) -> np.ndarray:
         """In which step each row is taken: the rows of a key one after the other where one of them may fire by itself."""
         keys = Groups.by([delivery.kid[rows], delivery.chk[rows]])
-        if self.machine.fires_early:
+        # Which windows by difference a message misses depends on the messages before it, so drops by window look at each.
+        difference = isinstance(self.spec.window, ByDifference) and self.spec.options.drop_by == "window"
+        if self.machine.fires_early or self.spec.retention or difference:
             return keys.ranks
         if self.spec.window.axis is Axis.ORDINAL:
             return np.zeros(len(rows), np.int64)
@@ -357,8 +387,8 @@ class WindowedAggregate:
             case Bounded(disorder=disorder) if newest:
                 self._move_watermark(int(saturating_add(min(newest.values()), -disorder)))
 
-    def _move_watermark(self, watermark: int) -> None:
-        if watermark <= self.progress.watermark:
+    def _move_watermark(self, watermark: int, *, finishing: bool = False) -> None:
+        if watermark <= self.progress.watermark and not finishing:
             return
         self.progress.watermark = watermark
         if self.parts is None:
@@ -368,8 +398,8 @@ class WindowedAggregate:
             parts.static.open_until(watermark, parts.open_windows)
         if parts.open_windows is not None:
             for cells in parts.open_windows.complete(watermark):
-                parts.core.cells.put(parts.firing.settle(cells, parts.core.trigger_state(cells)))
-        self._settle(parts.core.cells.select("wm_due", watermark))
+                parts.core.cells.put(parts.firing.settle(cells, parts.core.trigger_state(cells), finishing=finishing))
+        self._settle(parts.core.cells.select("start" if finishing else "wm_due", watermark), finishing=finishing)
         self._purge()
 
     def _settle(self, places: Places, *, finishing: bool = False) -> None:
@@ -378,6 +408,9 @@ class WindowedAggregate:
             return
         cells = parts.core.cells.take(places)
         parts.core.cells.remove(places)
+        if finishing and self.spec.window.axis is Axis.ORDINAL:
+            # No key counts on: whatever it has seen is all there is.
+            cells = cells.with_columns(seen=np.full(len(cells), MAX))
         parts.core.cells.put(parts.firing.settle(cells, parts.core.trigger_state(cells), finishing=finishing))
 
     def _purge(self) -> None:

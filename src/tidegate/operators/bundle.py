@@ -24,8 +24,8 @@ class Bundle:
         }
 
     @classmethod
-    def bound(cls, spec: AggregateSpec, schema: pa.Schema) -> Bundle:
-        return cls({name: bind(aggregate, schema) for name, aggregate in spec.aggregates})
+    def bound(cls, spec: AggregateSpec, schema: pa.Schema, *, retractions: bool) -> Bundle:
+        return cls({name: bind(aggregate, schema, retractions=retractions) for name, aggregate in spec.aggregates})
 
     @property
     def full_state(self) -> bool:

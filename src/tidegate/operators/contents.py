@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.instants import MAX
+from tidegate.instants import MAX, saturating_add
 from tidegate.kernel.accumulations.protocol import Rows
 from tidegate.kernel.evictors import kept
 from tidegate.kernel.frame import Column, Frame, concat_frames, to_arrow
@@ -20,6 +20,7 @@ from tidegate.operators.delivery import Delivery
 from tidegate.spec.windows import Session
 
 PAYLOAD = "m."
+"""Names of input columns begin with this in the message store."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +64,11 @@ class Contents:
         lists = _append_lists(cells["evicted"], np.flatnonzero(given)[gone.cell], gone.messages.ints("arrival"))
         return cells.with_columns(evicted=lists)
 
+    def closed(self, cells: Frame) -> None:
+        """A closed session never merges again, so a later one in its place must not find its messages."""
+        if self._core.messages is not None and isinstance(self._core.spec.window, Session) and len(cells):
+            self._core.messages.remove(self._members(cells).messages)
+
     def emptied(self, cells: Frame, mask: np.ndarray) -> dict[str, Column]:
         """The partial columns with those of the given cells back to nothing, as discarding wants it."""
         core = self._core
@@ -90,6 +96,7 @@ class Contents:
             "chk": delivery.chk,
             "arrival": delivery.seq,
             "event_time": delivery.time,
+            "verdict": delivery.verdict,
             "weight": delivery.weight if delivery.weight is not None else np.ones(len(delivery), np.int64),
         }
         columns.update({PAYLOAD + name: to_arrow(delivery.table.column(name)) for name in delivery.table.column_names})
@@ -103,7 +110,7 @@ class Contents:
         if core.spec.evictor is not None and not core.spec.evictor.after:
             members = members.where(self._kept(members))
         groups = Groups(members.cell, len(cells))
-        rows = Rows(_table(members.messages), members.messages.ints("event_time"), members.messages.ints("arrival"))
+        rows = Rows(payload(members.messages), members.messages.ints("event_time"), members.messages.ints("arrival"))
         partials, failed, why = core.bundle.lift(rows, groups)
         if failed is not None:
             blamed = members.where(failed)
@@ -115,19 +122,20 @@ class Contents:
         evictor = self._core.spec.evictor
         assert evictor is not None, "only asked where there is an evictor"
         groups = Groups.by([members.cell]) if len(members.cell) else Groups.single(0)
-        return kept(evictor, _table(members.messages), members.messages.ints("event_time"), groups)
+        return kept(evictor, payload(members.messages), members.messages.ints("event_time"), groups)
 
     def _members(self, cells: Frame) -> _Members:
         """The messages of each cell."""
         core = self._core
         assert core.messages is not None, "only asked where messages are kept"
-        found = core.messages.window(int(cells.ints("start").min()), int(cells.ints("end").max()), kids=cells.ints("kid"))
-        at = found.ints(core.messages.layout.position)
+        upto = self._upto(cells)
+        found = core.messages.window(int(cells.ints("start").min()), int(upto.max()), kids=cells.ints("kid"))
+        at = core.position_of(found)
         found = found.with_columns(at=at).take(np.lexsort((found.ints("arrival"), at, found.ints("kid"))))
         low, _ = search_sorted(found, cells.select(["kid", "start"]).rename({"start": "at"}), ("kid", "at"))
-        high, _ = search_sorted(found, cells.select(["kid", "end"]).rename({"end": "at"}), ("kid", "at"))
-        if (cells.ints("end") == MAX).any():
-            high = np.where(cells.ints("end") == MAX, np.searchsorted(found.ints("kid"), cells.ints("kid"), "right"), high)
+        high, _ = search_sorted(found, Frame({"kid": cells["kid"], "at": upto}, len(cells)), ("kid", "at"))
+        if (upto == MAX).any():
+            high = np.where(upto == MAX, np.searchsorted(found.ints("kid"), cells.ints("kid"), "right"), high)
         sizes = np.maximum(high - low, 0)
         cell = np.repeat(np.arange(len(cells)), sizes)
         position = np.repeat(low - (np.cumsum(sizes) - sizes), sizes) + np.arange(len(cell))
@@ -136,13 +144,21 @@ class Contents:
         members = self._by_arrival(_without_evicted(members, cells))
         return members if not (members.messages.ints("weight") < 0).any() else _netted(members)
 
+    def _upto(self, cells: Frame) -> np.ndarray:
+        """The position before which a cell's messages are: its end, or just after it where a message without a gap may sit on it."""
+        end, window = cells.ints("end"), self._core.spec.window
+        if not isinstance(window, Session):
+            return end
+        on_end = np.ones(len(end), bool) if window.touch == "merge" else cells.ints("start") == end
+        return np.where(on_end, saturating_add(end, 1), end)
+
     @staticmethod
     def _by_arrival(members: _Members) -> _Members:
         order = np.lexsort((members.messages.ints("arrival"), members.cell))
         return _Members(members.messages.take(order), members.cell[order])
 
 
-def _table(messages: Frame) -> pa.Table:
+def payload(messages: Frame) -> pa.Table:
     return pa.table({name[len(PAYLOAD) :]: to_arrow(c) for name, c in messages.columns.items() if name.startswith(PAYLOAD)})
 
 

@@ -85,7 +85,7 @@ class Core:
         no = np.zeros(n, bool)
         columns: dict[str, Column] = {name: identity[name] for name in IDENTITY}
         columns.update(keys)
-        columns.update(expiry=self.expiry(identity.ints("end")), n=zeros, pending=zeros, hold=zeros, ontime=no, index=zeros, ns=zeros)
+        columns.update(expiry=self.expiry(identity.ints("end")), n=zeros, pending=zeros, hold=zeros, ontime=no, held=no, index=zeros, ns=zeros)
         columns.update(done=no, closed=no, emitted=no, fired_seq=np.full(n, MIN), newest_seq=np.full(n, MIN), wm_due=zeros, clock_due=zeros)
         columns.update(last_pane=zeros, last_ns=zeros, last_timing=np.zeros(n, np.int8), last_time=zeros, last_first=no)
         columns.update(self.machine.initial(n, self.progress.now))
@@ -109,6 +109,10 @@ class Core:
         watermark = np.where(closed, expiry, np.minimum(np.minimum(self.machine.watermark_due(state, context), end), expiry))
         clock = np.where(closed, MAX, self.machine.clock_due(state, context))
         return frame.with_mapping({**state, "wm_due": watermark.astype(np.int64), "clock_due": clock.astype(np.int64)})
+
+    def position_of(self, messages: Frame) -> np.ndarray:
+        """Where messages are on the window's axis."""
+        return messages.ints("time" if self.spec.window.axis.is_time else "offset")
 
     def rows_of(self, delivery: Delivery, index: np.ndarray) -> Rows:
         """The rows of a delivery as accumulations see them; a row may be in several windows."""

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from tidegate.errors import InputError
 from tidegate.kernel.frame import Column, Frame, to_arrow, to_numpy
 from tidegate.kernel.keys import identify
+from tidegate.kernel.lateness import FUTURE, ON_TIME
 from tidegate.operators.times import OK, is_ticks, read_times
 from tidegate.spec.operator import Input
 
@@ -39,6 +40,11 @@ class Delivery:
         """Where each row is on the window's axis."""
         assert self.x is not None, "positions are set when the rows are classified"
         return self.x
+
+    @property
+    def is_on_time(self) -> np.ndarray:
+        """Which rows were not behind the watermark when they came."""
+        return (self.verdict == ON_TIME) | (self.verdict == FUTURE)
 
     def take(self, index: np.ndarray) -> Delivery:
         return replace(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pyarrow as pa
 
 from tidegate.instants import saturating_add
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.windows import Assigned, ByDifferenceAssigner
-from tidegate.operators.absorbing import Absorber, Joining
+from tidegate.operators.absorbing import Absorber
+from tidegate.operators.contents import payload
 from tidegate.operators.core import IDENTITY
 from tidegate.operators.delivery import Delivery
 from tidegate.spec.windows import ByDifference
@@ -18,44 +22,60 @@ class DifferenceAbsorber(Absorber):
     """Rows into windows by difference; a window that appears holds older messages too, so these are kept."""
 
     def absorb(self, delivery: Delivery, assigned: Assigned) -> None:
-        """`assigned` is not used: which windows a row is in depends on the other rows of its key."""
-        members, older = self._members(delivery)
-        fresh = members.row >= len(older)
-        identity_of = _windows(delivery, older, members)
-        groups = Groups.by([identity_of.ints(name) for name in IDENTITY])
-        touched = groups.any(fresh)
-        places = self.core.cells.find(identity_of.take(groups.firsts))
-        # A window that exists has counted its older messages; one that appears counts them now.
-        counts_now = touched[groups.ids] & (fresh | ~places.found[groups.ids])
-        row = np.where(fresh, members.row - len(older), _lenders(older, members, groups))
-        super().absorb(delivery, Assigned(row[counts_now], members.start[counts_now], members.end[counts_now]))
+        """`assigned` says which windows the rows open; which they are in depends on the other rows of their keys."""
+        older = self._older(delivery)
+        both, n = _with_older(delivery, older, self.core.position_of(older)), len(older)
+        assert isinstance(self.assigner, ByDifferenceAssigner), "only these windows come here"
+        members = self.assigner.members(Groups.by([both.kid, both.chk]).ids, both.position)
+        fresh = members.row >= n
+        opened = Assigned(assigned.row + n, assigned.start, assigned.end)
+        windows = _identities(both, members, opened)
+        groups = Groups.by([windows.ints(name) for name in IDENTITY])
+        of_member = groups.ids[: len(members.row)]
+        touched = np.zeros(groups.n, bool)
+        touched[of_member[fresh]] = True
+        touched[groups.ids[len(members.row) :]] = True
+        exists = self.core.cells.find(windows.take(groups.firsts)).found[of_member]
+        # A window that exists has counted its older messages; one that appears counts them now, unless its time is over.
+        over = self.core.expired(self.core.expiry(members.end), self.core.progress.watermark)
+        counts = fresh | (touched[of_member] & ~exists & ~over)
+        super().absorb(both, Assigned(members.row[counts], members.start[counts], members.end[counts]))
 
-    def _members(self, delivery: Delivery) -> tuple[Assigned, Frame]:
-        """Which events, older ones first, are in which windows."""
-        spec = self.core.spec.window
+    def _older(self, delivery: Delivery) -> Frame:
+        """The messages that came before and can be in one window with the rows."""
+        spec, messages = self.core.spec.window, self.core.messages
         assert isinstance(spec, ByDifference), "only these windows come here"
-        assert isinstance(self.assigner, ByDifferenceAssigner), "and so does their assigner"
-        assert self.core.messages is not None, "windows by difference keep their messages"
+        assert messages is not None, "windows by difference keep their messages"
         x = delivery.position
         low, high = int(saturating_add(int(x.min()), -spec.size)), int(saturating_add(int(x.max()), spec.size + 1))
-        older = self.core.messages.window(low, high, kids=delivery.kid)
-        older = older.where(older.ints("arrival") < int(delivery.seq.min()))
-        at = older.ints(self.core.messages.layout.position)
-        kid = np.concatenate([older.ints("kid"), delivery.kid])
-        chk = np.concatenate([older.ints("chk"), delivery.chk])
-        keys = Groups.by([kid, chk])
-        return self.assigner.members(keys.ids, np.concatenate([at, x])), older
+        older = messages.window(low, high, kids=delivery.kid)
+        return older.where(older.ints("arrival") < int(delivery.seq.min())) if len(older) else older
 
 
-def _lenders(older: Frame, members: Assigned, groups: Groups) -> np.ndarray:
-    """For every member the row of a new member of the same window: an older one borrows its key and its place in the order."""
-    fresh = np.flatnonzero(members.row >= len(older))
-    lender = np.zeros(groups.n, np.int64)
-    lender[groups.ids[fresh]] = members.row[fresh] - len(older)
-    return lender[groups.ids]
+def _with_older(delivery: Delivery, older: Frame, x: np.ndarray) -> Delivery:
+    """A delivery that begins with messages that came before."""
+    if not len(older):
+        return delivery
+    added = replace(
+        delivery,
+        table=payload(older).cast(delivery.table.schema),
+        time=older.ints("event_time"),
+        kid=older.ints("kid"),
+        chk=older.ints("chk"),
+        seq=older.ints("arrival"),
+        offset=older.ints("offset"),
+        partition=np.zeros(len(older), np.int64),
+        verdict=older.ints("verdict"),
+        weight=None if delivery.weight is None else older.ints("weight"),
+        x=x,
+    )
+    names = ("time", "kid", "chk", "seq", "offset", "partition", "verdict", "x")
+    columns = {name: np.concatenate([getattr(added, name), getattr(delivery, name)]) for name in names}
+    weight = None if added.weight is None or delivery.weight is None else np.concatenate([added.weight, delivery.weight])
+    return replace(delivery, table=pa.concat_tables([added.table, delivery.table]), weight=weight, **columns)
 
 
-def _windows(delivery: Delivery, older: Frame, members: Assigned) -> Frame:
-    kid = np.concatenate([older.ints("kid"), delivery.kid])[members.row]
-    chk = np.concatenate([older.ints("chk"), delivery.chk])[members.row]
-    return Frame.of({"kid": kid, "chk": chk, "start": members.start, "end": members.end}, len(members.row))
+def _identities(delivery: Delivery, *assigned: Assigned) -> Frame:
+    """The windows of each entry with the key of its row."""
+    row, start, end = (np.concatenate(columns) for columns in zip(*assigned, strict=True))
+    return Frame.of({"kid": delivery.kid[row], "chk": delivery.chk[row], "start": start, "end": end}, len(row))

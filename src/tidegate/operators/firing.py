@@ -12,7 +12,7 @@ from tidegate.operators.core import Core
 from tidegate.operators.output import EARLY, LATE, ON_TIME, texts
 from tidegate.spec.triggers import Every, Trigger
 
-_MUTABLE = ("pending", "ontime", "index", "ns", "done", "emitted", "fired_seq")
+_MUTABLE = ("pending", "ontime", "held", "index", "ns", "done", "emitted", "fired_seq")
 _LAST = ("last_pane", "last_ns", "last_timing", "last_time", "last_first")
 
 
@@ -31,14 +31,18 @@ class Firing:
         if position is None:
             order = np.lexsort((cells.ints("start"), cells.ints("end")))
             cells, state = cells.take(order), {name: column[order] for name, column in state.items()}
-            position = np.zeros(len(cells), np.int64)
+            # After everything that single elements of the same delivery fired.
+            position = np.full(len(cells), core.progress.seq)
         open_ = ~cells.ints("closed")
         context = core.context(cells, cells.ints("pending"))
         expiring = np.full(len(cells), True) if finishing else core.expired(cells.ints("expiry"), core.watermark_of(cells))
         ready = core.machine.ready(state, context) & open_
         core.machine.fire(state, ready, context)
         finished = core.machine.finished(state)
-        cells, emitted = self._emit(cells, ready, self._wanted(cells, ready), finished | expiring, position)
+        wanted = self._wanted(cells, ready)
+        if core.spec.options.closing == "always":
+            wanted |= ready & expiring
+        cells, emitted = self._emit(cells, ready, wanted, finished | expiring, position)
         cells = self._close(cells, expiring & open_ & ~emitted, position)
         if finished.any():
             cells = self._shut(cells, finished)
@@ -61,9 +65,8 @@ class Firing:
 
     def owed(self, cells: Frame) -> np.ndarray:
         """The output time of the pane that each cell still owes; for what came late that is the moment the window expires."""
-        on_time = cells.ints("ontime")
         last = cells.ints("expiry")
-        return np.where(on_time, self._output_time(cells), np.where(last == MAX, MAX, last - 1))
+        return np.where(cells.ints("held"), self._output_time(cells), np.where(last == MAX, MAX, last - 1))
 
     def _wanted(self, cells: Frame, firing: np.ndarray) -> np.ndarray:
         """Which firings give a pane: empty ones and repetitions do not, unless the options say so."""
@@ -90,6 +93,7 @@ class Firing:
 
     def _shut(self, cells: Frame, finished: np.ndarray) -> Frame:
         """A finished trigger closes the window: what comes later goes to `late`; only a tombstone is kept."""
+        self._contents.closed(cells.where(finished & ~cells.ints("closed")))
         return cells.with_columns(
             closed=cells.ints("closed") | finished,
             n=np.where(finished, 0, cells.ints("n")),
@@ -143,6 +147,7 @@ class Firing:
     def _forget_new(self, cells: Frame, columns: dict[str, Column], firing: np.ndarray) -> None:
         columns["pending"][firing] = 0
         columns["ontime"][firing] = False
+        columns["held"][firing] = False
         columns["done"][firing & self._complete(cells)] = True
         columns["fired_seq"][firing] = cells.ints("newest_seq")[firing]
         if self._core.spec.mode == "discarding":

@@ -11,7 +11,7 @@ from tidegate.kernel.frame import Frame, concat_frames
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.runs import Places, SortedRuns
 from tidegate.kernel.windows import Assigned
-from tidegate.operators.core import KEY, Core
+from tidegate.operators.core import IDENTITY, KEY, Core
 from tidegate.operators.delivery import Delivery
 from tidegate.operators.firing import Firing
 
@@ -51,17 +51,64 @@ class Horizons:
             horizon[found] = self._by_key.take(Places(places.run[found], places.at[found])).ints("end")
         return horizon
 
+    def admit(self, delivery: Delivery, assigned: Assigned, replaced: Frame | None = None) -> np.ndarray:
+        """Which windows a key has no room for, because it holds as many newer ones; older ones make room by being pushed out.
+
+        `replaced` are windows that the wanted ones swallow: they take no room.
+        """
+        limit = self._core.spec.retention.windows
+        no = np.zeros(len(assigned.row), bool)
+        if limit is None or not len(no):
+            return no
+        wanted = Frame.of(
+            {"kid": delivery.kid[assigned.row], "chk": delivery.chk[assigned.row], "start": assigned.start, "end": assigned.end}, len(no)
+        )
+        held, places = self._held(wanted)
+        if replaced is not None and len(held):
+            keep = ~_among(held, replaced)
+            held, places = held.where(keep), Places(places.run[keep], places.at[keep])
+        both = concat_frames([wanted, held.select(IDENTITY)]) if len(held) else wanted
+        windows = Groups.by([both.ints(name) for name in IDENTITY])
+        over = _beyond(both.take(windows.firsts), limit)[windows.ids]
+        out = over[len(wanted) :]
+        self._push_and_raise(Places(places.run[out], places.at[out]))
+        return over[: len(wanted)]
+
     def enforce(self) -> None:
-        """Push out what is behind the horizons, oldest first."""
+        """At the end of a delivery, push out what is behind the horizons of time and bytes, oldest first."""
         retention = self._core.spec.retention
-        if not retention or not len(self._core.cells):
-            return
         if retention.time is not None:
             self._push(self._core.cells.select("end", self._by_time))
-        if retention.windows is not None or retention.messages is not None:
-            self._push_by_key(retention.windows or MAX, retention.messages or MAX)
         if retention.bytes is not None:
             self._push_by_bytes(retention.bytes)
+
+    def enforce_counts(self, delivery: Delivery) -> None:
+        """After a step, push out the oldest windows of its keys while they hold too many messages; the newest always stays."""
+        limit = self._core.spec.retention.messages
+        if limit is None or not len(delivery):
+            return
+        held, places = self._held(Frame.of({"kid": delivery.kid, "chk": delivery.chk}, len(delivery)))
+        if not len(held):
+            return
+        newest_first = np.lexsort((-held.ints("start"), -held.ints("end"), held.ints("chk"), held.ints("kid")))
+        ranked = held.take(newest_first)
+        keys = Groups.by([ranked.ints("kid"), ranked.ints("chk")])
+        n = ranked.ints("n")
+        total = np.cumsum(n)
+        held_so_far = total - (total - n)[keys.firsts][keys.ids]
+        over = newest_first[(held_so_far > limit) & (keys.ranks > 0)]
+        self._push_and_raise(Places(places.run[over], places.at[over]))
+
+    def _held(self, keys: Frame) -> tuple[Frame, Places]:
+        """The open windows of the keys."""
+        groups = Groups.by([keys.ints("kid"), keys.ints("chk")])
+        distinct = keys.select(KEY).take(groups.firsts)
+        places = self._core.cells.ranges(distinct.take(np.lexsort((distinct.ints("chk"), distinct.ints("kid")))), KEY)
+        if not len(places.run):
+            return Frame({}, 0), places
+        cells = self._core.cells.take(places)
+        open_ = ~cells.ints("closed")
+        return cells.where(open_), Places(places.run[open_], places.at[open_])
 
     def _push(self, places: Places) -> Frame | None:
         if not len(places.run):
@@ -73,23 +120,10 @@ class Horizons:
         self._core.progress.counters["windows_pushed_out"] += len(cells)
         return cells
 
-    def _push_by_key(self, windows: int, messages: int) -> None:
-        cells = self._core.cells.all()
-        if cells is None:
-            return
-        newest_first = np.lexsort((-cells.ints("end"), cells.ints("chk"), cells.ints("kid")))
-        ranked = cells.take(newest_first)
-        keys = Groups.by([ranked.ints("kid"), ranked.ints("chk")])
-        total = np.cumsum(ranked.ints("n"))
-        start = np.zeros(keys.n, np.int64)
-        start[keys.ids[keys.firsts]] = total[keys.firsts] - ranked.ints("n")[keys.firsts]
-        held = total - start[keys.ids]
-        # The newest window stays even if it alone holds more than is allowed: it is the one being filled.
-        over = ((keys.ranks >= windows) | (held > messages)) & (keys.ranks > 0)
-        if over.any():
-            pushed = self._push(self._core.cells.find(ranked.where(over).select(("kid", "chk", "start", "end"))))
-            if pushed is not None:
-                self._raise(pushed)
+    def _push_and_raise(self, places: Places) -> None:
+        pushed = self._push(places)
+        if pushed is not None:
+            self._raise(pushed)
 
     def _raise(self, pushed: Frame) -> None:
         """Remember per key how far windows were pushed out."""
@@ -134,3 +168,21 @@ class Horizons:
     def restore(self, document: Any) -> None:
         self._everywhere = document["everywhere"]
         self._by_key.restore(document["by_key"])
+
+
+def _beyond(windows: Frame, limit: int) -> np.ndarray:
+    """Which windows are not among the newest of their key."""
+    order = np.lexsort((-windows.ints("start"), -windows.ints("end"), windows.ints("chk"), windows.ints("kid")))
+    ranked = windows.take(order)
+    beyond = np.empty(len(windows), bool)
+    beyond[order] = Groups.by([ranked.ints("kid"), ranked.ints("chk")]).ranks >= limit
+    return beyond
+
+
+def _among(windows: Frame, others: Frame) -> np.ndarray:
+    """Which windows are among the others."""
+    both = concat_frames([windows.select(IDENTITY), others.select(IDENTITY)])
+    groups = Groups.by([both.ints(name) for name in IDENTITY])
+    found = np.zeros(groups.n, bool)
+    found[groups.ids[len(windows) :]] = True
+    return found[groups.ids[: len(windows)]]

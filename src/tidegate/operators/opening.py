@@ -13,7 +13,7 @@ from tidegate.kernel.runs import search_sorted
 from tidegate.kernel.windows import Aligned, Assigned
 from tidegate.operators.core import Core
 from tidegate.operators.delivery import Delivery
-from tidegate.operators.output import texts
+from tidegate.operators.output import class_names
 from tidegate.operators.slices import Bounds, Slices
 
 
@@ -92,16 +92,16 @@ class OpenWindows:
 
     def _holds(self, delivery: Delivery, groups: Groups) -> dict[str, np.ndarray]:
         kind = self._core.spec.options.timestamp
+        x, good = delivery.position, delivery.is_on_time
+        ontime = np.ones(groups.n, bool) if good.all() else groups.any(good)
         if kind == "end_of_window":
-            return {"ontime": np.ones(groups.n, bool), "hold": np.zeros(groups.n, np.int64)}
-        x = delivery.position
-        good = x >= self._core.progress.watermark
+            return {"ontime": ontime, "held": np.ones(groups.n, bool), "hold": np.zeros(groups.n, np.int64)}
         best = groups.min(np.where(good, x, MAX)) if kind == "earliest" else groups.max(np.where(good, x, -MAX))
-        return {"ontime": groups.any(good), "hold": best}
+        return {"ontime": ontime, "held": ontime, "hold": best}
 
     def _refuse(self, delivery: Delivery, rows: np.ndarray, start: np.ndarray, end: np.ndarray, why: str) -> None:
         bounds = (np.arange(len(rows)), start[rows], end[rows])
-        self._core.late_rows(delivery, rows, "accumulation_failed", texts("on_time", len(rows)), bounds, why)
+        self._core.late_rows(delivery, rows, "accumulation_failed", class_names(delivery.verdict[rows]), bounds, why)
 
     def complete(self, watermark: int) -> list[Frame]:
         """The cells of all windows whose end the watermark has reached, by end; they leave this place."""
@@ -130,7 +130,7 @@ class OpenWindows:
         bounds = {"start": np.full(n, window[0]), "end": np.full(n, window[1])}
         identity = merged.select(["kid", "chk"]).with_mapping(bounds)
         keys = dict(merged.select(self._core.key_columns).columns)
-        taken = merged.select(["n", "ontime", "hold", "newest_seq", *self._core.bundle.partial_columns])
+        taken = merged.select(["n", "ontime", "held", "hold", "newest_seq", *self._core.bundle.partial_columns])
         return self._core.fresh(identity, keys).with_mapping(taken.columns).with_columns(pending=merged.ints("n"))
 
     def holds(self, window: Bounds, keys: Frame) -> np.ndarray:

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.kernel.frame import Frame, concat_frames, repeat
+from tidegate.kernel.lateness import CLASSES
 
 TIMINGS = ("early", "on_time", "late")
 EARLY, ON_TIME, LATE = range(3)
@@ -59,6 +60,11 @@ def lists(values: np.ndarray, groups: np.ndarray, n: int) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
 
 
-def texts(value: str, n: int) -> pa.Array:
-    """One text for n rows."""
+def class_names(classes: np.ndarray) -> pa.Array:
+    """The names of lateness classes."""
+    return pa.array(np.array(CLASSES, dtype=object)[classes], pa.string())
+
+
+def texts(value: str | None, n: int) -> pa.Array:
+    """One text, or none, for n rows."""
     return repeat(value, n, pa.string())

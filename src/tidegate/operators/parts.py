@@ -25,7 +25,8 @@ from tidegate.operators.progress import Progress
 from tidegate.operators.sessions import SessionAbsorber
 from tidegate.operators.static import StaticWindows
 from tidegate.spec.operator import AggregateSpec
-from tidegate.spec.windows import Axis, ByDifference, Inherited, Session, Window
+from tidegate.spec.triggers import AfterWatermark, Default, Never, Policy, Trigger
+from tidegate.spec.windows import Axis, ByDifference, Cumulative, Hopping, Inherited, Session, Tumbling, Window
 from tidegate.state.protocol import Store
 
 
@@ -46,7 +47,7 @@ class Parts:
     def made(
         cls, spec: AggregateSpec, store: Store, machine: Machine, progress: Progress, schema: pa.Schema, metadata: Metadata | None, *, retracts: bool
     ) -> Parts:
-        bundle = Bundle.bound(spec, schema)
+        bundle = Bundle.bound(spec, schema, retractions=retracts)
         messages = _messages(spec, store, bundle, retracts=retracts)
         cells = SortedRuns(store, "cells", IDENTITY, watch=("wm_due", "clock_due", "start", "end"))
         core = Core(spec, store, machine, schema, bundle, progress, cells, messages, _lateness(spec), metadata)
@@ -60,11 +61,24 @@ class Parts:
 
     def first_needed(self, bound: int) -> int:
         """The position below which no message can matter: that of the oldest window, or of the oldest event that is still taken."""
-        oldest = self.core.cells.least("start", MAX)
-        window = self.core.spec.window
-        if isinstance(window, ByDifference):
-            return MIN if bound == MIN else int(saturating_add(bound, -window.size))
-        return min(oldest, bound) if oldest == MAX or bound == MIN else oldest
+        reach = _reach(self.core.spec)
+        if bound == MIN or reach is None:
+            return MIN
+        return min(self.core.cells.least("start", MAX), int(saturating_add(bound, -reach)))
+
+
+def _reach(spec: AggregateSpec) -> int | None:
+    """How far before the oldest event that is still taken a message can matter; None where that is not known."""
+    match spec.window:
+        case ByDifference(size=size):
+            return size
+        case _ if spec.options.drop_by == "event":
+            return 0
+        case Tumbling(size=size) | Hopping(size=size) | Cumulative(size=size):
+            return size
+        case Session(gap=int(gap)) if spec.options.session_lateness == "own":
+            return gap
+    return None
 
 
 def _lateness(spec: AggregateSpec) -> int:
@@ -102,12 +116,17 @@ def _absorber_kind(window: Window) -> type[Absorber]:
     return DifferenceAbsorber if isinstance(window, ByDifference) else Absorber
 
 
+def _is_quiet(trigger: Trigger) -> bool:
+    """Whether elements leave no trace in the trigger before the window is complete."""
+    return isinstance(trigger, Default | Never) or (isinstance(trigger, AfterWatermark | Policy) and trigger.early is None)
+
+
 def _open_windows(core: Core, assigner: Assigner) -> OpenWindows | None:
     """Slices serve where windows follow from the axis and nothing looks at a cell before its window is complete."""
     lazy = (
         isinstance(assigner, Aligned)
         and core.spec.window.axis is not Axis.ORDINAL
-        and not core.machine.fires_early
+        and _is_quiet(core.spec.firing)
         and core.messages is None
         and not core.spec.retention
     )

@@ -13,7 +13,7 @@ from tidegate.kernel.windows import Assigned
 from tidegate.operators.absorbing import Absorber, Joining, merge_lists
 from tidegate.operators.core import IDENTITY, KEY
 from tidegate.operators.delivery import Delivery
-from tidegate.spec.windows import Session
+from tidegate.spec.windows import Axis, Session
 
 
 class SessionAbsorber(Absorber):
@@ -34,6 +34,8 @@ class SessionAbsorber(Absorber):
         merged = self._merge(Frame.of({"code": owner[live], "start": old.ints("start")[live], "end": old.ints("end")[live]}), code, assigned)
         touched = np.unique(merged.groups.ids[len(live) :])
         refused = self._refused(merged, touched, old.where(closed), owner[closed], merged.groups.ids[: len(live)])
+        if not refused.any():
+            refused = self._no_room(delivery, assigned, merged, touched, old.take(live), len(live))
         if refused.any():
             self._turn_away(delivery, assigned, merged, touched, refused, len(live))
             return
@@ -50,7 +52,8 @@ class SessionAbsorber(Absorber):
         """Why sessions cannot take their rows: 1 where a closed session has the same bounds, 2 where their time is over."""
         start, end, code = merged.start[touched], merged.end[touched], merged.key[touched]
         why = np.zeros(len(touched), np.int8)
-        why[self.core.expired(self.core.expiry(end), self.core.progress.watermark)] = 2
+        if self.core.spec.window.axis is Axis.EVENT_TIME:
+            why[self.core.expired(self.core.expiry(end), self.core.progress.watermark)] = 2
         if len(closed):
             alone = ~np.isin(touched, old_groups)
             tombs = Frame.of({"code": owner, "start": closed.ints("start"), "end": closed.ints("end")})
@@ -58,6 +61,17 @@ class SessionAbsorber(Absorber):
             _, equal = search_sorted(tombs, Frame.of({"code": code, "start": start, "end": end}), ("code", "start", "end"))
             why[equal & alone] = 1
         return why
+
+    def _no_room(
+        self, delivery: Delivery, assigned: Assigned, merged: Merged, touched: np.ndarray, old: Frame, live: int
+    ) -> np.ndarray:
+        """3 where a key holds as many newer sessions as retention allows."""
+        groups = merged.groups.ids[live:]
+        whole = Assigned(assigned.row, merged.start[groups], merged.end[groups])
+        swallowed = old.where(np.isin(merged.groups.ids[:live], touched))
+        full = np.zeros(merged.groups.n, bool)
+        full[groups] = self.horizons.admit(delivery, whole, swallowed)
+        return np.where(full[touched], 3, 0).astype(np.int8)
 
     def _turn_away(
         self, delivery: Delivery, assigned: Assigned, merged: Merged, touched: np.ndarray, refused: np.ndarray, live: int
@@ -70,6 +84,7 @@ class SessionAbsorber(Absorber):
         told = Assigned(assigned.row, merged.start[bounds], merged.end[bounds])
         self.without(delivery, told, of_row == 1, "window_closed")
         self.without(delivery, told, of_row == 2, "window_expired")
+        self.without(delivery, assigned, of_row == 3, "out_of_retention")
         rest = of_row == 0
         self.absorb(delivery, Assigned(*(column[rest] for column in assigned)))
 
@@ -115,6 +130,7 @@ class SessionAbsorber(Absorber):
             "n": groups.sum(both.ints("n")),
             "pending": groups.sum(both.ints("pending")),
             "ontime": groups.any(both.ints("ontime")),
+            "held": groups.any(both.ints("held")),
             "newest_seq": groups.max(both.ints("newest_seq")),
             "fired_seq": groups.max(both.ints("fired_seq")),
             "hold": self._hold(both, groups),

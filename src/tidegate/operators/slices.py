@@ -86,6 +86,7 @@ class Slices:
         columns: dict[str, Column] = dict(whole.select([n for n in whole.names if n in ("kid", "chk") or n.startswith("k.")]).take(first).columns)
         columns["n"] = groups.sum(whole.ints("n"))
         columns["ontime"] = groups.any(whole.ints("ontime"))
+        columns["held"] = groups.any(whole.ints("held"))
         columns["hold"] = self._hold(whole, groups)
         columns["newest_seq"] = groups.max(whole.ints("newest_seq"))
         columns.update(self._bundle.combine(whole, groups))

@@ -77,7 +77,8 @@ class ApproxDistinct(_Sketch):
         ids = groups.ids if mask is None else groups.ids[mask]
         encoded = array.drop_null().dictionary_encode()
         size = max(len(encoded.dictionary), 1)
-        pairs = np.unique(ids.astype(np.int64) * size + encoded.indices.to_numpy(zero_copy_only=False))
+        pairs = np.sort(ids.astype(np.int64) * size + encoded.indices.to_numpy(zero_copy_only=False))
+        pairs = pairs[np.diff(pairs, prepend=-1) != 0]
         values = _updatable(encoded.dictionary)[pairs % size]
         images: list[bytes | None] = [None] * groups.n
         for group, start, stop in _slices(pairs // size):

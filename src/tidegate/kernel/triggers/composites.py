@@ -84,18 +84,18 @@ class EachNode(Node):
 
 
 class _OnceNode(Node):
-    """Fires once, and gives elements to the parts that have not finished."""
+    """Fires once, for all its parts together; so no part ever fires, or finishes, on its own."""
 
     fields: ClassVar[Mapping[str, Field]] = {"done": FLAG}
 
     def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
         for child in self.children:
-            child.on_elements(state, mask & ~child.finished(state), count, ctx)
+            child.on_elements(state, mask, count, ctx)
 
     def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
         """Whatever the parts were waiting for has gone into the pane."""
         for child in self.children:
-            child.reset(state, mask, ctx)
+            child.clear(state, mask, ctx)
         self.write(state, "done", mask, True)
 
 
@@ -108,8 +108,7 @@ class AllNode(_OnceNode):
         self.fires_early = all(child.fires_early for child in children)
 
     def ready(self, state: State, ctx: Context) -> np.ndarray:
-        met = [child.ready(state, ctx) | child.finished(state) for child in self.children]
-        return reduce(np.logical_and, met) & ~self.read(state, "done")
+        return reduce(np.logical_and, [child.ready(state, ctx) for child in self.children]) & ~self.read(state, "done")
 
 
 class AnyNode(_OnceNode):

@@ -1,0 +1,61 @@
+"""The benchmark behind `tidegate bench kernel`: what the operator costs, as ratios to peers that run on the same rows in the same process."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+
+from tidegate.bench.cases import CASES, FULL, Measured
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print; the exit status says nothing about speed."""
+    options = _parser().parse_args(argv)
+    if not options.json:
+        print(_HEAD)
+    for case in run(options.case or list(CASES), options.events):
+        for line in [_json(case)] if options.json else map(_line, case):
+            print(line, flush=True)
+    return 0
+
+
+def run(cases: Sequence[str], events: int = FULL) -> Iterator[list[Measured]]:
+    """The measurements of some cases, one after the other: first the case itself, then the same thing under other conditions."""
+    for case in cases:
+        yield CASES[case](events)
+
+
+def _json(case: list[Measured]) -> str:
+    first, *others = (measured.to_dict() for measured in case)
+    return json.dumps({**first, "also": others})
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tidegate bench", description=__doc__)
+    parser.add_argument("part", choices=["kernel"], help="what is measured")
+    parser.add_argument("--json", action="store_true", help='one JSON object a case: {"name", "ratio", "events_per_second", ...}')
+    parser.add_argument("--events", type=_positive, default=FULL, metavar="N", help="rows of a large delivery; keys shrink along (default: %(default)s)")
+    parser.add_argument("--case", action="append", choices=list(CASES), metavar="NAME", help=f"only this case, may be repeated: {', '.join(CASES)}")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+_HEAD = (
+    f"{'case':<48}{'ratio':>7}{'aim':>6}   {'against':<26}{'keys':>11}{'ours':>11}{'peer':>11}{'events/s':>13}{'bytes':>8}\n"
+    f"{'':<48}{'':>7}{'':>6}   {'':<26}{'':>11}{'ms':>11}{'ms':>11}{'':>13}{'a cell':>8}"
+)
+
+
+def _line(found: Measured) -> str:
+    verdict = "" if found.ratio <= found.aim else "  over"
+    return (
+        f"{found.name:<48}{found.ratio:>7.2f}{found.aim:>6.1f}   {found.peer:<26}{found.keys:>11,}{found.seconds * 1e3:>11.1f}{found.peer_seconds * 1e3:>11.1f}"
+        f"{found.events_per_second:>13,.0f}{found.bytes_per_key_and_window:>8.0f}{verdict}"
+    )

@@ -1,0 +1,122 @@
+"""Racing runs peers side by side on the same deliveries, in turns, and keeps the median of what each turn took.
+
+Times are processor time of the process: on a machine that others use too it says what the work costs, where a wall clock says how long
+it had to wait. The wall clock is kept beside it.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.api import Panes
+from tidegate.bench.traffic import START, Delivery
+from tidegate.kernel.windows import Aligned
+
+
+class Runner(Protocol):
+    """Something that takes deliveries."""
+
+    def take(self, deliveries: list[Delivery]) -> None: ...
+
+
+@dataclass
+class Times:
+    """What the turns of one runner took, in seconds."""
+
+    processor: list[float] = field(default_factory=list)
+    wall: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.processor)
+
+    @property
+    def mean(self) -> float:
+        return statistics.mean(self.processor)
+
+    @property
+    def mean_wall(self) -> float:
+        return statistics.mean(self.wall)
+
+    @property
+    def median_wall(self) -> float:
+        return statistics.median(self.wall)
+
+    def measure(self, work: Callable[[], None]) -> None:
+        wall, processor = time.perf_counter(), time.process_time()
+        work()
+        self.processor.append(time.process_time() - processor)
+        self.wall.append(time.perf_counter() - wall)
+
+
+class OperatorRunner:
+    """An embedded operator whose results are taken and flushed after every delivery, with a store in memory."""
+
+    def __init__(self, panes: Panes) -> None:
+        self.operator = panes.embedded(now=START)
+
+    def take(self, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            self.operator.add_messages(delivery.rows, now=delivery.now)
+            self.operator.get_result()
+            self.operator.flush()
+
+    @property
+    def bytes_per_cell(self) -> float:
+        """Bytes of state for each key in each window that is held."""
+        parts = self.operator.operator.parts
+        if parts is None:
+            return 0.0
+        size, pairs = parts.core.cells.nbytes, len(parts.core.cells)
+        if parts.open_windows is not None and isinstance(parts.absorber.assigner, Aligned):
+            slices = parts.open_windows.slices
+            size += slices.nbytes
+            keys = {bounds: np.concatenate([frame.ints("kid") for frame in slices.frames(bounds)]) for bounds in slices.bounds()}
+            pairs += _pairs(keys, parts.absorber.assigner, self.operator.operator.progress.watermark)
+        return size / max(1, pairs)
+
+
+def _pairs(keys: Mapping[tuple[int, int], np.ndarray], assigner: Aligned, watermark: int) -> int:
+    """How many keys there are in the open windows over some slices, a key counted in every window."""
+    if not keys:
+        return 0
+    distinct, codes = np.unique(np.concatenate(list(keys.values())), return_inverse=True)
+    held: dict[tuple[int, int], np.ndarray] = {}
+    end = 0
+    for bounds, column in keys.items():
+        begin, end = end, end + len(column)
+        for window in assigner.windows_of_slice(*bounds):
+            if window[1] > watermark:
+                held.setdefault(window, np.zeros(len(distinct), bool))[codes[begin:end]] = True
+    return sum(int(mask.sum()) for mask in held.values())
+
+
+class GroupByRunner:
+    """Bare Arrow: one `group_by` over the rows, by window and key; it is given the window of each row."""
+
+    def take(self, deliveries: list[Delivery]) -> None:
+        rows = pa.concat_tables([d.rows.append_column("start", d.starts) for d in deliveries])
+        rows.group_by(["start", "key"], use_threads=False).aggregate([([], "count_all"), ("v", "sum"), ("v", "max")])
+
+
+def race(runners: Mapping[str, Runner], turns: Iterable[list[Delivery]], *, unmeasured: int) -> dict[str, Times]:
+    """Every runner takes every turn; the first ones only bring it to its steady state."""
+    times = {name: Times() for name in runners}
+    gc.collect()
+    gc.disable()
+    try:
+        for number, deliveries in enumerate(turns):
+            for name, runner in runners.items():
+                spent = times[name] if number >= unmeasured else Times()
+                spent.measure(lambda runner=runner, deliveries=deliveries: runner.take(deliveries))  # type: ignore[misc]
+    finally:
+        gc.enable()
+    return times
