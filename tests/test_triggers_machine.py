@@ -127,56 +127,64 @@ class PlainAfterDelay(Plain):
 class PlainEvery(Plain):
     def __init__(self, trigger, now):
         super().__init__(trigger, now)
-        self.tick = now + trigger.interval
+        self.origin = now
+        self.tick = now + trigger.interval if trigger.refire else None
 
-    def skip(self, world):
-        while self.tick <= world.now:
-            self.tick += self.trigger.interval
-
-    def element(self, world):
-        if world.pending == 0 and not self.trigger.refire:
-            self.skip(world)
-
-    def ready(self, world):
-        return world.now >= self.tick and (self.trigger.refire or world.pending > 0)
-
-    def fire(self, world):
-        self.skip(world)
-
-    def forget(self, world):
-        if world is not None:
-            self.skip(world)
-
-    def merge(self, others):
-        self.tick = min(one.tick for one in [self, *others])
-
-
-class PlainEventInterval(Plain):
-    tick, fired = None, False
-
-    def after(self, time):
-        tick = -1000
-        while tick <= time:
-            tick += self.trigger.interval if tick % self.trigger.interval == 0 else 1
+    def after(self, now):
+        tick = self.origin
+        while tick <= now:
+            tick += self.trigger.interval
         return tick
 
     def element(self, world):
-        if self.tick is None or not self.fired:
-            self.tick = min(self.after(world.time), self.tick if self.tick is not None else MAX)
+        passed = self.tick is not None and world.pending == 0 and self.tick <= world.now
+        if not self.trigger.refire and (self.tick is None or passed):
+            self.tick = self.after(world.now)
+
+    def ready(self, world):
+        return self.tick is not None and world.now >= self.tick and (self.trigger.refire or world.pending > 0)
+
+    def fire(self, world):
+        self.forget(world)
+
+    def forget(self, world):
+        if not self.trigger.refire:
+            self.tick = None
+        elif world is not None:
+            self.tick = self.after(world.now)
+
+    def merge(self, others):
+        everyone = [self, *others]
+        self.origin = min(one.origin for one in everyone)
+        self.tick = min((one.tick for one in everyone if one.tick is not None), default=None)
+
+
+class PlainEventInterval(Plain):
+    tick, floor = None, MIN
+
+    def after(self, time):
+        return next(tick for tick in range(time + 1, time + 100) if tick % self.trigger.interval == 0)
+
+    def element(self, world):
+        ticks = [max(self.after(world.time), self.floor), self.tick]
+        self.tick = min(tick for tick in ticks if tick is not None)
 
     def ready(self, world):
         return self.tick is not None and world.watermark >= self.tick and world.pending > 0
 
     def fire(self, world):
-        if self.tick is not None:
-            self.tick, self.fired = self.after(max(self.tick, world.watermark)), True
+        self.forget(world)
 
     def forget(self, world):
-        self.tick, self.fired = None, False
+        self.tick = None
+        if world is not None:
+            self.floor = MIN
+            if world.watermark != MIN:
+                self.tick = self.floor = self.after(world.watermark)
 
     def merge(self, others):
         everyone = [self, *others]
-        self.fired = all(one.fired for one in everyone)
+        self.floor = min(one.floor for one in everyone)
         self.tick = min((one.tick for one in everyone if one.tick is not None), default=None)
 
 
@@ -759,11 +767,8 @@ def test_a_merge_takes_the_earliest_deadline():
     for text, due in (("AfterDelay(10)", 11), ("Every(10)", 10)):
         both = merged(text, ["now=1", 1], ["now=4", 1])
         assert (ready(both), dues(both)) == (False, (MAX, due))
-    both = Both(parse_trigger("Every(10)"), [10, 20])
-    both.now = 14
-    both.elements({0: [1]})
-    both.merge([0, 0])
-    assert ready(both), "the other window's tick, which has passed, is the earliest"
+    both = merged("Every(10)", [1, "now=10", "fire", "now=34"], [1])
+    assert (ready(both), dues(both)) == (False, (MAX, 40)), "ticks that passed while a window had nothing do not count"
 
 
 def test_count_rule_says_when_elements_fire():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tidegate.embedded.operator import Downstream, EmbeddedOperator
@@ -58,8 +58,8 @@ class Windowed:
     firing: Trigger | None = None
     mode: str = "accumulating"
     lateness: int | None = None
-    chosen: Options = Options()
-    retention: Retention = Retention()
+    chosen: Options = field(default_factory=Options)
+    retention: Retention = field(default_factory=Retention)
     evictor: Evictor | None = None
 
     def trigger(self, trigger: Trigger | str) -> Windowed:
@@ -127,11 +127,9 @@ class Windowed:
         for name, aggregate in aggregates.items():
             if not isinstance(aggregate, Aggregate):
                 raise SpecError(f"`{name}` is no aggregate: {aggregate!r}. Hint: {name}=tg.count()")
-        lateness = {} if self.lateness is None else {"allowed_lateness": self.lateness}
-        spec = AggregateSpec(
-            self.input, self.windows, tuple(aggregates.items()), self.firing, self.mode, options=self.chosen, retention=self.retention, evictor=self.evictor, **lateness
-        )
-        return Panes(spec)
+        lateness: dict[str, Any] = {} if self.lateness is None else {"allowed_lateness": self.lateness}
+        rest = {"options": self.chosen, "retention": self.retention, "evictor": self.evictor, **lateness}
+        return Panes(AggregateSpec(self.input, self.windows, tuple(aggregates.items()), self.firing, self.mode, **rest))
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ class Reference:
         self.before = self._marks()
         for row in self._in_order(rows):
             self._take(row)
-        if self.config.granularity == "batch":
+        if self.config.granularity == "batch" and self._axis is not Axis.ORDINAL:
             for state in self._sorted():
                 if state.touched:
                     self._look(state)

@@ -13,10 +13,10 @@ from tidegate.errors import InputError
 from tidegate.instants import MAX, MIN, Instant, instant
 from tidegate.kernel.frame import Frame, concat_frames, to_arrow
 from tidegate.kernel.keys import identify
+from tidegate.kernel.windows import Aligned
 from tidegate.operators.aggregate import WindowedAggregate
 from tidegate.operators.contents import PAYLOAD
 from tidegate.operators.parts import Parts
-from tidegate.kernel.windows import Aligned
 from tidegate.spec.windows import Axis
 
 

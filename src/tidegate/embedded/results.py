@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -65,7 +66,7 @@ class Renderer:
             code = np.asarray(start).astype(np.int64) * (whole.panes.num_rows + 1) + np.asarray(end)
             breaks = np.flatnonzero(np.diff(code)) + 1
             bounds = [0, *breaks.tolist(), whole.panes.num_rows]
-            parts = [Results(whole.panes.slice(a, b - a), self._no_late()) for a, b in zip(bounds, bounds[1:], strict=False)]
+            parts = [Results(whole.panes.slice(a, b - a), self._no_late()) for a, b in pairwise(bounds)]
         if whole.late.num_rows:
             parts.append(Results(self._no_panes(), whole.late))
         return parts
@@ -117,7 +118,8 @@ class Renderer:
         fields = [] if self.schema is None else [(field.name, field.type) for field in self.schema]
         fields += [(name, self._type(name)) for name in self.spec.input.key if name not in {f[0] for f in fields}]
         windows = pa.list_(pa.struct([("window_start", when), ("window_end", when)]))
-        fields += [("class", pa.string()), ("reason", pa.string()), ("detail", pa.string()), ("watermark", when), ("windows", windows), ("emitted_at", when)]
+        fields += [("class", pa.string()), ("reason", pa.string()), ("detail", pa.string())]
+        fields += [("watermark", when), ("windows", windows), ("emitted_at", when)]
         return pa.schema(fields).empty_table()
 
     def _type(self, name: str) -> pa.DataType:
@@ -135,14 +137,14 @@ def pane_ids(frame: Frame) -> pa.Array:
     text = np.empty((len(frame), 32), np.uint8)
     text[:, 0::2], text[:, 1::2] = _HEX[raw >> 4], _HEX[raw & 15]
     offsets = np.arange(0, 32 * (len(frame) + 1), 32, dtype=np.int64)
-    return pa.LargeStringArray.from_buffers(len(frame), pa.py_buffer(offsets), pa.py_buffer(text.tobytes())).cast(pa.string())
+    return pa.LargeStringArray.from_buffers(len(frame), pa.py_buffer(offsets.tobytes()), pa.py_buffer(text.tobytes())).cast(pa.string())
 
 
 def _choose(words: Sequence[str], codes: np.ndarray) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int8)), pa.array(words)).cast(pa.string())
 
 
-def _windows(starts: pa.Array, ends: pa.Array, renderer: Renderer) -> pa.Array:
+def _windows(starts: pa.ListArray, ends: pa.ListArray, renderer: Renderer) -> pa.Array:
     pairs = pa.StructArray.from_arrays(
         [renderer.instants(np.asarray(starts.flatten()).astype(np.int64)), renderer.instants(np.asarray(ends.flatten()).astype(np.int64))],
         ["window_start", "window_end"],

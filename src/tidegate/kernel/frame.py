@@ -36,7 +36,8 @@ def concat(columns: Sequence[Column]) -> Column:
 def to_arrow(column: Column | pa.ChunkedArray) -> pa.Array:
     """The column as one contiguous Arrow array."""
     if isinstance(column, pa.ChunkedArray):
-        return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+        chunks: list[pa.Array] = column.chunks
+        return chunks[0] if len(chunks) == 1 else pa.concat_arrays([pa.array([], column.type), *chunks])
     return pa.array(column) if isinstance(column, np.ndarray) else column
 
 
@@ -47,7 +48,7 @@ def to_numpy(column: Column) -> np.ndarray:
 
 def repeat(value: Any, n: int, type: pa.DataType | None = None) -> pa.Array:
     """A column that holds one value n times."""
-    return pa.repeat(pa.scalar(value, type), n)
+    return pa.array([value], type).take(pa.array(np.zeros(n, np.int64)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,6 +8,7 @@ has two independent 64-bit hashes; two different keys share both with a probabil
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -91,7 +92,7 @@ def _hash_column(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         first, second = mix(words ^ _SEEDS[0]), mix(words ^ _SEEDS[1])
     elif pa.types.is_struct(array.type):
         first, second = (np.full(len(array), seed, np.uint64) for seed in _SEEDS)
-        for child in array.flatten():
+        for child in cast("pa.StructArray", array).flatten():
             one, two = _hash_column(child)
             first, second = mix(first ^ one), mix(second + two)
     elif pa.types.is_null(array.type):
@@ -124,9 +125,11 @@ def _hash_bytes(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Eight bytes of every value at a time: as many rounds as the longest value has words, each over the values that still have bytes."""
     rows = len(array)
     first, second = (np.full(rows, seed, np.uint64) for seed in _SEEDS)
-    offsets = np.frombuffer(array.buffers()[1], np.int64, rows + 1, array.offset * 8)
-    data = array.buffers()[2]
-    raw = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    _, bounds, data = array.buffers()
+    if bounds is None:
+        return first, second
+    offsets = np.frombuffer(memoryview(bounds), np.int64, rows + 1, array.offset * 8)
+    raw = np.frombuffer(memoryview(data), np.uint8) if data is not None else np.zeros(0, np.uint8)
     raw = np.concatenate([raw, np.zeros(_WORD, np.uint8)])
     begin, length = offsets[:-1], offsets[1:] - offsets[:-1]
     lanes = np.arange(_WORD)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from tidegate.instants import MAX
 from tidegate.kernel.frame import Column, Frame, concat_frames
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.lateness import VERY_LATE
 from tidegate.kernel.runs import Places
 from tidegate.kernel.windows import Assigned, Assigner
 from tidegate.operators.contents import Contents
@@ -19,7 +17,7 @@ from tidegate.operators.delivery import Delivery
 from tidegate.operators.firing import Firing
 from tidegate.operators.horizons import Horizons
 from tidegate.operators.output import class_names
-from tidegate.spec.windows import Axis
+from tidegate.spec.windows import Axis, Custom, Inherited
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +38,9 @@ class Absorber:
         self.contents = contents
         self.assigner = assigner
         self.horizons = horizons
+        # Where the event's own time decides, a window that it is in still matters; only a custom assigner may know better.
+        by_window = core.spec.options.drop_by == "window" or isinstance(core.spec.window, Custom)
+        self.windows_expire = by_window and core.spec.window.axis is Axis.EVENT_TIME and not isinstance(core.spec.window, Inherited)
 
     def absorb(self, delivery: Delivery, assigned: Assigned) -> None:
         """Take one step: every row counts once in each of its windows, then triggers are looked at once."""
@@ -65,7 +66,7 @@ class Absorber:
 
     def without_expired(self, delivery: Delivery, assigned: Assigned) -> Assigned:
         """The windows of the rows less those whose time is over; the rows learn what they missed."""
-        if self.core.spec.window.axis is Axis.EVENT_TIME:
+        if self.windows_expire:
             over = self.core.expired(self.core.expiry(assigned.end), self.core.progress.watermark)
             assigned = self.without(delivery, assigned, over, "window_expired")
         gone = self.horizons.beyond(delivery, assigned)
@@ -79,19 +80,8 @@ class Absorber:
         self.core.progress.counters["dropped_pairs"] += len(row)
         order = np.lexsort((start, row))
         rows, owner = np.unique(row, return_inverse=True)
-        classes = self._classes(delivery, rows, reason, np.bincount(assigned.row[~missed], minlength=len(delivery))[rows] > 0)
-        self.core.late_rows(delivery, rows, reason, classes, (owner[order], start[order], end[order]))
+        self.core.late_rows(delivery, rows, reason, class_names(delivery.verdict[rows]), (owner[order], start[order], end[order]))
         return Assigned(*(column[~missed] for column in assigned))
-
-    def _classes(self, delivery: Delivery, rows: np.ndarray, reason: str, partly: np.ndarray) -> pa.Array:
-        """The classes of rows that missed windows: very late is who missed all of them because their time was over."""
-        classes = delivery.verdict[rows]
-        if reason == "window_expired":
-            lost = ~partly & (classes != VERY_LATE)
-            self.core.progress.count_classes(np.full(int(lost.sum()), VERY_LATE, np.int8))
-            self.core.progress.uncount_classes(classes[lost])
-            classes = np.where(partly, classes, VERY_LATE)
-        return class_names(classes)
 
     def join(self, delivery: Delivery, joining: Joining) -> None:
         """Add rows to cells that are out of the table, let them fire, and put them back."""
@@ -161,8 +151,8 @@ class Absorber:
         entries = np.flatnonzero(failed)
         cell = joining.groups.ids[entries]
         bounds = (np.arange(len(entries)), joining.cells.ints("start")[cell], joining.cells.ints("end")[cell])
-        classes = self._classes(delivery, joining.row[entries], "accumulation_failed", failed)
-        self.core.late_rows(delivery, joining.row[entries], "accumulation_failed", classes, bounds, why)
+        rows = joining.row[entries]
+        self.core.late_rows(delivery, rows, "accumulation_failed", class_names(delivery.verdict[rows]), bounds, why)
         untouched = np.ones(joining.groups.n, bool)
         untouched[joining.groups.ids[~failed]] = False
         # Cells that only failed rows would have touched go back as they were, unless they are new.
@@ -201,13 +191,3 @@ def _narrowed(joining: Joining, keep: np.ndarray) -> Joining:
     ids = joining.groups.ids[keep]
     used, renumbered = np.unique(ids, return_inverse=True)
     return Joining(joining.row[keep], Groups(renumbered, len(used)), joining.cells.take(used))
-
-
-def merge_lists(column: Column, groups: Groups) -> pa.Array:
-    """The lists of each group, one after the other."""
-    lists = column if isinstance(column, pa.Array) else pa.array(column)
-    lengths = np.diff(np.asarray(lists.offsets))
-    owner = np.repeat(groups.ids, lengths)
-    order = np.argsort(owner, kind="stable")
-    offsets = np.searchsorted(owner[order], np.arange(groups.n + 1)).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), lists.flatten().take(pa.array(order)))

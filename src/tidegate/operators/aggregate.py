@@ -139,7 +139,7 @@ class WindowedAggregate:
         return self._out
 
     def _deliver(self, table: pa.Table) -> None:
-        parts = self._bound()
+        parts = self.bound()
         conformed = conform(table, parts.core.schema)
         delivery = self._reader.read(conformed.table, self.progress.now, self.progress.seq)
         delivery = self._deduplicated(delivery)
@@ -153,7 +153,8 @@ class WindowedAggregate:
             parts.horizons.enforce()
         self._follow()
 
-    def _bound(self) -> Parts:
+    def bound(self) -> Parts:
+        """The parts that depend on the input's schema."""
         if self.parts is None:
             raise InputError("the operator has not seen its input's schema yet")
         return self.parts
@@ -182,7 +183,7 @@ class WindowedAggregate:
         """The time whose being very late makes a row forgotten: its own, or that of its last window where windows decide."""
         time = delivery.time
         if self.spec.options.drop_by == "window":
-            row, _, end = self._bound().absorber.assigner.assign(time, as_frame(delivery))
+            row, _, end = self.bound().absorber.assigner.assign(time, as_frame(delivery))
             last = np.full(len(delivery), MIN)
             np.maximum.at(last, row, np.where(end == MAX, MAX, end - 1))
             time = np.maximum(time, last)
@@ -200,7 +201,7 @@ class WindowedAggregate:
 
     def _sound(self, delivery: Delivery, conformed: Conformed) -> Delivery:
         """The delivery without rows whose time or values cannot be read; those go to `late`."""
-        core = self._bound().core
+        core = self.bound().core
         delivery = self._typed(delivery, conformed)
         missing = delivery.verdict == NULL
         for mask, reason in ((missing, "null_time"), (~missing & (delivery.verdict != OK), "bad_time")):
@@ -217,7 +218,7 @@ class WindowedAggregate:
         delivery = delivery.with_table(delivery.table.drop_columns([MARK]))
         bad = np.array([text is not None for text in what], bool)
         for row in np.flatnonzero(bad).tolist():
-            self._bound().core.late_rows(delivery, np.array([row]), "bad_value", texts(None, 1), detail=what[row] or "")
+            self.bound().core.late_rows(delivery, np.array([row]), "bad_value", texts(None, 1), detail=what[row] or "")
         self.progress.counters["unreadable"] += int(bad.sum())
         return delivery.where(~bad)
 
@@ -226,28 +227,27 @@ class WindowedAggregate:
         if self.spec.window.axis is not Axis.EVENT_TIME or isinstance(self.spec.window, Inherited):
             self.progress.counters["on_time"] += len(delivery)
             return delivery
-        options, core = self.spec.options, self._bound().core
-        by_event = options.drop_by == "event"
-        classes = classify(
-            delivery.time, self.progress.watermark, core.lateness if by_event else MAX, self.progress.now, options.future_tolerance, options.future_reference
-        )
+        options, core = self.spec.options, self.bound().core
+        told = self.progress
+        classes = classify(delivery.time, told.watermark, core.lateness, told.now, options.future_tolerance, options.future_reference)
         self.progress.count_classes(classes)
         delivery = delivery.with_classes(classes)
-        rows = np.flatnonzero(classes == VERY_LATE)
+        dropped = (classes == VERY_LATE) & (options.drop_by == "event")
+        rows = np.flatnonzero(dropped)
         self.progress.counters["dropped_pairs"] += len(rows)
         core.late_rows(delivery, rows, "very_late", texts(CLASSES[VERY_LATE], len(rows)), self._windows_of(delivery, rows))
         ahead = np.flatnonzero(classes == FUTURE)
         if len(ahead) and options.future == "reject":
             core.late_rows(delivery, ahead, "future", texts(CLASSES[FUTURE], len(ahead)), self._windows_of(delivery, ahead))
-            return delivery.where(classes < VERY_LATE)
-        return delivery.where(classes != VERY_LATE)
+            dropped |= classes == FUTURE
+        return delivery.where(~dropped)
 
     def _windows_of(self, delivery: Delivery, rows: np.ndarray) -> Assigned | None:
         """The windows that rows would have been in, for the late output."""
         if not len(rows):
             return None
         chosen = delivery.take(rows)
-        row, start, end = self._bound().absorber.assigner.assign(chosen.time, as_frame(chosen))
+        row, start, end = self.bound().absorber.assigner.assign(chosen.time, as_frame(chosen))
         inside = start <= chosen.time[row]
         if isinstance(self.spec.window, Session):
             inside &= ~self._bad_gaps(chosen)[row]
@@ -272,14 +272,14 @@ class WindowedAggregate:
             case Axis.OFFSET:
                 x = delivery.offset
             case Axis.ORDINAL:
-                x = self._bound().ordinals.number(delivery)
+                x = self.bound().ordinals.number(delivery)
             case _:
                 x = delivery.time
         return delivery.with_position(x)
 
     def _note_offsets(self, delivery: Delivery) -> None:
         """Metadata by slice where windows follow from the axis; sessions note their offsets when their bounds are known."""
-        assigner = self._bound().absorber.assigner
+        assigner = self.bound().absorber.assigner
         if self.metadata is not None and isinstance(assigner, Aligned):
             start, end = assigner.slice_of(delivery.position)
             nobody = np.zeros(len(delivery), np.uint64)
@@ -287,7 +287,7 @@ class WindowedAggregate:
             self.metadata.note(windows, delivery.partitions, delivery.partition, delivery.offset)
 
     def _take_in(self, delivery: Delivery) -> None:
-        parts = self._bound()
+        parts = self.bound()
         assigner = parts.absorber.assigner
         if isinstance(assigner, SessionAssigner):
             bad = self._bad_gaps(delivery)
@@ -306,12 +306,12 @@ class WindowedAggregate:
         self._absorb(delivery, assigned)
 
     def _bad_gaps(self, delivery: Delivery) -> np.ndarray:
-        assigner = self._bound().absorber.assigner
+        assigner = self.bound().absorber.assigner
         return assigner.bad_gaps(as_frame(delivery)) if isinstance(assigner, SessionAssigner) else np.zeros(len(delivery), bool)
 
     def _absorb(self, delivery: Delivery, assigned: Assigned) -> None:
         """One step for the whole delivery where that makes no difference, otherwise one step for the n-th row of every key at a time."""
-        parts = self._bound()
+        parts = self.bound()
         counted = self.spec.retention.windows is not None or self.spec.retention.messages is not None
         alone = self.machine.fires_on_elements or counted or isinstance(self.spec.window, ByDifference)
         one_by_one = self.spec.options.granularity == "element" and alone
@@ -351,7 +351,7 @@ class WindowedAggregate:
 
     def _rebuild(self, delivery: Delivery) -> None:
         """Rows that were delivered before the message store was lost go back into it, and nowhere else."""
-        parts = self._bound()
+        parts = self.bound()
         sound = delivery.where(delivery.verdict == OK)
         if len(sound):
             x = sound.offset if self.spec.window.axis is Axis.OFFSET else sound.time
@@ -362,7 +362,7 @@ class WindowedAggregate:
         if self.spec.input.offset is None:
             raise StateError("the message store is lost and the input has no offsets to read it again from. Hint: start from a new store")
         if self.spec.mode == "discarding" and self.spec.input.partition is not None:
-            raise StateError("the message store is lost; in discarding mode over several partitions it cannot be rebuilt. Hint: start from a new store")
+            raise StateError("the message store is lost, and discarding over several partitions it cannot be rebuilt. Hint: start from a new store")
         self.rebuilding = True
 
     def resume_offsets(self) -> dict[str, int]:
@@ -403,7 +403,7 @@ class WindowedAggregate:
         self._purge()
 
     def _settle(self, places: Places, *, finishing: bool = False) -> None:
-        parts = self._bound()
+        parts = self.bound()
         if not len(places.run):
             return
         cells = parts.core.cells.take(places)
@@ -415,7 +415,7 @@ class WindowedAggregate:
 
     def _purge(self) -> None:
         """Forget what can no longer matter."""
-        parts = self._bound()
+        parts = self.bound()
         core, watermark = parts.core, self.progress.watermark
         bound = MIN if core.lateness == MAX and watermark != MAX else int(saturating_add(watermark, -core.lateness if core.lateness != MAX else 0))
         if bound != MIN and self.spec.window.axis is Axis.EVENT_TIME:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from tidegate.errors import StateError
 from tidegate.instants import MAX, saturating_add
+from tidegate.kernel.accumulations import lists
 from tidegate.kernel.accumulations.protocol import Rows
 from tidegate.kernel.evictors import kept
 from tidegate.kernel.frame import Column, Frame, concat_frames, to_arrow
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.keys import identify
+from tidegate.kernel.messages import MessageStore
 from tidegate.kernel.runs import search_sorted
 from tidegate.operators.core import Core
 from tidegate.operators.delivery import Delivery
@@ -42,6 +45,12 @@ class Contents:
         # Merging sessions have no common "fired up to", so discarding takes fired messages out instead.
         self._forgets = core.messages is not None and core.spec.mode == "discarding" and isinstance(core.spec.window, Session)
 
+    @property
+    def _messages(self) -> MessageStore:
+        if self._core.messages is None:
+            raise StateError("the operator keeps no messages")
+        return self._core.messages
+
     def values(self, cells: Frame) -> dict[str, pa.Array]:
         """The results of all aggregates; where one has no right result it is null, and `late` says so."""
         core = self._core
@@ -56,18 +65,18 @@ class Contents:
         """Cells after a firing: evictors that run after the function take their messages out."""
         evictor = self._core.spec.evictor
         if self._forgets and given.any():
-            self._core.messages.remove(self._members(cells.where(given)).messages)
+            self._messages.remove(self._members(cells.where(given)).messages)
         if evictor is None or not evictor.after or not given.any():
             return cells
         members = self._members(cells.where(given))
         gone = members.where(~self._kept(members))
-        lists = _append_lists(cells["evicted"], np.flatnonzero(given)[gone.cell], gone.messages.ints("arrival"))
-        return cells.with_columns(evicted=lists)
+        evicted = _append_lists(cells["evicted"], np.flatnonzero(given)[gone.cell], gone.messages.ints("arrival"))
+        return cells.with_columns(evicted=evicted)
 
     def closed(self, cells: Frame) -> None:
         """A closed session never merges again, so a later one in its place must not find its messages."""
         if self._core.messages is not None and isinstance(self._core.spec.window, Session) and len(cells):
-            self._core.messages.remove(self._members(cells).messages)
+            self._messages.remove(self._members(cells).messages)
 
     def emptied(self, cells: Frame, mask: np.ndarray) -> dict[str, Column]:
         """The partial columns with those of the given cells back to nothing, as discarding wants it."""
@@ -120,16 +129,16 @@ class Contents:
 
     def _kept(self, members: _Members) -> np.ndarray:
         evictor = self._core.spec.evictor
-        assert evictor is not None, "only asked where there is an evictor"
+        if evictor is None:
+            return np.ones(len(members.cell), bool)
         groups = Groups.by([members.cell]) if len(members.cell) else Groups.single(0)
         return kept(evictor, payload(members.messages), members.messages.ints("event_time"), groups)
 
     def _members(self, cells: Frame) -> _Members:
         """The messages of each cell."""
         core = self._core
-        assert core.messages is not None, "only asked where messages are kept"
         upto = self._upto(cells)
-        found = core.messages.window(int(cells.ints("start").min()), int(upto.max()), kids=cells.ints("kid"))
+        found = self._messages.window(int(cells.ints("start").min()), int(upto.max()), kids=cells.ints("kid"))
         at = core.position_of(found)
         found = found.with_columns(at=at).take(np.lexsort((found.ints("arrival"), at, found.ints("kid"))))
         low, _ = search_sorted(found, cells.select(["kid", "start"]).rename({"start": "at"}), ("kid", "at"))
@@ -159,6 +168,7 @@ class Contents:
 
 
 def payload(messages: Frame) -> pa.Table:
+    """The input columns of messages."""
     return pa.table({name[len(PAYLOAD) :]: to_arrow(c) for name, c in messages.columns.items() if name.startswith(PAYLOAD)})
 
 
@@ -178,9 +188,8 @@ def _netted(members: _Members) -> _Members:
 def _without_evicted(members: _Members, cells: Frame) -> _Members:
     if "evicted" not in cells:
         return members
-    lists = to_arrow(cells["evicted"])
-    owner = np.asarray(pc.list_parent_indices(lists))
-    gone = Groups.by([np.concatenate([owner, members.cell]), np.concatenate([np.asarray(lists.flatten()), members.messages.ints("arrival")])])
+    owner, arrivals = _parts(cells["evicted"])
+    gone = Groups.by([np.concatenate([owner, members.cell]), np.concatenate([arrivals, members.messages.ints("arrival")])])
     evicted = np.zeros(gone.n, bool)
     evicted[gone.ids[: len(owner)]] = True
     return members.where(~evicted[gone.ids[len(owner) :]])
@@ -188,9 +197,21 @@ def _without_evicted(members: _Members, cells: Frame) -> _Members:
 
 def _append_lists(column: Column, owner: np.ndarray, values: np.ndarray) -> pa.Array:
     """List column with values added to the lists of their owners."""
-    lists = to_arrow(column)
-    owners = np.concatenate([np.asarray(pc.list_parent_indices(lists)), owner]).astype(np.int64)
-    items = np.concatenate([np.asarray(lists.flatten()), values]).astype(np.int64)
+    former, items = _parts(column)
+    owners, items = np.concatenate([former, owner]), np.concatenate([items, values])
     order = np.argsort(owners, kind="stable")
-    offsets = np.searchsorted(owners[order], np.arange(len(lists) + 1)).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(items[order]))
+    return lists.build(pa.array(items[order]), owners[order], len(column))
+
+
+def merge_lists(column: Column, groups: Groups) -> pa.Array:
+    """The lists of each group, one after the other."""
+    owner, items = _parts(column)
+    of = groups.ids[owner]
+    order = np.argsort(of, kind="stable")
+    return lists.build(pa.array(items[order]), of[order], groups.n)
+
+
+def _parts(column: Column) -> tuple[np.ndarray, np.ndarray]:
+    """The values of a column of lists, and which list each is in."""
+    array = cast("pa.ListArray", to_arrow(column))
+    return lists.owners(array), np.asarray(array.flatten()).astype(np.int64)

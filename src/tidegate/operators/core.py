@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.instants import MAX, MIN, saturating_add
+from tidegate.kernel.accumulations.lists import build
 from tidegate.kernel.accumulations.protocol import Rows
 from tidegate.kernel.frame import Column, Frame, repeat, to_arrow
 from tidegate.kernel.messages import MessageStore
@@ -16,7 +17,7 @@ from tidegate.kernel.triggers import Context, Machine
 from tidegate.operators.bundle import Bundle
 from tidegate.operators.delivery import Delivery
 from tidegate.operators.metadata import Metadata
-from tidegate.operators.output import LateRows, Output, lists, texts
+from tidegate.operators.output import LateRows, Output, texts
 from tidegate.operators.progress import Progress
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.windows import Axis
@@ -94,7 +95,7 @@ class Core:
         if self.messages is None:
             columns.update(self.bundle.empty(self.schema, n))
         if self.keeps_fired:
-            columns.update({f"v.{name}": pa.nulls(n, kind) for name, kind in self.bundle.result_types.items()})
+            columns.update({f"v.{name}": repeat(None, n, kind) for name, kind in self.bundle.result_types.items()})
         if self.spec.evictor is not None and self.spec.evictor.after:
             columns["evicted"] = repeat([], n, pa.list_(pa.int64()))
         return Frame(columns, n)
@@ -145,13 +146,20 @@ class Core:
             self._late(None, keys, texts("window", n), reason, detail, np.arange(n), cells.ints("start"), cells.ints("end"))
 
     def _late(
-        self, table: pa.Table | None, keys: Frame, lateness: pa.Array, reason: str, detail: pa.Array, owner: np.ndarray, start: np.ndarray, end: np.ndarray
+        self,
+        table: pa.Table | None,
+        keys: Frame,
+        lateness: pa.Array,
+        reason: str,
+        detail: pa.Array,
+        owner: np.ndarray,
+        start: np.ndarray,
+        end: np.ndarray,
     ) -> None:
         n = len(lateness)
         self.progress.counters["late_rows"] += n
         self.progress.counters[f"reason.{reason}"] += n
         marks = self.progress
         keys = Frame({name: to_arrow(column) for name, column in keys.columns.items()}, n)
-        self.out.late.append(
-            LateRows(table, keys, lateness, reason, detail, lists(start, owner, n), lists(end, owner, n), marks.watermark, marks.now)
-        )
+        starts, ends = (build(pa.array(bounds), owner, n) for bounds in (start, end))
+        self.out.late.append(LateRows(table, keys, lateness, reason, detail, starts, ends, marks.watermark, marks.now))

@@ -38,7 +38,8 @@ class Delivery:
     @property
     def position(self) -> np.ndarray:
         """Where each row is on the window's axis."""
-        assert self.x is not None, "positions are set when the rows are classified"
+        if self.x is None:
+            raise InputError("rows have no position on the window's axis before they are classified")
         return self.x
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow as pa
 from tidegate.instants import saturating_add
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.groups import Groups
+from tidegate.kernel.messages import MessageStore
 from tidegate.kernel.windows import Assigned, ByDifferenceAssigner
 from tidegate.operators.absorbing import Absorber
 from tidegate.operators.contents import payload
@@ -25,8 +27,7 @@ class DifferenceAbsorber(Absorber):
         """`assigned` says which windows the rows open; which they are in depends on the other rows of their keys."""
         older = self._older(delivery)
         both, n = _with_older(delivery, older, self.core.position_of(older)), len(older)
-        assert isinstance(self.assigner, ByDifferenceAssigner), "only these windows come here"
-        members = self.assigner.members(Groups.by([both.kid, both.chk]).ids, both.position)
+        members = cast("ByDifferenceAssigner", self.assigner).members(Groups.by([both.kid, both.chk]).ids, both.position)
         fresh = members.row >= n
         opened = Assigned(assigned.row + n, assigned.start, assigned.end)
         windows = _identities(both, members, opened)
@@ -43,12 +44,10 @@ class DifferenceAbsorber(Absorber):
 
     def _older(self, delivery: Delivery) -> Frame:
         """The messages that came before and can be in one window with the rows."""
-        spec, messages = self.core.spec.window, self.core.messages
-        assert isinstance(spec, ByDifference), "only these windows come here"
-        assert messages is not None, "windows by difference keep their messages"
+        size = cast("ByDifference", self.core.spec.window).size
         x = delivery.position
-        low, high = int(saturating_add(int(x.min()), -spec.size)), int(saturating_add(int(x.max()), spec.size + 1))
-        older = messages.window(low, high, kids=delivery.kid)
+        low, high = int(saturating_add(int(x.min()), -size)), int(saturating_add(int(x.max()), size + 1))
+        older = cast("MessageStore", self.core.messages).window(low, high, kids=delivery.kid)
         return older.where(older.ints("arrival") < int(delivery.seq.min())) if len(older) else older
 
 
@@ -70,7 +69,7 @@ def _with_older(delivery: Delivery, older: Frame, x: np.ndarray) -> Delivery:
         x=x,
     )
     names = ("time", "kid", "chk", "seq", "offset", "partition", "verdict", "x")
-    columns = {name: np.concatenate([getattr(added, name), getattr(delivery, name)]) for name in names}
+    columns: dict[str, Any] = {name: np.concatenate([getattr(added, name), getattr(delivery, name)]) for name in names}
     weight = None if added.weight is None or delivery.weight is None else np.concatenate([added.weight, delivery.weight])
     return replace(delivery, table=pa.concat_tables([added.table, delivery.table]), weight=weight, **columns)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow as pa
 
@@ -115,7 +117,8 @@ class Firing:
         timing = self._timing(cells)
         rows = np.flatnonzero(wanted)
         given = np.zeros(len(cells), bool)
-        columns: dict[str, Column] = {name: cells.ints(name).copy() for name in (*_MUTABLE, *_LAST)}
+        columns = {name: cells.ints(name).copy() for name in (*_MUTABLE, *_LAST)}
+        others: dict[str, Column] = {}
         if len(rows):
             chosen = cells.take(rows)
             values = self._contents.values(chosen)
@@ -127,12 +130,14 @@ class Firing:
             self._panes(chosen, values, timing[rows], last[rows], position[rows])
             self._remember(columns, rows, chosen, timing[rows])
             if self._core.keeps_fired and len(rows):
-                columns.update(self._kept(cells, rows, values))
+                others.update(self._kept(cells, rows, values))
         self._forget_new(cells, columns, firing)
-        updated = cells.with_mapping(columns)
+        if self._core.spec.mode == "discarding":
+            others.update(self._contents.emptied(cells, firing))
+        updated = cells.with_mapping({**columns, **others})
         return self._contents.after(updated, given), given
 
-    def _remember(self, columns: dict[str, Column], rows: np.ndarray, chosen: Frame, timing: np.ndarray) -> None:
+    def _remember(self, columns: dict[str, np.ndarray], rows: np.ndarray, chosen: Frame, timing: np.ndarray) -> None:
         """What the panes just given mean for the next ones."""
         index, ns = columns["index"], columns["ns"]
         columns["last_pane"][rows] = index[rows]
@@ -144,14 +149,12 @@ class Firing:
         ns[rows] += timing != EARLY
         columns["emitted"][rows] = True
 
-    def _forget_new(self, cells: Frame, columns: dict[str, Column], firing: np.ndarray) -> None:
+    def _forget_new(self, cells: Frame, columns: dict[str, np.ndarray], firing: np.ndarray) -> None:
         columns["pending"][firing] = 0
         columns["ontime"][firing] = False
         columns["held"][firing] = False
         columns["done"][firing & self._complete(cells)] = True
         columns["fired_seq"][firing] = cells.ints("newest_seq")[firing]
-        if self._core.spec.mode == "discarding":
-            columns.update(self._contents.emptied(cells, firing))
 
     def _kept(self, cells: Frame, rows: np.ndarray, values: dict[str, pa.Array]) -> dict[str, Column]:
         """The fired values of all cells, with those of the given rows replaced."""
@@ -159,8 +162,8 @@ class Firing:
             return {f"v.{name}": column for name, column in values.items()}
         pick = np.arange(len(cells))
         pick[rows] = len(cells) + np.arange(len(rows))
-        both = concat_frames([cells.select(f"v.{name}" for name in values), Frame({f"v.{name}": column for name, column in values.items()}, len(rows))])
-        return dict(both.take(pick).columns)
+        new = Frame({f"v.{name}": column for name, column in values.items()}, len(rows))
+        return dict(concat_frames([cells.select(new.names), new]).take(pick).columns)
 
     def _unchanged(self, cells: Frame, values: dict[str, pa.Array]) -> np.ndarray:
         same = cells.ints("emitted").copy()
@@ -197,7 +200,7 @@ class Firing:
             first=cells.ints("last_first"), last=np.zeros(len(cells), bool), time=cells.ints("last_time"),
         )  # fmt: skip
 
-    def _frame(self, cells: Frame, values: dict[str, Column], position: np.ndarray, *, op: int, **columns: np.ndarray) -> Frame:
+    def _frame(self, cells: Frame, values: Mapping[str, Column], position: np.ndarray, *, op: int, **columns: np.ndarray) -> Frame:
         core, n = self._core, len(cells)
         return Frame(
             {

@@ -128,7 +128,7 @@ class Horizons:
     def _raise(self, pushed: Frame) -> None:
         """Remember per key how far windows were pushed out."""
         keys = Groups.by([pushed.ints("kid"), pushed.ints("chk")])
-        found = Frame.of({"kid": pushed.ints("kid")[keys.firsts], "chk": pushed.ints("chk")[keys.firsts], "end": keys.max(pushed.ints("end"))}, keys.n)
+        found = pushed.select(KEY).take(keys.firsts).with_columns(end=keys.max(pushed.ints("end")))
         places = self._by_key.find(found)
         known = np.flatnonzero(places.found)
         if len(known):

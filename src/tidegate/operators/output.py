@@ -23,8 +23,8 @@ class LateRows:
     lateness: pa.Array
     reason: str
     detail: pa.Array
-    starts: pa.Array
-    ends: pa.Array
+    starts: pa.ListArray
+    ends: pa.ListArray
     watermark: int
     emitted_at: int
 
@@ -52,12 +52,6 @@ class Output:
         if len(self.panes) > 1:
             whole = concat_frames(self.panes)
             self.panes = [whole.take(np.argsort(whole.ints("position"), kind="stable"))]
-
-
-def lists(values: np.ndarray, groups: np.ndarray, n: int) -> pa.Array:
-    """One list per group from values whose groups ascend."""
-    offsets = np.searchsorted(groups, np.arange(n + 1)).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
 
 
 def class_names(classes: np.ndarray) -> pa.Array:

@@ -32,11 +32,6 @@ class Progress:
         for number, count in enumerate(np.bincount(classes, minlength=len(CLASSES)).tolist()):
             self.counters[CLASSES[number]] += count
 
-    def uncount_classes(self, classes: np.ndarray) -> None:
-        """Take back what was counted under a class that turned out to be another."""
-        for number, count in enumerate(np.bincount(classes, minlength=len(CLASSES)).tolist()):
-            self.counters[CLASSES[number]] -= count
-
     def to_json(self) -> dict[str, Any]:
         return {
             "now": self.now,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 
 from tidegate.instants import MAX
@@ -10,10 +12,11 @@ from tidegate.kernel.groups import Groups
 from tidegate.kernel.runs import Places, search_sorted
 from tidegate.kernel.sessions import Merged, merge_intervals
 from tidegate.kernel.windows import Assigned
-from tidegate.operators.absorbing import Absorber, Joining, merge_lists
+from tidegate.operators.absorbing import Absorber, Joining
+from tidegate.operators.contents import merge_lists
 from tidegate.operators.core import IDENTITY, KEY
 from tidegate.operators.delivery import Delivery
-from tidegate.spec.windows import Axis, Session
+from tidegate.spec.windows import Session
 
 
 class SessionAbsorber(Absorber):
@@ -42,8 +45,7 @@ class SessionAbsorber(Absorber):
         self._join(delivery, assigned, merged, touched, old.take(live), Places(places.run[live], places.at[live]))
 
     def _merge(self, old: Frame, code: np.ndarray, assigned: Assigned) -> Merged:
-        spec = self.core.spec.window
-        assert isinstance(spec, Session), "only sessions merge"
+        spec = cast("Session", self.core.spec.window)
         start = np.concatenate([old.ints("start"), assigned.start])
         end = np.concatenate([old.ints("end"), assigned.end])
         return merge_intervals(np.concatenate([old.ints("code"), code]), start, end, spec.touch)
@@ -52,7 +54,7 @@ class SessionAbsorber(Absorber):
         """Why sessions cannot take their rows: 1 where a closed session has the same bounds, 2 where their time is over."""
         start, end, code = merged.start[touched], merged.end[touched], merged.key[touched]
         why = np.zeros(len(touched), np.int8)
-        if self.core.spec.window.axis is Axis.EVENT_TIME:
+        if self.windows_expire:
             why[self.core.expired(self.core.expiry(end), self.core.progress.watermark)] = 2
         if len(closed):
             alone = ~np.isin(touched, old_groups)

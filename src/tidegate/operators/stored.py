@@ -71,8 +71,7 @@ def restore(operator: WindowedAggregate) -> bool:
 
 def _restore_parts(operator: WindowedAggregate, document: dict[str, Any]) -> None:
     operator.bind(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(document["schema"]))))
-    parts = operator.parts
-    assert parts is not None, "just bound"
+    parts = operator.bound()
     parts.core.cells.restore(document["cells"])
     parts.horizons.restore(document["horizons"])
     parts.ordinals.restore(document["ordinals"])

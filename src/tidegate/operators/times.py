@@ -19,7 +19,7 @@ def read_times(column: pa.Array | pa.ChunkedArray, name: str) -> tuple[np.ndarra
     array = to_arrow(column)
     kind = array.type
     if pa.types.is_dictionary(kind):
-        return read_times(array.dictionary_decode(), name)
+        return read_times(array.cast(kind.value_type), name)
     missing = array.is_null().to_numpy(zero_copy_only=False)
     if pa.types.is_null(kind):
         return np.zeros(len(array), np.int64), np.full(len(array), NULL, np.int8)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tidegate.errors import SpecError
@@ -15,7 +15,8 @@ from tidegate.spec.windows import Axis, Inherited, Window
 
 SECOND = 1_000_000
 RESERVED = frozenset(
-    "window_start window_end op timing pane pane_nonspeculative is_first is_last time watermark emitted_at pane_id class reason detail windows".split()
+    {"window_start", "window_end", "op", "timing", "pane", "pane_nonspeculative", "is_first", "is_last", "time", "watermark", "emitted_at"}
+    | {"pane_id", "class", "reason", "detail", "windows"}
 )
 _CHOICES: dict[str, tuple[str, ...]] = {
     "mode": ("accumulating", "discarding", "retracting"),
@@ -39,7 +40,7 @@ class Input:
     id: str | None = None
     offset: str | None = None
     partition: str | None = None
-    watermark: Watermarks = Implied()
+    watermark: Watermarks = field(default_factory=Implied)
 
     def __post_init__(self) -> None:
         if self.id is not None and self.offset is not None:
@@ -58,10 +59,10 @@ class Retention:
     bytes: int | None = None
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
+        for bound in dataclasses.fields(self):
+            value = getattr(self, bound.name)
             if value is not None and value <= 0:
-                raise SpecError(f"retention by {field.name} must be positive, got {value}")
+                raise SpecError(f"retention by {bound.name} must be positive, got {value}")
 
     def __bool__(self) -> bool:
         return any(getattr(self, f.name) is not None for f in dataclasses.fields(self))
@@ -104,8 +105,8 @@ class AggregateSpec:
     trigger: Trigger | None = None
     mode: str = "accumulating"
     allowed_lateness: int = 60 * SECOND
-    options: Options = Options()
-    retention: Retention = Retention()
+    options: Options = field(default_factory=Options)
+    retention: Retention = field(default_factory=Retention)
     evictor: Evictor | None = None
 
     def __post_init__(self) -> None:

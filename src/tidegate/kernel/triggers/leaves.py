@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tidegate.instants import MAX, saturating_add
+from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.triggers.node import COUNT, DUE, FLAG, Context, Field, Life, Node, State, next_tick
 
@@ -99,9 +99,13 @@ class DelayNode(Node):
 
 
 class EveryNode(Node):
-    """Ticks on the clock, counted from the creation of the row; however often the trigger starts anew, it keeps the beat."""
+    """Ticks on the clock, counted from the creation of the row, of the oldest one after a merge.
 
-    fields: ClassVar[Mapping[str, Field]] = {"due": Field(MAX, Groups.min, Life.ROW)}
+    `due` is the tick that the pending elements wait for, MAX while there are none: a tick that passed while there was nothing to show must
+    not make a row fire that is merged with this one. With `refire` there is always a next tick.
+    """
+
+    fields: ClassVar[Mapping[str, Field]] = {"origin": Field(0, Groups.min, Life.ROW), "due": DUE}
     fires_early = True
     needs_clock = True
 
@@ -111,31 +115,34 @@ class EveryNode(Node):
         self.refire = refire
 
     def start(self, state: State, n: int, now: int) -> None:
-        state[self.name("due")] = np.full(n, saturating_add(now, self.interval), np.int64)
+        state[self.name("origin")] = np.full(n, now, np.int64)
+        state[self.name("due")] = np.full(n, saturating_add(now, self.interval) if self.refire else MAX, np.int64)
 
     def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
-        """The first element of a pane waits for the tick to come, not for those that passed while there was nothing to show."""
         if not self.refire:
-            self._skip(state, mask & (ctx.pending == 0), ctx)
+            due = self.read(state, "due")
+            # A pane of another part may have taken what this tick waited for.
+            stale = (due == MAX) | ((due <= ctx.now) & (ctx.pending == 0))
+            self.write(state, "due", mask & stale, self._next(state, ctx))
 
     def ready(self, state: State, ctx: Context) -> np.ndarray:
         due = self.read(state, "due")
         return (due <= ctx.now) & (due != MAX) & self._wanted(ctx)
 
     def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
-        self._skip(state, mask, ctx)
+        self.clear_own(state, mask, ctx)
 
     def clear_own(self, state: State, mask: np.ndarray, ctx: Context | None) -> None:
-        if ctx is not None:
-            self._skip(state, mask, ctx)
+        if not self.refire:
+            self.write(state, "due", mask, MAX)
+        elif ctx is not None:
+            self.write(state, "due", mask, self._next(state, ctx))
 
     def clock_due(self, state: State, ctx: Context) -> np.ndarray:
         return np.where(self._wanted(ctx), _ahead(self.read(state, "due"), ctx.now, ctx), MAX)
 
-    def _skip(self, state: State, mask: np.ndarray, ctx: Context) -> None:
-        """Moves ticks that have passed to the next one after the present."""
-        due = self.read(state, "due")
-        self.write(state, "due", mask & (due <= ctx.now), next_tick(ctx.now, self.interval, due))
+    def _next(self, state: State, ctx: Context) -> np.ndarray:
+        return next_tick(ctx.now, self.interval, self.read(state, "origin"))
 
     def _wanted(self, ctx: Context) -> np.ndarray:
         return np.ones(ctx.pending.shape, bool) if self.refire else ctx.pending > 0
@@ -144,11 +151,11 @@ class EveryNode(Node):
 class EventIntervalNode(Node):
     """Ticks at the multiples of an interval on event time.
 
-    Until the first firing `due` is the first multiple above the earliest element, in whatever order they came; a firing moves it to the
-    first multiple above the watermark, and from then on (`fired`) a late element cannot bring back a tick that has passed.
+    Until the first firing `due` is the first multiple above the earliest element, in whatever order they came; a firing moves it, and
+    `floor` with it, to the first multiple above the watermark, so that a late element cannot bring back a tick that has passed.
     """
 
-    fields: ClassVar[Mapping[str, Field]] = {"due": DUE, "fired": Field(False, Groups.all, Life.PANE)}
+    fields: ClassVar[Mapping[str, Field]] = {"due": DUE, "floor": Field(MIN, Groups.min, Life.ROW)}
     fires_on_elements = True
     fires_early = True
 
@@ -159,18 +166,24 @@ class EventIntervalNode(Node):
     def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
         if ctx.times is None:
             raise ValueError("`EventInterval` needs `ctx.times`, the earliest time of the new elements of each row, got None")
-        tick = np.minimum(self.read(state, "due"), next_tick(ctx.times, self.interval))
-        self.write(state, "due", mask & ~self.read(state, "fired"), tick)
+        tick = np.maximum(next_tick(ctx.times, self.interval), self.read(state, "floor"))
+        self.write(state, "due", mask, np.minimum(self.read(state, "due"), tick))
 
     def ready(self, state: State, ctx: Context) -> np.ndarray:
         due = self.read(state, "due")
         return (due <= ctx.watermark) & (due != MAX) & (ctx.pending > 0)
 
     def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
-        due = self.read(state, "due")
-        begun = mask & (due != MAX)
-        self.write(state, "due", begun, next_tick(np.maximum(due, ctx.watermark), self.interval))
-        self.write(state, "fired", begun, True)
+        self.clear_own(state, mask, ctx)
+
+    def clear_own(self, state: State, mask: np.ndarray, ctx: Context | None) -> None:
+        if ctx is None:
+            self.write(state, "due", mask, MAX)
+            return
+        silent = np.equal(ctx.watermark, MIN)
+        tick = next_tick(ctx.watermark, self.interval)
+        self.write(state, "due", mask, np.where(silent, MAX, tick))
+        self.write(state, "floor", mask, np.where(silent, MIN, tick))
 
     def watermark_due(self, state: State, ctx: Context) -> np.ndarray:
         return np.where(ctx.pending > 0, _ahead(self.read(state, "due"), ctx.watermark, ctx), MAX)
