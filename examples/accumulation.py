@@ -1,4 +1,4 @@
-"""Accumulations of one's own: a weighted mean over whole columns, and the longest run of failures in plain Python."""
+"""Accumulations of one's own: a mean price weighted by amount over whole columns, and the item ordered most often in plain Python."""
 
 # ruff: noqa: INP001, T201
 
@@ -13,22 +13,22 @@ import tidegate as tg
 
 
 def lift(table: pa.Table, groups: Any) -> dict[str, np.ndarray]:
-    """Per group, the sum of price times amount and the sum of amounts."""
+    """One partial value for each group of rows: what was paid, and for how much."""
     price, amount = (table.column(name).to_numpy() for name in ("price", "amount"))
     return {"paid": groups.sum(price * amount), "amount": groups.sum(amount)}
 
 
 def combine(partials: dict[str, np.ndarray], groups: Any) -> dict[str, np.ndarray]:
-    """The partials of each group, added up."""
+    """One partial value for each group of partials."""
     return {name: groups.sum(column) for name, column in partials.items()}
 
 
 def lower(partials: dict[str, np.ndarray]) -> np.ndarray:
-    """One result for each group."""
+    """One result for each partial."""
     return partials["paid"] / partials["amount"]
 
 
-WEIGHTED_MEAN = tg.columnar(
+MEAN_PRICE = tg.columnar(
     lift=lift,
     combine=combine,
     lower=lower,
@@ -38,51 +38,43 @@ WEIGHTED_MEAN = tg.columnar(
 )
 
 
-def add(state: dict[str, int], failed: bool) -> dict[str, int]:  # noqa: FBT001 - called by position
-    """One more message: `now` is the run that is under way."""
-    now = state["now"] + 1 if failed else 0
-    whole = state["head"] == state["n"] and failed
-    return {"n": state["n"] + 1, "head": state["head"] + whole, "now": now, "best": max(state["best"], now)}
+def add(counts: dict[str, int], item: str, by: int = 1) -> dict[str, int]:
+    """Count an item; the state is a dictionary, which JSON can hold."""
+    counts[item] = counts.get(item, 0) + by
+    return counts
 
 
 def merge(left: dict[str, int], right: dict[str, int]) -> dict[str, int]:
-    """What came first, then what came after: a run may reach over the seam."""
-    across = left["now"] + right["head"]
-    return {
-        "n": left["n"] + right["n"],
-        "head": left["n"] + right["head"] if left["head"] == left["n"] else left["head"],
-        "now": left["now"] + right["n"] if right["now"] == right["n"] else right["now"],
-        "best": max(left["best"], right["best"], across),
-    }
+    """Both counts together."""
+    for item, count in right.items():
+        add(left, item, count)
+    return left
 
 
-LONGEST_RUN = tg.python(
-    zero={"n": 0, "head": 0, "now": 0, "best": 0},
+FAVOURITE = tg.python(
+    zero=dict,
     add=add,
+    remove=lambda counts, item: add(counts, item, -1),
     merge=merge,
-    result=lambda state: state["best"],
-    result_type=pa.int64(),
-    columns="failed",
-    name="longest_run",
+    result=lambda counts: min(counts, key=lambda item: (-counts[item], item), default=None),
+    result_type=pa.string(),
+    columns="item",
+    name="favourite",
 )
 
-PANES = (
-    tg.stream(time="ts", key="shop", watermark=tg.explicit())
-    .window(tg.tumbling("1 hour"))
-    .aggregate(price=WEIGHTED_MEAN, worst=LONGEST_RUN, orders=tg.count(where="failed"))
-)
+PANES = tg.stream(time="ts", key="shop", watermark=tg.explicit()).window(tg.tumbling("1 hour")).aggregate(price=MEAN_PRICE, favourite=FAVOURITE)
 
 
 def main() -> None:
     """Two deliveries into one window."""
     op = PANES.embedded(now="2025-03-14T12:00:00Z")
-    rows = [(1, 2.0, 10.0, False), (2, 4.0, 10.0, True), (3, 3.0, 20.0, True), (4, 3.0, 10.0, True), (5, 8.0, 10.0, False)]
-    orders = [{"ts": f"2025-03-14T12:{m:02}:00Z", "shop": "x", "price": p, "amount": a, "failed": f} for m, p, a, f in rows]
-    op.add_messages(orders[:3])
-    op.add_messages(orders[3:])
+    rows = [(1, 2.0, 10.0, "tea"), (2, 4.0, 10.0, "jam"), (3, 3.0, 20.0, "tea"), (4, 8.0, 10.0, "rum")]
+    orders = [{"ts": f"2025-03-14T12:{m:02}:00Z", "shop": "x", "price": p, "amount": a, "item": i} for m, p, a, i in rows]
+    op.add_messages(orders[:2])
+    op.add_messages(orders[2:])
     op.finish()
     for pane in op.get_result().panes.to_pylist():
-        print(f"{pane['shop']}: mean price {pane['price']:.2f}, longest run of failures {pane['worst']}, failures {pane['orders']}")
+        print(f"{pane['shop']}: mean price {pane['price']:.2f}, favourite {pane['favourite']}")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ CITIES = (
     .inherit()
     .trigger(tg.after_watermark(late=tg.after_count(1)))
     .retracting()
-    .options(fire_only_updated=True)
+    .options(granularity="batch")
     .aggregate(clicks=tg.sum("clicks"), busiest=tg.arg_max("user", "clicks"))
 )
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import tidegate as tg
@@ -19,55 +20,55 @@ PANES = (
     .trigger(tg.after_watermark(late=tg.after_count(1)))
     .aggregate(clicks=tg.count(), spent=tg.sum("price"))
 )
-# The input can be read again from any offset, as a Kafka partition can.
-LOG = [{"offset": n, "ts": n * 1_000_000, "user": ["ann", "bob"][n % 2], "price": n} for n in range(40)]
+NOON = datetime(2025, 3, 14, 12, tzinfo=UTC)
+# The input can be read again from any offset, as a partition of Kafka can.
+LOG = [{"offset": n, "ts": NOON + timedelta(seconds=n), "user": ["ann", "bob"][n % 2], "price": n} for n in range(40)]
 DELIVERY = 5
-CRASH_AT = 30
 
 
-def consume(folder: Path, *, crash: bool) -> None:
-    """Read the log from where the last flush left it; print every pane with its id, and flush after every second delivery."""
-    op = PANES.embedded(store=tg.RocksDBStore(folder), now=0)
+def consume(folder: Path, *, dies: bool) -> None:
+    """Read the log from where the last flush left it. Every second delivery: put out what waits, then flush."""
+    op = PANES.embedded(store=tg.RocksDBStore(folder))
     start = op.resume_offsets().get("", 0)
-    print(f"start at offset {start}", flush=True)
+    print(f"  from offset {start}", flush=True)
     for number, at in enumerate(range(start, len(LOG), DELIVERY), 1):
         op.add_messages(LOG[at : at + DELIVERY])
-        show(op)
-        if crash and at + DELIVERY > CRASH_AT:
-            os.kill(os.getpid(), signal.SIGKILL)
         if number % 2 == 0:
+            put_out(op)
+            if dies and number == 6:
+                os.kill(os.getpid(), signal.SIGKILL)
             op.flush()
     op.finish()
-    show(op)
+    put_out(op)
     op.flush()
     op.close()
 
 
-def show(op: tg.EmbeddedOperator) -> None:
-    """Put out what waits, as a sink would that writes under the id of a pane."""
+def put_out(op: tg.EmbeddedOperator) -> None:
+    """A line for every pane that waits, under its id."""
     for pane in op.get_result().panes.to_pylist():
-        print(f"  {pane['pane_id'][:8]} {pane['user']} [{pane['window_start'] // 1_000_000}, {pane['window_end'] // 1_000_000})  spent {pane['spent']}", flush=True)
+        window = f"{pane['window_start']:%H:%M:%S} to {pane['window_end']:%H:%M:%S}"
+        print(f"  {pane['pane_id'][:8]} {pane['user']} {window} spent {pane['spent']}", flush=True)
 
 
 def main() -> None:
-    """Run a process that is killed, then one that ends; a sink that keeps panes by id has each once."""
+    """One process that is killed and one that ends, and a sink that keeps what it gets by pane id."""
+    sink: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
-        sink: dict[str, str] = {}
-        for mode in ("crash", "finish"):
+        for mode in ("dies", "lives"):
             child = subprocess.run([sys.executable, __file__, mode, str(Path(folder) / "state")], capture_output=True, text=True, check=False)
-            print(f"{mode}: exit status {child.returncode}")
-            print(child.stdout, end="")
-            for line in child.stdout.splitlines()[1:]:
-                name, pane = line.split(maxsplit=1)
-                if name in sink:
-                    print(f"  came again: {name}, the same: {sink[name] == pane}")
-                sink[name] = pane
-        spent = sum(int(pane.split()[-1]) for pane in sink.values())
-        print(f"{len(sink)} panes, spent {spent} of {sum(row['price'] for row in LOG)}")
+            print(f"a process that {mode}, exit status {child.returncode}:")
+            for line in child.stdout.splitlines():
+                name, _, pane = line.strip().partition(" ")
+                print(line + (" (again)" if name in sink and sink[name] == pane else ""))
+                if name != "from":
+                    sink[name] = pane
+    spent = sum(int(pane.split()[-1]) for pane in sink.values())
+    print(f"{len(sink)} panes; spent {spent}, and the log says {sum(row['price'] for row in LOG)}")
 
 
 if __name__ == "__main__":
     if len(sys.argv) == 1:
         main()
     else:
-        consume(Path(sys.argv[2]), crash=sys.argv[1] == "crash")
+        consume(Path(sys.argv[2]), dies=sys.argv[1] == "dies")

@@ -106,7 +106,8 @@ def test_crashes_between_flushes_do_not_show(window, aggregates, open_store, tmp
     wanted = quiet.finish()
     life = Life(panes, open_store, rows)
     for _ in range(3):
-        life.step(20)
+        life.step(10)
+        life.step(10)
         life.flush()
         life.step(10)
         life.crash()

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.instants import MAX, MIN
-from tidegate.kernel.frame import Column, Frame, repeat, to_arrow
+from tidegate.kernel.frame import Column, Frame, is_constant, repeat, squeezed, to_arrow
 from tidegate.kernel.keys import mix
 from tidegate.operators.output import TIMINGS, LateRows, Output
 from tidegate.spec.operator import AggregateSpec
 
-_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
+_HEX = np.array([int.from_bytes(f"{byte:02x}".encode(), "little") for byte in range(256)], np.uint16)
 _STAMP = pa.timestamp("us", "UTC")
 
 
@@ -73,19 +73,21 @@ class Renderer:
 
     def instants(self, column: np.ndarray) -> pa.Array:
         """Ticks or timestamps; the ends of time are null."""
+        if is_constant(column):
+            return repeat(self.instants(column[:1].copy())[0].as_py(), len(column), pa.int64() if self.ticks else _STAMP)
         array = pa.array(column, mask=(column == MIN) | (column == MAX))
         return array if self.ticks else array.cast(_STAMP)
 
     def _panes(self, frame: Frame) -> pa.Table:
         columns: dict[str, Column | pa.Array] = {name: frame[f"k.{name}"] for name in self.spec.input.key}
         columns.update(window_start=self.instants(frame.ints("start")), window_end=self.instants(frame.ints("end")))
-        columns["op"] = _choose(("-", "+"), (frame.ints("op") > 0).astype(np.int8))
+        columns["op"] = _choose(("-", "+"), squeezed((frame.ints("op") > 0).astype(np.int8)))
         columns["timing"] = _choose(TIMINGS, frame.ints("timing"))
         columns.update(pane=frame.ints("pane"), pane_nonspeculative=frame.ints("ns"), is_first=frame.ints("first"), is_last=frame.ints("last"))
         columns.update({name: frame[f"a.{name}"] for name, _ in self.spec.aggregates})
         columns["time"] = self.instants(frame.ints("time"))
         columns["watermark"] = self.instants(frame.ints("watermark"))
-        columns["emitted_at"] = frame.ints("emitted_at") if self.ticks else pa.array(frame.ints("emitted_at")).cast(_STAMP)
+        columns["emitted_at"] = self.instants(frame.ints("emitted_at"))
         columns["pane_id"] = pane_ids(frame)
         return pa.table({name: to_arrow(column) for name, column in columns.items()})
 
@@ -129,18 +131,21 @@ class Renderer:
 def pane_ids(frame: Frame) -> pa.Array:
     """128 bits of key, window, index and op as text: the same pane has the same id after every replay."""
     words = [frame.ints(name) for name in ("start", "end", "pane", "op")]
-    first, second = frame.ints("kid").astype(np.uint64), frame.ints("chk").astype(np.uint64)
+    # Panes of one window share these words, so that they are mixed once and not row by row.
+    alike = all(is_constant(word) for word in words) and len(frame) > 0
+    pane = np.zeros(1 if alike else len(frame), np.uint64)
     for word in words:
-        bits = word.astype(np.int64).view(np.uint64)
-        first, second = mix(first ^ bits), mix(second + bits)
+        pane = mix(pane ^ (word[:1] if alike else word).astype(np.int64).view(np.uint64))
+    first, second = mix(frame.ints("kid") ^ pane), mix(frame.ints("chk") + mix(pane ^ frame.ints("kid")))
     raw = np.column_stack([first, second]).view(np.uint8).reshape(len(frame), 16)
-    text = np.empty((len(frame), 32), np.uint8)
-    text[:, 0::2], text[:, 1::2] = _HEX[raw >> 4], _HEX[raw & 15]
+    text = _HEX[raw].view(np.uint8)
     offsets = np.arange(0, 32 * (len(frame) + 1), 32, dtype=np.int64)
     return pa.LargeStringArray.from_buffers(len(frame), pa.py_buffer(offsets.tobytes()), pa.py_buffer(text.tobytes())).cast(pa.string())
 
 
 def _choose(words: Sequence[str], codes: np.ndarray) -> pa.Array:
+    if is_constant(codes):
+        return repeat(words[int(codes[0])], len(codes), pa.string())
     return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int8)), pa.array(words)).cast(pa.string())
 
 

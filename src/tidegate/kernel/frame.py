@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -20,13 +20,32 @@ Column = np.ndarray | pa.Array
 def take(column: Column, index: np.ndarray) -> Column:
     """The values of a column at the given positions."""
     if isinstance(column, np.ndarray):
-        return column[index]
+        return constant(column[0], len(index)) if is_constant(column) else column[index]
     return column.take(pa.array(index))
+
+
+def constant(value: Any, n: int) -> np.ndarray:
+    """One value n times, in the memory of one."""
+    return np.broadcast_to(value, n)
+
+
+def is_constant(column: Column) -> bool:
+    """Whether a column is known to hold one value all over."""
+    return isinstance(column, np.ndarray) and column.strides == (0,) and len(column) > 0
+
+
+def squeezed(column: np.ndarray) -> np.ndarray:
+    """The same column, in the memory of one value where it holds just one."""
+    if len(column) < 2 or is_constant(column) or (column != column[0]).any():
+        return column
+    return constant(column[0], len(column))
 
 
 def concat(columns: Sequence[Column]) -> Column:
     """One column after the other; a mixture of NumPy and Arrow becomes Arrow."""
     if all(isinstance(column, np.ndarray) for column in columns):
+        if all(is_constant(column) and column[0] == columns[0][0] for column in columns):
+            return constant(columns[0][0], sum(len(column) for column in columns))
         return np.concatenate(columns)
     arrays = [to_arrow(column) for column in columns]
     wanted = next((a.type for a in arrays if not pa.types.is_null(a.type)), arrays[0].type)
@@ -38,7 +57,9 @@ def to_arrow(column: Column | pa.ChunkedArray) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         chunks: list[pa.Array] = column.chunks
         return chunks[0] if len(chunks) == 1 else pa.concat_arrays([pa.array([], column.type), *chunks])
-    return pa.array(column) if isinstance(column, np.ndarray) else column
+    if not isinstance(column, np.ndarray):
+        return column
+    return repeat(column[0], len(column), pa.from_numpy_dtype(column.dtype)) if is_constant(column) else pa.array(column)
 
 
 def to_numpy(column: Column) -> np.ndarray:
@@ -48,7 +69,7 @@ def to_numpy(column: Column) -> np.ndarray:
 
 def repeat(value: Any, n: int, type: pa.DataType | None = None) -> pa.Array:
     """A column that holds one value n times."""
-    return pa.array([value], type).take(pa.array(np.zeros(n, np.int64)))
+    return cast("pa.Array", pa.repeat(pa.array([value], type)[0], n))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,7 +137,7 @@ class Frame:
 
     @property
     def nbytes(self) -> int:
-        return sum(int(c.nbytes) for c in self.columns.values())
+        return sum(c.dtype.itemsize if isinstance(c, np.ndarray) and is_constant(c) else int(c.nbytes) for c in self.columns.values())
 
     def to_table(self) -> pa.Table:
         if not self.columns:

@@ -19,6 +19,34 @@ def _codes(column: np.ndarray) -> tuple[np.ndarray, int]:
     return encoded.indices.to_numpy(zero_copy_only=False), len(encoded.dictionary)
 
 
+def present(numbers: np.ndarray, bound: int) -> np.ndarray:
+    """The different numbers below the bound that occur, ascending; a mask does what sorting or hashing would do more slowly."""
+    seen = np.zeros(bound, bool)
+    seen[numbers] = True
+    return np.flatnonzero(seen)
+
+
+def _ranked(column: np.ndarray) -> np.ndarray:
+    """The rank of each value among the different ones, which are few."""
+    encoded = pa.array(column).dictionary_encode()
+    values = encoded.dictionary.to_numpy()
+    codes = encoded.indices.to_numpy(zero_copy_only=False)
+    return np.zeros(len(column), np.int64) if len(values) < 2 else _inverse(np.argsort(values))[codes]
+
+
+def _inverse(order: np.ndarray) -> np.ndarray:
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return rank
+
+
+def _collide(codes: np.ndarray, n: int, chk: np.ndarray) -> bool:
+    """Whether two keys share their first hash but not their second."""
+    one = np.empty(n, chk.dtype)
+    one[codes] = chk
+    return bool((one[codes] != chk).any())
+
+
 def _dense(codes: np.ndarray, bound: int) -> tuple[np.ndarray, int]:
     """Codes below the bound, renumbered so that every number occurs; without hashing where the range is about as small as the column."""
     if bound > 4 * len(codes):
@@ -40,7 +68,7 @@ class Groups:
     def by(cls, columns: Sequence[np.ndarray]) -> Groups:
         """Rows with the same integers in every column are one group."""
         rows = len(columns[0])
-        varying = [column for column in columns if rows and (column != column[0]).any()]
+        varying = [column for column in columns if rows and column.strides != (0,) and (column != column[0]).any()]
         if not varying:
             return cls.single(rows)
         ids, n = _codes(varying[0])
@@ -48,6 +76,20 @@ class Groups:
             more, m = _codes(column)
             ids, n = _dense(ids.astype(np.int64) * m + more, n * m)
         return cls(ids, n)
+
+    @classmethod
+    def in_order(cls, kid: np.ndarray, chk: np.ndarray, part: np.ndarray) -> Groups:
+        """Rows with the same key and part are one group, and groups are numbered by part, then by key."""
+        if kid.strides == (0,):
+            return cls(*_dense(_ranked(part), len(part) + 1)) if len(part) else cls.single(0)
+        encoded = pa.array(kid).dictionary_encode()
+        codes, kids = encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary.to_numpy()
+        if chk.strides != (0,) and _collide(codes, len(kids), chk):
+            found = cls.by([part, kid, chk])
+            order = np.lexsort((chk[found.firsts], kid[found.firsts], part[found.firsts]))
+            return cls(_inverse(order)[found.ids], found.n)
+        ids, parts = _inverse(np.argsort(kids))[codes], _ranked(part)
+        return cls(*_dense(parts * len(kids) + ids, (int(parts.max()) + 1) * len(kids)))
 
     @classmethod
     def single(cls, rows: int) -> Groups:

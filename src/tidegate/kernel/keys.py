@@ -37,18 +37,22 @@ def mix(values: np.ndarray) -> np.ndarray:
 def identify(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> tuple[np.ndarray, np.ndarray]:
     """The (kid, chk) of every row; no columns means that all rows share one key."""
     if not columns:
-        return np.zeros(rows, np.uint64), np.zeros(rows, np.uint64)
+        return _nothing(rows), _nothing(rows)
     arrays = [to_arrow(column) for column in columns]
     if len(arrays) == 1 and _is_word(arrays[0].type):
-        words = _words(arrays[0])
-        missing = _missing(arrays[0])
-        return mix(np.where(missing, np.uint64(0), words)), missing.astype(np.uint64)
+        kid = mix(_words(arrays[0]))
+        return kid, _nothing(rows) if arrays[0].null_count == 0 else _missing(arrays[0]).astype(np.uint64)
     kid, chk = (np.full(rows, seed, np.uint64) for seed in _SEEDS)
     for array in arrays:
         first, second = _hash_column(array)
         kid = mix(kid ^ first)
         chk = mix(chk + second)
     return kid, chk
+
+
+def _nothing(rows: int) -> np.ndarray:
+    """A column of zeros that takes no memory."""
+    return np.broadcast_to(np.uint64(0), rows)
 
 
 def shard_of(kid: np.ndarray, shards: int) -> np.ndarray:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.kernel.frame import Frame, concat_frames
+from tidegate.kernel.groups import present
 from tidegate.state.protocol import Store
 
 MAX_RUNS = 8
@@ -182,7 +183,7 @@ class SortedRuns:
             raise IndexError("no runs to take rows from")
         if not len(places.run):
             return Frame.empty_like(self._frame(self._runs[0]))
-        numbers = np.unique(places.run)
+        numbers = present(places.run, len(self._runs))
         if len(numbers) == 1:
             return self._frame(self._runs[int(numbers[0])]).take(places.at)
         parts = [self._frame(self._runs[int(n)]).take(places.at[places.run == n]) for n in numbers]
@@ -193,7 +194,7 @@ class SortedRuns:
 
     def remove(self, places: Places) -> None:
         """The rows at the places stop counting."""
-        for number in np.unique(places.run[places.run >= 0]):
+        for number in present(places.run[places.run >= 0], len(self._runs)):
             run = self._runs[int(number)]
             position = places.at[places.run == number]
             run.alive[position] = False

@@ -8,7 +8,7 @@ import numpy as np
 
 from tidegate.instants import MAX
 from tidegate.kernel.frame import Column, Frame, concat_frames
-from tidegate.kernel.groups import Groups
+from tidegate.kernel.groups import Groups, present
 from tidegate.kernel.runs import Places
 from tidegate.kernel.windows import Assigned, Assigner
 from tidegate.operators.contents import Contents
@@ -189,5 +189,5 @@ def _at(places: Places, index: np.ndarray) -> Places:
 def _narrowed(joining: Joining, keep: np.ndarray) -> Joining:
     """The same with fewer rows; cells that lose all of theirs are left out."""
     ids = joining.groups.ids[keep]
-    used, renumbered = np.unique(ids, return_inverse=True)
-    return Joining(joining.row[keep], Groups(renumbered, len(used)), joining.cells.take(used))
+    used = present(ids, joining.groups.n)
+    return Joining(joining.row[keep], Groups(np.searchsorted(used, ids), len(used)), joining.cells.take(used))

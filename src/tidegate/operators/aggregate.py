@@ -15,7 +15,7 @@ from tidegate.errors import InputError, StateError, WatermarkError
 from tidegate.instants import MAX, MIN, format_instant, saturating_add
 from tidegate.kernel.duplicates import OffsetMarks, SeenIds
 from tidegate.kernel.frame import Frame
-from tidegate.kernel.groups import Groups
+from tidegate.kernel.groups import Groups, present
 from tidegate.kernel.lateness import CLASSES, FUTURE, VERY_LATE, classify
 from tidegate.kernel.runs import Places
 from tidegate.kernel.triggers import compile_trigger
@@ -149,7 +149,7 @@ class WindowedAggregate:
             delivery = self._placed(delivery)
             self._note_offsets(delivery)
             self._take_in(delivery)
-            self._learn(delivery.where(delivery.verdict < VERY_LATE))
+            self._learn(delivery, delivery.verdict < VERY_LATE)
             parts.horizons.enforce()
         self._follow()
 
@@ -253,16 +253,17 @@ class WindowedAggregate:
             inside &= ~self._bad_gaps(chosen)[row]
         return Assigned(row[inside], start[inside], end[inside])
 
-    def _learn(self, delivery: Delivery) -> None:
+    def _learn(self, delivery: Delivery, counts: np.ndarray) -> None:
         """The newest event times, which events from the future do not move."""
-        if not len(delivery):
+        time, partition = (delivery.time, delivery.partition) if counts.all() else (delivery.time[counts], delivery.partition[counts])
+        if not len(time):
             return
-        self.progress.newest = max(self.progress.newest, int(delivery.time.max()))
-        groups = Groups.by([delivery.partition])
+        self.progress.newest = max(self.progress.newest, int(time.max()))
+        groups = Groups.by([partition])
         newest = self.progress.newest_by_partition
-        for number, time in zip(delivery.partition[groups.firsts].tolist(), groups.max(delivery.time).tolist(), strict=True):
+        for number, latest in zip(partition[groups.firsts].tolist(), groups.max(time).tolist(), strict=True):
             name = delivery.partitions[number]
-            newest[name] = max(time, newest.get(name, time))
+            newest[name] = max(latest, newest.get(name, latest))
 
     def _placed(self, delivery: Delivery) -> Delivery:
         """Every row gets its position on the axis."""
@@ -315,7 +316,7 @@ class WindowedAggregate:
         counted = self.spec.retention.windows is not None or self.spec.retention.messages is not None
         alone = self.machine.fires_on_elements or counted or isinstance(self.spec.window, ByDifference)
         one_by_one = self.spec.options.granularity == "element" and alone
-        rows = np.unique(assigned.row)
+        rows = present(assigned.row, len(delivery))
         if not len(rows):
             return
         steps = self._steps(delivery, rows, assigned) if one_by_one else np.zeros(len(rows), np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow as pa
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.accumulations.lists import build
 from tidegate.kernel.accumulations.protocol import Rows
-from tidegate.kernel.frame import Column, Frame, repeat, to_arrow
+from tidegate.kernel.frame import Column, Frame, constant, is_constant, repeat, squeezed, to_arrow
 from tidegate.kernel.messages import MessageStore
 from tidegate.kernel.runs import SortedRuns
 from tidegate.kernel.triggers import Context, Machine
@@ -54,7 +55,9 @@ class Core:
 
     def expiry(self, end: np.ndarray) -> np.ndarray:
         """When a window no longer matters; `MAX` is never."""
-        return np.full(len(end), MAX) if self.lateness == MAX else saturating_add(end, self.lateness)
+        if self.lateness == MAX or not len(end):
+            return constant(np.int64(MAX), len(end))
+        return constant(np.int64(saturating_add(int(end[0]), self.lateness)), len(end)) if is_constant(end) else saturating_add(end, self.lateness)
 
     def expired(self, expiry: np.ndarray, watermark: np.ndarray | int) -> np.ndarray:
         """Which windows no longer matter under a watermark; with infinite lateness all do until the input ends."""
@@ -79,21 +82,20 @@ class Core:
         """A copy of the trigger columns that may be changed."""
         return {name: frame.ints(name).copy() for name in self.machine.columns}
 
-    def fresh(self, identity: Frame, keys: dict[str, Column]) -> Frame:
-        """Cells in which nothing has come yet."""
+    def fresh(self, identity: Frame, keys: dict[str, Column], partials: Mapping[str, Column] | None = None) -> Frame:
+        """Cells in which nothing has come yet, or nothing but what the partials hold."""
         n = len(identity)
-        zeros = np.zeros(n, np.int64)
-        no = np.zeros(n, bool)
+        zeros, no, never = constant(np.int64(0), n), constant(np.False_, n), constant(np.int64(MIN), n)
         columns: dict[str, Column] = {name: identity[name] for name in IDENTITY}
         columns.update(keys)
         columns.update(expiry=self.expiry(identity.ints("end")), n=zeros, pending=zeros, hold=zeros, ontime=no, held=no, index=zeros, ns=zeros)
-        columns.update(done=no, closed=no, emitted=no, fired_seq=np.full(n, MIN), newest_seq=np.full(n, MIN), wm_due=zeros, clock_due=zeros)
-        columns.update(last_pane=zeros, last_ns=zeros, last_timing=np.zeros(n, np.int8), last_time=zeros, last_first=no)
-        columns.update(self.machine.initial(n, self.progress.now))
+        columns.update(done=no, closed=no, emitted=no, fired_seq=never, newest_seq=never, wm_due=zeros, clock_due=zeros)
+        columns.update(last_pane=zeros, last_ns=zeros, last_timing=constant(np.int8(0), n), last_time=zeros, last_first=no)
+        columns.update({name: constant(column[0], n) for name, column in self.machine.initial(1, self.progress.now).items()})
         if self.spec.window.axis is Axis.ORDINAL:
             columns.update(seen=zeros, seen_before=zeros)
         if self.messages is None:
-            columns.update(self.bundle.empty(self.schema, n))
+            columns.update(self.bundle.empty(self.schema, n) if partials is None else partials)
         if self.keeps_fired:
             columns.update({f"v.{name}": repeat(None, n, kind) for name, kind in self.bundle.result_types.items()})
         if self.spec.evictor is not None and self.spec.evictor.after:
@@ -109,16 +111,18 @@ class Core:
         end = np.where(frame.ints("end") > self.watermark_of(frame), frame.ints("end"), MAX)
         watermark = np.where(closed, expiry, np.minimum(np.minimum(self.machine.watermark_due(state, context), end), expiry))
         clock = np.where(closed, MAX, self.machine.clock_due(state, context))
-        return frame.with_mapping({**state, "wm_due": watermark.astype(np.int64), "clock_due": clock.astype(np.int64)})
+        state = {**state, "wm_due": watermark.astype(np.int64), "clock_due": clock.astype(np.int64)}
+        return frame.with_mapping({name: squeezed(column) for name, column in state.items()})
 
     def position_of(self, messages: Frame) -> np.ndarray:
         """Where messages are on the window's axis."""
         return messages.ints("time" if self.spec.window.axis.is_time else "offset")
 
-    def rows_of(self, delivery: Delivery, index: np.ndarray) -> Rows:
-        """The rows of a delivery as accumulations see them; a row may be in several windows."""
-        whole = len(index) == len(delivery) and (not len(index) or bool((index == np.arange(len(index))).all()))
-        table = delivery.table if whole else delivery.table.take(pa.array(index))
+    def rows_of(self, delivery: Delivery, index: np.ndarray | None = None) -> Rows:
+        """The rows of a delivery as accumulations see them, all or some; a row may be in several windows."""
+        if index is None:
+            return Rows(delivery.table, delivery.time, delivery.seq, delivery.weight)
+        table = delivery.table.take(pa.array(index))
         weight = None if delivery.weight is None else delivery.weight[index]
         return Rows(table, delivery.time[index], delivery.seq[index], weight)
 

@@ -12,7 +12,7 @@ from tidegate.errors import InputError
 from tidegate.kernel.frame import Column, Frame, to_arrow, to_numpy
 from tidegate.kernel.keys import identify
 from tidegate.kernel.lateness import FUTURE, ON_TIME
-from tidegate.operators.times import OK, is_ticks, read_times
+from tidegate.operators.times import is_ticks, read_times
 from tidegate.spec.operator import Input
 
 
@@ -48,22 +48,25 @@ class Delivery:
         return (self.verdict == ON_TIME) | (self.verdict == FUTURE)
 
     def take(self, index: np.ndarray) -> Delivery:
-        return replace(
-            self,
-            table=self.table.take(pa.array(index)),
-            time=self.time[index],
-            kid=self.kid[index],
-            chk=self.chk[index],
-            seq=self.seq[index],
-            offset=self.offset[index],
-            partition=self.partition[index],
-            verdict=self.verdict[index],
-            weight=None if self.weight is None else self.weight[index],
-            x=None if self.x is None else self.x[index],
-        )
+        return self._picked(self.table.take(pa.array(index)), index)
 
     def where(self, mask: np.ndarray) -> Delivery:
-        return self if mask.all() else self.take(np.flatnonzero(mask))
+        return self if mask.all() else self._picked(self.table.filter(pa.array(mask)), mask)
+
+    def _picked(self, table: pa.Table, pick: np.ndarray) -> Delivery:
+        return replace(
+            self,
+            table=table,
+            time=self.time[pick],
+            kid=_pick(self.kid, pick, table.num_rows),
+            chk=_pick(self.chk, pick, table.num_rows),
+            seq=self.seq[pick],
+            offset=_pick(self.offset, pick, table.num_rows),
+            partition=_pick(self.partition, pick, table.num_rows),
+            verdict=self.verdict[pick],
+            weight=None if self.weight is None else self.weight[pick],
+            x=None if self.x is None else self.x[pick],
+        )
 
     def with_seq(self, seq: np.ndarray) -> Delivery:
         return replace(self, seq=seq)
@@ -127,7 +130,7 @@ class Reader:
 
     def _partitions(self, table: pa.Table) -> tuple[np.ndarray, list[str]]:
         if self.spec.partition is None:
-            return np.zeros(table.num_rows, np.int64), [""]
+            return _zeros(table.num_rows), [""]
         texts = to_arrow(table.column(self.spec.partition)).cast(pa.string()).dictionary_encode(null_encoding="encode")
         names = ["null" if v is None else v for v in texts.dictionary.to_pylist()]
         # Partitions are numbered by name, so that the order of rows does not depend on which partition came first.
@@ -136,7 +139,7 @@ class Reader:
 
     def _offsets(self, table: pa.Table) -> np.ndarray:
         if self.spec.offset is None:
-            return np.zeros(table.num_rows, np.int64)
+            return _zeros(table.num_rows)
         column = to_arrow(table.column(self.spec.offset))
         if not pa.types.is_integer(column.type):
             raise InputError(f"the offset column `{self.spec.offset}` has type `{column.type}`; offsets are whole numbers. Hint: cast it to int64")
@@ -151,9 +154,14 @@ class Reader:
         return np.where(pc.fill_null(minus, False).to_numpy(zero_copy_only=False), -1, 1).astype(np.int64)
 
 
-def readable(delivery: Delivery) -> np.ndarray:
-    """Which rows have a time."""
-    return delivery.verdict == OK
+def _zeros(rows: int) -> np.ndarray:
+    """A column of zeros that takes no memory."""
+    return np.broadcast_to(np.int64(0), rows)
+
+
+def _pick(column: np.ndarray, pick: np.ndarray, rows: int) -> np.ndarray:
+    """Rows of a column; one that repeats a single value stays free of memory."""
+    return np.broadcast_to(column[0], rows) if len(column) and column.strides == (0,) else column[pick]
 
 
 def as_frame(delivery: Delivery) -> Frame:

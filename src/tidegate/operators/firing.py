@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.instants import MAX
-from tidegate.kernel.frame import Column, Frame, concat_frames, equal_rows
+from tidegate.kernel.frame import Column, Frame, concat_frames, constant, equal_rows, squeezed
 from tidegate.operators.contents import Contents
 from tidegate.operators.core import Core
 from tidegate.operators.output import EARLY, LATE, ON_TIME, texts
@@ -31,8 +31,10 @@ class Firing:
         """Fire what is ready, close what has expired, and return the cells that live on."""
         core = self._core
         if position is None:
-            order = np.lexsort((cells.ints("start"), cells.ints("end")))
-            cells, state = cells.take(order), {name: column[order] for name, column in state.items()}
+            end = cells.ints("end")
+            if (end != end[:1]).any():
+                order = np.lexsort((cells.ints("start"), end))
+                cells, state = cells.take(order), {name: column[order] for name, column in state.items()}
             # After everything that single elements of the same delivery fired.
             position = np.full(len(cells), core.progress.seq)
         open_ = ~cells.ints("closed")
@@ -120,7 +122,7 @@ class Firing:
         columns = {name: cells.ints(name).copy() for name in (*_MUTABLE, *_LAST)}
         others: dict[str, Column] = {}
         if len(rows):
-            chosen = cells.take(rows)
+            chosen = cells.where(wanted)
             values = self._contents.values(chosen)
             if self._core.spec.options.fire_only_updated:
                 changed = ~self._unchanged(chosen, values)
@@ -134,7 +136,7 @@ class Firing:
         self._forget_new(cells, columns, firing)
         if self._core.spec.mode == "discarding":
             others.update(self._contents.emptied(cells, firing))
-        updated = cells.with_mapping({**columns, **others})
+        updated = cells.with_mapping({**{name: squeezed(column) for name, column in columns.items()}, **others})
         return self._contents.after(updated, given), given
 
     def _remember(self, columns: dict[str, np.ndarray], rows: np.ndarray, chosen: Frame, timing: np.ndarray) -> None:
@@ -205,11 +207,11 @@ class Firing:
         return Frame(
             {
                 **{name: cells[name] for name in ("kid", "chk", *core.key_columns, "start", "end")},
-                "op": np.full(n, op, np.int8),
-                **columns,
+                "op": constant(np.int8(op), n),
+                **{name: squeezed(column) for name, column in columns.items()},
                 **{f"a.{name}": column for name, column in values.items()},
-                "watermark": np.full(n, core.progress.watermark),
-                "emitted_at": np.full(n, core.progress.now),
+                "watermark": constant(np.int64(core.progress.watermark), n),
+                "emitted_at": constant(np.int64(core.progress.now), n),
                 "position": position,
             },
             n,

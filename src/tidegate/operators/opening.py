@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from tidegate.instants import MAX
-from tidegate.kernel.frame import Frame
+from tidegate.instants import MAX, MIN
+from tidegate.kernel.frame import Frame, constant
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.runs import search_sorted
 from tidegate.kernel.windows import Aligned, Assigned
 from tidegate.operators.core import Core
 from tidegate.operators.delivery import Delivery
 from tidegate.operators.output import class_names
+from tidegate.operators.sharing import SharedMerges
 from tidegate.operators.slices import Bounds, Slices
 
 
@@ -24,6 +26,7 @@ class OpenWindows:
         self._core = core
         self._assigner = assigner
         self.slices = Slices(core.store, core.bundle, core.spec.options.timestamp)
+        self._shared = SharedMerges(self.slices.merge, self.slices.frames)
         self._windows: dict[Bounds, list[Bounds]] = {}
         """The open windows of each slice."""
 
@@ -32,56 +35,57 @@ class OpenWindows:
 
     def take(self, delivery: Delivery) -> Assigned:
         """Keep the rows for their open windows; what comes back is the part that belongs to windows that are complete already."""
-        watermark = self._core.progress.watermark
-        x = delivery.position
+        watermark, x = self._core.progress.watermark, delivery.position
+        start, end = self._assigner.slice_of(x)
         if self._assigner.is_sliced:
-            last = self._assigner.last_end(x)
-            is_open = last > watermark
-            closed = np.flatnonzero(self._assigner.slice_of(x)[0] < watermark)
-            late = self._assigner.assign(x[closed])
+            is_open = self._assigner.last_end(x) > watermark
+            complete = np.flatnonzero(start < watermark)
+            late = self._assigner.assign(x[complete])
             done = late.end <= watermark
-            rest = Assigned(closed[late.row[done]], late.start[done], late.end[done])
+            rest = Assigned(complete[late.row[done]], late.start[done], late.end[done])
         else:
-            start, end = self._assigner.slice_of(x)
-            is_open = (end > watermark) & (start < end)
-            closed = np.flatnonzero((end <= watermark) & (start < end))
-            rest = Assigned(closed, start[closed], end[closed])
-        if is_open.all():
-            self._append(delivery, x)
-        elif is_open.any():
-            kept = delivery.where(is_open)
-            self._append(kept, kept.position)
+            inside = start < end
+            is_open = (end > watermark) & inside
+            complete = np.flatnonzero((end <= watermark) & inside)
+            rest = Assigned(complete, start[complete], end[complete])
+        self._append(delivery, np.where(is_open, start, MIN), end)
         return rest
 
-    def _append(self, delivery: Delivery, x: np.ndarray) -> None:
+    def _append(self, delivery: Delivery, start: np.ndarray, end: np.ndarray) -> None:
+        """Rows whose slice starts at `MIN` and ends elsewhere than everything are not kept: they ride along and are left out at the end."""
         core = self._core
-        start, end = self._assigner.slice_of(x)
-        groups = Groups.by([delivery.kid, delivery.chk, start])
-        partials, failed, why = core.bundle.lift(core.rows_of(delivery, np.arange(len(delivery))), groups)
-        if failed is not None:
-            self._refuse(delivery, np.flatnonzero(failed), start, end, why)
-            rest = delivery.where(~failed)
-            if len(rest):
-                self._append(rest, rest.position)
+        groups = Groups.in_order(delivery.kid, delivery.chk, start)
+        if not groups.n:
             return
-        first = groups.firsts
+        partials, failed, why = core.bundle.lift(core.rows_of(delivery), groups)
+        if failed is not None:
+            self._refuse(delivery, np.flatnonzero(failed & self._is_slice(start, end)), start, end, why)
+            rest = delivery.where(~failed)
+            self._append(rest, start[~failed], end[~failed])
+            return
+        some = groups.lasts
         frame = Frame(
             {
-                "kid": delivery.kid[first],
-                "chk": delivery.chk[first],
-                **delivery.keys(core.spec.input.key, first),
+                "kid": delivery.kid[some],
+                "chk": delivery.chk[some],
+                **delivery.keys(core.spec.input.key, some),
                 "n": groups.counts if delivery.weight is None else groups.sum(delivery.weight),
                 **self._holds(delivery, groups),
-                "newest_seq": groups.max(delivery.seq),
+                "newest_seq": delivery.seq[some],
                 **partials,
             },
             groups.n,
         )
-        starts, ends = start[first], end[first]
-        for bound in np.unique(starts).tolist():
-            chosen = np.flatnonzero(starts == bound)
-            order = chosen[np.argsort(frame.ints("kid")[chosen], kind="stable")]
-            self._add((bound, int(ends[chosen[0]])), frame.take(order))
+        starts, ends = start[some], end[some]
+        breaks = np.flatnonzero(np.diff(starts, prepend=starts[0] - 1 if starts[0] != MIN else MAX))
+        for at, until in pairwise([*breaks.tolist(), groups.n]):
+            if self._is_slice(starts[at : at + 1], ends[at : at + 1])[0]:
+                self._add((int(starts[at]), int(ends[at])), frame.slice(at, until))
+
+    @staticmethod
+    def _is_slice(start: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Which bounds are a slice: only that of the global window starts at `MIN`."""
+        return (start != MIN) | (end == MAX)
 
     def _add(self, bounds: Bounds, frame: Frame) -> None:
         if bounds not in self._windows:
@@ -89,6 +93,7 @@ class OpenWindows:
             self._core.progress.counters["windows_opened"] += 1
             self._windows[bounds] = [w for w in self._assigner.windows_of_slice(*bounds) if w[1] > watermark]
         self.slices.append(bounds, frame)
+        self._shared.patch(bounds, frame)
 
     def _holds(self, delivery: Delivery, groups: Groups) -> dict[str, np.ndarray]:
         kind = self._core.spec.options.timestamp
@@ -108,9 +113,9 @@ class OpenWindows:
         due = sorted({w for windows in self._windows.values() for w in windows if w[1] <= watermark}, key=lambda w: (w[1], w[0]))
         cells = []
         for window in due:
-            merged = self.slices.merged([b for b, windows in sorted(self._windows.items()) if window in windows])
-            if merged is not None:
-                cells.append(self._as_cells(window, merged))
+            pieces = [b for b in sorted(self._windows) if window[0] <= b[0] and b[1] <= window[1]]
+            merged = self._shared.window(pieces) if self._assigner.is_sliced else self.slices.merged(pieces)
+            cells.append(self._as_cells(window, merged))
         for bounds, windows in list(self._windows.items()):
             left = [w for w in windows if w[1] > watermark]
             self._windows[bounds] = left
@@ -123,15 +128,16 @@ class OpenWindows:
         """What the open windows would be as cells; nothing leaves."""
         windows = sorted({w for windows in self._windows.values() for w in windows})
         merged = [(w, self.slices.merged([b for b, open_ in sorted(self._windows.items()) if w in open_])) for w in windows]
-        return [self._as_cells(window, frame) for window, frame in merged if frame is not None]
+        return [self._as_cells(window, frame) for window, frame in merged]
 
     def _as_cells(self, window: Bounds, merged: Frame) -> Frame:
         n = len(merged)
-        bounds = {"start": np.full(n, window[0]), "end": np.full(n, window[1])}
+        bounds = {"start": constant(np.int64(window[0]), n), "end": constant(np.int64(window[1]), n)}
         identity = merged.select(["kid", "chk"]).with_mapping(bounds)
         keys = dict(merged.select(self._core.key_columns).columns)
-        taken = merged.select(["n", "ontime", "held", "hold", "newest_seq", *self._core.bundle.partial_columns])
-        return self._core.fresh(identity, keys).with_mapping(taken.columns).with_columns(pending=merged.ints("n"))
+        partials = merged.select(self._core.bundle.partial_columns)
+        taken = merged.select(["n", "ontime", "held", "hold", "newest_seq"])
+        return self._core.fresh(identity, keys, partials.columns).with_mapping(taken.columns).with_columns(pending=merged.ints("n"))
 
     def holds(self, window: Bounds, keys: Frame) -> np.ndarray:
         """Which of the keys have something in an open window."""

@@ -50,8 +50,9 @@ class Output:
     def sort_panes(self) -> None:
         """Put panes that fired for single elements into the order of the elements; retractions stay before what replaces them."""
         if len(self.panes) > 1:
-            whole = concat_frames(self.panes)
-            self.panes = [whole.take(np.argsort(whole.ints("position"), kind="stable"))]
+            position = np.concatenate([frame.ints("position") for frame in self.panes])
+            if (position[1:] < position[:-1]).any():
+                self.panes = [concat_frames(self.panes).take(np.argsort(position, kind="stable"))]
 
 
 def class_names(classes: np.ndarray) -> pa.Array:

@@ -8,7 +8,7 @@ import numpy as np
 
 from tidegate.instants import MAX
 from tidegate.kernel.frame import Column, Frame, concat_frames
-from tidegate.kernel.groups import Groups
+from tidegate.kernel.groups import Groups, present
 from tidegate.kernel.runs import Places, search_sorted
 from tidegate.kernel.sessions import Merged, merge_intervals
 from tidegate.kernel.windows import Assigned
@@ -35,7 +35,7 @@ class SessionAbsorber(Absorber):
         live = np.flatnonzero(~closed)
         owner, _ = search_sorted(keys, old.select(KEY), KEY)
         merged = self._merge(Frame.of({"code": owner[live], "start": old.ints("start")[live], "end": old.ints("end")[live]}), code, assigned)
-        touched = np.unique(merged.groups.ids[len(live) :])
+        touched = present(merged.groups.ids[len(live) :], merged.groups.n)
         refused = self._refused(merged, touched, old.where(closed), owner[closed], merged.groups.ids[: len(live)])
         if not refused.any():
             refused = self._no_room(delivery, assigned, merged, touched, old.take(live), len(live))
@@ -57,7 +57,9 @@ class SessionAbsorber(Absorber):
         if self.windows_expire:
             why[self.core.expired(self.core.expiry(end), self.core.progress.watermark)] = 2
         if len(closed):
-            alone = ~np.isin(touched, old_groups)
+            old = np.zeros(merged.groups.n, bool)
+            old[old_groups] = True
+            alone = ~old[touched]
             tombs = Frame.of({"code": owner, "start": closed.ints("start"), "end": closed.ints("end")})
             tombs = tombs.take(np.lexsort((tombs.ints("end"), tombs.ints("start"), tombs.ints("code"))))
             _, equal = search_sorted(tombs, Frame.of({"code": code, "start": start, "end": end}), ("code", "start", "end"))
@@ -70,7 +72,9 @@ class SessionAbsorber(Absorber):
         """3 where a key holds as many newer sessions as retention allows."""
         groups = merged.groups.ids[live:]
         whole = Assigned(assigned.row, merged.start[groups], merged.end[groups])
-        swallowed = old.where(np.isin(merged.groups.ids[:live], touched))
+        growing = np.zeros(merged.groups.n, bool)
+        growing[touched] = True
+        swallowed = old.where(growing[merged.groups.ids[:live]])
         full = np.zeros(merged.groups.n, bool)
         full[groups] = self.horizons.admit(delivery, whole, swallowed)
         return np.where(full[touched], 3, 0).astype(np.int8)
@@ -109,7 +113,7 @@ class SessionAbsorber(Absorber):
     def _united(self, identity: Frame, keys: dict[str, Column], old: Frame, group: np.ndarray, position: np.ndarray) -> Frame:
         """One cell a session: as it was where the bounds stay, otherwise a new one that holds what the old ones held."""
         fresh = self.core.fresh(identity, keys)
-        self.core.progress.counters["windows_opened"] += len(identity) - len(np.unique(group))
+        self.core.progress.counters["windows_opened"] += len(identity) - len(present(group, len(identity)))
         if not len(old):
             return fresh
         same = (old.ints("start") == identity.ints("start")[group]) & (old.ints("end") == identity.ints("end")[group])
@@ -138,8 +142,8 @@ class SessionAbsorber(Absorber):
             "hold": self._hold(both, groups),
         }
         state = core.trigger_state(fresh)
-        replaced, owner = np.unique(group, return_inverse=True)
-        merged = core.machine.merge(core.trigger_state(old), Groups(owner, len(replaced)))
+        replaced = present(group, n)
+        merged = core.machine.merge(core.trigger_state(old), Groups(np.searchsorted(replaced, group), len(replaced)))
         core.machine.rewind(merged, fresh.ints("end")[replaced] > core.watermark_of(fresh))
         for name, column in merged.items():
             state[name][replaced] = column

@@ -1,8 +1,6 @@
 """Slices hold what came for windows that are not complete yet, as short lists of immutable runs; nothing is read back before a window fires.
 
-An event lands in exactly one slice, whatever the number of windows over it. A window is the merge of its slices; where windows overlap, the
-merges that neighbouring windows share are kept and used again: slices are put into blocks of one window length, and a window is the end of
-one block and the beginning of the next.
+An event lands in exactly one slice, whatever the number of windows over it. A window is the merge of its slices.
 """
 
 from __future__ import annotations
@@ -69,10 +67,9 @@ class Slices:
     def frames(self, bounds: Bounds) -> list[Frame]:
         return [run.frame(self._store) for run in self._slices[bounds].runs]
 
-    def merged(self, bounds: Sequence[Bounds]) -> Frame | None:
-        """The merge of some slices, one row a key, sorted by key; None where they are empty."""
-        frames = [frame for piece in bounds for frame in self.frames(piece)]
-        return self.merge(frames) if frames else None
+    def merged(self, bounds: Sequence[Bounds]) -> Frame:
+        """The merge of some slices, one row a key, sorted by key."""
+        return self.merge([frame for piece in bounds for frame in self.frames(piece)])
 
     def merge(self, frames: Sequence[Frame]) -> Frame:
         """One row a key from frames that are sorted by key."""

@@ -11,7 +11,7 @@ from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import to_arrow
 
 OK, NULL, BAD = 0, 1, 2
-_PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_PER_UNIT = {"s": 1_000_000, "ms": 1_000}
 
 
 def read_times(column: pa.Array | pa.ChunkedArray, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -20,7 +20,6 @@ def read_times(column: pa.Array | pa.ChunkedArray, name: str) -> tuple[np.ndarra
     kind = array.type
     if pa.types.is_dictionary(kind):
         return read_times(array.cast(kind.value_type), name)
-    missing = array.is_null().to_numpy(zero_copy_only=False)
     if pa.types.is_null(kind):
         return np.zeros(len(array), np.int64), np.full(len(array), NULL, np.int8)
     if pa.types.is_integer(kind):
@@ -35,7 +34,10 @@ def read_times(column: pa.Array | pa.ChunkedArray, name: str) -> tuple[np.ndarra
         raise InputError(
             f"the time column `{name}` has type `{kind}`, which does not say an instant. Hint: use a timestamp, an ISO text or integer microseconds"
         )
-    verdict = np.where(missing, NULL, np.where(bad | (ticks == MIN) | (ticks == MAX), BAD, OK)).astype(np.int8)
+    if array.null_count == 0 and bad is None and (not len(ticks) or (ticks.min() > MIN and ticks.max() < MAX)):
+        return ticks, np.zeros(len(ticks), np.int8)
+    unreadable = (ticks == MIN) | (ticks == MAX) if bad is None else bad | (ticks == MIN) | (ticks == MAX)
+    verdict = np.where(array.is_null().to_numpy(zero_copy_only=False), NULL, np.where(unreadable, BAD, OK)).astype(np.int8)
     return np.where(verdict == OK, ticks, 0), verdict
 
 
@@ -44,24 +46,27 @@ def is_ticks(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_null(kind)
 
 
-def _whole_numbers(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+def _whole_numbers(array: pa.Array) -> tuple[np.ndarray, np.ndarray | None]:
     filled = pc.fill_null(array, 0)
     if pa.types.is_uint64(array.type):
         words = filled.to_numpy(zero_copy_only=False)
         return words.astype(np.int64), words > np.uint64(MAX)
-    return filled.cast(pa.int64()).to_numpy(zero_copy_only=False), np.zeros(len(array), bool)
+    return filled.cast(pa.int64()).to_numpy(zero_copy_only=False), None
 
 
-def _timestamps(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    raw = pc.fill_null(array.view(pa.int64()) if array.null_count == 0 else array.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+def _timestamps(array: pa.Array) -> tuple[np.ndarray, np.ndarray | None]:
+    words = array.view(pa.int64())
+    raw = (words if array.null_count == 0 else pc.fill_null(words, 0)).to_numpy(zero_copy_only=False)
+    if array.type.unit == "us":
+        return raw, None
     if array.type.unit == "ns":
-        return np.floor_divide(raw, 1_000), np.zeros(len(array), bool)
+        return np.floor_divide(raw, 1_000), None
     factor = _PER_UNIT[array.type.unit]
     bad = np.abs(raw.astype(np.float64)) > MAX / factor
     return np.where(bad, 0, raw) * factor, bad
 
 
-def _texts(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+def _texts(array: pa.Array) -> tuple[np.ndarray, np.ndarray | None]:
     for kind in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
         try:
             return _timestamps(array.cast(kind))
