@@ -176,9 +176,8 @@ class PlainEventInterval(Plain):
         self.forget(world)
 
     def forget(self, world):
-        self.tick = None
         if world is not None:
-            self.floor = MIN
+            self.tick, self.floor = None, MIN
             if world.watermark != MIN:
                 self.tick = self.floor = self.after(world.watermark)
 

@@ -52,6 +52,7 @@ class Inspection:
 
     def resume_offsets(self) -> dict[str, int]:
         """By partition, the first offset to deliver after a restart."""
+        self._drain()
         return self.operator.resume_offsets()
 
     def stats(self) -> dict[str, Any]:
@@ -67,7 +68,7 @@ class Inspection:
     def _held(self) -> dict[str, int]:
         parts = self.operator.parts
         if parts is None:
-            return dict.fromkeys(("windows", "keys", "cells", "runs", "messages", "bytes", "ids"), 0)
+            return dict.fromkeys(("windows", "keys", "cells", "runs", "messages", "bytes", "ids", "counted_keys"), 0)
         cells = self._cells(parts)
         keys, windows = 0, 0
         if cells is not None:
@@ -80,8 +81,9 @@ class Inspection:
             "cells": 0 if cells is None else len(cells),
             "runs": core.cells.runs + (opened.slices.runs if opened else 0) + (core.messages.runs if core.messages else 0),
             "messages": core.messages.count if core.messages else 0,
-            "bytes": core.cells.nbytes + (opened.slices.nbytes if opened else 0) + (core.messages.nbytes if core.messages else 0),
+            "bytes": self.operator.nbytes,
             "ids": len(self.operator.ids),
+            "counted_keys": len(parts.ordinals),
         }
 
     def _cells(self, parts: Parts) -> Frame | None:
@@ -181,6 +183,8 @@ class Inspection:
         found = found.take(np.lexsort((found.ints("offset"), position)))
         table = pa.table({name.removeprefix(PAYLOAD): to_arrow(c) for name, c in found.columns.items() if name.startswith(PAYLOAD)})
         for name, value in (join_key or {}).items():
+            if name not in table.column_names:
+                raise InputError(f"`join_key` names the column `{name}`, but the messages have {', '.join(table.column_names)}")
             mask = [v == value for v in table.column(name).to_pylist()]
             table = table.filter(pa.array(mask, pa.bool_()))
         return table
@@ -192,8 +196,12 @@ class Inspection:
 
     def _identity(self, parts: Parts, key: Any) -> tuple[np.uint64, np.uint64]:
         names = self.operator.spec.input.key
-        values = [key[name] for name in names] if isinstance(key, Mapping) else list(key) if isinstance(key, tuple) else [key]
-        if len(values) != len(names):
+        values = [key.get(name) for name in names] if isinstance(key, Mapping) else list(key) if isinstance(key, tuple) else [key]
+        if len(values) != len(names) or (isinstance(key, Mapping) and set(key) != set(names)):
             raise InputError(f"the key has the columns {list(names)}, got {key!r}. Hint: give a value, a tuple or a dictionary")
-        kid, chk = identify([pa.array([v], parts.core.schema.field(n).type) for n, v in zip(names, values, strict=True)], 1)
+        try:
+            columns = [pa.array([v], parts.core.schema.field(n).type) for n, v in zip(names, values, strict=True)]
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as unfit:
+            raise InputError(f"the key {key!r} does not fit the key columns {list(names)}: {unfit}") from unfit
+        kid, chk = identify(columns, 1)
         return kid[0], chk[0]

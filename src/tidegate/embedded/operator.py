@@ -11,6 +11,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from tidegate.embedded.inspection import Inspection
 from tidegate.embedded.results import Renderer, Results
 from tidegate.embedded.rows import to_table
@@ -39,6 +42,8 @@ class EmbeddedOperator(Inspection):
     ) -> None:
         if isinstance(downstream, EmbeddedOperator):
             downstream.follow(spec)
+        # Arrow looks for pandas when it first meets NumPy; better here than with the first message.
+        pa.array(np.zeros(1, np.int64)).to_numpy()
         self._store = MemoryStore() if store is None else store
         op_column = "op" if isinstance(spec.window, Inherited) else None
         self._reads_clock = now is None
@@ -59,9 +64,8 @@ class EmbeddedOperator(Inspection):
             self._load_waiting()
 
     def follow(self, upstream: AggregateSpec) -> None:
-        """Windows inherited from an upstream live as long as the upstream may still correct them."""
-        if isinstance(self.spec.window, Inherited) and self.operator.parts is None:
-            self.operator.keep_for(upstream.allowed_lateness)
+        """Take retractions, and keep inherited windows as long as the upstream may still correct them."""
+        self.operator.follow(upstream)
 
     @property
     def spec(self) -> AggregateSpec:
@@ -72,7 +76,8 @@ class EmbeddedOperator(Inspection):
     def add_message(self, message: Mapping[str, Any], *, now: Instant | None = None) -> None:
         """Take one message."""
         self._check_open()
-        if not self._buffers or now is not None:
+        if not self._buffers or now is not None or not self.operator.is_typed:
+            # The first message with a value says what the others have to look like.
             self.add_messages([message], now=now)
             return
         clock = self._clock(None)
@@ -94,17 +99,20 @@ class EmbeddedOperator(Inspection):
     def advance_watermark(self, watermark: Instant) -> None:
         """Promise that nothing before the watermark is to be expected; a step back is ignored and counted."""
         self._check_open()
+        self._take_watermark(instant(watermark))
+
+    def _take_watermark(self, watermark: int) -> None:
         self._drain()
         self.operator.progress.told = True
-        self._give(self.operator.process_watermark(instant(watermark)))
+        self._give(self.operator.process_watermark(watermark))
 
     def timeout(self, now: Instant | None = None) -> None:
         """Tell the clock (or let it be read): offers again what was refused, and evaluates what became due."""
+        if isinstance(self._downstream, EmbeddedOperator):
+            self._downstream.timeout(now)
         if self._refused and not self._offer():
             return
         self._drain()
-        if isinstance(self._downstream, EmbeddedOperator):
-            self._downstream.timeout(now)
         self._give(self.operator.advance_clock(self._clock(now)))
 
     def finish(self) -> None:
@@ -113,15 +121,14 @@ class EmbeddedOperator(Inspection):
         self._drain()
         self._finished = True
         self._give(self.operator.finish())
-        if isinstance(self._downstream, EmbeddedOperator) and not self._refused:
-            self._downstream.finish()
 
     # Output ---------------------------------------------------------------------------------------------------------------------
 
     def get_result(self) -> Results:
         """A copy of the results that wait; they wait on until `flush`."""
         self._drain()
-        self._fetched = len(self._waiting)
+        if self._downstream is None:
+            self._fetched = len(self._waiting)
         empty = self._renderer().render(Output())
         return Results.together([empty, *self._waiting])
 
@@ -132,8 +139,6 @@ class EmbeddedOperator(Inspection):
             self._waiting.popleft()
         self._fetched = 0
         self._save()
-        if isinstance(self._downstream, EmbeddedOperator):
-            self._downstream.flush()
 
     def close(self) -> None:
         """Let go of the store; what was not flushed is gone."""
@@ -186,7 +191,7 @@ class EmbeddedOperator(Inspection):
             else:
                 self._refused = True
         if not self._refused and isinstance(self._downstream, EmbeddedOperator):
-            self._downstream.forward_watermark(self.operator.output_watermark)
+            self._downstream.follow_progress(self.operator.output_watermark, finished=self._finished)
         windows = (self.operator.progress.counters["windows_opened"], self.operator.progress.counters["windows_closed"])
         if accepted or windows != self._seen_windows:
             self._seen_windows = windows
@@ -208,12 +213,17 @@ class EmbeddedOperator(Inspection):
         """Whether input is refused because the downstream refuses results."""
         return self._refused
 
-    def forward_watermark(self, watermark: int) -> None:
-        """Take over the upstream's watermark."""
-        if watermark > self.operator.progress.watermark:
-            self.advance_watermark(watermark)
+    def follow_progress(self, watermark: int, *, finished: bool) -> None:
+        """Take over the upstream's watermark, and its end."""
+        if finished and not self._finished:
+            self.finish()
+        elif not self._finished and watermark > self.operator.progress.watermark:
+            self._take_watermark(watermark)
 
     def _save(self) -> None:
+        """Make everything durable, what is downstream first: its input must not be forgotten here before it is safe there."""
+        if isinstance(self._downstream, EmbeddedOperator):
+            self._downstream.flush()
         self._store.delete_prefix("waiting/")
         for number, results in enumerate(self._waiting):
             self._store.put_table(f"waiting/{number:08d}/panes", results.panes)

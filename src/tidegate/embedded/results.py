@@ -16,6 +16,7 @@ from tidegate.operators.output import TIMINGS, LateRows, Output
 from tidegate.spec.operator import AggregateSpec
 
 _HEX = np.array([int.from_bytes(f"{byte:02x}".encode(), "little") for byte in range(256)], np.uint16)
+_LATE_COLUMNS = frozenset({"class", "reason", "detail", "watermark", "windows", "emitted_at"})
 _STAMP = pa.timestamp("us", "UTC")
 
 
@@ -96,7 +97,7 @@ class Renderer:
         kind = pa.int64() if self.ticks else _STAMP
         columns: dict[str, pa.Array] = {}
         if rows.table is not None:
-            columns.update({name: to_arrow(rows.table.column(name)) for name in rows.table.column_names})
+            columns.update({_shown(name): to_arrow(rows.table.column(name)) for name in rows.table.column_names})
         columns.update({name: to_arrow(rows.keys[f"k.{name}"]) for name in self.spec.input.key})
         columns["class"] = rows.lateness
         columns["reason"] = repeat(rows.reason, n, pa.string())
@@ -117,7 +118,7 @@ class Renderer:
 
     def _no_late(self) -> pa.Table:
         when = pa.int64() if self.ticks else _STAMP
-        fields = [] if self.schema is None else [(field.name, field.type) for field in self.schema]
+        fields = [] if self.schema is None else [(_shown(field.name), field.type) for field in self.schema]
         fields += [(name, self._type(name)) for name in self.spec.input.key if name not in {f[0] for f in fields}]
         windows = pa.list_(pa.struct([("window_start", when), ("window_end", when)]))
         fields += [("class", pa.string()), ("reason", pa.string()), ("detail", pa.string())]
@@ -126,6 +127,11 @@ class Renderer:
 
     def _type(self, name: str) -> pa.DataType:
         return pa.null() if self.schema is None else self.schema.field(name).type
+
+
+def _shown(name: str) -> str:
+    """The name of an input column in the late output: one that the late output has itself is told apart."""
+    return f"input_{name}" if name in _LATE_COLUMNS else name
 
 
 def pane_ids(frame: Frame) -> pa.Array:

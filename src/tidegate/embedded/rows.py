@@ -10,6 +10,9 @@ import pyarrow as pa
 from tidegate.errors import InputError
 from tidegate.operators.conform import MARK
 
+_BROKEN = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
+_DECIMAL = pa.decimal128(38, 10)
+
 
 def to_table(rows: Any, schema: pa.Schema | None) -> pa.Table:
     """The rows as a table; a value that does not fit its column marks its row as broken."""
@@ -19,45 +22,65 @@ def to_table(rows: Any, schema: pa.Schema | None) -> pa.Table:
         return pa.Table.from_batches([rows])
     if isinstance(rows, Mapping):
         return _from_dicts([rows], schema)
+    if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
+        return _from_pandas(rows, schema)
     if hasattr(rows, "__arrow_c_stream__"):
         return pa.table(rows)
-    if hasattr(rows, "to_dict") and hasattr(rows, "columns"):
-        return pa.Table.from_pandas(rows, preserve_index=False)
     if isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows):
         return _from_dicts(rows, schema)
     raise InputError(f"messages come as an Arrow table, a pandas frame or a list of dictionaries, got {type(rows).__name__}")
 
 
+def _from_pandas(frame: Any, schema: pa.Schema | None) -> pa.Table:
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+    except _BROKEN:
+        return _from_dicts(frame.to_dict("records"), schema)
+
+
 def _from_dicts(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -> pa.Table:
-    known = {} if schema is None else {field.name: field.type for field in schema}
+    known = [] if schema is None else schema.names
     names = list(dict.fromkeys([*known, *(name for row in rows for name in row)]))
     columns: dict[str, pa.Array] = {}
     problems: dict[int, str] = {}
     for name in names:
-        values = [row.get(name) for row in rows]
-        columns[name] = _column(name, values, known.get(name), problems)
+        kind = schema.field(name).type if schema is not None and name in known else None
+        columns[name] = _column(name, [row.get(name) for row in rows], kind, problems)
     if problems:
         columns[MARK] = pa.array([problems.get(row) for row in range(len(rows))], pa.string())
     return pa.table(columns)
 
 
 def _column(name: str, values: list[Any], kind: pa.DataType | None, problems: dict[int, str]) -> pa.Array:
+    """The values in the type that they have by themselves: whether they fit the one that is wanted is judged where nothing is cut off."""
     try:
-        return pa.array(values, None if kind is None or pa.types.is_null(kind) else kind)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        array = pa.array(values)
+    except _BROKEN:
         return _column_one_by_one(name, values, kind, problems)
+    # A first decimal says little about the next one.
+    return array.cast(_DECIMAL, safe=False) if kind is None and pa.types.is_decimal(array.type) and array.type.scale <= _DECIMAL.scale else array
 
 
 def _column_one_by_one(name: str, values: list[Any], kind: pa.DataType | None, problems: dict[int, str]) -> pa.Array:
-    """The path of broken rows: the type is the known one or that of the first value, and what does not fit is marked."""
+    """The path of broken rows: the type is the known one or that of the first value that has one, and what does not fit is marked."""
     if kind is None or pa.types.is_null(kind):
-        first = next(value for value in values if value is not None)
-        kind = pa.array([first]).type
+        kind = next((a.type for a in map(_alone, values) if a is not None and not pa.types.is_null(a.type)), pa.null())
     kept: list[Any] = []
     for row, value in enumerate(values):
+        array = _alone(value)
         try:
-            kept.append(pa.array([value], kind)[0].as_py())
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+            kept.append(None if array is None else array.cast(kind)[0].as_py())
+            fits = array is not None
+        except _BROKEN:
             kept.append(None)
-            problems[row] = f"`{name}` should be {kind}, got {value!r}"
+            fits = False
+        if not fits:
+            problems[row] = f"`{name}` should be {kind}, got {value!r:.200}"
     return pa.array(kept, kind)
+
+
+def _alone(value: Any) -> pa.Array | None:
+    try:
+        return pa.array([value])
+    except _BROKEN:
+        return None

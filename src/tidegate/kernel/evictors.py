@@ -23,8 +23,8 @@ def kept(evictor: Evictor, table: pa.Table, time: np.ndarray, groups: Groups) ->
             return time >= groups.max(time)[groups.ids] - evictor.span
         case EvictDelta():
             values = _numbers(table, evictor.column)
-            far = np.abs(values - values[groups.lasts][groups.ids]) >= evictor.threshold
-            return ~far
+            with np.errstate(invalid="ignore"):
+                return np.abs(values - values[groups.lasts][groups.ids]) < evictor.threshold
 
 
 def _numbers(table: pa.Table, name: str) -> np.ndarray:
@@ -34,4 +34,4 @@ def _numbers(table: pa.Table, name: str) -> np.ndarray:
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)):
         raise InputError(f"the delta evictor looks at `{name}`, which has type `{column.type}`; it needs numbers")
     # A missing value is far from everything, itself included, and so it is evicted.
-    return pc.fill_null(column.cast(pa.float64()), float("inf")).to_numpy(zero_copy_only=False)
+    return pc.fill_null(column.cast(pa.float64()), float("nan")).to_numpy(zero_copy_only=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -69,7 +69,9 @@ def to_numpy(column: Column) -> np.ndarray:
 
 def repeat(value: Any, n: int, type: pa.DataType | None = None) -> pa.Array:
     """A column that holds one value n times."""
-    return cast("pa.Array", pa.repeat(pa.array([value], type)[0], n))  # type: ignore[arg-type]
+    one = pa.array([value], type)
+    # Arrow repeats plain values faster than it takes them, but does not repeat lists.
+    return one.take(pa.array(np.zeros(n, np.int64))) if pa.types.is_nested(one.type) else pa.repeat(one[0], n)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -213,11 +213,22 @@ class SortedRuns:
         frames = [frame for frame in self.live() if len(frame)]
         return concat_frames(frames) if frames else None
 
-    def rewrite(self, frame: Frame) -> None:
-        """Replace everything by these rows."""
+    def clear(self) -> None:
+        """Forget everything."""
         for run in list(self._runs):
             self._drop(run)
+
+    def rewrite(self, frame: Frame) -> None:
+        """Replace everything by these rows."""
+        self.clear()
         self.put(frame)
+
+    def compact(self) -> None:
+        """Give the room of dead rows back."""
+        for run in [r for r in self._runs if r.dead]:
+            frame = self._frame(run).where(run.alive)
+            self._drop(run)
+            self._append(frame)
 
     def save(self) -> list[Any]:
         """Write what changed; the answer is the manifest to restore from."""

@@ -10,9 +10,9 @@ from tidegate.instants import MAX
 from tidegate.kernel.frame import Column, Frame, concat_frames
 from tidegate.kernel.groups import Groups, present
 from tidegate.kernel.runs import Places
-from tidegate.kernel.windows import Assigned, Assigner
+from tidegate.kernel.windows import Aligned, Assigned, Assigner
 from tidegate.operators.contents import Contents
-from tidegate.operators.core import Core
+from tidegate.operators.core import IDENTITY, Core
 from tidegate.operators.delivery import Delivery
 from tidegate.operators.firing import Firing
 from tidegate.operators.horizons import Horizons
@@ -91,6 +91,7 @@ class Absorber:
         if not groups.n:
             return
         row = joining.row
+        self._keep(delivery, joining)
         counts = groups.counts
         weight = np.ones(len(row), np.int64) if delivery.weight is None else delivery.weight[row]
         pending = cells.ints("pending")
@@ -103,6 +104,20 @@ class Absorber:
         core.machine.on_elements(state, counts, core.context(cells, pending, groups.min(delivery.position[row])))
         cells = cells.with_columns(pending=pending + counts)
         core.cells.put(self.firing.settle(cells, state, seq))
+
+    def _keep(self, delivery: Delivery, joining: Joining) -> None:
+        """Store the messages where they are needed, and note their offsets where windows are not the same for all keys."""
+        if self.core.messages is not None:
+            rows = present(joining.row, len(delivery))
+            self.contents.store(delivery.take(rows[self.is_new(rows)]))
+        aligned = isinstance(self.assigner, Aligned) and self.core.spec.window.axis is not Axis.ORDINAL
+        if self.core.metadata is not None and not aligned:
+            windows = joining.cells.select(IDENTITY).take(joining.groups.ids)
+            self.core.metadata.note(windows, delivery.partitions, delivery.partition[joining.row], delivery.offset[joining.row])
+
+    def is_new(self, rows: np.ndarray) -> np.ndarray:
+        """Which rows came with this delivery."""
+        return np.ones(len(rows), bool)
 
     def _look_up(self, delivery: Delivery, assigned: Assigned) -> tuple[Groups, Frame, Places]:
         row, start, end = assigned

@@ -26,7 +26,8 @@ from tidegate.operators.metadata import Metadata
 from tidegate.operators.output import Output, class_names, texts
 from tidegate.operators.parts import Parts
 from tidegate.operators.progress import Progress
-from tidegate.operators.times import NULL, OK
+from tidegate.operators.rebuild import Rebuild
+from tidegate.operators.times import NULL, OK, read_times
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.triggers import Never
 from tidegate.spec.watermarks import Bounded, Implied
@@ -46,8 +47,9 @@ class WindowedAggregate:
         self.ids = SeenIds(store)
         self.metadata = Metadata(store) if spec.input.offset is not None else None
         self.parts: Parts | None = None
-        self.rebuilding = False
-        self._reader = Reader(spec.input, op_column)
+        self.rebuild = Rebuild(store) if spec.input.offset is not None else None
+        # A pane of a window without end has no time; it is in its window all the same.
+        self._reader = Reader(spec.input, op_column, MAX - 1 if isinstance(spec.window, Inherited) else None)
         self._out = Output()
 
     # The verbs ------------------------------------------------------------------------------------------------------------------
@@ -59,9 +61,14 @@ class WindowedAggregate:
             self.progress.now = max(self.progress.now, now)
         if table.num_rows:
             self._reader.check(table.schema)
-            if self.parts is None:
-                self.bind(table.schema)
-            self._deliver(table)
+            fresh = self.parts is None
+            self._bind_or_widen(table.schema)
+            try:
+                self._deliver(table)
+            except InputError:
+                # A first delivery that is refused must not decide what the next ones have to look like.
+                self.parts = None if fresh else self.parts
+                raise
         return self._finish_call(in_order=True)
 
     def process_watermark(self, watermark: int) -> Output:
@@ -93,6 +100,8 @@ class WindowedAggregate:
         """The input has ended: everything fires, and nothing is left."""
         self._begin()
         self._move_watermark(MAX, finishing=True)
+        if self.parts is not None:
+            self.parts.ordinals.clear()
         return self._finish_call()
 
     # What can be asked ----------------------------------------------------------------------------------------------------------
@@ -102,6 +111,11 @@ class WindowedAggregate:
         """Whether window bounds are plain numbers."""
         schema = None if self.parts is None else self.parts.core.schema
         return not self.spec.window.axis.is_time or schema is None or self._reader.ticks(schema)
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether the types of all columns are known."""
+        return self.parts is not None and not any(pa.types.is_null(field.type) for field in self.parts.core.schema)
 
     @property
     def hold(self) -> int | None:
@@ -116,16 +130,36 @@ class WindowedAggregate:
 
     # Taking a delivery ----------------------------------------------------------------------------------------------------------
 
+    def _bind_or_widen(self, schema: pa.Schema) -> None:
+        """Bind to the first schema; a column that has held nothing but nulls takes the type that comes later, and new ones are taken along."""
+        if self.parts is None:
+            self.bind(schema)
+            return
+        known, new = self.parts.core.schema, bindable(schema)
+        fields = [new.field(f.name) if pa.types.is_null(f.type) and f.name in new.names else f for f in known]
+        if self.parts.core.messages is None:
+            fields += [f for f in new if f.name not in known.names]
+        wider = pa.schema(fields)
+        if not wider.equals(known):
+            self.parts.widen(wider)
+
     def bind(self, schema: pa.Schema) -> None:
         """Fix the input's schema: aggregates are bound to its types."""
         self._reader.check(schema)
+        if self.spec.input.time is not None:
+            # A column that can say no time is refused here, before anything depends on it.
+            read_times(schema.empty_table().column(self.spec.input.time), self.spec.input.time)
         retracts = self._reader.op_column is not None
         self.parts = Parts.made(self.spec, self.store, self.machine, self.progress, bindable(schema), self.metadata, retracts=retracts)
         self.parts.core.out = self._out
 
-    def keep_for(self, lateness: int) -> None:
-        """Inherit an upstream's lateness: its corrections must find the windows that they correct."""
-        self.spec = dataclasses.replace(self.spec, allowed_lateness=max(self.spec.allowed_lateness, lateness))
+    def follow(self, upstream: AggregateSpec) -> None:
+        """Take panes of an upstream operator: its retractions, and for inherited windows its lateness, so that corrections find them."""
+        if self.parts is not None:
+            return
+        self._reader = dataclasses.replace(self._reader, op_column="op")
+        if isinstance(self.spec.window, Inherited):
+            self.spec = dataclasses.replace(self.spec, allowed_lateness=max(self.spec.allowed_lateness, upstream.allowed_lateness))
 
     def _begin(self) -> None:
         self._out = Output()
@@ -140,17 +174,22 @@ class WindowedAggregate:
 
     def _deliver(self, table: pa.Table) -> None:
         parts = self.bound()
-        conformed = conform(table, parts.core.schema)
-        delivery = self._reader.read(conformed.table, self.progress.now, self.progress.seq)
+        time = self.spec.input.time
+        conformed = conform(table, parts.core.schema, time)
+        delivery = self._reader.read(conformed.table, None if time is None else table.column(time), self.progress.now)
         delivery = self._deduplicated(delivery)
-        delivery = self._sound(delivery, conformed)
-        delivery = self._classified(delivery)
+        whole = delivery
+        parts.contents.begin()
+        delivery = self._classified(self._sound(delivery, conformed))
         if len(delivery):
             delivery = self._placed(delivery)
             self._note_offsets(delivery)
             self._take_in(delivery)
+            self._purge_keys(delivery)
             self._learn(delivery, delivery.verdict < VERY_LATE)
             parts.horizons.enforce()
+        if self.rebuild is not None:
+            self.rebuild.note_rejected(whole, parts.contents.stored)
         self._follow()
 
     def bound(self) -> Parts:
@@ -163,8 +202,8 @@ class WindowedAggregate:
         """The delivery without what was delivered before."""
         if self.spec.input.offset is not None:
             fresh = self.marks.fresh(delivery.partition, delivery.partitions, delivery.offset)
-            if self.rebuilding:
-                self._rebuild(delivery.where(~fresh))
+            if self.rebuild is not None and self.rebuild.under_way:
+                self.rebuild.take(delivery.where(~fresh), self.bound().contents, self.spec.window.axis)
             delivery = delivery.where(fresh)
             self.marks.advance(delivery.partition, delivery.partitions, delivery.offset)
         elif self.spec.input.id is not None:
@@ -187,6 +226,8 @@ class WindowedAggregate:
             last = np.full(len(delivery), MIN)
             np.maximum.at(last, row, np.where(end == MAX, MAX, end - 1))
             time = np.maximum(time, last)
+        if self.spec.window.axis is not Axis.EVENT_TIME:
+            return np.full(len(delivery), self.progress.now)
         return np.maximum(np.where(delivery.verdict == OK, time, MIN), self.progress.watermark)
 
     def _numbered(self, delivery: Delivery) -> Delivery:
@@ -281,7 +322,7 @@ class WindowedAggregate:
     def _note_offsets(self, delivery: Delivery) -> None:
         """Metadata by slice where windows follow from the axis; sessions note their offsets when their bounds are known."""
         assigner = self.bound().absorber.assigner
-        if self.metadata is not None and isinstance(assigner, Aligned):
+        if self.metadata is not None and isinstance(assigner, Aligned) and self.spec.window.axis is not Axis.ORDINAL:
             start, end = assigner.slice_of(delivery.position)
             nobody = np.zeros(len(delivery), np.uint64)
             windows = Frame.of({"kid": nobody, "chk": nobody, "start": start, "end": end}, len(delivery))
@@ -321,7 +362,6 @@ class WindowedAggregate:
             return
         steps = self._steps(delivery, rows, assigned) if one_by_one else np.zeros(len(rows), np.int64)
         if not steps.any():
-            parts.contents.store(delivery if len(rows) == len(delivery) else delivery.take(rows))
             parts.absorber.absorb(delivery, assigned)
             parts.horizons.enforce_counts(delivery)
             return
@@ -333,7 +373,6 @@ class WindowedAggregate:
             place[chosen] = np.arange(len(chosen))
             mine = place[assigned.row] >= 0
             part = delivery.take(chosen)
-            parts.contents.store(part)
             parts.absorber.absorb(part, Assigned(place[assigned.row[mine]], assigned.start[mine], assigned.end[mine]))
             parts.horizons.enforce_counts(part)
 
@@ -350,28 +389,39 @@ class WindowedAggregate:
         complete[assigned.row[assigned.end <= self.progress.watermark]] = True
         return np.where(keys.any(complete[rows])[keys.ids], keys.ranks, 0)
 
-    def _rebuild(self, delivery: Delivery) -> None:
-        """Rows that were delivered before the message store was lost go back into it, and nowhere else."""
-        parts = self.bound()
-        sound = delivery.where(delivery.verdict == OK)
-        if len(sound):
-            x = sound.offset if self.spec.window.axis is Axis.OFFSET else sound.time
-            parts.contents.store(sound.with_seq(sound.offset).with_position(x))
+    def _purge_keys(self, delivery: Delivery) -> None:
+        """On ordinals every key has its own progress, so what it no longer needs goes when its messages come; elsewhere ids age by the clock."""
+        axis = self.spec.window.axis
+        if axis is Axis.ORDINAL:
+            self.bound().contents.trim(delivery.kid, delivery.chk, delivery.position + 1)
+        if axis is not Axis.EVENT_TIME and self.spec.input.id is not None:
+            self.ids.forget(int(saturating_add(self.progress.now, -self.spec.allowed_lateness)))
 
     def lose_messages(self) -> None:
         """The message store is gone: take the messages of the present windows once more, from `resume_offsets` on."""
-        if self.spec.input.offset is None:
+        if self.rebuild is None:
             raise StateError("the message store is lost and the input has no offsets to read it again from. Hint: start from a new store")
+        if self.spec.window.axis is Axis.ORDINAL:
+            raise StateError("the message store is lost, and messages cannot be counted a second time. Hint: start from a new store")
         if self.spec.mode == "discarding" and self.spec.input.partition is not None:
             raise StateError("the message store is lost, and discarding over several partitions it cannot be rebuilt. Hint: start from a new store")
-        self.rebuilding = True
+        self.rebuild.begin(self.marks.marks)
 
     def resume_offsets(self) -> dict[str, int]:
         """By partition, the first offset to deliver after a restart."""
         offsets = {name: mark + 1 for name, mark in self.marks.marks.items()}
-        if self.rebuilding and self.metadata is not None:
+        if self.rebuild is not None and self.rebuild.under_way and self.metadata is not None:
             offsets.update(self.metadata.earliest())
         return offsets
+
+    @property
+    def nbytes(self) -> int:
+        """What the state takes, decoded."""
+        if self.parts is None:
+            return 0
+        core, opened = self.parts.core, self.parts.open_windows
+        held = core.cells.nbytes + self.ids.nbytes
+        return held + (opened.slices.nbytes if opened else 0) + (core.messages.nbytes if core.messages else 0)
 
     # Watermarks -----------------------------------------------------------------------------------------------------------------
 
@@ -421,11 +471,16 @@ class WindowedAggregate:
         bound = MIN if core.lateness == MAX and watermark != MAX else int(saturating_add(watermark, -core.lateness if core.lateness != MAX else 0))
         if bound != MIN and self.spec.window.axis is Axis.EVENT_TIME:
             self.ids.forget(bound)
+        elif watermark == MAX:
+            self.ids.forget(MAX)
         parts.horizons.forget(watermark)
+        first = parts.first_needed(bound)
         if core.messages is not None:
-            core.messages.expire(parts.first_needed(bound))
+            core.messages.expire(first)
+        if self.rebuild is not None:
+            self.rebuild.forget(first)
         if self.metadata is not None and bound != MIN:
-            self.metadata.forget_before(bound)
+            self.metadata.forget_before(min(bound, parts.oldest_start()))
 
     def _owed(self) -> int | None:
         if self.parts is None or (self.spec.options.closing == "never" and isinstance(self.spec.firing, Never)):

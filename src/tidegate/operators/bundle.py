@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,9 @@ from tidegate.spec.operator import AggregateSpec
 class Bundle:
     """All aggregates of a specification over one input schema."""
 
-    def __init__(self, accumulations: Mapping[str, Accumulation]) -> None:
+    def __init__(self, accumulations: Mapping[str, Accumulation], *, retractions: bool, untyped: Sequence[str] = ()) -> None:
+        self.retractions = retractions
+        self._untyped = tuple(untyped)
         self._accumulations = dict(accumulations)
         self._names = {
             name: {part: f"p.{name}.{part}" for part in accumulation.partial_types} for name, accumulation in self._accumulations.items()
@@ -25,7 +28,11 @@ class Bundle:
 
     @classmethod
     def bound(cls, spec: AggregateSpec, schema: pa.Schema, *, retractions: bool) -> Bundle:
-        return cls({name: bind(aggregate, schema, retractions=retractions) for name, aggregate in spec.aggregates})
+        # Of a column that has held nothing but nulls so far nothing is known; any type that can be added up holds nothing just as well.
+        untyped = [f.name for f in schema if pa.types.is_null(f.type)]
+        typed = pa.schema([f.with_type(pa.float64()) if f.name in untyped else f for f in schema])
+        bound = {name: bind(aggregate, typed, retractions=retractions) for name, aggregate in spec.aggregates}
+        return cls(bound, retractions=retractions, untyped=untyped)
 
     @property
     def full_state(self) -> bool:
@@ -44,6 +51,8 @@ class Bundle:
         columns: dict[str, Column] = {}
         failed: np.ndarray | None = None
         why = ""
+        if self._untyped:
+            rows = replace(rows, table=self._with_types(rows.table))
         for name, accumulation in self._accumulations.items():
             lifted = accumulation.lift(rows, groups)
             columns.update({self._names[name][part]: column for part, column in lifted.partials.items()})
@@ -51,6 +60,11 @@ class Bundle:
                 failed = lifted.failed if failed is None else failed | lifted.failed
                 why = why or f"{name}: {lifted.why}"
         return columns, failed, why
+
+    def _with_types(self, table: pa.Table) -> pa.Table:
+        for name in self._untyped:
+            table = table.set_column(table.column_names.index(name), name, table.column(name).cast(pa.float64()))
+        return table
 
     def combine(self, frame: Frame, groups: Groups) -> dict[str, Column]:
         """One row a group from the partial columns of a frame."""

@@ -23,8 +23,8 @@ def bindable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([f.with_nullable(True).remove_metadata() for f in fields])
 
 
-def conform(table: pa.Table, schema: pa.Schema) -> Conformed:
-    """The table with the columns and types of the schema."""
+def conform(table: pa.Table, schema: pa.Schema, time: str | None) -> Conformed:
+    """The table with the columns and types of the schema; times are read from the original column, so they break nothing here."""
     if table.schema.equals(schema):
         return Conformed(table)
     columns, problems = [], _marked(table)
@@ -34,7 +34,8 @@ def conform(table: pa.Table, schema: pa.Schema) -> Conformed:
             continue
         column, bad = _cast(table.column(field.name), field)
         columns.append(column)
-        problems.update(bad)
+        if field.name != time:
+            problems.update(bad)
     plain = pa.table(columns, schema=schema)
     if not problems:
         return Conformed(plain)
@@ -64,7 +65,7 @@ def _cast_one_by_one(column: pa.ChunkedArray, field: pa.Field) -> tuple[pa.Array
     problems: dict[int, str] = {}
     for row, scalar in enumerate(column):
         try:
-            values.append(scalar.cast(field.type).as_py())
+            values.append(scalar.cast(field.type).as_py() if scalar.is_valid else None)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
             values.append(None)
             problems[row] = f"`{field.name}` should be {field.type}, got {scalar.as_py()!r}"

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import StateError
-from tidegate.instants import MAX, saturating_add
+from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.accumulations import lists
 from tidegate.kernel.accumulations.protocol import Rows
 from tidegate.kernel.evictors import kept
@@ -17,13 +17,15 @@ from tidegate.kernel.frame import Column, Frame, concat_frames, to_arrow
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.keys import identify
 from tidegate.kernel.messages import MessageStore
-from tidegate.kernel.runs import search_sorted
-from tidegate.operators.core import Core
+from tidegate.kernel.runs import Places, search_sorted
+from tidegate.operators.core import KEY, Core
 from tidegate.operators.delivery import Delivery
-from tidegate.spec.windows import Session
+from tidegate.spec.windows import Axis, Session
 
 PAYLOAD = "m."
 """Names of input columns begin with this in the message store."""
+_PASSING = frozenset(PAYLOAD + name for name in ("op", "is_last", "watermark", "emitted_at", "pane_id"))
+"""Columns of panes in which a retraction differs from what it takes back."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,8 +44,43 @@ class Contents:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._stored: list[np.ndarray] = []
         # Merging sessions have no common "fired up to", so discarding takes fired messages out instead.
         self._forgets = core.messages is not None and core.spec.mode == "discarding" and isinstance(core.spec.window, Session)
+
+    def begin(self) -> None:
+        """A delivery begins: nothing of it is stored yet."""
+        self._stored = []
+
+    @property
+    def stored(self) -> np.ndarray:
+        """The arrival numbers of what was stored of the present delivery."""
+        return np.concatenate(self._stored) if self._stored else np.zeros(0, np.int64)
+
+    def trim(self, kid: np.ndarray, chk: np.ndarray, seen: np.ndarray | None = None) -> None:
+        """Forget the messages of keys that lie before all their windows; with `seen`, also closed windows that no message can reach any more."""
+        core = self._core
+        keys = Groups.by([kid, chk])
+        asked = Frame.of({"kid": kid[keys.firsts], "chk": chk[keys.firsts]}, keys.n)
+        if seen is not None:
+            asked = asked.with_columns(seen=keys.max(seen))
+        asked = asked.take(np.lexsort((asked.ints("chk"), asked.ints("kid"))))
+        places = core.cells.ranges(asked, KEY)
+        first = np.full(len(asked), MAX)
+        if len(places.run):
+            cells = core.cells.take(places)
+            owner, _ = search_sorted(asked, cells.select(KEY), KEY)
+            over = np.zeros(len(cells), bool)
+            if seen is not None:
+                over = cells.ints("closed") & (cells.ints("end") <= asked.ints("seen")[owner])
+                core.cells.remove(Places(places.run[over], places.at[over]))
+            np.minimum.at(first, owner[~over], cells.ints("start")[~over])
+        if core.messages is not None:
+            held = core.messages.read(MIN, MAX, kids=asked.ints("kid"))
+            owner, _ = search_sorted(asked, held.select(KEY), KEY)
+            old = core.position_of(held) < first[np.minimum(owner, len(asked) - 1)]
+            if old.any():
+                core.messages.remove(held, old)
 
     @property
     def _messages(self) -> MessageStore:
@@ -96,6 +133,7 @@ class Contents:
         core = self._core
         if core.messages is None or not len(delivery):
             return
+        self._stored.append(delivery.seq)
         tuples = not core.spec.window.axis.is_time
         order = delivery.seq if core.spec.input.offset is None else delivery.offset
         columns: dict[str, Column] = {
@@ -109,6 +147,8 @@ class Contents:
             "weight": delivery.weight if delivery.weight is not None else np.ones(len(delivery), np.int64),
         }
         columns.update({PAYLOAD + name: to_arrow(delivery.table.column(name)) for name in delivery.table.column_names})
+        if core.spec.input.offset is not None and core.spec.window.axis is not Axis.ORDINAL:
+            columns["uid"] = message_ids(delivery)
         core.messages.add(Frame(columns, len(delivery)))
 
     def _from_messages(self, cells: Frame) -> Frame:
@@ -167,6 +207,12 @@ class Contents:
         return _Members(members.messages.take(order), members.cell[order])
 
 
+def message_ids(delivery: Delivery) -> np.ndarray:
+    """What tells messages apart over all partitions and restarts, in one word."""
+    names = pa.array(delivery.partitions, pa.string()).take(pa.array(delivery.partition))
+    return identify([names, pa.array(delivery.offset)], len(delivery))[0]
+
+
 def payload(messages: Frame) -> pa.Table:
     """The input columns of messages."""
     return pa.table({name[len(PAYLOAD) :]: to_arrow(c) for name, c in messages.columns.items() if name.startswith(PAYLOAD)})
@@ -174,8 +220,8 @@ def payload(messages: Frame) -> pa.Table:
 
 def _netted(members: _Members) -> _Members:
     """Messages less those that were taken back: a retraction cancels the newest equal message of its cell."""
-    payload = [to_arrow(c) for name, c in members.messages.columns.items() if name.startswith(PAYLOAD)]
-    kid, chk = identify([*payload, pa.array(members.cell)], len(members.cell))
+    same = [to_arrow(c) for name, c in members.messages.columns.items() if name.startswith(PAYLOAD) and name not in _PASSING]
+    kid, chk = identify([*same, pa.array(members.cell)], len(members.cell))
     weight = members.messages.ints("weight")
     groups = Groups.by([kid, chk])
     net = groups.sum(weight)[groups.ids]

@@ -102,6 +102,16 @@ class Core:
             columns["evicted"] = repeat([], n, pa.list_(pa.int64()))
         return Frame(columns, n)
 
+    def retyped(self, frame: Frame) -> Frame:
+        """A frame whose partial aggregates are replaced by nothing where their type has changed."""
+        nothing = Frame(self.bundle.empty(self.schema, len(frame)), len(frame))
+        names = [n for n in nothing.names if n not in frame or to_arrow(frame[n]).type != to_arrow(nothing[n]).type]
+        stale = [n for n in frame.names if n.startswith("p.") and n not in nothing]
+        values = {}
+        if self.keeps_fired and "emitted" in frame:
+            values = {f"v.{n}": to_arrow(frame[f"v.{n}"]).cast(kind, safe=False) for n, kind in self.bundle.result_types.items()}
+        return frame.drop(stale).with_mapping({**nothing.select(names).columns, **values})
+
     def due(self, frame: Frame, state: dict[str, np.ndarray]) -> Frame:
         """The frame with its trigger columns and with the instants at which it has to be looked at again."""
         context = self.context(frame, frame.ints("pending"))

@@ -92,6 +92,8 @@ class Reader:
 
     spec: Input
     op_column: str | None = None
+    null_time: int | None = None
+    """What a missing time means; None where it means that the row is broken."""
 
     def required(self) -> list[str]:
         named = [self.spec.time, *self.spec.key, self.spec.id, self.spec.offset, self.spec.partition, self.op_column]
@@ -106,7 +108,7 @@ class Reader:
         """Whether event times are plain numbers."""
         return self.spec.time is None or is_ticks(schema.field(self.spec.time).type)
 
-    def read(self, table: pa.Table, now: int, seq: int) -> Delivery:
+    def read(self, table: pa.Table, times: pa.ChunkedArray | None, now: int) -> Delivery:
         """All rows in (partition, offset) order; nothing is judged yet but whether the time can be read."""
         rows = table.num_rows
         partition, names = self._partitions(table)
@@ -115,12 +117,13 @@ class Reader:
             order = np.lexsort((offset, partition))
             if (np.diff(order) != 1).any():
                 table, partition, offset = table.take(pa.array(order)), partition[order], offset[order]
-        if self.spec.time is None:
+                times = None if times is None else times.take(pa.array(order))
+        if self.spec.time is None or times is None:
             time, verdict = np.full(rows, now, np.int64), np.zeros(rows, np.int8)
         else:
-            time, verdict = read_times(table.column(self.spec.time), self.spec.time)
+            time, verdict = read_times(times, self.spec.time, null_is=self.null_time)
         kid, chk = identify([table.column(name) for name in self.spec.key], rows)
-        return Delivery(table, time, kid, chk, np.arange(seq, seq + rows), offset, partition, names, verdict, self._weights(table))
+        return Delivery(table, time, kid, chk, np.arange(rows), offset, partition, names, verdict, self._weights(table))
 
     def identities(self, delivery: Delivery) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The hashed id of each row, and whether it has one."""

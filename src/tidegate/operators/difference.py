@@ -23,10 +23,14 @@ from tidegate.spec.windows import ByDifference
 class DifferenceAbsorber(Absorber):
     """Rows into windows by difference; a window that appears holds older messages too, so these are kept."""
 
+    _older_rows = 0
+    """How many rows of the present step had come before it."""
+
     def absorb(self, delivery: Delivery, assigned: Assigned) -> None:
         """`assigned` says which windows the rows open; which they are in depends on the other rows of their keys."""
         older = self._older(delivery)
         both, n = _with_older(delivery, older, self.core.position_of(older)), len(older)
+        self._older_rows = n
         members = cast("ByDifferenceAssigner", self.assigner).members(Groups.by([both.kid, both.chk]).ids, both.position)
         fresh = members.row >= n
         opened = Assigned(assigned.row + n, assigned.start, assigned.end)
@@ -41,6 +45,9 @@ class DifferenceAbsorber(Absorber):
         over = self.core.expired(self.core.expiry(members.end), self.core.progress.watermark)
         counts = fresh | (touched[of_member] & ~exists & ~over)
         super().absorb(both, Assigned(members.row[counts], members.start[counts], members.end[counts]))
+
+    def is_new(self, rows: np.ndarray) -> np.ndarray:
+        return rows >= self._older_rows
 
     def _older(self, delivery: Delivery) -> Frame:
         """The messages that came before and can be in one window with the rows."""

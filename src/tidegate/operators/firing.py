@@ -13,6 +13,7 @@ from tidegate.operators.contents import Contents
 from tidegate.operators.core import Core
 from tidegate.operators.output import EARLY, LATE, ON_TIME, texts
 from tidegate.spec.triggers import Every, Trigger
+from tidegate.spec.windows import Axis
 
 _MUTABLE = ("pending", "ontime", "held", "index", "ns", "done", "emitted", "fired_seq")
 _LAST = ("last_pane", "last_ns", "last_timing", "last_time", "last_first")
@@ -52,6 +53,8 @@ class Firing:
             cells = self._shut(cells, finished)
         if expiring.any():
             keep = ~expiring
+            if core.metadata is not None and core.spec.window.axis is Axis.ORDINAL:
+                core.metadata.forget(cells.where(expiring))
             core.progress.counters["windows_closed"] += int(expiring.sum())
             cells, state = cells.where(keep), {name: column[keep] for name, column in state.items()}
         return core.due(cells, state)

@@ -11,6 +11,7 @@ from tidegate.kernel.frame import Frame, concat_frames
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.runs import Places, SortedRuns
 from tidegate.kernel.windows import Assigned
+from tidegate.operators.contents import Contents
 from tidegate.operators.core import IDENTITY, KEY, Core
 from tidegate.operators.delivery import Delivery
 from tidegate.operators.firing import Firing
@@ -19,9 +20,10 @@ from tidegate.operators.firing import Firing
 class Horizons:
     """Retention by time, windows, messages and bytes."""
 
-    def __init__(self, core: Core, firing: Firing) -> None:
+    def __init__(self, core: Core, firing: Firing, contents: Contents) -> None:
         self._core = core
         self._firing = firing
+        self._contents = contents
         self._by_key = SortedRuns(core.store, "horizons", KEY, watch=("end",))
         self._everywhere = MIN
 
@@ -118,6 +120,7 @@ class Horizons:
         order = np.lexsort((cells.ints("start"), cells.ints("end")))
         self._firing.push_out(cells.take(order), self._core.progress.seq)
         self._core.progress.counters["windows_pushed_out"] += len(cells)
+        self._contents.trim(cells.ints("kid"), cells.ints("chk"))
         return cells
 
     def _push_and_raise(self, places: Places) -> None:
@@ -141,20 +144,17 @@ class Horizons:
         self._by_key.put(found)
 
     def _push_by_bytes(self, limit: int) -> None:
+        """Push out whole windows, oldest first, until the rest fits or one is left."""
         core = self._core
-        size = core.cells.nbytes + (core.messages.nbytes if core.messages is not None else 0)
-        if size <= limit:
-            return
-        cells = core.cells.all()
-        if cells is None:
-            return
-        ends = np.sort(cells.ints("end"))
-        share = min(len(ends) - 1, int(len(ends) * (1 - limit / size)))
-        bound = int(ends[share])
-        if bound >= int(ends[-1]):
-            bound = int(ends[0]) if ends[0] < ends[-1] else MIN
-        if bound != MIN:
+        while (size := core.cells.nbytes + (core.messages.nbytes if core.messages is not None else 0)) > limit:
+            cells = core.cells.all()
+            ends = np.sort(cells.ints("end")) if cells is not None else np.zeros(0, np.int64)
+            older = ends[ends < ends[-1]] if len(ends) else ends
+            if not len(older):
+                return
+            bound = int(older[min(len(older) - 1, int(len(ends) * (1 - limit / size)))])
             self._push(core.cells.select("end", bound))
+            core.cells.compact()
             self._everywhere = max(self._everywhere, bound)
 
     def forget(self, watermark: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tidegate.instants import MAX, MIN
+from tidegate.instants import MAX
 from tidegate.kernel.frame import Frame, constant
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.runs import search_sorted
@@ -48,18 +48,18 @@ class OpenWindows:
             is_open = (end > watermark) & inside
             complete = np.flatnonzero((end <= watermark) & inside)
             rest = Assigned(complete, start[complete], end[complete])
-        self._append(delivery, np.where(is_open, start, MIN), end)
+        self._append(delivery, np.where(is_open, start, MAX), end)
         return rest
 
     def _append(self, delivery: Delivery, start: np.ndarray, end: np.ndarray) -> None:
-        """Rows whose slice starts at `MIN` and ends elsewhere than everything are not kept: they ride along and are left out at the end."""
+        """Rows whose slice starts at `MAX`, where no slice can, are not kept: they ride along and are left out at the end."""
         core = self._core
         groups = Groups.in_order(delivery.kid, delivery.chk, start)
         if not groups.n:
             return
         partials, failed, why = core.bundle.lift(core.rows_of(delivery), groups)
         if failed is not None:
-            self._refuse(delivery, np.flatnonzero(failed & self._is_slice(start, end)), start, end, why)
+            self._refuse(delivery, np.flatnonzero(failed & (start != MAX)), start, end, why)
             rest = delivery.where(~failed)
             self._append(rest, start[~failed], end[~failed])
             return
@@ -77,15 +77,10 @@ class OpenWindows:
             groups.n,
         )
         starts, ends = start[some], end[some]
-        breaks = np.flatnonzero(np.diff(starts, prepend=starts[0] - 1 if starts[0] != MIN else MAX))
-        for at, until in pairwise([*breaks.tolist(), groups.n]):
-            if self._is_slice(starts[at : at + 1], ends[at : at + 1])[0]:
+        breaks = np.flatnonzero(starts[1:] != starts[:-1]) + 1
+        for at, until in pairwise([0, *breaks.tolist(), groups.n]):
+            if starts[at] != MAX:
                 self._add((int(starts[at]), int(ends[at])), frame.slice(at, until))
-
-    @staticmethod
-    def _is_slice(start: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Which bounds are a slice: only that of the global window starts at `MIN`."""
-        return (start != MIN) | (end == MAX)
 
     def _add(self, bounds: Bounds, frame: Frame) -> None:
         if bounds not in self._windows:
@@ -123,6 +118,10 @@ class OpenWindows:
                 self.slices.drop(bounds)
                 del self._windows[bounds]
         return cells
+
+    def oldest_start(self) -> int:
+        """The start of the oldest open window."""
+        return min((window[0] for windows in self._windows.values() for window in windows), default=MAX)
 
     def preview(self) -> list[Frame]:
         """What the open windows would be as cells; nothing leaves."""

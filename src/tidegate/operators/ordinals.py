@@ -23,10 +23,6 @@ class Ordinals:
     def __len__(self) -> int:
         return len(self._counts)
 
-    @property
-    def nbytes(self) -> int:
-        return self._counts.nbytes
-
     def number(self, delivery: Delivery) -> np.ndarray:
         """The ordinal of every row, which is counted with that."""
         keys = Groups.by([delivery.kid, delivery.chk])
@@ -41,6 +37,10 @@ class Ordinals:
             self._counts.remove(there)
         self._counts.put(query.with_columns(count=before + keys.counts))
         return before[keys.ids] + keys.ranks
+
+    def clear(self) -> None:
+        """The input has ended: no key counts on."""
+        self._counts.clear()
 
     def save(self) -> Any:
         return self._counts.save()

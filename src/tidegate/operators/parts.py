@@ -53,11 +53,27 @@ class Parts:
         core = Core(spec, store, machine, schema, bundle, progress, cells, messages, _lateness(spec), metadata)
         contents = Contents(core)
         firing = Firing(core, contents)
-        horizons = Horizons(core, firing)
+        horizons = Horizons(core, firing, contents)
         assigner = build(spec.window)
         absorber = _absorber_kind(spec.window)(core, firing, contents, assigner, horizons)
         static = StaticWindows(core, assigner) if isinstance(assigner, Aligned) and spec.window.create == "static" else None
         return cls(core, contents, firing, horizons, absorber, _open_windows(core, assigner), Ordinals(store), static)
+
+    def widen(self, schema: pa.Schema) -> None:
+        """Columns that held nothing but nulls have a type now; what was aggregated of them is nothing in any type."""
+        core = self.core
+        bundle = Bundle.bound(core.spec, schema, retractions=core.bundle.retractions)
+        core.schema, core.bundle = schema, bundle
+        cells = core.cells.all()
+        if cells is not None and core.messages is None:
+            core.cells.rewrite(core.retyped(cells))
+        if self.open_windows is not None:
+            self.open_windows.slices.retype(bundle, core.retyped)
+
+    def oldest_start(self) -> int:
+        """The start of the oldest window that is held."""
+        opened = MAX if self.open_windows is None else self.open_windows.oldest_start()
+        return min(self.core.cells.least("start", MAX), opened)
 
     def first_needed(self, bound: int) -> int:
         """The position below which no message can matter: that of the oldest window, or of the oldest event that is still taken."""

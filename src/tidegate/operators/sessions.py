@@ -120,6 +120,8 @@ class SessionAbsorber(Absorber):
         replaced = old.where(~same)
         if len(replaced):
             self.firing.retract(replaced, position[group[~same]])
+            if self.core.metadata is not None:
+                self.core.metadata.rename(replaced, identity.take(group[~same]))
             fresh = self._inherit(fresh, replaced, group[~same])
         if not same.any():
             return fresh

@@ -5,7 +5,7 @@ An event lands in exactly one slice, whatever the number of windows over it. A w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,6 +88,15 @@ class Slices:
         columns["newest_seq"] = groups.max(whole.ints("newest_seq"))
         columns.update(self._bundle.combine(whole, groups))
         return Frame(columns, groups.n)
+
+    def retype(self, bundle: Bundle, retyped: Callable[[Frame], Frame]) -> None:
+        """Bring all runs to the types of another bundle."""
+        self._bundle = bundle
+        for piece in self._slices.values():
+            frames = [retyped(run.frame(self._store)) for run in piece.runs]
+            for run in piece.runs:
+                run.delete(self._store)
+            piece.runs = [self._stored(frame) for frame in frames]
 
     def drop(self, bounds: Bounds) -> None:
         for run in self._slices.pop(bounds).runs:

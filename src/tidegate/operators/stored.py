@@ -23,7 +23,7 @@ def save(operator: WindowedAggregate) -> None:
         "marks": operator.marks.marks,
         "ids": operator.ids.save(),
         "metadata": None if operator.metadata is None else operator.metadata.save(),
-        "rebuilding": operator.rebuilding,
+        "rebuild": None if operator.rebuild is None else operator.rebuild.save(),
         "schema": None,
     }
     parts = operator.parts
@@ -63,7 +63,8 @@ def restore(operator: WindowedAggregate) -> bool:
     operator.ids.restore(document["ids"])
     if operator.metadata is not None and document["metadata"] is not None:
         operator.metadata.restore(document["metadata"])
-    operator.rebuilding = document["rebuilding"]
+    if operator.rebuild is not None and document["rebuild"] is not None:
+        operator.rebuild.restore(document["rebuild"])
     if document["schema"] is not None:
         _restore_parts(operator, document)
     return True

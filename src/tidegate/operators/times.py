@@ -14,12 +14,18 @@ OK, NULL, BAD = 0, 1, 2
 _PER_UNIT = {"s": 1_000_000, "ms": 1_000}
 
 
-def read_times(column: pa.Array | pa.ChunkedArray, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Ticks and, per row, whether the time was read, missing or unreadable."""
-    array = to_arrow(column)
+def read_times(column: pa.Array | pa.ChunkedArray, name: str, *, null_is: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Ticks and, per row, whether the time was read, missing or unreadable; `null_is` is what a missing one means, if anything."""
+    ticks, verdict = _read(to_arrow(column), name)
+    if null_is is None:
+        return ticks, verdict
+    return np.where(verdict == NULL, null_is, ticks), np.where(verdict == NULL, OK, verdict).astype(np.int8)
+
+
+def _read(array: pa.Array, name: str) -> tuple[np.ndarray, np.ndarray]:
     kind = array.type
     if pa.types.is_dictionary(kind):
-        return read_times(array.cast(kind.value_type), name)
+        return _read(array.cast(kind.value_type), name)
     if pa.types.is_null(kind):
         return np.zeros(len(array), np.int64), np.full(len(array), NULL, np.int8)
     if pa.types.is_integer(kind):
@@ -62,7 +68,8 @@ def _timestamps(array: pa.Array) -> tuple[np.ndarray, np.ndarray | None]:
     if array.type.unit == "ns":
         return np.floor_divide(raw, 1_000), None
     factor = _PER_UNIT[array.type.unit]
-    bad = np.abs(raw.astype(np.float64)) > MAX / factor
+    limit = MAX // factor
+    bad = (raw > limit) | (raw < -limit)
     return np.where(bad, 0, raw) * factor, bad
 
 
