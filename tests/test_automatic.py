@@ -307,7 +307,7 @@ def test_output_that_is_refused_is_not_on_record_as_delivered(tmp_path):
 def test_a_crash_before_acceptance_is_on_record_gives_the_same_panes_again(tmp_path):
     """The downstream took a pane and the process died before the flush: the pane comes again, with its id."""
 
-    class Crash(Exception):
+    class CrashError(Exception):
         pass
 
     class DyingStore(tg.MemoryStore):
@@ -315,7 +315,7 @@ def test_a_crash_before_acceptance_is_on_record_gives_the_same_panes_again(tmp_p
 
         def commit(self) -> None:
             if self.dying:
-                raise Crash
+                raise CrashError
             super().commit()
 
     store, sink = DyingStore(tmp_path / "s"), Sink()
@@ -323,7 +323,7 @@ def test_a_crash_before_acceptance_is_on_record_gives_the_same_panes_again(tmp_p
     rows = [row(1, o=0), row(2, o=1), row(12, o=2)]
     operator.add_messages(rows)
     store.dying = True
-    with pytest.raises(Crash):
+    with pytest.raises(CrashError):
         operator.advance_watermark(10)
     second = Sink()
     again = counting(offset="o").embedded(store=tg.MemoryStore(tmp_path / "s"), downstream=second, now=0)

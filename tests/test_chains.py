@@ -214,7 +214,8 @@ def test_late_batches_of_the_upstream_hold_the_downstream_open():
 
 def test_a_window_without_ends_can_be_inherited():
     first, second = linked(
-        tg.stream(time="ts", key=["city", "user"], watermark=tg.explicit()).window(tg.global_window()).trigger(tg.repeatedly(tg.after_count(1))).retracting().aggregate(total=tg.sum("v")),
+        tg.stream(time="ts", key=["city", "user"], watermark=tg.explicit()).window(tg.global_window())
+        .trigger(tg.repeatedly(tg.after_count(1))).retracting().aggregate(total=tg.sum("v")),
         tg.stream(key="city").inherit().trigger(tg.repeatedly(tg.after_count(1))).retracting().aggregate(best=tg.max("total")),
     )  # fmt: skip
     first.add_messages([row(1, v=5), row(2, "b", v=3), row(3, v=-4)])

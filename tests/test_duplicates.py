@@ -69,7 +69,8 @@ def test_what_went_to_late_is_not_reported_a_second_time(panes, ts):
     op = panes.embedded(now=0)
     op.add_messages(pa.Table.from_pylist([row(0, 5)]))
     op.advance_watermark(50)
-    late = pa.Table.from_pylist([row(1, ts), row(1, ts)], pa.schema({"o": pa.int64(), "id": pa.string(), "ts": pa.int64(), "k": pa.string(), "v": pa.int64()}))
+    schema = pa.schema({"o": pa.int64(), "id": pa.string(), "ts": pa.int64(), "k": pa.string(), "v": pa.int64()})
+    late = pa.Table.from_pylist([row(1, ts), row(1, ts)], schema)
     op.add_messages(late)
     op.add_messages(late)
     assert op.get_result().late.num_rows == 1
@@ -79,7 +80,8 @@ def test_what_went_to_late_is_not_reported_a_second_time(panes, ts):
 
 @BOTH
 def test_a_duplicate_fires_nothing(panes):
-    spec = windowed(**({"offset": "o"} if panes.spec.input.offset else {"id": "id"})).trigger(tg.repeatedly(tg.after_count(2))).aggregate(n=tg.count())
+    identity = {"offset": "o"} if panes.spec.input.offset else {"id": "id"}
+    spec = windowed(**identity).trigger(tg.repeatedly(tg.after_count(2))).aggregate(n=tg.count())
     op = spec.embedded(now=0)
     op.add_messages([row(0, 1)])
     op.add_messages([row(0, 1)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -117,10 +118,8 @@ def test_oracle_buffered_messages_give_what_single_ones_give(values):
 def test_an_error_in_a_buffered_message_comes_where_it_was_caused_and_loses_no_other():
     op = counting()
     op.add_message(row(1))
-    try:
+    with contextlib.suppress(tg.InputError):
         op.add_message({"v": 1})
-    except tg.InputError:
-        pass
     op.add_message(row(2))
     op.finish()
     assert counts(op) == [("a", 0, 2)]
@@ -160,7 +159,8 @@ def test_finish_fires_everything_and_ends_the_input():
 @pytest.mark.parametrize("kind", ["watermark", "finish", "timeout", "flush", "nothing"])
 def test_verbs_before_any_message_are_no_error(kind):
     op = counting()
-    {"watermark": lambda: op.advance_watermark(5), "finish": op.finish, "timeout": lambda: op.timeout(9), "flush": op.flush, "nothing": lambda: None}[kind]()
+    verbs = {"watermark": lambda: op.advance_watermark(5), "finish": op.finish, "timeout": lambda: op.timeout(9), "flush": op.flush}
+    verbs.get(kind, lambda: None)()
     assert (op.get_result().panes.num_rows, op.get_windows(), op.get_messages().num_rows) == (0, [], 0)
     assert op.peek().num_rows == 0
 
@@ -224,7 +224,8 @@ def test_late_rows_wait_like_panes():
 
 def test_results_have_their_columns_before_anything_came():
     result = counting().get_result()
-    assert {"k", "window_start", "window_end", "op", "timing", "pane", "n", "total", "time", "watermark", "emitted_at", "pane_id"} <= set(result.panes.column_names)
+    pane = {"k", "window_start", "window_end", "op", "timing", "pane", "n", "total", "time", "watermark", "emitted_at", "pane_id"}
+    assert pane <= set(result.panes.column_names)
     assert {"k", "class", "reason", "detail", "watermark", "windows"} <= set(result.late.column_names)
     assert not result
     assert len(result) == 0
@@ -254,7 +255,8 @@ def test_the_late_output_has_the_row_its_class_the_reason_and_the_watermark_of_t
 
 
 def test_pane_ids_tell_keys_windows_indices_and_ops_apart():
-    op = windowed().trigger(tg.after_watermark(early=tg.repeatedly(tg.after_count(1)), late=tg.after_count(1))).retracting().aggregate(n=tg.count()).embedded(now=0)
+    eager = tg.after_watermark(early=tg.repeatedly(tg.after_count(1)), late=tg.after_count(1))
+    op = windowed().trigger(eager).retracting().aggregate(n=tg.count()).embedded(now=0)
     op.add_messages([row(ts, k) for ts in (1, 2, 11, 12) for k in ("a", "b", None)])
     op.finish()
     panes = op.get_result().panes.to_pylist()
@@ -443,7 +445,8 @@ def test_granularity_batch_fires_at_most_once_a_delivery():
 
 
 def test_instants_are_taken_in_every_form():
-    op = tg.stream(time="ts", watermark=tg.explicit()).window(tg.tumbling("1 minute")).aggregate(n=tg.count()).embedded(now=datetime(2024, 1, 1, tzinfo=UTC))
+    panes = tg.stream(time="ts", watermark=tg.explicit()).window(tg.tumbling("1 minute")).aggregate(n=tg.count())
+    op = panes.embedded(now=datetime(2024, 1, 1, tzinfo=UTC))
     op.add_messages([{"ts": "2024-01-01T00:00:30Z"}])
     op.advance_watermark("2024-01-01T01:00:59+01:00")
     assert op.get_result().panes.num_rows == 0

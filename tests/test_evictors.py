@@ -149,7 +149,11 @@ def test_negative_bounds_are_refused(make):
     st.integers(1, 4),
 )
 def test_differential_against_a_list(events, kind, bound, after, every):
-    evictor = {"count": tg.evict_count(bound, after=after), "time": tg.evict_time(bound, unit="us", after=after), "delta": tg.evict_delta("v", bound, after=after)}[kind]
+    evictor = {
+        "count": tg.evict_count(bound, after=after),
+        "time": tg.evict_time(bound, unit="us", after=after),
+        "delta": tg.evict_delta("v", bound, after=after),
+    }[kind]
     window: list[tuple[int, int]] = []
     wanted = []
     pending = 0

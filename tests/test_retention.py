@@ -151,7 +151,8 @@ def test_what_is_pushed_out_fires_only_what_is_new():
 
 
 def test_what_is_pushed_out_in_retracting_mode_takes_its_former_pane_back():
-    op = windowed().trigger(tg.after_watermark(early=tg.repeatedly(tg.after_count(2)))).retracting().retain(windows=1).aggregate(n=tg.count()).embedded(now=0)
+    eager = tg.after_watermark(early=tg.repeatedly(tg.after_count(2)))
+    op = windowed().trigger(eager).retracting().retain(windows=1).aggregate(n=tg.count()).embedded(now=0)
     op.add_messages([row(1), row(2), row(3)])
     op.add_messages([row(11)])
     told = [(p["window_start"], p["op"], p["n"], p["timing"]) for p in op.get_result().panes.to_pylist()]

@@ -137,11 +137,11 @@ def test_everything_returns_to_zero_at_the_end(window, trigger, aggregate):
     dice = random.Random(3)
     identity = {"id": "o"} if window.axis is tg.Axis.EVENT_TIME else {"offset": "o"}
     op = windowed(window, trigger, **identity).aggregate(x=aggregate).embedded(now=0)
-    for at in range(0, 60, 10):
-        op.add_messages([row(o, o + dice.randrange(-15, 9), dice.choice("ab")) for o in range(at, at + 10)])
+    for at in range(0, 24, 8):
+        op.add_messages([row(o, 2 * o + dice.randrange(-15, 9), dice.choice("ab")) for o in range(at, at + 8)])
         if window.axis is tg.Axis.EVENT_TIME:
-            op.advance_watermark(at)
-        op.timeout(at)
+            op.advance_watermark(2 * at)
+        op.timeout(2 * at)
     op.finish()
     assert held(op) == dict.fromkeys(HELD, 0)
 
@@ -154,7 +154,7 @@ def test_everything_returns_to_zero_when_time_has_passed(window, trigger, aggreg
     window = WINDOWS[window]
     identity = {"id": "o"} if window.axis is tg.Axis.EVENT_TIME else {"offset": "o"}
     op = windowed(window, trigger, **identity).aggregate(x=aggregate).embedded(now=0)
-    op.add_messages([row(o) for o in range(42)])
+    op.add_messages([row(o, 2 * o) for o in range(21)])
     if window.axis is tg.Axis.EVENT_TIME:
         op.advance_watermark(1_000)
     op.timeout(1_000)
@@ -166,13 +166,13 @@ def test_a_long_stream_holds_no_more_than_a_short_one(window):
     window = WINDOWS[window]
     op = windowed(window, offset="o").aggregate(x=tg.median("v")).embedded(now=0)
     most: dict[str, int] = {}
-    for at in range(0, 2_000, 50):
-        op.add_messages([row(o, 5 * o) for o in range(at, at + 50)])
+    for at in range(0, 400, 20):
+        op.add_messages([row(o, 5 * o) for o in range(at, at + 20)])
         if window.axis is tg.Axis.EVENT_TIME:
-            op.advance_watermark(5 * (at + 50))
+            op.advance_watermark(5 * (at + 20))
         op.timeout(at)
         found = {**held(op), "metadata": len(op.operator.metadata)}
-        if at < 500:
+        if at < 140:
             most = {name: max(most.get(name, 0), value) for name, value in found.items()}
         else:
             assert {name: value for name, value in found.items() if value > 2 * most[name]} == {}

@@ -56,9 +56,11 @@ class Windowed:
     input: Input
     windows: Window
     firing: Trigger | None = None
-    mode: str = "accumulating"
+    mode: str | None = None
     lateness: int | None = None
     chosen: Options = field(default_factory=Options)
+    said: frozenset[str] = frozenset()
+    """The options that were named: a preset does not change them."""
     retention: Retention = field(default_factory=Retention)
     evictor: Evictor | None = None
 
@@ -97,20 +99,23 @@ class Windowed:
         return dataclasses.replace(self, lateness=duration(lateness, unit=unit))
 
     def options(self, *, semantics: str | None = None, **options: Any) -> Windowed:
-        """Change what people change rarely; `semantics` starts from the habits of another system."""
+        """Change what people change rarely; `semantics` takes the habits of another system for what was not said."""
         known = {field.name for field in dataclasses.fields(Options)}
         unknown = sorted(set(options) - known)
         if unknown:
             raise SpecError(f"there is no option {', '.join(f'`{u}`' for u in unknown)}; the options are {', '.join(sorted(known))}")
         options.update({name: duration(options[name]) for name in _DURATIONS if name in options})
+        said = self.said | set(options)
         if semantics is None:
-            return dataclasses.replace(self, chosen=dataclasses.replace(self.chosen, **options))
+            return dataclasses.replace(self, chosen=dataclasses.replace(self.chosen, **options), said=said)
         preset = habits(semantics)
+        rest = {name: value for name, value in preset.options.items() if name not in said}
         return dataclasses.replace(
             self,
-            chosen=dataclasses.replace(self.chosen, **{**preset.options, **options}),
+            chosen=dataclasses.replace(self.chosen, **options, **rest),
+            said=said,
             firing=self.firing if self.firing is not None else preset.trigger,
-            mode=preset.mode if self.mode == "accumulating" else self.mode,
+            mode=self.mode if self.mode is not None else preset.mode,
             lateness=self.lateness if self.lateness is not None else preset.allowed_lateness,
         )
 
@@ -129,7 +134,7 @@ class Windowed:
                 raise SpecError(f"`{name}` is no aggregate: {aggregate!r}. Hint: {name}=tg.count()")
         lateness: dict[str, Any] = {} if self.lateness is None else {"allowed_lateness": self.lateness}
         rest = {"options": self.chosen, "retention": self.retention, "evictor": self.evictor, **lateness}
-        return Panes(AggregateSpec(self.input, self.windows, tuple(aggregates.items()), self.firing, self.mode, **rest))
+        return Panes(AggregateSpec(self.input, self.windows, tuple(aggregates.items()), self.firing, self.mode or "accumulating", **rest))
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,12 @@ class EmbeddedOperator(Inspection):
         self._fetched = 0
         self._save()
 
+    def __enter__(self) -> EmbeddedOperator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Let go of the store; what was not flushed is gone."""
         self._store.close()

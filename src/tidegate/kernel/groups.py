@@ -26,12 +26,15 @@ def present(numbers: np.ndarray, bound: int) -> np.ndarray:
     return np.flatnonzero(seen)
 
 
-def _ranked(column: np.ndarray) -> np.ndarray:
-    """The rank of each value among the different ones, which are few."""
+def _ranked(column: np.ndarray) -> tuple[np.ndarray, int]:
+    """The rank of each value among the different ones, and how many there are; one or two are told apart without hashing."""
+    low, high = column.min(), column.max()
+    above = column != low
+    if low == high or not (above & (column != high)).any():
+        return above.astype(np.int64), 1 if low == high else 2
     encoded = pa.array(column).dictionary_encode()
     values = encoded.dictionary.to_numpy()
-    codes = encoded.indices.to_numpy(zero_copy_only=False)
-    return np.zeros(len(column), np.int64) if len(values) < 2 else _inverse(np.argsort(values))[codes]
+    return _inverse(np.argsort(values))[encoded.indices.to_numpy(zero_copy_only=False)], len(values)
 
 
 def _inverse(order: np.ndarray) -> np.ndarray:
@@ -80,16 +83,19 @@ class Groups:
     @classmethod
     def in_order(cls, kid: np.ndarray, chk: np.ndarray, part: np.ndarray) -> Groups:
         """Rows with the same key and part are one group, and groups are numbered by part, then by key."""
+        if not len(part):
+            return cls.single(0)
+        parts, many = _ranked(part)
         if kid.strides == (0,):
-            return cls(*_dense(_ranked(part), len(part) + 1)) if len(part) else cls.single(0)
+            return cls(parts, many)
         encoded = pa.array(kid).dictionary_encode()
         codes, kids = encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary.to_numpy()
         if chk.strides != (0,) and _collide(codes, len(kids), chk):
             found = cls.by([part, kid, chk])
             order = np.lexsort((chk[found.firsts], kid[found.firsts], part[found.firsts]))
             return cls(_inverse(order)[found.ids], found.n)
-        ids, parts = _inverse(np.argsort(kids))[codes], _ranked(part)
-        return cls(*_dense(parts * len(kids) + ids, (int(parts.max()) + 1) * len(kids)))
+        ids = _inverse(np.argsort(kids))[codes]
+        return cls(ids, len(kids)) if many == 1 else cls(*_dense(parts * len(kids) + ids, many * len(kids)))
 
     @classmethod
     def single(cls, rows: int) -> Groups:

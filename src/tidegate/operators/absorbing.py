@@ -92,8 +92,9 @@ class Absorber:
             return
         row = joining.row
         self._keep(delivery, joining)
-        counts = groups.counts
         weight = np.ones(len(row), np.int64) if delivery.weight is None else delivery.weight[row]
+        # A retraction and what replaces it are one change to whoever counts.
+        counts = groups.counts if delivery.weight is None else np.maximum(groups.sum((weight > 0).astype(np.int64)), 1)
         pending = cells.ints("pending")
         seq = groups.max(delivery.seq[row])
         cells = cells.with_columns(n=cells.ints("n") + groups.sum(weight), newest_seq=np.maximum(cells.ints("newest_seq"), seq))

@@ -170,6 +170,8 @@ class WindowedAggregate:
     def _finish_call(self, *, in_order: bool = False) -> Output:
         if in_order:
             self._out.sort_panes()
+        elif self.spec.window.create == "static":
+            self._out.sort_by_window()
         return self._out
 
     def _deliver(self, table: pa.Table) -> None:
@@ -378,16 +380,25 @@ class WindowedAggregate:
 
     def _steps(self, delivery: Delivery, rows: np.ndarray, assigned: Assigned) -> np.ndarray:
         """In which step each row is taken: the rows of a key one after the other where one of them may fire by itself."""
-        keys = Groups.by([delivery.kid[rows], delivery.chk[rows]])
+        steps = np.zeros(len(rows), np.int64)
         # Which windows by difference a message misses depends on the messages before it, so drops by window look at each.
         difference = isinstance(self.spec.window, ByDifference) and self.spec.options.drop_by == "window"
         if self.machine.fires_early or self.spec.retention or difference:
-            return keys.ranks
-        if self.spec.window.axis is Axis.ORDINAL:
-            return np.zeros(len(rows), np.int64)
-        complete = np.zeros(len(delivery), bool)
-        complete[assigned.row[assigned.end <= self.progress.watermark]] = True
-        return np.where(keys.any(complete[rows])[keys.ids], keys.ranks, 0)
+            return self._ranks(delivery, rows)
+        complete = np.flatnonzero(assigned.end <= self.progress.watermark)
+        if self.spec.window.axis is Axis.ORDINAL or not len(complete):
+            return steps
+        keys = Groups.by([delivery.kid[rows], delivery.chk[rows]])
+        fires = np.zeros(len(delivery), bool)
+        fires[assigned.row[complete]] = True
+        alone = np.flatnonzero(keys.any(fires[rows])[keys.ids])
+        steps[alone] = self._ranks(delivery, rows[alone])
+        return steps
+
+    @staticmethod
+    def _ranks(delivery: Delivery, rows: np.ndarray) -> np.ndarray:
+        keys = Groups.by([delivery.kid[rows], delivery.chk[rows]])
+        return keys.ranks if delivery.weight is None else _pair_ranks(keys, delivery.weight[rows])
 
     def _purge_keys(self, delivery: Delivery) -> None:
         """On ordinals every key has its own progress, so what it no longer needs goes when its messages come; elsewhere ids age by the clock."""
@@ -494,3 +505,12 @@ class WindowedAggregate:
                 owed.append(int(parts.firing.owed(cells).min()))
         found = [time for time in owed if time is not None]
         return min(found) if found else None
+
+
+def _pair_ranks(keys: Groups, weight: np.ndarray) -> np.ndarray:
+    """Positions inside groups in which a retraction goes together with what replaces it, so that nobody sees the state between."""
+    plus = (weight > 0)[keys.order].astype(np.int64)
+    before = np.cumsum(plus) - plus
+    ranks = np.empty(len(weight), np.int64)
+    ranks[keys.order] = before - np.repeat(before[keys.offsets[:-1]], keys.counts)
+    return ranks

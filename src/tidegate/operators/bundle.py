@@ -75,15 +75,15 @@ class Bundle:
             columns.update({names[part]: column for part, column in merged.items()})
         return columns
 
-    def lower(self, frame: Frame) -> tuple[dict[str, pa.Array], dict[str, tuple[np.ndarray, str]]]:
-        """Results by row, and for each aggregate the rows that have no right result."""
+    def lower(self, frame: Frame) -> tuple[dict[str, pa.Array], dict[str, tuple[np.ndarray, str, str]]]:
+        """Results by row, and for each aggregate the rows that have no right result, with reason and detail."""
         values: dict[str, pa.Array] = {}
-        failures: dict[str, tuple[np.ndarray, str]] = {}
+        failures: dict[str, tuple[np.ndarray, str, str]] = {}
         for name, accumulation in self._accumulations.items():
             lowered = accumulation.evaluate({part: frame[column] for part, column in self._names[name].items()})
             values[name] = lowered.values
             if lowered.failed is not None and lowered.failed.any():
-                failures[name] = (lowered.failed, lowered.why)
+                failures[name] = (lowered.failed, lowered.reason, lowered.why)
         return values, failures
 
     @property

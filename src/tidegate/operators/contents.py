@@ -20,7 +20,7 @@ from tidegate.kernel.messages import MessageStore
 from tidegate.kernel.runs import Places, search_sorted
 from tidegate.operators.core import KEY, Core
 from tidegate.operators.delivery import Delivery
-from tidegate.spec.windows import Axis, Session
+from tidegate.spec.windows import Axis, ByDifference, Session
 
 PAYLOAD = "m."
 """Names of input columns begin with this in the message store."""
@@ -75,6 +75,9 @@ class Contents:
                 over = cells.ints("closed") & (cells.ints("end") <= asked.ints("seen")[owner])
                 core.cells.remove(Places(places.run[over], places.at[over]))
             np.minimum.at(first, owner[~over], cells.ints("start")[~over])
+        if isinstance(core.spec.window, ByDifference):
+            # The next message opens a window that reaches back by its size.
+            first = np.minimum(first, MIN if seen is None else asked.ints("seen") - core.spec.window.size)
         if core.messages is not None:
             held = core.messages.read(MIN, MAX, kids=asked.ints("kid"))
             owner, _ = search_sorted(asked, held.select(KEY), KEY)
@@ -93,9 +96,9 @@ class Contents:
         core = self._core
         partials = cells if core.messages is None else self._from_messages(cells)
         values, failures = core.bundle.lower(partials)
-        for name, (mask, why) in failures.items():
+        for name, (mask, reason, why) in failures.items():
             broken = cells.take(np.flatnonzero(mask))
-            core.late_windows(broken, "overflow", pa.repeat(pa.scalar(f"{name}: {why}"), len(broken)))
+            core.late_windows(broken, reason, pa.repeat(pa.scalar(f"{name}: {why}"), len(broken)))
         return values
 
     def after(self, cells: Frame, given: np.ndarray) -> Frame:

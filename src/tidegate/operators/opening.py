@@ -71,7 +71,6 @@ class OpenWindows:
                 **delivery.keys(core.spec.input.key, some),
                 "n": groups.counts if delivery.weight is None else groups.sum(delivery.weight),
                 **self._holds(delivery, groups),
-                "newest_seq": delivery.seq[some],
                 **partials,
             },
             groups.n,
@@ -93,9 +92,9 @@ class OpenWindows:
     def _holds(self, delivery: Delivery, groups: Groups) -> dict[str, np.ndarray]:
         kind = self._core.spec.options.timestamp
         x, good = delivery.position, delivery.is_on_time
-        ontime = np.ones(groups.n, bool) if good.all() else groups.any(good)
+        ontime = constant(np.True_, groups.n) if good.all() else groups.any(good)
         if kind == "end_of_window":
-            return {"ontime": ontime, "held": np.ones(groups.n, bool), "hold": np.zeros(groups.n, np.int64)}
+            return {"ontime": ontime, "held": constant(np.True_, groups.n), "hold": constant(np.int64(0), groups.n)}
         best = groups.min(np.where(good, x, MAX)) if kind == "earliest" else groups.max(np.where(good, x, -MAX))
         return {"ontime": ontime, "held": ontime, "hold": best}
 
@@ -135,7 +134,7 @@ class OpenWindows:
         identity = merged.select(["kid", "chk"]).with_mapping(bounds)
         keys = dict(merged.select(self._core.key_columns).columns)
         partials = merged.select(self._core.bundle.partial_columns)
-        taken = merged.select(["n", "ontime", "held", "hold", "newest_seq"])
+        taken = merged.select(["n", "ontime", "held", "hold"])
         return self._core.fresh(identity, keys, partials.columns).with_mapping(taken.columns).with_columns(pending=merged.ints("n"))
 
     def holds(self, window: Bounds, keys: Frame) -> np.ndarray:

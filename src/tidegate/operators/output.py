@@ -54,6 +54,12 @@ class Output:
             if (position[1:] < position[:-1]).any():
                 self.panes = [concat_frames(self.panes).take(np.argsort(position, kind="stable"))]
 
+    def sort_by_window(self) -> None:
+        """Put panes into the order of their windows, whatever part of the operator made them."""
+        if len(self.panes) > 1:
+            whole = concat_frames(self.panes)
+            self.panes = [whole.take(np.lexsort((whole.ints("start"), whole.ints("end"))))]
+
 
 def class_names(classes: np.ndarray) -> pa.Array:
     """The names of lateness classes."""

@@ -70,6 +70,8 @@ class SessionAbsorber(Absorber):
         self, delivery: Delivery, assigned: Assigned, merged: Merged, touched: np.ndarray, old: Frame, live: int
     ) -> np.ndarray:
         """3 where a key holds as many newer sessions as retention allows."""
+        if self.core.spec.retention.windows is None:
+            return np.zeros(len(touched), np.int8)
         groups = merged.groups.ids[live:]
         whole = Assigned(assigned.row, merged.start[groups], merged.end[groups])
         growing = np.zeros(merged.groups.n, bool)

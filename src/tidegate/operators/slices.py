@@ -12,21 +12,24 @@ from typing import Any
 import numpy as np
 
 from tidegate.instants import MAX, MIN
-from tidegate.kernel.frame import Column, Frame, concat_frames
+from tidegate.kernel.frame import Column, Frame, concat_frames, constant, is_constant
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.runs import StoredFrame
 from tidegate.operators.bundle import Bundle
 from tidegate.state.protocol import Store
 
 Bounds = tuple[int, int]
-_TRY_AFTER = 16
+_FAN = 8
+_SMALL = 4
+"""The largest size class that is merged in any case: about thirty thousand rows."""
 _WORTH_IT = 0.75
 
 
 @dataclass(slots=True, eq=False)
 class _Slice:
     runs: list[StoredFrame] = field(default_factory=list)
-    compact_at: int = _TRY_AFTER
+    is_wide: bool = False
+    """Whether the last merge was not worth it."""
 
 
 class Slices:
@@ -61,8 +64,7 @@ class Slices:
         """Add a run of partial aggregates, one row a key, sorted by key."""
         piece = self._slices.setdefault(bounds, _Slice())
         piece.runs.append(self._stored(frame))
-        if len(piece.runs) >= piece.compact_at:
-            self._compact(piece)
+        self._compact(piece)
 
     def frames(self, bounds: Bounds) -> list[Frame]:
         return [run.frame(self._store) for run in self._slices[bounds].runs]
@@ -77,15 +79,15 @@ class Slices:
             return frames[0]
         whole = concat_frames(frames)
         order, starts = _by_key(whole.ints("kid"), whole.ints("chk"))
-        groups = Groups(np.empty(len(whole), np.int64), int(starts.sum()))
+        groups = Groups(np.empty(len(whole), np.int64), int(np.count_nonzero(starts)))
         groups.ids[order] = np.cumsum(starts) - 1
         first = order[starts]
         columns: dict[str, Column] = dict(whole.select([n for n in whole.names if n in ("kid", "chk") or n.startswith("k.")]).take(first).columns)
         columns["n"] = groups.sum(whole.ints("n"))
-        columns["ontime"] = groups.any(whole.ints("ontime"))
-        columns["held"] = groups.any(whole.ints("held"))
         columns["hold"] = self._hold(whole, groups)
-        columns["newest_seq"] = groups.max(whole.ints("newest_seq"))
+        for name in ("ontime", "held"):
+            column = whole.ints(name)
+            columns[name] = constant(column[0], groups.n) if is_constant(column) else groups.any(column)
         columns.update(self._bundle.combine(whole, groups))
         return Frame(columns, groups.n)
 
@@ -104,6 +106,8 @@ class Slices:
 
     def _hold(self, frame: Frame, groups: Groups) -> np.ndarray:
         hold, ontime = frame.ints("hold"), frame.ints("ontime")
+        if is_constant(hold):
+            return constant(hold[0], groups.n)
         if self._latest:
             return groups.max(np.where(ontime, hold, MIN))
         return groups.min(np.where(ontime, hold, MAX))
@@ -113,19 +117,28 @@ class Slices:
         return StoredFrame.new(f"slices/{self._next:08d}", frame)
 
     def _compact(self, piece: _Slice) -> None:
-        """Merge the runs of a slice; where that does not make them smaller, wait longer before the next try."""
-        before = sum(run.rows for run in piece.runs)
-        merged = self.merge([run.frame(self._store) for run in piece.runs])
-        for run in piece.runs:
-            run.delete(self._store)
-        piece.runs = [self._stored(merged)]
-        piece.compact_at = _TRY_AFTER if len(merged) < _WORTH_IT * before else piece.compact_at * 4
+        """Merge runs of about one size when there are enough of them, so that each row is moved a few times at most.
+
+        Small runs are always merged, because many of them are slow to read. Large ones are merged as long as that makes them smaller: where
+        nearly every row has a key of its own, it does not.
+        """
+        while len(piece.runs) >= _FAN:
+            tail = piece.runs[-_FAN:]
+            size = _size_class(tail[-1].rows)
+            if _size_class(tail[0].rows) > size or (size > _SMALL and piece.is_wide):
+                return
+            before = sum(run.rows for run in tail)
+            merged = self.merge([run.frame(self._store) for run in tail])
+            for run in tail:
+                run.delete(self._store)
+            piece.runs[-_FAN:] = [self._stored(merged)]
+            piece.is_wide = len(merged) > _WORTH_IT * before
 
     def save(self) -> Any:
         for piece in self._slices.values():
             for run in piece.runs:
                 run.save(self._store)
-        entries = [[list(bounds), piece.compact_at, [run.manifest() for run in piece.runs]] for bounds, piece in sorted(self._slices.items())]
+        entries = [[list(bounds), piece.is_wide, [run.manifest() for run in piece.runs]] for bounds, piece in sorted(self._slices.items())]
         return {"next": self._next, "slices": entries}
 
     def release(self) -> None:
@@ -135,17 +148,25 @@ class Slices:
 
     def restore(self, document: Any) -> None:
         self._next = document["next"]
-        for (start, end), compact_at, runs in document["slices"]:
-            self._slices[(start, end)] = _Slice([StoredFrame.from_manifest(run) for run in runs], compact_at)
+        for (start, end), is_wide, runs in document["slices"]:
+            self._slices[(start, end)] = _Slice([StoredFrame.from_manifest(run) for run in runs], is_wide)
+
+
+def _size_class(rows: int) -> int:
+    """Sizes a factor of eight apart are different classes."""
+    return (rows.bit_length() + 2) // 3 - 1
 
 
 def _by_key(kid: np.ndarray, chk: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The order that brings equal keys together, and where a new key begins in it; runs that are sorted already make this cheap."""
     order = np.argsort(kid, kind="stable")
-    kids, chks = kid[order], chk[order]
-    if ((kids[1:] == kids[:-1]) & (chks[1:] != chks[:-1])).any():
-        order = np.lexsort((chk, kid))
-        kids, chks = kid[order], chk[order]
+    kids = kid[order]
     starts = np.ones(len(order), bool)
-    starts[1:] = (kids[1:] != kids[:-1]) | (chks[1:] != chks[:-1])
+    np.not_equal(kids[1:], kids[:-1], out=starts[1:])
+    if not is_constant(chk):
+        chks = chk[order]
+        if (~starts[1:] & (chks[1:] != chks[:-1])).any():
+            order = np.lexsort((chk, kid))
+            kids, chks = kid[order], chk[order]
+            starts[1:] = (kids[1:] != kids[:-1]) | (chks[1:] != chks[:-1])
     return order, starts

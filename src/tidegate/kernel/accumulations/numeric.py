@@ -123,7 +123,9 @@ class ExactSum(_Limbed):
             fits = limbs.fits_int64(total)
             values = from_storage(limbs.to_int64(total), seen & fits, self.result_type)
         failed = seen & ~fits
-        return Lowered(values, failed, f"the sum of `{self.column}` does not fit {self.result_type}") if failed.any() else Lowered(values)
+        if not failed.any():
+            return Lowered(values)
+        return Lowered(values, failed, f"the sum of `{self.column}` does not fit {self.result_type}", "overflow")
 
 
 class ExactMean(_Limbed):

@@ -65,6 +65,7 @@ class Lowered:
     values: pa.Array
     failed: np.ndarray | None = None
     why: str = ""
+    reason: str = "accumulation_failed"
 
 
 class Accumulation(Protocol):
