@@ -158,7 +158,7 @@ def test_differential_retention(case):
     compare(case)
 
 
-@given(cut_cases())
+@given(cut_cases(retention=False))
 def test_cuts_do_not_matter(pair):
     one, other = (play(Embedded(case.config), case) for case in pair)
     config = pair[0].config

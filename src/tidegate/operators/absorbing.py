@@ -45,9 +45,22 @@ class Absorber:
     def absorb(self, delivery: Delivery, assigned: Assigned) -> None:
         """Take one step: every row counts once in each of its windows, then triggers are looked at once."""
         assigned = self.without_expired(delivery, assigned)
-        self.place(delivery, self.without(delivery, assigned, self.horizons.admit(delivery, assigned), "out_of_retention"))
+        if self.core.spec.retention.windows is not None:
+            assigned = self._without_closed(delivery, assigned)
+            assigned = self.without(delivery, assigned, self.horizons.admit(delivery, assigned), "out_of_retention")
+        self._place(delivery, assigned)
 
-    def place(self, delivery: Delivery, assigned: Assigned) -> None:
+    def _without_closed(self, delivery: Delivery, assigned: Assigned) -> Assigned:
+        """The windows of the rows less those that a finished trigger has closed."""
+        groups, _, places = self._look_up(delivery, assigned)
+        found = np.flatnonzero(places.found)
+        if not len(found):
+            return assigned
+        shut = np.zeros(groups.n, bool)
+        shut[found] = self.core.cells.take(_at(places, found)).ints("closed")
+        return self.without(delivery, assigned, shut[groups.ids], "window_closed")
+
+    def _place(self, delivery: Delivery, assigned: Assigned) -> None:
         """Put rows into windows that still matter; those whose window is closed go to `late`."""
         groups, identity, places = self._look_up(delivery, assigned)
         if not groups.n:
@@ -55,9 +68,7 @@ class Absorber:
         found = np.flatnonzero(places.found)
         old = self.core.cells.take(_at(places, found)) if len(found) else None
         if old is not None and old.ints("closed").any():
-            shut = np.zeros(groups.n, bool)
-            shut[found[old.ints("closed")]] = True
-            self.place(delivery, self.without(delivery, assigned, shut[groups.ids], "window_closed"))
+            self._place(delivery, self._without_closed(delivery, assigned))
             return
         keys = delivery.keys(self.core.spec.input.key, assigned.row[groups.firsts])
         cells = self._base(identity, keys, found, old)

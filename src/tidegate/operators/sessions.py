@@ -38,7 +38,12 @@ class SessionAbsorber(Absorber):
         touched = present(merged.groups.ids[len(live) :], merged.groups.n)
         refused = self._refused(merged, touched, old.where(closed), owner[closed], merged.groups.ids[: len(live)])
         if not refused.any():
+            held = len(self.core.cells)
             refused = self._no_room(delivery, assigned, merged, touched, old.take(live), len(live))
+            if len(self.core.cells) != held:
+                # Room was made, and what was found may have gone: look again.
+                self.absorb(delivery, assigned)
+                return
         if refused.any():
             self._turn_away(delivery, assigned, merged, touched, refused, len(live))
             return

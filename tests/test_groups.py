@@ -1,0 +1,137 @@
+"""Groups against plain Python: which rows belong together, in which order groups are numbered, and what reductions give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.kernel.frame import constant
+from tidegate.kernel.groups import Groups, present
+
+small = st.integers(-3, 3)
+wide = st.sampled_from([-(2**63), 2**63 - 1, 0, 1, -1])
+rows = st.lists(st.tuples(small | wide, small, small), max_size=30)
+pairs = st.lists(st.tuples(st.integers(0, 4), st.integers(-50, 50)), min_size=1, max_size=40)
+
+
+def column(values: Any, dtype: Any = np.int64) -> np.ndarray:
+    return np.array(list(values), dtype)
+
+
+def columns_of(table: list[tuple[int, ...]], width: int = 3) -> list[np.ndarray]:
+    return [column(row[at] for row in table) for at in range(width)]
+
+
+def same(groups: Groups, names: list[Any]) -> None:
+    """Rows are together exactly where their names are equal, and every number below `n` occurs."""
+    assert len(groups.ids) == len(names)
+    assert sorted(set(groups.ids.tolist())) == list(range(groups.n))
+    assert len(set(names)) == groups.n == len(set(zip(groups.ids.tolist(), names, strict=True)))
+
+
+def grouped(pairs: list[tuple[int, Any]]) -> tuple[Groups, list[list[Any]]]:
+    """Groups by the first of each pair, and the second ones of every group in group order."""
+    groups = Groups.by([column(name for name, _ in pairs)])
+    lists: list[list[Any]] = [[] for _ in range(groups.n)]
+    for group, (_, value) in zip(groups.ids.tolist(), pairs, strict=True):
+        lists[group].append(value)
+    return groups, lists
+
+
+@given(rows)
+def test_oracle_rows_with_equal_values_are_one_group(table):
+    same(Groups.by(columns_of(table)), table)
+
+
+@given(rows)
+def test_oracle_a_column_that_is_one_value_changes_nothing(table):
+    fixed = constant(np.int64(7), len(table))
+    same(Groups.by([fixed, *columns_of(table), fixed]), table)
+
+
+def test_more_combinations_than_rows_are_told_apart():
+    """Three columns with 100 values each: a million possible groups, a hundred real ones."""
+    at = np.arange(200) % 100
+    same(Groups.by([at, at * 3, 99 - at]), at.tolist())
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), small | wide), max_size=40), st.booleans())
+def test_oracle_groups_in_order_are_numbered_by_part_then_by_key(table, collide):
+    kid = column((k for k, _, _ in table), np.uint64)
+    chk = column((c if collide else k % 3 for k, c, _ in table), np.uint64)
+    part = column(p for _, _, p in table)
+    names = [(p, int(k), int(c)) for p, k, c in zip(part.tolist(), kid, chk, strict=True)]
+    groups = Groups.in_order(kid, chk, part)
+    same(groups, names)
+    assert [names[at] for at in groups.firsts.tolist()] == sorted(set(names))
+
+
+@pytest.mark.parametrize("parts", [[], [5], [3, 3, 1, 2, 1], [2**63 - 1, -(2**63), 0]])
+def test_groups_in_order_without_a_key_go_by_part(parts):
+    none = constant(np.uint64(0), len(parts))
+    groups = Groups.in_order(none, none, column(parts))
+    same(groups, parts)
+    assert [parts[at] for at in groups.firsts.tolist()] == sorted(set(parts))
+
+
+def test_groups_in_order_take_keys_above_the_signed_range():
+    kid = column([2**64 - 1, 0, 2**63, 2**64 - 1], np.uint64)
+    groups = Groups.in_order(kid, constant(np.uint64(0), 4), column([1, 1, 1, 0]))
+    assert groups.ids.tolist() == [3, 1, 2, 0]
+
+
+@given(st.lists(st.integers(0, 20)), st.integers(21, 60))
+def test_oracle_present_numbers(numbers, bound):
+    assert present(column(numbers), bound).tolist() == sorted(set(numbers))
+
+
+def test_runs_begin_where_they_are_marked():
+    groups = Groups.runs(column([True, False, True, True, False], bool))
+    assert (groups.ids.tolist(), groups.n) == ([0, 0, 1, 2, 2], 3)
+    assert Groups.runs(column([], bool)).n == 0
+
+
+def test_one_group_of_all_rows_and_none_of_nothing():
+    assert (Groups.single(3).ids.tolist(), Groups.single(3).n, Groups.single(0).n) == ([0, 0, 0], 1, 0)
+    assert Groups.by([column([])]).n == 0
+
+
+@given(pairs)
+def test_oracle_rows_of_groups(pairs):
+    groups, _ = grouped(pairs)
+    members = [[at for at, group in enumerate(groups.ids.tolist()) if group == number] for number in range(groups.n)]
+    assert groups.order.tolist() == [at for rows in members for at in rows]
+    assert groups.counts.tolist() == [len(rows) for rows in members]
+    assert groups.offsets.tolist() == [sum(len(rows) for rows in members[:number]) for number in range(groups.n + 1)]
+    assert groups.firsts.tolist() == [rows[0] for rows in members]
+    assert groups.lasts.tolist() == [rows[-1] for rows in members]
+    assert groups.ranks.tolist() == [members[group].index(at) for at, group in enumerate(groups.ids.tolist())]
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.float64])
+@given(pairs=pairs)
+def test_oracle_reductions(dtype, pairs):
+    groups, lists = grouped(pairs)
+    values = column((value for _, value in pairs), dtype)
+    assert groups.sum(values).tolist() == [sum(values) for values in lists]
+    assert groups.min(values).tolist() == [min(values) for values in lists]
+    assert groups.max(values).tolist() == [max(values) for values in lists]
+    assert groups.sum(values).dtype == groups.min(values).dtype == dtype
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=1))
+def test_oracle_truth(pairs):
+    groups, lists = grouped(pairs)
+    values = column((value for _, value in pairs), bool)
+    assert groups.any(values).tolist() == [any(values) for values in lists]
+    assert groups.all(values).tolist() == [all(values) for values in lists]
+    assert groups.sum(values).tolist() == [sum(values) for values in lists]
+
+
+def test_integer_sums_are_exact_beyond_what_a_float_holds():
+    groups = Groups.single(3)
+    assert groups.sum(column([2**62, 1, 1])).tolist() == [2**62 + 2]
