@@ -45,7 +45,7 @@ def rows_of(found: Frame | None) -> list[tuple[Identity, Row]]:
 
 
 def query(wanted: list[Identity]) -> Frame:
-    return frame({identity: (0, None) for identity in wanted}).select(IDENTITY)
+    return frame(dict.fromkeys(wanted, (0, None))).select(IDENTITY)
 
 
 class RunsMachine(RuleBasedStateMachine):
@@ -185,7 +185,7 @@ def test_many_small_puts_move_each_row_a_few_times_only():
     for k in range(500):
         runs.put(frame({(k, 0, 0): (0, None)}))
     assert len(runs) == 500
-    assert moved <= 500 * 12
+    assert moved <= 500 * 20, "rewriting everything with every put, or every eighth, would move more"
 
 
 def test_taking_from_nothing_is_an_error():

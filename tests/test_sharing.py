@@ -60,8 +60,8 @@ class Slices:
 def lives(draw: st.DrawFn) -> list[tuple[str, int, int]]:
     """Rows come for slices in any order; windows slide on, each beginning and ending no earlier than the one before."""
     steps, first, last = [], 0, draw(st.integers(0, 6))
-    for _ in range(draw(st.integers(1, 30))):
-        for _ in range(draw(st.integers(0, 6))):
+    for _ in range(draw(st.integers(1, 12))):
+        for _ in range(draw(st.integers(0, 4))):
             steps.append(("add", draw(st.integers(first, last + 5)), draw(st.integers(1, 3))))
         steps.append(("window", first, last))
         move = draw(st.integers(0, 3))

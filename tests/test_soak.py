@@ -25,7 +25,7 @@ from tidegate.state.memory import MemoryStore
 pytestmark = [pytest.mark.rocksdb, pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")]
 
 WORKER = Path(__file__).with_name("soak_worker.py")
-SHORT, LONG = 90, (120, 500, 2_000)
+SHORT, LONG = 60, (120, 500, 2_000)
 PANE = ("window_start", "window_end", "op", "timing", "pane", "pane_nonspeculative", "is_first", "is_last", "time", "watermark", "emitted_at")
 
 
@@ -89,7 +89,7 @@ def disturbed(supervisor: Supervisor, name: str, seed: int, size: int, path: Pat
     dice, record, kills = random.Random(seed), Record(), 0
     path.mkdir()
     for life in range(100):
-        patience = dice.random() * 0.05 * 1.25**life
+        patience = dice.random() * 0.05 * 1.35**life
         ended = supervisor.life([name, seed, size, str(path), life], patience)
         for line in (path / f"{life}.jsonl").read_bytes().split(b"\n")[:-1] if (path / f"{life}.jsonl").exists() else []:
             kind, row = json.loads(line)

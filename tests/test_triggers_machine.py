@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.errors import SpecError
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.groups import Groups
@@ -376,11 +375,12 @@ class Window:
 class Both:
     """Rows in a machine, and the same windows in the reference."""
 
-    def __init__(self, trigger, ends):
-        self.now, self.watermark, self.forced = 0, MIN, False
+    def __init__(self, trigger, ends, created=(0, 0, 0, 0)):
+        self.now, self.watermark, self.forced = max(created), MIN, False
         self.machine = compile_trigger(trigger)
-        self.state = self.machine.initial(len(ends), 0)
-        self.windows = [Window(plain(trigger, 0), end) for end in ends]
+        rows = [self.machine.initial(1, now) for now in created[: len(ends)]]
+        self.state = {name: np.concatenate([row[name] for row in rows]) for name in self.machine.columns}
+        self.windows = [Window(plain(trigger, now), end) for end, now in zip(ends, created, strict=False)]
 
     def context(self, rows=None, **changes):
         windows = self.windows if rows is None else [self.windows[row] for row in rows]
@@ -507,9 +507,9 @@ def play(both, step, value):
         both.merge([i - (i > value % n) for i in range(n)])
 
 
-@given(trees(), st.lists(st.integers(5, 25), min_size=2, max_size=4), steps())
-def test_differential_machine_against_one_object_per_window(trigger, ends, timeline):
-    both = Both(trigger, ends)
+@given(trees(), st.lists(st.integers(5, 25), min_size=2, max_size=4), st.tuples(*[st.integers(0, 9)] * 4), steps())
+def test_differential_machine_against_one_object_per_window(trigger, ends, created, timeline):
+    both = Both(trigger, ends, created)
     both.check()
     for step, value in timeline:
         play(both, step, value)
@@ -587,6 +587,32 @@ def test_the_next_in_a_sequence_does_not_fire_for_ticks_before_its_turn():
     assert (ready(both), dues(both)) == (False, (MAX, 100))
 
 
+def test_every_starts_anew_on_the_same_beat():
+    both = Both(parse_trigger("Repeatedly(AfterAny(Every(10), AfterCount(2)))"), [100], (3,))
+    both.now = 15
+    both.elements({0: [1, 2]})
+    both.fire(np.array([True]))
+    both.elements({0: [1]})
+    assert (ready(both), dues(both)) == (False, (MAX, 23))
+
+
+def test_every_that_is_due_stays_due_when_more_comes():
+    both = one("Every(10)")
+    both.elements({0: [1]})
+    both.now = 12
+    both.elements({0: [1]})
+    assert ready(both)
+
+
+def test_every_lets_go_of_a_tick_whose_elements_another_part_has_shown():
+    both = one("OrFinally(Repeatedly(AfterCount(2)), Every(10))")
+    both.elements({0: [1, 2]})
+    both.fire(np.array([True]))
+    both.now = 25
+    both.elements({0: [1]})
+    assert (ready(both), dues(both)) == (False, (MAX, 30))
+
+
 def test_a_late_part_on_the_clock_does_not_fire_for_ticks_before_the_end():
     both = one("AfterWatermark(late=Every(10, refire=True))")
     both.now, both.watermark = 95, 100
@@ -636,25 +662,6 @@ def test_the_default_policy_batches_late_updates_for_ten_seconds():
     assert ready(both)
 
 
-def test_manual_does_as_it_is_told():
-    machine = compile_trigger(parse_trigger("Repeatedly(AfterEach(Manual, Manual))"))
-    state, context = machine.initial(2, 0), Context(100, 0, 0, np.zeros(2, np.int64))
-    assert machine.ready(state, context).tolist() == [False, False]
-    machine.set_manual(ready=True, finishes=True)
-    machine.fire(state, np.array([True, False]), context)
-    assert state["t.1.at"].tolist() == [1, 0]
-    assert machine.ready(state, context).tolist() == [True, True]
-    alone = compile_trigger(spec.Manual())
-    alone.set_manual(ready=True, finishes=False)
-    state = alone.initial(2, 0)
-    alone.fire(state, np.array([True, True]), context)
-    assert alone.finished(state).tolist() == [False, False]
-    alone.set_manual(ready=True, finishes=True)
-    alone.fire(state, np.array([True, False]), context)
-    assert alone.finished(state).tolist() == [True, False]
-    assert alone.ready(state, context).tolist() == [False, True]
-
-
 def test_a_finished_machine_takes_no_elements_and_is_never_due():
     both = one("AfterAny(AfterCount(1), AfterDelay(5), AfterWatermark())")
     both.elements({0: [1]})
@@ -662,44 +669,6 @@ def test_a_finished_machine_takes_no_elements_and_is_never_due():
     both.elements({0: [1, 2, 3]})
     both.now, both.watermark = 50, 99
     assert (ready(both), dues(both)) == (False, (MAX, MAX))
-
-
-def test_the_ends_of_time_do_not_overflow():
-    ends = np.array([MAX, MIN + 1, 0], np.int64)
-    some = np.ones(3, np.int64)
-    for text in ("Every(7)", "EventInterval(7)", "AfterDelay(7)", "AfterWatermark(early=EventInterval(9), late=Every(3, refire=True))"):
-        machine = compile_trigger(parse_trigger(text))
-        for now in (MIN + 1, 0, MAX - 1):
-            state = machine.initial(3, now)
-            for watermark in (MIN, 0, MAX):
-                context = Context(ends, watermark, now, some, np.array([MIN, 0, MAX - 1], np.int64))
-                machine.on_elements(state, some, context)
-                machine.fire(state, machine.ready(state, context), context)
-                due = machine.watermark_due(state, context), machine.clock_due(state, context)
-                assert ((due[0] > watermark) | (due[0] == MAX)).all()
-                assert (due[1] > now).all()
-
-
-def test_a_tick_at_the_end_of_time_does_not_fire_for_ever():
-    machine = compile_trigger(spec.Every(7, refire=True))
-    assert machine.ready(machine.initial(1, MAX), Context(0, 0, MAX, np.ones(1, np.int64))).tolist() == [False]
-
-
-def test_a_watermark_and_an_end_may_be_one_number_for_all_rows():
-    machine = compile_trigger(parse_trigger("AfterWatermark(early=AfterCount(2), late=AfterCount(1))"))
-    state = machine.initial(3, 0)
-    context = Context(100, 0, 0, np.zeros(3, np.int64))
-    machine.on_elements(state, np.array([1, 2, 3]), context)
-    assert machine.ready(state, context).tolist() == [False, True, True]
-    assert machine.watermark_due(state, context).tolist() == [100, 100, 100]
-
-
-def test_a_trigger_of_somebody_else_is_refused():
-    class Strange(spec.Trigger):
-        pass
-
-    with pytest.raises(SpecError, match="no trigger that can be run"):
-        compile_trigger(Strange())
 
 
 # ---- what a merge keeps ---------------------------------------------------------------------------------------------------------------
@@ -768,6 +737,19 @@ def test_a_merge_takes_the_earliest_deadline():
         assert (ready(both), dues(both)) == (False, (MAX, due))
     both = merged("Every(10)", [1, "now=10", "fire", "now=34"], [1])
     assert (ready(both), dues(both)) == (False, (MAX, 40)), "ticks that passed while a window had nothing do not count"
+
+
+def test_a_merge_ticks_on_from_the_oldest_creation():
+    both = Both(parse_trigger("Every(10)"), [10, 20], (3, 8))
+    both.merge([0, 0])
+    both.elements({0: [1]})
+    assert dues(both) == (MAX, 13)
+
+
+def test_a_merge_with_a_window_that_never_fired_opens_passed_event_ticks_again():
+    both = merged("EventInterval(10)", [1, "watermark=33", "fire"], [])
+    both.elements({0: [5]})
+    assert ready(both)
 
 
 def test_count_rule_says_when_elements_fire():

@@ -35,7 +35,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tidegate bench", description=__doc__)
     parser.add_argument("part", choices=["kernel"], help="what is measured")
     parser.add_argument("--json", action="store_true", help='one JSON object a case: {"name", "ratio", "events_per_second", ...}')
-    parser.add_argument("--events", type=_positive, default=FULL, metavar="N", help="rows of a large delivery; keys shrink along (default: %(default)s)")
+    smaller = "rows of a large delivery; keys shrink along (default: %(default)s)"
+    parser.add_argument("--events", type=_positive, default=FULL, metavar="N", help=smaller)
     parser.add_argument("--case", action="append", choices=list(CASES), metavar="NAME", help=f"only this case, may be repeated: {', '.join(CASES)}")
     return parser
 
@@ -55,7 +56,8 @@ _HEAD = (
 
 def _line(found: Measured) -> str:
     verdict = "" if found.ratio <= found.aim else "  over"
+    ours, peer = found.seconds * 1e3, found.peer_seconds * 1e3
     return (
-        f"{found.name:<48}{found.ratio:>7.2f}{found.aim:>6.1f}   {found.peer:<26}{found.keys:>11,}{found.seconds * 1e3:>11.1f}{found.peer_seconds * 1e3:>11.1f}"
+        f"{found.name:<48}{found.ratio:>7.2f}{found.aim:>6.1f}   {found.peer:<26}{found.keys:>11,}{ours:>11.1f}{peer:>11.1f}"
         f"{found.events_per_second:>13,.0f}{found.bytes_per_key_and_window:>8.0f}{verdict}"
     )

@@ -1,4 +1,4 @@
-"""Racing runs peers side by side on the same deliveries, in turns, and keeps the median of what each turn took.
+"""Racing runs peers side by side on the same deliveries, in turns, and keeps what a turn takes.
 
 Times are processor time of the process: on a machine that others use too it says what the work costs, where a wall clock says how long
 it had to wait. The wall clock is kept beside it.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -27,34 +27,30 @@ class Runner(Protocol):
     def take(self, deliveries: list[Delivery]) -> None: ...
 
 
-@dataclass
+@dataclass(frozen=True)
 class Times:
-    """What the turns of one runner took, in seconds."""
+    """What a turn of one runner takes, in seconds."""
+
+    processor: float
+    wall: float
+
+
+@dataclass
+class _Clock:
+    """What the turns of one runner took."""
 
     processor: list[float] = field(default_factory=list)
     wall: list[float] = field(default_factory=list)
 
-    @property
-    def median(self) -> float:
-        return statistics.median(self.processor)
-
-    @property
-    def mean(self) -> float:
-        return statistics.mean(self.processor)
-
-    @property
-    def mean_wall(self) -> float:
-        return statistics.mean(self.wall)
-
-    @property
-    def median_wall(self) -> float:
-        return statistics.median(self.wall)
-
-    def measure(self, work: Callable[[], None]) -> None:
+    def measure(self, runner: Runner, deliveries: list[Delivery]) -> None:
         wall, processor = time.perf_counter(), time.process_time()
-        work()
+        runner.take(deliveries)
         self.processor.append(time.process_time() - processor)
         self.wall.append(time.perf_counter() - wall)
+
+    def read(self, *, steady: bool) -> Times:
+        middle = statistics.median if steady else statistics.fmean
+        return Times(middle(self.processor), middle(self.wall))
 
 
 class OperatorRunner:
@@ -107,16 +103,19 @@ class GroupByRunner:
         rows.group_by(["start", "key"], use_threads=False).aggregate([([], "count_all"), ("v", "sum"), ("v", "max")])
 
 
-def race(runners: Mapping[str, Runner], turns: Iterable[list[Delivery]], *, unmeasured: int) -> dict[str, Times]:
-    """Every runner takes every turn; the first ones only bring it to its steady state."""
-    times = {name: Times() for name in runners}
+def race(runners: Mapping[str, Runner], turns: Iterable[list[Delivery]], *, unmeasured: int, steady: bool = True) -> dict[str, Times]:
+    """Every runner takes every turn; the first ones only bring it to its steady state.
+
+    Turns that are alike have a median. Where some do the work of others, the mean is what a turn costs.
+    """
+    clocks = {name: _Clock() for name in runners}
     gc.collect()
     gc.disable()
     try:
         for number, deliveries in enumerate(turns):
             for name, runner in runners.items():
-                spent = times[name] if number >= unmeasured else Times()
-                spent.measure(lambda runner=runner, deliveries=deliveries: runner.take(deliveries))  # type: ignore[misc]
+                clock = clocks[name] if number >= unmeasured else _Clock()
+                clock.measure(runner, deliveries)
     finally:
         gc.enable()
-    return times
+    return {name: clock.read(steady=steady) for name, clock in clocks.items()}

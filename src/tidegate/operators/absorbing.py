@@ -52,7 +52,7 @@ class Absorber:
 
     def _without_closed(self, delivery: Delivery, assigned: Assigned) -> Assigned:
         """The windows of the rows less those that a finished trigger has closed."""
-        groups, _, places = self._look_up(delivery, assigned)
+        groups, _, places = self.look_up(delivery, assigned)
         found = np.flatnonzero(places.found)
         if not len(found):
             return assigned
@@ -62,16 +62,15 @@ class Absorber:
 
     def _place(self, delivery: Delivery, assigned: Assigned) -> None:
         """Put rows into windows that still matter; those whose window is closed go to `late`."""
-        groups, identity, places = self._look_up(delivery, assigned)
+        groups, identity, places = self.look_up(delivery, assigned)
         if not groups.n:
             return
         found = np.flatnonzero(places.found)
-        old = self.core.cells.take(_at(places, found)) if len(found) else None
-        if old is not None and old.ints("closed").any():
+        if len(found) and self.core.cells.take(_at(places, found)).ints("closed").any():
             self._place(delivery, self._without_closed(delivery, assigned))
             return
         keys = delivery.keys(self.core.spec.input.key, assigned.row[groups.firsts])
-        cells = self._base(identity, keys, found, old)
+        cells = self.base(identity, keys, places)
         self.core.cells.remove(_at(places, found))
         self.join(delivery, Joining(assigned.row, groups, cells))
 
@@ -111,7 +110,7 @@ class Absorber:
         cells = cells.with_columns(n=cells.ints("n") + groups.sum(weight), newest_seq=np.maximum(cells.ints("newest_seq"), seq))
         if core.spec.window.axis is Axis.ORDINAL:
             cells = cells.with_mapping(self._ordinal_progress(delivery, row, groups))
-        cells = cells.with_mapping(self._holds(delivery, row, groups, cells))
+        cells = cells.with_mapping(self.holds(delivery, row, groups, cells))
         state = core.trigger_state(cells)
         core.machine.on_elements(state, counts, core.context(cells, pending, groups.min(delivery.position[row])))
         cells = cells.with_columns(pending=pending + counts)
@@ -131,7 +130,8 @@ class Absorber:
         """Which rows came with this delivery."""
         return np.ones(len(rows), bool)
 
-    def _look_up(self, delivery: Delivery, assigned: Assigned) -> tuple[Groups, Frame, Places]:
+    def look_up(self, delivery: Delivery, assigned: Assigned) -> tuple[Groups, Frame, Places]:
+        """Which entries go to the same cell, who these cells are, and where they are."""
         row, start, end = assigned
         groups = Groups.by([delivery.kid[row], delivery.chk[row], start, end])
         first = groups.firsts
@@ -140,18 +140,19 @@ class Absorber:
         )
         return groups, identity, self.core.cells.find(identity)
 
-    def _base(self, identity: Frame, keys: dict[str, Column], found: np.ndarray, old: Frame | None) -> Frame:
-        """The cells of all groups as they were: those found, and fresh ones for the rest."""
-        missing = np.ones(len(identity), bool)
-        missing[found] = False
-        new = np.flatnonzero(missing)
+    def base(self, identity: Frame, keys: dict[str, Column], places: Places) -> Frame:
+        """The cells as they are: those that were found, and fresh ones for the rest."""
+        found, new = np.flatnonzero(places.found), np.flatnonzero(~places.found)
         self.core.progress.counters["windows_opened"] += len(new)
-        if old is None or not len(found):
+        if not len(found):
             return self.core.fresh(identity, keys)
+        old = self.core.cells.take(_at(places, found))
+        if not len(new):
+            return old
         fresh = self.core.fresh(identity.take(new), dict(Frame(keys, len(identity)).take(new).columns))
         order = np.empty(len(identity), np.int64)
         order[np.concatenate([found, new])] = np.arange(len(identity))
-        return concat_frames([old, fresh]).take(order) if len(new) else old
+        return concat_frames([old, fresh]).take(order)
 
     def _lifted(self, delivery: Delivery, joining: Joining) -> Joining:
         """The joining with partial aggregates of its rows in the cells; rows that a user's function refuses go to `late`."""
@@ -190,7 +191,7 @@ class Absorber:
         cell_key = keys.ids[row[groups.firsts]]
         return {"seen": keys.max(delivery.position)[cell_key] + 1, "seen_before": keys.min(delivery.position)[cell_key]}
 
-    def _holds(self, delivery: Delivery, row: np.ndarray, groups: Groups, cells: Frame) -> dict[str, Column]:
+    def holds(self, delivery: Delivery, row: np.ndarray, groups: Groups, cells: Frame) -> dict[str, Column]:
         """Whether something came on time since the last pane, and the earliest or latest of it."""
         core = self.core
         kind = core.spec.options.timestamp

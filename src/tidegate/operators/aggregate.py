@@ -357,6 +357,8 @@ class WindowedAggregate:
         """One step for the whole delivery where that makes no difference, otherwise one step for the n-th row of every key at a time."""
         parts = self.bound()
         counted = self.spec.retention.windows is not None or self.spec.retention.messages is not None
+        if parts.bursts is not None and self.spec.options.granularity == "element" and delivery.weight is None:
+            assigned = parts.bursts.take(delivery, parts.absorber.without_expired(delivery, assigned))
         alone = self.machine.fires_on_elements or counted or isinstance(self.spec.window, ByDifference)
         one_by_one = self.spec.options.granularity == "element" and alone
         rows = present(assigned.row, len(delivery))
@@ -367,15 +369,15 @@ class WindowedAggregate:
             parts.absorber.absorb(delivery, assigned)
             parts.horizons.enforce_counts(delivery)
             return
-        step_of = np.full(len(delivery), -1, np.int64)
-        step_of[rows] = steps
-        for step in range(int(steps.max()) + 1):
-            chosen = np.flatnonzero(step_of == step)
-            place = np.full(len(delivery), -1, np.int64)
-            place[chosen] = np.arange(len(chosen))
-            mine = place[assigned.row] >= 0
+        entry_step = steps[np.searchsorted(rows, assigned.row)]
+        entries, by_step = np.argsort(entry_step, kind="stable"), np.argsort(steps, kind="stable")
+        entry_bounds = np.concatenate([[0], np.cumsum(np.bincount(entry_step))])
+        row_bounds = np.concatenate([[0], np.cumsum(np.bincount(steps))])
+        for step in range(len(row_bounds) - 1):
+            chosen = rows[by_step[row_bounds[step] : row_bounds[step + 1]]]
+            row, start, end = (column[entries[entry_bounds[step] : entry_bounds[step + 1]]] for column in assigned)
             part = delivery.take(chosen)
-            parts.absorber.absorb(part, Assigned(place[assigned.row[mine]], assigned.start[mine], assigned.end[mine]))
+            parts.absorber.absorb(part, Assigned(np.searchsorted(chosen, row), start, end))
             parts.horizons.enforce_counts(part)
 
     def _steps(self, delivery: Delivery, rows: np.ndarray, assigned: Assigned) -> np.ndarray:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from tidegate.kernel.accumulations import bind
+from tidegate.kernel.accumulations import bind, prefix_combine
 from tidegate.kernel.accumulations.protocol import Accumulation, Rows
 from tidegate.kernel.frame import Column, Frame
 from tidegate.kernel.groups import Groups
@@ -73,6 +73,15 @@ class Bundle:
             names = self._names[name]
             merged = accumulation.combine({part: frame[column] for part, column in names.items()}, groups)
             columns.update({names[part]: column for part, column in merged.items()})
+        return columns
+
+    def prefix(self, frame: Frame, groups: Groups) -> dict[str, Column]:
+        """For each row the combination of its group up to it."""
+        columns: dict[str, Column] = {}
+        for name, accumulation in self._accumulations.items():
+            names = self._names[name]
+            running = prefix_combine(accumulation, {part: frame[column] for part, column in names.items()}, groups)
+            columns.update({names[part]: column for part, column in running.items()})
         return columns
 
     def lower(self, frame: Frame) -> tuple[dict[str, pa.Array], dict[str, tuple[np.ndarray, str, str]]]:

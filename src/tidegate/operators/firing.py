@@ -70,10 +70,18 @@ class Firing:
         if len(rows):
             self._core.out.panes.append(self._retractions(cells.take(rows), position[rows]))
 
+    def put_out(
+        self, panes: Frame, standing: Frame, values: dict[str, pa.Array], timing: np.ndarray, position: np.ndarray, given: np.ndarray
+    ) -> None:
+        """Give panes that were made all at once, each after the retraction of what stands before it."""
+        self.retract(standing.where(given), position[given])
+        shown = panes.where(given)
+        self._show(shown, {n: c.filter(pa.array(given)) for n, c in values.items()}, timing[given], np.zeros(len(shown), bool), position[given])
+
     def owed(self, cells: Frame) -> np.ndarray:
         """The output time of the pane that each cell still owes; for what came late that is the moment the window expires."""
         last = cells.ints("expiry")
-        return np.where(cells.ints("held"), self._output_time(cells), np.where(last == MAX, MAX, last - 1))
+        return np.where(cells.ints("held"), self.output_time(cells), np.where(last == MAX, MAX, last - 1))
 
     def _wanted(self, cells: Frame, firing: np.ndarray) -> np.ndarray:
         """Which firings give a pane: empty ones and repetitions do not, unless the options say so."""
@@ -148,7 +156,7 @@ class Firing:
         columns["last_pane"][rows] = index[rows]
         columns["last_ns"][rows] = np.where(timing == EARLY, -1, ns[rows])
         columns["last_timing"][rows] = timing
-        columns["last_time"][rows] = self._output_time(chosen)
+        columns["last_time"][rows] = self.output_time(chosen)
         columns["last_first"][rows] = index[rows] == 0
         index[rows] += 1
         ns[rows] += timing != EARLY
@@ -176,7 +184,8 @@ class Firing:
             same &= equal_rows(cells[f"v.{name}"], column)
         return same
 
-    def _output_time(self, cells: Frame) -> np.ndarray:
+    def output_time(self, cells: Frame) -> np.ndarray:
+        """The time of the pane that a cell would put out now."""
         end = cells.ints("end")
         last = np.where(end == MAX, MAX, end - 1)
         if self._core.spec.options.timestamp == "end_of_window":
@@ -184,16 +193,18 @@ class Firing:
         return np.where(cells.ints("ontime"), cells.ints("hold"), last)
 
     def _panes(self, cells: Frame, values: dict[str, pa.Array], timing: np.ndarray, last: np.ndarray, position: np.ndarray) -> None:
-        core = self._core
         self.retract(cells, position)
-        if not len(cells):
-            return
+        if len(cells):
+            self._show(cells, values, timing, last, position)
+
+    def _show(self, cells: Frame, values: dict[str, pa.Array], timing: np.ndarray, last: np.ndarray, position: np.ndarray) -> None:
+        core = self._core
         self._count(timing)
         index = cells.ints("index")
         core.out.panes.append(
             self._frame(
                 cells, values, position, op=1, timing=timing, pane=index, ns=np.where(timing == EARLY, -1, cells.ints("ns")),
-                first=index == 0, last=last, time=self._output_time(cells),
+                first=index == 0, last=last, time=self.output_time(cells),
             )
         )  # fmt: skip
 

@@ -13,6 +13,7 @@ from tidegate.kernel.triggers import Machine
 from tidegate.kernel.windows import Aligned, Assigner, build
 from tidegate.operators.absorbing import Absorber
 from tidegate.operators.bundle import Bundle
+from tidegate.operators.bursts import Bursts
 from tidegate.operators.contents import Contents
 from tidegate.operators.core import IDENTITY, Core
 from tidegate.operators.difference import DifferenceAbsorber
@@ -42,6 +43,7 @@ class Parts:
     open_windows: OpenWindows | None
     ordinals: Ordinals
     static: StaticWindows | None
+    bursts: Bursts | None
 
     @classmethod
     def made(
@@ -57,7 +59,8 @@ class Parts:
         assigner = build(spec.window)
         absorber = _absorber_kind(spec.window)(core, firing, contents, assigner, horizons)
         static = StaticWindows(core, assigner) if isinstance(assigner, Aligned) and spec.window.create == "static" else None
-        return cls(core, contents, firing, horizons, absorber, _open_windows(core, assigner), Ordinals(store), static)
+        bursts = _bursts(core, firing, contents, absorber)
+        return cls(core, contents, firing, horizons, absorber, _open_windows(core, assigner), Ordinals(store), static, bursts)
 
     def widen(self, schema: pa.Schema) -> None:
         """Columns that held nothing but nulls have a type now; what was aggregated of them is nothing in any type."""
@@ -130,6 +133,13 @@ def _absorber_kind(window: Window) -> type[Absorber]:
     if isinstance(window, Session):
         return SessionAbsorber
     return DifferenceAbsorber if isinstance(window, ByDifference) else Absorber
+
+
+def _bursts(core: Core, firing: Firing, contents: Contents, absorber: Absorber) -> Bursts | None:
+    """Bursts serve where windows never merge, no message has to be looked at, and elements fire by being counted."""
+    rule = core.machine.count_rule()
+    plain = type(absorber) is Absorber and core.messages is None and not core.spec.retention and core.spec.window.axis is not Axis.ORDINAL
+    return Bursts(core, firing, contents, absorber, rule) if plain and rule is not None and rule != (None, None) else None
 
 
 def _is_quiet(trigger: Trigger) -> bool:

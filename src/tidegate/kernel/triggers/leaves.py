@@ -179,10 +179,9 @@ class EventIntervalNode(Node):
     def clear_own(self, state: State, mask: np.ndarray, ctx: Context | None) -> None:
         # In a merge this part has not begun; it is cleared again, with a context, when its turn comes.
         if ctx is not None:
-            silent = np.equal(ctx.watermark, MIN)
             tick = next_tick(ctx.watermark, self.interval)
-            self.write(state, "due", mask, np.where(silent, MAX, tick))
-            self.write(state, "floor", mask, np.where(silent, MIN, tick))
+            self.write(state, "due", mask, np.where(tick == MIN, MAX, tick))
+            self.write(state, "floor", mask, tick)
 
     def watermark_due(self, state: State, ctx: Context) -> np.ndarray:
         return np.where(ctx.pending > 0, _ahead(self.read(state, "due"), ctx.watermark, ctx), MAX)

@@ -1,0 +1,85 @@
+"""The benchmark prints what it promises; nothing here looks at a time."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from tidegate.bench import main
+from tidegate.bench.cases import CASES, aggregated, windowed
+from tidegate.bench.racing import OperatorRunner
+from tidegate.bench.traffic import MINUTE, PER_MINUTE, START, Traffic, deliver, distinct_keys
+from tidegate.spec.windows import hopping, tumbling
+
+NAMES = ["tumbling_100k", "tumbling_1m", "sliding", "session", "retracting", "small_deliveries"]
+FIELDS = {"name", "ratio", "aim", "peer", "keys", "events", "seconds", "peer_seconds", "events_per_second", "wall_ratio", "bytes_per_key_and_window"}
+SMALL = ["kernel", "--events", "200"]
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+    assert main([*SMALL, *words]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_case_is_one_line_of_json(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = printed(capsys, "--case", name, "--json")
+    found = json.loads(line)
+    others = found.pop("also")
+    assert found["name"] == name
+    for measured in [found, *others]:
+        assert set(measured) == FIELDS
+        numbers = [measured[field] for field in ("ratio", "events_per_second", "wall_ratio", "bytes_per_key_and_window")]
+        assert all(math.isfinite(number) and number > 0 for number in numbers)
+
+
+def test_all_cases_run_unless_one_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [json.loads(line)["name"] for line in printed(capsys, "--json")] == NAMES == list(CASES)
+
+
+def test_people_get_a_table_with_the_aim_beside_the_ratio(capsys: pytest.CaptureFixture[str]) -> None:
+    head, _, *lines = printed(capsys, "--case", "retracting")
+    assert head.split()[:3] == ["case", "ratio", "aim"]
+    assert lines[0].split()[0] == "retracting"
+    assert lines[0].split()[2] == "2.0"
+
+
+@pytest.mark.parametrize("words", [["kernel", "--case", "nothing"], ["engine"], ["kernel", "--events", "0"], []])
+def test_a_wrong_word_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 2
+    assert "usage: tidegate bench" in capsys.readouterr().err
+
+
+def test_traffic_is_the_same_in_every_run_and_stays_in_its_minute() -> None:
+    traffic = Traffic(keys=10, rows=500)
+    first, again = (deliver(traffic.minute(), 2) for _ in range(2))
+    assert [d.rows for d in first] == [d.rows for d in again]
+    assert len(first) == PER_MINUTE
+    assert [d.now for d in first] == [START + 2 * MINUTE + n * MINUTE // PER_MINUTE for n in range(1, PER_MINUTE + 1)]
+    starts = {start for d in first for start in d.starts.to_pylist()}
+    assert starts <= {START + MINUTE, START + 2 * MINUTE}
+
+
+def test_late_panes_and_retractions_are_part_of_what_is_measured() -> None:
+    runner = OperatorRunner(aggregated(windowed(tumbling("1 minute")).retracting()))
+    minute = Traffic(keys=20, rows=2_000, stragglers=30).minute()
+    for number in range(4):
+        runner.take(deliver(minute, number))
+    runner.operator.timeout(START + 10 * MINUTE)
+    stats = runner.operator.stats()
+    assert stats["panes_late"] > 0
+    assert stats["retractions"] > 0
+
+
+@pytest.mark.parametrize(("window", "windows"), [(tumbling("1 minute"), 1), (hopping("2 minutes", "1 minute"), 2)])
+def test_bytes_are_counted_for_every_key_in_every_window(window, windows: int) -> None:
+    runner = OperatorRunner(aggregated(windowed(window)))
+    runner.take([distinct_keys(0, 5), distinct_keys(0, 5)])
+    parts = runner.operator.operator.parts
+    assert parts is not None
+    assert parts.open_windows is not None
+    assert runner.bytes_per_cell == parts.open_windows.slices.nbytes / (5 * windows)
