@@ -103,10 +103,11 @@ class Life:
         self.operator = specification(self.config).embedded(store=store, downstream=self.accept if self.automatic else None, now=0)
 
     def run(self, steps: list[Step]) -> None:
-        if self.config.offset is None and self.operator.watermark == MAX:
-            return  # killed after its last flush: the end of input has come, and ids are not kept beyond it
         while self.operator.is_refusing:
             self.operator.timeout(self.now)
+        if self.operator.finished:
+            self.hand_over(flush=True)
+            return
         for verb, value in steps[self.resume(steps) :]:
             self.step(verb, value)
             self.hand_over(flush=self.chance(0.3))

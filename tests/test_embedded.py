@@ -148,7 +148,7 @@ def test_finish_fires_everything_and_ends_the_input():
     op.finish()
     assert len(counts(op)) == 4
     assert set(op.get_result().panes["is_last"].to_pylist()) == {True}
-    for call in (lambda: op.add_message(row(1)), lambda: op.add_messages([row(1)]), lambda: op.advance_watermark(5), op.finish):
+    for call in (lambda: op.add_message(row(1)), lambda: op.add_messages([row(1)]), lambda: op.advance_watermark(5)):
         with pytest.raises(tg.InputError, match="finished"):
             call()
     op.timeout(5)

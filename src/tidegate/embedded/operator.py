@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -61,11 +61,17 @@ class EmbeddedOperator(Inspection):
             downstream is None and isinstance(spec.input.watermark, Explicit) and spec.options.granularity == "element" and not spec.retention
         )
         if stored.restore(self.operator):
+            self._finished = self._store.get_json("finished", False)
             self._load_waiting()
 
     def follow(self, upstream: AggregateSpec) -> None:
         """Take retractions, and keep inherited windows as long as the upstream may still correct them."""
         self.operator.follow(upstream)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the input has ended, be it before a restart."""
+        return self._finished
 
     @property
     def spec(self) -> AggregateSpec:
@@ -116,7 +122,9 @@ class EmbeddedOperator(Inspection):
         self._give(self.operator.advance_clock(self._clock(now)))
 
     def finish(self) -> None:
-        """End the input: everything fires, and nothing is left."""
+        """End the input: everything fires, and nothing is left. To end it again changes nothing."""
+        if self._finished:
+            return
         self._check_open()
         self._drain()
         self._finished = True
@@ -140,7 +148,7 @@ class EmbeddedOperator(Inspection):
         self._fetched = 0
         self._save()
 
-    def __enter__(self) -> EmbeddedOperator:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -235,6 +243,7 @@ class EmbeddedOperator(Inspection):
             self._store.put_table(f"waiting/{number:08d}/panes", results.panes)
             self._store.put_table(f"waiting/{number:08d}/late", results.late)
         self._store.put_json("waiting", len(self._waiting))
+        self._store.put_json("finished", self._finished)
         stored.save(self.operator)
         self._store.commit()
         stored.release(self.operator)

@@ -51,9 +51,10 @@ def _collide(codes: np.ndarray, n: int, chk: np.ndarray) -> bool:
 
 
 def _dense(codes: np.ndarray, bound: int) -> tuple[np.ndarray, int]:
-    """Codes below the bound, renumbered so that every number occurs; without hashing where the range is about as small as the column."""
+    """Codes below the bound, renumbered in their order so that every number occurs; without sorting where the range is small."""
     if bound > 4 * len(codes):
-        return _codes(codes)
+        values, number = np.unique(codes, return_inverse=True)
+        return number, len(values)
     used = np.zeros(bound, bool)
     used[codes] = True
     number = np.cumsum(used) - 1
@@ -77,7 +78,8 @@ class Groups:
         ids, n = _codes(varying[0])
         for column in varying[1:]:
             more, m = _codes(column)
-            ids, n = _dense(ids.astype(np.int64) * m + more, n * m)
+            packed = ids.astype(np.int64) * m + more
+            ids, n = _codes(packed) if n * m > 4 * rows else _dense(packed, n * m)
         return cls(ids, n)
 
     @classmethod

@@ -38,7 +38,7 @@ def identify(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> tuple[
     """The (kid, chk) of every row; no columns means that all rows share one key."""
     if not columns:
         return _nothing(rows), _nothing(rows)
-    arrays = [to_arrow(column) for column in columns]
+    arrays = [_plain(to_arrow(column)) for column in columns]
     if len(arrays) == 1 and _is_word(arrays[0].type):
         kid = mix(_words(arrays[0]))
         return kid, _nothing(rows) if arrays[0].null_count == 0 else _missing(arrays[0]).astype(np.uint64)
@@ -58,6 +58,15 @@ def _nothing(rows: int) -> np.ndarray:
 def shard_of(kid: np.ndarray, shards: int) -> np.ndarray:
     """The shard of each key; taken from the high bits, so that it says nothing about the order inside a shard."""
     return ((kid >> np.uint64(33)) % np.uint64(shards)).astype(np.int64)
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """A dictionary is its values, and a view is what it shows."""
+    if pa.types.is_dictionary(array.type):
+        return array.cast(array.type.value_type)
+    if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
+        return array.cast(pa.large_string() if pa.types.is_string_view(array.type) else pa.large_binary())
+    return array
 
 
 def _is_word(kind: pa.DataType) -> bool:
@@ -83,8 +92,7 @@ def _missing(array: pa.Array) -> np.ndarray:
 
 def _hash_column(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Two independent hashes of one column; null has hashes of its own."""
-    if pa.types.is_dictionary(array.type):
-        array = array.cast(array.type.value_type)
+    array = _plain(array)
     if _is_word(array.type):
         words = _words(array)
         first, second = mix(words ^ _SEEDS[0]), mix(words ^ _SEEDS[1])

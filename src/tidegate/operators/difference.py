@@ -43,6 +43,9 @@ class DifferenceAbsorber(Absorber):
         exists = self.core.cells.find(windows.take(groups.firsts)).found[of_member]
         # A window that exists has counted its older messages; one that appears counts them now, unless its time is over.
         over = self.core.expired(self.core.expiry(members.end), self.core.progress.watermark)
+        gone = self.horizons.beyond(both, members)
+        if gone is not None:
+            over |= gone
         counts = fresh | (touched[of_member] & ~exists & ~over)
         super().absorb(both, Assigned(members.row[counts], members.start[counts], members.end[counts]))
 
@@ -54,8 +57,7 @@ class DifferenceAbsorber(Absorber):
         size = cast("ByDifference", self.core.spec.window).size
         x = delivery.position
         low, high = int(saturating_add(int(x.min()), -size)), int(saturating_add(int(x.max()), size + 1))
-        older = cast("MessageStore", self.core.messages).window(low, high, kids=delivery.kid)
-        return older.where(older.ints("arrival") < int(delivery.seq.min())) if len(older) else older
+        return cast("MessageStore", self.core.messages).window(low, high, kids=delivery.kid)
 
 
 def _with_older(delivery: Delivery, older: Frame, x: np.ndarray) -> Delivery:

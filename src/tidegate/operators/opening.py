@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +13,7 @@ from tidegate.kernel.frame import Frame, constant
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.runs import search_sorted
 from tidegate.kernel.windows import Aligned, Assigned
+from tidegate.operators.bundle import Bundle
 from tidegate.operators.core import Core
 from tidegate.operators.delivery import Delivery
 from tidegate.operators.output import class_names
@@ -117,6 +119,11 @@ class OpenWindows:
                 self.slices.drop(bounds)
                 del self._windows[bounds]
         return cells
+
+    def retype(self, bundle: Bundle, retyped: Callable[[Frame], Frame]) -> None:
+        """Bring what is kept to the types of another bundle; merges of the old types are forgotten."""
+        self.slices.retype(bundle, retyped)
+        self._shared = SharedMerges(self.slices.merge, self.slices.frames)
 
     def oldest_start(self) -> int:
         """The start of the oldest open window."""

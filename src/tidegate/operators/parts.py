@@ -71,7 +71,7 @@ class Parts:
         if cells is not None and core.messages is None:
             core.cells.rewrite(core.retyped(cells))
         if self.open_windows is not None:
-            self.open_windows.slices.retype(bundle, core.retyped)
+            self.open_windows.retype(bundle, core.retyped)
 
     def oldest_start(self) -> int:
         """The start of the oldest window that is held."""

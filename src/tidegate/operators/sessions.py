@@ -36,7 +36,7 @@ class SessionAbsorber(Absorber):
         owner, _ = search_sorted(keys, old.select(KEY), KEY)
         merged = self._merge(Frame.of({"code": owner[live], "start": old.ints("start")[live], "end": old.ints("end")[live]}), code, assigned)
         touched = present(merged.groups.ids[len(live) :], merged.groups.n)
-        refused = self._refused(merged, touched, old.where(closed), owner[closed], merged.groups.ids[: len(live)])
+        refused = self._refused(merged, touched, old.where(closed), owner[closed])
         if not refused.any():
             held = len(self.core.cells)
             refused = self._no_room(delivery, assigned, merged, touched, old.take(live), len(live))
@@ -55,20 +55,17 @@ class SessionAbsorber(Absorber):
         end = np.concatenate([old.ints("end"), assigned.end])
         return merge_intervals(np.concatenate([old.ints("code"), code]), start, end, spec.touch)
 
-    def _refused(self, merged: Merged, touched: np.ndarray, closed: Frame, owner: np.ndarray, old_groups: np.ndarray) -> np.ndarray:
+    def _refused(self, merged: Merged, touched: np.ndarray, closed: Frame, owner: np.ndarray) -> np.ndarray:
         """Why sessions cannot take their rows: 1 where a closed session has the same bounds, 2 where their time is over."""
         start, end, code = merged.start[touched], merged.end[touched], merged.key[touched]
         why = np.zeros(len(touched), np.int8)
         if self.windows_expire:
             why[self.core.expired(self.core.expiry(end), self.core.progress.watermark)] = 2
         if len(closed):
-            old = np.zeros(merged.groups.n, bool)
-            old[old_groups] = True
-            alone = ~old[touched]
             tombs = Frame.of({"code": owner, "start": closed.ints("start"), "end": closed.ints("end")})
             tombs = tombs.take(np.lexsort((tombs.ints("end"), tombs.ints("start"), tombs.ints("code"))))
             _, equal = search_sorted(tombs, Frame.of({"code": code, "start": start, "end": end}), ("code", "start", "end"))
-            why[equal & alone] = 1
+            why[equal] = 1
         return why
 
     def _no_room(

@@ -40,7 +40,8 @@ class SharedMerges:
                 self._back.append(piece)
                 self._back_frames = [self._merge([*self._back_frames, *self._frames(piece)])]
         self._front = self._front[bisect_left(self._front, first) :]
-        if not self._front:
+        # A slice that appeared after later ones is in the back too, and the back cannot let go of one slice.
+        if not self._front or min(self._back, default=first) < first:
             self._turn(first)
         return self._merge([*self._aggregate(0), *self._back_frames])
 
@@ -57,7 +58,7 @@ class SharedMerges:
 
     def _turn(self, first: Bounds) -> None:
         """The back becomes the front, without slices that no window needs any more."""
-        self._front = [piece for piece in sorted(self._back) if piece >= first]
+        self._front = [piece for piece in sorted([*self._front, *self._back]) if piece >= first]
         self._back, self._back_frames, self._fine, self._coarse = [], [], {}, {}
         self._chunk = max(1, isqrt(len(self._front)))
         tail: list[Frame] = []
@@ -65,7 +66,7 @@ class SharedMerges:
         for at in range(len(self._front) - 1, -1, -1):
             tail = [self._merge([*self._frames(self._front[at]), *tail])]
             if (len(self._front) - at) % self._chunk == 0:
-                self._coarse[self._front[at]] = tail
+                self._coarse[self._front[at]] = list(tail)
         self._fine = {self._front[0]: tail} if self._front else {}
 
     def _aggregate(self, at: int) -> list[Frame]:
