@@ -12,7 +12,7 @@ from tidegate.kernel.frame import Column, Frame, concat_frames, constant, equal_
 from tidegate.operators.contents import Contents
 from tidegate.operators.core import Core
 from tidegate.operators.output import EARLY, LATE, ON_TIME, texts
-from tidegate.spec.triggers import Every, Trigger
+from tidegate.spec.triggers import contains_refire
 from tidegate.spec.windows import Axis
 
 _MUTABLE = ("pending", "ontime", "held", "index", "ns", "done", "emitted", "fired_seq")
@@ -25,7 +25,7 @@ class Firing:
     def __init__(self, core: Core, contents: Contents) -> None:
         self._core = core
         self._contents = contents
-        self._refires = _refires(core.spec.firing)
+        self._refires = contains_refire(core.spec.firing)
         self._static = core.spec.window.create == "static"
 
     def settle(self, cells: Frame, state: dict[str, np.ndarray], position: np.ndarray | None = None, *, finishing: bool = False) -> Frame:
@@ -42,9 +42,10 @@ class Firing:
         context = core.context(cells, cells.ints("pending"))
         expiring = np.full(len(cells), True) if finishing else core.expired(cells.ints("expiry"), core.watermark_of(cells))
         ready = core.machine.ready(state, context) & open_
+        again = core.machine.refires(state, context) if self._refires else np.zeros(len(cells), bool)
         core.machine.fire(state, ready, context)
         finished = core.machine.finished(state)
-        wanted = self._wanted(cells, ready)
+        wanted = self._wanted(cells, ready, again)
         if core.spec.options.closing == "always":
             wanted |= ready & expiring
         cells, emitted = self._emit(cells, ready, wanted, finished | expiring, position)
@@ -83,8 +84,8 @@ class Firing:
         last = cells.ints("expiry")
         return np.where(cells.ints("held"), self.output_time(cells), np.where(last == MAX, MAX, last - 1))
 
-    def _wanted(self, cells: Frame, firing: np.ndarray) -> np.ndarray:
-        """Which firings give a pane: empty ones and repetitions do not, unless the options say so."""
+    def _wanted(self, cells: Frame, firing: np.ndarray, again: np.ndarray) -> np.ndarray:
+        """Which firings give a pane: empty ones do not, unless the options say so, nor repetitions, unless an interval wants them `again`."""
         core = self._core
         fresh = cells.ints("pending") > 0
         content = fresh if core.spec.mode == "discarding" else cells.ints("n") > 0
@@ -92,7 +93,7 @@ class Firing:
         rule = {"always": np.ones(len(cells), bool), "if_nonempty": content, "if_updated": fresh}[core.spec.options.on_time]
         if self._static:
             rule = np.ones(len(cells), bool)
-        return firing & np.where(completing, rule, content if self._refires else fresh)
+        return firing & np.where(completing, rule, fresh | (again & content))
 
     def _close(self, cells: Frame, closing: np.ndarray, position: np.ndarray) -> Frame:
         """The last pane of windows that expire: what has not been fired, or an empty pane where the options want one."""
@@ -235,7 +236,3 @@ class Firing:
         early, on_time, late = np.bincount(timing, minlength=3).tolist()
         self._core.progress.counters.update(panes_early=early, panes_on_time=on_time, panes_late=late)
 
-
-def _refires(trigger: Trigger) -> bool:
-    """Whether some interval of the trigger fires again although nothing came."""
-    return (isinstance(trigger, Every) and trigger.refire) or any(_refires(child) for child in trigger.children)

@@ -63,6 +63,10 @@ class EachNode(Node):
             if place + 1 < len(self.children):
                 self.children[place + 1].reset(state, over, ctx)
 
+    def refires(self, state: State, ctx: Context) -> np.ndarray:
+        at = self.read(state, "at")
+        return _any([child.refires(state, ctx) & (at == place) for place, child in enumerate(self.children)])
+
     def finished(self, state: State) -> np.ndarray:
         return self.read(state, "at") == len(self.children)
 
@@ -91,6 +95,9 @@ class _OnceNode(Node):
     def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
         for child in self.children:
             child.on_elements(state, mask, count, ctx)
+
+    def refires(self, state: State, ctx: Context) -> np.ndarray:
+        return self.ready(state, ctx) & super().refires(state, ctx)
 
     def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
         """Whatever the parts were waiting for has gone into the pane."""
@@ -190,6 +197,12 @@ class WatermarkNode(Node):
             self.late.fire(state, mask & late, ctx)
             over = mask & late & self.late.finished(state)
             self.late.reset(state, over | now_complete, ctx)
+
+    def refires(self, state: State, ctx: Context) -> np.ndarray:
+        nothing = np.zeros(ctx.pending.shape, bool)
+        early = nothing if self.early is None else self.early.refires(state, ctx) & ~self.early.finished(state)
+        late = nothing if self.late is None else self.late.refires(state, ctx)
+        return np.where(self.read(state, "late"), late, early)
 
     def _fire_early(self, early: Node, state: State, mask: np.ndarray, ctx: Context) -> None:
         early.fire(state, mask, ctx)

@@ -129,6 +129,9 @@ class EveryNode(Node):
         due = self.read(state, "due")
         return (due <= ctx.now) & (due != MAX) & self._wanted(ctx)
 
+    def refires(self, state: State, ctx: Context) -> np.ndarray:
+        return self.ready(state, ctx) & self.refire
+
     def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
         self.clear_own(state, mask, ctx)
 

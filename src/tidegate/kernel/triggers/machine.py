@@ -55,6 +55,10 @@ class Machine:
         """The rows that should fire now."""
         return self._root.ready(state, ctx)
 
+    def refires(self, state: State, ctx: Context) -> np.ndarray:
+        """The rows in which an interval that is due wants a pane although nothing came."""
+        return self._root.refires(state, ctx)
+
     def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
         """The rows of the mask fire now, ready or not."""
         self._root.fire(state, mask, ctx)

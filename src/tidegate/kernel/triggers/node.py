@@ -121,6 +121,13 @@ class Node:
     def ready(self, state: State, ctx: Context) -> np.ndarray:
         return np.zeros(ctx.pending.shape, bool)
 
+    def refires(self, state: State, ctx: Context) -> np.ndarray:
+        """The rows in which an interval that is due wants a pane although nothing came."""
+        wants = np.zeros(ctx.pending.shape, bool)
+        for child in self.children:
+            wants |= child.refires(state, ctx) & ~child.finished(state)
+        return wants
+
     def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
         """Rows of the mask put out a pane."""
 
