@@ -55,11 +55,11 @@ def _minutes(traffic: Traffic, count: int) -> Iterator[list[Delivery]]:
 
 
 def _versus(
-    name: str, aim: float, peer: str, traffic: Traffic, ours: Panes, other: Panes | None, *, fill: int = 3, turns: int = 5, steady: bool = True
+    name: str, aim: float, peer: str, traffic: Traffic, ours: Panes, other: Panes | Runner, *, fill: int = 3, turns: int = 5, steady: bool = True
 ) -> Measured:
     """Race an operator against another one, or against bare Arrow; a turn is a minute of events."""
     runner = OperatorRunner(ours)
-    runners: dict[str, Runner] = {"ours": runner, "peer": GroupByRunner() if other is None else OperatorRunner(other)}
+    runners: dict[str, Runner] = {"ours": runner, "peer": OperatorRunner(other) if isinstance(other, Panes) else other}
     times = race(runners, _minutes(traffic, fill + turns), unmeasured=fill, steady=steady)
     return _measured(name, aim, peer, traffic.keys, traffic.rows * PER_MINUTE, runner, times)
 
@@ -74,19 +74,19 @@ def _keys(count: int, rows: int) -> int:
     return max(1, count * rows // FULL)
 
 
-def _tumbling(name: str, keys: int, rows: int) -> Measured:
-    traffic = Traffic(_keys(keys, rows), rows)
-    return _versus(name, 2.0, "arrow group_by", traffic, aggregated(windowed(tumbling("1 minute"))), None)
+def _tumbling(name: str, keys: int, rows: int) -> list[Measured]:
+    traffic, ours = Traffic(_keys(keys, rows), rows), aggregated(windowed(tumbling("1 minute")))
+    return [_versus(name, 2.0, "arrow group_by", traffic, ours, GroupByRunner())]
 
 
 def tumbling_100k(rows: int = FULL) -> list[Measured]:
     """Tumbling minutes against `Table.group_by`, at 100 thousand keys."""
-    return [_tumbling("tumbling_100k", 100_000, rows)]
+    return _tumbling("tumbling_100k", 100_000, rows)
 
 
 def tumbling_1m(rows: int = FULL) -> list[Measured]:
     """Tumbling minutes against `Table.group_by`, at a million keys."""
-    return [_tumbling("tumbling_1m", 1_000_000, rows)]
+    return _tumbling("tumbling_1m", 1_000_000, rows)
 
 
 def sliding(rows: int = FULL) -> list[Measured]:

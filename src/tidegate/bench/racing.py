@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-import pyarrow as pa
 
 from tidegate.api import Panes
 from tidegate.bench.traffic import START, Delivery
@@ -96,11 +95,12 @@ def _pairs(keys: Mapping[tuple[int, int], np.ndarray], assigner: Aligned, waterm
 
 
 class GroupByRunner:
-    """Bare Arrow: one `group_by` over the rows, by window and key; it is given the window of each row."""
+    """Bare Arrow: a `group_by` by window and key over each delivery; it is given the window of each row."""
 
     def take(self, deliveries: list[Delivery]) -> None:
-        rows = pa.concat_tables([d.rows.append_column("start", d.starts) for d in deliveries])
-        rows.group_by(["start", "key"], use_threads=False).aggregate([([], "count_all"), ("v", "sum"), ("v", "max")])
+        for delivery in deliveries:
+            rows = delivery.rows.append_column("start", delivery.starts)
+            rows.group_by(["start", "key"], use_threads=False).aggregate([([], "count_all"), ("v", "sum"), ("v", "max")])
 
 
 def race(runners: Mapping[str, Runner], turns: Iterable[list[Delivery]], *, unmeasured: int, steady: bool = True) -> dict[str, Times]:

@@ -304,7 +304,7 @@ def search_sorted(frame: Frame, query: Frame, columns: Sequence[str]) -> tuple[n
     wanted = query.ints(columns[0])
     low = np.searchsorted(first, wanted, "left")
     if len(columns) > 1:
-        high = np.searchsorted(first, wanted, "right")
+        high = _past(first, wanted, low)
         rest = [(frame.ints(name), query.ints(name)) for name in columns[1:]]
         while True:
             open_rows = np.flatnonzero(low < high)
@@ -320,6 +320,18 @@ def search_sorted(frame: Frame, query: Frame, columns: Sequence[str]) -> tuple[n
     for name in columns:
         equal &= frame.ints(name)[safe] == query.ints(name) if len(frame) else False
     return low, equal
+
+
+def _past(stored: np.ndarray, wanted: np.ndarray, low: np.ndarray) -> np.ndarray:
+    """One past the last value that equals the wanted one, from where it first could be; most values are there once, or not at all."""
+    if not len(stored):
+        return low.copy()
+    last = len(stored) - 1
+    here = (stored[np.minimum(low, last)] == wanted) & (low <= last)
+    again = np.flatnonzero(here & (low < last) & (stored[np.minimum(low + 1, last)] == wanted))
+    high = low + here
+    high[again] = np.searchsorted(stored, wanted[again], "right")
+    return high
 
 
 def _lexicographic(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:

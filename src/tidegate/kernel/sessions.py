@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tidegate.kernel.groups import Groups
+from tidegate.kernel.groups import Groups, ascending
 from tidegate.spec.windows import Touch
 
 Interval = tuple[int, int]
+_WORD = 64
 
 
 class Merged(NamedTuple):
@@ -74,7 +75,9 @@ def _ascending(values: np.ndarray) -> np.ndarray | None:
     """The order that sorts the values, None where they are sorted already."""
     if (values[1:] >= values[:-1]).all():
         return None
-    return np.argsort(values)
+    low = int(values.min())
+    width = (int(values.max()) - low).bit_length()
+    return ascending((values - low).view(np.uint64), range(-(-width // 16))) if width < _WORD else np.argsort(values)
 
 
 def _pick(values: np.ndarray, order: np.ndarray | None) -> np.ndarray:

@@ -302,10 +302,10 @@ class WindowedAggregate:
         if not len(time):
             return
         self.progress.newest = max(self.progress.newest, int(time.max()))
-        groups = Groups.by([partition])
         newest = self.progress.newest_by_partition
-        for number, latest in zip(partition[groups.firsts].tolist(), groups.max(time).tolist(), strict=True):
-            name = delivery.partitions[number]
+        for number in present(partition, len(delivery.partitions)) if len(delivery.partitions) > 1 else (0,):
+            mine = time if len(delivery.partitions) == 1 else time[partition == number]
+            name, latest = delivery.partitions[number], int(mine.max())
             newest[name] = max(latest, newest.get(name, latest))
 
     def _placed(self, delivery: Delivery) -> Delivery:

@@ -50,7 +50,7 @@ class OpenWindows:
             is_open = (end > watermark) & inside
             complete = np.flatnonzero((end <= watermark) & inside)
             rest = Assigned(complete, start[complete], end[complete])
-        self._append(delivery, np.where(is_open, start, MAX), end)
+        self._append(delivery, start if is_open.all() else np.where(is_open, start, MAX), end)
         return rest
 
     def _append(self, delivery: Delivery, start: np.ndarray, end: np.ndarray) -> None:
@@ -94,7 +94,11 @@ class OpenWindows:
     def _holds(self, delivery: Delivery, groups: Groups) -> dict[str, np.ndarray]:
         kind = self._core.spec.options.timestamp
         x, good = delivery.position, delivery.is_on_time
-        ontime = constant(np.True_, groups.n) if good.all() else groups.any(good)
+        late = np.flatnonzero(~good)
+        # Few rows are late, so they are counted and not those that are on time.
+        ontime = constant(np.True_, groups.n)
+        if len(late):
+            ontime = groups.counts > np.bincount(groups.ids[late], minlength=groups.n)
         if kind == "end_of_window":
             return {"ontime": ontime, "held": constant(np.True_, groups.n), "hold": constant(np.int64(0), groups.n)}
         best = groups.min(np.where(good, x, MAX)) if kind == "earliest" else groups.max(np.where(good, x, -MAX))

@@ -29,8 +29,10 @@ class Progress:
     counters: Counter[str] = field(default_factory=Counter)
 
     def count_classes(self, classes: np.ndarray) -> None:
-        for number, count in enumerate(np.bincount(classes, minlength=len(CLASSES)).tolist()):
-            self.counters[CLASSES[number]] += count
+        counts = np.bincount(classes[classes > 0], minlength=len(CLASSES))
+        counts[0] = len(classes) - counts.sum()
+        for name, count in zip(CLASSES, counts.tolist(), strict=True):
+            self.counters[name] += count
 
     def to_json(self) -> dict[str, Any]:
         return {
