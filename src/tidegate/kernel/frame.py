@@ -6,6 +6,7 @@ It is the currency of the kernel. NumPy columns are cheap to compare and to scat
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +16,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Column = np.ndarray | pa.Array
+_CONSTANTS = b"constants"
+_LARGE = 65_536
+"""From this many rows on Arrow moves columns: its memory pool keeps pages, while NumPy asks the system for new ones each time."""
 
 
 def take(column: Column, index: np.ndarray) -> Column:
     """The values of a column at the given positions."""
     if isinstance(column, np.ndarray):
-        return constant(column[0], len(index)) if is_constant(column) else column[index]
+        if is_constant(column):
+            return constant(column[0], len(index))
+        if len(index) < _LARGE or column.dtype == bool:
+            return column[index]
+        return pa.array(column).take(pa.array(index)).to_numpy()
     return column.take(pa.array(index))
 
 
@@ -43,10 +51,14 @@ def squeezed(column: np.ndarray) -> np.ndarray:
 
 def concat(columns: Sequence[Column]) -> Column:
     """One column after the other; a mixture of NumPy and Arrow becomes Arrow."""
-    if all(isinstance(column, np.ndarray) for column in columns):
-        if all(is_constant(column) and column[0] == columns[0][0] for column in columns):
-            return constant(columns[0][0], sum(len(column) for column in columns))
-        return np.concatenate(columns)
+    numeric = [column for column in columns if isinstance(column, np.ndarray)]
+    if len(numeric) == len(columns):
+        total = sum(len(column) for column in numeric)
+        if all(is_constant(column) and column[0] == numeric[0][0] for column in numeric):
+            return constant(numeric[0][0], total)
+        if total < _LARGE or numeric[0].dtype == bool:
+            return np.concatenate(numeric)
+        return pa.concat_arrays([to_arrow(column) for column in numeric]).to_numpy()
     arrays = [to_arrow(column) for column in columns]
     wanted = next((a.type for a in arrays if not pa.types.is_null(a.type)), arrays[0].type)
     return pa.concat_arrays([a if a.type == wanted else a.cast(wanted) for a in arrays])
@@ -146,6 +158,14 @@ class Frame:
             return pa.table({})
         return pa.table({name: to_arrow(c) for name, c in self.columns.items()})
 
+    def packed(self) -> pa.Table:
+        """The table that `from_table` reads back and in which a constant column is a word in the schema and not a column."""
+        plain = {name: c for name, c in self.columns.items() if not is_constant(c)}
+        if not plain:
+            return self.to_table()
+        constants = {n: [c.dtype.str, c[0].item()] for n, c in self.columns.items() if isinstance(c, np.ndarray) and n not in plain}
+        return Frame(plain, self.length).to_table().replace_schema_metadata({_CONSTANTS: json.dumps(constants)})
+
     @classmethod
     def from_table(cls, table: pa.Table) -> Frame:
         """The inverse of `to_table`: fixed-width columns without nulls come back as NumPy."""
@@ -154,6 +174,8 @@ class Frame:
             array = to_arrow(table.column(name))
             plain = (pa.types.is_integer(array.type) or pa.types.is_floating(array.type) or pa.types.is_boolean(array.type)) and array.null_count == 0
             columns[name] = array.to_numpy(zero_copy_only=False) if plain else array
+        for name, (kind, value) in json.loads((table.schema.metadata or {}).get(_CONSTANTS, b"{}")).items():
+            columns[name] = constant(np.dtype(kind).type(value), table.num_rows)
         return cls(columns, table.num_rows)
 
 

@@ -42,7 +42,7 @@ class StoredFrame:
 
     def save(self, store: Store) -> None:
         if not self.stored and self._frame is not None:
-            store.put_table(self.name, self._frame.to_table())
+            store.put_table(self.name, self._frame.packed())
             self.stored = True
 
     def release(self) -> None:
