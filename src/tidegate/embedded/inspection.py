@@ -12,6 +12,7 @@ from tidegate.embedded.results import Renderer
 from tidegate.errors import InputError
 from tidegate.instants import MAX, MIN, Instant, instant
 from tidegate.kernel.frame import Frame, concat_frames, to_arrow
+from tidegate.kernel.groups import Groups
 from tidegate.kernel.keys import identify
 from tidegate.kernel.windows import Aligned
 from tidegate.operators.aggregate import WindowedAggregate
@@ -72,8 +73,8 @@ class Inspection:
         cells = self._cells(parts)
         keys, windows = 0, 0
         if cells is not None:
-            keys = len(np.unique(np.stack([cells.ints("kid"), cells.ints("chk")]), axis=1).T)
-            windows = len(np.unique(np.stack([cells.ints("start"), cells.ints("end")]), axis=1).T)
+            keys = Groups.by([cells.ints("kid"), cells.ints("chk")]).n
+            windows = Groups.by([cells.ints("start"), cells.ints("end")]).n
         core, opened = parts.core, parts.open_windows
         return {
             "windows": windows,

@@ -82,6 +82,13 @@ class Places:
     run: np.ndarray
     at: np.ndarray
 
+    @classmethod
+    def of(cls, found: Sequence[tuple[int, np.ndarray]]) -> Places:
+        """Positions by run."""
+        if not found:
+            return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        return cls(np.concatenate([np.full(len(at), run, np.int64) for run, at in found]), np.concatenate([at for _, at in found]))
+
     @property
     def found(self) -> np.ndarray:
         return self.run >= 0
@@ -134,7 +141,7 @@ class SortedRuns:
 
     def ranges(self, keys: Frame, columns: Sequence[str]) -> Places:
         """Every live row whose leading identity columns are among the keys (sorted and distinct in those columns)."""
-        found_run, found_at = [], []
+        found: list[tuple[int, np.ndarray]] = []
         for number, run in enumerate(self._runs):
             if not run.live:
                 continue
@@ -146,25 +153,16 @@ class SortedRuns:
             high = _upper(frame, keys.take(np.flatnonzero(hit)), columns, low)
             sizes = high - low
             position = np.repeat(low - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes) + np.arange(int(sizes.sum()))
-            position = position[run.alive[position]]
-            found_run.append(np.full(len(position), number, np.int64))
-            found_at.append(position)
-        if not found_run:
-            return Places(np.zeros(0, np.int64), np.zeros(0, np.int64))
-        return Places(np.concatenate(found_run), np.concatenate(found_at))
+            found.append((number, position[run.alive[position]]))
+        return Places.of(found)
 
     def select(self, column: str, limit: int) -> Places:
         """Every live row whose watched column is at most the limit."""
-        found_run, found_at = [], []
+        found: list[tuple[int, np.ndarray]] = []
         for number, run in enumerate(self._runs):
-            if not run.live or run.bounds[column][0] > limit:
-                continue
-            position = np.flatnonzero((self._frame(run).ints(column) <= limit) & run.alive)
-            found_run.append(np.full(len(position), number, np.int64))
-            found_at.append(position)
-        if not found_run:
-            return Places(np.zeros(0, np.int64), np.zeros(0, np.int64))
-        return Places(np.concatenate(found_run), np.concatenate(found_at))
+            if run.live and run.bounds[column][0] <= limit:
+                found.append((number, np.flatnonzero((self._frame(run).ints(column) <= limit) & run.alive)))
+        return Places.of(found)
 
     def least(self, column: str, none: int) -> int:
         """The smallest value of a watched column over the live rows."""

@@ -21,7 +21,8 @@ from tidegate.spec.windows import Session
 STEP = frozenset(
     {
         "events", "watermark", "processing_time", "clock_only", "batch", "trigger", "snapshot_restore", "end_of_input", "expect", "expect_count",
-        "expect_pane_of", "late_output", "dropped", "hold", "output_watermark", "out_wm", "state_windows", "state", "error", "ordered",
+        "expect_pane_of", "late_output", "dropped", "hold", "output_watermark", "out_wm", "state_windows", "state_windows_hint",
+        "state", "error", "ordered",
     }
 )  # fmt: skip
 EVENT = frozenset({"t", "v", "k", "offset", "gap"})
@@ -74,6 +75,7 @@ class Timeline:
             "output_watermark": self._output,
             "out_wm": self._out_wm,
             "state_windows": self._state_windows,
+            "state_windows_hint": self._state_windows_hint,
             "state": self._state,
         }
 
@@ -165,6 +167,16 @@ class Timeline:
         if sorted({interval(w, self._ticks) for w in value}) != found:
             shown = [[self._ticks.shown(edge) for edge in w] for w in found]
             raise MismatchError(f"{self._where}: expected state of windows {value}, got {shown}")
+
+    def _state_windows_hint(self, value: dict[str, Any]) -> None:
+        """Some windows that have state, and some that have none but perhaps a mark that they are closed; the others may be either."""
+        known("`state_windows_hint`", mapping("`state_windows_hint`", value), {"present", "absent", "tombstone"})
+        found = set(self._operator.windows())
+        wanted = {interval(w, self._ticks) for w in value.get("present", [])}
+        gone = {interval(w, self._ticks) for name in ("absent", "tombstone") for w in value.get(name, [])}
+        if not wanted <= found or gone & found:
+            shown = [[self._ticks.shown(edge) for edge in w] for w in sorted(found)]
+            raise MismatchError(f"{self._where}: expected {value}, got state of windows {shown}")
 
     def _state(self, value: list[Any]) -> None:
         for entry in value:
