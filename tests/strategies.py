@@ -82,7 +82,7 @@ def _larger(inner: st.SearchStrategy[t.Trigger]) -> st.SearchStrategy[t.Trigger]
     part = st.none() | inner
     return st.one_of(
         st.builds(t.AfterWatermark, part, part),
-        st.builds(t.Policy, part, part),
+        st.builds(t.Policy, part, part, part),
         st.builds(t.Repeatedly, inner),
         several.map(lambda parts: t.AfterEach(*parts)),
         several.map(lambda parts: t.AfterAll(*parts)),
@@ -91,7 +91,7 @@ def _larger(inner: st.SearchStrategy[t.Trigger]) -> st.SearchStrategy[t.Trigger]
     )
 
 
-plain = st.builds(t.AfterWatermark, st.none() | once, st.none() | once)
+plain = st.builds(t.AfterWatermark, st.none() | once, st.none() | once) | st.builds(t.Policy, st.none() | once, st.none() | once, once)
 triggers = st.one_of(st.none(), plain, plain, leaves, st.recursive(leaves, _larger, max_leaves=5))
 
 
@@ -107,7 +107,8 @@ def configs(draw: st.DrawFn, *, retention: bool = True) -> Config:
     identity = "offset" if window.axis is Axis.OFFSET else draw(st.sampled_from(["", "", "offset", "id"]))
     rarely = draw(st.integers(0, 5)) if retention else 0
     # Retention by number is a matter of single messages, and windows by difference appear with messages that came before.
-    # Sessions of one batch are merged before a closed one is looked for, which the reference does message by message.
+    # Sessions of one batch are merged before a closed one is looked for, and windows by difference of one batch appear together; the
+    # reference takes both message by message.
     by_number = rarely in (2, 3) and not isinstance(window, ByDifference)
     return Config(
         window,
@@ -128,9 +129,9 @@ def configs(draw: st.DrawFn, *, retention: bool = True) -> Config:
         aggregates=draw(st.sampled_from([("n", "total"), ("total",), ("n", "total", "values")])),
         on_time=draw(st.sampled_from(["if_nonempty", "if_nonempty", "if_updated", "always"])),
         closing=draw(st.sampled_from(["if_nonempty", "if_nonempty", "always", "never"])),
-        granularity="element" if by_number or isinstance(window, Session) else draw(st.sampled_from(["element", "element", "batch"])),
+        granularity="element" if by_number or isinstance(window, Session | ByDifference) else draw(st.sampled_from(["element", "element", "batch"])),
         timestamp=draw(st.sampled_from(["end_of_window", "earliest", "latest"])),
-        retain_time=draw(st.integers(1, 30)) if rarely == 1 else None,
+        retain_time=draw(st.integers(1, 30)) if rarely == 1 and window.axis is Axis.EVENT_TIME else None,
         retain_windows=draw(st.integers(1, 4)) if by_number and rarely == 2 else None,
         retain_messages=draw(st.integers(1, 6)) if by_number and rarely == 3 else None,
     )

@@ -213,3 +213,8 @@ def test_nothing_that_comes_is_lost():
     result = op.get_result()
     assert sum(result.panes["n"].to_pylist()) + result.late.num_rows == 5 * len(range(0, 300, 7))
     assert result.late.num_rows > 0
+
+
+def test_retention_by_time_needs_a_window_on_time():
+    with pytest.raises(tg.SpecError, match="retention by time needs a window on time"):
+        tg.stream().window(tg.tumbling(3, axis="ordinal")).retain(time="1 minute").aggregate(n=tg.count())

@@ -768,3 +768,23 @@ def test_count_rule_says_when_elements_fire():
                 both.fire(np.array([ready(both)]))
             both.watermark = 100
             both.fire(np.array([ready(both)]))
+
+
+def test_a_window_is_full_with_the_trigger_or_with_the_watermark():
+    """The full-size policy: whichever comes first completes the window, and what follows is late."""
+    for steps, firings in (([1, 1, 1], [False, False, True]), ([1, "complete", 1], [False, True, False])):
+        machine = compile_trigger(spec.Policy(late=spec.AfterCount(2), full=spec.AfterCount(3)))
+        state, watermark, pending, seen = machine.initial(1, 0), 0, 0, []
+        for step in steps:
+            if step == "complete":
+                watermark = 10
+            else:
+                machine.on_elements(state, np.array([1]), Context(10, watermark, 0, np.array([pending])))
+                pending += 1
+            context = Context(10, watermark, 0, np.array([pending]))
+            ready = machine.ready(state, context)
+            machine.fire(state, ready, context)
+            pending = 0 if ready[0] else pending
+            seen.append(bool(ready[0]))
+        assert seen == firings
+        assert not machine.finished(state)[0]

@@ -72,6 +72,10 @@ class Windowed:
         """The early-emission policy: panes before the window is full. A trigger that finishes just stops."""
         return self._policy(early=trigger)
 
+    def full_size(self, trigger: Trigger) -> Windowed:
+        """The full-size policy: a window is full when the watermark reaches its end, or as soon as the trigger is ready."""
+        return self._policy(full=trigger)
+
     def late_arrival(self, trigger: Trigger | None = None, *, every: Duration | None = None) -> Windowed:
         """The late-arrival policy: corrections are batched for `every`, or fire as the trigger says; neither means that there are none."""
         return self._policy(late=AfterDelay(duration(every)) if every is not None else trigger)

@@ -329,9 +329,14 @@ class Phases(Node):
         self.is_late = False
         self.early = None if self.spec.early is None else start(spec.Repeatedly(self.spec.early) if repeats else self.spec.early, now)
         self.late = None if self.spec.late is None else start(spec.Repeatedly(self.spec.late), now)
+        full = None if repeats else self.spec.full
+        self.full = None if full is None else start(full, now)
 
     def both(self):
-        return [part for part in (self.early, self.late) if part is not None]
+        return [part for part in (self.early, self.late, self.full) if part is not None]
+
+    def is_full(self, at):
+        return at.complete or (self.full is not None and not self.full.finished and self.full.ready(at))
 
     def clear(self, at):
         for part in self.both():
@@ -350,15 +355,17 @@ class Phases(Node):
     def element(self, at):
         if self.part() is not None:
             self.part().element(at)
+        if self.full is not None and not self.is_late and not self.full.finished:
+            self.full.element(at)
 
     def ready(self, at):
-        return (not self.is_late and at.complete) or (self.part() is not None and self.part().ready(at))
+        return (not self.is_late and self.is_full(at)) or (self.part() is not None and self.part().ready(at))
 
     def refires(self, at):
         return self.part() is not None and self.part().refires(at)
 
     def fire(self, at):
-        if self.is_late or not at.complete:
+        if self.is_late or not self.is_full(at):
             self.part().fire(at)
         elif self.late is None:
             self.finished = True
@@ -367,6 +374,8 @@ class Phases(Node):
             self.late.restart(at)
             if self.early is not None:
                 self.early.clear(at)
+            if self.full is not None:
+                self.full.restart(at)
 
     def merge(self, nodes, at):
         """Completion is behind only if it was for all and the watermark has reached the end of the merged window too."""
@@ -374,6 +383,8 @@ class Phases(Node):
         self.is_late = at.complete and all(n.is_late for n in nodes)
         if self.early is not None:
             self.early.merge([n.early for n in nodes], at)
+        if self.full is not None:
+            self.full.merge([n.full for n in nodes], at)
         if self.late is not None:
             self.late.merge([n.late for n in nodes], at)
             if not self.is_late:

@@ -78,7 +78,7 @@ class Contents:
         if isinstance(core.spec.window, ByDifference):
             # The next message opens a window that reaches back by its size.
             first = np.minimum(first, MIN if seen is None else asked.ints("seen") - core.spec.window.size)
-        if core.messages is not None:
+        if core.messages is not None and core.messages.count:
             held = core.messages.read(MIN, MAX, kids=asked.ints("kid"))
             owner, _ = search_sorted(asked, held.select(KEY), KEY)
             old = core.position_of(held) < first[np.minimum(owner, len(asked) - 1)]

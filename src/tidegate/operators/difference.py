@@ -12,6 +12,7 @@ from tidegate.instants import saturating_add
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.messages import MessageStore
+from tidegate.kernel.runs import Places
 from tidegate.kernel.windows import Assigned, ByDifferenceAssigner
 from tidegate.operators.absorbing import Absorber
 from tidegate.operators.contents import payload
@@ -40,14 +41,46 @@ class DifferenceAbsorber(Absorber):
         touched = np.zeros(groups.n, bool)
         touched[of_member[fresh]] = True
         touched[groups.ids[len(members.row) :]] = True
-        exists = self.core.cells.find(windows.take(groups.firsts)).found[of_member]
+        places = self.core.cells.find(windows.take(groups.firsts))
+        over = self._is_over(both, members)
+        refused = self._refused(members.row, fresh & ~over & ~self._closed(places)[of_member], n, len(delivery))
+        if refused.any():
+            # A row that no window takes opens none either.
+            entries = fresh & refused[np.maximum(members.row - n, 0)]
+            super().absorb(both, Assigned(members.row[entries], members.start[entries], members.end[entries]))
+            self._absorb_rest(delivery, assigned, ~refused)
+            return
+        exists = places.found[of_member]
         # A window that exists has counted its older messages; one that appears counts them now, unless its time is over.
-        over = self.core.expired(self.core.expiry(members.end), self.core.progress.watermark)
-        gone = self.horizons.beyond(both, members)
-        if gone is not None:
-            over |= gone
         counts = fresh | (touched[of_member] & ~exists & ~over)
         super().absorb(both, Assigned(members.row[counts], members.start[counts], members.end[counts]))
+
+    def _is_over(self, both: Delivery, members: Assigned) -> np.ndarray:
+        """Which windows no longer matter, by lateness or by retention."""
+        over = self.core.expired(self.core.expiry(members.end), self.core.progress.watermark)
+        gone = self.horizons.beyond(both, members)
+        return over if gone is None else over | gone
+
+    def _closed(self, places: Places) -> np.ndarray:
+        """Which windows a finished trigger has closed."""
+        closed = np.zeros(len(places.run), bool)
+        found = np.flatnonzero(places.found)
+        if len(found):
+            closed[found] = self.core.cells.take(Places(places.run[found], places.at[found])).ints("closed")
+        return closed
+
+    @staticmethod
+    def _refused(row: np.ndarray, takes: np.ndarray, older: int, rows: int) -> np.ndarray:
+        """Which new rows no window takes."""
+        refused = np.ones(rows, bool)
+        refused[row[takes] - older] = False
+        return refused
+
+    def _absorb_rest(self, delivery: Delivery, assigned: Assigned, keep: np.ndarray) -> None:
+        if keep.any():
+            mine = keep[assigned.row]
+            number = np.cumsum(keep) - 1
+            self.absorb(delivery.where(keep), Assigned(number[assigned.row[mine]], assigned.start[mine], assigned.end[mine]))
 
     def is_new(self, rows: np.ndarray) -> np.ndarray:
         return rows >= self._older_rows

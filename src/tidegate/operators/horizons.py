@@ -15,6 +15,7 @@ from tidegate.operators.contents import Contents
 from tidegate.operators.core import IDENTITY, KEY, Core
 from tidegate.operators.delivery import Delivery
 from tidegate.operators.firing import Firing
+from tidegate.spec.windows import Axis
 
 
 class Horizons:
@@ -30,7 +31,8 @@ class Horizons:
     @property
     def _by_time(self) -> int:
         span = self._core.spec.retention.time
-        newest = self._core.progress.newest
+        progress = self._core.progress
+        newest = progress.now if self._core.spec.window.axis is Axis.CLOCK else progress.newest
         return MIN if span is None or newest == MIN else int(saturating_add(newest, -span))
 
     def beyond(self, delivery: Delivery, assigned: Assigned) -> np.ndarray | None:

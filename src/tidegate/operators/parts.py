@@ -144,7 +144,9 @@ def _bursts(core: Core, firing: Firing, contents: Contents, absorber: Absorber) 
 
 def _is_quiet(trigger: Trigger) -> bool:
     """Whether elements leave no trace in the trigger before the window is complete."""
-    return isinstance(trigger, Default | Never) or (isinstance(trigger, AfterWatermark | Policy) and trigger.early is None)
+    if isinstance(trigger, Policy):
+        return trigger.early is None and trigger.full is None
+    return isinstance(trigger, Default | Never) or (isinstance(trigger, AfterWatermark) and trigger.early is None)
 
 
 def _open_windows(core: Core, assigner: Assigner) -> OpenWindows | None:

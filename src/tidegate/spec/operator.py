@@ -158,5 +158,7 @@ class AggregateSpec:
         axis = self.window.axis
         if axis is Axis.EVENT_TIME and self.input.time is None and not isinstance(self.window, Inherited):
             raise SpecError("a window on event time needs a time column. Hint: tg.stream(time='ts', ...)")
+        if not axis.is_time and self.retention.time is not None:
+            raise SpecError(f"retention by time needs a window on time, this one is on {axis}. Hint: retain by windows or messages")
         if axis is Axis.OFFSET and self.input.offset is None:
             raise SpecError("a window on offsets needs an offset column. Hint: tg.stream(offset='offset', ...)")

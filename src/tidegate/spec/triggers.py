@@ -222,21 +222,26 @@ LATE_UPDATES = AfterDelay(10_000_000)
 
 @dataclass(frozen=True, slots=True)
 class Policy(Trigger):
-    """The policies early emission, full size and late arrival: as `AfterWatermark`, but an early trigger that has finished just stops."""
+    """The policies early emission, full size and late arrival: as `AfterWatermark`, but an early trigger that has finished just stops.
+
+    A window is full when the watermark reaches its end; with `full` also as soon as that trigger is ready, whichever comes first.
+    """
 
     early: Trigger | None = None
     late: Trigger | None = LATE_UPDATES
+    full: Trigger | None = None
 
     def __post_init__(self) -> None:
-        _named("Policy", early=self.early, late=self.late)
+        _named("Policy", early=self.early, late=self.late, full=self.full)
 
     @property
     def children(self) -> tuple[Trigger, ...]:
-        return tuple(part for part in (self.early, self.late) if part is not None)
+        return tuple(part for part in (self.early, self.late, self.full) if part is not None)
 
     def _arguments(self) -> list[str]:
         early = [] if self.early is None else [f"early={self.early}"]
-        return [*early, f"late={self.late}"]
+        full = [] if self.full is None else [f"full={self.full}"]
+        return [*early, f"late={self.late}", *full]
 
 
 def contains_refire(trigger: Trigger) -> bool:
@@ -304,6 +309,6 @@ def never() -> Never:
     return Never()
 
 
-def policy(*, early: Trigger | None = None, late: Trigger | None = LATE_UPDATES) -> Policy:
-    """One pane when the window is complete; an `early` trigger that finishes just stops; late updates come ten seconds together."""
-    return Policy(early, late)
+def policy(*, early: Trigger | None = None, late: Trigger | None = LATE_UPDATES, full: Trigger | None = None) -> Policy:
+    """One pane when the window is full; an `early` trigger that finishes just stops; late updates come ten seconds together."""
+    return Policy(early, late, full)

@@ -161,37 +161,47 @@ class WatermarkNode(Node):
     """Fires when the window is complete; `late` tells the rows that have done so.
 
     The early part runs before, the late part after, and each starts anew when it has finished. With `stops` (the named policies) an early
-    part that has finished is over.
+    part that has finished is over. A `full` part that is ready completes a window before the watermark does.
     """
 
     fields: ClassVar[Mapping[str, Field]] = {"late": FLAG}
     fires_on_elements = True
 
-    def __init__(self, early: Node | None, late: Node | None, *, stops: bool) -> None:
-        super().__init__(tuple(child for child in (early, late) if child is not None))
+    def __init__(self, early: Node | None, late: Node | None, full: Node | None = None, *, stops: bool) -> None:
+        super().__init__(tuple(child for child in (early, late, full) if child is not None))
         self.early = early
         self.late = late
+        self.full = full
         self.stops = stops
-        self.fires_early = early is not None and early.fires_early
+        self.fires_early = any(part is not None and part.fires_early for part in (early, full))
+
+    def _is_full(self, state: State, ctx: Context) -> np.ndarray:
+        return ctx.complete if self.full is None else ctx.complete | self.full.ready(state, ctx)
 
     def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
         late = self.read(state, "late")
         if self.early is not None:
             self.early.on_elements(state, mask & ~late & ~self.early.finished(state), count, ctx)
+        if self.full is not None:
+            self.full.on_elements(state, mask & ~late & ~self.full.finished(state), count, ctx)
         if self.late is not None:
             self.late.on_elements(state, mask & late, count, ctx)
 
     def ready(self, state: State, ctx: Context) -> np.ndarray:
         late = self.read(state, "late")
-        before = ctx.complete if self.early is None else ctx.complete | self.early.ready(state, ctx)
+        full = self._is_full(state, ctx)
+        before = full if self.early is None else full | self.early.ready(state, ctx)
         return before & ~late if self.late is None else np.where(late, self.late.ready(state, ctx), before)
 
     def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
         late = self.read(state, "late").copy()
-        now_complete = mask & ~late & ctx.complete
+        full = self._is_full(state, ctx)
+        now_complete = mask & ~late & full
         if self.early is not None:
-            self._fire_early(self.early, state, mask & ~late & ~ctx.complete, ctx)
+            self._fire_early(self.early, state, mask & ~late & ~full, ctx)
             self.early.clear(state, now_complete, ctx)
+        if self.full is not None:
+            self.full.reset(state, now_complete, ctx)
         self.write(state, "late", now_complete, True)
         if self.late is not None:
             self.late.fire(state, mask & late, ctx)
@@ -226,13 +236,13 @@ class WatermarkNode(Node):
         self.write(state, "late", back, False)
 
     def watermark_due(self, state: State, ctx: Context) -> np.ndarray:
-        early = [] if self.early is None else [self.early.watermark_due(state, ctx)]
+        early = [part.watermark_due(state, ctx) for part in (self.early, self.full) if part is not None]
         end = np.where(np.greater(ctx.end, ctx.watermark), ctx.end, MAX)
         late = self._least(ctx, [] if self.late is None else [self.late.watermark_due(state, ctx)])
         return np.where(self.read(state, "late"), late, self._least(ctx, [*early, end]))
 
     def clock_due(self, state: State, ctx: Context) -> np.ndarray:
-        early = self._least(ctx, [] if self.early is None else [self.early.clock_due(state, ctx)])
+        early = self._least(ctx, [part.clock_due(state, ctx) for part in (self.early, self.full) if part is not None])
         late = self._least(ctx, [] if self.late is None else [self.late.clock_due(state, ctx)])
         return np.where(self.read(state, "late"), late, early)
 

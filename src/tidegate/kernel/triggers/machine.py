@@ -104,8 +104,8 @@ def _node(trigger: Trigger) -> Node:
     match trigger:
         case spec.AfterWatermark(early=early, late=late):
             return composites.WatermarkNode(_part(early), _part(late), stops=False)
-        case spec.Policy(early=early, late=late):
-            return composites.WatermarkNode(_part(early), _part(late), stops=True)
+        case spec.Policy(early=early, late=late, full=full):
+            return composites.WatermarkNode(_part(early), _part(late), _part(full), stops=True)
         case spec.Repeatedly(trigger=repeated):
             return composites.RepeatNode(_node(repeated))
         case spec.OrFinally(main=main, until=until):
@@ -148,7 +148,7 @@ def _count_rule(trigger: Trigger) -> tuple[int | None, int | None] | None:
     match trigger:
         case spec.AfterWatermark(early=early, late=late):
             return _phases(_every_nth(early, repeats=True), _every_nth(late, repeats=True))
-        case spec.Policy(early=early, late=late):
+        case spec.Policy(early=early, late=late, full=None):
             return _phases(_every_nth(early, repeats=False), _every_nth(late, repeats=True))
         case spec.Default():
             return None, 1
