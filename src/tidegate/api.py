@@ -37,7 +37,7 @@ class Stream:
 
     def aggregate(self, **aggregates: Aggregate) -> Panes:
         """Aggregate panes of an upstream operator in the windows that they come with."""
-        return Windowed(_inheriting(self.input), Inherited()).aggregate(**aggregates)
+        return self.inherit().aggregate(**aggregates)
 
     def inherit(self) -> Windowed:
         """Take the windows of an upstream operator's panes, to say more about triggers and modes."""
@@ -46,6 +46,8 @@ class Stream:
 
 def _inheriting(given: Input) -> Input:
     """Panes carry their time in the column `time`; the upstream tells the watermark."""
+    if not isinstance(given.watermark, Implied | Explicit):
+        raise SpecError(f"inherited windows follow the upstream's watermark, but `watermark` is {given.watermark}. Hint: leave it out")
     return dataclasses.replace(given, time=given.time or "time", watermark=Explicit())
 
 
@@ -78,6 +80,8 @@ class Windowed:
 
     def late_arrival(self, trigger: Trigger | None = None, *, every: Duration | None = None) -> Windowed:
         """The late-arrival policy: corrections are batched for `every`, or fire as the trigger says; neither means that there are none."""
+        if trigger is not None and every is not None:
+            raise SpecError("`late_arrival` takes a trigger or `every`, not both. Hint: leave one of them out")
         return self._policy(late=AfterDelay(duration(every)) if every is not None else trigger)
 
     def _policy(self, **parts: Trigger | None) -> Windowed:

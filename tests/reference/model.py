@@ -322,8 +322,10 @@ class Reference:
             self._place_in_session(key, element, window)
         elif isinstance(window, ByDifference):
             self._place_by_difference(key, element, window.size)
+        elif spans := aligned(window, element.x):
+            self._place_in(key, element, spans)
         else:
-            self._place_in(key, element, aligned(window, element.x))
+            self._to_late(element.row, element.lateness, "no_window", [])
 
     def _place_in(self, key: Key, element: Element, spans: list[Span]) -> list[Span]:
         """Add the element to those windows that can still take it; one late row a reason lists the others. Returns what took it."""
@@ -472,7 +474,7 @@ class Reference:
     def _push_out(self, state: State) -> None:
         """A window that retention pushes out fires what it holds."""
         self.floors[state.key] = max(self.floors.get(state.key, (MIN, MIN)), (state.end, state.start))
-        self._close(state)
+        self._last_pane(state)
         del self.states[state.key, state.span]
 
     def _retain_time(self) -> None:
@@ -480,7 +482,7 @@ class Reference:
         if self.config.retain_time is not None and self._axis is Axis.EVENT_TIME:
             for state in self._sorted():
                 if state.end <= self.newest - self.config.retain_time:
-                    self._close(state)
+                    self._last_pane(state)
                     del self.states[state.key, state.span]
 
     def _retain_messages(self, key: Key) -> None:
@@ -525,7 +527,12 @@ class Reference:
         if self.config.closing == "never":
             for element in state.new:
                 self._to_late(element.row, element.lateness, "unfired", [state.span])
-        elif state.new or self.config.closing == "always":
+        else:
+            due = self.config.on_time == "always" and state.panes and self._timing(state) == "on_time"
+            self._last_pane(state, due=bool(due))
+
+    def _last_pane(self, state: State, *, due: bool = False) -> None:
+        if due or state.new or self.config.closing == "always":
             self._emit(state, last=True)
 
     def _timing(self, state: State) -> str:

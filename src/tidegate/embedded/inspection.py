@@ -16,7 +16,7 @@ from tidegate.kernel.groups import Groups
 from tidegate.kernel.keys import identify
 from tidegate.kernel.windows import Aligned
 from tidegate.operators.aggregate import WindowedAggregate
-from tidegate.operators.contents import PAYLOAD
+from tidegate.operators.contents import payload
 from tidegate.operators.parts import Parts
 from tidegate.spec.windows import Axis
 
@@ -30,7 +30,10 @@ class Inspection:
         """Take what is buffered, so that nobody sees the buffering."""
 
     def _renderer(self) -> Renderer:
-        return Renderer(self.operator.spec, ticks=self.operator.ticks, schema=None, result_types={})
+        operator, parts = self.operator, self.operator.parts
+        if parts is None:
+            return Renderer(operator.spec, ticks=operator.ticks, schema=None, result_types={})
+        return Renderer(operator.spec, ticks=operator.ticks, schema=parts.core.schema, result_types=parts.core.bundle.result_types)
 
     @property
     def watermark(self) -> int | None:
@@ -107,7 +110,7 @@ class Inspection:
         names = self.operator.spec.input.key
         columns = {name: to_arrow(cells[f"k.{name}"]) for name in names}
         columns.update(window_start=renderer.instants(cells.ints("start")), window_end=renderer.instants(cells.ints("end")))
-        return pa.table({**columns, **parts.contents.values(cells)}) if len(cells) else pa.table({})
+        return pa.table({**columns, **parts.contents.values(cells, tell=False)}) if len(cells) else pa.table({})
 
     def get_windows(self, start: Instant | None = None, end: Instant | None = None, *, key: Any = None) -> list[dict[str, Any]]:
         """The windows that overlap a range, sorted; those of one key where a key is given.
@@ -150,7 +153,7 @@ class Inspection:
     def _offsets(self, window: tuple[int, int], cells: Frame, i: int) -> dict[str, tuple[int, int]]:
         if self.operator.metadata is None:
             return {}
-        if self.operator.parts is not None and isinstance(self.operator.parts.absorber.assigner, Aligned):
+        if self.operator.parts is not None and self.operator.parts.absorber.shares_offsets:
             return self.operator.metadata.within(*window, None, None)
         return self.operator.metadata.within(*window, int(cells.ints("kid")[i]), int(cells.ints("chk")[i]))
 
@@ -182,7 +185,7 @@ class Inspection:
             found = found.where(found.ints("chk") == chk)
         position = found.ints(messages.layout.position)
         found = found.take(np.lexsort((found.ints("offset"), position)))
-        table = pa.table({name.removeprefix(PAYLOAD): to_arrow(c) for name, c in found.columns.items() if name.startswith(PAYLOAD)})
+        table = payload(found)
         for name, value in (join_key or {}).items():
             if name not in table.column_names:
                 raise InputError(f"`join_key` names the column `{name}`, but the messages have {', '.join(table.column_names)}")

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.embedded.inspection import Inspection
-from tidegate.embedded.results import Renderer, Results
+from tidegate.embedded.results import Results
 from tidegate.embedded.rows import to_table
 from tidegate.errors import BackpressureError, InputError
 from tidegate.instants import Instant, instant
@@ -179,12 +179,6 @@ class EmbeddedOperator(Inspection):
             raise BackpressureError(
                 f"the downstream refuses results and {len(self._waiting)} wait; no input is taken until they are accepted. Hint: call timeout(now)"
             )
-
-    def _renderer(self) -> Renderer:
-        parts = self.operator.parts
-        if parts is None:
-            return Renderer(self.spec, ticks=self.operator.ticks, schema=None, result_types={})
-        return Renderer(self.spec, ticks=self.operator.ticks, schema=parts.core.schema, result_types=parts.core.bundle.result_types)
 
     def _give(self, output: Output) -> None:
         """Keep the results of a call, and offer them where there is somebody to take them."""

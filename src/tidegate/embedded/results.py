@@ -75,7 +75,8 @@ class Renderer:
     def instants(self, column: np.ndarray) -> pa.Array:
         """Ticks or timestamps; the ends of time are null."""
         if is_constant(column):
-            return repeat(self.instants(column[:1].copy())[0].as_py(), len(column), pa.int64() if self.ticks else _STAMP)
+            # Not through Python's own datetime, which ends with the year 9999.
+            return self.instants(column[:1].copy()).take(pa.array(np.zeros(len(column), np.int64)))
         array = pa.array(column, mask=(column == MIN) | (column == MAX))
         return array if self.ticks else array.cast(_STAMP)
 

@@ -117,7 +117,7 @@ class Frame:
         return list(self.columns)
 
     def ints(self, name: str) -> np.ndarray:
-        """A column that is known to be a NumPy array."""
+        """A column as NumPy; Arrow columns are converted."""
         return to_numpy(self.columns[name])
 
     def with_columns(self, **columns: Column) -> Frame:
@@ -168,7 +168,7 @@ class Frame:
 
     @classmethod
     def from_table(cls, table: pa.Table) -> Frame:
-        """The inverse of `to_table`: fixed-width columns without nulls come back as NumPy."""
+        """The inverse of `to_table` and of `packed`: fixed-width columns without nulls come back as NumPy."""
         columns: dict[str, Column] = {}
         for name in table.column_names:
             array = to_arrow(table.column(name))

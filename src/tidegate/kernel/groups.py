@@ -1,7 +1,8 @@
 """Groups say which rows belong together, and reduce columns by them without a loop over rows.
 
-Contract: `ids` holds one group number per row, every number from 0 to `n - 1` occurs, and reductions return one value per group
-in group order. Rows of a group keep their order, so "first" and "last" mean the order of arrival.
+Contract: `ids` holds one group number per row, from 0 to `n - 1`, and reductions return one value per group in group order. A group may be
+empty: its count and sum are 0, `any` is False, and `firsts`, `lasts`, `min` and `max` may not be asked. Rows of a group keep their order,
+so "first" and "last" mean the order of arrival.
 """
 
 from __future__ import annotations

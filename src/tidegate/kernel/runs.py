@@ -68,7 +68,7 @@ class _Run:
     alive: np.ndarray
     dead: int = 0
     touched: bool = True
-    bounds: dict[str, tuple[int, int]] = field(default_factory=dict)
+    lows: dict[str, int] = field(default_factory=dict)
 
     @property
     def live(self) -> int:
@@ -88,6 +88,10 @@ class Places:
         if not found:
             return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
         return cls(np.concatenate([np.full(len(at), run, np.int64) for run, at in found]), np.concatenate([at for _, at in found]))
+
+    def take(self, index: np.ndarray) -> Places:
+        """Some of the places, by number or by mask."""
+        return Places(self.run[index], self.at[index])
 
     @property
     def found(self) -> np.ndarray:
@@ -160,7 +164,7 @@ class SortedRuns:
         """Every live row whose watched column is at most the limit."""
         found: list[tuple[int, np.ndarray]] = []
         for number, run in enumerate(self._runs):
-            if run.live and run.bounds[column][0] <= limit:
+            if run.live and run.lows[column] <= limit:
                 found.append((number, np.flatnonzero((self._frame(run).ints(column) <= limit) & run.alive)))
         return Places.of(found)
 
@@ -168,11 +172,10 @@ class SortedRuns:
         """The smallest value of a watched column over the live rows."""
         best = none
         for run in self._runs:
-            if run.live and run.bounds[column][0] < best:
+            if run.live and run.lows[column] < best:
                 values = self._frame(run).ints(column)[run.alive]
-                low = int(values.min())
-                run.bounds[column] = (low, run.bounds[column][1])
-                best = min(best, low)
+                run.lows[column] = int(values.min())
+                best = min(best, run.lows[column])
         return best
 
     def take(self, places: Places) -> Frame:
@@ -236,7 +239,7 @@ class SortedRuns:
                 mask = pa.table({"alive": pa.array(run.alive)})
                 self._store.put_table(run.body.name + "/alive", mask)
                 run.touched = False
-        return [self._next, [[run.body.manifest(), {k: list(v) for k, v in run.bounds.items()}] for run in self._runs]]
+        return [self._next, [[run.body.manifest(), run.lows] for run in self._runs]]
 
     def release(self) -> None:
         for run in self._runs:
@@ -244,11 +247,10 @@ class SortedRuns:
 
     def restore(self, manifest: Sequence[Any]) -> None:
         self._next = manifest[0]
-        for entry, bounds in manifest[1]:
+        for entry, lows in manifest[1]:
             body = StoredFrame.from_manifest(entry)
             alive = self._store.get_table(body.name + "/alive").column("alive").to_numpy().copy()
-            limits = {name: (low, high) for name, (low, high) in bounds.items()}
-            self._runs.append(_Run(body, alive, int(len(alive) - alive.sum()), touched=False, bounds=limits))
+            self._runs.append(_Run(body, alive, int(len(alive) - alive.sum()), touched=False, lows=dict(lows)))
 
     def _frame(self, run: _Run) -> Frame:
         return run.body.frame(self._store)
@@ -256,8 +258,8 @@ class SortedRuns:
     def _append(self, frame: Frame) -> None:
         body = StoredFrame.new(f"{self._prefix}/{self._next:08d}", frame)
         self._next += 1
-        bounds = {name: (int(frame.ints(name).min()), int(frame.ints(name).max())) for name in self._watch}
-        self._runs.append(_Run(body, np.ones(len(frame), bool), bounds=bounds))
+        lows = {name: int(frame.ints(name).min()) for name in self._watch}
+        self._runs.append(_Run(body, np.ones(len(frame), bool), lows=lows))
 
     def _drop(self, run: _Run) -> None:
         if run.body.stored:

@@ -42,6 +42,11 @@ class Absorber:
         by_window = core.spec.options.drop_by == "window" or isinstance(core.spec.window, Custom)
         self.windows_expire = by_window and core.spec.window.axis is Axis.EVENT_TIME and not isinstance(core.spec.window, Inherited)
 
+    @property
+    def shares_offsets(self) -> bool:
+        """Whether offsets are noted by slice for all keys together, because windows follow from the axis alone."""
+        return isinstance(self.assigner, Aligned) and self.core.spec.window.axis is not Axis.ORDINAL
+
     def absorb(self, delivery: Delivery, assigned: Assigned) -> None:
         """Take one step: every row counts once in each of its windows, then triggers are looked at once."""
         assigned = self.without_expired(delivery, assigned)
@@ -57,7 +62,7 @@ class Absorber:
         if not len(found):
             return assigned
         shut = np.zeros(groups.n, bool)
-        shut[found] = self.core.cells.take(_at(places, found)).ints("closed")
+        shut[found] = self.core.cells.take(places.take(found)).ints("closed")
         return self.without(delivery, assigned, shut[groups.ids], "window_closed")
 
     def _place(self, delivery: Delivery, assigned: Assigned) -> None:
@@ -66,12 +71,12 @@ class Absorber:
         if not groups.n:
             return
         found = np.flatnonzero(places.found)
-        if len(found) and self.core.cells.take(_at(places, found)).ints("closed").any():
+        if len(found) and self.core.cells.take(places.take(found)).ints("closed").any():
             self._place(delivery, self._without_closed(delivery, assigned))
             return
         keys = delivery.keys(self.core.spec.input.key, assigned.row[groups.firsts])
         cells = self.base(identity, keys, places)
-        self.core.cells.remove(_at(places, found))
+        self.core.cells.remove(places.take(found))
         self.join(delivery, Joining(assigned.row, groups, cells))
 
     def without_expired(self, delivery: Delivery, assigned: Assigned) -> Assigned:
@@ -79,6 +84,10 @@ class Absorber:
         if self.windows_expire:
             over = self.core.expired(self.core.expiry(assigned.end), self.core.progress.watermark)
             assigned = self.without(delivery, assigned, over, "window_expired")
+        return self.without_old(delivery, assigned)
+
+    def without_old(self, delivery: Delivery, assigned: Assigned) -> Assigned:
+        """The windows of the rows less those that retention has pushed out."""
         gone = self.horizons.beyond(delivery, assigned)
         return assigned if gone is None else self.without(delivery, assigned, gone, "out_of_retention")
 
@@ -118,11 +127,13 @@ class Absorber:
 
     def _keep(self, delivery: Delivery, joining: Joining) -> None:
         """Store the messages where they are needed, and note their offsets where windows are not the same for all keys."""
-        if self.core.messages is not None:
+        if self.core.messages is not None and self.core.says_windows:
+            cell = joining.groups.ids
+            self.contents.store_said(delivery.take(joining.row), joining.cells.ints("start")[cell], joining.cells.ints("end")[cell])
+        elif self.core.messages is not None:
             rows = present(joining.row, len(delivery))
             self.contents.store(delivery.take(rows[self.is_new(rows)]))
-        aligned = isinstance(self.assigner, Aligned) and self.core.spec.window.axis is not Axis.ORDINAL
-        if self.core.metadata is not None and not aligned:
+        if self.core.metadata is not None and not self.shares_offsets:
             windows = joining.cells.select(IDENTITY).take(joining.groups.ids)
             self.core.metadata.note(windows, delivery.partitions, delivery.partition[joining.row], delivery.offset[joining.row])
 
@@ -146,7 +157,7 @@ class Absorber:
         self.core.progress.counters["windows_opened"] += len(new)
         if not len(found):
             return self.core.fresh(identity, keys)
-        old = self.core.cells.take(_at(places, found))
+        old = self.core.cells.take(places.take(found))
         if not len(new):
             return old
         fresh = self.core.fresh(identity.take(new), dict(Frame(keys, len(identity)).take(new).columns))
@@ -208,10 +219,6 @@ class Absorber:
             best = groups.max(np.where(good, times, -MAX))
             hold = np.where(ontime & fresh, np.maximum(hold, best), np.where(fresh, best, hold))
         return {"ontime": ontime | fresh, "held": ontime | fresh, "hold": hold}
-
-
-def _at(places: Places, index: np.ndarray) -> Places:
-    return Places(places.run[index], places.at[index])
 
 
 def _narrowed(joining: Joining, keep: np.ndarray) -> Joining:

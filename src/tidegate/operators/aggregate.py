@@ -31,7 +31,7 @@ from tidegate.operators.times import NULL, OK, read_times
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.triggers import Never
 from tidegate.spec.watermarks import Bounded, Implied
-from tidegate.spec.windows import Axis, ByDifference, Custom, Inherited, Session
+from tidegate.spec.windows import Axis, ByDifference, Custom, Hopping, Inherited, Session
 from tidegate.state.protocol import Store
 
 
@@ -39,6 +39,8 @@ class WindowedAggregate:
     """One windowed aggregate over one input."""
 
     def __init__(self, spec: AggregateSpec, store: Store, *, now: int = 0, op_column: str | None = None) -> None:
+        self.declared = spec
+        """What was asked for: `spec` differs from it by the lateness of an upstream."""
         self.spec = spec
         self.store = store
         self.progress = Progress(now=now)
@@ -149,17 +151,25 @@ class WindowedAggregate:
         if self.spec.input.time is not None:
             # A column that can say no time is refused here, before anything depends on it.
             read_times(schema.empty_table().column(self.spec.input.time), self.spec.input.time)
-        retracts = self._reader.op_column is not None
-        self.parts = Parts.made(self.spec, self.store, self.machine, self.progress, bindable(schema), self.metadata, retracts=retracts)
+        schema = bindable(schema)
+        self.parts = Parts.made(self.spec, self.store, self.machine, self.progress, schema, self.metadata, retracts=self.takes_panes)
         self.parts.core.out = self._out
 
     def follow(self, upstream: AggregateSpec) -> None:
         """Take panes of an upstream operator: its retractions, and for inherited windows its lateness, so that corrections find them."""
-        if self.parts is not None:
-            return
+        if self.parts is None:
+            inherits = isinstance(self.spec.window, Inherited)
+            self.take_panes(max(self.spec.allowed_lateness, upstream.allowed_lateness if inherits else 0))
+
+    @property
+    def takes_panes(self) -> bool:
+        """Whether rows may be retractions."""
+        return self._reader.op_column is not None
+
+    def take_panes(self, lateness: int) -> None:
+        """Read retractions, and keep windows as long as this lateness says."""
         self._reader = dataclasses.replace(self._reader, op_column="op")
-        if isinstance(self.spec.window, Inherited):
-            self.spec = dataclasses.replace(self.spec, allowed_lateness=max(self.spec.allowed_lateness, upstream.allowed_lateness))
+        self.spec = dataclasses.replace(self.spec, allowed_lateness=lateness)
 
     def _begin(self) -> None:
         self._out = Output()
@@ -190,7 +200,7 @@ class WindowedAggregate:
             self._purge_keys(delivery)
             self._learn(delivery, delivery.verdict < VERY_LATE)
             parts.horizons.enforce()
-        if self.rebuild is not None:
+        if self.rebuild is not None and parts.core.messages is not None:
             self.rebuild.note_rejected(whole, parts.contents.stored)
         self._follow()
 
@@ -324,7 +334,7 @@ class WindowedAggregate:
     def _note_offsets(self, delivery: Delivery) -> None:
         """Metadata by slice where windows follow from the axis; sessions note their offsets when their bounds are known."""
         assigner = self.bound().absorber.assigner
-        if self.metadata is not None and isinstance(assigner, Aligned) and self.spec.window.axis is not Axis.ORDINAL:
+        if self.metadata is not None and isinstance(assigner, Aligned) and self.bound().absorber.shares_offsets:
             start, end = assigner.slice_of(delivery.position)
             nobody = np.zeros(len(delivery), np.uint64)
             windows = Frame.of({"kid": nobody, "chk": nobody, "start": start, "end": end}, len(delivery))
@@ -340,14 +350,33 @@ class WindowedAggregate:
             delivery = delivery.where(~bad)
         if not len(delivery):
             return
+        delivery, assigned = self._with_windows(delivery)
+        if not len(delivery):
+            return
         if parts.static is not None:
             parts.static.learn(delivery)
-        if parts.open_windows is not None:
-            assigned = parts.open_windows.take(delivery)
-        else:
-            looks = isinstance(self.spec.window, Session | Custom | Inherited)
-            assigned = assigner.assign(delivery.position, as_frame(delivery) if looks else None)
+        if assigned is None:
+            assigned = parts.open_windows.take(delivery) if parts.open_windows is not None else assigner.assign(delivery.position)
         self._absorb(delivery, assigned)
+
+    def _with_windows(self, delivery: Delivery) -> tuple[Delivery, Assigned | None]:
+        """The rows that are in some window; the others go to `late`. The windows come along where finding that out took finding them."""
+        window, assigner = self.spec.window, self.bound().absorber.assigner
+        if isinstance(window, Hopping) and window.slide > window.size and isinstance(assigner, Aligned):
+            start, end = assigner.slice_of(delivery.position)
+            return self._without_window(delivery, start < end), None
+        if not isinstance(window, Session | Custom | Inherited):
+            return delivery, None
+        assigned = assigner.assign(delivery.position, as_frame(delivery))
+        inside = np.zeros(len(delivery), bool)
+        inside[assigned.row] = True
+        number = np.cumsum(inside) - 1
+        return self._without_window(delivery, inside), Assigned(number[assigned.row], assigned.start, assigned.end)
+
+    def _without_window(self, delivery: Delivery, inside: np.ndarray) -> Delivery:
+        rows = np.flatnonzero(~inside)
+        self.bound().core.late_rows(delivery, rows, "no_window", class_names(delivery.verdict[rows]))
+        return delivery.where(inside)
 
     def _bad_gaps(self, delivery: Delivery) -> np.ndarray:
         assigner = self.bound().absorber.assigner
@@ -416,6 +445,8 @@ class WindowedAggregate:
             raise StateError("the message store is lost and the input has no offsets to read it again from. Hint: start from a new store")
         if self.spec.window.axis is Axis.ORDINAL:
             raise StateError("the message store is lost, and messages cannot be counted a second time. Hint: start from a new store")
+        if isinstance(self.spec.window, Custom | Inherited):
+            raise StateError("the message store is lost, and the windows that were said for its messages with it. Hint: start from a new store")
         if self.spec.mode == "discarding" and self.spec.input.partition is not None:
             raise StateError("the message store is lost, and discarding over several partitions it cannot be rebuilt. Hint: start from a new store")
         self.rebuild.begin(self.marks.marks)
@@ -429,7 +460,7 @@ class WindowedAggregate:
 
     @property
     def nbytes(self) -> int:
-        """What the state takes, decoded."""
+        """What cells, slices, messages and ids take, decoded; the small tables beside them are not counted."""
         if self.parts is None:
             return 0
         core, opened = self.parts.core, self.parts.open_windows
@@ -475,7 +506,10 @@ class WindowedAggregate:
         if finishing and self.spec.window.axis is Axis.ORDINAL:
             # No key counts on: whatever it has seen is all there is.
             cells = cells.with_columns(seen=np.full(len(cells), MAX))
+        over = cells.where(parts.core.expired(cells.ints("expiry"), self.progress.watermark))
         parts.core.cells.put(parts.firing.settle(cells, parts.core.trigger_state(cells), finishing=finishing))
+        if parts.forgets_by_key and len(over):
+            parts.contents.trim(over.ints("kid"), over.ints("chk"))
 
     def _purge(self) -> None:
         """Forget what can no longer matter."""
@@ -490,6 +524,7 @@ class WindowedAggregate:
         first = parts.first_needed(bound)
         if core.messages is not None:
             core.messages.expire(first)
+            parts.drop_orphans()
         if self.rebuild is not None:
             self.rebuild.forget(first)
         if self.metadata is not None and bound != MIN:
@@ -502,7 +537,8 @@ class WindowedAggregate:
         owed = [parts.open_windows.earliest_owed()] if parts.open_windows is not None else []
         cells = parts.core.cells.all()
         if cells is not None:
-            cells = cells.where((cells.ints("pending") > 0) & ~cells.ints("closed"))
+            final = self.spec.options.closing == "always" and self.spec.allowed_lateness > 0
+            cells = cells.where(((cells.ints("pending") > 0) | final) & ~cells.ints("closed"))
             if len(cells):
                 owed.append(int(parts.firing.owed(cells).min()))
         found = [time for time in owed if time is not None]

@@ -67,7 +67,7 @@ class Bursts:
         cells = self._absorber.base(
             identity.take(picked),
             delivery.keys(self._core.spec.input.key, assigned.row[groups.firsts[picked]]),
-            Places(places.run[picked], places.at[picked]),
+            places.take(picked),
         )
         owners = Groups(np.searchsorted(picked, groups.ids[mine]), len(picked))
         segments = self._cut(assigned.row[mine], owners, cells)
@@ -75,7 +75,7 @@ class Bursts:
         if failed is not None:
             return assigned
         found = np.flatnonzero(places.found[picked])
-        self._core.cells.remove(Places(places.run[picked][found], places.at[picked][found]))
+        self._core.cells.remove(places.take(picked[found]))
         self._fire(delivery, cells, segments, Frame(partials, segments.groups.n))
         return Assigned(*(column[~mine] for column in assigned))
 
@@ -87,7 +87,7 @@ class Bursts:
         found = np.flatnonzero(places.found)
         eligible[~places.found] &= ~complete[~places.found]
         if len(found):
-            old = self._core.cells.take(Places(places.run[found], places.at[found]))
+            old = self._core.cells.take(places.take(found))
             due = old.ints("clock_due") <= self._core.progress.now
             eligible[found] &= ~old.ints("closed") & (~complete[found] | old.ints("done")) & ~due
         return eligible
@@ -106,7 +106,6 @@ class Bursts:
         return _Segments(row[order], groups, cell[starts], (counted[last] + 1) % every[cell[last]] == 0)
 
     def _fire(self, delivery: Delivery, cells: Frame, segments: _Segments, lifted: Frame) -> None:
-        core = self._core
         contents = self._contents_of(cells, segments, lifted)
         added = segments.groups.counts if delivery.weight is None else segments.groups.sum(delivery.weight[segments.row])
         total = np.cumsum(added)
@@ -117,7 +116,6 @@ class Bursts:
         position = segments.groups.max(delivery.seq[segments.row])
         last = self._emit(panes, segments.cell[segments.fires], position[segments.fires], cells)
         self._put_back(delivery, last, segments, contents, n, holds)
-        core.progress.counters["bursts"] += 1
 
     def _contents_of(self, cells: Frame, segments: _Segments, lifted: Frame) -> Frame:
         """What a cell holds after each of its segments: all so far, or in discarding mode the segment and what was pending before it."""
@@ -184,7 +182,6 @@ class Bursts:
             "last_ns": np.where(ours, np.where(times[at] == EARLY, -1, source.ints("ns")[at]), panes.ints("last_ns")),
             "last_timing": np.where(ours, times[at], panes.ints("last_timing")).astype(np.int8),
             "last_time": np.where(ours, self._firing.output_time(source)[at], panes.ints("last_time")),
-            "last_first": np.where(ours, index == 0, panes.ints("last_first")),
         }
         if self._core.keeps_fired:
             for name, column in values.items():

@@ -18,9 +18,17 @@ class Conformed:
 
 
 def bindable(schema: pa.Schema) -> pa.Schema:
-    """The schema that state is bound to: dictionaries are plain values to it."""
-    fields = [f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in schema if f.name != MARK]
-    return pa.schema([f.with_nullable(True).remove_metadata() for f in fields])
+    """The schema that state is bound to: dictionaries and views are plain values to it."""
+    return pa.schema([f.with_type(_plain(f.type)).with_nullable(True).remove_metadata() for f in schema if f.name != MARK])
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type that holds the same values and that every kernel takes."""
+    if pa.types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    return pa.large_binary() if pa.types.is_binary_view(kind) else kind
 
 
 def conform(table: pa.Table, schema: pa.Schema, time: str | None) -> Conformed:

@@ -17,7 +17,7 @@ from tidegate.kernel.frame import Column, Frame, concat_frames, to_arrow
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.keys import identify
 from tidegate.kernel.messages import MessageStore
-from tidegate.kernel.runs import Places, search_sorted
+from tidegate.kernel.runs import search_sorted
 from tidegate.operators.core import KEY, Core
 from tidegate.operators.delivery import Delivery
 from tidegate.spec.windows import Axis, ByDifference, Session
@@ -73,7 +73,7 @@ class Contents:
             over = np.zeros(len(cells), bool)
             if seen is not None:
                 over = cells.ints("closed") & (cells.ints("end") <= asked.ints("seen")[owner])
-                core.cells.remove(Places(places.run[over], places.at[over]))
+                core.cells.remove(places.take(over))
             np.minimum.at(first, owner[~over], cells.ints("start")[~over])
         if isinstance(core.spec.window, ByDifference):
             # The next message opens a window that reaches back by its size.
@@ -91,11 +91,13 @@ class Contents:
             raise StateError("the operator keeps no messages")
         return self._core.messages
 
-    def values(self, cells: Frame) -> dict[str, pa.Array]:
-        """The results of all aggregates; where one has no right result it is null, and `late` says so."""
+    def values(self, cells: Frame, *, tell: bool = True) -> dict[str, pa.Array]:
+        """The results of all aggregates; where one has no right result it is null, and `late` says so if somebody is to be told."""
         core = self._core
-        partials = cells if core.messages is None else self._from_messages(cells)
+        partials = cells if core.messages is None else self._from_messages(cells, tell=tell)
         values, failures = core.bundle.lower(partials)
+        if not tell:
+            return values
         for name, (mask, reason, why) in failures.items():
             broken = cells.take(np.flatnonzero(mask))
             core.late_windows(broken, reason, pa.repeat(pa.scalar(f"{name}: {why}"), len(broken)))
@@ -131,8 +133,16 @@ class Contents:
         pick[rows] = len(cells) + np.arange(len(rows))
         return dict(concat_frames([cells.select(core.bundle.partial_columns), nothing]).take(pick).columns)
 
+    def store_said(self, delivery: Delivery, start: np.ndarray, end: np.ndarray) -> None:
+        """Keep messages under the windows that were said for them, each once a window; they lie at the last place of it."""
+        last = np.where(end == MAX, MAX - 1, end - 1)
+        self._store(delivery.with_position(last), {"w_start": start, "w_end": end})
+
     def store(self, delivery: Delivery) -> None:
         """Keep the messages of a delivery, each once."""
+        self._store(delivery, {})
+
+    def _store(self, delivery: Delivery, windows: dict[str, Column]) -> None:
         core = self._core
         if core.messages is None or not len(delivery):
             return
@@ -150,11 +160,12 @@ class Contents:
             "weight": delivery.weight if delivery.weight is not None else np.ones(len(delivery), np.int64),
         }
         columns.update({PAYLOAD + name: to_arrow(delivery.table.column(name)) for name in delivery.table.column_names})
-        if core.spec.input.offset is not None and core.spec.window.axis is not Axis.ORDINAL:
+        columns.update(windows)
+        if core.spec.input.offset is not None and core.spec.window.axis is not Axis.ORDINAL and not windows:
             columns["uid"] = message_ids(delivery)
         core.messages.add(Frame(columns, len(delivery)))
 
-    def _from_messages(self, cells: Frame) -> Frame:
+    def _from_messages(self, cells: Frame, *, tell: bool) -> Frame:
         core = self._core
         members = self._members(cells)
         if core.spec.mode == "discarding" and not self._forgets:
@@ -164,7 +175,7 @@ class Contents:
         groups = Groups(members.cell, len(cells))
         rows = Rows(payload(members.messages), members.messages.ints("event_time"), members.messages.ints("arrival"))
         partials, failed, why = core.bundle.lift(rows, groups)
-        if failed is not None:
+        if failed is not None and tell:
             blamed = members.where(failed)
             broken = cells.take(blamed.cell)
             core.late_windows(broken, "accumulation_failed", pa.repeat(pa.scalar(why), len(broken)))
@@ -193,6 +204,9 @@ class Contents:
         position = np.repeat(low - (np.cumsum(sizes) - sizes), sizes) + np.arange(len(cell))
         members = _Members(found.take(position), cell)
         members = members.where(members.messages.ints("chk") == cells.ints("chk")[cell])
+        if core.says_windows:
+            for said, bound in (("w_start", "start"), ("w_end", "end")):
+                members = members.where(members.messages.ints(said) == cells.ints(bound)[members.cell])
         members = self._by_arrival(_without_evicted(members, cells))
         return members if not (members.messages.ints("weight") < 0).any() else _netted(members)
 

@@ -21,7 +21,7 @@ from tidegate.operators.metadata import Metadata
 from tidegate.operators.output import LateRows, Output, texts
 from tidegate.operators.progress import Progress
 from tidegate.spec.operator import AggregateSpec
-from tidegate.spec.windows import Axis
+from tidegate.spec.windows import Axis, Custom, Inherited
 from tidegate.state.protocol import Store
 
 IDENTITY = ("kid", "chk", "start", "end")
@@ -48,6 +48,11 @@ class Core:
     def keeps_fired(self) -> bool:
         """Whether the last fired values are part of a cell."""
         return self.spec.mode == "retracting" or self.spec.options.fire_only_updated
+
+    @property
+    def says_windows(self) -> bool:
+        """Whether messages are in the windows that somebody said, and not in those that hold their position."""
+        return isinstance(self.spec.window, Custom | Inherited)
 
     @property
     def key_columns(self) -> list[str]:
@@ -90,7 +95,7 @@ class Core:
         columns.update(keys)
         columns.update(expiry=self.expiry(identity.ints("end")), n=zeros, pending=zeros, hold=zeros, ontime=no, held=no, index=zeros, ns=zeros)
         columns.update(done=no, closed=no, emitted=no, fired_seq=never, newest_seq=never, wm_due=zeros, clock_due=zeros)
-        columns.update(last_pane=zeros, last_ns=zeros, last_timing=constant(np.int8(0), n), last_time=zeros, last_first=no)
+        columns.update(last_pane=zeros, last_ns=zeros, last_timing=constant(np.int8(0), n), last_time=zeros)
         columns.update({name: constant(column[0], n) for name, column in self.machine.initial(1, self.progress.now).items()})
         if self.spec.window.axis is Axis.ORDINAL:
             columns.update(seen=zeros, seen_before=zeros)

@@ -66,7 +66,7 @@ class DifferenceAbsorber(Absorber):
         closed = np.zeros(len(places.run), bool)
         found = np.flatnonzero(places.found)
         if len(found):
-            closed[found] = self.core.cells.take(Places(places.run[found], places.at[found])).ints("closed")
+            closed[found] = self.core.cells.take(places.take(found)).ints("closed")
         return closed
 
     @staticmethod

@@ -16,7 +16,7 @@ from tidegate.spec.triggers import contains_refire
 from tidegate.spec.windows import Axis
 
 _MUTABLE = ("pending", "ontime", "held", "index", "ns", "done", "emitted", "fired_seq")
-_LAST = ("last_pane", "last_ns", "last_timing", "last_time", "last_first")
+_LAST = ("last_pane", "last_ns", "last_timing", "last_time")
 
 
 class Firing:
@@ -60,10 +60,12 @@ class Firing:
             cells, state = cells.where(keep), {name: column[keep] for name, column in state.items()}
         return core.due(cells, state)
 
-    def push_out(self, cells: Frame, position: int = 0) -> None:
+    def push_out(self, cells: Frame, position: int) -> None:
         """Fire what the cells hold as their last pane: retention has no room for them any more."""
-        open_ = ~cells.ints("closed")
-        self._close(cells, open_, np.full(len(cells), position, np.int64))
+        held = ~cells.ints("closed")
+        if self._core.spec.options.closing != "always":
+            held &= cells.ints("pending") > 0
+        self._emit(cells, held, held, held, np.full(len(cells), position, np.int64))
 
     def retract(self, cells: Frame, position: np.ndarray) -> None:
         """Take back the standing panes of windows that a merge replaces."""
@@ -105,6 +107,9 @@ class Firing:
             core.late_windows(unfired, "unfired", texts("the window expired before its trigger fired", len(unfired)))
             return cells
         wanted = closing if core.spec.options.closing == "always" else fresh
+        if core.spec.options.on_time == "always":
+            # The window completes and expires in one step without its trigger: its on-time pane is due all the same.
+            wanted = wanted | (closing & (self._timing(cells) == ON_TIME) & cells.ints("emitted"))
         return self._emit(cells, wanted, wanted, wanted, position)[0]
 
     def _shut(self, cells: Frame, finished: np.ndarray) -> Frame:
@@ -158,7 +163,6 @@ class Firing:
         columns["last_ns"][rows] = np.where(timing == EARLY, -1, ns[rows])
         columns["last_timing"][rows] = timing
         columns["last_time"][rows] = self.output_time(chosen)
-        columns["last_first"][rows] = index[rows] == 0
         index[rows] += 1
         ns[rows] += timing != EARLY
         columns["emitted"][rows] = True
@@ -214,7 +218,7 @@ class Firing:
         values = {name: cells[f"v.{name}"] for name in self._core.bundle.result_types}
         return self._frame(
             cells, values, position, op=-1, timing=cells.ints("last_timing"), pane=cells.ints("last_pane"), ns=cells.ints("last_ns"),
-            first=cells.ints("last_first"), last=np.zeros(len(cells), bool), time=cells.ints("last_time"),
+            first=cells.ints("last_pane") == 0, last=np.zeros(len(cells), bool), time=cells.ints("last_time"),
         )  # fmt: skip
 
     def _frame(self, cells: Frame, values: Mapping[str, Column], position: np.ndarray, *, op: int, **columns: np.ndarray) -> Frame:

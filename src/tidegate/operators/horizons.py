@@ -52,7 +52,7 @@ class Horizons:
         horizon = np.full(len(keys), MIN)
         found = np.flatnonzero(places.found)
         if len(found):
-            horizon[found] = self._by_key.take(Places(places.run[found], places.at[found])).ints("end")
+            horizon[found] = self._by_key.take(places.take(found)).ints("end")
         return horizon
 
     def admit(self, delivery: Delivery, assigned: Assigned, replaced: Frame | None = None) -> np.ndarray:
@@ -70,12 +70,12 @@ class Horizons:
         held, places = self._held(wanted)
         if replaced is not None and len(held):
             keep = ~_among(held, replaced)
-            held, places = held.where(keep), Places(places.run[keep], places.at[keep])
+            held, places = held.where(keep), places.take(keep)
         both = concat_frames([wanted, held.select(IDENTITY)]) if len(held) else wanted
         windows = Groups.by([both.ints(name) for name in IDENTITY])
         over = _beyond(both.take(windows.firsts), limit)[windows.ids]
         out = over[len(wanted) :]
-        self._push_and_raise(Places(places.run[out], places.at[out]))
+        self._push_and_raise(places.take(out))
         return over[: len(wanted)]
 
     def enforce(self) -> None:
@@ -101,7 +101,7 @@ class Horizons:
         total = np.cumsum(n)
         held_so_far = total - (total - n)[keys.firsts][keys.ids]
         over = newest_first[(held_so_far > limit) & (keys.ranks > 0)]
-        self._push_and_raise(Places(places.run[over], places.at[over]))
+        self._push_and_raise(places.take(over))
 
     def _held(self, keys: Frame) -> tuple[Frame, Places]:
         """The open windows of the keys."""
@@ -112,7 +112,7 @@ class Horizons:
             return Frame({}, 0), places
         cells = self._core.cells.take(places)
         open_ = ~cells.ints("closed")
-        return cells.where(open_), Places(places.run[open_], places.at[open_])
+        return cells.where(open_), places.take(open_)
 
     def _push(self, places: Places) -> Frame | None:
         if not len(places.run):
@@ -137,7 +137,7 @@ class Horizons:
         places = self._by_key.find(found)
         known = np.flatnonzero(places.found)
         if len(known):
-            there = Places(places.run[known], places.at[known])
+            there = places.take(known)
             old = self._by_key.take(there)
             self._by_key.remove(there)
             found = concat_frames([found, old])

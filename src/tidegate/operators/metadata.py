@@ -97,7 +97,7 @@ class Metadata:
         places = self._rows.find(rows)
         known = np.flatnonzero(places.found)
         if len(known):
-            there = Places(places.run[known], places.at[known])
+            there = places.take(known)
             old = self._rows.take(there)
             self._rows.remove(there)
             first, last = rows.ints("first").copy(), rows.ints("last").copy()

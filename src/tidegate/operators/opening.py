@@ -32,9 +32,6 @@ class OpenWindows:
         self._windows: dict[Bounds, list[Bounds]] = {}
         """The open windows of each slice."""
 
-    def __len__(self) -> int:
-        return len({window for windows in self._windows.values() for window in windows})
-
     def take(self, delivery: Delivery) -> Assigned:
         """Keep the rows for their open windows; what comes back is the part that belongs to windows that are complete already."""
         watermark, x = self._core.progress.watermark, delivery.position
@@ -161,10 +158,11 @@ class OpenWindows:
         """The earliest output time among the panes that open windows owe."""
         if not self._windows:
             return None
-        if self._core.spec.options.timestamp != "earliest":
-            return min(w[1] for windows in self._windows.values() for w in windows) - 1
-        lows = [int(frame.ints("hold").min()) for bounds in self._windows for frame in self.slices.frames(bounds)]
-        return min(lows)
+        ends = min(w[1] for windows in self._windows.values() for w in windows) - 1
+        if self._core.spec.options.timestamp == "end_of_window":
+            return ends
+        held = [frame.ints("hold")[frame.ints("ontime")] for bounds in self._windows for frame in self.slices.frames(bounds)]
+        return min([ends, *(int(times.min()) for times in held if len(times))])
 
     def save(self) -> Any:
         return self.slices.save()

@@ -8,7 +8,7 @@ import numpy as np
 
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.runs import Places, SortedRuns
+from tidegate.kernel.runs import SortedRuns
 from tidegate.operators.core import KEY
 from tidegate.operators.delivery import Delivery
 from tidegate.state.protocol import Store
@@ -32,7 +32,7 @@ class Ordinals:
         known = np.flatnonzero(places.found)
         before = np.zeros(keys.n, np.int64)
         if len(known):
-            there = Places(places.run[known], places.at[known])
+            there = places.take(known)
             before[known] = self._counts.take(there).ints("count")
             self._counts.remove(there)
         self._counts.put(query.with_columns(count=before + keys.counts))

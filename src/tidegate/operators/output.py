@@ -43,10 +43,6 @@ class Output:
     def is_empty(self) -> bool:
         return not self.panes and not self.late
 
-    def extend(self, other: Output) -> None:
-        self.panes.extend(other.panes)
-        self.late.extend(other.late)
-
     def sort_panes(self) -> None:
         """Put panes that fired for single elements into the order of the elements; retractions stay before what replaces them."""
         if len(self.panes) > 1:

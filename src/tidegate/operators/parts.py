@@ -27,7 +27,7 @@ from tidegate.operators.sessions import SessionAbsorber
 from tidegate.operators.static import StaticWindows
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.triggers import AfterWatermark, Default, Never, Policy, Trigger
-from tidegate.spec.windows import Axis, ByDifference, Cumulative, Hopping, Inherited, Session, Tumbling, Window
+from tidegate.spec.windows import Axis, ByDifference, Calendar, Cumulative, Custom, Hopping, Inherited, Session, Tumbling, Window
 from tidegate.state.protocol import Store
 
 
@@ -81,9 +81,33 @@ class Parts:
     def first_needed(self, bound: int) -> int:
         """The position below which no message can matter: that of the oldest window, or of the oldest event that is still taken."""
         reach = _reach(self.core.spec)
-        if bound == MIN or reach is None:
+        if bound == MIN:
             return MIN
-        return min(self.core.cells.least("start", MAX), int(saturating_add(bound, -reach)))
+        oldest = self.core.cells.least("start", MAX)
+        if bound == MAX:
+            return oldest
+        if reach is None:
+            return MIN
+        if isinstance(self.core.spec.window, Session):
+            # An old message may still reach a session that is held.
+            return int(saturating_add(min(oldest, bound), -reach))
+        return min(oldest, int(saturating_add(bound, -reach)))
+
+    @property
+    def forgets_by_key(self) -> bool:
+        """Whether messages have to be forgotten key by key, because no position tells which are of no use any more."""
+        return self.core.messages is not None and isinstance(self.core.spec.window, Session) and _reach(self.core.spec) is None
+
+    def drop_orphans(self) -> None:
+        """Where no position is known below which messages cannot matter, they go when there is no window left."""
+        messages = self.core.messages
+        if messages is not None and messages.count and _reach(self.core.spec) is None and not len(self.core.cells):
+            messages.remove(messages.read(MIN, MAX))
+
+
+_DAY = 86_400_000_000
+_LONGEST = {"day": 2 * _DAY, "week": 8 * _DAY, "month": 32 * _DAY, "year": 367 * _DAY}
+"""No calendar window is longer, whatever its zone does with its clocks."""
 
 
 def _reach(spec: AggregateSpec) -> int | None:
@@ -91,11 +115,16 @@ def _reach(spec: AggregateSpec) -> int | None:
     match spec.window:
         case ByDifference(size=size):
             return size
+        case Custom() | Inherited():
+            # They lie at the end of their windows.
+            return 0
         case _ if spec.options.drop_by == "event":
             return 0
+        case Calendar(unit=unit, n=n):
+            return n * _LONGEST[unit]
         case Tumbling(size=size) | Hopping(size=size) | Cumulative(size=size):
             return size
-        case Session(gap=int(gap)) if spec.options.session_lateness == "own":
+        case Session(gap=int(gap)):
             return gap
     return None
 

@@ -24,8 +24,8 @@ class SessionAbsorber(Absorber):
 
     def absorb(self, delivery: Delivery, assigned: Assigned) -> None:
         options = self.core.spec.options
-        if options.drop_by == "event" or options.session_lateness == "own":
-            assigned = self.without_expired(delivery, assigned)
+        own = options.drop_by == "event" or options.session_lateness == "own"
+        assigned = self.without_expired(delivery, assigned) if own else self._without_old(delivery, assigned)
         if not len(assigned.row):
             return
         keys, code = _key_codes(delivery, assigned.row)
@@ -47,7 +47,18 @@ class SessionAbsorber(Absorber):
         if refused.any():
             self._turn_away(delivery, assigned, merged, touched, refused, len(live))
             return
-        self._join(delivery, assigned, merged, touched, old.take(live), Places(places.run[live], places.at[live]))
+        self._join(delivery, assigned, merged, touched, old.take(live), places.take(live))
+
+    def _without_old(self, delivery: Delivery, assigned: Assigned) -> Assigned:
+        """The windows less those that retention has pushed out; what would have been too late in any case is told as that."""
+        gone = self.horizons.beyond(delivery, assigned)
+        if gone is None:
+            return assigned
+        late = self.core.expired(self.core.expiry(assigned.end), self.core.progress.watermark)
+        told = Assigned(*(column[gone & late] for column in assigned))
+        self.without(delivery, told, np.ones(len(told.row), bool), "window_expired")
+        rest = ~(gone & late)
+        return self.without_old(delivery, Assigned(*(column[rest] for column in assigned)))
 
     def _merge(self, old: Frame, code: np.ndarray, assigned: Assigned) -> Merged:
         spec = cast("Session", self.core.spec.window)
@@ -111,7 +122,7 @@ class SessionAbsorber(Absorber):
         )
         keys = delivery.keys(self.core.spec.input.key, first)
         cells = self._united(identity, keys, old.take(taking), old_group[taking], groups.max(delivery.seq[assigned.row]))
-        self.core.cells.remove(Places(places.run[taking], places.at[taking]))
+        self.core.cells.remove(places.take(taking))
         self.join(delivery, Joining(assigned.row, groups, cells))
 
     def _united(self, identity: Frame, keys: dict[str, Column], old: Frame, group: np.ndarray, position: np.ndarray) -> Frame:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from math import isqrt
 
 from tidegate.kernel.frame import Frame
+from tidegate.operators.slices import Bounds
 
-Bounds = tuple[int, int]
 Merge = Callable[[Sequence[Frame]], Frame]
 
 

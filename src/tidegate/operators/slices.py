@@ -42,16 +42,9 @@ class Slices:
         self._slices: dict[Bounds, _Slice] = {}
         self._next = 0
 
-    def __len__(self) -> int:
-        return len(self._slices)
-
     @property
     def runs(self) -> int:
         return sum(len(s.runs) for s in self._slices.values())
-
-    @property
-    def rows(self) -> int:
-        return sum(run.rows for s in self._slices.values() for run in s.runs)
 
     @property
     def nbytes(self) -> int:

@@ -25,9 +25,6 @@ class StaticWindows:
         self._keys = SortedRuns(core.store, "known_keys", KEY)
         self._made = MIN
 
-    def __len__(self) -> int:
-        return len(self._keys)
-
     def learn(self, delivery: Delivery) -> None:
         """Remember keys; windows are made from the first one in which something came."""
         groups = Groups.by([delivery.kid, delivery.chk])

@@ -18,7 +18,8 @@ def save(operator: WindowedAggregate) -> None:
     """Write what changed since the last flush; it becomes durable with the store's commit."""
     document: dict[str, Any] = {
         "format": FORMAT,
-        "spec": operator.spec.to_dict(),
+        "spec": operator.declared.to_dict(),
+        "followed_lateness": operator.spec.allowed_lateness if operator.takes_panes else None,
         "progress": operator.progress.to_json(),
         "marks": operator.marks.marks,
         "ids": operator.ids.save(),
@@ -41,7 +42,7 @@ def save(operator: WindowedAggregate) -> None:
 
 
 def release(operator: WindowedAggregate) -> None:
-    """Let go of frames that the store can give back, so that state may be larger than memory."""
+    """Let go of the frames of cells, slices and ids, which the store can give back, so that these may be larger than memory."""
     if not operator.store.spills or operator.parts is None:
         return
     operator.ids.release()
@@ -57,7 +58,9 @@ def restore(operator: WindowedAggregate) -> bool:
         return False
     if document.get("format") != FORMAT:
         raise CorruptStateError(f"state of format {document.get('format')!r} cannot be read; this version reads format {FORMAT}")
-    check_same(document["spec"], operator.spec.to_dict())
+    check_same(document["spec"], operator.declared.to_dict())
+    if document["followed_lateness"] is not None:
+        operator.take_panes(document["followed_lateness"])
     operator.progress.restore(document["progress"])
     operator.marks.marks = dict(document["marks"])
     operator.ids.restore(document["ids"])

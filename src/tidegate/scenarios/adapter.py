@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from tidegate.scenarios.ticks import Ticks
 from tidegate.scenarios.windows import GAP_COLUMN, gap_of
 from tidegate.spec import aggregates
 from tidegate.spec.operator import AggregateSpec, Input, Options
+from tidegate.spec.triggers import EventInterval, Trigger
 from tidegate.spec.watermarks import Explicit, Implied
 from tidegate.spec.windows import Axis
 from tidegate.state.memory import MemoryStore
@@ -95,9 +97,11 @@ class Operated:
         self._operator = self._panes.embedded(store=self._store, now=self.now)
 
     def add(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """One delivery."""
-        if events:
-            self._operator.add_messages(self._table(events), now=self.now)
+        """One delivery, or one a message where the trigger asks which message came first."""
+        alone = self._settings.options.get("granularity") == "element" and _asks_for_the_first(self._settings.trigger)
+        for share in [[event] for event in events] if alone else [events]:
+            if share:
+                self._operator.add_messages(self._table(share), now=self.now)
 
     def advance_watermark(self, watermark: int) -> None:
         self._operator.advance_watermark({MIN: "-inf", MAX: "+inf"}.get(watermark, watermark))
@@ -126,7 +130,8 @@ class Operated:
         """What came out since the last time."""
         result = self._operator.get_result()
         self._operator.flush()
-        return [self._pane(row) for row in result.panes.to_pylist()], [self._late(row) for row in result.late.to_pylist()]
+        rows = _by_appearance(result.panes.to_pylist())
+        return [self._pane(row) for row in rows], [self._late(row) for row in result.late.to_pylist()]
 
     @property
     def dropped(self) -> int:
@@ -199,3 +204,19 @@ class Operated:
 def _window(row: Mapping[str, Any]) -> tuple[int, int]:
     start, end = row["window_start"], row["window_end"]
     return MIN if start is None else start, MAX if end is None else end
+
+
+def _asks_for_the_first(trigger: Trigger | None) -> bool:
+    """Whether a part of the trigger depends on which message of a window came first."""
+    if trigger is None:
+        return False
+    return (isinstance(trigger, EventInterval) and trigger.refire) or any(_asks_for_the_first(part) for part in trigger.children)
+
+
+def _by_appearance(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Panes that complete one window for several keys at once, in the order in which the keys first came; their codes tell it."""
+    found: list[dict[str, Any]] = []
+    for (*_, timing, _op), run in groupby(rows, key=lambda row: (row["window_start"], row["window_end"], row["timing"], row["op"])):
+        panes = list(run)
+        found.extend(sorted(panes, key=lambda row: row.get("k") or 0) if timing == "on_time" else panes)
+    return found

@@ -71,7 +71,7 @@ def run_merge(scenario: Scenario) -> None:
     known("`config`", scenario.config, CONFIG)
     window = _session(scenario, ticks)
     for case in _cases(scenario, {"windows", "merges"}):
-        given = [interval(w, ticks) for w in _listed(case, "windows")]
+        given = list(dict.fromkeys(interval(w, ticks) for w in _listed(case, "windows")))
         merged = _merged(given, window)
         found = {to: parts for to, parts in merged.items() if len(parts) > 1}
         wanted = _merges(case, ticks)

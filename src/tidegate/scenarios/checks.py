@@ -102,6 +102,6 @@ class _Bench:
 
     def _restore(self, checkpoint: Any) -> None:
         """A crash forgets the store as it is in memory: it is opened again from the file, which has the last checkpoint."""
-        if checkpoint not in (self._checkpoint, True):
+        if checkpoint is not True and checkpoint != self._checkpoint:
             raise UnsupportedScenarioError(f"only the last checkpoint is kept ({self._checkpoint}), and `{checkpoint}` was asked for")
         self._store = MemoryStore(self._path)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tidegate.instants import MAX
 from tidegate.scenarios.document import MismatchError, UnsupportedScenarioError, known, mapping
 from tidegate.scenarios.ticks import Ticks
 
@@ -56,7 +57,7 @@ def fits(expected: dict[str, Any], pane: Pane, ticks: Ticks) -> bool:
         "v": lambda v: same_value(v, pane.value) or (v == 0 and pane.value is None),
         "values": lambda vs: same_bag(vs, pane.value or []),
         "n": lambda n: n == len(pane.value or []),
-        "t": lambda t: ticks.same(t, pane.time),
+        "t": lambda t: ticks.same(t, MAX if pane.time is None and t is not None else pane.time),
         "timing": lambda name: TIMINGS[name] == pane.timing,
         "not_timing": lambda name: TIMINGS[name] != pane.timing,
         "first": lambda flag: flag == pane.first,

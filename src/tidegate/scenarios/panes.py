@@ -36,6 +36,8 @@ def run_panes(scenario: Scenario) -> None:
     ticks = ticks_of(scenario)
     timeline = Timeline(settings_of(scenario, ticks), scenario.entries("steps"), ticks)
     timeline.run()
+    if scenario.must_fail and timeline.has_unread():
+        raise MismatchError("panes were left over that no step expects")
 
 
 class Timeline:
@@ -161,6 +163,10 @@ class Timeline:
         found, self._forwarded = self._forwarded, []
         if [self._ticks.watermark(w) for w in value] != found:
             raise MismatchError(f"{self._where}: expected forwarded watermarks {value}, got {[self._ticks.shown_watermark(w) for w in found]}")
+
+    def has_unread(self) -> bool:
+        """Whether panes came out that no step has looked at."""
+        return bool(self._fresh or self._operator.take()[0])
 
     def _state_windows(self, value: list[Any]) -> None:
         found = self._operator.windows()

@@ -192,7 +192,7 @@ _MAKERS: dict[str, Callable[[_Call, Ticks], Trigger]] = {
     "AfterAny": _joined(AfterAny, 1, _MANY),
     "EventTime": _plain(lambda: AfterWatermark(late=AfterCount(1))),
     "Count": _counting(lambda n: Repeatedly(AfterCount(n))),
-    "ContinuousEventTime": _timed(lambda d: AfterWatermark(early=EventInterval(d), late=AfterCount(1))),
+    "ContinuousEventTime": _timed(lambda d: AfterWatermark(early=EventInterval(d, refire=True), late=AfterCount(1))),
     "EarlyEvery": _early_every,
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import date, timedelta
 from typing import Any
 
 from tidegate.scenarios.document import Scenario, UnsupportedScenarioError, known, mapping
@@ -11,6 +12,7 @@ from tidegate.spec.presets import habits
 from tidegate.spec.windows import Axis, ByDifference, Calendar, Cumulative, Global, Hopping, Session, Tumbling, Window
 
 GAP_COLUMN = "gap"
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _FIELDS: dict[str, set[str]] = {
     "fixed": {"size", "offset"},
     "sliding": {"size", "period", "offset"},
@@ -100,9 +102,22 @@ def _calendar(config: Mapping[str, Any], axis: Axis) -> Calendar:
     unit: Any = config["type"].removeprefix("calendar_").removesuffix("s")
     start = None
     if config.keys() & {"start", "day", "month"}:
-        first = calendar_date(config.get("start", "1970"))
-        start = first.replace(month=int(config.get("month", first.month)), day=int(config.get("day", first.day))).isoformat()
+        try:
+            start = _first_day(config, unit).isoformat()
+        except (TypeError, ValueError) as unread:
+            raise UnsupportedScenarioError(f"the start of the window of type `{config['type']}` cannot be read: {unread}") from unread
     return Calendar(unit, int(config.get("n", 1)), str(config.get("zone", "UTC")), start, axis, config.get("create", "demand"))
+
+
+def _first_day(config: Mapping[str, Any], unit: str) -> date:
+    """Where the first calendar window begins; the `day` of weeks is a day of the week, by name or by number from Monday."""
+    if unit == "week" and "day" in config:
+        first = calendar_date(config.get("start", "1970-01-05"))
+        name = str(config["day"]).lower()
+        number = _WEEKDAYS.index(name) if name in _WEEKDAYS else int(name) - 1
+        return first + timedelta(days=(number - first.weekday()) % len(_WEEKDAYS))
+    first = calendar_date(config.get("start", "1970"))
+    return first.replace(month=int(config.get("month", first.month)), day=int(config.get("day", first.day)))
 
 
 def gap_rules(config: Mapping[str, Any]) -> list[dict[str, Any]]:

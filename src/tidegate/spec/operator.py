@@ -18,8 +18,8 @@ RESERVED = frozenset(
     {"window_start", "window_end", "op", "timing", "pane", "pane_nonspeculative", "is_first", "is_last", "time", "watermark", "emitted_at"}
     | {"pane_id", "class", "reason", "detail", "windows"}
 )
+_MODES = ("accumulating", "discarding", "retracting")
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "mode": ("accumulating", "discarding", "retracting"),
     "drop_by": ("event", "window"),
     "session_lateness": ("own", "merged"),
     "future": ("process", "reject"),
@@ -88,7 +88,7 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
-            value = getattr(self, name, allowed[0])
+            value = getattr(self, name)
             if value not in allowed:
                 raise SpecError(f"`{name}` must be one of {', '.join(allowed)}; got {value!r}")
         if self.future_tolerance < 0:
@@ -110,8 +110,8 @@ class AggregateSpec:
     evictor: Evictor | None = None
 
     def __post_init__(self) -> None:
-        if self.mode not in _CHOICES["mode"]:
-            raise SpecError(f"`mode` must be one of {', '.join(_CHOICES['mode'])}; got {self.mode!r}")
+        if self.mode not in _MODES:
+            raise SpecError(f"`mode` must be one of {', '.join(_MODES)}; got {self.mode!r}")
         if self.allowed_lateness < 0:
             raise SpecError(f"`allow_lateness` can't be negative, got {self.allowed_lateness}")
         self._check_names()

@@ -47,6 +47,11 @@ def _check_count(owner: str, value: object, unit: str, least: int) -> None:
         raise SpecError(f"`{owner}` needs a whole number of {unit}, at least {least}, got {value!r}")
 
 
+def _check_refire(owner: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise SpecError(f"`refire` of `{owner}` is True or False, got {value!r}")
+
+
 def _named(owner: str, **parts: Trigger | None) -> None:
     for role, part in parts.items():
         if part is not None:
@@ -111,8 +116,7 @@ class Every(Trigger):
 
     def __post_init__(self) -> None:
         _check_count("Every", self.interval, "ticks", 1)
-        if not isinstance(self.refire, bool):
-            raise SpecError(f"`refire` of `Every` is True or False, got {self.refire!r}")
+        _check_refire("Every", self.refire)
 
     def _arguments(self) -> list[str]:
         return [f'"{format_duration(self.interval)}"', *(["refire=True"] if self.refire else [])]
@@ -120,15 +124,20 @@ class Every(Trigger):
 
 @dataclass(frozen=True, slots=True)
 class EventInterval(Trigger):
-    """Fires when the watermark passes a multiple of `interval` on event time, if something came."""
+    """Fires when the watermark passes a multiple of `interval` on event time, if something came; with `refire` also if nothing did.
+
+    The first multiple is the one after the earliest element, or with `refire` after the one that came first.
+    """
 
     interval: int
+    refire: bool = False
 
     def __post_init__(self) -> None:
         _check_count("EventInterval", self.interval, "ticks", 1)
+        _check_refire("EventInterval", self.refire)
 
     def _arguments(self) -> list[str]:
-        return [f'"{format_duration(self.interval)}"']
+        return [f'"{format_duration(self.interval)}"', *(["refire=True"] if self.refire else [])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +255,7 @@ class Policy(Trigger):
 
 def contains_refire(trigger: Trigger) -> bool:
     """Whether a part of the trigger fires although nothing came."""
-    return (isinstance(trigger, Every) and trigger.refire) or any(contains_refire(part) for part in trigger.children)
+    return (isinstance(trigger, Every | EventInterval) and trigger.refire) or any(contains_refire(part) for part in trigger.children)
 
 
 def after_watermark(*, early: Trigger | None = None, late: Trigger | None = None) -> AfterWatermark:
@@ -274,9 +283,9 @@ def every(interval: Duration, *, unit: str | None = None, refire: bool = False) 
     return Every(duration(interval, unit=unit), refire)
 
 
-def event_interval(interval: Duration, *, unit: str | None = None) -> EventInterval:
-    """A pane when the watermark passes a multiple of `interval`, if something came since the last one."""
-    return EventInterval(duration(interval, unit=unit))
+def event_interval(interval: Duration, *, unit: str | None = None, refire: bool = False) -> EventInterval:
+    """A pane when the watermark passes a multiple of `interval`, if something came since the last one; with `refire` even if nothing did."""
+    return EventInterval(duration(interval, unit=unit), refire)
 
 
 def repeatedly(trigger: Trigger) -> Repeatedly:

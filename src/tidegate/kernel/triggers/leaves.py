@@ -162,19 +162,24 @@ class EventIntervalNode(Node):
     fires_on_elements = True
     fires_early = True
 
-    def __init__(self, interval: int) -> None:
+    def __init__(self, interval: int, *, refire: bool) -> None:
         super().__init__()
         self.interval = interval
+        self.refire = refire
 
     def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
         if ctx.times is None:
             raise ValueError("`EventInterval` needs `ctx.times`, the earliest time of the new elements of each row, got None")
         tick = np.maximum(next_tick(ctx.times, self.interval), self.read(state, "floor"))
-        self.write(state, "due", mask, np.minimum(self.read(state, "due"), tick))
+        due = self.read(state, "due")
+        self.write(state, "due", mask & (due == MAX) if self.refire else mask, np.minimum(due, tick))
 
     def ready(self, state: State, ctx: Context) -> np.ndarray:
         due = self.read(state, "due")
-        return (due <= ctx.watermark) & (due != MAX) & (ctx.pending > 0)
+        return (due <= ctx.watermark) & (due != MAX) & (self.refire | (ctx.pending > 0))
+
+    def refires(self, state: State, ctx: Context) -> np.ndarray:
+        return self.ready(state, ctx) & self.refire
 
     def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
         self.clear_own(state, mask, ctx)
@@ -187,7 +192,7 @@ class EventIntervalNode(Node):
             self.write(state, "floor", mask, tick)
 
     def watermark_due(self, state: State, ctx: Context) -> np.ndarray:
-        return np.where(ctx.pending > 0, _ahead(self.read(state, "due"), ctx.watermark, ctx), MAX)
+        return np.where(self.refire | (ctx.pending > 0), _ahead(self.read(state, "due"), ctx.watermark, ctx), MAX)
 
 
 class ManualNode(Node):

@@ -131,8 +131,8 @@ def _leaf(trigger: Trigger) -> Node:
             return leaves.DelayNode(delay)
         case spec.Every(interval=interval, refire=refire):
             return leaves.EveryNode(interval, refire=refire)
-        case spec.EventInterval(interval=interval):
-            return leaves.EventIntervalNode(interval)
+        case spec.EventInterval(interval=interval, refire=refire):
+            return leaves.EventIntervalNode(interval, refire=refire)
         case spec.EveryElement():
             return leaves.ElementNode()
         case spec.Default():
