@@ -374,3 +374,39 @@ def test_a_refused_delivery_is_taken_whole_or_not_at_all():
         op.add_messages(pa.table({"ts": [2, 3], "o": pa.array([1, None], pa.int64())}))
     op.add_messages([{"ts": 2, "o": 1}, {"ts": 3, "o": 2}])
     assert finished(op).panes["n"].to_pylist() == [3]
+
+
+def test_windows_at_the_end_of_the_calendar_can_be_fetched():
+    op = tg.stream(time="ts", watermark=tg.explicit()).window(tg.tumbling("1 minute")).aggregate(n=tg.count()).embedded(now=0)
+    op.add_message({"ts": "9999-12-31T23:59:59Z"})
+    op.finish()
+    assert op.get_result().panes["n"].to_pylist() == [1]
+
+
+def test_an_event_that_no_window_holds_is_told():
+    with pytest.warns(UserWarning, match="between two windows"):
+        gaps = tg.hopping("5 us", "10 us")
+    for window in (gaps, tg.custom(lambda t, _: (np.flatnonzero(t < 5), t[t < 5], t[t < 5] + 1), name="some")):
+        op = tg.stream(time="t", watermark=tg.explicit()).window(window).aggregate(n=tg.count()).embedded(now=0)
+        op.add_messages([{"t": 1}, {"t": 7}])
+        op.finish()
+        result = op.get_result()
+        assert result.panes["n"].to_pylist() == [1]
+        assert [(row["t"], row["reason"]) for row in result.late.to_pylist()] == [(7, "no_window")]
+
+
+def test_custom_windows_hold_what_was_said_where_messages_are_kept():
+    """Membership is what the function said, also where windows overlap or do not hold the time of their events."""
+    for shift in (0, 100):
+        window = tg.custom(lambda t, _, shift=shift: (t + shift, t + shift + 3), name="own")
+        op = tg.stream(time="t", watermark=tg.explicit()).window(window).aggregate(n=tg.count(), all=tg.list_("t")).embedded(now=0)
+        op.add_messages([{"t": 1}, {"t": 2}, {"t": 3}])
+        op.finish()
+        assert [(p["window_start"] - shift, p["n"], p["all"]) for p in op.get_result().panes.to_pylist()] == [(1, 1, [1]), (2, 1, [2]), (3, 1, [3])]
+
+
+def test_keys_that_are_views_are_their_values():
+    op = tg.stream(time="t", key="k", watermark=tg.explicit()).window(tg.tumbling("10 us")).aggregate(n=tg.count()).embedded(now=0)
+    op.add_messages(pa.table({"t": [1, 2], "k": pa.array(["a", "a"], pa.string_view())}))
+    op.finish()
+    assert [(p["k"], p["n"]) for p in op.get_result().panes.to_pylist()] == [("a", 2)]

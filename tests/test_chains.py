@@ -354,3 +354,34 @@ def test_a_downstream_with_a_window_of_its_own_takes_retractions_for_what_they_a
         first.add_messages([r])
     first.finish()
     assert last(taken(second), "total") == {("X", 0, 100): (15,)}
+
+
+def test_panes_of_overlapping_windows_stay_apart_where_messages_are_kept():
+    """A pane's time lies in other windows too, but it is only in the one that it came with."""
+    tail = tg.stream(key="c").aggregate(n=tg.sum("n"), most=tg.max("n")).embedded(now=0)
+    head = tg.stream(time="ts", key=["c", "u"], watermark=tg.explicit()).window(tg.hopping("10 us", "5 us")).aggregate(n=tg.count())
+    op = head.embedded(now=0, downstream=tail)
+    op.add_messages([{"ts": t, "c": "x", "u": u} for t, u in ((1, "p"), (4, "p"), (2, "q"), (6, "q"))])
+    op.finish()
+    found = [(p["window_start"], p["n"], p["most"]) for p in tail.get_result().panes.to_pylist()]
+    assert found == [(-5, 3, 2), (0, 4, 2), (5, 1, 1)]
+
+
+def test_a_chain_goes_on_after_a_restart():
+    """The downstream remembers that it takes retractions, and for how long its upstream may correct."""
+    stores = tg.MemoryStore(), tg.MemoryStore()
+    head = tg.stream(time="ts", key="u", watermark=tg.explicit()).window(tg.tumbling("10 us")).trigger(tg.repeatedly(tg.after_count(1)))
+    head = head.allow_lateness("5 minutes").retracting().aggregate(n=tg.count())
+    inherited = tg.stream().aggregate(total=tg.sum("n"))
+
+    def opened() -> tuple[tg.EmbeddedOperator, tg.EmbeddedOperator]:
+        tail = inherited.embedded(store=stores[1], now=0)
+        return head.embedded(store=stores[0], now=0, downstream=tail), tail
+
+    op, _ = opened()
+    op.add_messages([{"ts": 1, "u": "a"}])
+    op.flush()
+    op, tail = opened()
+    op.add_messages([{"ts": 2, "u": "a"}])
+    op.finish()
+    assert tail.get_result().panes.to_pylist()[-1]["total"] == 2

@@ -103,3 +103,21 @@ def test_nothing_merges_to_nothing():
     nothing = np.zeros(0, np.int64)
     merged = merge_intervals(nothing, nothing, nothing, "separate")
     assert (merged.groups.n, len(merged.start), len(merged.end)) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("touch", ["separate", "merge"])
+@pytest.mark.parametrize("span", [40, 2_000])
+def test_differential_many_intervals_are_merged_as_few_are(touch, span):
+    """Beyond a number of intervals those of a key that share an instant are not sorted; the answer is the same."""
+    dice = np.random.default_rng(7)
+    key = np.unique(dice.integers(0, 900, 6_000), return_inverse=True)[1]
+    start = dice.integers(0, span, 6_000)
+    end = start + dice.integers(0, 30, 6_000)
+    at_once = merge_intervals(key, start, end, touch)
+    for one in range(0, 900, 97):
+        mine = key == one
+        alone = merge_intervals(key[mine], start[mine], end[mine], touch)
+        chosen = at_once.key == one
+        assert at_once.start[chosen].tolist() == alone.start.tolist()
+        assert at_once.end[chosen].tolist() == alone.end.tolist()
+        assert (at_once.groups.ids[mine] - np.flatnonzero(chosen)[0]).tolist() == alone.groups.ids.tolist()

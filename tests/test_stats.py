@@ -176,3 +176,16 @@ def test_a_long_stream_holds_no_more_than_a_short_one(window):
             most = {name: max(most.get(name, 0), value) for name, value in found.items()}
         else:
             assert {name: value for name, value in found.items() if value > 2 * most[name]} == {}
+
+
+@pytest.mark.parametrize("window", [tg.calendar("day"), tg.session(gap_column="gap"), tg.session("1 hour")], ids=str)
+def test_messages_go_with_their_windows_under_the_rule_of_windows(window):
+    day = 86_400_000_000
+    op = tg.stream(time="ts", key="k", watermark=tg.explicit()).window(window).options(semantics="flink").allow_lateness("1 s")
+    op = op.aggregate(m=tg.median("v")).embedded(now=0)
+    for number in range(12):
+        op.add_messages([{"ts": number * day + i, "k": "a", "v": i, "gap": 5} for i in range(20)])
+        op.advance_watermark(number * day)
+    assert op.stats()["messages"] <= 60
+    op.finish()
+    assert op.stats()["messages"] == 0

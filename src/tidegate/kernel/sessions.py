@@ -15,6 +15,8 @@ from tidegate.spec.windows import Touch
 
 Interval = tuple[int, int]
 _WORD = 64
+_MANY = 4096
+"""From this many intervals on it pays to look for those that need no sorting."""
 
 
 class Merged(NamedTuple):
@@ -30,6 +32,34 @@ def merge_intervals(key: np.ndarray, start: np.ndarray, end: np.ndarray, touch: 
     """The unions of the intervals of each key; `groups` says for each interval which union it is in."""
     if not len(key):
         return Merged(Groups(np.zeros(0, np.int64), 0), start, end, key)
+    if len(key) >= _MANY and int(key.min()) == 0 and int(key.max()) < len(key):
+        return _collapsed(key, start, end, touch)
+    return _sorted_unions(key, start, end, touch)
+
+
+def _collapsed(key: np.ndarray, start: np.ndarray, end: np.ndarray, touch: Touch) -> Merged:
+    """The same where keys are dense numbers: intervals of a key that all share an instant are one at a glance, and are not sorted."""
+    groups = Groups(key, int(key.max()) + 1)
+    if not groups.counts.all():
+        return _sorted_unions(key, start, end, touch)
+    at_once = groups.max(start) < groups.min(end)
+    rest = np.flatnonzero(~at_once[key])
+    whole = np.flatnonzero(at_once)
+    merged = _sorted_unions(
+        np.concatenate([whole, key[rest]]),
+        np.concatenate([groups.min(start)[whole], start[rest]]),
+        np.concatenate([groups.max(end)[whole], end[rest]]),
+        touch,
+    )
+    of_key = np.empty(groups.n, np.int64)
+    of_key[whole] = merged.groups.ids[: len(whole)]
+    ids = of_key[key]
+    ids[rest] = merged.groups.ids[len(whole) :]
+    return Merged(Groups(ids, merged.groups.n), merged.start, merged.end, merged.key)
+
+
+def _sorted_unions(key: np.ndarray, start: np.ndarray, end: np.ndarray, touch: Touch) -> Merged:
+    """The unions by one sort and one running maximum over all keys."""
     points = touch == "separate" and bool((start == end).any())
     line = _Line.over(key, start, end)
     order = np.lexsort((~end, line.starts)) if points else _ascending(line.starts)

@@ -368,6 +368,8 @@ class WindowedAggregate:
         if not isinstance(window, Session | Custom | Inherited):
             return delivery, None
         assigned = assigner.assign(delivery.position, as_frame(delivery))
+        if isinstance(window, Session):
+            return delivery, assigned
         inside = np.zeros(len(delivery), bool)
         inside[assigned.row] = True
         number = np.cumsum(inside) - 1
@@ -419,10 +421,10 @@ class WindowedAggregate:
         complete = np.flatnonzero(assigned.end <= self.progress.watermark)
         if self.spec.window.axis is Axis.ORDINAL or not len(complete):
             return steps
-        keys = Groups.by([delivery.kid[rows], delivery.chk[rows]])
-        fires = np.zeros(len(delivery), bool)
-        fires[assigned.row[complete]] = True
-        alone = np.flatnonzero(keys.any(fires[rows])[keys.ids])
+        # Few keys have such rows, so that looking each row's key up among them is quicker than grouping all rows.
+        few = np.unique(delivery.kid[assigned.row[complete]])
+        kid = delivery.kid[rows]
+        alone = np.flatnonzero(few[np.minimum(np.searchsorted(few, kid), len(few) - 1)] == kid)
         steps[alone] = self._ranks(delivery, rows[alone])
         return steps
 
@@ -506,9 +508,9 @@ class WindowedAggregate:
         if finishing and self.spec.window.axis is Axis.ORDINAL:
             # No key counts on: whatever it has seen is all there is.
             cells = cells.with_columns(seen=np.full(len(cells), MAX))
-        over = cells.where(parts.core.expired(cells.ints("expiry"), self.progress.watermark))
+        over = cells.where(parts.core.expired(cells.ints("expiry"), self.progress.watermark)) if parts.forgets_by_key else None
         parts.core.cells.put(parts.firing.settle(cells, parts.core.trigger_state(cells), finishing=finishing))
-        if parts.forgets_by_key and len(over):
+        if over is not None and len(over):
             parts.contents.trim(over.ints("kid"), over.ints("chk"))
 
     def _purge(self) -> None:
