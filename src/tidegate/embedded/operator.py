@@ -98,9 +98,7 @@ class EmbeddedOperator(Inspection):
         """Take a delivery: an Arrow table or batch, a pandas frame, or a list of dictionaries. `now` is the clock at its arrival."""
         self._check_open()
         self._drain()
-        schema = None if self.operator.parts is None else self.operator.parts.core.schema
-        table = to_table(messages, schema)
-        self._give(self.operator.process(table, self._clock(now)))
+        self._give(self.operator.process(to_table(messages, self.operator.schema), self._clock(now)))
 
     def advance_watermark(self, watermark: Instant) -> None:
         """Promise that nothing before the watermark is to be expected; a step back is ignored and counted."""
@@ -163,8 +161,7 @@ class EmbeddedOperator(Inspection):
     def _drain(self) -> None:
         if self._buffer:
             rows, self._buffer = self._buffer, []
-            schema = None if self.operator.parts is None else self.operator.parts.core.schema
-            self._give(self.operator.process(to_table(rows, schema), self._buffered_at if self._reads_clock else None))
+            self._give(self.operator.process(to_table(rows, self.operator.schema), self._buffered_at if self._reads_clock else None))
 
     def _clock(self, now: Instant | None) -> int:
         """The instant that a call happens at: what was told, the clock of this machine, or where a told clock stands."""

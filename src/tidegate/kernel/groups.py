@@ -40,10 +40,11 @@ def _ranked(column: np.ndarray) -> tuple[np.ndarray, int]:
         return above.astype(np.int64), 1 if low == high else 2
     encoded = pa.array(column).dictionary_encode()
     values = encoded.dictionary.to_numpy()
-    return _inverse(np.argsort(values))[encoded.indices.to_numpy(zero_copy_only=False)], len(values)
+    return inverse(np.argsort(values))[encoded.indices.to_numpy(zero_copy_only=False)], len(values)
 
 
-def _inverse(order: np.ndarray) -> np.ndarray:
+def inverse(order: np.ndarray) -> np.ndarray:
+    """Where each row went under an order."""
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     return rank
@@ -84,7 +85,7 @@ def _numbered(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     encoded = pa.array(column).dictionary_encode()
     values = encoded.dictionary.to_numpy()
     order = ascending(values)
-    return _inverse(order)[encoded.indices.to_numpy(zero_copy_only=False)], values[order]
+    return inverse(order)[encoded.indices.to_numpy(zero_copy_only=False)], values[order]
 
 
 def _collide(codes: np.ndarray, n: int, chk: np.ndarray) -> bool:
@@ -138,7 +139,7 @@ class Groups:
         if chk.strides != (0,) and _collide(ids, len(kids), chk):
             found = cls.by([part, kid, chk])
             order = np.lexsort((chk[found.firsts], kid[found.firsts], part[found.firsts]))
-            return cls(_inverse(order)[found.ids], found.n)
+            return cls(inverse(order)[found.ids], found.n)
         return cls(ids, len(kids)) if many == 1 else cls(*_dense(parts * len(kids) + ids, many * len(kids)))
 
     @classmethod

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import InputError
-from tidegate.kernel.frame import to_arrow
+from tidegate.kernel.frame import constant, to_arrow
 
 _NULL = np.uint64(0x7F4A7C159E3779B9)
 _SEEDS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
@@ -37,22 +37,17 @@ def mix(values: np.ndarray) -> np.ndarray:
 def identify(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> tuple[np.ndarray, np.ndarray]:
     """The (kid, chk) of every row; no columns means that all rows share one key."""
     if not columns:
-        return _nothing(rows), _nothing(rows)
+        return constant(np.uint64(0), rows), constant(np.uint64(0), rows)
     arrays = [_plain(to_arrow(column)) for column in columns]
     if len(arrays) == 1 and _is_word(arrays[0].type):
         kid = mix(_words(arrays[0]))
-        return kid, _nothing(rows) if arrays[0].null_count == 0 else _missing(arrays[0]).astype(np.uint64)
+        return kid, constant(np.uint64(0), rows) if arrays[0].null_count == 0 else _missing(arrays[0]).astype(np.uint64)
     kid, chk = (np.full(rows, seed, np.uint64) for seed in _SEEDS)
     for array in arrays:
         first, second = _hash_column(array)
         kid = mix(kid ^ first)
         chk = mix(chk + second)
     return kid, chk
-
-
-def _nothing(rows: int) -> np.ndarray:
-    """A column of zeros that takes no memory."""
-    return np.broadcast_to(np.uint64(0), rows)
 
 
 def shard_of(kid: np.ndarray, shards: int) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.kernel.frame import Frame, concat_frames
-from tidegate.kernel.groups import present
+from tidegate.kernel.groups import inverse, present
 from tidegate.state.protocol import Store
 
 MAX_RUNS = 8
@@ -189,9 +189,7 @@ class SortedRuns:
             return self._frame(self._runs[int(numbers[0])]).take(places.at)
         parts = [self._frame(self._runs[int(n)]).take(places.at[places.run == n]) for n in numbers]
         order = np.concatenate([np.flatnonzero(places.run == n) for n in numbers])
-        back = np.empty(len(order), np.int64)
-        back[order] = np.arange(len(order))
-        return concat_frames(parts).take(back)
+        return concat_frames(parts).take(inverse(order))
 
     def remove(self, places: Places) -> None:
         """The rows at the places stop counting."""

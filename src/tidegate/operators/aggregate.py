@@ -111,8 +111,12 @@ class WindowedAggregate:
     @property
     def ticks(self) -> bool:
         """Whether window bounds are plain numbers."""
-        schema = None if self.parts is None else self.parts.core.schema
-        return not self.spec.window.axis.is_time or schema is None or self._reader.ticks(schema)
+        return not self.spec.window.axis.is_time or self.schema is None or self._reader.ticks(self.schema)
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The schema that the input is brought to, once it is known."""
+        return None if self.parts is None else self.parts.core.schema
 
     @property
     def is_typed(self) -> bool:

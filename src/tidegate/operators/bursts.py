@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.instants import MAX
-from tidegate.kernel.frame import Column, Frame, concat_frames, equal_rows
-from tidegate.kernel.groups import Groups, present
+from tidegate.kernel.frame import Column, Frame, concat_frames, equal_rows, to_numpy
+from tidegate.kernel.groups import Groups, inverse, present
 from tidegate.kernel.runs import Places
 from tidegate.kernel.windows import Assigned
 from tidegate.operators.absorbing import Absorber
@@ -107,7 +107,7 @@ class Bursts:
 
     def _fire(self, delivery: Delivery, cells: Frame, segments: _Segments, lifted: Frame) -> None:
         contents = self._contents_of(cells, segments, lifted)
-        added = segments.groups.counts if delivery.weight is None else segments.groups.sum(delivery.weight[segments.row])
+        added = segments.groups.counts
         total = np.cumsum(added)
         before = (total - added)[segments.is_first][np.cumsum(segments.is_first) - 1]
         n = cells.ints("n")[segments.cell] + total - before
@@ -127,18 +127,15 @@ class Bursts:
             group = np.concatenate([np.flatnonzero(segments.is_first), np.arange(len(segments.cell))])
             return Frame(core.bundle.combine(both, Groups(group, len(segments.cell))), len(segments.cell))
         order = np.argsort(cell, kind="stable")
-        back = np.empty(len(order), np.int64)
-        back[order] = np.arange(len(order))
         prefix = Frame(core.bundle.prefix(both.take(order), Groups(cell[order], m)), len(order))
-        return prefix.take(back[m:])
+        return prefix.take(inverse(order)[m:])
 
     def _holds(self, delivery: Delivery, cells: Frame, segments: _Segments) -> dict[str, Column]:
         """What came on time in each segment, and its earliest or latest; the first segment of a cell goes on from what was pending."""
-        found = self._absorber.holds(delivery, segments.row, segments.groups, cells.take(segments.cell))
-        fresh = ~segments.is_first
-        nothing = cells.take(segments.cell).with_columns(ontime=np.zeros(len(fresh), bool), held=np.zeros(len(fresh), bool))
-        anew = self._absorber.holds(delivery, segments.row, segments.groups, nothing)
-        return {name: np.where(fresh, anew[name], column) for name, column in found.items()}
+        before = cells.take(segments.cell)
+        goes_on = segments.is_first
+        before = before.with_columns(ontime=before.ints("ontime") & goes_on, held=before.ints("held") & goes_on)
+        return self._absorber.holds(delivery, segments.row, segments.groups, before)
 
     def _emit(self, panes: Frame, cell: np.ndarray, position: np.ndarray, cells: Frame) -> Frame:
         """All panes, each preceded by the retraction of the one before it; the answer is the cells as the last panes leave them."""
@@ -159,7 +156,7 @@ class Bursts:
         before[first] = -1
         self._firing.put_out(panes, self._standing(panes, values, before, timing), values, timing, position, given)
         end = np.flatnonzero(np.concatenate([first[1:], [True]]))
-        left = self._standing(panes.take(end), values, np.where(latest[end] < 0, -1, latest[end]), timing[end], panes, timing)
+        left = self._standing(panes.take(end), values, latest[end], timing[end], panes, timing)
         return self._after(cells, left, cell[end], panes.take(end), given[end], timing[end])
 
     def _standing(
@@ -221,7 +218,9 @@ class Bursts:
         core.machine.on_elements(state, more, core.context(cells, np.zeros(len(cells), np.int64), np.full(len(cells), MAX)))
         pending = np.where(fired, rest, cells.ints("pending") + rest)
         columns: dict[str, Column] = {"n": n[end], "pending": pending, **contents.take(end).columns}
-        columns.update({name: np.where(fired_at_end, False if column.dtype == bool else column[end], column[end]) for name, column in _arrays(holds)})
+        columns.update(Frame(holds, len(segments.cell)).take(end).columns)
+        for name in ("ontime", "held"):
+            columns[name] = to_numpy(columns[name]) & ~fired_at_end
         columns["newest_seq"] = np.maximum(cells.ints("newest_seq"), segments.groups.max(delivery.seq[segments.row])[end])
         cells = cells.with_mapping(columns)
         if core.spec.mode == "discarding":
@@ -234,10 +233,6 @@ def _latest_given(given: np.ndarray, first: np.ndarray) -> np.ndarray:
     latest = np.maximum.accumulate(np.where(given, np.arange(len(given)), -1))
     start = np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))
     return np.where(latest < start, -1, latest)
-
-
-def _arrays(columns: dict[str, Column]) -> list[tuple[str, np.ndarray]]:
-    return [(name, column) for name, column in columns.items() if isinstance(column, np.ndarray)]
 
 
 def _same_as_before(panes: Frame, values: dict[str, pa.Array], first: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import InputError
-from tidegate.kernel.frame import Column, Frame, to_arrow, to_numpy
+from tidegate.kernel.frame import Column, Frame, constant, is_constant, to_arrow, to_numpy
 from tidegate.kernel.keys import identify
 from tidegate.kernel.lateness import FUTURE, ON_TIME
 from tidegate.operators.times import is_ticks, read_times
@@ -133,7 +133,7 @@ class Reader:
 
     def _partitions(self, table: pa.Table) -> tuple[np.ndarray, list[str]]:
         if self.spec.partition is None:
-            return _zeros(table.num_rows), [""]
+            return constant(np.int64(0), table.num_rows), [""]
         texts = to_arrow(table.column(self.spec.partition)).cast(pa.string()).dictionary_encode(null_encoding="encode")
         names = ["null" if v is None else v for v in texts.dictionary.to_pylist()]
         # Partitions are numbered by name, so that the order of rows does not depend on which partition came first.
@@ -142,7 +142,7 @@ class Reader:
 
     def _offsets(self, table: pa.Table) -> np.ndarray:
         if self.spec.offset is None:
-            return _zeros(table.num_rows)
+            return constant(np.int64(0), table.num_rows)
         column = to_arrow(table.column(self.spec.offset))
         if not pa.types.is_integer(column.type):
             raise InputError(f"the offset column `{self.spec.offset}` has type `{column.type}`; offsets are whole numbers. Hint: cast it to int64")
@@ -157,14 +157,9 @@ class Reader:
         return np.where(pc.fill_null(minus, False).to_numpy(zero_copy_only=False), -1, 1).astype(np.int64)
 
 
-def _zeros(rows: int) -> np.ndarray:
-    """A column of zeros that takes no memory."""
-    return np.broadcast_to(np.int64(0), rows)
-
-
 def _pick(column: np.ndarray, pick: np.ndarray, rows: int) -> np.ndarray:
     """Rows of a column; one that repeats a single value stays free of memory."""
-    return np.broadcast_to(column[0], rows) if len(column) and column.strides == (0,) else column[pick]
+    return constant(column[0], rows) if is_constant(column) else column[pick]
 
 
 def as_frame(delivery: Delivery) -> Frame:

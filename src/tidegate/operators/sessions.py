@@ -6,9 +6,8 @@ from typing import cast
 
 import numpy as np
 
-from tidegate.instants import MAX
 from tidegate.kernel.frame import Column, Frame, concat_frames
-from tidegate.kernel.groups import Groups, present
+from tidegate.kernel.groups import Groups, inverse, present
 from tidegate.kernel.runs import Places, search_sorted
 from tidegate.kernel.sessions import Merged, merge_intervals
 from tidegate.kernel.windows import Assigned
@@ -16,6 +15,7 @@ from tidegate.operators.absorbing import Absorber, Joining
 from tidegate.operators.contents import merge_lists
 from tidegate.operators.core import IDENTITY, KEY
 from tidegate.operators.delivery import Delivery
+from tidegate.operators.slices import merged_hold
 from tidegate.spec.windows import Session
 
 
@@ -156,7 +156,7 @@ class SessionAbsorber(Absorber):
             "held": groups.any(both.ints("held")),
             "newest_seq": groups.max(both.ints("newest_seq")),
             "fired_seq": groups.max(both.ints("fired_seq")),
-            "hold": self._hold(both, groups),
+            "hold": merged_hold(both, groups, core.spec.options.timestamp),
         }
         state = core.trigger_state(fresh)
         replaced = present(group, n)
@@ -170,12 +170,6 @@ class SessionAbsorber(Absorber):
         if "evicted" in both:
             columns["evicted"] = merge_lists(both["evicted"], groups)
         return fresh.with_mapping(columns)
-
-    def _hold(self, both: Frame, groups: Groups) -> np.ndarray:
-        hold, ontime = both.ints("hold"), both.ints("ontime")
-        if self.core.spec.options.timestamp == "latest":
-            return groups.max(np.where(ontime, hold, -MAX))
-        return groups.min(np.where(ontime, hold, MAX))
 
     def _no_keys(self, delivery: Delivery) -> dict[str, Column]:
         return delivery.keys(self.core.spec.input.key, np.zeros(0, np.int64))
@@ -192,6 +186,4 @@ def _key_codes(delivery: Delivery, row: np.ndarray) -> tuple[Frame, np.ndarray]:
     groups = Groups.by([kid, chk])
     kids, chks = kid[groups.firsts], chk[groups.firsts]
     order = np.lexsort((chks, kids))
-    rank = np.empty(groups.n, np.int64)
-    rank[order] = np.arange(groups.n)
-    return Frame.of({"kid": kids[order], "chk": chks[order]}, groups.n), rank[groups.ids]
+    return Frame.of({"kid": kids[order], "chk": chks[order]}, groups.n), inverse(order)[groups.ids]

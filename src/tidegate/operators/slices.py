@@ -35,10 +35,10 @@ class _Slice:
 class Slices:
     """Partial aggregates of open windows by slice and key."""
 
-    def __init__(self, store: Store, bundle: Bundle, combiner: str) -> None:
+    def __init__(self, store: Store, bundle: Bundle, timestamp: str) -> None:
         self._store = store
         self._bundle = bundle
-        self._latest = combiner == "latest"
+        self._timestamp = timestamp
         self._slices: dict[Bounds, _Slice] = {}
         self._next = 0
 
@@ -77,7 +77,7 @@ class Slices:
         first = order[starts]
         columns: dict[str, Column] = dict(whole.select([n for n in whole.names if n in ("kid", "chk") or n.startswith("k.")]).take(first).columns)
         columns["n"] = groups.sum(whole.ints("n"))
-        columns["hold"] = self._hold(whole, groups)
+        columns["hold"] = merged_hold(whole, groups, self._timestamp)
         for name in ("ontime", "held"):
             column = whole.ints(name)
             columns[name] = constant(column[0], groups.n) if is_constant(column) else groups.any(column)
@@ -96,14 +96,6 @@ class Slices:
     def drop(self, bounds: Bounds) -> None:
         for run in self._slices.pop(bounds).runs:
             run.delete(self._store)
-
-    def _hold(self, frame: Frame, groups: Groups) -> np.ndarray:
-        hold, ontime = frame.ints("hold"), frame.ints("ontime")
-        if is_constant(hold):
-            return constant(hold[0], groups.n)
-        if self._latest:
-            return groups.max(np.where(ontime, hold, MIN))
-        return groups.min(np.where(ontime, hold, MAX))
 
     def _stored(self, frame: Frame) -> StoredFrame:
         self._next += 1
@@ -143,6 +135,16 @@ class Slices:
         self._next = document["next"]
         for (start, end), is_wide, runs in document["slices"]:
             self._slices[(start, end)] = _Slice([StoredFrame.from_manifest(run) for run in runs], is_wide)
+
+
+def merged_hold(frame: Frame, groups: Groups, timestamp: str) -> np.ndarray:
+    """The earliest or latest of what came on time in the rows of each group."""
+    hold, ontime = frame.ints("hold"), frame.ints("ontime")
+    if is_constant(hold):
+        return constant(hold[0], groups.n)
+    if timestamp == "latest":
+        return groups.max(np.where(ontime, hold, MIN))
+    return groups.min(np.where(ontime, hold, MAX))
 
 
 def _size_class(rows: int) -> int:

@@ -14,7 +14,7 @@ from tidegate.scenarios.trigger_words import Reading, read_trigger
 from tidegate.scenarios.windows import gap_rules, window_of
 from tidegate.spec.presets import NAMES, habits
 from tidegate.spec.triggers import AfterDelay, Policy, Trigger
-from tidegate.spec.windows import Axis, Session, Window
+from tidegate.spec.windows import Session, Window
 
 MODES = {"accumulating": "accumulating", "discarding": "discarding", "accumulating_and_retracting": "retracting", "retracting": "retracting"}
 GRANULARITIES = {"bundle": "batch", "batch": "batch", "element": "element"}
@@ -49,10 +49,6 @@ class Settings:
     ordered: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     gap_rules: list[dict[str, Any]] | None = None
-
-    @property
-    def on_clock(self) -> bool:
-        return self.window.axis == Axis.CLOCK
 
 
 def settings_of(scenario: Scenario, ticks: Ticks, *, more: frozenset[str] = frozenset()) -> Settings:

@@ -335,11 +335,6 @@ def custom(assign: Callable[[Any, Any], Any], *, name: str | None = None, axis: 
     return Custom(assign, name or str(getattr(assign, "__name__", "")), _axis(axis))
 
 
-def inherited() -> Inherited:
-    """The windows of the panes that come in."""
-    return Inherited()
-
-
 def window_from_dict(document: Mapping[str, Any]) -> Window:
     """The window that `to_dict` wrote."""
     kind, fields = document.get("type"), {name: value for name, value in document.items() if name != "type"}
