@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,8 +141,9 @@ def configs(draw: st.DrawFn, *, retention: bool = True) -> Config:
 class Sender:
     """Makes the messages of a history: times wander forward with disorder, offsets and ids count up, some messages come again."""
 
-    def __init__(self, draw: st.DrawFn, partitions: int) -> None:
+    def __init__(self, draw: st.DrawFn, partitions: int, clocks: Mapping[str | None, int] | None = None) -> None:
         self.draw = draw
+        self.clocks = clocks or {}
         self.front = 0
         self.sent: list[Row] = []
         self.offsets = {f"p{i}": 0 for i in range(partitions)}
@@ -152,9 +154,11 @@ class Sender:
         self.front += self.draw(st.integers(0, 4))
         partition = self.draw(st.sampled_from(list(self.offsets)))
         self.offsets[partition] += self.draw(st.integers(1, 3))
+        time = self.front + self.draw(st.sampled_from([0, 0, 0, 1, 3, -1, -2, -4, -9, -25, 40]))
+        key = self.draw(st.sampled_from(KEYS))
         row = {
-            "ts": None if self.draw(st.integers(0, 30)) == 0 else self.front + self.draw(st.sampled_from([0, 0, 0, 1, 3, -1, -2, -4, -9, -25, 40])),
-            "k": self.draw(st.sampled_from(KEYS)),
+            "ts": None if self.draw(st.integers(0, 30)) == 0 else time + self.clocks.get(key, 0),
+            "k": key,
             "v": self.draw(st.integers(-2, 4)),
             "gap": self.draw(st.sampled_from([0, 1, 2, 3, 5, 8, 8, 5, None, -1])),
             "partition": partition,
@@ -166,9 +170,9 @@ class Sender:
 
 
 @st.composite
-def histories(draw: st.DrawFn, config: Config, most: int = 14) -> tuple[Step, ...]:
-    """Deliveries, watermarks, clock steps and restarts, in any order; a watermark goes back now and then."""
-    sender, mark, now = Sender(draw, 1 if config.partition is None else 2), 0, 0
+def histories(draw: st.DrawFn, config: Config, most: int = 14, clocks: Mapping[str | None, int] | None = None) -> tuple[Step, ...]:
+    """Deliveries, watermarks, clock steps and restarts, in any order; a watermark goes back now and then, and keys may have clocks of their own."""
+    sender, mark, now = Sender(draw, 1 if config.partition is None else 2, clocks), 0, 0
     steps: list[Step] = []
     for _ in range(draw(st.integers(1, most))):
         verb = draw(st.sampled_from(["add", "add", "add", "add", "watermark", "watermark", "timeout", "restart"]))
@@ -189,6 +193,25 @@ def histories(draw: st.DrawFn, config: Config, most: int = 14) -> tuple[Step, ..
 def cases(draw: st.DrawFn, *, retention: bool = True) -> Case:
     config = draw(configs(retention=retention))
     return Case(config, draw(histories(config)))
+
+
+@st.composite
+def per_key_cases(draw: st.DrawFn, *, retention: bool = True) -> Case:
+    """The same with a watermark of its own for every key; the clocks of keys may be far apart."""
+    config = draw(configs(retention=retention).filter(lambda found: found.window.axis is Axis.EVENT_TIME))
+    disorder = draw(st.sampled_from([0, 0, 1, 3, 10]))
+    floor = disorder + draw(st.sampled_from([0, 2, 10, 40, 1000]))
+    tolerance = config.future_tolerance if config.future_reference == "clock" else max(config.future_tolerance, floor)
+    config = dataclasses.replace(
+        config,
+        key=("k",),
+        watermark="per_key",
+        disorder=disorder,
+        floor=floor,
+        max_keys=draw(st.sampled_from([None, None, 1, 2])),
+        future_tolerance=tolerance,
+    )
+    return Case(config, draw(histories(config, clocks={key: draw(st.sampled_from([0, 0, -5, -20, 30])) for key in KEYS})))
 
 
 def is_cut_invariant(config: Config) -> bool:

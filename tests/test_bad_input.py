@@ -383,6 +383,16 @@ def test_windows_at_the_end_of_the_calendar_can_be_fetched():
     assert op.get_result().panes["n"].to_pylist() == [1]
 
 
+def test_rows_that_were_late_before_any_time_was_seen_can_be_fetched_with_later_ones():
+    op = tg.stream(time="ts", watermark=tg.explicit()).window(tg.tumbling("1 minute")).aggregate(n=tg.count()).embedded(now=0)
+    op.add_messages([{"ts": None}])
+    op.add_messages([{"ts": datetime(2025, 3, 14, 12, tzinfo=UTC)}])
+    op.finish()
+    result = op.get_result()
+    assert result.late["reason"].to_pylist() == ["null_time"]
+    assert result.panes["window_start"].to_pylist() == [datetime(2025, 3, 14, 12, tzinfo=UTC)]
+
+
 def test_an_event_that_no_window_holds_is_told():
     with pytest.warns(UserWarning, match="between two windows"):
         gaps = tg.hopping("5 us", "10 us")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
 import pytest
 
 from tidegate.bench import main
 from tidegate.bench.cases import CASES, aggregated, windowed
 from tidegate.bench.racing import OperatorRunner
 from tidegate.bench.traffic import MINUTE, PER_MINUTE, START, Traffic, deliver, distinct_keys
+from tidegate.bench.watermarks import LoopRunner, TrackerRunner
 from tidegate.spec.windows import hopping, tumbling
 
 NAMES = ["tumbling_100k", "tumbling_1m", "sliding", "session", "retracting", "small_deliveries"]
@@ -46,7 +48,31 @@ def test_people_get_a_table_with_the_aim_beside_the_ratio(capsys: pytest.Capture
     assert lines[0].split()[2] == "2.0"
 
 
-@pytest.mark.parametrize("words", [["kernel", "--case", "nothing"], ["engine"], ["kernel", "--events", "0"], []])
+def test_watermarks_are_one_line_of_json_a_size(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["watermarks", "--partitions", "50", "--partitions", "10000", "--json"]) == 0
+    small, large = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert [found["partitions"] for found in (small, large)] == [50, 10_000]
+    assert [found["aim"] for found in (small, large)] == [None, 5.0]
+    for found in (small, large):
+        assert all(found[field] > 0 for field in ("best", "median", "microseconds_per_partition", "peer_best", "peer_median", "ratio"))
+
+
+def test_people_get_the_aim_beside_the_milliseconds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["watermarks", "--partitions", "10000"]) == 0
+    head, _, line = capsys.readouterr().out.splitlines()
+    assert head.split()[:4] == ["partitions", "best", "median", "aim"]
+    assert line.split()[3:5] == ["<", "5"]
+
+
+def test_the_loop_that_the_tracker_is_compared_with_finds_the_same_watermark() -> None:
+    names, random = [f"p{number}" for number in range(20)], np.random.default_rng(1)
+    ours, peer = TrackerRunner(), LoopRunner()
+    for turn in range(10):
+        values = random.integers(0, 50, 20) + 5 * turn
+        assert ours.update(names, values, turn) == peer.update(names, values, turn)
+
+
+@pytest.mark.parametrize("words", [["kernel", "--case", "nothing"], ["engine"], ["kernel", "--events", "0"], ["watermarks", "--partitions", "0"], []])
 def test_a_wrong_word_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(words)

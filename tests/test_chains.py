@@ -385,3 +385,43 @@ def test_a_chain_goes_on_after_a_restart():
     op.add_messages([{"ts": 2, "u": "a"}])
     op.finish()
     assert tail.get_result().panes.to_pylist()[-1]["total"] == 2
+
+
+def test_late_rows_of_an_upstream_stay_to_be_fetched(tmp_path):
+    """A downstream operator takes panes; what is in no pane must not vanish on the way."""
+    panes = upstream(tg.after_watermark(), lateness=0).aggregate(n=tg.count())
+    first = panes.embedded(downstream=tg.stream(key="city").aggregate(n=tg.sum("n")).embedded(now=0), store=tg.MemoryStore(tmp_path / "first"), now=0)
+    first.advance_watermark(50)
+    first.add_messages([row(1), row(60)])
+    first.advance_watermark(100)
+    assert first.get_result().late["reason"].to_pylist() == ["very_late"]
+    again = panes.embedded(downstream=tg.stream(key="city").aggregate(n=tg.sum("n")).embedded(now=0), store=tg.MemoryStore(tmp_path / "first"), now=0)
+    assert again.get_result().late["ts"].to_pylist() == [1]
+    again.flush()
+    assert again.get_result().late.num_rows == 0
+
+
+def test_a_window_may_feed_an_async_map_that_feeds_a_window():
+    async def named(pane: dict[str, Any]) -> dict[str, Any]:
+        return {**pane, "country": {"X": "FR"}.get(pane["city"], "?")}
+
+    countries = tg.stream(time="time", key="country", watermark=tg.explicit()).window(tg.tumbling(20, unit="us"))
+    by_country = countries.aggregate(n=tg.sum("n")).embedded(now=0)
+    enrich = tg.stream(time="time", watermark=tg.explicit()).async_map(named).embedded(downstream=by_country, now=0)
+    first = upstream().aggregate(n=tg.count()).embedded(downstream=enrich, now=0)  # early panes, each taken back by the next
+    first.add_messages([row(1), row(2, "b"), row(3, "b"), row(13, "c"), row(14, "c", "Y")])
+    first.advance_watermark(40)
+    first.finish()
+    found = [(p["country"], p["window_start"], p["window_end"], p["n"]) for p in by_country.get_result().panes.to_pylist()]
+    assert sorted(found) == [("?", 0, 20, 1), ("FR", 0, 20, 4)]
+    assert by_country.get_result().late.num_rows == 0
+    enrich.close()
+
+
+def test_retractions_are_not_given_to_an_async_map_that_may_reorder_them():
+    async def same(pane: dict[str, Any]) -> dict[str, Any]:
+        return pane
+
+    unordered = tg.stream(time="time", watermark=tg.explicit()).async_map(same, ordered=False).embedded(now=0)
+    with pytest.raises(tg.SpecError, match="retract"):
+        upstream().aggregate(n=tg.count()).embedded(downstream=unordered, now=0)

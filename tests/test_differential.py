@@ -14,7 +14,7 @@ from reference import Config, Reference
 from strategies import Case, cases, cut_cases
 from tidegate.api import Panes
 from tidegate.spec.operator import AggregateSpec, Input, Options, Retention
-from tidegate.spec.watermarks import Explicit, Implied
+from tidegate.spec.watermarks import Bounded, Explicit, Implied, PerKey, Watermarks
 from tidegate.spec.windows import Axis
 from tidegate.state.memory import MemoryStore
 
@@ -27,6 +27,14 @@ OPTIONS = {field.name for field in dataclasses.fields(Options)} & {field.name fo
 PANE = ("k", "window_start", "window_end", "op", "timing", "pane", "pane_nonspeculative", "is_first", "is_last", "time", "emitted_at")
 
 
+def watermark(config: Config) -> Watermarks:
+    if config.watermark == "per_key":
+        return PerKey(config.disorder, config.floor, config.max_keys)
+    if config.watermark == "bounded":
+        return Bounded(config.disorder)
+    return Implied() if config.watermark == "implied" else Explicit()
+
+
 def specification(config: Config) -> AggregateSpec:
     """The specification of the operator that a configuration means."""
     timed = config.window.axis is Axis.EVENT_TIME
@@ -37,7 +45,7 @@ def specification(config: Config) -> AggregateSpec:
             id=config.id,
             offset=config.offset,
             partition=config.partition,
-            watermark=Implied() if config.watermark == "implied" else Explicit(),
+            watermark=watermark(config),
         ),
         config.window,
         tuple((name, AGGREGATES[name]) for name in config.aggregates),

@@ -39,6 +39,34 @@ two late clicks of ann
   - Lyon   on_time  clicks 3  busiest bob
   + Lyon   late     clicks 5  busiest ann
 """
+ENRICHED = """\
+12:00  ann  orders 1  spent 21  on_time
+12:00  bob  orders 2  spent 11  on_time
+12:01  ann  orders 1  spent 3  on_time
+12:01  bob  orders 1  spent 3  on_time
+12:02  ann  orders 1  spent 8  on_time
+late: ann ordered a hat, async_failed: KeyError: 'hat'
+asked 9 times for 7 orders; 0 came late to the windows
+"""
+SILENT = """\
+south falls silent, north goes on
+  north: active, promised 2025-03-14T12:01:05Z
+  south: active, promised 2025-03-14T12:00:39Z, is waited for
+  the watermark is 2025-03-14T12:00:39Z
+south has been silent for 30 seconds
+  + 12:00 to 12:01  on_time  n 2
+  north: active, promised 2025-03-14T12:01:05Z, is waited for
+  south: idle, promised 2025-03-14T12:00:39Z
+  the watermark is 2025-03-14T12:01:05Z
+"""
+BACK = """\
+south comes back with what it had kept, and is waited for again
+  - 12:00 to 12:01  on_time  n 2
+  + 12:00 to 12:01  late     n 3
+  north: active, promised 2025-03-14T12:01:05Z
+  south: active, promised 2025-03-14T12:00:45Z, is waited for
+  the watermark is 2025-03-14T12:01:05Z
+"""
 RESUMED = """\
 a process that lives, exit status 0:
   from offset 20
@@ -47,6 +75,7 @@ PRINTS = {
     "accumulation": ["x: mean price 4.00, favourite tea\n"],
     "chain": [CHAIN],
     "clicks": [CLICKS, "+ bob  12:00 to 12:01  on_time  clicks 1  spent 2\n", "+ ann  12:00 to 12:01  on_time  clicks 3  spent 20\n", CORRECTED],
+    "enrich": [ENRICHED],
     "resume": ["a process that dies, exit status -9:\n  from offset 0\n", RESUMED, "8 panes; spent 780, and the log says 780\n"],
     "sessions": ["open: ['12:00 to 12:14', '12:20 to 12:30']\n", MERGED],
     "tuples": [
@@ -54,6 +83,7 @@ PRINTS = {
         *("  a  [0, 4)  values [10, 12, 14, 11]\n", "  a  [2, 6)  values [14, 11, 9, 13]\n"),
         *("  b  [2, 5)  values [70]\n", "  b  [5, 10)  values [72, 71]\n", "  a  [0, 11)  values [10, 12, 14, 11, 9, 13]\n"),
     ],
+    "watermarks": [SILENT, BACK, "Partition `south` holds it back: ", "1 event from the future came: "],
 }
 
 

@@ -12,15 +12,16 @@ import pytest
 
 import tidegate as tg
 from tidegate.spec import aggregates, evictors, triggers, watermarks, windows
-from tidegate.spec.operator import AggregateSpec, Input, Options, Retention
+from tidegate.spec.operator import AggregateSpec, Input, Options, Retention, TimeColumn
 
 PUBLIC = {
     # The steps of a pipeline, and what runs it.
-    "stream", "Stream", "Windowed", "Panes", "EmbeddedOperator", "Results", "MemoryStore", "RocksDBStore",
+    "stream", "union", "Stream", "Windowed", "Panes", "Mapped", "EmbeddedOperator", "Results", "EmbeddedAsyncMap", "AsyncResults",
+    "MemoryStore", "RocksDBStore",
     # Windows and where they lie.
     "Axis", "tumbling", "hopping", "sliding", "cumulative", "session", "calendar", "global_window", "custom",
     # Watermarks.
-    "explicit", "bounded", "ascending",
+    "explicit", "bounded", "ascending", "lagging", "punctuated", "noted", "generated", "per_key", "Watermark", "Idle", "Active", "Explanation",
     # Triggers.
     "after_watermark", "after_count", "after_delay", "every", "every_element", "event_interval", "never", "repeatedly", "after_each", "after_all",
     "after_any", "or_finally", "parse_trigger",
@@ -58,7 +59,7 @@ def test_every_public_name_says_what_it_is(name):
     assert _says_something(getattr(tg, name))
 
 
-@pytest.mark.parametrize("name", ["Stream", "Windowed", "Panes", "EmbeddedOperator", "Results"])
+@pytest.mark.parametrize("name", ["Stream", "Windowed", "Panes", "Mapped", "EmbeddedOperator", "Results", "EmbeddedAsyncMap", "Explanation"])
 def test_every_public_method_says_what_it_does(name):
     methods = {n: m for n, m in inspect.getmembers(getattr(tg, name), inspect.isfunction) if not n.startswith("_")}
     assert [n for n, method in methods.items() if not method.__doc__] == []
@@ -99,7 +100,16 @@ SPECS = {
     "or_finally": lambda: tg.or_finally(tg.repeatedly(tg.after_count(2)), tg.after_count(10)),
     "explicit": tg.explicit,
     "bounded": lambda: tg.bounded("30 seconds"),
+    "idle-aware": lambda: tg.bounded("30 seconds", idle_after="1 minute", partitions=["a", "b"], align="1 hour", realign=True),
     "ascending": tg.ascending,
+    "lagging": lambda: tg.lagging("5 seconds"),
+    "punctuated": lambda: tg.punctuated("safe_until"),
+    "markers": lambda: tg.punctuated(marker="is_marker", idle_after="1 minute"),
+    "noted": lambda: tg.noted("noted", writer="host", writers=3, forget_after="1 hour"),
+    "generated": lambda: tg.generated(column_sum, state={"lag": 3}),
+    "per_key": lambda: tg.per_key("10 seconds", floor="1 hour", max_keys=1000),
+    "union": lambda: tg.union(tg.stream(time="ts"), tg.stream(time="ts", watermark=tg.bounded("1 second"))),
+    "several times": lambda: tg.stream(time="ordered", times={"shipped": tg.bounded("1 hour"), "paid": (7, tg.ascending())}),
     "evict_count": lambda: tg.evict_count(3, after=True),
     "evict_time": lambda: tg.evict_time("1 minute"),
     "evict_delta": lambda: tg.evict_delta("v", 2.5),
@@ -130,7 +140,8 @@ SPECS = {
 }
 NAMES = {
     **{name: value for module in (aggregates, evictors, triggers, watermarks, windows) for name, value in vars(module).items()},
-    **{kind.__name__: kind for kind in (AggregateSpec, Input, Options, Retention, tg.Stream, tg.Windowed, tg.Panes)},
+    "column_sum": column_sum,
+    **{kind.__name__: kind for kind in (AggregateSpec, Input, Options, Retention, TimeColumn, tg.Stream, tg.Windowed, tg.Panes)},
 }
 
 
@@ -152,7 +163,7 @@ def test_specifications_that_say_something_else_are_not_equal():
     assert [(a, b) for at, a in enumerate(everything) for b in everything[:at] if a == b] == []
 
 
-@pytest.mark.parametrize("name", [name for name in SPECS if name != "custom"])
+@pytest.mark.parametrize("name", SPECS)
 def test_the_repr_of_a_specification_can_be_pasted_back(name):
     value = made(name)
     with warnings.catch_warnings():

@@ -1,6 +1,8 @@
 """Complete event-time windows for Python and Apache Spark: triggers, panes, retractions, and not one event dropped without a trace."""
 
-from tidegate.api import Panes, Stream, Windowed, stream
+from tidegate.api import Mapped, Panes, Stream, Windowed, stream, union
+from tidegate.embedded.async_map import EmbeddedAsyncMap
+from tidegate.embedded.async_rows import AsyncResults
 from tidegate.embedded.operator import EmbeddedOperator
 from tidegate.embedded.results import Results
 from tidegate.errors import (
@@ -15,6 +17,8 @@ from tidegate.errors import (
     TidegateError,
     WatermarkError,
 )
+from tidegate.kernel.watermarks.marks import Active, Idle, Watermark
+from tidegate.operators.explanation import Explanation
 from tidegate.spec.aggregates import (
     all,
     any,
@@ -57,7 +61,7 @@ from tidegate.spec.triggers import (
     or_finally,
     repeatedly,
 )
-from tidegate.spec.watermarks import ascending, bounded, explicit
+from tidegate.spec.watermarks import ascending, bounded, explicit, generated, lagging, noted, per_key, punctuated
 from tidegate.spec.windows import Axis, calendar, cumulative, custom, global_window, hopping, session, sliding, tumbling
 from tidegate.state.memory import MemoryStore
 from tidegate.state.rocksdb import RocksDBStore
@@ -65,11 +69,17 @@ from tidegate.state.rocksdb import RocksDBStore
 __version__ = "0.1.0"
 
 __all__ = [
+    "Active",
+    "AsyncResults",
     "Axis",
     "BackpressureError",
     "CorruptStateError",
+    "EmbeddedAsyncMap",
     "EmbeddedOperator",
+    "Explanation",
+    "Idle",
     "InputError",
+    "Mapped",
     "MemoryStore",
     "MissingExtraError",
     "Panes",
@@ -81,6 +91,7 @@ __all__ = [
     "StateError",
     "Stream",
     "TidegateError",
+    "Watermark",
     "WatermarkError",
     "Windowed",
     "after_all",
@@ -113,8 +124,10 @@ __all__ = [
     "evict_time",
     "explicit",
     "first",
+    "generated",
     "global_window",
     "hopping",
+    "lagging",
     "last",
     "list_",
     "max",
@@ -122,8 +135,11 @@ __all__ = [
     "median",
     "min",
     "never",
+    "noted",
     "or_finally",
     "parse_trigger",
+    "per_key",
+    "punctuated",
     "python",
     "quantile",
     "repeatedly",
@@ -134,5 +150,6 @@ __all__ = [
     "sum",
     "top_k",
     "tumbling",
+    "union",
     "variance",
 ]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tidegate.embedded.async_map import EmbeddedAsyncMap
+from tidegate.embedded.async_rows import AsyncResults
 from tidegate.embedded.operator import Downstream, EmbeddedOperator
+from tidegate.embedded.outlet import Target
 from tidegate.errors import SpecError
 from tidegate.instants import Duration, Instant, duration, instant
 from tidegate.spec.aggregates import Aggregate
+from tidegate.spec.async_map import AsyncMap
 from tidegate.spec.evictors import Evictor
-from tidegate.spec.operator import AggregateSpec, Input, Options, Retention
+from tidegate.spec.operator import AggregateSpec, Input, Options, Retention, TimeColumn, check_union
 from tidegate.spec.presets import habits
 from tidegate.spec.trigger_text import parse_trigger
 from tidegate.spec.triggers import AfterDelay, Policy, Trigger
@@ -28,12 +32,16 @@ class Stream:
     """Messages, and which of their columns say when, whose and which they are."""
 
     input: Input
+    also: tuple[Input, ...] = ()
+    """Further inputs, where streams are united."""
 
-    def window(self, window: Window) -> Windowed:
-        """Put the messages into windows."""
+    def window(self, window: Window, *, on: str | None = None) -> Windowed:
+        """Put the messages into windows; `on` names the time column where the stream has several."""
         if not isinstance(window, Window):
             raise SpecError(f"`window` takes a window, got {window!r}. Hint: tg.tumbling('1 minute')")
-        return Windowed(self.input, window)
+        if on is None:
+            return Windowed(self.input, window, also=self.also)
+        return Windowed(self.input.on(on), window, also=tuple(given.on(on) for given in self.also))
 
     def aggregate(self, **aggregates: Aggregate) -> Panes:
         """Aggregate panes of an upstream operator in the windows that they come with."""
@@ -41,7 +49,32 @@ class Stream:
 
     def inherit(self) -> Windowed:
         """Take the windows of an upstream operator's panes, to say more about triggers and modes."""
-        return Windowed(_inheriting(self.input), Inherited())
+        return Windowed(_inheriting(self.input), Inherited(), also=tuple(_inheriting(given) for given in self.also))
+
+    def async_map(
+        self,
+        function: Callable[[Any], Awaitable[Any]],
+        *,
+        ordered: bool = True,
+        max_in_flight: int = 100,
+        timeout: Duration = "30 seconds",
+        retries: int = 0,
+        backoff: Duration = "100 ms",
+        strict: bool = False,
+        future_tolerance: Duration = "60 seconds",
+        future_reference: str = "clock",
+    ) -> Mapped:
+        """Call an asynchronous function for every message; watermarks never overtake a message whose answer is pending.
+
+        The last three say how watermarks are judged, as the options of a window do.
+        """
+        options = Options(strict=strict, future_tolerance=duration(future_tolerance), future_reference=future_reference)
+        return Mapped(self.inputs, AsyncMap(function, ordered, max_in_flight, duration(timeout), retries, duration(backoff)), options)
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """All inputs, by ordinal."""
+        return (self.input, *self.also)
 
 
 def _inheriting(given: Input) -> Input:
@@ -65,6 +98,7 @@ class Windowed:
     """The options that were named: a preset does not change them."""
     retention: Retention = field(default_factory=Retention)
     evictor: Evictor | None = None
+    also: tuple[Input, ...] = ()
 
     def trigger(self, trigger: Trigger | str) -> Windowed:
         """Say when panes come out, as a trigger or as its text."""
@@ -141,7 +175,7 @@ class Windowed:
             if not isinstance(aggregate, Aggregate):
                 raise SpecError(f"`{name}` is no aggregate: {aggregate!r}. Hint: {name}=tg.count()")
         lateness: dict[str, Any] = {} if self.lateness is None else {"allowed_lateness": self.lateness}
-        rest = {"options": self.chosen, "retention": self.retention, "evictor": self.evictor, **lateness}
+        rest = {"options": self.chosen, "retention": self.retention, "evictor": self.evictor, "also": self.also, **lateness}
         return Panes(AggregateSpec(self.input, self.windows, tuple(aggregates.items()), self.firing, self.mode or "accumulating", **rest))
 
 
@@ -152,13 +186,42 @@ class Panes:
     spec: AggregateSpec
 
     def embedded(
-        self, *, store: Store | None = None, downstream: Downstream | EmbeddedOperator | None = None, now: Instant | None = None
+        self, *, store: Store | None = None, downstream: Downstream | Target | None = None, now: Instant | None = None
     ) -> EmbeddedOperator:
         """An operator in this process; a store that holds state of this specification is continued.
 
         With `now` the clock begins there and moves only where a call tells it; without, the clock of the machine is read.
         """
         return EmbeddedOperator(self.spec, store=store, downstream=downstream, now=None if now is None else instant(now))
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """A stream whose messages go through an asynchronous function."""
+
+    inputs: tuple[Input, ...]
+    map: AsyncMap
+    options: Options = field(default_factory=Options)
+
+    def embedded(
+        self,
+        *,
+        store: Store | None = None,
+        downstream: Target | Callable[[AsyncResults], bool | None] | None = None,
+        now: Instant | None = None,
+    ) -> EmbeddedAsyncMap:
+        """An operator in this process; see `Panes.embedded`."""
+        clock = None if now is None else instant(now)
+        return EmbeddedAsyncMap(self.map, self.inputs, options=self.options, store=store, downstream=downstream, now=clock)
+
+
+def union(*streams: Stream) -> Stream:
+    """Messages of all streams as one: a watermark is forwarded when every stream has it."""
+    if not streams or not all(isinstance(given, Stream) for given in streams):
+        raise SpecError("`union` takes streams. Hint: tg.union(tg.stream(time='ts'), tg.stream(time='ts'))")
+    inputs = [given for united in streams for given in united.inputs]
+    check_union(inputs)
+    return Stream(inputs[0], tuple(inputs[1:]))
 
 
 def stream(
@@ -169,7 +232,26 @@ def stream(
     offset: str | None = None,
     partition: str | None = None,
     watermark: Watermarks | None = None,
+    watermark_key: int = 0,
+    times: Mapping[str, Watermarks | tuple[int, Watermarks]] | None = None,
 ) -> Stream:
-    """Messages with these columns; without `watermark` it follows the newest event."""
+    """Messages with these columns; without `watermark` it follows the newest event.
+
+    `times` names further time columns with watermarks of their own, which get the keys after `watermark_key` in their order, or the key that
+    stands before the watermark.
+    """
     keys = () if key is None else (key,) if isinstance(key, str) else tuple(key)
-    return Stream(Input(time, keys, id, offset, partition, Implied() if watermark is None else watermark))
+    others, free = [], watermark_key
+    for name, said in (times or {}).items():
+        match said:
+            case Watermarks():
+                free, mark = free + 1, said
+            case (int(free), Watermarks() as mark):
+                pass
+            case _:
+                raise SpecError(f"`times` names columns with a watermark, or with a key and a watermark, got {said!r} for `{name}`")
+        others.append(TimeColumn(name, mark, free))
+    main = Implied() if watermark is None else watermark
+    if not isinstance(main, Watermarks):
+        raise SpecError(f"`watermark` takes a watermark, got {main!r}. Hint: tg.bounded('10 seconds')")
+    return Stream(Input(time, keys, id, offset, partition, main, watermark_key, tuple(others)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,8 @@ REASONS = ("window_expired", "out_of_retention", "window_closed")
 class Config:
     """What a reference is made of; the names are those of `.options()` and `.stream()`, durations are ticks.
 
-    Panes always carry `n`, `total` and `values`; `aggregates` names those that `fire_only_updated` compares.
+    Panes always carry `n`, `total` and `values`; `aggregates` names those that `fire_only_updated` compares. With the watermark `per_key`,
+    every key has its own, `disorder` behind its newest event, and the operator's is the floor, `floor` behind the newest of the slowest partition.
     """
 
     window: Window
@@ -37,6 +38,9 @@ class Config:
     offset: str | None = None
     partition: str | None = None
     watermark: str = "explicit"
+    disorder: int = 0
+    floor: int = 0
+    max_keys: int | None = None
     drop_by: str = "event"
     session_lateness: str = "own"
     future: str = "process"
@@ -104,6 +108,9 @@ class Reference:
         self.keys: dict[Key, int] = {}
         self.counts: dict[Key, int] = {}
         self.key_marks: dict[Key, int] = {}
+        self.newest_of: dict[Key, int] = {}
+        self.newest_in: dict[Any, int] = {}
+        self.told_floor = MIN
         self.marks: dict[Any, int] = {}
         self.newest_before = MIN
         self.ids: dict[Any, int] = {}
@@ -120,6 +127,7 @@ class Reference:
     def add(self, rows: list[dict[str, Any]]) -> tuple[list[dict], list[dict]]:
         """One delivery."""
         self.before = self._marks()
+        self.newest_of = {}
         for row in self._in_order(rows):
             self._take(row)
         if self.config.granularity == "batch" and self._axis is not Axis.ORDINAL:
@@ -134,6 +142,7 @@ class Reference:
             raise WatermarkError(f"{watermark} after {self.watermark}")
         if self._axis is Axis.EVENT_TIME:
             self.told = True
+            self.told_floor = max(self.told_floor, watermark)
             self._move(watermark)
         return self._collect()
 
@@ -171,13 +180,24 @@ class Reference:
         return self.config.window.axis
 
     def _mark(self, key: Key) -> int:
-        """The watermark that counts for a key: its own on ordinals, the common one elsewhere."""
-        return self.key_marks.get(key, 0) if self._axis is Axis.ORDINAL and not self.ended else self.watermark
+        """The watermark that counts for a key: its own on ordinals, the common one elsewhere, its own but not below the common one per key."""
+        if self._axis is Axis.ORDINAL and not self.ended:
+            return self.key_marks.get(key, 0)
+        return max(self.key_marks.get(key, MIN), self.watermark) if self._per_key else self.watermark
+
+    @property
+    def _per_key(self) -> bool:
+        return self._axis is Axis.EVENT_TIME and self.config.watermark == "per_key"
 
     def _marks(self) -> Any:
+        """The watermark of every key, as far as keys have their own."""
+        if self._per_key:
+            return defaultdict(lambda floor=self.watermark: floor, {key: self._mark(key) for key in self.key_marks})
         return dict(self.key_marks) if self._axis is Axis.ORDINAL else self.watermark
 
     def _mark_before(self, key: Key) -> int:
+        if isinstance(self.before, defaultdict):
+            return self.before[key]
         return self.before.get(key, 0) if isinstance(self.before, dict) else self.before
 
     def _move(self, watermark: int) -> None:
@@ -185,14 +205,29 @@ class Reference:
         if watermark <= self.watermark:
             self.stats["watermark_back"] += watermark < self.watermark
             return
-        self.before, self.watermark = self.watermark, watermark
+        self.before = self._marks()
+        self.watermark = watermark
+        self._sweep()
+
+    def _move_keys(self) -> None:
+        """All watermarks move in one step: those of the keys that spoke, and the floor; of too many keys ahead of it, the slowest are given up."""
+        self.before = self._marks()
+        for key, newest in self.newest_of.items():
+            self.key_marks[key] = max(self.key_marks.get(key, MIN), newest - self.config.disorder)
+        floors = [max(clamp(newest - self.config.floor), self.told_floor) for newest in self.newest_in.values()]
+        self.watermark = max([self.watermark, *([min(floors)] if floors else [])])
+        ahead = sorted(mark for mark in self.key_marks.values() if mark > self.watermark)
+        if self.config.max_keys is not None and len(ahead) > self.config.max_keys:
+            self.watermark = ahead[len(ahead) - self.config.max_keys - 1]
         self._sweep()
 
     def _end_delivery(self) -> None:
         """Watermarks that follow from the messages move now; one that was told once is not implied any more."""
         self._retain_time()
         self.newest_before = self.newest
-        if self._axis is Axis.EVENT_TIME and self.config.watermark == "implied" and not self.told:
+        if self._per_key:
+            self._move_keys()
+        elif self._axis is Axis.EVENT_TIME and self.config.watermark == "implied" and not self.told:
             self._move(self.newest)
         elif self._axis is Axis.OFFSET and self.marks:
             self._move(min(self.marks.values()) + 1)
@@ -200,13 +235,13 @@ class Reference:
             self.before, self.key_marks = self.key_marks, dict(self.counts)
             self._sweep()
 
-    def _horizon(self) -> int:
+    def _horizon(self, watermark: int) -> int:
         """Times below it are very late."""
         if self.config.allowed_lateness == MAX:
             return MIN
-        if self.watermark in (MIN, MAX):
-            return self.watermark
-        return clamp(self.watermark - self.config.allowed_lateness)
+        if watermark in (MIN, MAX):
+            return watermark
+        return clamp(watermark - self.config.allowed_lateness)
 
     def _is_expired(self, key: Key, end: int) -> bool:
         lateness = self.config.allowed_lateness if self._axis is Axis.EVENT_TIME else 0
@@ -218,18 +253,20 @@ class Reference:
     def _sweep(self) -> None:
         """The watermark has moved: fire what is ready, close what has expired, forget what can no longer matter."""
         for state in self._sorted():
-            expires = self._is_expired(state.key, state.end)
-            if state.trigger.ready(self._moment(state)):
-                self._fire(state, expires=expires)
-            elif expires:
-                self._close(state)
-            if expires:
-                self.states.pop((state.key, state.span), None)
+            self._settle_state(state, expires=self._is_expired(state.key, state.end))
         self.closed = {(key, span) for key, span in self.closed if not self._is_expired(key, span[1])}
-        self.ids = {name: until for name, until in self.ids.items() if until >= self._horizon()}
+        self.ids = {name: until for name, until in self.ids.items() if until >= self._horizon(self.watermark)}
         if isinstance(self.config.window, ByDifference):
             size = self.config.window.size
             self.heard = {key: [e for e in heard if not self._is_expired(key, right_of(e.x, size)[1])] for key, heard in self.heard.items()}
+
+    def _settle_state(self, state: State, *, expires: bool) -> None:
+        if state.trigger.ready(self._moment(state)):
+            self._fire(state, expires=expires)
+        elif expires:
+            self._close(state)
+        if expires:
+            self.states.pop((state.key, state.span), None)
 
     # ---- a row comes in
 
@@ -271,12 +308,16 @@ class Reference:
         self.keys.setdefault(key, len(self.keys))
         x = self._position(key, row)
         if not isinstance(x, int | float):
+            # A sign of life, though not of progress.
+            self.newest_in.setdefault(self._partition(row), MIN)
             self._to_late(row, None, "null_time" if x is None else "bad_time", [])
             return
-        lateness = self._classify(x)
+        lateness = self._classify(x, self._mark(key))
         self.stats[lateness] += 1
         if lateness != "future":
             self.newest = max(self.newest, x)
+            self.newest_of[key] = max(self.newest_of.get(key, MIN), x)
+            self.newest_in[self._partition(row)] = max(self.newest_in.get(self._partition(row), MIN), x)
         if lateness == "future" and self.config.future == "reject":
             self._to_late(row, lateness, "future", self._spans(row, x))
         elif lateness == "very_late" and self.config.drop_by == "event":
@@ -297,13 +338,13 @@ class Reference:
         self.counts[key] = self.counts.get(key, 0) + 1
         return self.counts[key] - 1
 
-    def _classify(self, x: int) -> str:
+    def _classify(self, x: int, watermark: int) -> str:
         """Lateness first: what is behind the watermark is late, whatever the clock says."""
         if self._axis is not Axis.EVENT_TIME:
             return "on_time"
-        if x < self.watermark:
-            return "very_late" if x < self._horizon() else "mildly_late"
-        reference = self.now if self.config.future_reference == "clock" else self.watermark
+        if x < watermark:
+            return "very_late" if x < self._horizon(watermark) else "mildly_late"
+        reference = self.now if self.config.future_reference == "clock" else watermark
         return "future" if reference > MIN and x > reference + self.config.future_tolerance else "on_time"
 
     def _spans(self, row: dict[str, Any], x: int) -> list[Span]:
@@ -498,9 +539,12 @@ class Reference:
         return Moment(state.end, self._mark(state.key), self.now, len(state.new), x)
 
     def _look(self, state: State) -> None:
+        """A session without a gap, of an element at the watermark itself, is over with it."""
         state.touched = False
-        if state.trigger.ready(self._moment(state)):
-            self._fire(state, expires=False)
+        expires = self._is_expired(state.key, state.end)
+        self._settle_state(state, expires=expires)
+        if expires:
+            self.closed.discard((state.key, state.span))
 
     def _fire(self, state: State, *, expires: bool) -> None:
         at = self._moment(state)

@@ -1,4 +1,4 @@
-"""The benchmark behind `tidegate bench kernel`: what the operator costs, as ratios to peers that run on the same rows in the same process."""
+"""The benchmarks behind `tidegate bench`: what the parts of Tidegate cost, as ratios to peers that run on the same data in the same process."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 
+from tidegate.bench import watermarks
 from tidegate.bench.cases import CASES, FULL, Measured
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; the exit status says nothing about speed."""
     options = _parser().parse_args(argv)
+    if options.part == "watermarks":
+        return _watermarks(options.partitions or watermarks.SIZES, as_json=options.json)
     if not options.json:
         print(_HEAD)
     for case in run(options.case or list(CASES), options.events):
@@ -26,6 +29,14 @@ def run(cases: Sequence[str], events: int = FULL) -> Iterator[list[Measured]]:
         yield CASES[case](events)
 
 
+def _watermarks(sizes: Sequence[int], *, as_json: bool) -> int:
+    if not as_json:
+        print(watermarks.HEAD)
+    for found in watermarks.measure(sizes):
+        print(json.dumps(found.to_dict()) if as_json else watermarks.line(found), flush=True)
+    return 0
+
+
 def _json(case: list[Measured]) -> str:
     first, *others = (measured.to_dict() for measured in case)
     return json.dumps({**first, "also": others})
@@ -33,11 +44,14 @@ def _json(case: list[Measured]) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tidegate bench", description=__doc__)
-    parser.add_argument("part", choices=["kernel"], help="what is measured")
+    parser.add_argument("part", choices=["kernel", "watermarks"], help="what is measured")
     parser.add_argument("--json", action="store_true", help='one JSON object a case: {"name", "ratio", "events_per_second", ...}')
-    smaller = "rows of a large delivery; keys shrink along (default: %(default)s)"
+    smaller = "kernel: rows of a large delivery; keys shrink along (default: %(default)s)"
     parser.add_argument("--events", type=_positive, default=FULL, metavar="N", help=smaller)
-    parser.add_argument("--case", action="append", choices=list(CASES), metavar="NAME", help=f"only this case, may be repeated: {', '.join(CASES)}")
+    cases = f"kernel: only this case, may be repeated: {', '.join(CASES)}"
+    parser.add_argument("--case", action="append", choices=list(CASES), metavar="NAME", help=cases)
+    sizes = f"watermarks: so many partitions, may be repeated (default: {', '.join(map(str, watermarks.SIZES))})"
+    parser.add_argument("--partitions", action="append", type=_positive, metavar="N", help=sizes)
     return parser
 
 

@@ -34,7 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="show early, on-time and late panes of a small stream")
     demo.add_argument("--json", action="store_true", help="print one JSON object a line instead of tables")
     demo.set_defaults(command=_demo)
-    bench = commands.add_parser("bench", help="measure the kernel", add_help=False)
+    bench = commands.add_parser("bench", help="measure the kernel, or the watermarks", add_help=False)
     bench.add_argument("arguments", nargs=argparse.REMAINDER)
     bench.set_defaults(command=_bench)
     return parser

@@ -1,4 +1,4 @@
-"""Inspection: looking into an operator without changing it: windows, messages, current values, counts."""
+"""Inspection: looking into an operator without changing it: windows, messages, current values, counts, and why there is no output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.embedded.results import Renderer
+from tidegate.embedded.outlet import Clock, Outlet
+from tidegate.embedded.results import Renderer, Results
 from tidegate.errors import InputError
 from tidegate.instants import MAX, MIN, Instant, instant
 from tidegate.kernel.frame import Frame, concat_frames, to_arrow
@@ -17,6 +18,8 @@ from tidegate.kernel.keys import identify
 from tidegate.kernel.windows import Aligned
 from tidegate.operators.aggregate import WindowedAggregate
 from tidegate.operators.contents import payload
+from tidegate.operators.explanation import Explanation, explain
+from tidegate.operators.intake import Source
 from tidegate.operators.parts import Parts
 from tidegate.spec.windows import Axis
 
@@ -25,6 +28,8 @@ class Inspection:
     """What can be asked of an embedded operator."""
 
     operator: WindowedAggregate
+    _outlet: Outlet[Results]
+    _clock: Clock
 
     def _drain(self) -> None:
         """Take what is buffered, so that nobody sees the buffering."""
@@ -54,6 +59,32 @@ class Inspection:
         self._drain()
         return self.operator.hold
 
+    def explain_watermark(self) -> Explanation:
+        """Why there is no output: who holds the watermark back and since when, what is idle, and what each window waits for.
+
+        Print it to read sentences; `to_dict` gives the same as data.
+        """
+        self._drain()
+        return explain(self.operator).worded(**self._runtime())
+
+    def _runtime(self) -> dict[str, Any]:
+        """Facts for an explanation that only the runtime knows."""
+        refused = list(self._outlet.waiting)
+        unfetched = self._outlet.unfetched
+        waiting = unfetched[: len(unfetched) - len(refused)]
+        return {
+            "machine_clock": self._clock.at(None, 0) if self._clock.is_read else None,
+            "waiting_panes": sum(results.panes.num_rows for results in waiting),
+            "waiting_late": sum(results.late.num_rows for results in waiting),
+            "refused_rows": sum(len(results) for results in refused),
+            "is_refused": self._outlet.is_refused,
+        }
+
+    def paused(self) -> list[Source]:
+        """The sources that run too far ahead of the slowest and should not be read for now."""
+        self._drain()
+        return self.operator.intake.paused()
+
     def resume_offsets(self) -> dict[str, int]:
         """By partition, the first offset to deliver after a restart."""
         self._drain()
@@ -66,13 +97,14 @@ class Inspection:
         names = ("events", "duplicates", "on_time", "mildly_late", "very_late", "future", "unreadable", "late_rows", "dropped_pairs", "unfired")
         panes = ("panes_early", "panes_on_time", "panes_late", "retractions", "windows_opened", "windows_closed", "windows_pushed_out")
         reasons = {name.removeprefix("reason."): n for name, n in sorted(counters.items()) if name.startswith("reason.")}
-        found = {name: counters[name] for name in (*names, *panes, "watermark_steps_back")}
+        found = {name: counters[name] for name in (*names, *panes)}
+        found |= {"markers": counters["markers"], **self.operator.intake.stats()}
         return {**found, "late_by_reason": reasons, **self._held()}
 
     def _held(self) -> dict[str, int]:
         parts = self.operator.parts
         if parts is None:
-            return dict.fromkeys(("windows", "keys", "cells", "runs", "messages", "bytes", "ids", "counted_keys"), 0)
+            return dict.fromkeys(("windows", "keys", "cells", "runs", "messages", "bytes", "ids", "counted_keys", "keys_ahead"), 0)
         cells = self._cells(parts)
         keys, windows = 0, 0
         if cells is not None:
@@ -88,6 +120,7 @@ class Inspection:
             "bytes": self.operator.nbytes,
             "ids": len(self.operator.ids),
             "counted_keys": len(parts.ordinals),
+            "keys_ahead": 0 if self.operator.keys is None else len(self.operator.keys),
         }
 
     def _cells(self, parts: Parts) -> Frame | None:

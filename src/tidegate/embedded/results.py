@@ -17,6 +17,7 @@ from tidegate.spec.operator import AggregateSpec
 
 _HEX = np.array([int.from_bytes(f"{byte:02x}".encode(), "little") for byte in range(256)], np.uint16)
 _LATE_COLUMNS = frozenset({"class", "reason", "detail", "watermark", "windows", "emitted_at"})
+_OUR_TIMES = frozenset({"window_start", "window_end", "time", "watermark", "emitted_at", "windows"})
 _STAMP = pa.timestamp("us", "UTC")
 
 
@@ -35,10 +36,8 @@ class Results:
 
     @classmethod
     def together(cls, parts: Sequence[Results]) -> Results:
-        """All results in order."""
-        panes = pa.concat_tables([part.panes for part in parts], promote_options="permissive")
-        late = pa.concat_tables([part.late for part in parts], promote_options="permissive")
-        return cls(panes, late)
+        """All results in order; the first part says how times are shown, because others may be older than what is known of them now."""
+        return cls(_together([part.panes for part in parts]), _together([part.late for part in parts]))
 
 
 @dataclass(frozen=True)
@@ -128,6 +127,19 @@ class Renderer:
 
     def _type(self, name: str) -> pa.DataType:
         return pa.null() if self.schema is None else self.schema.field(name).type
+
+
+def _together(tables: list[pa.Table]) -> pa.Table:
+    return pa.concat_tables([_timed(table, tables[0].schema) for table in tables], promote_options="permissive")
+
+
+def _timed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with our own columns in the types of the schema: before an input has shown a time, times are plain numbers."""
+    for name in _OUR_TIMES & set(table.column_names) & set(schema.names):
+        kind = schema.field(name).type
+        if table.schema.field(name).type != kind:
+            table = table.set_column(table.schema.get_field_index(name), name, table.column(name).cast(kind))
+    return table
 
 
 def _shown(name: str) -> str:

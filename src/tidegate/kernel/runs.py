@@ -93,6 +93,10 @@ class Places:
         """Some of the places, by number or by mask."""
         return Places(self.run[index], self.at[index])
 
+    def and_also(self, others: Places) -> Places:
+        """These places and others."""
+        return Places(np.concatenate([self.run, others.run]), np.concatenate([self.at, others.at]))
+
     @property
     def found(self) -> np.ndarray:
         return self.run >= 0
@@ -178,16 +182,19 @@ class SortedRuns:
                 best = min(best, run.lows[column])
         return best
 
-    def take(self, places: Places) -> Frame:
-        """The rows at the places, in their order; every place was found."""
+    def take(self, places: Places, columns: Sequence[str] | None = None) -> Frame:
+        """The rows at the places, in their order, all columns or some; every place was found."""
         if not self._runs:
             raise IndexError("no runs to take rows from")
         if not len(places.run):
             return Frame.empty_like(self._frame(self._runs[0]))
         numbers = present(places.run, len(self._runs))
+        frames = {int(n): self._frame(self._runs[int(n)]) for n in numbers}
+        if columns is not None:
+            frames = {n: frame.select(columns) for n, frame in frames.items()}
         if len(numbers) == 1:
-            return self._frame(self._runs[int(numbers[0])]).take(places.at)
-        parts = [self._frame(self._runs[int(n)]).take(places.at[places.run == n]) for n in numbers]
+            return frames[int(numbers[0])].take(places.at)
+        parts = [frames[int(n)].take(places.at[places.run == n]) for n in numbers]
         order = np.concatenate([np.flatnonzero(places.run == n) for n in numbers])
         return concat_frames(parts).take(inverse(order))
 
@@ -202,10 +209,11 @@ class SortedRuns:
         for run in [r for r in self._runs if not r.live]:
             self._drop(run)
 
-    def live(self) -> Iterator[Frame]:
-        """All live rows, a frame a run."""
+    def live(self, names: Sequence[str] | None = None) -> Iterator[Frame]:
+        """All live rows, a frame a run, with the named columns or with all."""
         for run in self._runs:
-            yield self._frame(run).where(run.alive)
+            frame = self._frame(run)
+            yield (frame if names is None else frame.select(names)).where(run.alive)
 
     def all(self) -> Frame | None:
         """All live rows as one frame; None where there is none."""

@@ -49,11 +49,20 @@ class Absorber:
 
     def absorb(self, delivery: Delivery, assigned: Assigned) -> None:
         """Take one step: every row counts once in each of its windows, then triggers are looked at once."""
-        assigned = self.without_expired(delivery, assigned)
-        if self.core.spec.retention.windows is not None:
-            assigned = self._without_closed(delivery, assigned)
-            assigned = self.without(delivery, assigned, self.horizons.admit(delivery, assigned), "out_of_retention")
-        self._place(delivery, assigned)
+        if self.core.spec.retention.windows is None:
+            self._place(delivery, self.without_expired(delivery, assigned))
+        else:
+            self._place(delivery, self._with_room(delivery, self._in_time(delivery, assigned)))
+
+    def _with_room(self, delivery: Delivery, assigned: Assigned) -> Assigned:
+        """The windows less those behind a horizon and those that their key has no room for; one late row tells both."""
+        gone = self.horizons.beyond(delivery, assigned)
+        old = np.zeros(len(assigned.row), bool) if gone is None else gone
+        rest = self._without_closed(delivery, Assigned(*(column[~old] for column in assigned)))
+        full = self.horizons.admit(delivery, rest)
+        missed = Assigned(*(np.concatenate([a[old], b[full]]) for a, b in zip(assigned, rest, strict=True)))
+        self.without(delivery, missed, np.ones(len(missed.row), bool), "out_of_retention")
+        return Assigned(*(column[~full] for column in rest))
 
     def _without_closed(self, delivery: Delivery, assigned: Assigned) -> Assigned:
         """The windows of the rows less those that a finished trigger has closed."""
@@ -81,10 +90,14 @@ class Absorber:
 
     def without_expired(self, delivery: Delivery, assigned: Assigned) -> Assigned:
         """The windows of the rows less those whose time is over; the rows learn what they missed."""
-        if self.windows_expire:
-            over = self.core.expired(self.core.expiry(assigned.end), self.core.progress.watermark)
-            assigned = self.without(delivery, assigned, over, "window_expired")
-        return self.without_old(delivery, assigned)
+        return self.without_old(delivery, self._in_time(delivery, assigned))
+
+    def _in_time(self, delivery: Delivery, assigned: Assigned) -> Assigned:
+        """The windows of the rows less those that have expired."""
+        if not self.windows_expire:
+            return assigned
+        over = self.core.expired(self.core.expiry(assigned.end), self.core.watermark_at(delivery, assigned.row))
+        return self.without(delivery, assigned, over, "window_expired")
 
     def without_old(self, delivery: Delivery, assigned: Assigned) -> Assigned:
         """The windows of the rows less those that retention has pushed out."""

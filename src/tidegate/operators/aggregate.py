@@ -7,30 +7,36 @@ reads a wall clock, draws a random number or depends on the order of a set. Wate
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
 
-from tidegate.errors import InputError, StateError, WatermarkError
-from tidegate.instants import MAX, MIN, format_instant, saturating_add
+from tidegate.errors import InputError, StateError
+from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.duplicates import OffsetMarks, SeenIds
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.groups import Groups, present
 from tidegate.kernel.lateness import CLASSES, FUTURE, VERY_LATE, classify
 from tidegate.kernel.runs import Places
+from tidegate.kernel.times import NULL, OK, read_times
 from tidegate.kernel.triggers import compile_trigger
+from tidegate.kernel.watermarks.generators import Observed, columns_of
+from tidegate.kernel.watermarks.marks import Watermark
+from tidegate.kernel.watermarks.per_key import KeyProgress
 from tidegate.kernel.windows import Aligned, Assigned, SessionAssigner
 from tidegate.operators.conform import MARK, Conformed, bindable, conform
+from tidegate.operators.core import KEY
 from tidegate.operators.delivery import Delivery, Reader, as_frame
+from tidegate.operators.intake import Intake
 from tidegate.operators.metadata import Metadata
 from tidegate.operators.output import Output, class_names, texts
 from tidegate.operators.parts import Parts
 from tidegate.operators.progress import Progress
 from tidegate.operators.rebuild import Rebuild
-from tidegate.operators.times import NULL, OK, read_times
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.triggers import Never
-from tidegate.spec.watermarks import Bounded, Implied
+from tidegate.spec.watermarks import PerKey
 from tidegate.spec.windows import Axis, ByDifference, Custom, Hopping, Inherited, Session
 from tidegate.state.protocol import Store
 
@@ -44,6 +50,8 @@ class WindowedAggregate:
         self.spec = spec
         self.store = store
         self.progress = Progress(now=now)
+        # A window is made on one time column, so the watermarks of the others end here.
+        self.intake = Intake([dataclasses.replace(given, others=()) for given in spec.inputs], spec.options, now=now)
         self.machine = compile_trigger(spec.firing)
         self.marks = OffsetMarks()
         self.ids = SeenIds(store)
@@ -52,48 +60,52 @@ class WindowedAggregate:
         self.rebuild = Rebuild(store) if spec.input.offset is not None else None
         # A pane of a window without end has no time; it is in its window all the same.
         self._reader = Reader(spec.input, op_column, MAX - 1 if isinstance(spec.window, Inherited) else None)
+        mark = spec.input.watermark
+        self.keys = KeyProgress(store, mark.disorder, mark.max_keys) if isinstance(mark, PerKey) else None
+        self._outlived = 0
+        """How many messages at most lie before all windows of their keys."""
+        self._watched = spec.window.axis is Axis.EVENT_TIME
         self._out = Output()
 
     # The verbs ------------------------------------------------------------------------------------------------------------------
 
-    def process(self, table: pa.Table, now: int | None = None) -> Output:
-        """Take a delivery."""
+    def process(self, table: pa.Table, now: int | None = None, ordinal: int = 0) -> Output:
+        """Take a delivery of one input."""
         self._begin()
-        if now is not None:
-            self.progress.now = max(self.progress.now, now)
+        self._tell_clock(self.progress.now if now is None else now)
         if table.num_rows:
-            self._reader.check(table.schema)
+            reader = self._reader_of(ordinal)
+            reader.check(table.schema)
             fresh = self.parts is None
             self._bind_or_widen(table.schema)
             try:
-                self._deliver(table)
+                self._deliver(table, reader, ordinal)
             except InputError:
                 # A first delivery that is refused must not decide what the next ones have to look like.
                 self.parts = None if fresh else self.parts
                 raise
         return self._finish_call(in_order=True)
 
-    def process_watermark(self, watermark: int) -> Output:
-        """The input promises that nothing before the watermark is to be expected."""
+    def process_watermark(self, watermark: int, *, ordinal: int = 0, partition: str | None = None) -> Output:
+        """An input, or one of its partitions, promises that nothing before the watermark is to be expected."""
+        return self.tell(lambda intake: intake.promise(watermark, ordinal=ordinal, partition=partition, key=self.key))
+
+    def tell(self, change: Callable[[Intake], object]) -> Output:
+        """Change what is known of the sources; on other axes than event time progress is the clock, the offsets or the counts themselves."""
         self._begin()
-        if self.spec.window.axis is not Axis.EVENT_TIME:
-            # On the other axes progress is the clock, the offsets or the counts themselves.
-            return self._out
-        if watermark < self.progress.watermark:
-            self.progress.counters["watermark_steps_back"] += 1
-            if self.spec.options.strict:
-                old, new = format_instant(self.progress.watermark), format_instant(watermark)
-                raise WatermarkError(f"the watermark went back from {old} to {new}. Hint: leave `strict` out to have steps back ignored and counted")
-            return self._out
-        self._move_watermark(watermark)
+        if self._watched:
+            change(self.intake)
+            self._advance()
         return self._finish_call()
 
     def advance_clock(self, now: int) -> Output:
         """The clock has come to this instant; it never goes back."""
         self._begin()
-        self.progress.now = max(self.progress.now, now)
+        self._tell_clock(now)
         if self.spec.window.axis is Axis.CLOCK:
             self._move_watermark(self.progress.now)
+        elif self._watched:
+            self._advance()
         if self.parts is not None:
             self._settle(self.parts.core.cells.select("clock_due", self.progress.now))
         return self._finish_call()
@@ -102,9 +114,15 @@ class WindowedAggregate:
         """The input has ended: everything fires, and nothing is left."""
         self._begin()
         self._move_watermark(MAX, finishing=True)
+        if self.keys is not None:
+            self.keys.forget(MAX)
         if self.parts is not None:
             self.parts.ordinals.clear()
         return self._finish_call()
+
+    def _tell_clock(self, now: int) -> None:
+        self.progress.now = max(self.progress.now, now)
+        self.intake.tick(self.progress.now)
 
     # What can be asked ----------------------------------------------------------------------------------------------------------
 
@@ -112,6 +130,11 @@ class WindowedAggregate:
     def ticks(self) -> bool:
         """Whether window bounds are plain numbers."""
         return not self.spec.window.axis.is_time or self.schema is None or self._reader.ticks(self.schema)
+
+    @property
+    def key(self) -> int:
+        """The watermark key of the time that windows are made on."""
+        return self.spec.input.watermark_key
 
     @property
     def schema(self) -> pa.Schema | None:
@@ -134,6 +157,11 @@ class WindowedAggregate:
         owed = self._owed()
         return self.progress.watermark if owed is None else min(self.progress.watermark, owed)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody downstream has to wait for this operator: its inputs are idle or done, and it owes no pane."""
+        return self._watched and self.intake.is_idle(self.key) and self._owed() is None
+
     # Taking a delivery ----------------------------------------------------------------------------------------------------------
 
     def _bind_or_widen(self, schema: pa.Schema) -> None:
@@ -151,12 +179,13 @@ class WindowedAggregate:
 
     def bind(self, schema: pa.Schema) -> None:
         """Fix the input's schema: aggregates are bound to its types."""
-        self._reader.check(schema)
         if self.spec.input.time is not None:
             # A column that can say no time is refused here, before anything depends on it.
             read_times(schema.empty_table().column(self.spec.input.time), self.spec.input.time)
-        schema = bindable(schema)
-        self.parts = Parts.made(self.spec, self.store, self.machine, self.progress, schema, self.metadata, retracts=self.takes_panes)
+        # Columns that only another input says its watermark in get their type when it speaks.
+        named = [name for given in self.spec.inputs for name in columns_of(given.watermark) if name not in schema.names]
+        schema = pa.schema([*bindable(schema), *(pa.field(name, pa.null()) for name in dict.fromkeys(named))])
+        self.parts = Parts.made(self.spec, self.store, self.machine, self.progress, schema, self.metadata, self.keys, retracts=self.takes_panes)
         self.parts.core.out = self._out
 
     def follow(self, upstream: AggregateSpec) -> None:
@@ -178,6 +207,8 @@ class WindowedAggregate:
     def _begin(self) -> None:
         self._out = Output()
         self.progress.before = self.progress.watermark
+        if self.keys is not None:
+            self.keys.begin()
         if self.parts is not None:
             self.parts.core.out = self._out
 
@@ -188,14 +219,29 @@ class WindowedAggregate:
             self._out.sort_by_window()
         return self._out
 
-    def _deliver(self, table: pa.Table) -> None:
+    def _reader_of(self, ordinal: int) -> Reader:
+        """What reads an input; partitions of several inputs are told apart by the number of theirs."""
+        if not 0 <= ordinal < len(self.spec.inputs):
+            raise InputError(f"there is no input {ordinal}; the operator has {len(self.spec.inputs)}, numbered from 0")
+        if not self.spec.also:
+            return self._reader
+        return dataclasses.replace(self._reader, spec=self.spec.inputs[ordinal], prefix=f"{ordinal}/")
+
+    def _deliver(self, table: pa.Table, reader: Reader, ordinal: int) -> None:
         parts = self.bound()
         time = self.spec.input.time
         conformed = conform(table, parts.core.schema, time)
-        delivery = self._reader.read(conformed.table, None if time is None else table.column(time), self.progress.now)
+        delivery = reader.read(conformed.table, None if time is None else table.column(time), self.progress.now)
         delivery = self._deduplicated(delivery)
         whole = delivery
         parts.contents.begin()
+        if self.keys is not None:
+            self.keys.meet(delivery.kid, delivery.chk)
+        markers = self._observe(delivery, reader, ordinal)
+        if markers is not None and markers.any():
+            self.progress.counters["markers"] += int(markers.sum())
+            self.progress.counters["events"] -= int(markers.sum())
+            delivery = delivery.where(~markers)
         delivery = self._classified(self._sound(delivery, conformed))
         if len(delivery):
             delivery = self._placed(delivery)
@@ -204,9 +250,35 @@ class WindowedAggregate:
             self._purge_keys(delivery)
             self._learn(delivery, delivery.verdict < VERY_LATE)
             parts.horizons.enforce()
+        risen = self._raise_keys(delivery)
         if self.rebuild is not None and parts.core.messages is not None:
             self.rebuild.note_rejected(whole, parts.contents.stored)
-        self._follow()
+        self._follow(risen)
+
+    def _observe(self, delivery: Delivery, reader: Reader, ordinal: int) -> np.ndarray | None:
+        """Let the intake see the rows; the answer says which of them are markers and no events."""
+        readable = delivery.verdict == OK
+        if MARK in delivery.table.column_names:
+            readable &= delivery.table.column(MARK).is_null().to_numpy()
+        names = [name.removeprefix(reader.prefix) for name in delivery.partitions]
+        limit = self.intake.limit(self.key)
+        seen = Observed(delivery.table, delivery.time, readable, delivery.partition, names, self.progress.now, limit)
+        if self.keys is not None and len(seen) and seen.times.max() > limit:
+            # What is from the future goes by the key's own watermark, for its windows and for the floor alike.
+            kept = ~readable | (self._classes(delivery) != FUTURE)
+            table, times, partition = seen.table.filter(pa.array(kept)), seen.times[kept], seen.partition[kept]
+            seen = dataclasses.replace(seen, table=table, times=times, readable=readable[kept], partition=partition, limit=MAX)
+        if self._watched:
+            self.intake.observe(ordinal, seen, self.key)
+        markers = self.intake.markers(ordinal, delivery.table, self.key)
+        # A marker that cannot be read says nothing: it goes the way of all broken rows.
+        return None if markers is None else markers & readable
+
+    def _classes(self, delivery: Delivery) -> np.ndarray:
+        """The class of each row by the watermark that counts for its key."""
+        options, core = self.spec.options, self.bound().core
+        watermark = core.watermark_for(delivery.kid, delivery.chk)
+        return classify(delivery.time, watermark, core.lateness, self.progress.now, options.future_tolerance, options.future_reference)
 
     def bound(self) -> Parts:
         """The parts that depend on the input's schema."""
@@ -285,8 +357,7 @@ class WindowedAggregate:
             self.progress.counters["on_time"] += len(delivery)
             return delivery
         options, core = self.spec.options, self.bound().core
-        told = self.progress
-        classes = classify(delivery.time, told.watermark, core.lateness, told.now, options.future_tolerance, options.future_reference)
+        classes = self._classes(delivery)
         self.progress.count_classes(classes)
         delivery = delivery.with_classes(classes)
         dropped = (classes == VERY_LATE) & (options.drop_by == "event")
@@ -311,16 +382,10 @@ class WindowedAggregate:
         return Assigned(row[inside], start[inside], end[inside])
 
     def _learn(self, delivery: Delivery, counts: np.ndarray) -> None:
-        """The newest event times, which events from the future do not move."""
-        time, partition = (delivery.time, delivery.partition) if counts.all() else (delivery.time[counts], delivery.partition[counts])
-        if not len(time):
-            return
-        self.progress.newest = max(self.progress.newest, int(time.max()))
-        newest = self.progress.newest_by_partition
-        for number in present(partition, len(delivery.partitions)) if len(delivery.partitions) > 1 else (0,):
-            mine = time if len(delivery.partitions) == 1 else time[partition == number]
-            name, latest = delivery.partitions[number], int(mine.max())
-            newest[name] = max(latest, newest.get(name, latest))
+        """The newest event time, which events from the future do not move."""
+        time = delivery.time if counts.all() else delivery.time[counts]
+        if len(time):
+            self.progress.newest = max(self.progress.newest, int(time.max()))
 
     def _placed(self, delivery: Delivery) -> Delivery:
         """Every row gets its position on the axis."""
@@ -422,7 +487,7 @@ class WindowedAggregate:
         difference = isinstance(self.spec.window, ByDifference) and self.spec.options.drop_by == "window"
         if self.machine.fires_early or self.spec.retention or difference:
             return self._ranks(delivery, rows)
-        complete = np.flatnonzero(assigned.end <= self.progress.watermark)
+        complete = np.flatnonzero(assigned.end <= self.bound().core.watermark_at(delivery, assigned.row))
         if self.spec.window.axis is Axis.ORDINAL or not len(complete):
             return steps
         # Few keys have such rows, so that looking each row's key up among them is quicker than grouping all rows.
@@ -466,30 +531,56 @@ class WindowedAggregate:
 
     @property
     def nbytes(self) -> int:
-        """What cells, slices, messages and ids take, decoded; the small tables beside them are not counted."""
+        """What cells, slices, messages, ids and watermarks of keys take, decoded; the small tables beside them are not counted."""
         if self.parts is None:
             return 0
         core, opened = self.parts.core, self.parts.open_windows
-        held = core.cells.nbytes + self.ids.nbytes
+        held = core.cells.nbytes + self.ids.nbytes + (0 if self.keys is None else self.keys.nbytes)
         return held + (opened.slices.nbytes if opened else 0) + (core.messages.nbytes if core.messages else 0)
 
     # Watermarks -----------------------------------------------------------------------------------------------------------------
 
-    def _follow(self) -> None:
+    def _follow(self, risen: Frame | None) -> None:
         """At the end of a delivery the watermark moves as the specification says."""
         if self.spec.window.axis is Axis.OFFSET:
             self._move_watermark(self.marks.progress() or MIN)
-        if self.spec.window.axis is not Axis.EVENT_TIME:
-            return
-        newest = self.progress.newest_by_partition
-        match self.spec.input.watermark:
-            case Implied() if newest and not self.progress.told:
-                self._move_watermark(self.progress.newest)
-            case Bounded(disorder=disorder) if newest:
-                self._move_watermark(int(saturating_add(min(newest.values()), -disorder)))
+        elif self._watched:
+            self._advance(risen)
 
-    def _move_watermark(self, watermark: int, *, finishing: bool = False) -> None:
+    def _advance(self, risen: Frame | None = None) -> None:
+        """Take what the intake releases: a watermark that has risen, or that nobody speaks any more."""
+        released = [mark.value for mark in self.intake.release().coalesced if isinstance(mark, Watermark)]
+        watermark = max(released, default=self.progress.watermark)
+        if self.keys is None:
+            self._move_watermark(watermark)
+            return
+        self._move_watermark(self.keys.bounded(max(watermark, self.progress.watermark)), risen=risen)
+        self.keys.forget(self.progress.watermark)
+
+    def _raise_keys(self, delivery: Delivery) -> Frame | None:
+        """Where every key has a watermark of its own, those of the delivery rise; the answer is who did."""
+        if self.keys is None or not len(delivery):
+            return None
+        counts, kid, chk, time = delivery.verdict < VERY_LATE, delivery.kid, delivery.chk, delivery.time
+        if not counts.all():
+            kid, chk, time = kid[counts], chk[counts], time[counts]
+        return self.keys.advance(kid, chk, time, self.progress.watermark)
+
+    def _due_by_key(self, risen: Frame) -> Places:
+        """The cells that are due because their key rose, and not because the floor did."""
+        core = self.bound().core
+        places = core.cells.ranges(risen, KEY)
+        if not len(places.run):
+            return places
+        found = core.cells.take(places, (*KEY, "wm_due"))
+        due = found.ints("wm_due")
+        return places.take((due <= core.watermark_of(found)) & (due > self.progress.watermark))
+
+    def _move_watermark(self, watermark: int, *, finishing: bool = False, risen: Frame | None = None) -> None:
+        """The watermark moves, and with it, in the same step, those of the keys that rose above it."""
         if watermark <= self.progress.watermark and not finishing:
+            if risen is not None:
+                self._settle(self._due_by_key(risen))
             return
         self.progress.watermark = watermark
         if self.parts is None:
@@ -500,7 +591,8 @@ class WindowedAggregate:
         if parts.open_windows is not None:
             for cells in parts.open_windows.complete(watermark):
                 parts.core.cells.put(parts.firing.settle(cells, parts.core.trigger_state(cells), finishing=finishing))
-        self._settle(parts.core.cells.select("start" if finishing else "wm_due", watermark), finishing=finishing)
+        due = parts.core.cells.select("start" if finishing else "wm_due", watermark)
+        self._settle(due if risen is None else due.and_also(self._due_by_key(risen)), finishing=finishing)
         self._purge()
 
     def _settle(self, places: Places, *, finishing: bool = False) -> None:
@@ -512,10 +604,27 @@ class WindowedAggregate:
         if finishing and self.spec.window.axis is Axis.ORDINAL:
             # No key counts on: whatever it has seen is all there is.
             cells = cells.with_columns(seen=np.full(len(cells), MAX))
-        over = cells.where(parts.core.expired(cells.ints("expiry"), self.progress.watermark)) if parts.forgets_by_key else None
+        watched = parts.forgets_by_key or (self.keys is not None and parts.core.messages is not None)
+        over = cells.where(parts.core.expired(cells.ints("expiry"), parts.core.watermark_of(cells))) if watched else None
         parts.core.cells.put(parts.firing.settle(cells, parts.core.trigger_state(cells), finishing=finishing))
-        if over is not None and len(over):
+        if over is None or not len(over):
+            return
+        if parts.forgets_by_key:
             parts.contents.trim(over.ints("kid"), over.ints("chk"))
+        else:
+            self._outlived += int(over.ints("n").sum())
+            self._trim_outlived()
+
+    def _trim_outlived(self) -> None:
+        """Where keys are ahead of the floor, their messages go without it: all at once, when they may be half of what is kept."""
+        core = self.bound().core
+        if core.messages is None or 2 * self._outlived < core.messages.count:
+            return
+        self._outlived = 0
+        held = core.messages.read(MIN, MAX)
+        if len(held):
+            taken = saturating_add(np.asarray(core.watermark_of(held)), -core.lateness)
+            self.bound().contents.trim(held.ints("kid"), held.ints("chk"), taken)
 
     def _purge(self) -> None:
         """Forget what can no longer matter."""

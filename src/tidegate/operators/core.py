@@ -15,6 +15,7 @@ from tidegate.kernel.frame import Column, Frame, constant, is_constant, repeat, 
 from tidegate.kernel.messages import MessageStore
 from tidegate.kernel.runs import SortedRuns
 from tidegate.kernel.triggers import Context, Machine
+from tidegate.kernel.watermarks.per_key import KeyProgress
 from tidegate.operators.bundle import Bundle
 from tidegate.operators.delivery import Delivery
 from tidegate.operators.metadata import Metadata
@@ -42,6 +43,8 @@ class Core:
     messages: MessageStore | None
     lateness: int
     metadata: Metadata | None = None
+    keys: KeyProgress | None = None
+    """The watermarks of data keys, where each has its own."""
     out: Output = field(default_factory=Output)
 
     @property
@@ -69,15 +72,25 @@ class Core:
         return np.zeros(len(expiry), bool) if self.lateness == MAX else np.asarray(expiry <= watermark)
 
     def watermark_of(self, frame: Frame) -> np.ndarray | int:
-        """The watermark that counts for each cell: its key's own count on the ordinal axis, the operator's elsewhere."""
+        """The watermark that counts for each cell: its key's own count on the ordinal axis, its key's own watermark or the operator's elsewhere."""
         if self.spec.window.axis is Axis.ORDINAL:
             return frame.ints("seen")
-        return self.progress.watermark
+        return self.watermark_for(frame.ints("kid"), frame.ints("chk"))
+
+    def watermark_for(self, kid: np.ndarray, chk: np.ndarray) -> np.ndarray | int:
+        """The watermark that counts for each key."""
+        return self.progress.watermark if self.keys is None else self.keys.watermark(kid, chk, self.progress.watermark)
+
+    def watermark_at(self, delivery: Delivery, row: np.ndarray) -> np.ndarray | int:
+        """The watermark that counts for each of some rows of a delivery."""
+        return self.progress.watermark if self.keys is None else self.keys.watermark(delivery.kid, delivery.chk, self.progress.watermark)[row]
 
     def before_of(self, frame: Frame) -> np.ndarray | int:
         """The same when the current call began."""
         if self.spec.window.axis is Axis.ORDINAL:
             return frame.ints("seen_before")
+        if self.keys is not None:
+            return self.keys.before(frame.ints("kid"), frame.ints("chk"), self.progress.before)
         return self.progress.before
 
     def context(self, frame: Frame, pending: np.ndarray, times: np.ndarray | None = None) -> Context:
@@ -155,14 +168,16 @@ class Core:
             return
         owner, start, end = windows if windows is not None else (np.zeros(0, np.int64),) * 3
         keys = Frame.of(delivery.keys(self.spec.input.key, index), len(index))
-        self._late(delivery.table.take(pa.array(index)), keys, lateness, reason, texts(detail, len(index)), owner, start, end)
+        watermark = self.watermark_at(delivery, index)
+        self._late(delivery.table.take(pa.array(index)), keys, lateness, reason, texts(detail, len(index)), (owner, start, end), watermark)
 
     def late_windows(self, cells: Frame, reason: str, detail: pa.Array) -> None:
         """Tell that a window of a key has no right result; there is no single row to blame."""
         n = len(cells)
         if n:
             keys = cells.select(self.key_columns)
-            self._late(None, keys, texts("window", n), reason, detail, np.arange(n), cells.ints("start"), cells.ints("end"))
+            bounds = (np.arange(n), cells.ints("start"), cells.ints("end"))
+            self._late(None, keys, texts("window", n), reason, detail, bounds, self.watermark_of(cells))
 
     def _late(
         self,
@@ -171,14 +186,13 @@ class Core:
         lateness: pa.Array,
         reason: str,
         detail: pa.Array,
-        owner: np.ndarray,
-        start: np.ndarray,
-        end: np.ndarray,
+        windows: tuple[np.ndarray, np.ndarray, np.ndarray],
+        watermark: np.ndarray | int,
     ) -> None:
         n = len(lateness)
+        owner, start, end = windows
         self.progress.counters["late_rows"] += n
         self.progress.counters[f"reason.{reason}"] += n
-        marks = self.progress
         keys = Frame({name: to_arrow(column) for name, column in keys.columns.items()}, n)
         starts, ends = (build(pa.array(bounds), owner, n) for bounds in (start, end))
-        self.out.late.append(LateRows(table, keys, lateness, reason, detail, starts, ends, marks.watermark, marks.now))
+        self.out.late.append(LateRows(table, keys, lateness, reason, detail, starts, ends, watermark, self.progress.now))

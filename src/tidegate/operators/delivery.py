@@ -12,7 +12,8 @@ from tidegate.errors import InputError
 from tidegate.kernel.frame import Column, Frame, constant, is_constant, to_arrow, to_numpy
 from tidegate.kernel.keys import identify
 from tidegate.kernel.lateness import FUTURE, ON_TIME
-from tidegate.operators.times import is_ticks, read_times
+from tidegate.kernel.times import is_ticks, read_times
+from tidegate.kernel.watermarks.generators import check_columns, columns_of
 from tidegate.spec.operator import Input
 
 
@@ -94,15 +95,19 @@ class Reader:
     op_column: str | None = None
     null_time: int | None = None
     """What a missing time means; None where it means that the row is broken."""
+    prefix: str = ""
+    """What stands before the names of partitions, to tell those of several inputs apart."""
 
     def required(self) -> list[str]:
         named = [self.spec.time, *self.spec.key, self.spec.id, self.spec.offset, self.spec.partition, self.op_column]
+        named += columns_of(self.spec.watermark)
         return [name for name in named if name is not None]
 
     def check(self, schema: pa.Schema) -> None:
         missing = [name for name in self.required() if name not in schema.names]
         if missing:
             raise InputError(f"the input has no column {', '.join(f'`{m}`' for m in missing)}; it has {', '.join(schema.names)}")
+        check_columns(self.spec.watermark, schema)
 
     def ticks(self, schema: pa.Schema) -> bool:
         """Whether event times are plain numbers."""
@@ -111,7 +116,8 @@ class Reader:
     def read(self, table: pa.Table, times: pa.ChunkedArray | None, now: int) -> Delivery:
         """All rows in (partition, offset) order; nothing is judged yet but whether the time can be read."""
         rows = table.num_rows
-        partition, names = self._partitions(table)
+        partition, names = partitions_of(table, self.spec.partition)
+        names = [self.prefix + name for name in names]
         offset = self._offsets(table)
         if self.spec.offset is not None and rows > 1:
             order = np.lexsort((offset, partition))
@@ -131,15 +137,6 @@ class Reader:
         kid, chk = identify([column], len(delivery))
         return kid, chk, column.is_valid().to_numpy(zero_copy_only=False)
 
-    def _partitions(self, table: pa.Table) -> tuple[np.ndarray, list[str]]:
-        if self.spec.partition is None:
-            return constant(np.int64(0), table.num_rows), [""]
-        texts = to_arrow(table.column(self.spec.partition)).cast(pa.string()).dictionary_encode(null_encoding="encode")
-        names = ["null" if v is None else v for v in texts.dictionary.to_pylist()]
-        # Partitions are numbered by name, so that the order of rows does not depend on which partition came first.
-        rank = np.argsort(np.argsort(np.array(names, dtype=object), kind="stable"), kind="stable")
-        return rank[texts.indices.to_numpy(zero_copy_only=False)], sorted(names)
-
     def _offsets(self, table: pa.Table) -> np.ndarray:
         if self.spec.offset is None:
             return constant(np.int64(0), table.num_rows)
@@ -155,6 +152,17 @@ class Reader:
             return None
         minus = pc.equal(to_arrow(table.column(self.op_column)), "-")
         return np.where(pc.fill_null(minus, False).to_numpy(zero_copy_only=False), -1, 1).astype(np.int64)
+
+
+def partitions_of(table: pa.Table, column: str | None) -> tuple[np.ndarray, list[str]]:
+    """The partition of each row as a number, and the names by number, in their order."""
+    if column is None:
+        return constant(np.int64(0), table.num_rows), [""]
+    texts = to_arrow(table.column(column)).cast(pa.string()).dictionary_encode(null_encoding="encode")
+    names = ["null" if v is None else v for v in texts.dictionary.to_pylist()]
+    # Partitions are numbered by name, so that the order of rows does not depend on which partition came first.
+    rank = np.argsort(np.argsort(np.array(names, dtype=object), kind="stable"), kind="stable")
+    return rank[texts.indices.to_numpy(zero_copy_only=False)], sorted(names)
 
 
 def _pick(column: np.ndarray, pick: np.ndarray, rows: int) -> np.ndarray:

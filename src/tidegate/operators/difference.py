@@ -57,7 +57,7 @@ class DifferenceAbsorber(Absorber):
 
     def _is_over(self, both: Delivery, members: Assigned) -> np.ndarray:
         """Which windows no longer matter, by lateness or by retention."""
-        over = self.core.expired(self.core.expiry(members.end), self.core.progress.watermark)
+        over = self.core.expired(self.core.expiry(members.end), self.core.watermark_at(both, members.row))
         gone = self.horizons.beyond(both, members)
         return over if gone is None else over | gone
 
@@ -90,7 +90,12 @@ class DifferenceAbsorber(Absorber):
         size = cast("ByDifference", self.core.spec.window).size
         x = delivery.position
         low, high = int(saturating_add(int(x.min()), -size)), int(saturating_add(int(x.max()), size + 1))
-        return cast("MessageStore", self.core.messages).window(low, high, kids=delivery.kid)
+        found = cast("MessageStore", self.core.messages).window(low, high, kids=delivery.kid)
+        if self.core.keys is None or not len(found):
+            return found
+        # The store forgets by the floor, and some time after the key itself could do without the message.
+        taken = saturating_add(np.asarray(self.core.watermark_of(found)), -self.core.lateness)
+        return found.where(self.core.position_of(found) >= saturating_add(taken, -size))
 
 
 def _with_older(delivery: Delivery, older: Frame, x: np.ndarray) -> Delivery:

@@ -229,7 +229,7 @@ class Firing:
                 "op": constant(np.int8(op), n),
                 **{name: squeezed(column) for name, column in columns.items()},
                 **{f"a.{name}": column for name, column in values.items()},
-                "watermark": constant(np.int64(core.progress.watermark), n),
+                "watermark": np.broadcast_to(np.asarray(core.watermark_of(cells) if core.keys is not None else core.progress.watermark, np.int64), n),
                 "emitted_at": constant(np.int64(core.progress.now), n),
                 "position": position,
             },

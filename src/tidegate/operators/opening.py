@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+from bisect import bisect_left
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tidegate.instants import MAX
-from tidegate.kernel.frame import Frame, constant
+from tidegate.kernel.frame import Frame, concat_frames, constant
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.runs import search_sorted
 from tidegate.kernel.windows import Aligned, Assigned
@@ -129,6 +131,28 @@ class OpenWindows:
     def oldest_start(self) -> int:
         """The start of the oldest open window."""
         return min((window[0] for windows in self._windows.values() for window in windows), default=MAX)
+
+    def waiting(self, limit: int, rows: int) -> tuple[list[tuple[Bounds, int | None]], int]:
+        """The open windows that end first with how many keys they have, and how many open windows there are.
+
+        Keys are counted as long as that looks at no more than so many rows; a window whose keys were not counted has None.
+        """
+        windows = {window for found in self._windows.values() for window in found}
+        slices = sorted(self._windows)
+        counted: list[tuple[Bounds, int | None]] = []
+        for window in heapq.nsmallest(limit, windows, key=lambda bounds: (bounds[1], bounds[0])):
+            pieces = [b for b in slices[bisect_left(slices, window[:1]) : bisect_left(slices, (window[1],))] if b[1] <= window[1]]
+            sizes = [size for piece in pieces for size in self.slices.sizes(piece)]
+            if len(sizes) == 1:
+                counted.append((window, sizes[0]))
+            elif sum(sizes) > rows:
+                counted.append((window, None))
+            else:
+                rows -= sum(sizes)
+                frames = [frame.select(("kid", "chk")) for piece in pieces for frame in self.slices.frames(piece)]
+                keys = concat_frames(frames)
+                counted.append((window, Groups.by([keys.ints("kid"), keys.ints("chk")]).n))
+        return counted, len(windows)
 
     def preview(self) -> list[Frame]:
         """What the open windows would be as cells; nothing leaves."""

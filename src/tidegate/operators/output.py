@@ -25,7 +25,8 @@ class LateRows:
     detail: pa.Array
     starts: pa.ListArray
     ends: pa.ListArray
-    watermark: int
+    watermark: np.ndarray | int
+    """That of the operator, or of each row's key."""
     emitted_at: int
 
     def __len__(self) -> int:

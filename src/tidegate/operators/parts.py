@@ -10,6 +10,7 @@ from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.messages import MessageStore, choose_layout
 from tidegate.kernel.runs import SortedRuns
 from tidegate.kernel.triggers import Machine
+from tidegate.kernel.watermarks.per_key import KeyProgress
 from tidegate.kernel.windows import Aligned, Assigner, build
 from tidegate.operators.absorbing import Absorber
 from tidegate.operators.bundle import Bundle
@@ -47,12 +48,21 @@ class Parts:
 
     @classmethod
     def made(
-        cls, spec: AggregateSpec, store: Store, machine: Machine, progress: Progress, schema: pa.Schema, metadata: Metadata | None, *, retracts: bool
+        cls,
+        spec: AggregateSpec,
+        store: Store,
+        machine: Machine,
+        progress: Progress,
+        schema: pa.Schema,
+        metadata: Metadata | None,
+        keys: KeyProgress | None,
+        *,
+        retracts: bool,
     ) -> Parts:
         bundle = Bundle.bound(spec, schema, retractions=retracts)
         messages = _messages(spec, store, bundle, retracts=retracts)
         cells = SortedRuns(store, "cells", IDENTITY, watch=("wm_due", "clock_due", "start", "end"))
-        core = Core(spec, store, machine, schema, bundle, progress, cells, messages, _lateness(spec), metadata)
+        core = Core(spec, store, machine, schema, bundle, progress, cells, messages, _lateness(spec), metadata, keys)
         contents = Contents(core)
         firing = Firing(core, contents)
         horizons = Horizons(core, firing, contents)
@@ -167,7 +177,8 @@ def _absorber_kind(window: Window) -> type[Absorber]:
 def _bursts(core: Core, firing: Firing, contents: Contents, absorber: Absorber) -> Bursts | None:
     """Bursts serve where windows never merge, no message has to be looked at, and elements fire by being counted."""
     rule = core.machine.count_rule()
-    plain = type(absorber) is Absorber and core.messages is None and not core.spec.retention and core.spec.window.axis is not Axis.ORDINAL
+    shared = core.spec.window.axis is not Axis.ORDINAL and core.keys is None
+    plain = type(absorber) is Absorber and core.messages is None and not core.spec.retention and shared
     return Bursts(core, firing, contents, absorber, rule) if plain and rule is not None and rule != (None, None) else None
 
 
@@ -183,6 +194,7 @@ def _open_windows(core: Core, assigner: Assigner) -> OpenWindows | None:
     lazy = (
         isinstance(assigner, Aligned)
         and core.spec.window.axis is not Axis.ORDINAL
+        and core.keys is None
         and _is_quiet(core.spec.firing)
         and core.messages is None
         and not core.spec.retention

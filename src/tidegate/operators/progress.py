@@ -23,9 +23,6 @@ class Progress:
     newest: int = MIN
     """The newest event that is not future."""
     seq: int = 0
-    told: bool = False
-    """Whether a watermark was advanced from outside, which ends an implied one."""
-    newest_by_partition: dict[str, int] = field(default_factory=dict)
     counters: Counter[str] = field(default_factory=Counter)
 
     def count_classes(self, classes: np.ndarray) -> None:
@@ -40,16 +37,12 @@ class Progress:
             "watermark": self.watermark,
             "newest": self.newest,
             "seq": self.seq,
-            "told": self.told,
-            "partitions": self.newest_by_partition,
             "counters": dict(self.counters),
         }
 
     def restore(self, document: dict[str, Any]) -> None:
-        self.now = document["now"]
+        self.now = max(self.now, document["now"])
         self.watermark = self.before = document["watermark"]
         self.newest = document["newest"]
         self.seq = document["seq"]
-        self.told = document["told"]
-        self.newest_by_partition = dict(document["partitions"])
         self.counters = Counter(document["counters"])

@@ -9,9 +9,9 @@ import numpy as np
 
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.runs import SortedRuns
+from tidegate.kernel.times import OK
 from tidegate.operators.contents import Contents, message_ids
 from tidegate.operators.delivery import Delivery
-from tidegate.operators.times import OK
 from tidegate.spec.windows import Axis
 from tidegate.state.protocol import Store
 

@@ -36,7 +36,7 @@ class SessionAbsorber(Absorber):
         owner, _ = search_sorted(keys, old.select(KEY), KEY)
         merged = self._merge(Frame.of({"code": owner[live], "start": old.ints("start")[live], "end": old.ints("end")[live]}), code, assigned)
         touched = present(merged.groups.ids[len(live) :], merged.groups.n)
-        refused = self._refused(merged, touched, old.where(closed), owner[closed])
+        refused = self._refused(merged, touched, old.where(closed), owner[closed], keys)
         if not refused.any():
             held = len(self.core.cells)
             refused = self._no_room(delivery, assigned, merged, touched, old.take(live), len(live))
@@ -54,7 +54,7 @@ class SessionAbsorber(Absorber):
         gone = self.horizons.beyond(delivery, assigned)
         if gone is None:
             return assigned
-        late = self.core.expired(self.core.expiry(assigned.end), self.core.progress.watermark)
+        late = self.core.expired(self.core.expiry(assigned.end), self.core.watermark_at(delivery, assigned.row))
         told = Assigned(*(column[gone & late] for column in assigned))
         self.without(delivery, told, np.ones(len(told.row), bool), "window_expired")
         rest = ~(gone & late)
@@ -66,12 +66,12 @@ class SessionAbsorber(Absorber):
         end = np.concatenate([old.ints("end"), assigned.end])
         return merge_intervals(np.concatenate([old.ints("code"), code]), start, end, spec.touch)
 
-    def _refused(self, merged: Merged, touched: np.ndarray, closed: Frame, owner: np.ndarray) -> np.ndarray:
+    def _refused(self, merged: Merged, touched: np.ndarray, closed: Frame, owner: np.ndarray, keys: Frame) -> np.ndarray:
         """Why sessions cannot take their rows: 1 where a closed session has the same bounds, 2 where their time is over."""
         start, end, code = merged.start[touched], merged.end[touched], merged.key[touched]
         why = np.zeros(len(touched), np.int8)
         if self.windows_expire:
-            why[self.core.expired(self.core.expiry(end), self.core.progress.watermark)] = 2
+            why[self.core.expired(self.core.expiry(end), self.core.watermark_for(keys.ints("kid")[code], keys.ints("chk")[code]))] = 2
         if len(closed):
             tombs = Frame.of({"code": owner, "start": closed.ints("start"), "end": closed.ints("end")})
             tombs = tombs.take(np.lexsort((tombs.ints("end"), tombs.ints("start"), tombs.ints("code"))))
@@ -161,7 +161,7 @@ class SessionAbsorber(Absorber):
         state = core.trigger_state(fresh)
         replaced = present(group, n)
         merged = core.machine.merge(core.trigger_state(old), Groups(np.searchsorted(replaced, group), len(replaced)))
-        core.machine.rewind(merged, fresh.ints("end")[replaced] > core.watermark_of(fresh))
+        core.machine.rewind(merged, (fresh.ints("end") > core.watermark_of(fresh))[replaced])
         for name, column in merged.items():
             state[name][replaced] = column
         columns.update(state)

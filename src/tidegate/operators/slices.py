@@ -59,6 +59,10 @@ class Slices:
         piece.runs.append(self._stored(frame))
         self._compact(piece)
 
+    def sizes(self, bounds: Bounds) -> list[int]:
+        """How many rows each run of a slice has; nothing is read for it."""
+        return [run.rows for run in self._slices[bounds].runs]
+
     def frames(self, bounds: Bounds) -> list[Frame]:
         return [run.frame(self._store) for run in self._slices[bounds].runs]
 

@@ -21,6 +21,8 @@ def save(operator: WindowedAggregate) -> None:
         "spec": operator.declared.to_dict(),
         "followed_lateness": operator.spec.allowed_lateness if operator.takes_panes else None,
         "progress": operator.progress.to_json(),
+        "intake": operator.intake.save(),
+        "keys": None if operator.keys is None else operator.keys.save(),
         "marks": operator.marks.marks,
         "ids": operator.ids.save(),
         "metadata": None if operator.metadata is None else operator.metadata.save(),
@@ -62,6 +64,9 @@ def restore(operator: WindowedAggregate) -> bool:
     if document["followed_lateness"] is not None:
         operator.take_panes(document["followed_lateness"])
     operator.progress.restore(document["progress"])
+    operator.intake.restore(document["intake"])
+    if operator.keys is not None:
+        operator.keys.restore(document["keys"])
     operator.marks.marks = dict(document["marks"])
     operator.ids.restore(document["ids"])
     if operator.metadata is not None and document["metadata"] is not None:

@@ -9,8 +9,11 @@ from typing import Any
 
 from tidegate.errors import TidegateError
 from tidegate.scenarios.assignment import run_assign, run_groups, run_merge, run_merge_sequence, run_sessions
+from tidegate.scenarios.asynchrony import run_async
 from tidegate.scenarios.checks import run_classify, run_state_store, run_validation
-from tidegate.scenarios.document import FAIL, PASS, UNSUPPORTED, MismatchError, Outcome, Scenario, UnsupportedScenarioError, load
+from tidegate.scenarios.coalescing import run_coalesce
+from tidegate.scenarios.document import FAIL, PASS, UNSUPPORTED, MismatchError, Outcome, Scenario, UnsupportedScenarioError, known, load
+from tidegate.scenarios.generating import run_generate, run_idleness
 from tidegate.scenarios.machines import run_trigger
 from tidegate.scenarios.panes import run_panes, run_panes_by_window
 from tidegate.scenarios.worked import run_worked_example
@@ -28,6 +31,10 @@ KINDS: dict[str, Callable[[Scenario], None]] = {
     "validation": run_validation,
     "state_store": run_state_store,
     "worked_example": run_worked_example,
+    "coalesce": run_coalesce,
+    "generate": run_generate,
+    "idleness": run_idleness,
+    "async": run_async,
 }
 
 
@@ -67,6 +74,9 @@ def _parts(scenario: Scenario) -> list[Scenario]:
         return [scenario]
     name = "steps" if "steps" in scenario.body else "cases"
     entries: list[Any] = scenario.entries(name)
+    for entry in entries:
+        if isinstance(entry, dict) and "case" in entry:
+            known("a case", entry, {"case"})
     if not all(isinstance(entry, dict) and entry.keys() == {"case"} and isinstance(entry["case"], list) for entry in entries):
         raise UnsupportedScenarioError(f"with `each_case_fresh`, `{name}` must be a list of `case` lists")
     return [replace(scenario, body={**scenario.body, name: entry["case"]}, each_case_fresh=False) for entry in entries]

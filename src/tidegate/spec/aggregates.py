@@ -15,24 +15,9 @@ from typing import Any, ClassVar, TypeVar
 import pyarrow as pa
 
 from tidegate.errors import SpecError
+from tidegate.spec.plain import plain
 
 Where = str | Callable[[pa.Table], Any] | None
-
-
-def _qualified(function: Callable[..., Any]) -> str:
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    return f"{getattr(function, '__module__', '?')}:{name}"
-
-
-def _plain(value: Any) -> Any:
-    """A field in its JSON form."""
-    if isinstance(value, pa.DataType):
-        return str(value)
-    if callable(value):
-        return {"function": _qualified(value)}
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    return [_plain(v) for v in value] if isinstance(value, (tuple, list)) else value
 
 
 @dataclass(frozen=True)
@@ -69,7 +54,7 @@ class Aggregate:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.default is MISSING or (value is not field.default and value != field.default):
-                doc[field.name] = _plain(value)
+                doc[field.name] = plain(value)
         return doc
 
 

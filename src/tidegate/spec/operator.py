@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tidegate.errors import SpecError
 from tidegate.spec.aggregates import Aggregate
 from tidegate.spec.evictors import Evictor
 from tidegate.spec.triggers import Policy, Trigger
-from tidegate.spec.watermarks import Implied, Watermarks
+from tidegate.spec.watermarks import KEYS, Implied, PerKey, Watermarks
 from tidegate.spec.windows import Axis, Inherited, Window
 
 SECOND = 1_000_000
@@ -32,6 +34,19 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
+class TimeColumn:
+    """A time column with a watermark of its own, which is told from the others by its key."""
+
+    column: str | None
+    watermark: Watermarks = field(default_factory=Implied)
+    key: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.key, bool) or not isinstance(self.key, int) or not 0 <= self.key < KEYS:
+            raise SpecError(f"a watermark key is a number from 0 to {KEYS - 1}, got {self.key!r}")
+
+
+@dataclass(frozen=True)
 class Input:
     """Which columns of the input say when, whose and which message a row is."""
 
@@ -41,8 +56,33 @@ class Input:
     offset: str | None = None
     partition: str | None = None
     watermark: Watermarks = field(default_factory=Implied)
+    watermark_key: int = 0
+    others: tuple[TimeColumn, ...] = ()
+    """Further time columns: operators that forward messages forward their watermarks too, a window looks at one."""
+
+    @property
+    def times(self) -> tuple[TimeColumn, ...]:
+        """All time columns, the one that windows are made on first."""
+        return (TimeColumn(self.time, self.watermark, self.watermark_key), *self.others)
+
+    def on(self, column: str) -> Input:
+        """The same input with another of its time columns as the one that windows are made on."""
+        found = {time.column: time for time in self.times}
+        if column not in found:
+            raise SpecError(f"the stream has no time column `{column}`; it has {', '.join(str(name) for name in found)}")
+        rest = tuple(time for time in self.times if time.column != column)
+        return replace(self, time=column, watermark=found[column].watermark, watermark_key=found[column].key, others=rest)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        document = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        others = [{"column": other.column, "watermark": other.watermark.to_dict(), "key": other.key} for other in self.others]
+        return {**document, "key": list(self.key), "watermark": self.watermark.to_dict(), "others": others}
 
     def __post_init__(self) -> None:
+        for name, values in (("time columns", [t.column for t in self.times]), ("watermark keys", [t.key for t in self.times])):
+            if len(set(values)) != len(values):
+                raise SpecError(f"the {name} of a stream must be different, got {values}")
         if self.id is not None and self.offset is not None:
             raise SpecError("duplicates are recognised by `offset=` or by `id=`, not by both. Hint: name one of them")
         if len(set(self.key)) != len(self.key):
@@ -108,6 +148,8 @@ class AggregateSpec:
     options: Options = field(default_factory=Options)
     retention: Retention = field(default_factory=Retention)
     evictor: Evictor | None = None
+    also: tuple[Input, ...] = ()
+    """Further inputs: a union of streams with the same columns, each with watermarks of its own."""
 
     def __post_init__(self) -> None:
         if self.mode not in _MODES:
@@ -117,6 +159,12 @@ class AggregateSpec:
         self._check_names()
         self._check_modes()
         self._check_axis()
+        self._check_watermarks()
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """All inputs, by ordinal."""
+        return (self.input, *self.also)
 
     @property
     def firing(self) -> Trigger:
@@ -126,7 +174,8 @@ class AggregateSpec:
     def to_dict(self) -> dict[str, Any]:
         """The JSON form: two specifications with the same form may share stored state."""
         return {
-            "input": {**dataclasses.asdict(self.input), "key": list(self.input.key), "watermark": repr(self.input.watermark)},
+            "input": self.input.to_dict(),
+            **({"also": [given.to_dict() for given in self.also]} if self.also else {}),
             "window": self.window.to_dict(),
             "aggregates": {name: aggregate.to_dict() for name, aggregate in self.aggregates},
             "trigger": str(self.firing),
@@ -162,3 +211,49 @@ class AggregateSpec:
             raise SpecError(f"retention by time needs a window on time, this one is on {axis}. Hint: retain by windows or messages")
         if axis is Axis.OFFSET and self.input.offset is None:
             raise SpecError("a window on offsets needs an offset column. Hint: tg.stream(offset='offset', ...)")
+
+    def _check_watermarks(self) -> None:
+        if self.also:
+            check_union([dataclasses.replace(given, others=()) for given in self.inputs])
+        if any(isinstance(given.watermark, PerKey) for given in self.inputs):
+            if self.window.axis is not Axis.EVENT_TIME or isinstance(self.window, Inherited):
+                raise SpecError("per-key watermarks need a window on event time")
+            if not self.input.key:
+                raise SpecError("per-key watermarks need a key. Hint: tg.stream(time='ts', key='device', ...)")
+            if self.window.create == "static":
+                raise SpecError("static windows are made for all keys at once, which per-key watermarks cannot say. Hint: leave one of them out")
+            if len({given.watermark for given in self.inputs}) > 1:
+                raise SpecError("of united streams with per-key watermarks all must have the same")
+            self._check_future(self.input.watermark)
+
+    def _check_future(self, mark: Watermarks) -> None:
+        """A key that has not spoken is at the floor, and its first event must not be from the future for that alone."""
+        if isinstance(mark, PerKey) and self.options.future_reference == "watermark" and self.options.future_tolerance < mark.floor:
+            raise SpecError(
+                f"with per-key watermarks and `future_reference='watermark'` every new key would be from the future: `future_tolerance` is "
+                f"{self.options.future_tolerance} and the floor is {mark.floor} behind. Hint: make `future_tolerance` at least as large as the floor"
+            )
+
+
+def check_union(inputs: Sequence[Input]) -> None:
+    """Streams are united by their columns; a watermark key that some of them lack is never forwarded, and that is said."""
+    columns = [_columns(given) for given in inputs]
+    for other in columns[1:]:
+        if other != columns[0]:
+            raise SpecError(f"streams that are united must have the same columns; {other} differs from {columns[0]}. Hint: rename columns before")
+    keys = [{time.key for time in given.times} for given in inputs]
+    for key in sorted(set.union(*keys)):
+        missing = [number for number, known in enumerate(keys) if key not in known]
+        if missing:
+            names = ", ".join(str(number) for number in missing)
+            warnings.warn(
+                f"watermark key {key} can never be forwarded by the union: input(s) {names} do not have it. "
+                "Hint: give the same time column the same key in all of them",
+                UserWarning,
+                stacklevel=3,
+            )
+
+
+def _columns(given: Input) -> dict[str, Any]:
+    """What must agree between streams that are united."""
+    return {name: value for name, value in given.to_dict().items() if name not in {"watermark", "others"}}

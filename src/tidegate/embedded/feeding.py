@@ -1,0 +1,63 @@
+"""Feeding is what a program, or an upstream, can say of an operator's sources beside giving it messages: how far they are, and who is silent."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+
+from tidegate.errors import InputError
+from tidegate.instants import Instant, instant
+from tidegate.kernel.watermarks.marks import Idle, Mark, Watermark
+from tidegate.operators.intake import Intake
+from tidegate.spec.operator import Input
+
+
+class Feeding(ABC):
+    """The calls about sources, for every operator that has an intake."""
+
+    inputs: tuple[Input, ...]
+    """Their specifications, by number."""
+
+    @abstractmethod
+    def _tell(self, change: Callable[[Intake], object]) -> None:
+        """Change something about the sources, and pass on what moves."""
+
+    def advance_watermark(self, watermark: Instant, *, input: int = 0, partition: str | None = None, key: int | None = None) -> None:
+        """Promise that nothing before the watermark is to be expected, from a partition or from all; a step back is ignored and counted."""
+        number = self.input(input).watermark_key if key is None else key
+        self._tell(lambda intake: intake.promise(instant(watermark), ordinal=input, partition=partition, key=number))
+
+    def mark_idle(self, *, input: int = 0, partition: str | None = None, key: int | None = None) -> None:
+        """Say that a partition, or a whole input, is silent: the watermark does not wait for it until it speaks again."""
+        self._tell(lambda intake: intake.idle(ordinal=input, partition=partition, key=key))
+
+    def end_input(self, *, input: int = 0, partition: str | None = None) -> None:
+        """Say that a partition, or a whole input, has ended; when all have, `finish` does the rest."""
+        self._tell(lambda intake: intake.end(ordinal=input, partition=partition))
+
+    def add_partition(self, partition: str, *, input: int = 0) -> None:
+        """Say that there is one more partition: the watermark waits for it."""
+        self._tell(lambda intake: intake.join(partition, ordinal=input))
+
+    def remove_partition(self, partition: str, *, input: int = 0) -> None:
+        """Say that a partition is gone: the watermark no longer waits for it."""
+        self._tell(lambda intake: intake.leave(partition, ordinal=input))
+
+    def take_marks(self, marks: Iterable[Mark], *, input: int = 0) -> None:
+        """Take what an upstream says of its watermarks; it may say again what it said before a restart."""
+        found = list(marks)
+        self._tell(lambda intake: _take(intake, found, input))
+
+    def input(self, number: int) -> Input:
+        """The specification of an input."""
+        if not 0 <= number < len(self.inputs):
+            raise InputError(f"there is no input {number}; the operator has {len(self.inputs)}, numbered from 0")
+        return self.inputs[number]
+
+
+def _take(intake: Intake, marks: list[Mark], ordinal: int) -> None:
+    for mark in marks:
+        if isinstance(mark, Watermark):
+            intake.promise(mark.value, ordinal=ordinal, key=mark.key, repeats=True)
+        elif intake.has(mark.key, ordinal):
+            (intake.idle if isinstance(mark, Idle) else intake.active)(ordinal=ordinal, key=mark.key)

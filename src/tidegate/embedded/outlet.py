@@ -1,0 +1,110 @@
+"""An outlet holds what an operator has put out until somebody has it: what waits to be fetched, and what a downstream has yet to accept."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, Protocol, TypeVar
+
+from tidegate.errors import BackpressureError
+from tidegate.instants import Instant, instant
+from tidegate.kernel.watermarks.marks import Mark
+from tidegate.spec.operator import AggregateSpec, Input
+
+T = TypeVar("T")
+
+
+class Target(Protocol):
+    """An operator that stands downstream of another one."""
+
+    @property
+    def inputs(self) -> tuple[Input, ...]: ...
+
+    def follow(self, upstream: AggregateSpec) -> None: ...
+
+    @property
+    def is_refusing(self) -> bool: ...
+
+    @property
+    def finished(self) -> bool: ...
+
+    def add_messages(self, messages: Any) -> None: ...
+
+    def take_marks(self, marks: Iterable[Mark]) -> None: ...
+
+    def timeout(self, now: Instant | None = None) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def flush(self) -> None: ...
+
+
+class Outlet(Generic[T]):
+    """Results in their order; `accept` offers one to the downstream, and there is none where it is None."""
+
+    def __init__(self, accept: Callable[[T], bool] | None = None) -> None:
+        self._accept = accept
+        self._fetched = 0
+        self.waiting: deque[T] = deque()
+        """What the downstream has not accepted."""
+        self.kept: deque[T] = deque()
+        """What is there to be fetched."""
+        self.is_refused = False
+
+    def put(self, item: T, *, stays: bool = False) -> None:
+        """Something came out; what `stays` is for whoever fetches, even if there is a downstream."""
+        (self.kept if stays or self._accept is None else self.waiting).append(item)
+
+    def offer(self) -> int:
+        """Offer what waits, one after the other; the answer is how many were accepted."""
+        accepted = 0
+        self.is_refused = False
+        while self.waiting and self._accept is not None and not self.is_refused:
+            if self._accept(self.waiting[0]):
+                self.waiting.popleft()
+                accepted += 1
+            else:
+                self.is_refused = True
+        return accepted
+
+    def fetch(self) -> list[T]:
+        """What is there; it waits on until it is dropped."""
+        self._fetched = len(self.kept)
+        return [*self.kept, *self.waiting]
+
+    def drop_fetched(self) -> None:
+        for _ in range(self._fetched):
+            self.kept.popleft()
+        self._fetched = 0
+
+    @property
+    def unfetched(self) -> list[T]:
+        """What nobody has seen yet."""
+        return [*list(self.kept)[self._fetched :], *self.waiting]
+
+    def check(self) -> None:
+        """Refuse input while the downstream refuses results."""
+        if self.is_refused:
+            raise BackpressureError(
+                f"the downstream refuses results and {len(self.waiting)} wait; no input is taken until they are accepted. Hint: call timeout(now)"
+            )
+
+
+class Clock:
+    """The clock of an operator: that of the machine, or one that moves only where a call tells it."""
+
+    def __init__(self, start: int | None) -> None:
+        self.is_read = start is None
+        self.start = wall_clock() if start is None else start
+
+    def at(self, now: Instant | None, stands: int) -> int:
+        """The instant that a call happens at: what was told, the clock of this machine, or where a told clock stands."""
+        if now is not None:
+            return instant(now)
+        return wall_clock() if self.is_read else stands
+
+
+def wall_clock() -> int:
+    """The clock of this machine."""
+    return time.time_ns() // 1_000

@@ -1,0 +1,314 @@
+"""Generators turn what a delivery shows into promises of its sources: one call a delivery, over whole columns.
+
+Contract: a generator sees no row from the future and no duplicate; it may name a source without promising anything (`MIN`), which is a
+sign of life. Whether a promise is taken is not its business: a smaller one than the source made before is a step back, except where
+`repeats` says that the generator only tells what it saw.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.errors import InputError, WatermarkError
+from tidegate.instants import MAX, MIN, saturating_add
+from tidegate.kernel.frame import to_arrow
+from tidegate.kernel.times import OK, read_times
+from tidegate.spec.watermarks import Bounded, Explicit, Generated, Implied, Lagging, Noted, PerKey, Punctuated, Watermarks
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Observed:
+    """What came: the rows, their times in microseconds (`readable` says which have one) and their partitions, as numbers into `partitions`.
+
+    There is at least one row. A generator may change `state`, which is stored with the operator as JSON, and nothing else.
+    """
+
+    table: pa.Table
+    times: np.ndarray
+    readable: np.ndarray
+    partition: np.ndarray
+    partitions: list[str]
+    now: int
+    limit: int
+    """What lies beyond is from the future."""
+    state: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def newest(self, values: np.ndarray | None = None) -> np.ndarray:
+        """By partition, the greatest of the values (unless given: the times that could be read), `MIN` where there is none."""
+        found = np.full(len(self.partitions), MIN)
+        if values is None:
+            values = self.times if self.readable.all() else np.where(self.readable, self.times, MIN)
+        if not len(values):
+            return found
+        if len(found) == 1:
+            found[0] = values.max()
+        else:
+            np.maximum.at(found, self.partition, values)
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Promises:
+    """What sources promise, by name; `MIN` is a sign of life and no promise. A source that says several things is named for each, in order.
+
+    `refused` counts what could not be taken as a promise. `replaced` names sources that these ones stand for from now on.
+    """
+
+    names: list[str]
+    values: np.ndarray
+    refused: int = 0
+    replaced: tuple[str, ...] = ()
+
+
+_NOTHING = Promises([], np.zeros(0, np.int64))
+
+
+class Generator:
+    """Base of the generators, and the one that never promises: it only tells who is alive."""
+
+    repeats = True
+    """Whether a smaller value than before is no step back, because values only tell what came."""
+    joins = True
+    """Whether a source that is seen for the first time joins the others."""
+
+    def observe(self, seen: Observed) -> Promises:
+        """What a delivery promises."""
+        return self.alive(seen)
+
+    def alive(self, seen: Observed) -> Promises:
+        """Who is alive, where nothing else can be told from a delivery."""
+        return Promises(seen.partitions, np.full(len(seen.partitions), MIN))
+
+    def tick(self, now: int) -> Promises:  # noqa: ARG002 - most promise nothing by the clock
+        """What the clock promises."""
+        return _NOTHING
+
+    def markers(self, table: pa.Table) -> np.ndarray | None:  # noqa: ARG002 - most streams have none
+        """Which rows only say a watermark and are no events; None where there cannot be any."""
+        return None
+
+    def save(self) -> Any:
+        return None
+
+    def restore(self, document: Any) -> None:
+        """Continue from what `save` gave."""
+
+
+class _Told(Generator):
+    joins = False
+
+
+class _Following(Generator):
+    """The newest event of all, whatever its partition."""
+
+    def observe(self, seen: Observed) -> Promises:
+        return Promises([""], seen.newest().max(keepdims=True, initial=MIN))
+
+
+class _Bounded(Generator):
+    def __init__(self, disorder: int) -> None:
+        self._disorder = disorder
+
+    def observe(self, seen: Observed) -> Promises:
+        return Promises(seen.partitions, saturating_add(seen.newest(), _back(self._disorder)))
+
+
+class _Lagging(Generator):
+    def __init__(self, lag: int) -> None:
+        self._lag = lag
+
+    def observe(self, seen: Observed) -> Promises:
+        return self.tick(seen.now)
+
+    def tick(self, now: int) -> Promises:
+        return Promises([""], np.array([saturating_add(now, _back(self._lag))], np.int64))
+
+
+class _Punctuated(Generator):
+    repeats = False
+
+    def __init__(self, column: str) -> None:
+        self._column = column
+
+    def observe(self, seen: Observed) -> Promises:
+        said, refused = _said(seen, self._column)
+        return Promises(*_words(seen.partitions, seen.partition, said), refused)
+
+
+class _Marked(Generator):
+    repeats = False
+
+    def __init__(self, marker: str) -> None:
+        self._marker = marker
+
+    def markers(self, table: pa.Table) -> np.ndarray:
+        flags = to_arrow(table.column(self._marker)).cast(pa.bool_())
+        return np.asarray(pc.fill_null(flags, False).to_numpy(zero_copy_only=False))
+
+    def observe(self, seen: Observed) -> Promises:
+        said = np.where(self.markers(seen.table) & seen.readable, seen.times, MIN)
+        return Promises(*_words(seen.partitions, seen.partition, said))
+
+
+class _Noted(Generator):
+    repeats = False
+
+    def __init__(self, column: str, writer: str) -> None:
+        self._column = column
+        self._writer = writer
+
+    def observe(self, seen: Observed) -> Promises:
+        writers = to_arrow(seen.table.column(self._writer)).cast(pa.string()).dictionary_encode()
+        names: list[str] = [str(name) for name in writers.dictionary.to_pylist()]
+        if not names:
+            return _NOTHING
+        said, refused = _said(seen, self._column)
+        known = np.asarray(writers.is_valid().to_numpy(zero_copy_only=False))
+        source = seen.partition[known] * len(names) + writers.drop_null().indices.to_numpy(zero_copy_only=False)
+        different, of_row = np.unique(source, return_inverse=True)
+        labels = [_label(seen.partitions[number // len(names)], names[number % len(names)]) for number in different.tolist()]
+        # What a writer has noted holds for the partition that it stands in: others may have been read less far.
+        replaced = tuple(name for name in names if name not in labels)
+        return Promises(*_words(labels, of_row, said[known]), refused, replaced)
+
+    def alive(self, seen: Observed) -> Promises:  # noqa: ARG002 - who wrote is what could not be read
+        return _NOTHING
+
+
+class _Generated(Generator):
+    repeats = False
+
+    def __init__(self, spec: Generated) -> None:
+        self._function = spec.function
+        self._name = spec.name
+        self._state = spec.state
+
+    def observe(self, seen: Observed) -> Promises:
+        state = json.loads(self._state)
+        times, readable, partition = (_unchangeable(column) for column in (seen.times, seen.readable, seen.partition))
+        answer = self._function(Observed(seen.table, times, readable, partition, list(seen.partitions), seen.now, seen.limit, state))
+        values = np.full(len(seen.partitions), MIN) if answer is None else np.asarray(answer)
+        if values.shape != (len(seen.partitions),) or not np.issubdtype(values.dtype, np.integer):
+            raise WatermarkError(
+                f"the watermark generator `{self._name}` must return one integer per partition ({len(seen.partitions)}), "
+                f"got {values.dtype} of shape {values.shape}. Hint: np.full(len(observed.partitions), ...)"
+            )
+        # A state goes through its stored form at once, so that nobody sees a difference after a restart, and an error leaves the former one.
+        self._state = json.dumps(state, default=_number)
+        ahead = values > seen.limit
+        promised = np.where(ahead, 0, values).astype(np.int64)
+        promised[ahead] = MIN
+        return Promises(seen.partitions, promised, int(ahead.sum()))
+
+    def save(self) -> Any:
+        return json.loads(self._state)
+
+    def restore(self, document: Any) -> None:
+        self._state = json.dumps(document)
+
+
+def _unchangeable(column: np.ndarray) -> np.ndarray:
+    """The same column for somebody who must not change it."""
+    seen = column.view()
+    seen.flags.writeable = False
+    return seen
+
+
+def _number(value: Any) -> Any:
+    """The JSON form of NumPy's numbers and columns."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"the state of a watermark generator is stored as JSON, and a {type(value).__name__} cannot be")
+
+
+def _back(distance: int) -> int:
+    """The step that stays so far behind; behind an infinite distance there is nothing."""
+    return MIN if distance == MAX else -distance
+
+
+def _words(names: list[str], source: np.ndarray, said: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """What each source said: the first and the last word of those who never went back, and all of them where somebody did."""
+    spoke = np.flatnonzero(said > MIN)
+    of, values = source[spoke], said[spoke]
+    if len(names) > 1:
+        order = np.argsort(of, kind="stable")
+        of, values = of[order], values[order]
+    if len(values) > 1:
+        same = of[1:] == of[:-1]
+        if not (same & (values[1:] < values[:-1])).any():
+            ends = np.concatenate([[True], ~same]) | np.concatenate([~same, [True]])
+            of, values = of[ends], values[ends]
+    silent = np.setdiff1d(np.arange(len(names)), of)
+    return [names[n] for n in (*of.tolist(), *silent.tolist())], np.concatenate([values, np.full(len(silent), MIN)])
+
+
+def _said(seen: Observed, column: str) -> tuple[np.ndarray, int]:
+    """The watermarks that rows say, `MIN` where they say none; and how many could not be read or lie in the future."""
+    times, verdict = read_times(seen.table.column(column), column)
+    good = (verdict == OK) & (times <= seen.limit)
+    missing = np.asarray(to_arrow(seen.table.column(column)).is_null().to_numpy(zero_copy_only=False))
+    return np.where(good, times, MIN), int((~good & ~missing).sum())
+
+
+def _label(partition: str, writer: str) -> str:
+    return f"{partition}/{writer}" if partition else writer
+
+
+def compile_generator(spec: Watermarks) -> Generator:
+    """The generator of a specification."""
+    match spec:
+        case Implied():
+            return _Following()
+        case Explicit():
+            return _Told()
+        case Bounded(disorder=disorder) | PerKey(floor=disorder):
+            return _Bounded(disorder)
+        case Lagging(lag=lag):
+            return _Lagging(lag)
+        case Punctuated(column=str(column)):
+            return _Punctuated(column)
+        case Punctuated(marker=str(marker)):
+            return _Marked(marker)
+        case Noted(column=column, writer=writer):
+            return _Noted(column, writer)
+        case Generated():
+            return _Generated(spec)
+    raise WatermarkError(f"there is no generator for {spec}")
+
+
+def columns_of(spec: Watermarks) -> list[str]:
+    """The input columns that a watermark is read from, beside the time."""
+    match spec:
+        case Punctuated(column=column, marker=marker):
+            return [name for name in (column, marker) if name is not None]
+        case Noted(column=column, writer=writer):
+            return [column, writer]
+    return []
+
+
+def check_columns(spec: Watermarks, schema: pa.Schema) -> None:
+    """Refuse columns that can say no watermark; that they are there is known."""
+    match spec:
+        case Punctuated(column=str(column)) | Noted(column=column):
+            read_times(schema.empty_table().column(column), column)
+        case Punctuated(marker=str(marker)):
+            kind = _values_of(schema.field(marker).type)
+            if not (pa.types.is_boolean(kind) or pa.types.is_null(kind)):
+                raise InputError(f"the marker column `{marker}` has type `{kind}`, and it says true or false. Hint: cast it to bool")
+    if isinstance(spec, Noted):
+        kind = _values_of(schema.field(spec.writer).type)
+        if pa.types.is_nested(kind):
+            raise InputError(f"the writer column `{spec.writer}` has type `{kind}`, which names nobody. Hint: use a text or a number")
+
+
+def _values_of(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind

@@ -1,0 +1,227 @@
+"""A source tracker knows the named sources of one input (partitions, writers), what each has promised, and when each last showed a sign of life."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tidegate.errors import SpecError
+from tidegate.instants import MIN, clamp, format_duration, saturating_add
+from tidegate.kernel.watermarks.coalescer import ACTIVE, DONE, GONE, IDLE, OURS, Coalescer, Released, Rules, longer
+
+_STATUS = {ACTIVE: "active", IDLE: "idle", DONE: "ended"}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """How a source stands."""
+
+    name: str
+    status: str
+    """`active`, `idle` or `ended`."""
+    promise: int | None
+    spoke_at: int
+    """The clock at its last sign of life; joining is one."""
+    moved_at: int
+    """The clock when its promise last rose; when it joined if it never did."""
+    holds: bool
+    """Whether it holds the watermark of its input back."""
+
+
+class SourceTracker:
+    """The coalescer of the sources of one input, with their names and clocks.
+
+    Sources join with the first thing that is said of them. The coalescer has the promises; the columns here stand beside its columns.
+    """
+
+    def __init__(
+        self,
+        *,
+        idle_after: int | None = None,
+        declared: Sequence[str] = (),
+        forget_after: int | None = None,
+        rules: Rules = OURS,
+        now: int = 0,
+    ) -> None:
+        for name, span in (("idle_after", idle_after), ("forget_after", forget_after)):
+            if span is not None and span <= 0:
+                raise SpecError(f"`{name}` must be longer than nothing, got {format_duration(span)}. Hint: leave it out to wait without end")
+        self.idle_after = idle_after
+        self.forget_after = forget_after
+        self.names: list[str] = []
+        """The name of each source; that of a vacant slot is empty."""
+        self.coalescer = Coalescer(0, rules, self.names)
+        self.spoke_at = np.empty(0, np.int64)
+        self.moved_at = np.empty(0, np.int64)
+        self.joined_at = np.empty(0, np.int64)
+        self.since = now
+        """The clock when the output last rose, or at the start."""
+        self._number: dict[str, int] = {}
+        self._lately: tuple[list[str], np.ndarray] = ([], np.empty(0, np.int64))
+        """The names that were looked up last, and their numbers: deliveries mostly name the same partitions in the same order."""
+        self.join(declared, now)
+
+    def __len__(self) -> int:
+        """The sources that have not left."""
+        return len(self.coalescer)
+
+    @property
+    def output(self) -> int:
+        return self.coalescer.output
+
+    @property
+    def is_idle(self) -> bool:
+        return self.coalescer.is_idle
+
+    @property
+    def steps_back(self) -> int:
+        return self.coalescer.steps_back
+
+    @property
+    def advances(self) -> int:
+        return self.coalescer.advances
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._number
+
+    def promise(self, names: Sequence[str], values: np.ndarray, now: int, *, repeats: bool = False) -> None:
+        """Sources promise values, which is a sign of life; MIN is only that. With `repeats` a smaller one than before is only that, too."""
+        rows = self._rows(names, now)
+        before = self.coalescer.promises[rows]
+        self.coalescer.promise(rows, values, repeats=repeats)
+        self.spoke_at[rows] = now
+        self.moved_at[rows[self.coalescer.promises[rows] > before]] = now
+
+    def idle(self, names: Sequence[str] | None, now: int) -> None:
+        """Sources are idle, all that are known if none is named."""
+        self.coalescer.idle(self._present() if names is None else self._rows(names, now))
+
+    def wake(self, now: int) -> None:
+        """All sources that were idle show a sign of life."""
+        rows = np.flatnonzero(self.coalescer.status == IDLE)
+        self.coalescer.touch(rows)
+        self.spoke_at[rows] = now
+
+    def end(self, names: Sequence[str] | None, now: int) -> None:
+        """Sources have ended, all that are known if none is named."""
+        self.coalescer.done(self._present() if names is None else self._rows(names, now))
+
+    def join(self, names: Sequence[str], now: int) -> None:
+        """Sources are there; those that are known already show a sign of life."""
+        rows = self._rows(names, now)
+        self.coalescer.touch(rows)
+        self.spoke_at[rows] = now
+
+    def leave(self, names: Sequence[str], now: int) -> None:  # noqa: ARG002 (all that happens to sources happens at a clock)
+        """Sources are gone; a name that comes again is a new source."""
+        self._forget(np.array([self._number[name] for name in dict.fromkeys(names) if name in self._number], np.int64))
+
+    def lift(self, value: int, now: int) -> None:
+        """A promise for all sources that have not ended, also for those to come; it is nobody's sign of life."""
+        before = self.coalescer.promises.copy()
+        self.coalescer.lift(value)
+        self.moved_at[self.coalescer.promises > before] = now
+
+    def tick(self, now: int, spared: np.ndarray | None = None) -> None:
+        """The clock has come to `now`: sources that were silent for long become idle or leave.
+
+        Those in `spared` were not read because they are ahead of others, so their silence says nothing: it is counted from now on.
+        """
+        if spared is not None:
+            self.spoke_at[spared] = now
+        idle_already = self.coalescer.status != ACTIVE
+        if self.idle_after is not None:
+            self.coalescer.idle(np.flatnonzero(~idle_already & (self.spoke_at <= clamp(now - self.idle_after))))
+        if self.forget_after is not None:
+            silent = (self.coalescer.status != GONE) & (self.spoke_at <= clamp(now - self.forget_after))
+            # However far the clock jumps, a source that can fall idle does so first: what it has promised may then be released.
+            self._forget(np.flatnonzero(silent if self.idle_after is None else silent & idle_already))
+
+    def release(self, now: int) -> Released:
+        """What is due."""
+        released = self.coalescer.release()
+        if released.watermark is not None:
+            self.since = now
+        return released
+
+    @property
+    def slowest(self) -> int | None:
+        """The least promise of the active sources, of which those that have promised nothing do not count; None where there is none."""
+        promises = self.coalescer.promises[(self.coalescer.status == ACTIVE) & (self.coalescer.promises > MIN)]
+        return int(promises.min()) if len(promises) else None
+
+    def beyond(self, instant: int) -> np.ndarray:
+        """The active sources whose promise is greater."""
+        return np.flatnonzero((self.coalescer.status == ACTIVE) & (self.coalescer.promises > instant))
+
+    def shift(self, by: int) -> None:
+        """Nothing ran for a while, so nobody's silence grew: it is counted from that much later, also that of who only joined."""
+        self.spoke_at, self.joined_at = saturating_add(self.spoke_at, by), saturating_add(self.joined_at, by)
+
+    def describe(self) -> list[SourceState]:
+        """How each source stands."""
+        rows = self._present()
+        holds = np.zeros(len(self.names), bool)
+        holds[self.coalescer.holders()] = True
+        columns = (self.coalescer.status, self.coalescer.promises, self.spoke_at, self.moved_at, holds)
+        names = [self.names[row] for row in rows.tolist()]
+        return [
+            SourceState(name, _STATUS[status], None if promise == MIN else promise, spoke_at, moved_at, held)
+            for name, status, promise, spoke_at, moved_at, held in zip(names, *(column[rows].tolist() for column in columns), strict=True)
+        ]
+
+    def save(self) -> dict[str, Any]:
+        return {
+            "names": list(self.names),
+            "spoke_at": self.spoke_at.tolist(),
+            "moved_at": self.moved_at.tolist(),
+            "joined_at": self.joined_at.tolist(),
+            "since": self.since,
+            "coalescer": self.coalescer.save(),
+        }
+
+    def restore(self, document: dict[str, Any]) -> None:
+        self.coalescer.restore(document["coalescer"])
+        self.names[:] = document["names"]
+        self._number = {self.names[row]: row for row in self._present().tolist()}
+        self._lately = ([], np.empty(0, np.int64))
+        self.spoke_at, self.moved_at, self.joined_at = (np.array(document[name], np.int64) for name in ("spoke_at", "moved_at", "joined_at"))
+        self.since = document["since"]
+
+    def _present(self) -> np.ndarray:
+        return np.flatnonzero(self.coalescer.status != GONE)
+
+    def _rows(self, names: Sequence[str], now: int) -> np.ndarray:
+        """The numbers of some sources; those that are not known join."""
+        try:
+            return self._known(names)
+        except KeyError:
+            self._join([name for name in dict.fromkeys(names) if name not in self._number], now)
+            return self._known(names)
+
+    def _known(self, names: Sequence[str]) -> np.ndarray:
+        if names != self._lately[0]:
+            self._lately = (list(names), np.fromiter(map(self._number.__getitem__, names), np.int64, len(names)))
+        return self._lately[1]
+
+    def _join(self, names: Sequence[str], now: int) -> None:
+        rows = self.coalescer.add(len(names))
+        size = len(self.coalescer.status)
+        self.names.extend([""] * (size - len(self.names)))
+        for row, name in zip(rows.tolist(), names, strict=True):
+            self.names[row] = name
+            self._number[name] = row
+        self.spoke_at, self.moved_at, self.joined_at = (longer(column, size) for column in (self.spoke_at, self.moved_at, self.joined_at))
+        self.spoke_at[rows] = self.moved_at[rows] = self.joined_at[rows] = now
+
+    def _forget(self, rows: np.ndarray) -> None:
+        if not len(rows):
+            return
+        self._lately = ([], np.empty(0, np.int64))
+        self.coalescer.remove(rows)
+        for row in rows.tolist():
+            del self._number[self.names[row]]
+            self.names[row] = ""

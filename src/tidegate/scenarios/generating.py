@@ -1,0 +1,326 @@
+"""The kinds `generate` and `idleness`: events and clock times go in, watermarks come out; and who is silent for long is idle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.errors import InputError, SpecError, TidegateError
+from tidegate.instants import MAX, MIN, clamp
+from tidegate.kernel.watermarks.coalescer import Rules
+from tidegate.kernel.watermarks.generators import Observed, Promises, compile_generator
+from tidegate.kernel.watermarks.tracker import SourceTracker
+from tidegate.scenarios.coalescing import frame_of
+from tidegate.scenarios.document import MismatchError, Scenario, UnsupportedScenarioError, known
+from tidegate.scenarios.settings import CONFIG as OF_OPERATORS
+from tidegate.scenarios.settings import choice, flag
+from tidegate.scenarios.ticks import Ticks, ticks_of
+from tidegate.scenarios.wording import Said, read, show, steps_of, switched, watermark
+from tidegate.spec.watermarks import Bounded, Explicit, Generated, Implied, Lagging, Punctuated, Watermarks
+
+CONFIG = OF_OPERATORS | {
+    "inputs", "generator", "lag", "bound", "value", "partitions", "idle_timeout", "emit", "frame", "restored_watermark", "timestamp_fn",
+    "monotone_output",
+}  # fmt: skip
+SETUP = frozenset({"lag", "bound", "value", "frame", "idle_timeout"})
+STEP = SETUP | {"clock", "event", "part", "in", "mark", "native_time", "add", "remove", "emit", "out", "error"}
+EMISSIONS = {"before_event": "before", "after_event": "after", "end_of_batch": "after", "periodic": "periodic"}
+IDLENESS_STEP = frozenset({"timeout", "advance", "clock", "activity", "check", "error"})
+_MARK = "mark"
+
+
+def run_generate(scenario: Scenario) -> None:
+    """Each step is an event, a moment without one, or an emission, with what comes out; or a setup that must be refused."""
+    known("`config`", scenario.config, CONFIG)
+    if scenario.body.keys() == {"error"}:
+        _refused(scenario, scenario.body, "the config")
+        return
+    steps = steps_of(scenario, STEP)
+    setups = [step for step in steps if step.keys() & SETUP]
+    if setups and len(setups) < len(steps):
+        raise UnsupportedScenarioError("a step either sets a generator up or uses the one of the config")
+    run = None if setups else _Generation(scenario, steps)
+    for number, step in enumerate(steps, 1):
+        if run is None:
+            given = {name: step[name] for name in step if name in SETUP}
+            _refused(replace(scenario, config={**scenario.config, **given}), step, f"step {number}")
+        else:
+            run.step(step, f"step {number}")
+
+
+def _refused(scenario: Scenario, step: Mapping[str, Any], where: str) -> None:
+    """A generator that cannot be set up."""
+    if step.get("error") is not True:
+        raise UnsupportedScenarioError(f"{where} sets up a generator, and only that it must be refused can be asked of it")
+    try:
+        _Generation(scenario, [])
+    except TidegateError:
+        return
+    raise MismatchError(f"{where}: the generator must be refused, but it was accepted")
+
+
+def run_idleness(scenario: Scenario) -> None:
+    """A timer alone: `check` says whether its source is idle."""
+    known("`config`", scenario.config, OF_OPERATORS | {"inputs"})
+    ticks = ticks_of(scenario)
+    now, timer = 0, None
+    for number, step in enumerate(steps_of(scenario, IDLENESS_STEP), 1):
+        where = f"step {number}"
+        now = clamp(ticks(step["clock"]) if "clock" in step else now + ticks(step.get("advance", 0)))
+        if "timeout" in step:
+            timer = _timer(scenario, ticks(step["timeout"]), now, refused=switched(step, "error"), where=where)
+        if timer is None:
+            if step.keys() & {"activity", "check"}:
+                raise UnsupportedScenarioError("an idleness scenario begins with a `timeout`")
+            continue
+        if switched(step, "activity"):
+            timer.activity(now)
+        if "check" in step and timer.check(now) != switched(step, "check"):
+            raise MismatchError(f"{where}: expected idle {step['check']}, got {not step['check']}")
+
+
+def _timer(scenario: Scenario, timeout: int, now: int, *, refused: bool, where: str) -> _Timer | None:
+    try:
+        Explicit(idle_after=timeout)
+    except SpecError as error:
+        if not refused:
+            raise MismatchError(f"{where}: timeout {timeout} was refused: {error}") from error
+        return None
+    if refused:
+        raise MismatchError(f"{where}: timeout {timeout} must be refused, but it was accepted")
+    lazy = _is_flink(scenario)
+    return _Timer(SourceTracker(idle_after=timeout + lazy, declared=[""], now=now), "", lazy=lazy)
+
+
+def _is_flink(scenario: Scenario) -> bool:
+    return scenario.system.startswith("flink")
+
+
+class _Timer:
+    """One source of a tracker, and when its silence begins.
+
+    With us it begins at the last sign of life, and lasts when it is as long as the timeout. Flink begins to count at the first check that
+    finds no activity since the check before, and asks for more than the timeout; so such a check is told as the sign of life, and the
+    tracker has a tick more.
+    """
+
+    def __init__(self, tracker: SourceTracker, name: str, *, lazy: bool) -> None:
+        self._tracker, self._name, self._lazy = tracker, name, lazy
+        self._active, self._started = False, False
+
+    def activity(self, now: int) -> None:
+        self._active, self._started = True, False
+        self._alive(now)
+
+    def settle(self, now: int) -> None:
+        """A check is made: it may be the one from which silence is counted."""
+        if self._lazy and not self._started:
+            self._alive(now)
+            self._started, self._active = not self._active, False
+
+    def check(self, now: int) -> bool:
+        self.settle(now)
+        self._tracker.tick(now)
+        self._tracker.release(now)
+        return any(source.name == self._name and source.status == "idle" for source in self._tracker.describe())
+
+    def _alive(self, now: int) -> None:
+        self._tracker.promise([self._name], np.array([MIN]), now)
+
+
+class _Generation:
+    """A generator and the tracker that takes its promises."""
+
+    def __init__(self, scenario: Scenario, steps: list[dict[str, Any]]) -> None:
+        self._config = scenario.config
+        self._ticks = ticks_of(scenario)
+        self._hazelcast, self._flink = scenario.system.startswith("hazelcast"), _is_flink(scenario)
+        self._spec = _specification(scenario, self._ticks)
+        self._generator = compile_generator(self._spec)
+        self._says_itself = not any(_MARK in step for step in steps)
+        self._emission = choice(self._config, "emit", EMISSIONS, self._usual_emission())
+        # Hazelcast understands a frame of no size as never to emit, and we as emitting every step.
+        self._silent = self._hazelcast and self._config.get("frame", 1) == 0
+        self._now = next((self._ticks(step["clock"]) for step in steps[:1] if step.keys() == {"clock"}), 0)
+        self._parts = _parts(self._config.get("partitions", 1), self._spec)
+        self._tracker = self._new_tracker(frame_of(scenario, self._ticks))
+        self._was_idle = False
+        self._restore(self._config.get("restored_watermark"))
+        self._timers = {name: _Timer(self._tracker, name, lazy=True) for name in self._parts} if self._flink else {}
+
+    def _usual_emission(self) -> str:
+        if self._hazelcast:
+            return "before"
+        return "periodic" if self._flink and not isinstance(self._spec, Punctuated) else "after"
+
+    def _new_tracker(self, frame: int) -> SourceTracker:
+        timeout = self._config.get("idle_timeout")
+        idle_after = None if timeout is None or (self._hazelcast and timeout == 0) else self._ticks(timeout) + self._flink
+        self._options: dict[str, Any] = {"idle_after": idle_after, "rules": Rules(frame=frame), "now": self._now}
+        return SourceTracker(declared=self._parts, **self._options)
+
+    def _restore(self, written: Any) -> None:
+        """Partitions begin with the watermarks of a snapshot: one for all, or by partition."""
+        if written is None:
+            return
+        by_part = written if isinstance(written, dict) else dict.fromkeys(range(len(self._parts)), written)
+        for part, value in by_part.items():
+            self._tracker.promise([self._part({"part": part})], np.array([watermark(value, self._ticks)], np.int64), self._now)
+        self._tracker.release(self._now)
+        saved = json.loads(json.dumps(self._tracker.save()))
+        self._tracker = SourceTracker(**self._options)
+        self._tracker.restore(saved)
+
+    # Steps ------------------------------------------------------------------------------------------------------------------------
+
+    def step(self, step: dict[str, Any], where: str) -> None:
+        if "clock" in step:
+            self._now = max(self._now, self._ticks(step["clock"]))
+        try:
+            found = self._happened(step)
+        except TidegateError as refusal:
+            if not switched(step, "error"):
+                raise MismatchError(f"{where}: it was refused: {refusal}") from refusal
+            return
+        if switched(step, "error"):
+            raise MismatchError(f"{where}: it must be refused, but it was accepted")
+        if "out" in step:
+            if not isinstance(step["out"], list):
+                raise UnsupportedScenarioError(f"`out` must be a list, got `{step['out']}`")
+            expected = [read(entry, self._ticks) for entry in step["out"]]
+            if found != self._without_repeats(expected, found, step):
+                raise MismatchError(f"{where}: expected {show(expected, self._ticks)}, got {show(found, self._ticks)}")
+
+    def _without_repeats(self, expected: list[Said], found: list[Said], step: dict[str, Any]) -> list[Said]:
+        """A bare generator says at each emission where it stands; we say what is new, so a repeated watermark is no news."""
+        if not switched(step, "emit") or ("monotone_output" in self._config and flag(self._config, "monotone_output")):
+            return expected
+        return [one for one in expected if one in found or one != Said("wm", self._tracker.output, 0)]
+
+    def _happened(self, step: dict[str, Any]) -> list[Said]:
+        event = step.get("event")
+        for _ in range(_times(step, "add")):
+            self._add(step)
+        if step.get("remove") is not None and step["remove"] is not False:
+            self._remove(step)
+        if event is not None:
+            self._observe(step)
+        itself = [] if event is None else [Said("ev", self._ticks(event))]
+        quiet = self._emission == "periodic" and not switched(step, "emit")
+        if quiet or ("add" in step and event is None):
+            return itself
+        marks = self._released()
+        return [*marks, *itself] if self._emission == "before" else [*itself, *marks]
+
+    def _observe(self, step: dict[str, Any]) -> None:
+        name, written = self._part(step), step["event"]
+        time = self._ticks(self._time_of(step))
+        said = step.get(_MARK, written if self._says_itself else None)
+        mark = None if said is None else self._ticks.watermark(said)
+        table = pa.table({"t": pa.array([time], pa.int64()), _MARK: pa.array([mark], pa.int64())})
+        seen = Observed(table, np.array([time], np.int64), np.ones(1, bool), np.zeros(1, np.int64), [name], self._now, MAX)
+        promises = self._generator.observe(seen)
+        if self._emission == "before":
+            # Where the watermark goes in front of its event it must not make that event late, so Hazelcast clips it to the event's time.
+            promises = Promises(promises.names, np.minimum(promises.values, time))
+        self._tracker.promise(promises.names, promises.values, self._now, repeats=True)
+        if name in self._timers:
+            self._timers[name].activity(self._now)
+
+    def _time_of(self, step: dict[str, Any]) -> Any:
+        """The time of an event: itself, or the one that its source gave it where nothing reads it from the event."""
+        if "timestamp_fn" not in self._config:
+            return step["event"]
+        if self._config["timestamp_fn"] is not None:
+            raise UnsupportedScenarioError("`timestamp_fn` may only be null: the event is its time otherwise")
+        if "native_time" not in step:
+            raise InputError(f"the event {step['event']} has no time")
+        return step["native_time"]
+
+    def _part(self, step: dict[str, Any]) -> str:
+        part = step.get("part", step.get("in", 0))
+        if isinstance(part, int) and 0 <= part < len(self._parts):
+            return self._parts[part]
+        if str(part) in self._parts:
+            return str(part)
+        raise InputError(f"there is no partition `{part}`")
+
+    def _add(self, step: dict[str, Any]) -> None:
+        name = str(step.get("part", step.get("in", len(self._parts))))
+        while name in self._tracker:
+            name += "'"
+        self._parts.append(name)
+        self._tracker.join([name], self._now)
+        if self._flink:
+            self._timers[name] = _Timer(self._tracker, name, lazy=True)
+
+    def _remove(self, step: dict[str, Any]) -> None:
+        """A partition leaves, named in the step or after the word itself; those behind it count one less from now on."""
+        name = self._part(step if step["remove"] is True else {"part": step["remove"]})
+        self._parts.remove(name)
+        self._timers.pop(name, None)
+        self._tracker.leave([name], self._now)
+
+    def _released(self) -> list[Said]:
+        by_clock = self._generator.tick(self._now)
+        if by_clock.names:
+            self._tracker.promise(by_clock.names, by_clock.values, self._now, repeats=True)
+        for timer in self._timers.values():
+            timer.settle(self._now)
+        self._tracker.tick(self._now)
+        released = self._tracker.release(self._now)
+        # To Hazelcast a source without partitions is idle; to us it only has nothing to say.
+        idle = self._tracker.is_idle or (self._hazelcast and not len(self._tracker))
+        turned, self._was_idle = idle != self._was_idle, idle
+        said = [] if released.watermark is None or self._silent else [Said("wm", released.watermark, 0)]
+        if idle and (turned or (released.idle and not self._hazelcast)):
+            said.append(Said("idle"))
+        elif turned and not self._hazelcast and not self._flink:
+            said.insert(0, Said("active"))
+        return said
+
+
+def _times(step: dict[str, Any], name: str) -> int:
+    """How often: `true` is once."""
+    count = step.get(name, 0)
+    if not isinstance(count, int) or count < 0:
+        raise UnsupportedScenarioError(f"`{name}` must be true or a number, got `{count}`")
+    return int(count)
+
+
+def _parts(given: Any, spec: Watermarks) -> list[str]:
+    if isinstance(spec, Lagging | Implied):
+        return [""]
+    if isinstance(given, list):
+        return [str(part) for part in given]
+    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+        raise UnsupportedScenarioError(f"`partitions` is a list of names or a number, got `{given}`")
+    return [str(part) for part in range(given)]
+
+
+def _specification(scenario: Scenario, ticks: Ticks) -> Watermarks:
+    """The watermark that a user would ask for."""
+    config, name = scenario.config, scenario.config.get("generator")
+    needed = {"fixed_lag": "lag", "bounded_out_of_orderness": "bound", "constant": "value", "clock_lag": "lag"}
+    if needed.get(str(name), "generator") not in config:
+        raise UnsupportedScenarioError(f"generator `{name}` needs `{needed.get(str(name), 'generator')}`")
+    match name:
+        case "fixed_lag" | "bounded_out_of_orderness":
+            return Bounded(ticks(config[needed[name]]))
+        case "ascending":
+            return Bounded(0)
+        case "clock_lag":
+            return Lagging(ticks(config["lag"]))
+        case "constant":
+            value = watermark(config["value"], ticks)
+            return Generated(lambda seen: np.full(len(seen.partitions), value, np.int64), "constant")
+        case "punctuated":
+            return Punctuated(column=_MARK)
+        case "implied":
+            return Implied()
+    raise UnsupportedScenarioError(f"generator `{name}` is not one of {', '.join([*needed, 'ascending', 'punctuated', 'implied'])}")

@@ -1,0 +1,111 @@
+"""The words in which scenarios write what comes out of watermarks: numbers, `idle`, `active`, events and rows, and the steps that say them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.instants import MIN
+from tidegate.kernel.watermarks.marks import Active, Idle, Mark, Watermark
+from tidegate.scenarios.document import Scenario, UnsupportedScenarioError, known, mapping
+from tidegate.scenarios.ticks import Ticks
+
+TURNS = ("idle", "active")
+
+
+@dataclass(frozen=True)
+class Said:
+    """One thing that came out: `wm`, `idle` or `active`, maybe with a key, an event `ev`, or a `row`."""
+
+    word: str
+    value: Any = None
+    key: int | None = None
+
+
+def of_mark(mark: Mark) -> Said:
+    """A mark of ours."""
+    match mark:
+        case Watermark(value=value, key=key):
+            return Said("wm", value, key)
+        case Idle(key=key):
+            return Said("idle", key=key)
+        case Active(key=key):
+            return Said("active", key=key)
+
+
+def read(written: Any, ticks: Ticks) -> Said:
+    """One entry of an `out` list: `7`, `idle`, `[key, 7]`, `{wm: 7, key: 1}`, `{idle: true, key: 1}` or `{ev: 10}`."""
+    if isinstance(written, str) and written in TURNS:
+        return Said(written)
+    if isinstance(written, list):
+        if len(written) != 2:
+            raise UnsupportedScenarioError(f"a pair in `out` is a key and a watermark, got `{written}`")
+        key, what = written
+        return Said(what, key=_key(key)) if what in TURNS else Said("wm", watermark(what, ticks), _key(key))
+    if not isinstance(written, dict):
+        return Said("wm", watermark(written, ticks), 0)
+    known("an entry of `out`", written, {"wm", "ev", "key", *TURNS})
+    if "ev" in written:
+        return Said("ev", ticks(written["ev"]))
+    if "wm" in written:
+        return Said("wm", watermark(written["wm"], ticks), _key(written.get("key", 0)))
+    word = next((word for word in TURNS if written.get(word) is True), None)
+    if word is None:
+        raise UnsupportedScenarioError(f"an entry of `out` has none of `wm`, `ev`, `idle`, `active`: {written}")
+    return Said(word, key=_key(written["key"]) if "key" in written else None)
+
+
+def _key(written: Any) -> int:
+    if isinstance(written, bool) or not isinstance(written, int):
+        raise UnsupportedScenarioError(f"a watermark key is a whole number, got `{written}`")
+    return written
+
+
+def watermark(written: Any, ticks: Ticks) -> int:
+    """A watermark as it is written; nothing is the same as the beginning of time."""
+    return MIN if written is None else ticks.watermark(written)
+
+
+def show(said: Iterable[Said], ticks: Ticks) -> list[Any]:
+    """What came out, as a scenario would write it."""
+    return [_shown(one, ticks) for one in said]
+
+
+def _shown(said: Said, ticks: Ticks) -> Any:
+    if said.word == "wm":
+        number = ticks.shown_watermark(said.value)
+        return [said.key, number] if said.key else number
+    if said.word in TURNS:
+        return said.word if said.key is None else [said.key, said.word]
+    return {"ev": ticks.shown(said.value)} if said.word == "ev" else said.value
+
+
+def steps_of(scenario: Scenario, allowed: Iterable[str]) -> list[dict[str, Any]]:
+    """The steps in their order, checked; a `case` without a fresh start is only a group of them."""
+    name = "steps" if "steps" in scenario.body else "cases"
+    known("the scenario", scenario.body, {name})
+    return _flat(scenario.entries(name), frozenset(allowed))
+
+
+def _flat(entries: list[Any], allowed: frozenset[str]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for entry in entries:
+        step = mapping("a step", entry)
+        if "case" in step:
+            known("a case", step, {"case"})
+            if not isinstance(step["case"], list):
+                raise UnsupportedScenarioError(f"a `case` must be a list of steps, got `{step['case']}`")
+            found += _flat(step["case"], allowed)
+        else:
+            known("a step", step, allowed)
+            found.append(step)
+    return found
+
+
+def switched(step: dict[str, Any], name: str) -> bool:
+    """Whether a step has a word that is either there, as `true`, or is not."""
+    value = step.get(name, False)
+    if not isinstance(value, bool):
+        raise UnsupportedScenarioError(f"`{name}` of a step must be true or false, got `{value}`")
+    return value

@@ -1,0 +1,68 @@
+"""The specification of an async map: which coroutine function is called for every message, how answers are ordered, how long calls may take."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.errors import SpecError
+from tidegate.instants import MAX, format_duration
+from tidegate.spec.plain import qualified
+
+SECOND = 1_000_000
+LONGEST_PAUSE = 60 * SECOND
+"""Pauses between attempts double up to here (a `backoff` that is longer stays as it is)."""
+
+Function = Callable[[dict[str, Any]], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class AsyncMap:
+    """A coroutine function that answers every message with a mapping, a list of mappings, or None to leave the message out.
+
+    `timeout` and `backoff` are in microseconds: the time one attempt may take, and the pause before the second attempt, which doubles with
+    every further one.
+    """
+
+    function: Function
+    ordered: bool = True
+    max_in_flight: int = 100
+    timeout: int = 30 * SECOND
+    retries: int = 0
+    backoff: int = SECOND // 10
+
+    def __post_init__(self) -> None:
+        if not is_coroutine_function(self.function):
+            raise SpecError(f"`async_map` calls a coroutine function, got {self.function!r}. Hint: async def f(row): return {{**row, ...}}")
+        if not isinstance(self.ordered, bool):
+            raise SpecError(f"`ordered` is True or False, got {self.ordered!r}")
+        for name, least in (("max_in_flight", 1), ("timeout", 1), ("retries", 0), ("backoff", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise SpecError(f"`{name}` of an async map is a whole number, at least {least}, got {value!r}")
+        if self.limit >= MAX:
+            told = f"{self.retries + 1} attempts of {format_duration(self.timeout)}"
+            raise SpecError(f"every call has to end some time, got {told}. Hint: a shorter `timeout`, fewer `retries`")
+
+    @property
+    def limit(self) -> int:
+        """The longest that a call may take, all attempts and pauses together."""
+        doubled = [self.pause(attempt) for attempt in range(min(self.retries, 64))]
+        # After 64 doublings a pause grows no more.
+        pauses = sum(doubled) + (self.retries - len(doubled)) * (doubled[-1] if doubled else 0)
+        return min(MAX, self.timeout * (self.retries + 1) + pauses)
+
+    def pause(self, attempt: int) -> int:
+        """How long to wait after a failed attempt, counted from 0."""
+        return min(self.backoff << min(attempt, 63), max(self.backoff, LONGEST_PAUSE))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form of what stored state depends on: bounds and patience may change between two runs."""
+        return {"function": qualified(self.function), "ordered": self.ordered}
+
+
+def is_coroutine_function(function: object) -> bool:
+    """Whether calling it gives a coroutine: an `async def`, a bound method or partial of one, or an object with such a `__call__`."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - not whether, but how

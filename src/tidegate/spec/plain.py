@@ -1,0 +1,25 @@
+"""The JSON form of what specifications hold; a user's function appears there by its qualified name, because code is no data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+
+def qualified(function: Callable[..., Any]) -> str:
+    """Module and name of a function, or of the class of a callable object."""
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{getattr(function, '__module__', '?')}:{name}"
+
+
+def plain(value: Any) -> Any:
+    """A field in its JSON form."""
+    if isinstance(value, pa.DataType):
+        return str(value)
+    if callable(value):
+        return {"function": qualified(value)}
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    return [plain(v) for v in value] if isinstance(value, (tuple, list)) else value

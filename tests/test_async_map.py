@@ -1,0 +1,736 @@
+"""The async map on a real event loop: orders, answers, attempts, bounds, downstreams and input."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from queue import SimpleQueue
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import tidegate as tg
+from async_service import BOTH, MS, PATIENCE, TOLD, Row, Service, Sink, brief, counting, echo, hear, made, never, rows
+from tidegate.embedded.async_map import AsyncResults, EmbeddedAsyncMap
+from tidegate.errors import BackpressureError, InputError, SpecError
+from tidegate.kernel.watermarks.marks import Active, Idle, Watermark
+from tidegate.spec.async_map import AsyncMap
+from tidegate.spec.operator import Input, TimeColumn
+from tidegate.spec.watermarks import Bounded, Explicit, Punctuated
+
+# Order ----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_ordered_results_keep_the_order_of_messages_and_watermarks():
+    service = Service()
+    with made(service) as mapped:
+        mapped.add_messages(rows("a", "b"))
+        mapped.advance_watermark(10)
+        mapped.add_messages([{"ts": 11, "v": "c"}])
+        for v, left in (("c", 2), ("b", 1)):
+            service.answer(v)
+            hear(mapped, left)
+            assert brief(mapped.get_result()) == []
+        service.answer("a")
+        hear(mapped)
+        assert brief(mapped.get_result()) == ["a", "b", Watermark(10), "c"]
+
+
+def test_unordered_results_leave_at_once_and_watermarks_when_all_before_them_have():
+    service = Service()
+    with made(service, ordered=False) as mapped:
+        mapped.add_messages(rows("a", "b"))
+        mapped.advance_watermark(10)
+        mapped.add_messages([{"ts": 11, "v": "c"}])
+        for v, left, out in (("c", 2, ["c"]), ("b", 1, ["c", "b"]), ("a", 0, ["c", "b", "a", Watermark(10)])):
+            service.answer(v)
+            hear(mapped, left)
+            assert brief(mapped.get_result()) == out
+
+
+@BOTH
+def test_equal_rows_are_different_calls(ordered):
+    service = Service()
+    with made(service, ordered=ordered) as mapped:
+        mapped.add_messages([{"ts": 0, "v": 1}] * 3)
+        mapped.advance_watermark(1)
+        service.wait_for(3)
+        for n in range(3):
+            assert brief(mapped.get_result()) in ([1] * n, [])
+            service.answer(1, {"v": 1, "n": n})
+            hear(mapped, 2 - n)
+        found = mapped.get_result()
+        assert brief(found) == [1, 1, 1, Watermark(1)]
+        assert sorted(found.rows["n"].to_pylist()) == [0, 1, 2]
+
+
+@BOTH
+def test_consecutive_results_are_one_table(ordered):
+    service = Service()
+    with made(service, ordered=ordered) as mapped:
+        mapped.add_messages(rows(0, 1, 2))
+        for v in range(3):
+            service.answer(v)
+        while mapped.pending:
+            mapped._hear(mapped._calls.replies(wait=True))
+        assert [kind for kind, _ in mapped.get_result().items] == ["rows"]
+
+
+@BOTH
+def test_idle_marks_wait_for_pending_messages_too(ordered):
+    service = Service()
+    with made(service, ordered=ordered) as mapped:
+        mapped.advance_watermark(5)
+        mapped.add_messages(rows("a"))
+        mapped.mark_idle()
+        assert brief(mapped.get_result()) == [Watermark(5)]
+        service.answer("a")
+        hear(mapped)
+        assert brief(mapped.get_result()) == [Watermark(5), "a", Idle()]
+
+
+@BOTH
+def test_watermarks_of_several_keys_are_forwarded_on_their_own(ordered):
+    service = Service()
+    given = Input("ts", watermark=Explicit(), others=(TimeColumn("seen", Explicit(), 1),))
+    with made(service, given, ordered=ordered) as mapped:
+        mapped.add_messages([{"ts": 1, "seen": 2, "v": "a"}])
+        for value, key in ((10, 0), (11, 0), (15, 1), (12, 0)):
+            mapped.advance_watermark(value, key=key)
+        service.answer("a")
+        hear(mapped)
+        assert brief(mapped.get_result()) == ["a", Watermark(11), Watermark(15, 1), Watermark(12)]
+
+
+def test_a_watermark_generated_from_the_rows_stands_behind_them():
+    with made(echo, Input("ts", watermark=Bounded(2))) as mapped:
+        mapped.add_messages(rows("a", "b", "c", "d"))
+        mapped.add_messages([{"ts": 9, "v": "e"}])
+        mapped.finish()
+        assert brief(mapped.get_result()) == ["a", "b", "c", "d", Watermark(1), "e", Watermark(7), Idle()]
+
+
+def test_several_inputs_have_one_watermark():
+    with made(echo, TOLD, TOLD) as mapped:
+        mapped.add_messages(rows("a"), input=0)
+        mapped.add_messages(rows("b"), input=1)
+        mapped.advance_watermark(10, input=0)
+        mapped.advance_watermark(4, input=1)
+        hear(mapped)
+        assert brief(mapped.get_result()) == ["a", "b", Watermark(4)]
+        with pytest.raises(InputError, match="no input 2"):
+            mapped.add_messages(rows("c"), input=2)
+
+
+def test_rows_that_only_say_a_watermark_are_not_called():
+    with made(echo, Input("ts", watermark=Punctuated(marker="mark"))) as mapped:
+        mapped.add_messages([{"ts": 1, "v": "a", "mark": None}, {"ts": 3, "v": "m", "mark": True}, {"ts": 4, "v": "b", "mark": False}])
+        hear(mapped)
+        assert brief(mapped.get_result()) == ["a", "b", Watermark(3)]
+        assert mapped.stats()["markers"] == 1
+
+
+# What a function may answer -------------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_is_a_row_some_rows_or_nothing():
+    answers = {0: {"v": 0}, 1: [{"v": 10}, {"v": 11}], 2: None, 3: [], 4: ({"v": 40},)}
+
+    async def answer(row: Row) -> Any:
+        return answers[row["v"]]
+
+    with made(answer) as mapped:
+        mapped.add_messages(rows(*range(5)))
+        mapped.finish()
+        found = mapped.get_result()
+        assert found.rows.to_pylist() == [{"v": 0}, {"v": 10}, {"v": 11}, {"v": 40}]
+        assert found.late.num_rows == 0
+        stats = mapped.stats()
+        assert (stats["events"], stats["results"], stats["filtered"], stats["failed"]) == (5, 4, 2, 0)
+
+
+class Unspeakable(Exception):  # noqa: N818
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def raising(error: BaseException) -> Callable[[Row], Any]:
+    def fail(row: Row) -> Any:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("answer", "detail"),
+    [
+        (raising(ValueError("no such user")), "ValueError: no such user"),
+        (raising(asyncio.CancelledError("mine")), "CancelledError: mine"),
+        (raising(SystemExit(3)), "SystemExit: 3"),
+        (raising(KeyboardInterrupt()), "KeyboardInterrupt: "),
+        (raising(Unspeakable()), "Unspeakable: (its text cannot be read)"),
+        (raising(ValueError("\ud800")), "ValueError: ?"),
+        (lambda row: 5, "TypeError: a mapping, a list of mappings or None was expected, got int"),
+        (lambda row: "text", "TypeError: a mapping, a list of mappings or None was expected, got str"),
+        (lambda row: [row, 5], "TypeError: a mapping, a list of mappings or None was expected, got int"),
+        (lambda row: {}, "TypeError: a row without columns says nothing. Hint: return None to leave a message out"),
+        (lambda row: {1: 2}, "TypeError: the names of columns are texts, got 1"),
+        (lambda row: {"v": object()}, "TypeError: `v` should be null"),
+        (lambda row: {"v": 2**80}, "TypeError: `v` should be"),
+        (lambda row: {"v": "\ud800"}, "UnicodeEncodeError: "),
+        (lambda row: {"\ud800": 1}, "UnicodeEncodeError: "),
+    ],
+)
+@BOTH
+def test_what_is_no_answer_goes_to_late_with_the_error(answer, detail, ordered):
+    async def function(row: Row) -> Any:
+        return answer(row) if row["v"] == 1 else {"v": row["v"]}
+
+    with made(function, ordered=ordered) as mapped:
+        mapped.add_messages(rows(0, 1, 2))
+        mapped.advance_watermark(5)
+        mapped.finish()
+        found = mapped.get_result()
+        assert sorted(found.rows["v"].to_pylist()) == [0, 2]
+        assert [(row["ts"], row["v"], row["reason"]) for row in found.late.to_pylist()] == [(1, 1, "async_failed")]
+        assert found.late["detail"][0].as_py().startswith(detail)
+        assert brief(found)[-2:] == [Watermark(5), Idle()]
+        assert mapped.stats()["late_by_reason"] == {"async_failed": 1}
+
+
+def test_results_of_one_type_are_wanted_and_the_first_one_says_which():
+    answers: list[Any] = [{"x": None}, {"x": 1}, {"x": 2.5, "y": "new"}, {"x": "text"}, [{"x": 4}, {"x": b"bytes"}], {"x": 5, "y": None}]
+
+    async def function(row: Row) -> Any:
+        return answers[row["v"]]
+
+    with made(function) as mapped:
+        for row in rows(*range(6)):
+            mapped.add_message(row)
+            hear(mapped)
+        found = mapped.get_result()
+        assert found.rows.to_pylist() == [{"x": None, "y": None}, {"x": 1.0, "y": None}, {"x": 2.5, "y": "new"}, {"x": 5.0, "y": None}]
+        assert [(row["v"], row["detail"]) for row in found.late.to_pylist()] == [
+            (3, "TypeError: `x` should be double, got 'text'"),
+            (4, "TypeError: `x` should be int64, got b'bytes'"),
+        ]
+
+
+def test_whole_numbers_next_to_fractions_become_fractions():
+    async def function(row: Row) -> Row:
+        return {"x": 2**60 + 1 if row["v"] == 0 else 0.5 if row["v"] == 1 else 2**60 + 1}
+
+    with made(function) as mapped:
+        for row in rows(0, 1, 2):
+            mapped.add_message(row)
+            hear(mapped)
+        found = mapped.get_result()
+        assert found.items[0][1]["x"].to_pylist() == [2**60 + 1]
+        assert found.rows["x"].to_pylist() == [float(2**60), 0.5]
+        assert found.late["v"].to_pylist() == [2]
+
+
+def test_results_that_do_not_fit_together_are_told_apart_in_their_order():
+    service = Service()
+    with made(service) as mapped:
+        mapped.add_messages(rows(0, 1, 2, 3))
+        for v, x in ((3, 9), (2, 7), (1, "text"), (0, 5)):
+            service.answer(v, {"v": v, "x": x})
+        hear(mapped)
+        assert brief(mapped.get_result()) == [0, ("late", 1), 2, 3]
+
+
+def test_a_function_may_change_its_row():
+    async def spoil(row: Row) -> None:
+        row["tags"].append("spoilt")
+        row["v"] = "spoilt"
+        raise ValueError(row["tags"])
+
+    with made(spoil, retries=1) as mapped:
+        mapped.add_messages([{"ts": 1, "v": "a", "tags": ["x"]}])
+        mapped.finish()
+        [late] = mapped.get_result().late.to_pylist()
+        assert (late["v"], late["tags"], late["detail"]) == ("a", ["x"], "ValueError: ['x', 'spoilt']")
+
+
+def test_late_rows_tell_their_columns_from_ours():
+    async def fail(row: Row) -> None:
+        raise ValueError("x")
+
+    with made(fail) as mapped:
+        mapped.add_messages([{"ts": 1, "v": 1, "reason": "mine"}])
+        mapped.finish()
+        [late] = mapped.get_result().late.to_pylist()
+        assert late == {"ts": 1, "v": 1, "input_reason": "mine", "reason": "async_failed", "detail": "ValueError: x"}
+
+
+# Attempts -------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_call_is_tried_again():
+    attempts: list[Any] = []
+
+    async def flaky(row: Row) -> Row:
+        attempts.append(row["v"])
+        if attempts.count(row["v"]) <= row["v"]:
+            raise ConnectionError("busy")
+        return row
+
+    with made(flaky, retries=2, backoff=1) as mapped:
+        mapped.add_messages(rows(0, 1, 2, 3))
+        mapped.finish()
+        assert brief(mapped.get_result()) == [0, 1, 2, ("late", 3), Idle()]
+        assert sorted(attempts) == [0, 1, 1, 2, 2, 2, 3, 3, 3]
+        assert mapped.stats()["retried"] == 0 + 1 + 2 + 2
+
+
+def test_a_wrong_answer_is_not_asked_for_again():
+    attempts = []
+
+    async def wrong(row: Row) -> int:
+        attempts.append(row)
+        return 5
+
+    with made(wrong, retries=5) as mapped:
+        mapped.add_messages(rows(0))
+        mapped.finish()
+        assert len(attempts) == 1
+
+
+@BOTH
+def test_an_attempt_ends_with_its_timeout(ordered):
+    cancelled: SimpleQueue[Any] = SimpleQueue()
+
+    async def slow(row: Row) -> Row:
+        try:
+            if row["v"]:
+                await never(row)
+        except asyncio.CancelledError:
+            cancelled.put(row["v"])
+            raise
+        return row
+
+    with made(slow, ordered=ordered, timeout=MS, retries=1) as mapped:
+        mapped.add_messages(rows(1, 0))
+        mapped.advance_watermark(9)
+        mapped.finish()
+        found = mapped.get_result()
+        assert found.rows["v"].to_pylist() == [0]
+        assert found.late["detail"].to_pylist() == ["TimeoutError: no answer within 1 millisecond"]
+        assert brief(found)[-2:] == [Watermark(9), Idle()]
+        assert mapped.stats()["retried"] >= 1
+        assert [cancelled.get(timeout=PATIENCE), cancelled.get(timeout=PATIENCE)] == [1, 1]
+
+
+def test_pauses_double_up_to_a_bound():
+    spec = AsyncMap(echo, retries=3, backoff=100 * MS, timeout=1_000 * MS)
+    assert [spec.pause(n) for n in (0, 1, 2, 10, 2000)] == [100 * MS, 200 * MS, 400 * MS, 60_000 * MS, 60_000 * MS]
+    assert spec.limit == (4_000 + 700) * MS
+    assert AsyncMap(echo, retries=1, backoff=90_000 * MS).pause(5) == 90_000 * MS
+    assert AsyncMap(echo, retries=100, backoff=MS, timeout=1).limit == 101 + sum(min(MS << n, 60_000 * MS) for n in range(100))
+
+
+# Bounds ---------------------------------------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_a_delivery_waits_for_free_slots(ordered):
+    service = Service()
+    with made(service, ordered=ordered, max_in_flight=2) as mapped:
+        adding = threading.Thread(target=mapped.add_messages, args=(rows("a", "b", "c", "d"),))
+        adding.start()
+        assert service.wait_for(2) == ["a", "b"]
+        service.answer("a")
+        assert service.wait_for(2) == ["b", "c"]
+        assert service.is_quiet
+        assert adding.is_alive()
+        service.answer("b")
+        assert service.wait_for(2) == ["c", "d"]
+        adding.join(PATIENCE)
+        assert not adding.is_alive()
+        assert mapped.pending == 2
+        mapped.advance_watermark(3)
+        service.answer("c")
+        service.answer("d")
+        mapped.finish()
+        assert sorted(mapped.get_result().rows["v"].to_pylist()) == ["a", "b", "c", "d"]
+
+
+def test_an_ordered_answer_that_has_to_wait_keeps_its_slot():
+    service = Service()
+    with made(service, max_in_flight=2) as mapped:
+        adding = threading.Thread(target=mapped.add_messages, args=(rows("a", "b", "c"),))
+        adding.start()
+        service.wait_for(2)
+        service.answer("b")
+        service.answer("a")
+        service.answer("c")
+        adding.join(PATIENCE)
+        mapped.finish()
+        assert brief(mapped.get_result()) == ["a", "b", "c", Idle()]
+
+
+@BOTH
+def test_never_more_calls_than_allowed_run_at_once(ordered):
+    running, peak = [0], [0]
+
+    async def count(row: Row) -> Row:
+        running[0] += 1
+        peak[0] = max(peak[0], running[0])
+        for _ in range(row["v"] % 5):
+            await asyncio.sleep(0)
+        running[0] -= 1
+        return row
+
+    with made(count, ordered=ordered, max_in_flight=7) as mapped:
+        for start in range(0, 300, 50):
+            mapped.add_messages(rows(*range(start, start + 50)))
+        mapped.finish()
+        assert mapped.get_result().rows.num_rows == 300
+    assert peak[0] <= 7
+
+
+@BOTH
+def test_other_calls_do_not_wait(ordered):
+    service = Service()
+    with made(service, ordered=ordered, max_in_flight=1) as mapped:
+        mapped.add_messages(rows("a"))
+        mapped.advance_watermark(5)
+        mapped.mark_idle()
+        mapped.timeout(3)
+        mapped.flush()
+        assert brief(mapped.get_result()) == []
+        assert mapped.pending == 1
+        assert mapped.stats()["in_flight"] == 1
+
+
+# Downstream -----------------------------------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_a_downstream_gets_everything_in_order(ordered):
+    async def function(row: Row) -> Row:
+        if row["v"] == "bad":
+            raise ValueError("bad")
+        return row
+
+    sink = Sink()
+    with made(function, ordered=ordered, downstream=sink) as mapped:
+        mapped.add_messages(rows("a", "bad", "b"))
+        mapped.advance_watermark(5)
+        mapped.finish()
+        assert sorted(map(str, sink.taken[:3])) == sorted(map(str, ["a", ("late", "bad"), "b"]))
+        assert sink.taken[3:] == [Watermark(5), Idle()]
+        assert brief(mapped.get_result()) == []
+
+
+def test_a_refusing_downstream_holds_results_and_input_back():
+    sink = Sink(room=1)
+    with made(echo, downstream=sink) as mapped:
+        mapped.add_messages(rows("a"))
+        hear(mapped)
+        mapped.advance_watermark(1)
+        assert sink.taken == ["a"]
+        assert mapped.is_refusing
+        for refused in (lambda: mapped.add_messages(rows("b")), lambda: mapped.advance_watermark(2), mapped.finish, lambda: mapped.take_marks([])):
+            with pytest.raises(BackpressureError, match="call timeout"):
+                refused()
+        mapped.timeout()
+        assert mapped.is_refusing
+        assert brief(mapped.get_result()) == [Watermark(1)]
+        sink.room = float("inf")
+        mapped.timeout()
+        assert not mapped.is_refusing
+        mapped.add_messages(rows("b"))
+        mapped.finish()
+        assert sink.taken == ["a", Watermark(1), "b", Idle()]
+
+
+def test_a_downstream_that_refuses_in_the_middle_of_a_delivery_gets_the_rest_later():
+    sink = Sink(room=1)
+    with made(echo, downstream=sink, max_in_flight=1) as mapped:
+        mapped.add_messages(rows(*range(20)))
+        assert mapped.is_refusing
+        sink.room = float("inf")
+        mapped.timeout()
+        mapped.finish()
+        assert sink.taken == [*range(20), Idle()]
+
+
+def test_what_a_downstream_raises_comes_through_and_nothing_is_lost():
+    broken = [True]
+    taken: list[Any] = []
+
+    def sink(results: AsyncResults) -> None:
+        if broken[0]:
+            raise OSError("full")
+        taken.extend(brief(results))
+
+    with made(echo, downstream=sink) as mapped:
+        mapped._offer = lambda: None  # nothing is offered before both answers are there
+        mapped.add_messages(rows("a", "b"))
+        hear(mapped)
+        del mapped._offer
+        with pytest.raises(OSError, match="full"):
+            mapped.timeout()
+        broken[0] = False
+        mapped.timeout()
+        mapped.finish()
+    assert taken == ["a", "b", Idle()]
+
+
+@BOTH
+def test_windows_downstream_count_what_was_mapped(ordered):
+    windows = counting().embedded(now=0)
+    with made(echo, ordered=ordered, downstream=windows) as mapped:
+        mapped.add_messages([{"ts": t, "v": t} for t in range(25)])
+        mapped.advance_watermark(20)
+        hear(mapped)
+        assert windows.watermark == 20
+        assert windows.get_result().panes["n"].to_pylist() == [10, 10]
+        mapped.finish()
+        assert windows.finished
+        assert windows.get_result().panes["n"].to_pylist() == [5]
+        assert windows.stats()["late_rows"] == 0
+
+
+def test_late_rows_wait_where_the_downstream_is_an_operator():
+    async def fail(row: Row) -> None:
+        raise ValueError("x")
+
+    windows = counting().embedded(now=0)
+    with made(fail, downstream=windows) as mapped:
+        mapped.add_messages(rows(1, 2))
+        mapped.finish()
+        assert mapped.get_result().late["v"].to_pylist() == [1, 2]
+        mapped.flush()
+        assert mapped.get_result().late.num_rows == 0
+
+
+def test_a_refusal_further_down_comes_up_and_the_end_goes_down():
+    room = [False]
+    taken: list[int] = []
+
+    def sink(results: tg.Results) -> bool:
+        if room[0]:
+            taken.extend(results.panes["n"].to_pylist())
+        return room[0]
+
+    windows = counting().embedded(downstream=sink, now=0)
+    with made(echo, downstream=windows) as mapped:
+        mapped.add_messages([{"ts": t, "v": t} for t in range(25)])
+        mapped.advance_watermark(10)
+        hear(mapped)
+        assert windows.is_refusing
+        assert not mapped.is_refusing
+        mapped.advance_watermark(20)
+        assert mapped.is_refusing
+        room[0] = True
+        mapped.timeout()
+        assert not mapped.is_refusing
+        assert taken == [10, 10]
+        room[0] = False
+        mapped.finish()
+        assert windows.finished
+        room[0] = True
+        mapped.timeout()
+        assert taken == [10, 10, 5]
+
+
+def test_async_maps_can_be_chained():
+    sink = Sink()
+    second = made(echo, downstream=sink, ordered=False)
+    with second, made(echo, downstream=second, ordered=False) as first:
+        first.add_messages(rows("a", "b"))
+        hear(first)
+        first.advance_watermark(7)
+        first.mark_idle()
+        hear(second)
+        assert sink.taken == ["a", "b", Watermark(7), Idle()]
+        second.take_marks([Active(), Watermark(8), Watermark(9, 5)])
+        assert [mark for mark in sink.taken if isinstance(mark, Watermark)] == [Watermark(7), Watermark(8)]
+        first.finish()
+        assert second.finished
+
+
+def test_unordered_results_are_refused_where_offsets_recognise_duplicates():
+    for downstream in (counting(offset="offset").embedded(now=0), made(echo, Input("ts", offset="offset"))):
+        with pytest.raises(SpecError, match="results out of order would look like some"):
+            made(echo, ordered=False, downstream=downstream)
+        made(echo, ordered=True, downstream=downstream).close()
+
+
+# Input ----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_empty_deliveries_change_nothing_and_start_nothing():
+    with made(echo) as mapped:
+        for nothing in ([], pa.table({"ts": pa.array([], pa.int64())}), pa.table({})):
+            mapped.add_messages(nothing)
+        assert mapped._calls._loop is None
+        found = mapped.get_result()
+        assert (len(found), found.rows.num_rows, found.late.num_rows, found.watermarks) == (0, 0, 0, [])
+        assert not found
+        mapped.finish()
+
+
+def test_rows_with_nulls_go_through():
+    with made(echo, Input("ts", key=("k",), watermark=Bounded(0))) as mapped:
+        mapped.add_messages([{"ts": None, "k": None, "v": None}, {"ts": 4, "k": None, "v": "a"}])
+        mapped.add_messages([{"ts": 5, "k": "x"}])
+        mapped.finish()
+        found = mapped.get_result()
+        assert found.rows.select(["ts", "k", "v"]).to_pylist() == [
+            {"ts": None, "k": None, "v": None},
+            {"ts": 4, "k": None, "v": "a"},
+            {"ts": 5, "k": "x", "v": None},
+        ]
+        assert [mark for mark in found.watermarks if isinstance(mark, Watermark)] == [Watermark(4), Watermark(5)]
+
+
+def test_values_that_do_not_fit_their_column_go_to_late():
+    with made(echo) as mapped:
+        mapped.add_messages(rows(1))
+        mapped.add_messages([{"ts": 2, "v": "text"}, {"ts": 3, "v": 3}, {"ts": "soon", "v": 4}])
+        mapped.finish()
+        found = mapped.get_result()
+        assert found.rows["v"].to_pylist() == [1, 3]
+        assert found.late["reason"].to_pylist() == ["bad_value", "bad_value"]
+        assert "should be int64" in found.late["detail"][0].as_py()
+
+
+def test_times_are_given_in_microseconds_and_what_python_cannot_say_goes_to_late():
+    nanos = pa.array([1_500, 2**62, None], pa.timestamp("ns", "UTC"))
+    far = pa.array([0, 2**62, None], pa.timestamp("us", "UTC"))
+    with made(echo, Input("at")) as mapped:
+        mapped.add_messages(pa.table({"at": nanos, "far": far, "v": [1, 2, 3]}))
+        mapped.finish()
+        found = mapped.get_result()
+        assert found.rows["v"].to_pylist() == [1, 3]
+        assert found.rows["at"].to_pylist()[0] == datetime(1970, 1, 1, 0, 0, 0, 1, UTC)
+        assert found.late["v"].to_pylist() == [2]
+
+
+def test_messages_come_as_tables_batches_frames_and_dictionaries():
+    pandas = pytest.importorskip("pandas")
+    table = pa.table({"ts": [1], "v": [1]})
+    with made(echo) as mapped:
+        for form in (table, table.to_batches()[0], pandas.DataFrame({"ts": [1], "v": [1]}), [{"ts": 1, "v": 1}]):
+            mapped.add_messages(form)
+        mapped.add_message({"ts": 1, "v": 1})
+        mapped.finish()
+        assert mapped.get_result().rows["v"].to_pylist() == [1] * 5
+
+
+def test_a_delivery_that_is_refused_leaves_no_trace():
+    with made(echo, Input("ts", offset="offset", watermark=Bounded(0))) as mapped:
+        for bad in (
+            pa.table({"x": [1]}),
+            pa.table([[1], [2], [0], [1]], names=["v", "v", "ts", "offset"]),
+            pa.table({"ts": [1], "offset": ["a"]}),
+            pa.table({"ts": [[1]], "offset": [1]}),
+        ):
+            with pytest.raises(InputError):
+                mapped.add_messages(bad)
+        assert mapped.pending == 0
+        assert mapped.resume_offsets() == {}
+        mapped.add_messages([{"ts": 1, "offset": 1, "v": "a"}])
+        mapped.finish()
+        assert mapped.stats()["events"] == 1
+
+
+def test_duplicates_are_recognised_by_partition_and_offset():
+    given = Input("ts", offset="offset", partition="p", watermark=Explicit())
+    with made(echo, given) as mapped:
+        first = [{"ts": 0, "p": "x", "offset": n, "v": f"x{n}"} for n in (2, 1, 1, 3)]
+        mapped.add_messages(first)
+        mapped.add_messages([*first, {"ts": 0, "p": "y", "offset": 1, "v": "y1"}, {"ts": 0, "p": "x", "offset": 4, "v": "x4"}])
+        mapped.finish()
+        assert brief(mapped.get_result()) == ["x1", "x2", "x3", "x4", "y1", Idle()]
+        assert mapped.resume_offsets() == {"x": 5, "y": 2}
+        assert mapped.stats()["duplicates"] == 5
+
+
+def test_partitions_of_several_inputs_are_told_apart():
+    given = Input("ts", offset="offset", watermark=Explicit())
+    with made(echo, given, given) as mapped:
+        for number in (0, 1, 0):
+            mapped.add_messages([{"ts": 0, "offset": 3, "v": number}], input=number)
+        mapped.finish()
+        assert brief(mapped.get_result()) == [0, 1, Idle()]
+        assert mapped.resume_offsets() == {"0/": 4, "1/": 4}
+
+
+def test_silent_sources_fall_idle_by_the_clock():
+    with made(echo, Input("ts", watermark=tg.bounded(0, unit="us", idle_after="1 second"))) as mapped:
+        mapped.add_messages(rows("a"), now=0)
+        hear(mapped)
+        mapped.timeout(2_000_000)
+        *before, idle = brief(mapped.get_result())
+        assert before == ["a", Watermark(0)]
+        assert isinstance(idle, Idle)
+
+
+# Specification --------------------------------------------------------------------------------------------------------------------
+
+
+class Callable_:  # noqa: N801
+    async def __call__(self, row: Row) -> Row:
+        return row
+
+    async def method(self, row: Row) -> Row:
+        return row
+
+
+@pytest.mark.parametrize("function", [echo, Callable_(), Callable_().method, functools.partial(echo)])
+def test_coroutine_functions_of_all_kinds_are_taken(function):
+    with made(function) as mapped:
+        mapped.add_messages(rows("a"))
+        mapped.finish()
+        assert brief(mapped.get_result()) == ["a", Idle()]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"function": lambda row: row},
+        {"function": None},
+        {"function": "echo"},
+        {"ordered": 1},
+        {"max_in_flight": 0},
+        {"max_in_flight": 1.5},
+        {"max_in_flight": True},
+        {"timeout": 0},
+        {"timeout": 2**63 - 1},
+        {"timeout": 2**62, "retries": 4},
+        {"retries": -1},
+        {"backoff": -1},
+    ],
+)
+def test_a_specification_that_breaks_a_rule_is_refused(wrong):
+    with pytest.raises(SpecError):
+        AsyncMap(**{"function": echo, **wrong})
+    with pytest.raises(SpecError, match="needs an input"):
+        EmbeddedAsyncMap(AsyncMap(echo), [])
+
+
+def test_the_words_that_users_write():
+    mapped = tg.stream(time="ts", watermark=tg.bounded("1 us")).async_map(
+        echo, ordered=False, max_in_flight=3, timeout="1 minute", retries=2, backoff="1 ms"
+    )
+    with mapped.embedded(now=0) as operator:
+        assert operator.spec == AsyncMap(echo, False, 3, 60_000_000, 2, 1_000)
+        operator.add_messages(rows("a", "b"))
+        operator.finish()
+        assert sorted(operator.get_result().rows["r"].to_pylist()) == ["ra", "rb"]
+
+
+def test_specifications_are_values():
+    assert AsyncMap(echo) == AsyncMap(echo)
+    assert AsyncMap(echo) != AsyncMap(echo, ordered=False)
+    assert json.loads(json.dumps(AsyncMap(echo).to_dict()))["ordered"] is True
