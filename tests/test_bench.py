@@ -64,6 +64,16 @@ def test_people_get_the_aim_beside_the_milliseconds(capsys: pytest.CaptureFixtur
     assert line.split()[3:5] == ["<", "5"]
 
 
+def test_watermarks_of_all_sizes_are_followed_by_those_of_keys(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.bench.watermarks.SIZES", (10,))
+    assert main(["watermarks", "--events", "200", "--json"]) == 0
+    _, *found = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert [(row["name"], row["rows"], row["keys"]) for row in found] == [("per_key", 200, 20)] * 2
+    assert all(row[field] > 0 for row in found for field in ("seconds", "peer_seconds", "events_per_second", "ratio"))
+    assert main(["watermarks", "--events", "200"]) == 0
+    assert capsys.readouterr().out.splitlines()[4].split() == ["rows", "keys", "per", "key", "events/s", "peer", "ratio", "against"]
+
+
 def test_the_loop_that_the_tracker_is_compared_with_finds_the_same_watermark() -> None:
     names, random = [f"p{number}" for number in range(20)], np.random.default_rng(1)
     ours, peer = TrackerRunner(), LoopRunner()

@@ -425,3 +425,29 @@ def test_retractions_are_not_given_to_an_async_map_that_may_reorder_them():
     unordered = tg.stream(time="time", watermark=tg.explicit()).async_map(same, ordered=False).embedded(now=0)
     with pytest.raises(tg.SpecError, match="retract"):
         upstream().aggregate(n=tg.count()).embedded(downstream=unordered, now=0)
+
+
+def test_an_operator_that_is_fed_takes_the_watermark_of_its_upstream_and_makes_none():
+    async def same(message: dict[str, Any]) -> dict[str, Any]:
+        return message
+
+    counts = tg.stream(time="ts").window(tg.tumbling(10, unit="us")).allow_lateness(0).aggregate(n=tg.count()).embedded(now=0)
+    mapped = tg.stream(time="ts", watermark=tg.bounded(100, unit="us")).async_map(same).embedded(downstream=counts, now=0)
+    with mapped:
+        for ts in (150, 60, 55):  # none is late at the input: the watermark is 50
+            mapped.add_message({"ts": ts})
+        mapped.finish()
+    assert counts.get_result().late.num_rows == 0
+    assert sorted(counts.get_result().panes["n"].to_pylist()) == [1, 1, 1]
+
+
+def test_a_watermark_of_its_own_is_refused_where_an_upstream_tells_it():
+    async def same(message: dict[str, Any]) -> dict[str, Any]:
+        return message
+
+    counts = tg.stream(time="ts", watermark=tg.bounded(1, unit="us")).window(tg.tumbling(10, unit="us")).aggregate(n=tg.count())
+    with pytest.raises(tg.SpecError, match="the upstream tells the watermark"):
+        tg.stream(time="ts").async_map(same).embedded(downstream=counts.embedded(now=0), now=0)
+    late = tg.stream(time="time", watermark=tg.lagging("1 s")).window(tg.tumbling(10, unit="us")).aggregate(n=tg.count())
+    with pytest.raises(tg.SpecError, match="the upstream tells the watermark"):
+        upstream().aggregate(n=tg.count()).embedded(downstream=late.embedded(now=0), now=0)

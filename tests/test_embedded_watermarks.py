@@ -395,7 +395,6 @@ def test_single_messages_that_wait_for_each_other_bring_an_idle_partition_back_a
     assert op.watermark == 10
 
 
-@pytest.mark.xfail(reason="offsets are remembered before the watermark of the delivery is judged", strict=True)
 def test_a_delivery_that_strict_refuses_can_be_delivered_again():
     made = tg.stream(time="ts", partition="p", offset="o", watermark=tg.punctuated("wm"))
     op = counted(made, strict=True).embedded(now=0)

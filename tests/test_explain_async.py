@@ -358,10 +358,12 @@ def test_of_many_keys_and_marks_a_few_are_told():
 
 
 def test_results_wait_because_the_downstream_refuses_them():
-    sink = Sink(room=0)
-    with made(echo, downstream=sink) as mapped:
+    sink, service = Sink(room=0), Service()
+    with made(service, downstream=sink) as mapped:
         mapped.add_messages(rows("a", "b"))
         mapped.advance_watermark(10)
+        service.answer("a")
+        service.answer("b")
         hear(mapped)
         found = asked(mapped)
         assert (found.is_refused, found.refused_rows, found.refused_marks, found.waiting_results) == (True, 2, 1, 0)

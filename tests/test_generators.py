@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate.api import stream
 from tidegate.errors import InputError, ParseError, SpecError, WatermarkError
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.times import OK, read_times
@@ -295,6 +296,10 @@ def test_an_answer_may_be_whole_numbers_of_any_kind(kind):
     assert promised(generated(lambda seen: [kind(3), kind(4)]), OUT_OF_ORDER) == {"a": 3, "b": 4}
 
 
+def test_a_generator_behind_an_infinite_lag_promises_nothing():
+    assert promised(generated(lambda seen: seen.behind(MAX)), OUT_OF_ORDER) == {"a": MIN, "b": MIN}
+
+
 def test_no_answer_is_a_sign_of_life():
     assert promised(generated(lambda _: None), OUT_OF_ORDER) == {"a": MIN, "b": MIN}
 
@@ -305,12 +310,24 @@ def test_a_generated_promise_in_the_future_is_refused_and_counted():
     assert (last_words(found), found.refused) == ({"a": MIN, "b": MIN}, 2)
 
 
+def test_what_wraps_around_the_end_of_time_is_no_promise():
+    nothing = [{"ts": None, "p": "a"}]
+    careless = compile_generator(generated(lambda seen: seen.newest() - 10)).observe(observed(nothing, limit=MAX))
+    assert (last_words(careless), careless.refused) == ({"a": MIN}, 1)
+    careful = compile_generator(generated(lambda seen: seen.behind(10))).observe(observed([*nothing, {"ts": 50, "p": "b"}], limit=MAX))
+    assert (last_words(careful), careful.refused) == ({"a": MIN, "b": 40}, 0)
+
+
 def test_a_generator_cannot_change_the_events():
     def greedy(seen: Observed) -> None:
         seen.times[:] = 0
 
+    # Arrow's own memory cannot be changed anyway; what was made of nulls could.
+    seen = observed([*OUT_OF_ORDER, {"ts": None, "p": "a"}])
+    assert seen.times.flags.writeable
     with pytest.raises(ValueError, match="read-only"):
-        compile_generator(generated(greedy)).observe(observed(OUT_OF_ORDER))
+        compile_generator(generated(greedy)).observe(seen)
+    assert seen.times.flags.writeable
 
 
 def test_a_state_is_what_it_would_be_after_a_restart_from_the_first_call_on():
@@ -432,6 +449,12 @@ def test_specifications_that_differ_have_different_json_forms():
         (lambda: explicit(partitions=["a", "a"]), "declared partitions must be different"),
         (lambda: explicit(partitions="abc"), "`partitions` takes the names of partitions, or how many"),
         (lambda: explicit(partitions=-1), "`partitions` takes the names of partitions, or how many"),
+        (lambda: explicit(partitions=2.5), "`partitions` takes the names of partitions, or how many"),
+        (lambda: explicit(partitions=True), "`partitions` takes the names of partitions, or how many"),
+        (lambda: explicit(realign="yes"), "`realign` is True or False"),
+        (lambda: punctuated(3), "names columns, got 3"),
+        (lambda: stream(time="a", times={"b": (1,)}), "`times` names columns with a watermark"),
+        (lambda: stream(time="a", times={"b": bounded("1 s", align="1 s")}), "aligned on the first time column"),
         (punctuated, "said by a column or by marker rows"),
         (lambda: punctuated("wm", marker="m"), "said by a column or by marker rows"),
         (lambda: noted(forget_after="0 s"), "`forget_after` must be greater than 0"),

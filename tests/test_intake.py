@@ -595,6 +595,46 @@ def test_time_in_which_nothing_ran_is_no_silence():
     assert ticked(found, 5010).by_input == [(0, Watermark(30)), (0, Idle(0)), (1, Idle(0))]
 
 
+def test_who_was_paused_before_a_restart_was_not_silent():
+    found = intake(Bounded(0, align=10, idle_after=60))
+    told(found, a=100, b=200)
+    found = again(found)
+    assert told(found, now=60, a=195).coalesced == [Watermark(195)]
+    assert told(found, now=119, a=300).coalesced == [Watermark(200)]
+
+
+def test_an_implied_watermark_that_was_told_stays_told_after_a_restart():
+    found = intake(Implied())
+    after(found, "promise", 10)
+    assert told(again(found), a=90) == Step()
+
+
+def test_an_input_that_was_idle_or_awake_as_a_whole_is_so_after_a_restart():
+    found = intake(Explicit(declared=("a",)), Explicit())
+    found.promise(10)
+    found.idle(partition="a")
+    found.promise(20)
+    after(found, "promise", 50, ordinal=1)
+    assert found.output() == 20
+    found = again(found)
+    assert found.release() == Step(), "the program promised for all, and is waited for"
+    found.idle()
+    assert found.release().by_input == [(0, Idle(0))]
+    found = again(found)
+    assert found.release() == Step(), "it was told already"
+    assert after(found, "active").by_input == [(0, Active(0))]
+
+
+def test_an_input_that_was_idle_for_a_moment_between_two_looks_is_waited_for():
+    found = intake(Explicit(), Explicit())
+    found.promise(10)
+    found.promise(50, ordinal=1)
+    assert found.release().coalesced == [Watermark(10)]
+    found.idle()
+    found.active()
+    assert found.release() == Step()
+
+
 def test_a_clock_that_is_behind_after_a_restart_goes_on_where_it_was():
     found = again(intake(Bounded(0, idle_after=60), now=1000), now=3)
     assert found.now == 1000

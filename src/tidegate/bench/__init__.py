@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 
-from tidegate.bench import watermarks
+from tidegate.bench import per_key, watermarks
 from tidegate.bench.cases import CASES, FULL, Measured
 
 
@@ -14,7 +14,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; the exit status says nothing about speed."""
     options = _parser().parse_args(argv)
     if options.part == "watermarks":
-        return _watermarks(options.partitions or watermarks.SIZES, as_json=options.json)
+        _watermarks(options.partitions or watermarks.SIZES, as_json=options.json)
+        return 0 if options.partitions else _per_key(options.events, as_json=options.json)
     if not options.json:
         print(_HEAD)
     for case in run(options.case or list(CASES), options.events):
@@ -29,11 +30,18 @@ def run(cases: Sequence[str], events: int = FULL) -> Iterator[list[Measured]]:
         yield CASES[case](events)
 
 
-def _watermarks(sizes: Sequence[int], *, as_json: bool) -> int:
+def _watermarks(sizes: Sequence[int], *, as_json: bool) -> None:
     if not as_json:
         print(watermarks.HEAD)
     for found in watermarks.measure(sizes):
         print(json.dumps(found.to_dict()) if as_json else watermarks.line(found), flush=True)
+
+
+def _per_key(rows: int, *, as_json: bool) -> int:
+    if not as_json:
+        print(f"\n{per_key.HEAD}")
+    for found in per_key.compare(rows):
+        print(json.dumps(found.to_dict()) if as_json else per_key.line(found), flush=True)
     return 0
 
 
@@ -46,11 +54,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tidegate bench", description=__doc__)
     parser.add_argument("part", choices=["kernel", "watermarks"], help="what is measured")
     parser.add_argument("--json", action="store_true", help='one JSON object a case: {"name", "ratio", "events_per_second", ...}')
-    smaller = "kernel: rows of a large delivery; keys shrink along (default: %(default)s)"
+    smaller = "kernel: rows of a large delivery; watermarks: rows for per-key watermarks; keys shrink along (default: %(default)s)"
     parser.add_argument("--events", type=_positive, default=FULL, metavar="N", help=smaller)
     cases = f"kernel: only this case, may be repeated: {', '.join(CASES)}"
     parser.add_argument("--case", action="append", choices=list(CASES), metavar="NAME", help=cases)
-    sizes = f"watermarks: so many partitions, may be repeated (default: {', '.join(map(str, watermarks.SIZES))})"
+    sizes = f"watermarks: so many partitions, may be repeated; without per-key watermarks then (default: {', '.join(map(str, watermarks.SIZES))})"
     parser.add_argument("--partitions", action="append", type=_positive, metavar="N", help=sizes)
     return parser
 

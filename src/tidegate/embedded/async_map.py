@@ -97,14 +97,17 @@ class EmbeddedAsyncMap(Feeding):
         self._error = ""
         """Why the last call that failed did so."""
         self._finished = self._closed = self._is_ahead = self._has_upstream = False
+        if self._target is not None:
+            self._target.follow(None)
         self._restore()
         self._begin()
 
-    def follow(self, upstream: AggregateSpec) -> None:
-        """Take the panes of an upstream operator, and let the downstream know that they may be retractions."""
-        if upstream.mode == "retracting" and not self.spec.ordered:
+    def follow(self, upstream: AggregateSpec | None) -> None:
+        """Take the watermark of an upstream; if that is a window, let the downstream know that panes may be retractions."""
+        if upstream is not None and upstream.mode == "retracting" and not self.spec.ordered:
             raise SpecError("the upstream retracts panes, and a retraction must not come after what replaces it. Hint: ordered=True")
         self._has_upstream = True
+        self._intake.follow()
         if self._target is not None:
             self._target.follow(upstream)
 

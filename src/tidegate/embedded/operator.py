@@ -72,8 +72,8 @@ class EmbeddedOperator(Feeding, Inspection):
             self._finished = self._store.get_json("finished", False)
             self._load_waiting()
 
-    def follow(self, upstream: AggregateSpec) -> None:
-        """Take retractions, and keep inherited windows as long as the upstream may still correct them."""
+    def follow(self, upstream: AggregateSpec | None) -> None:
+        """Take the watermark of an upstream; of a window also retractions, and keep inherited windows as long as it may still correct them."""
         self.operator.follow(upstream)
 
     @property

@@ -40,6 +40,8 @@ from tidegate.spec.watermarks import PerKey
 from tidegate.spec.windows import Axis, ByDifference, Custom, Hopping, Inherited, Session
 from tidegate.state.protocol import Store
 
+Identities = tuple[np.ndarray, np.ndarray, np.ndarray]
+
 
 class WindowedAggregate:
     """One windowed aggregate over one input."""
@@ -62,6 +64,8 @@ class WindowedAggregate:
         self._reader = Reader(spec.input, op_column, MAX - 1 if isinstance(spec.window, Inherited) else None)
         mark = spec.input.watermark
         self.keys = KeyProgress(store, mark.disorder, mark.max_keys) if isinstance(mark, PerKey) else None
+        self.is_fed = False
+        """Whether an upstream operator tells the watermark."""
         self._outlived = 0
         """How many messages at most lie before all windows of their keys."""
         self._watched = spec.window.axis is Axis.EVENT_TIME
@@ -188,9 +192,11 @@ class WindowedAggregate:
         self.parts = Parts.made(self.spec, self.store, self.machine, self.progress, schema, self.metadata, self.keys, retracts=self.takes_panes)
         self.parts.core.out = self._out
 
-    def follow(self, upstream: AggregateSpec) -> None:
-        """Take panes of an upstream operator: its retractions, and for inherited windows its lateness, so that corrections find them."""
-        if self.parts is None:
+    def follow(self, upstream: AggregateSpec | None) -> None:
+        """Take the watermark from an upstream; and where that is a window, its retractions and for inherited windows its lateness."""
+        self.is_fed = True
+        self.intake.follow()
+        if self.parts is None and upstream is not None:
             inherits = isinstance(self.spec.window, Inherited)
             self.take_panes(max(self.spec.allowed_lateness, upstream.allowed_lateness if inherits else 0))
 
@@ -232,12 +238,15 @@ class WindowedAggregate:
         time = self.spec.input.time
         conformed = conform(table, parts.core.schema, time)
         delivery = reader.read(conformed.table, None if time is None else table.column(time), self.progress.now)
-        delivery = self._deduplicated(delivery)
-        whole = delivery
-        parts.contents.begin()
+        fresh, ids = self._fresh(delivery)
+        new = delivery.where(fresh)
         if self.keys is not None:
-            self.keys.meet(delivery.kid, delivery.chk)
-        markers = self._observe(delivery, reader, ordinal)
+            self.keys.meet(new.kid, new.chk)
+        # A watermark that goes back may refuse the delivery, so nothing is remembered of it before.
+        markers = self._observe(new, reader, ordinal)
+        self._remember(delivery, fresh, ids)
+        whole = delivery = self._numbered(new)
+        parts.contents.begin()
         if markers is not None and markers.any():
             self.progress.counters["markers"] += int(markers.sum())
             self.progress.counters["events"] -= int(markers.sum())
@@ -286,25 +295,29 @@ class WindowedAggregate:
             raise InputError("the operator has not seen its input's schema yet")
         return self.parts
 
-    def _deduplicated(self, delivery: Delivery) -> Delivery:
-        """The delivery without what was delivered before."""
+    def _fresh(self, delivery: Delivery) -> tuple[np.ndarray, Identities | None]:
+        """Which rows were not delivered before; and their ids, where these tell."""
         if self.spec.input.offset is not None:
-            fresh = self.marks.fresh(delivery.partition, delivery.partitions, delivery.offset)
+            return self.marks.fresh(delivery.partition, delivery.partitions, delivery.offset), None
+        if self.spec.input.id is not None:
+            ids = self._reader.identities(delivery)
+            return self.ids.fresh(*ids), ids
+        return np.ones(len(delivery), bool), None
+
+    def _remember(self, delivery: Delivery, fresh: np.ndarray, ids: Identities | None) -> None:
+        """Remember the fresh rows as delivered."""
+        if self.spec.input.offset is not None:
             if self.rebuild is not None and self.rebuild.under_way:
                 self.rebuild.take(delivery.where(~fresh), self.bound().contents, self.spec.window.axis)
-            delivery = delivery.where(fresh)
-            self.marks.advance(delivery.partition, delivery.partitions, delivery.offset)
-        elif self.spec.input.id is not None:
-            kid, chk, known = self._reader.identities(delivery)
-            fresh = self.ids.fresh(kid, chk, known)
+            new = delivery.where(fresh)
+            self.marks.advance(new.partition, new.partitions, new.offset)
+        elif ids is not None:
+            kid, chk, known = ids
             kept = np.flatnonzero(fresh & known)
             self.ids.remember(kid[kept], chk[kept], self._matters_until(delivery.take(kept)))
-            delivery = delivery.where(fresh)
-        else:
-            fresh = np.ones(len(delivery), bool)
-        self.progress.counters["duplicates"] += len(fresh) - int(fresh.sum())
-        self.progress.counters["events"] += len(delivery)
-        return self._numbered(delivery)
+        count = int(fresh.sum())
+        self.progress.counters["duplicates"] += len(fresh) - count
+        self.progress.counters["events"] += count
 
     def _matters_until(self, delivery: Delivery) -> np.ndarray:
         """The time whose being very late makes a row forgotten: its own, or that of its last window where windows decide."""

@@ -290,7 +290,7 @@ def explain(operator: WindowedAggregate) -> Explanation:
         watermark_key=operator.key,
         is_finished=progress.watermark == MAX,
         is_idle=watched and operator.intake.is_idle(operator.key),
-        has_upstream=operator.takes_panes or isinstance(spec.window, Inherited),
+        has_upstream=operator.is_fed or isinstance(spec.window, Inherited),
         inputs=inputs,
         sources=_sources(operator.intake, operator.key, inputs) if watched else _partitions(operator) if axis is Axis.OFFSET else (),
         windows=waiting.windows,

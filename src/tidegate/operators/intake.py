@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.errors import InputError, TidegateError, WatermarkError
+from tidegate.errors import InputError, SpecError, TidegateError, WatermarkError
 from tidegate.instants import MAX, MIN, format_instant, saturating_add
 from tidegate.kernel.groups import present
 from tidegate.kernel.times import OK, read_times
@@ -29,7 +29,7 @@ from tidegate.kernel.watermarks.marks import Active, Idle, Mark, Watermark
 from tidegate.kernel.watermarks.tracker import SourceTracker
 from tidegate.operators.delivery import partitions_of
 from tidegate.spec.operator import Input, Options, TimeColumn
-from tidegate.spec.watermarks import Implied, Noted, Watched
+from tidegate.spec.watermarks import Explicit, Implied, Noted, Watched
 
 _UNWATCHED = Watched()
 
@@ -119,6 +119,13 @@ class Intake:
             now=now,
         )
         return Channel(column, compile_generator(column.watermark), tracker, spoke_at=now)
+
+    def follow(self) -> None:
+        """An upstream feeds the operator and tells its watermarks: what is read from its rows, which may come in another order, does not count."""
+        for channel in [channel for channels in self.channels for channel in channels.values()]:
+            if not isinstance(channel.column.watermark, Implied | Explicit):
+                raise SpecError(f"the upstream tells the watermark, but `watermark` is {channel.column.watermark}. Hint: leave it out")
+            channel.told = True
 
     # What happens ---------------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tidegate.errors import CorruptStateError, SpecMismatchError
 from tidegate.operators.aggregate import WindowedAggregate
 
-FORMAT = 1
+FORMAT = 2
 _NAME = "operator"
 
 

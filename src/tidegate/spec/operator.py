@@ -12,7 +12,7 @@ from tidegate.errors import SpecError
 from tidegate.spec.aggregates import Aggregate
 from tidegate.spec.evictors import Evictor
 from tidegate.spec.triggers import Policy, Trigger
-from tidegate.spec.watermarks import KEYS, Implied, PerKey, Watermarks
+from tidegate.spec.watermarks import KEYS, Implied, PerKey, Watched, Watermarks
 from tidegate.spec.windows import Axis, Inherited, Window
 
 SECOND = 1_000_000
@@ -80,6 +80,9 @@ class Input:
         return {**document, "key": list(self.key), "watermark": self.watermark.to_dict(), "others": others}
 
     def __post_init__(self) -> None:
+        if any(isinstance(other.watermark, Watched) and other.watermark.align is not None for other in self.others):
+            # Two columns could each pause what the other waits for.
+            raise SpecError("sources are aligned on the first time column of a stream only. Hint: leave `align` out of `times`")
         for name, values in (("time columns", [t.column for t in self.times]), ("watermark keys", [t.key for t in self.times])):
             if len(set(values)) != len(values):
                 raise SpecError(f"the {name} of a stream must be different, got {values}")

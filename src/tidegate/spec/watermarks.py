@@ -252,7 +252,8 @@ def per_key(
 
 
 def _watched(partitions: int | Iterable[object], idle_after: Duration | None, align: Duration | None, realign: bool) -> dict[str, Any]:  # noqa: FBT001
-    if isinstance(partitions, str | bool) or (isinstance(partitions, int) and partitions < 0):
+    many = isinstance(partitions, int) and not isinstance(partitions, bool) and partitions >= 0
+    if not many and (isinstance(partitions, str) or not isinstance(partitions, Iterable)):
         raise SpecError(f"`partitions` takes the names of partitions, or how many there are, got {partitions!r}")
     names = range(partitions) if isinstance(partitions, int) else partitions
     return {

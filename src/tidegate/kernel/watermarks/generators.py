@@ -55,6 +55,10 @@ class Observed:
             np.maximum.at(found, self.partition, values)
         return found
 
+    def behind(self, lag: int) -> np.ndarray:
+        """By partition, the newest time less a lag, and `MIN` where there is none: what most functions promise."""
+        return saturating_add(self.newest(), _back(int(lag)))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Promises:
@@ -184,6 +188,10 @@ class _Noted(Generator):
         return _NOTHING
 
 
+_BEYOND_TIME = MAX // 2
+"""An instant 146,000 years from now."""
+
+
 class _Generated(Generator):
     repeats = False
 
@@ -204,7 +212,8 @@ class _Generated(Generator):
             )
         # A state goes through its stored form at once, so that nobody sees a difference after a restart, and an error leaves the former one.
         self._state = json.dumps(state, default=_number)
-        ahead = values > seen.limit
+        # A difference from `MIN` wraps around to what no clock will ever show; it is no promise.
+        ahead = (values > seen.limit) | (values > _BEYOND_TIME)
         promised = np.where(ahead, 0, values).astype(np.int64)
         promised[ahead] = MIN
         return Promises(seen.partitions, promised, int(ahead.sum()))
