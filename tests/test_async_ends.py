@@ -446,3 +446,18 @@ def test_a_killed_process_calls_again_what_was_pending(kind, order, tmp_path):
     assert sorted([*found[0], *found[1]]) == list(range(20))
     assert found == [[0, 1, 2], list(range(3, 20))] if order == "ordered" else sorted(found[1]) == [3, 7, 8, 15]
     assert [words[1] for words in [*first, *second] if words[0] == "mark"] == [repr(Watermark(19)), repr(Idle())]
+
+
+class Unusual(BaseException):
+    """What some libraries raise so that nobody catches it."""
+
+
+@BOTH
+def test_an_error_of_any_kind_is_reported_as_what_it_is(ordered):
+    async def raising(row: Row) -> Row:
+        raise Unusual("no way")
+
+    with made(raising, ordered=ordered) as mapped:
+        mapped.add_messages(rows("a"))
+        mapped.finish()
+        assert mapped.get_result().late["detail"].to_pylist() == ["Unusual: no way"]

@@ -715,8 +715,23 @@ def test_coroutine_functions_of_all_kinds_are_taken(function):
 def test_a_specification_that_breaks_a_rule_is_refused(wrong):
     with pytest.raises(SpecError):
         AsyncMap(**{"function": echo, **wrong})
+
+
+def test_a_delivery_that_one_column_refuses_promises_nothing_on_the_others():
+    several = tg.stream(time="a", watermark=tg.punctuated("wa"), times={"b": tg.punctuated("wb")})
+    with several.async_map(echo, strict=True).embedded(now=0) as mapped:
+        mapped.add_messages([{"a": 1, "b": 1, "wa": 5, "wb": 50}])
+        with pytest.raises(tg.WatermarkError):
+            mapped.add_messages([{"a": 6, "b": 6, "wa": 20, "wb": 40}])
+        mapped.finish()
+        assert mapped.get_result().watermarks == [Watermark(5, 0), Watermark(50, 1), Idle()]
+
+
+def test_inputs_that_cannot_be_served_are_refused():
     with pytest.raises(SpecError, match="needs an input"):
         EmbeddedAsyncMap(AsyncMap(echo), [])
+    with pytest.raises(SpecError, match="by `offset=` and not by `id=`"):
+        EmbeddedAsyncMap(AsyncMap(echo), [Input("ts", id="event")])
 
 
 def test_the_words_that_users_write():
@@ -734,3 +749,17 @@ def test_specifications_are_values():
     assert AsyncMap(echo) == AsyncMap(echo)
     assert AsyncMap(echo) != AsyncMap(echo, ordered=False)
     assert json.loads(json.dumps(AsyncMap(echo).to_dict()))["ordered"] is True
+
+
+def test_a_downstream_is_told_the_clock_with_the_rows():
+    async def same(row: Row) -> Row:
+        return row
+
+    told = tg.stream(time="ts", watermark=tg.explicit()).window(tg.tumbling("1 hour")).options(future="reject").aggregate(n=tg.count())
+    last = told.embedded(now=0)
+    with tg.stream(time="ts", watermark=tg.bounded("1 second")).async_map(same).embedded(now=0, downstream=last) as first:
+        for minute in range(10):
+            first.add_messages([{"ts": minute * 60_000_000}], now=minute * 60_000_000)
+        first.finish()
+    assert (last.stats()["future"], last.stats()["late_by_reason"]) == (0, {})
+    assert last.get_result().panes["n"].to_pylist() == [10]

@@ -383,6 +383,15 @@ def test_windows_at_the_end_of_the_calendar_can_be_fetched():
     assert op.get_result().panes["n"].to_pylist() == [1]
 
 
+def test_a_first_delivery_that_strict_refuses_says_nothing_about_the_columns():
+    made = tg.stream(time="ts", watermark=tg.punctuated("wm")).window(tg.tumbling(10, unit="us")).options(strict=True)
+    op = made.aggregate(total=tg.sum("v")).embedded(now=0)
+    with pytest.raises(tg.WatermarkError):
+        op.add_messages([{"ts": 1, "wm": 9, "v": 1}, {"ts": 2, "wm": 3, "v": 2}])
+    op.add_messages([{"ts": 1, "wm": 3, "v": 0.5}, {"ts": 2, "wm": 9, "v": 2.25}])
+    assert finished(op).panes["total"].to_pylist() == [2.75]
+
+
 def test_rows_that_were_late_before_any_time_was_seen_can_be_fetched_with_later_ones():
     op = tg.stream(time="ts", watermark=tg.explicit()).window(tg.tumbling("1 minute")).aggregate(n=tg.count()).embedded(now=0)
     op.add_messages([{"ts": None}])
@@ -420,3 +429,12 @@ def test_keys_that_are_views_are_their_values():
     op.add_messages(pa.table({"t": [1, 2], "k": pa.array(["a", "a"], pa.string_view())}))
     op.finish()
     assert [(p["k"], p["n"]) for p in op.get_result().panes.to_pylist()] == [("a", 2)]
+
+
+@pytest.mark.parametrize("name", [["a"], {"a": 1}, b"\xff"], ids=["list", "struct", "bytes"])
+def test_a_partition_that_is_no_name_is_refused_and_leaves_nothing_behind(name):
+    op = tg.stream(time="ts", partition="p").window(tg.tumbling(10, unit="us")).aggregate(n=tg.count()).embedded(now=0)
+    with pytest.raises(tg.InputError, match=r"the partition column `p` has type .* Hint: use text"):
+        op.add_messages([{"ts": 1, "p": name}])
+    op.add_messages([{"ts": 1, "p": "a"}])
+    assert finished(op).panes["n"].to_pylist() == [1]

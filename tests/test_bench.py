@@ -37,6 +37,7 @@ def test_a_case_is_one_line_of_json(name: str, capsys: pytest.CaptureFixture[str
         assert all(math.isfinite(number) and number > 0 for number in numbers)
 
 
+@pytest.mark.slow
 def test_all_cases_run_unless_one_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert [json.loads(line)["name"] for line in printed(capsys, "--json")] == NAMES == list(CASES)
 
@@ -66,6 +67,7 @@ def test_people_get_the_aim_beside_the_milliseconds(capsys: pytest.CaptureFixtur
 
 def test_watermarks_of_all_sizes_are_followed_by_those_of_keys(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate.bench.watermarks.SIZES", (10,))
+    monkeypatch.setattr("tidegate.bench.per_key._DELIVERIES", 2)
     assert main(["watermarks", "--events", "200", "--json"]) == 0
     _, *found = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert [(row["name"], row["rows"], row["keys"]) for row in found] == [("per_key", 200, 20)] * 2
@@ -82,7 +84,18 @@ def test_the_loop_that_the_tracker_is_compared_with_finds_the_same_watermark() -
         assert ours.update(names, values, turn) == peer.update(names, values, turn)
 
 
-@pytest.mark.parametrize("words", [["kernel", "--case", "nothing"], ["engine"], ["kernel", "--events", "0"], ["watermarks", "--partitions", "0"], []])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["kernel", "--case", "nothing"],
+        ["engine"],
+        ["kernel", "--events", "0"],
+        ["watermarks", "--partitions", "0"],
+        ["kernel", "--partitions", "5"],
+        ["watermarks", "--case", "session"],
+        [],
+    ],
+)
 def test_a_wrong_word_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(words)

@@ -451,3 +451,16 @@ def test_a_watermark_of_its_own_is_refused_where_an_upstream_tells_it():
     late = tg.stream(time="time", watermark=tg.lagging("1 s")).window(tg.tumbling(10, unit="us")).aggregate(n=tg.count())
     with pytest.raises(tg.SpecError, match="the upstream tells the watermark"):
         upstream().aggregate(n=tg.count()).embedded(downstream=late.embedded(now=0), now=0)
+
+
+def test_a_downstream_is_told_the_clock_with_the_panes():
+    second = tg.stream(time="time", watermark=tg.explicit()).window(tg.tumbling("1 hour")).options(future="reject").aggregate(n=tg.count())
+    last = second.embedded(now=0)
+    minutes = tg.stream(time="ts", watermark=tg.bounded("1 second")).window(tg.tumbling("1 minute")).aggregate(n=tg.count())
+    first = minutes.embedded(now=0, downstream=last)
+    for minute in range(10):
+        instant = minute * 60_000_000
+        first.add_messages([{"ts": instant}], now=instant)
+    first.finish()
+    assert (last.stats()["future"], last.stats()["late_by_reason"]) == (0, {})
+    assert last.get_result().panes["n"].to_pylist() == [10]

@@ -119,3 +119,10 @@ def test_demo_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert {row["output"] for row in rows} == {"panes", "late"}
     seen = {(row["op"], row["timing"]) for row in rows if row["output"] == "panes"}
     assert seen >= {("+", "early"), ("+", "on_time"), ("-", "early"), ("+", "late")}
+
+
+def test_the_help_of_a_benchmark_needs_no_part(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "--help"])
+    assert ended.value.code == 0
+    assert "usage: tidegate bench" in capsys.readouterr().out

@@ -250,8 +250,8 @@ def test_a_quorum_is_rounded_down_and_at_least_one(share, inputs, needed):
 
 
 def test_frames_hold_small_steps_back_but_not_the_end():
-    c = Coalescer(1, Rules(frame=10, frame_offset=3))
-    assert [after(c, "promise", 0, value).watermark for value in (-8, 2, 3, 12, 13, MAX)] == [-17, -7, 3, None, 13, MAX]
+    c = Coalescer(1, Rules(frame=10))
+    assert [after(c, "promise", 0, value).watermark for value in (-11, -1, 0, 9, 10, MAX)] == [-20, -10, 0, None, 10, MAX]
     low = Coalescer(1, Rules(frame=10))
     assert after(low, "promise", 0, MIN + 1) == Released()
 
@@ -296,7 +296,7 @@ def test_keys_are_coalesced_on_their_own():
     c.promise(1, 9, key=1)
     c.promise(0, 7, key=2)
     assert c.release() == [Watermark(9, 1), Watermark(7, 2)]
-    assert (c.keys, c.advances, c.steps_back) == ((1, 2), 2, 0)
+    assert (c.keys, c.advances) == ((1, 2), 2)
 
 
 def test_idle_without_a_key_holds_for_keys_that_come_later():

@@ -7,15 +7,19 @@ from collections import Counter
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import assume, given
 
 import tidegate as tg
 from reference import Config, Reference
-from strategies import Case, cases, cut_cases
+from reference.model import SECOND
+from strategies import Case, Step, cases, cut_cases
 from tidegate.api import Panes
+from tidegate.instants import MAX
 from tidegate.spec.operator import AggregateSpec, Input, Options, Retention
+from tidegate.spec.triggers import Never
 from tidegate.spec.watermarks import Bounded, Explicit, Implied, PerKey, Watermarks
-from tidegate.spec.windows import Axis
+from tidegate.spec.windows import Axis, Hopping, Session
 from tidegate.state.memory import MemoryStore
 
 Output = tuple[list[dict[str, Any]], list[dict[str, Any]]]
@@ -153,6 +157,29 @@ def compare(case: Case) -> None:
         assert late(case.config, have[1]) == late(case.config, want[1]), step
         if case.config.mode == "retracting":
             check_order(have[0], standing, case.config.aggregates)
+
+
+def message(number: int, ts: int, gap: int = 0) -> dict[str, Any]:
+    return {"ts": ts, "k": "a", "v": number, "gap": gap, "partition": "p0", "offset": number, "id": f"m{number}"}
+
+
+@pytest.mark.parametrize("touch", ["separate", "merge"])
+@pytest.mark.parametrize("lateness", [0, 3])
+def test_a_session_that_ends_at_the_watermark_leaves_nothing_to_a_later_one_in_its_place(touch, lateness):
+    config = Config(Session(gap_column="gap", touch=touch), allowed_lateness=lateness, key=("k",), future_tolerance=MAX // 2)
+    past = Step("watermark", 42 + lateness)
+    compare(Case(config, (Step("add", [message(1, 42)]), past, Step("add", [message(2, 42)]), Step("add", [message(3, 42, 4), message(4, 40, 2)]))))
+    compare(Case(config, (Step("add", [message(1, 40, 2), message(2, 42)]), past, Step("add", [message(3, 42)]), Step("add", [message(4, 42, 3)]))))
+
+
+def test_sessions_that_are_too_late_are_told_as_each_message_alone_makes_them():
+    config = Config(Session(gap_column="gap"), Never(), key=("k",), future_tolerance=MAX // 2, drop_by="window", session_lateness="merged")
+    compare(Case(config, (Step("watermark", 100 * SECOND), Step("add", [message(1, -5, 8), message(2, -1, 1), message(3, -3, 8)]))))
+
+
+def test_windows_behind_a_horizon_and_windows_without_room_are_told_in_one_late_row():
+    config = Config(Hopping(7, 2), key=("k",), future_tolerance=MAX // 2, retain_windows=3)
+    compare(Case(config, (Step("add", [message(1, -18)]), Step("add", [message(2, 28)]), Step("add", [message(3, -13)]))))
 
 
 @given(cases(retention=False))

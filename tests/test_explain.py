@@ -367,7 +367,7 @@ def test_a_step_back_was_ignored():
     op.advance_watermark(at(60))
     op.advance_watermark(at(30))
     found = explained(op)
-    assert found.counters["steps_back"] == 1
+    assert found.counters["watermark_steps_back"] == 1
     assert "1 step back of a promise was ignored." in found.sentences
 
 
@@ -375,8 +375,8 @@ def test_watermarks_in_rows_that_cannot_be_taken_are_counted():
     op = started(tg.punctuated("w"))
     op.add_messages([row(5, w=at(5)), row(6, w=at(9999))])
     found = explained(op)
-    assert found.counters["refused_promises"] == 1
-    assert "1 watermark in the rows could not be read or lay in the future, and was not taken." in found.sentences
+    assert found.counters["watermarks_refused"] == 1
+    assert "1 watermark could not be read or lay in the future, and was not taken." in found.sentences
 
 
 def test_a_generator_that_fails_is_told_with_its_last_error():

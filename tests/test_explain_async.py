@@ -39,7 +39,7 @@ def asked(mapped: EmbeddedAsyncMap) -> Explanation:
     """The explanation, which leaves no trace."""
 
     def held() -> tuple[Any, ...]:
-        return mapped._intake.save(), mapped._pending.save(), mapped.stats(), len(mapped._outlet.unfetched)
+        return mapped._intake.save(), mapped._pending.save(), mapped.stats(), len(mapped._outlet.unfetched), len(mapped._outlet.waiting)
 
     before = held()
     found = explained(mapped)
@@ -117,7 +117,7 @@ def test_a_row_that_only_says_a_watermark_is_no_event_from_the_future():
     with tg.stream(time="ts", watermark=tg.punctuated(marker="m")).async_map(echo).embedded(now=NOON) as mapped:
         mapped.add_messages([{"ts": at(5), "m": False, "v": 1}, {"ts": at(3600), "m": True, "v": 2}])
         found = asked(mapped)
-        assert (found.counters["future"], found.counters["refused_promises"], found.newest) == (0, 1, instant(at(5)))
+        assert (found.counters["future"], found.counters["watermarks_refused"], found.newest) == (0, 1, instant(at(5)))
 
 
 def test_an_upstream_tells_the_watermark():

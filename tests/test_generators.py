@@ -454,6 +454,7 @@ def test_specifications_that_differ_have_different_json_forms():
         (lambda: explicit(realign="yes"), "`realign` is True or False"),
         (lambda: punctuated(3), "names columns, got 3"),
         (lambda: stream(time="a", times={"b": (1,)}), "`times` names columns with a watermark"),
+        (lambda: stream(time="a", watermark=bounded("1 s", partitions=["x"])), r"names no partition column, got \['x'\].*partition="),
         (lambda: stream(time="a", times={"b": bounded("1 s", align="1 s")}), "aligned on the first time column"),
         (punctuated, "said by a column or by marker rows"),
         (lambda: punctuated("wm", marker="m"), "said by a column or by marker rows"),
@@ -462,7 +463,8 @@ def test_specifications_that_differ_have_different_json_forms():
         (lambda: generated(5), "needs a function"),
         (lambda: generated(slowly, state={"a": object()}), "stored as JSON"),
         (lambda: per_key("1 minute", floor="1 second"), "can't be less than their disorder"),
-        (lambda: per_key("1 s", floor="1 minute", max_keys=0), "`max_keys` must be positive"),
+        (lambda: per_key("1 s", floor="1 minute", max_keys=0), "`max_keys` must be positive and a whole number, got 0"),
+        (lambda: per_key("1 s", floor="1 minute", max_keys="5"), "`max_keys` must be positive and a whole number, got '5'"),
     ],
 )
 def test_a_specification_that_makes_no_sense_is_refused(wrong, text):

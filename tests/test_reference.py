@@ -37,9 +37,11 @@ PRESETS: dict[str, dict[str, Any]] = {
 NOT_LOOKED_AT = {"hold", "output_watermark", "out_wm", "state_windows_hint"}
 
 
+SCENARIOS = [scenario for path in sorted(FOLDER.glob("*.yaml")) for scenario in yaml.safe_load(path.read_text("utf-8"))]
+
+
 def load(*kinds: str) -> list[Any]:
-    scenarios = [s for path in sorted(FOLDER.glob("*.yaml")) for s in yaml.safe_load(path.read_text("utf-8"))]
-    return [pytest.param(s, id=s["id"]) for s in scenarios if s["kind"] in kinds]
+    return [pytest.param(scenario, id=scenario["id"]) for scenario in SCENARIOS if scenario["kind"] in kinds]
 
 
 def instant(value: Any) -> Any:

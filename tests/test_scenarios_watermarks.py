@@ -18,7 +18,7 @@ from tidegate.scenarios import FAIL, PASS, UNSUPPORTED, Outcome, Scenario, parse
 KINDS = ("coalesce", "generate", "idleness", "async")
 FILES = sorted((Path(__file__).parent / "conformance").glob("*.yaml"))
 RAW = {item["id"]: item for path in FILES for item in yaml.safe_load(path.read_text("utf-8")) if item["kind"] in KINDS}
-LOOKS = frozenset({"out", "out_set", "state", "idle_pending", "check", "error", "result"})
+LOOKS = frozenset({"out", "out_set", "state", "idle_pending", "check", "error", "result", "returns", "keys", "aligned", "accepted"})
 
 
 def outcome(text: str) -> Outcome:
@@ -241,7 +241,15 @@ def test_keyed_inputs_may_be_idle_for_one_key() -> None:
     assert coalesced("semantics: hazelcast_keyed, inputs: 2", *spoken, *idle, "in: 1, key: 2, wm: 4, out: [{wm: 4, key: 2}]").status == PASS
     joined = ("in: 0, key: 1, wm: 5", "in: c, add: true", "in: 1, key: 1, wm: 6, out: []", "in: c, remove: true, out: [[1, 5]]")
     assert coalesced("semantics: hazelcast_keyed, inputs: 2", *joined).status == PASS
-    assert "no keys" in coalesced("inputs: 1", "in: 0, key: 3, wm: 1").detail
+    assert "no keys" in coalesced("inputs: 1, semantics: samza", "in: 0, key: 3, wm: 1").detail
+
+
+def test_steps_that_name_watermark_keys_have_them_under_any_rules() -> None:
+    steps = ("in: 0, idle: true, out: []", "in: 1, key: 127, wm: 4, out: [[127, 4]]", "in: 0, key: 127, wm: 1, out: []")
+    turns = ("in: 1, idle: true, out: []", "in: 0, idle: true, key: 127, out: [idle]")
+    assert coalesced("inputs: 2", *steps, *turns).status == PASS
+    assert coalesced("inputs: 2, semantics: hazelcast", *steps).status == PASS
+    assert "0 to 127" in coalesced("inputs: 1", "in: 0, key: 128, wm: 1").detail
 
 
 def test_samza_looks_at_its_clock_when_a_watermark_comes() -> None:
@@ -457,3 +465,128 @@ def test_whatever_is_written_ends_with_an_outcome(kind: str, system: str, data: 
     steps = data.draw(st.lists(st.dictionaries(st.sampled_from(vocabulary[kind]), words, min_size=1, max_size=4), max_size=5))
     config = {"coalesce": {"semantics": system, "inputs": 2}, "generate": {"semantics": system, "generator": "ascending"}}.get(kind, {})
     assert "broke off" not in run(Scenario("x", kind, config=config, body={"steps": steps})).detail
+
+
+# The same thing in the words of another author.
+
+
+def idle_timer(config: str, *steps: str) -> Outcome:
+    lines = "\n".join(f"    - {{{step}}}" for step in steps)
+    return outcome(f"- id: mine.idleness\n  kind: idleness\n  config: {{{config}}}\n  steps:\n{lines}\n")
+
+
+def test_an_error_may_stand_in_a_step_of_its_own() -> None:
+    assert coalesced("semantics: hazelcast, inputs: 1", "in: 0, wm: 5", "in: 0, wm: 4", "error: true").status == PASS
+    assert "must be refused" in coalesced("semantics: hazelcast, inputs: 1", "in: 0, wm: 5", "error: true").detail
+    assert idle_timer("timeout: 0", "error: true").status == PASS
+    assert "must be refused" in idle_timer("timeout: 1", "error: true").detail
+
+
+def test_inputs_that_are_counted_may_be_called_by_names() -> None:
+    steps = ("in: left, wm: 10, out: []", "in: right, wm: 7, out: [7]")
+    assert coalesced("inputs: 2", *steps, "in: left, idle: true, state: {left: 10, right: 7}").status == PASS
+    assert coalesced("inputs: 3", *steps).status == FAIL
+    assert "there is no input `left`" in coalesced("inputs: 1", *steps).detail
+    assert "there is no input `left`" in coalesced("inputs: 2", "in: 0, wm: 3", *steps).detail
+
+
+def test_the_names_of_what_is_looked_at() -> None:
+    steps = ("in: 0, wm: 1, state: {top_observed: 1, coalesced: null}", "in: 1, wm: 2, state: {top_observed: 2, coalesced: 1}")
+    assert coalesced("semantics: hazelcast, inputs: 2", *steps).status == PASS
+    keyed = ("in: 0, idle: true, out: [], keys: []", "in: 1, key: 42, wm: 10, out: [[42, 10]], keys: [42]")
+    assert coalesced("semantics: hazelcast_keyed, inputs: 2", *keyed).status == PASS
+    assert "`aligned`" in coalesced("semantics: hazelcast_keyed, inputs: 1", "in: 0, wm: 1, aligned: true").detail
+    valve = ("in: 0, wm: 5, aligned: true", "in: 1, idle: true, out: [5], aligned: false", "in: 1, active: true, aligned: false")
+    assert coalesced("semantics: flink_valve, inputs: 2", *valve, "in: 1, wm: 5, aligned: true").status == PASS
+    assert "`aligned`" in coalesced("semantics: flink_valve, inputs: 2", "in: 0, wm: 5, aligned: false").detail
+    mux = "semantics: flink_multiplexer, inputs: 1"
+    assert coalesced(mux, "in: 0, remove: true, returns: true", "in: 0, remove: true, returns: false").status == PASS
+    assert "expected returns" in coalesced(mux, "in: 0, remove: true, returns: false").detail
+
+
+def test_outputs_that_wait_are_said_in_several_ways() -> None:
+    waiting = ("in: 0, wm: 3", "in: 1, wm: 4, state: {wm: null}", "emit: true, state: {wm: 3}")
+    for config in ("emit: deferred", "emit: periodic", "deferred: true"):
+        assert coalesced(f"semantics: flink_multiplexer, inputs: 2, {config}", *waiting).status == PASS, config
+        assert coalesced(f"semantics: flink_multiplexer, inputs: 1, {config}", "in: 0, wm: 3, immediate: true, state: {wm: 3}").status == PASS
+    assert coalesced("semantics: flink_multiplexer, inputs: 2, deferred: false", *waiting).status == FAIL
+    batches = ("in: 0, wm: 3, out: []", "end_of_batch: true, out: [3]")
+    assert coalesced("inputs: 1, emit: end_of_batch", *batches).status == PASS
+
+
+@pytest.mark.parametrize(("quorum", "least"), [("0.5", 5), ("0.75", 5), ("1.0", None)])
+def test_samza_stays_where_it_is_without_a_quorum_of_active_producers(quorum: str, least: int | None) -> None:
+    config = f"semantics: samza, partitions: 1, producers_per_partition: 2, idle_timeout: 10, quorum: {quorum}"
+    shown = "null" if least is None else least
+    steps = ("in: p0/a, wm: 1", "clock: 10", f"in: p0/b, wm: 5, state: {{p0: {shown}}}")
+    assert coalesced(config, *steps).status == PASS
+    assert coalesced(config, *steps, "in: p0/a, wm: 4, state: {p0: " + ("5" if least else "4") + "}").status == PASS
+
+
+def test_generators_by_their_names_in_flink() -> None:
+    for name in ("ascending", "ascending_timestamps", "monotonous_timestamps"):
+        config = f"semantics: flink_valve, generator: {name}, emit: periodic"
+        assert generated(config, "event: 1337, state: {wm: null}", "emit: true, out: [{wm: 1336}], state: {wm: 1336}", wm="inclusive").status == PASS
+    assert "`wm`" in generated("generator: ascending", "event: 5, state: {wm: 4}").detail
+    assert "`idle`" in generated("generator: ascending", "event: 5, state: {idle: true}").detail
+    assert generated("generator: ascending", "event: 5, state: 5").status == PASS
+    assert generated("generator: ascending", "event: 5, state: {colour: red}").status == UNSUPPORTED
+
+
+def test_generators_emit_by_the_clock_at_the_end_or_never() -> None:
+    periodic = "semantics: flink_valve, generator: ascending, emit: periodic"
+    for config in ("interval: 50", "auto_watermark_interval: 50"):
+        steps = (
+            "event: 5, out: [{ev: 5}]",
+            "clock: 49, out: []",
+            "clock: 50, out: [{wm: 5}]",
+            "event: 7",
+            "clock: 99, out: []",
+            "clock: 100, out: [{wm: 7}]",
+        )
+        assert generated(f"{periodic}, {config}", *steps).status == PASS, config
+    assert generated(periodic, "event: 5", "clock: 50, out: [{wm: 5}]").status == PASS
+    assert generated(periodic, "event: 5", "clock: 50, out: []", "emit: true, out: [{wm: 5}]").status == PASS
+    assert generated("generator: ascending, emit: on_event", "event: 5, out: [{ev: 5}, {wm: 5}]").status == PASS
+    for emission in ("never", "periodic", "after_event"):
+        ended = generated(f"generator: ascending, emit: {emission}", "event: 5", "end_of_input: true", "end_of_input: true, out: []")
+        assert ended.status == PASS, ended
+    assert generated("generator: ascending, emit: never", "event: 5, out: [{ev: 5}]", "end_of_input: true, out: [{wm: +inf}]").status == PASS
+    assert generated("generator: ascending, frame: +inf", "event: 5, out: [{ev: 5}]").status == PASS
+
+
+def test_partitions_come_and_go_in_several_words() -> None:
+    none = "semantics: hazelcast, generator: fixed_lag, lag: 3, partitions: 0"
+    for joins in ("add: true", "add: 1", "add: 0", "add_partitions: 1"):
+        assert generated(none, "event: null, out: [idle]", joins, "event: 10, part: 0, out: [{wm: 7}, {ev: 10}]").status == PASS, joins
+    for leaves in ("remove: 1", "remove: true, part: 1", "remove_partition: 1"):
+        two = "semantics: hazelcast, generator: fixed_lag, lag: 0, partitions: 2"
+        assert generated(two, "event: 10, part: 0, out: [{ev: 10}]", f"{leaves}, out: [{{wm: 10}}]").status == PASS, leaves
+    native = "semantics: hazelcast, generator: fixed_lag, lag: 3, timestamp_fn: null"
+    assert generated(native, "event: 10, native: 11, out: [{wm: 8}, {ev: 10}]", "event: 10, native: null, error: true").status == PASS
+
+
+def test_timers_by_their_config_and_other_words() -> None:
+    for config in ("timeout: 10", "idle_timeout: 10"):
+        assert idle_timer(config, "check: false", "advance: 10", "check: true", "event: true", "check: false").status == PASS
+        assert idle_timer(config, "check: true").status == FAIL
+
+
+def test_calls_in_lists_and_with_late_results() -> None:
+    listed = ("submit: [a, b]", "wm: 10", "submit: c", "complete: [c, b, a], out: [a, b, {wm: 10}, c]")
+    assert called("order: ordered", *listed).status == PASS
+    assert called("order: ordered", "submit: [a, b], wm: 10").status == UNSUPPORTED
+    assert called("order: ordered", "submit: []").status == UNSUPPORTED
+    assert called("order: ordered", "submit: a", "complete: a, results: [x, y], out: [x, y]").status == PASS
+    assert called("order: ordered", "submit: a", "complete: a, results: null, out: []").status == PASS
+    assert called("order: ordered", "submit: a", "complete: a, results: x").status == UNSUPPORTED
+    assert called("order: ordered", "submit: a", "complete: b, results: [x]").status == UNSUPPORTED
+
+
+def test_calls_that_have_a_place_and_those_that_have_none() -> None:
+    steps = ("submit: a, accepted: true", "wm: 0, accepted: true", "submit: b, accepted: true", "submit: c, accepted: false")
+    for name in ("max_concurrent", "max_concurrent_ops", "capacity"):
+        assert called(f"{name}: 2", *steps, "complete: a", "submit: d, accepted: true", "out: [a, {wm: 0}]").status == PASS, name
+        assert "expected accepted" in called(f"{name}: 1", *steps).detail
+    assert called("", steps[0]).status == UNSUPPORTED
+    assert called("max_concurrent: 2", "accepted: true").status == UNSUPPORTED

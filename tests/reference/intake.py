@@ -55,6 +55,11 @@ class SlowInput:
     def active(self) -> list[SlowSource]:
         return [source for source in self.sources.values() if source.state == "active"]
 
+    def promised(self) -> dict[str, int]:
+        """What everybody has promised who is waited for; the input itself, where it is none of its sources."""
+        found = {name: source.promise for name, source in self.sources.items() if source.state == "active"}
+        return found or ({} if self.idle else {"": self.output})
+
     def settle(self, now: int, held: set[str]) -> None:
         """Who was silent for long is idle, or forgotten; then the input's watermark is looked at."""
         was_active = {name for name, source in self.sources.items() if source.state == "active"}
@@ -67,6 +72,8 @@ class SlowInput:
             waits = self.idle_after is not None and name in was_active
             if self.forget_after is not None and now - source.spoke_at >= self.forget_after and not waits:
                 self.drop(name, now)
+        if "" in held and not self.active():
+            self.spoke_at = now
         promises = [source.promise for source in self.sources.values()]
         active = [source.promise for source in self.active()]
         self.output = max(self.output, min(active) if active else max([self.lifted, *promises]))
@@ -178,10 +185,10 @@ class SlowIntake:
 
     def paused(self, number: int) -> set[str]:
         given = self.inputs[number]
-        spoken = [source.promise for other in self.inputs for source in other.active() if source.promise > MIN]
+        spoken = [promise for other in self.inputs for promise in other.promised().values() if promise > MIN]
         if given.align is None or not spoken:
             return set()
-        return {name for name, source in given.sources.items() if source.state == "active" and source.promise > min(spoken) + given.align}
+        return {name for name, promise in given.promised().items() if promise > min(spoken) + given.align}
 
     def _row(self, given: SlowInput, row: Row, limit: int) -> None:
         time, partition = row["ts"], row["p"] or "null"

@@ -111,7 +111,7 @@ class SlowCoalescer:
         """The watermark and the news of idleness, as `Released` has them."""
         value = self.candidate()
         if self.rules.frame and value not in (MIN, MAX):
-            value -= (value - self.rules.frame_offset) % self.rules.frame
+            value -= value % self.rules.frame
         watermark = value if value > self.output else None
         if watermark is not None:
             self.output = watermark

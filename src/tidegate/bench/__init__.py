@@ -12,10 +12,16 @@ from tidegate.bench.cases import CASES, FULL, Measured
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; the exit status says nothing about speed."""
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options = parser.parse_args(argv)
+    other, named = ("--case", options.case) if options.part == "watermarks" else ("--partitions", options.partitions)
+    if named:
+        parser.error(f"{other} means nothing to `{options.part}`")
     if options.part == "watermarks":
         _watermarks(options.partitions or watermarks.SIZES, as_json=options.json)
-        return 0 if options.partitions else _per_key(options.events, as_json=options.json)
+        if not options.partitions:
+            _per_key(options.events, as_json=options.json)
+        return 0
     if not options.json:
         print(_HEAD)
     for case in run(options.case or list(CASES), options.events):
@@ -37,12 +43,11 @@ def _watermarks(sizes: Sequence[int], *, as_json: bool) -> None:
         print(json.dumps(found.to_dict()) if as_json else watermarks.line(found), flush=True)
 
 
-def _per_key(rows: int, *, as_json: bool) -> int:
+def _per_key(rows: int, *, as_json: bool) -> None:
     if not as_json:
         print(f"\n{per_key.HEAD}")
     for found in per_key.compare(rows):
         print(json.dumps(found.to_dict()) if as_json else per_key.line(found), flush=True)
-    return 0
 
 
 def _json(case: list[Measured]) -> str:

@@ -34,7 +34,8 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="show early, on-time and late panes of a small stream")
     demo.add_argument("--json", action="store_true", help="print one JSON object a line instead of tables")
     demo.set_defaults(command=_demo)
-    bench = commands.add_parser("bench", help="measure the kernel, or the watermarks", add_help=False)
+    # It has a parser of its own, so whatever looks like an option is for that one.
+    bench = commands.add_parser("bench", help="measure the kernel, or the watermarks", add_help=False, prefix_chars="\0")
     bench.add_argument("arguments", nargs=argparse.REMAINDER)
     bench.set_defaults(command=_bench)
     return parser

@@ -46,9 +46,10 @@ from tidegate.operators.delivery import Reader
 from tidegate.operators.explanation import CallsStanding, Explanation, explain_calls, waiting_marks
 from tidegate.operators.intake import Intake, Source
 from tidegate.operators.pending import Failed, Row, Rows, Saved, pending
+from tidegate.operators.progress import late_by_reason
 from tidegate.operators.stored import check_same
 from tidegate.spec.async_map import AsyncMap
-from tidegate.spec.operator import AggregateSpec, Input, Options, TimeColumn
+from tidegate.spec.operator import AggregateSpec, Input, Options, TimeColumn, input_of
 from tidegate.spec.watermarks import Lagging
 from tidegate.state.memory import MemoryStore
 from tidegate.state.protocol import Store
@@ -76,6 +77,8 @@ class EmbeddedAsyncMap(Feeding):
     ) -> None:
         if not inputs:
             raise SpecError("an async map needs an input. Hint: tg.stream(time='ts').async_map(...)")
+        if any(given.id is not None for given in inputs):
+            raise SpecError("an async map recognises duplicates by `offset=` and not by `id=`. Hint: name the id in the downstream's stream")
         self.inputs = tuple(inputs)
         self.spec = spec
         self._accept: Downstream | None = downstream if callable(downstream) else None
@@ -120,7 +123,7 @@ class EmbeddedAsyncMap(Feeding):
     def add_messages(self, messages: Any, *, now: Instant | None = None, input: int = 0) -> None:
         """Take a delivery, and wait until all its calls are under way: at most `max_in_flight` messages are on their way through."""
         self._check_open()
-        given = self.input(input)
+        given = input_of(self.inputs, input)
         table = to_table(messages, self._forms.input)
         self._intake.tick(self._clock.at(now, self._intake.now))
         if table.num_rows:
@@ -218,10 +221,9 @@ class EmbeddedAsyncMap(Feeding):
 
     def stats(self) -> dict[str, Any]:
         """What is held and what was counted: messages, results, failures, attempts after the first, late rows by reason, watermarks."""
-        reasons = {name.removeprefix("reason."): n for name, n in sorted(self._counters.items()) if name.startswith("reason.")}
         marks = self._intake.stats()
         held = {"pending": self.pending, "in_flight": len(self._calls), "waiting": len(self._outlet.waiting), "lost_loops": self._calls.lost_loops}
-        return {**{name: self._counters[name] for name in _COUNTED}, **marks, "late_by_reason": reasons, **held}
+        return {**{name: self._counters[name] for name in _COUNTED}, **marks, "late_by_reason": late_by_reason(self._counters), **held}
 
     def explain_watermark(self) -> Explanation:
         """Why there is no output: which watermarks wait behind messages without an answer, how long calls may take, and who holds back.
@@ -230,8 +232,7 @@ class EmbeddedAsyncMap(Feeding):
         """
         self._check_not_closed()
         refused = [piece for pieces in self._outlet.waiting for piece in pieces]
-        unfetched = self._outlet.unfetched
-        waiting = [piece for pieces in unfetched[: len(unfetched) - len(self._outlet.waiting)] for piece in pieces]
+        waiting = [piece for pieces in self._outlet.unfetched for piece in pieces]
         return explain_calls(
             self._intake,
             self._standing(),
@@ -320,6 +321,7 @@ class EmbeddedAsyncMap(Feeding):
         if given.time is None or given.watermark_key != self.inputs[0].watermark_key:
             return
         times, verdict = read_times(events.column(given.time), given.time)
+        self._counters["unreadable"] += int((verdict != OK).sum())
         times = times[verdict == OK]
         future = (times > limit) & (times >= watermark)
         self._counters["future"] += int(future.sum())
@@ -415,7 +417,7 @@ class EmbeddedAsyncMap(Feeding):
         if self._target is None or self._target.is_refusing:
             return False
         if pieces[0][0] == "rows":
-            self._target.add_messages(pieces[0][1])
+            self._target.add_messages(pieces[0][1], now=None if self._clock.is_read else self._intake.now)
         else:
             self._target.take_marks(marks_of(pieces))
         return True

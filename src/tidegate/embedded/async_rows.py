@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.embedded.calls import told
+from tidegate.embedded.calls import error_text
 from tidegate.embedded.rows import to_table
 from tidegate.errors import CorruptStateError
 from tidegate.kernel.watermarks.marks import Mark
@@ -65,7 +65,7 @@ class Forms:
             schema = widened(self.output, bindable(table.schema), promotes=True)
             conformed = conform(table, schema, None)
         except Exception as error:  # noqa: BLE001 - what a user's function gave can be anything
-            return told(error)
+            return error_text(error)
         if conformed.broken:
             return _first_problem(conformed.table)
         self.output = schema
@@ -142,7 +142,7 @@ def readable(table: pa.Table) -> tuple[list[Row], pa.Table, list[str]]:
             rows += rows_of([table.slice(number, 1)])
         except (ValueError, OverflowError, pa.ArrowException) as error:
             bad.append(number)
-            errors.append(told(error))
+            errors.append(error_text(error))
     return rows, table.take(pa.array(bad, pa.int64())), errors
 
 
@@ -169,7 +169,7 @@ def unfit(rows: list[Row]) -> str | None:
     try:
         table = to_table(rows, None)
     except Exception as error:  # noqa: BLE001 - what a user's function gave can be anything
-        return told(error)
+        return error_text(error)
     return _first_problem(table) if MARK in table.column_names else None
 
 

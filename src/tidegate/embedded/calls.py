@@ -259,12 +259,14 @@ class _Loop:
     async def _outcome(self, row: Row) -> _Outcome:
         try:
             answer = await self._spec.function(_copied(row))
-        except (Exception, asyncio.CancelledError, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - a user's function may raise anything
-            return _Outcome(error=told(error))
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a user's function may raise anything
+            return _Outcome(error=error_text(error))
         try:
             return _Outcome(results_of(answer))
         except Exception as error:  # noqa: BLE001 - so may a mapping of its own
-            return _Outcome(error=told(error), is_final=True)
+            return _Outcome(error=error_text(error), is_final=True)
 
     def _too_late(self, attempt: _Attempt, task: asyncio.Task[None]) -> None:
         if not attempt.is_over:
@@ -329,7 +331,7 @@ def _copied(row: Row) -> dict[str, Any]:
     return {name: copy.deepcopy(value) if isinstance(value, list | dict) else value for name, value in row.items()}
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """The type and the text of an error, in what every table can hold."""
     try:
         text = f"{type(error).__name__}: {error}"

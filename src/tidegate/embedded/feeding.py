@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
-from tidegate.errors import InputError
 from tidegate.instants import Instant, instant
 from tidegate.kernel.watermarks.marks import Idle, Mark, Watermark
 from tidegate.operators.intake import Intake
-from tidegate.spec.operator import Input
+from tidegate.spec.operator import Input, input_of
+from tidegate.spec.watermarks import checked_key
 
 
 class Feeding(ABC):
@@ -24,12 +24,13 @@ class Feeding(ABC):
 
     def advance_watermark(self, watermark: Instant, *, input: int = 0, partition: str | None = None, key: int | None = None) -> None:
         """Promise that nothing before the watermark is to be expected, from a partition or from all; a step back is ignored and counted."""
-        number = self.input(input).watermark_key if key is None else key
+        number = input_of(self.inputs, input).watermark_key if key is None else checked_key(key)
         self._tell(lambda intake: intake.promise(instant(watermark), ordinal=input, partition=partition, key=number))
 
     def mark_idle(self, *, input: int = 0, partition: str | None = None, key: int | None = None) -> None:
         """Say that a partition, or a whole input, is silent: the watermark does not wait for it until it speaks again."""
-        self._tell(lambda intake: intake.idle(ordinal=input, partition=partition, key=key))
+        number = None if key is None else checked_key(key)
+        self._tell(lambda intake: intake.idle(ordinal=input, partition=partition, key=number))
 
     def end_input(self, *, input: int = 0, partition: str | None = None) -> None:
         """Say that a partition, or a whole input, has ended; when all have, `finish` does the rest."""
@@ -47,12 +48,6 @@ class Feeding(ABC):
         """Take what an upstream says of its watermarks; it may say again what it said before a restart."""
         found = list(marks)
         self._tell(lambda intake: _take(intake, found, input))
-
-    def input(self, number: int) -> Input:
-        """The specification of an input."""
-        if not 0 <= number < len(self.inputs):
-            raise InputError(f"there is no input {number}; the operator has {len(self.inputs)}, numbered from 0")
-        return self.inputs[number]
 
 
 def _take(intake: Intake, marks: list[Mark], ordinal: int) -> None:

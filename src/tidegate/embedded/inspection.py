@@ -21,6 +21,7 @@ from tidegate.operators.contents import payload
 from tidegate.operators.explanation import Explanation, explain
 from tidegate.operators.intake import Source
 from tidegate.operators.parts import Parts
+from tidegate.operators.progress import late_by_reason
 from tidegate.spec.windows import Axis
 
 
@@ -69,9 +70,7 @@ class Inspection:
 
     def _runtime(self) -> dict[str, Any]:
         """Facts for an explanation that only the runtime knows."""
-        refused = list(self._outlet.waiting)
-        unfetched = self._outlet.unfetched
-        waiting = unfetched[: len(unfetched) - len(refused)]
+        refused, waiting = self._outlet.waiting, self._outlet.unfetched
         return {
             "machine_clock": self._clock.at(None, 0) if self._clock.is_read else None,
             "waiting_panes": sum(results.panes.num_rows for results in waiting),
@@ -96,10 +95,9 @@ class Inspection:
         counters = self.operator.progress.counters
         names = ("events", "duplicates", "on_time", "mildly_late", "very_late", "future", "unreadable", "late_rows", "dropped_pairs", "unfired")
         panes = ("panes_early", "panes_on_time", "panes_late", "retractions", "windows_opened", "windows_closed", "windows_pushed_out")
-        reasons = {name.removeprefix("reason."): n for name, n in sorted(counters.items()) if name.startswith("reason.")}
         found = {name: counters[name] for name in (*names, *panes)}
         found |= {"markers": counters["markers"], **self.operator.intake.stats()}
-        return {**found, "late_by_reason": reasons, **self._held()}
+        return {**found, "late_by_reason": late_by_reason(counters), **self._held()}
 
     def _held(self) -> dict[str, int]:
         parts = self.operator.parts

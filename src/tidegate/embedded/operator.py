@@ -197,7 +197,7 @@ class EmbeddedOperator(Feeding, Inspection):
             return self._downstream is None or self._downstream(results) is not False
         if self._target.is_refusing:
             return False
-        self._target.add_messages(results.panes)
+        self._target.add_messages(results.panes, now=None if self._clock.is_read else self.operator.progress.now)
         return True
 
     def _tell_progress(self, target: Target) -> None:

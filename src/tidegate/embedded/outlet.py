@@ -29,7 +29,7 @@ class Target(Protocol):
     @property
     def finished(self) -> bool: ...
 
-    def add_messages(self, messages: Any) -> None: ...
+    def add_messages(self, messages: Any, *, now: Instant | None = None) -> None: ...
 
     def take_marks(self, marks: Iterable[Mark]) -> None: ...
 
@@ -80,8 +80,8 @@ class Outlet(Generic[T]):
 
     @property
     def unfetched(self) -> list[T]:
-        """What nobody has seen yet."""
-        return [*list(self.kept)[self._fetched :], *self.waiting]
+        """What is there to be fetched and was not."""
+        return list(self.kept)[self._fetched :]
 
     def check(self) -> None:
         """Refuse input while the downstream refuses results."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from tidegate.errors import InputError, StateError
+from tidegate.errors import InputError, StateError, WatermarkError
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.duplicates import OffsetMarks, SeenIds
 from tidegate.kernel.frame import Frame
@@ -34,7 +34,7 @@ from tidegate.operators.output import Output, class_names, texts
 from tidegate.operators.parts import Parts
 from tidegate.operators.progress import Progress
 from tidegate.operators.rebuild import Rebuild
-from tidegate.spec.operator import AggregateSpec
+from tidegate.spec.operator import AggregateSpec, input_of
 from tidegate.spec.triggers import Never
 from tidegate.spec.watermarks import PerKey
 from tidegate.spec.windows import Axis, ByDifference, Custom, Hopping, Inherited, Session
@@ -44,7 +44,7 @@ Identities = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class WindowedAggregate:
-    """One windowed aggregate over one input."""
+    """One windowed aggregate over one input, or over several that are united."""
 
     def __init__(self, spec: AggregateSpec, store: Store, *, now: int = 0, op_column: str | None = None) -> None:
         self.declared = spec
@@ -84,10 +84,13 @@ class WindowedAggregate:
             self._bind_or_widen(table.schema)
             try:
                 self._deliver(table, reader, ordinal)
-            except InputError:
+            except (InputError, WatermarkError):
                 # A first delivery that is refused must not decide what the next ones have to look like.
                 self.parts = None if fresh else self.parts
                 raise
+        elif self._watched:
+            # Nothing has come, but the clock may have: watermarks follow it, and sources fall silent.
+            self._advance()
         return self._finish_call(in_order=True)
 
     def process_watermark(self, watermark: int, *, ordinal: int = 0, partition: str | None = None) -> Output:
@@ -227,11 +230,8 @@ class WindowedAggregate:
 
     def _reader_of(self, ordinal: int) -> Reader:
         """What reads an input; partitions of several inputs are told apart by the number of theirs."""
-        if not 0 <= ordinal < len(self.spec.inputs):
-            raise InputError(f"there is no input {ordinal}; the operator has {len(self.spec.inputs)}, numbered from 0")
-        if not self.spec.also:
-            return self._reader
-        return dataclasses.replace(self._reader, spec=self.spec.inputs[ordinal], prefix=f"{ordinal}/")
+        given = input_of(self.spec.inputs, ordinal)
+        return dataclasses.replace(self._reader, spec=given, prefix=f"{ordinal}/") if self.spec.also else self._reader
 
     def _deliver(self, table: pa.Table, reader: Reader, ordinal: int) -> None:
         parts = self.bound()

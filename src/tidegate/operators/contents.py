@@ -120,6 +120,12 @@ class Contents:
         if self._core.messages is not None and isinstance(self._core.spec.window, Session) and len(cells):
             self._messages.remove(self._members(cells).messages)
 
+    def expired(self, cells: Frame) -> None:
+        """A message without a gap sits on the end of its session, where a later one may begin, which must not find it."""
+        window = self._core.spec.window
+        if isinstance(window, Session) and window.gap_column is not None:
+            self.closed(cells if window.touch == "merge" else cells.where(cells.ints("start") == cells.ints("end")))
+
     def emptied(self, cells: Frame, mask: np.ndarray) -> dict[str, Column]:
         """The partial columns with those of the given cells back to nothing, as discarding wants it."""
         core = self._core

@@ -17,15 +17,16 @@ from tidegate.instants import MAX, MIN, format_instant, saturating_add
 from tidegate.kernel.frame import Frame, concat_frames, to_arrow
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.triggers import Context
-from tidegate.kernel.watermarks.coalescer import ACTIVE, DONE, IDLE
+from tidegate.kernel.watermarks.coalescer import STATUS
 from tidegate.kernel.watermarks.marks import Idle, Mark, Watermark
 from tidegate.operators.aggregate import WindowedAggregate
 from tidegate.operators.core import IDENTITY
 from tidegate.operators.explanation_text import sentences, time_text
-from tidegate.operators.intake import Channel, Intake
+from tidegate.operators.intake import Channel, Intake, Source
 from tidegate.operators.parts import Parts
+from tidegate.operators.progress import late_by_reason
 from tidegate.spec.triggers import AfterAll, AfterCount, AfterDelay, AfterWatermark, EveryElement, Policy, Trigger
-from tidegate.spec.watermarks import Bounded, Implied, Lagging, PerKey, Watched, Watermarks
+from tidegate.spec.watermarks import Bounded, Explicit, Implied, Lagging, PerKey, Watched, Watermarks
 from tidegate.spec.windows import Axis, Inherited
 
 LISTED = 50
@@ -34,7 +35,6 @@ LISTED_KEYS = 10
 COUNTED = 100_000
 """Keys of windows that are not complete are counted as long as no more rows than this have to be looked at."""
 
-_STATUS = {ACTIVE: "active", IDLE: "idle", DONE: "ended"}
 _COUNTERS = (
     *("events", "duplicates", "future", "unreadable", "late_rows", "markers"),
     *("panes_early", "panes_on_time", "panes_late"),
@@ -64,6 +64,8 @@ class InputStanding:
     """The clock at which it is left out if it stays silent, where it is waited for as a whole and not for one of its sources."""
     is_told: bool = False
     """Whether its watermark moves only where the program or an upstream advances it."""
+    paused: bool = False
+    """Whether it should not be read for now, where it is waited for as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,8 +306,8 @@ def explain(operator: WindowedAggregate) -> Explanation:
         closing=spec.options.closing,
         future_tolerance=spec.options.future_tolerance,
         future_reference=spec.options.future_reference,
-        counters={**{name: progress.counters[name] for name in _COUNTERS}, **_counters(operator.intake)},
-        late=_reasons(progress.counters),
+        counters={**{name: progress.counters[name] for name in _COUNTERS}, **operator.intake.stats()},
+        late=late_by_reason(progress.counters),
         failure=operator.intake.failure,
     )
     return bare.worded()
@@ -315,9 +317,9 @@ def explain_calls(
     intake: Intake, calls: CallsStanding, ticks: Mapping[int, bool], counters: Mapping[str, int], *, has_upstream: bool, **facts: Any
 ) -> Explanation:
     """What an async map waits for; `ticks` has its watermark keys, the main one first, and whether their times are plain numbers."""
-    counted = {name: n for name, n in counters.items() if not name.startswith("reason.")} | _counters(intake)
+    counted = {name: n for name, n in counters.items() if not name.startswith("reason.")} | intake.stats()
     main, *others = (_of_key(intake, key, ticks=plain, counters=counted, has_upstream=has_upstream) for key, plain in ticks.items())
-    return main.worded(also=tuple(others), calls=calls, late=_reasons(counters), failure=intake.failure, **facts)
+    return main.worded(also=tuple(others), calls=calls, late=late_by_reason(counters), failure=intake.failure, **facts)
 
 
 def _of_key(intake: Intake, key: int, *, ticks: bool, counters: Mapping[str, int], has_upstream: bool) -> Explanation:
@@ -354,10 +356,6 @@ def waiting_marks(marks: Sequence[tuple[Mark, int]]) -> tuple[MarkStanding, ...]
     )
 
 
-def _reasons(counters: Mapping[str, int]) -> dict[str, int]:
-    return {name.removeprefix("reason."): n for name, n in sorted(counters.items()) if name.startswith("reason.") and n}
-
-
 def _known(value: int) -> int | None:
     return None if value == MIN else int(value)
 
@@ -392,17 +390,6 @@ def _fires_on_elements(trigger: Trigger, *, is_complete: bool) -> bool:
     return any(part is not None and _fires_on_elements(part, is_complete=is_complete) for part in parts)
 
 
-def _counters(intake: Intake) -> dict[str, int]:
-    trackers = [channel.tracker for channels in intake.channels for channel in channels.values()]
-    return {
-        "steps_back": intake.steps_back,
-        "after_end": intake.counters["after_end"] + sum(tracker.coalescer.after_end for tracker in trackers),
-        "refused_promises": intake.counters["refused_promises"],
-        "watermarks_dropped": intake.counters["watermarks_dropped"],
-        "generator_failures": intake.counters["generator_failures"],
-    }
-
-
 # Who promises what ----------------------------------------------------------------------------------------------------------------
 
 
@@ -412,6 +399,7 @@ def _inputs(intake: Intake, key: int) -> tuple[InputStanding, ...]:
     across = intake.across.coalescer(key) if key in intake.across.keys else None
     everybody = [ordinal for ordinal in range(len(intake.channels)) if intake.has(key, ordinal)]
     holders = set(everybody if across is None else across.holders().tolist())
+    paused = intake.paused()
     found = []
     for ordinal in everybody:
         channel = intake.channels[ordinal][key]
@@ -420,7 +408,7 @@ def _inputs(intake: Intake, key: int) -> tuple[InputStanding, ...]:
             InputStanding(
                 input=ordinal,
                 kind=str(watermark.to_dict()["type"]),
-                status="active" if across is None else _STATUS[int(across.status[ordinal])],
+                status="active" if across is None else STATUS[int(across.status[ordinal])],
                 promise=None if across is None else _known(int(across.promises[ordinal])),
                 since=channel.tracker.since,
                 sources=len(channel.tracker),
@@ -428,15 +416,16 @@ def _inputs(intake: Intake, key: int) -> tuple[InputStanding, ...]:
                 behind=_behind(watermark),
                 idle_after=watermark.idle_after if isinstance(watermark, Watched) else None,
                 idle_at=_idle_at(channel),
-                is_told=watermark.to_dict()["type"] == "explicit" or (channel.told and isinstance(watermark, Implied)),
+                is_told=isinstance(watermark, Explicit) or (channel.told and isinstance(watermark, Implied)),
+                paused=channel.is_source and Source(ordinal, "") in paused,
             )
         )
     return tuple(found)
 
 
 def _idle_at(channel: Channel) -> int | None:
-    waited = channel.is_awake and (not len(channel.tracker) or channel.tracker.is_idle)
-    return int(saturating_add(channel.spoke_at, channel.tracker.idle_after)) if waited and channel.tracker.idle_after is not None else None
+    idle_after = channel.tracker.idle_after
+    return int(saturating_add(channel.spoke_at, idle_after)) if channel.is_awake and channel.is_source and idle_after is not None else None
 
 
 def _behind(watermark: Watermarks) -> int | None:

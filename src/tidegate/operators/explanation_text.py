@@ -82,7 +82,7 @@ class _Words:
 
     def source(self, source: SourceStanding) -> str:
         several = len(self.found.inputs) > 1
-        if not source.name:
+        if not source.name and (source.spoke_at is None or not self.found.inputs or self.input(source.input).sources < 2):
             return f"input {source.input}" if several else "the input"
         kind = "writer" if self.kind(source.input) == "noted" else "partition"
         return f"{kind} `{source.name}`{f' of input {source.input}' if several else ''}"
@@ -183,15 +183,19 @@ class _Watermark:
 
     def _holds(self) -> list[SourceStanding]:
         """Those who are behind others; nobody where all are even."""
-        holders, highest = [point for point in self.active if point.holds], self._highest()
+        holders, highest = [point for point in self.active if point.holds], max(self._highest(), self._passed())
         return holders if any(point.promise is not None and point.promise < highest for point in holders) else []
+
+    def _passed(self) -> int:
+        """The watermark, where it is made of nothing but promises: whoever has promised less has come back behind it."""
+        return MIN if self.found.watermark is None or self.found.keys_ahead is not None else self.found.watermark
 
     def _highest(self) -> int:
         return max((point.promise for point in self.active if point.promise is not None), default=MIN)
 
     def _all_idle(self) -> list[str]:
         found = self.found
-        ended = bool(self.points) and all(point.status == "ended" for point in self.points)
+        ended = all(given.status == "ended" for given in found.inputs) or all(point.status == "ended" for point in self.points)
         who = "Every source has ended" if ended else "Every source is idle or has ended"
         if found.watermark is None:
             return [f"{who}, and none has promised anything, so there is nothing to release."]
@@ -216,7 +220,7 @@ class _Watermark:
     def _untold(self, told: list[SourceStanding]) -> str:
         """Explicit watermarks that nobody has advanced."""
         words = self.words
-        if self.found.has_upstream:
+        if self.found.has_upstream and len(self.found.inputs) < 2:
             return "The upstream tells the watermark, and has told none yet."
         named = [point for point in told if point.name or len(self.found.inputs) > 1]
         if not named:
@@ -254,7 +258,12 @@ class _Watermark:
         who = words.sources(points)
         if len(points) == 1 and not points[0].name and len(self.found.inputs) < 2:
             return f"Messages have come, but none {self._wanted(points[0])}."
-        lack = "has not spoken" if self._follows_events(points[0].input) else "has not said a watermark"
+        lack = "has not said a watermark"
+        if self._follows_events(points[0].input):
+            counted = self.found.counters
+            # A source whose events have no time, or one in the future, has spoken and promised nothing.
+            is_vain = counted.get("unreadable") or counted.get("future")
+            lack = "has sent nothing that it could follow" if is_vain else "has not spoken"
         lacks = lack if len(points) == 1 else lack.replace("has", "have", 1)
         since = f" since {words.ago(_oldest(points))}"
         declared = " (declared beforehand)" if all(point.declared for point in points) else ""
@@ -268,9 +277,15 @@ class _Watermark:
 
     def _held(self, holders: list[SourceStanding]) -> list[str]:
         found, words, highest = self.found, self.words, self._highest()
-        who, least = words.sources(holders), min(point.promise for point in holders if point.promise is not None)
+        promises = [point.promise for point in holders if point.promise is not None]
+        who, least, most = words.sources(holders), min(promises), max(promises)
         one = len(holders) == 1
-        promised = f"promised {words.time(least)}, others up to {words.time(highest)}"
+        promised = f"promised {words.time(least)}{f' to {words.time(most)}' if most > least else ''}"
+        if len(holders) < len(self.active):
+            promised = f"{promised}, others up to {words.time(highest)}"
+        else:
+            they = "it has" if one else "all of them have"
+            promised = f"{promised}; the watermark moves when {they} promised more than {words.time(self._passed())}"
         said = [f"{_sentence(who)} {_verb(len(holders), 'holds', 'hold')} it back: {_verb(len(holders), 'it has', 'they have')} {promised}."]
         spoken = [point for point in holders if point.spoke_at is not None]
         told = words.input(holders[0].input).is_told
@@ -365,7 +380,7 @@ def _as_source(given: InputStanding) -> SourceStanding:
     """An input of which no source is known stands for itself."""
     from tidegate.operators.explanation import SourceStanding  # it imports this module
 
-    return SourceStanding(given.input, "", given.status, given.promise, None, None, given.holds, idle_at=given.idle_at)
+    return SourceStanding(given.input, "", given.status, given.promise, None, None, given.holds, paused=given.paused, idle_at=given.idle_at)
 
 
 def _oldest(points: Sequence[SourceStanding]) -> int:
@@ -602,15 +617,15 @@ def _counted(words: _Words) -> list[str]:
     found, n = words.found, words.found.counters
     said = []
     if n["generator_failures"]:
-        last = f"; the last error was: {found.failure}" if found.failure else ""
+        last = f"; the last error was: {' '.join(found.failure.split())}" if found.failure else ""
         said.append(f"The watermark generator failed {many(n['generator_failures'], 'time')} and promised nothing then{last}.")
-    if n["steps_back"]:
-        said.append(f"{many(n['steps_back'], 'step')} back of a promise {_verb(n['steps_back'], 'was', 'were')} ignored.")
-    if n["refused_promises"]:
-        what = many(n["refused_promises"], "watermark")
-        said.append(f"{what} in the rows could not be read or lay in the future, and {_verb(n['refused_promises'], 'was', 'were')} not taken.")
-    if n["after_end"]:
-        said.append(f"Sources that had ended spoke {many(n['after_end'], 'time')}, which was ignored.")
+    if n["watermark_steps_back"]:
+        said.append(f"{many(n['watermark_steps_back'], 'step')} back of a promise {_verb(n['watermark_steps_back'], 'was', 'were')} ignored.")
+    if n["watermarks_refused"]:
+        what = many(n["watermarks_refused"], "watermark")
+        said.append(f"{what} could not be read or lay in the future, and {_verb(n['watermarks_refused'], 'was', 'were')} not taken.")
+    if n["watermarks_after_end"]:
+        said.append(f"Sources that had ended spoke {many(n['watermarks_after_end'], 'time')}, which was ignored.")
     if n["watermarks_dropped"]:
         keys = " and ".join(str(key) for key in (found.watermark_key, *(other.watermark_key for other in found.also)))
         said.append(f"{many(n['watermarks_dropped'], 'watermark')} of other keys than {keys} ended here.")

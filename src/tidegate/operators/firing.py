@@ -56,6 +56,7 @@ class Firing:
             keep = ~expiring
             if core.metadata is not None and core.spec.window.axis is Axis.ORDINAL:
                 core.metadata.forget(cells.where(expiring))
+            self._contents.expired(cells.where(expiring))
             core.progress.counters["windows_closed"] += int(expiring.sum())
             cells, state = cells.where(keep), {name: column[keep] for name, column in state.items()}
         return core.due(cells, state)

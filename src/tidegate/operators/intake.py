@@ -28,10 +28,11 @@ from tidegate.kernel.watermarks.keyed import KeyedCoalescer
 from tidegate.kernel.watermarks.marks import Active, Idle, Mark, Watermark
 from tidegate.kernel.watermarks.tracker import SourceTracker
 from tidegate.operators.delivery import partitions_of
-from tidegate.spec.operator import Input, Options, TimeColumn
+from tidegate.spec.operator import Input, Options, TimeColumn, input_of
 from tidegate.spec.watermarks import Explicit, Implied, Noted, Watched
 
 _UNWATCHED = Watched()
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -69,9 +70,14 @@ class Channel:
         """The input as a whole shows a sign of life."""
         self.is_awake, self.spoke_at = True, now
 
+    @property
+    def is_source(self) -> bool:
+        """Whether none of its sources is waited for, so that it can only be the input itself."""
+        return not len(self.tracker) or self.tracker.is_idle
+
     def silent(self, now: int) -> bool:
         """Whether nobody has to wait for the input."""
-        if len(self.tracker) and not self.tracker.is_idle:
+        if not self.is_source:
             return False
         limit = self.tracker.idle_after
         return not self.is_awake or (limit is not None and now - self.spoke_at >= limit)
@@ -96,7 +102,7 @@ class Intake:
         self._options = options
         self.counters: Counter[str] = Counter()
         self.now = now
-        self.channels = [{column.key: self._channel(column, now) for column in given.times} for given in inputs]
+        self.channels = [{column.key: self._channel(column, n, now) for column in given.times} for n, given in enumerate(inputs)]
         self.across = KeyedCoalescer(len(inputs), Rules(strict=options.strict))
         self.failure = ""
         """The last failure of a generator."""
@@ -109,14 +115,15 @@ class Intake:
         for key in sorted(self._common):
             self.across.coalescer(key)
 
-    def _channel(self, column: TimeColumn, now: int) -> Channel:
-        watched = column.watermark if isinstance(column.watermark, Watched) else _UNWATCHED
+    def _channel(self, column: TimeColumn, ordinal: int, now: int) -> Channel:
+        watched = _watched(column)
         tracker = SourceTracker(
             idle_after=watched.idle_after,
             declared=watched.declared,
             forget_after=watched.forget_after if isinstance(watched, Noted) else None,
             rules=Rules(strict=self._options.strict, realign=watched.realign),
             now=now,
+            owner=f"input {ordinal}" if len(self._inputs) > 1 else "",
         )
         return Channel(column, compile_generator(column.watermark), tracker, spoke_at=now)
 
@@ -152,8 +159,15 @@ class Intake:
         named = [(key, channel.column.column) for key, channel in self._channels(ordinal).items() if channel.column.column is not None]
         # All are read before any is taken: what cannot be read is refused as a whole.
         read = [(key, *read_times(table.column(name), name)) for key, name in named]
-        for key, times, verdict in read:
-            self.observe(ordinal, Observed(table, times, verdict == OK, partition, names, self.now, self.limit(key)), key)
+        before = {key: self.channels[ordinal][key].save() for key, _ in named} if self._options.strict and len(named) > 1 else {}
+        try:
+            for key, times, verdict in read:
+                self.observe(ordinal, Observed(table, times, verdict == OK, partition, names, self.now, self.limit(key)), key)
+        except WatermarkError:
+            # Nor is anything taken of one column where another goes back.
+            for key, saved in before.items():
+                self.channels[ordinal][key].restore(saved, 0)
+            raise
 
     def markers(self, ordinal: int, table: pa.Table, key: int = 0) -> np.ndarray | None:
         """Which rows only say a watermark and are no events; None where there cannot be any."""
@@ -179,7 +193,7 @@ class Intake:
             tracker.promise(names, values, self.now, repeats=channel.generator.repeats)
         elif not len(tracker):
             channel.speaks(self.now)
-        tracker.leave(promises.replaced, self.now)
+        tracker.leave(promises.replaced)
 
     def _failed(self, error: Exception) -> None:
         if not isinstance(error, TidegateError):
@@ -210,7 +224,7 @@ class Intake:
             return
         if isinstance(channel.column.watermark, Implied):
             # The source that followed all events has had its say: partitions promise on their own from now on.
-            channel.tracker.leave([""], self.now)
+            channel.tracker.leave([""])
         channel.is_awake = False
         channel.tracker.promise([str(partition)], np.array([value]), self.now)
 
@@ -221,7 +235,8 @@ class Intake:
         self.counters["steps_back"] += 1
         if self._options.strict:
             old, new = format_instant(tracker.output), format_instant(value)
-            raise WatermarkError(f"the watermark went back from {old} to {new}. Hint: leave `strict` out to have steps back ignored and counted")
+            who = f"the watermark of {tracker.coalescer.owner}" if tracker.coalescer.owner else "the watermark"
+            raise WatermarkError(f"{who} went back from {old} to {new}. Hint: leave `strict` out to have steps back ignored and counted")
 
     def idle(self, *, ordinal: int = 0, partition: str | None = None, key: int | None = None) -> None:
         """A partition, or a whole input, says that it is idle, for one watermark key or for all."""
@@ -250,7 +265,7 @@ class Intake:
         """A partition is gone, and no longer counts."""
         for channel in self._channels(ordinal).values():
             there = len(channel.tracker)
-            channel.tracker.leave([str(partition)], self.now)
+            channel.tracker.leave([str(partition)])
             self._emptied(channel, there)
 
     def _emptied(self, channel: Channel, before: int) -> None:
@@ -298,6 +313,8 @@ class Intake:
         held = set(self._held[ordinal])
         tracker.tick(self.now, np.array([n for n, name in enumerate(tracker.names) if name in held] if held else [], np.int64))
         self._emptied(channel, there)
+        if "" in held and channel.is_source:
+            channel.spoke_at = self.now
         watermark = tracker.release(self.now).watermark
         idle = ordinal in self._ended or channel.silent(self.now)
         marks: list[Mark] = []
@@ -332,20 +349,13 @@ class Intake:
         """The clock when the watermark last rose, or that of the start."""
         return self._risen.get(key, min(channels[key].tracker.since for channels in self.channels if key in channels))
 
-    @property
-    def steps_back(self) -> int:
-        return self.counters["steps_back"] + sum(c.tracker.steps_back for channels in self.channels for c in channels.values())
-
-    @property
-    def advances(self) -> int:
-        return sum(self.across.coalescer(key).advances for key in self.across.keys)
-
     def stats(self) -> dict[str, int]:
         """What was counted: nothing that was said of watermarks goes without a trace."""
-        ended = sum(c.tracker.coalescer.after_end for channels in self.channels for c in channels.values())
+        trackers = [channel.tracker for channels in self.channels for channel in channels.values()]
+        ended = sum(tracker.coalescer.after_end for tracker in trackers)
         return {
-            "watermark_steps_back": self.steps_back,
-            "watermark_advances": self.advances,
+            "watermark_steps_back": self.counters["steps_back"] + sum(tracker.steps_back for tracker in trackers),
+            "watermark_advances": self.across.advances,
             "watermarks_refused": self.counters["refused_promises"],
             "watermarks_dropped": self.counters["watermarks_dropped"],
             "watermarks_after_end": self.counters["after_end"] + ended,
@@ -359,17 +369,29 @@ class Intake:
     def _paused(self, ordinal: int) -> list[str]:
         """Only the first time column of an input is looked at: by two, each of two sources could be made to wait for the other."""
         key, channel = next(iter(self.channels[ordinal].items()))
-        align = _watched(channel).align
+        align = _watched(channel.column).align
         if align is None:
             return []
-        slowest = [c[key].tracker.slowest for c in self.channels if key in c]
+        slowest = [self._slowest(n, channels[key]) for n, channels in enumerate(self.channels) if key in channels]
         spoken = [promise for promise in slowest if promise is not None]
-        ahead = channel.tracker.beyond(int(saturating_add(min(spoken), align))) if spoken else np.zeros(0, np.int64)
-        return [channel.tracker.names[n] for n in ahead.tolist()]
+        if not spoken:
+            return []
+        limit = int(saturating_add(min(spoken), align))
+        if self._is_whole(ordinal, channel):
+            return [""] if channel.tracker.output > limit else []
+        return [channel.tracker.names[n] for n in channel.tracker.beyond(limit).tolist()]
+
+    def _slowest(self, ordinal: int, channel: Channel) -> int | None:
+        if self._is_whole(ordinal, channel):
+            return None if channel.tracker.output == MIN else channel.tracker.output
+        return channel.tracker.slowest
+
+    def _is_whole(self, ordinal: int, channel: Channel) -> bool:
+        """Whether an input is waited for as a whole, and is like one source."""
+        return ordinal not in self._ended and channel.is_source and not channel.silent(self.now)
 
     def _channels(self, ordinal: int) -> dict[int, Channel]:
-        if not 0 <= ordinal < len(self.channels):
-            raise InputError(f"there is no input {ordinal}; the operator has {len(self.channels)}, numbered from 0")
+        input_of(self._inputs, ordinal)
         return self.channels[ordinal]
 
     def _found(self, ordinal: int, key: int) -> Channel:
@@ -408,9 +430,9 @@ class Intake:
         self._risen = dict(document["risen"])
 
 
-def _watched(channel: Channel) -> Watched:
-    """What is said of the sources of a channel; nothing where there is only one."""
-    return channel.column.watermark if isinstance(channel.column.watermark, Watched) else _UNWATCHED
+def _watched(column: TimeColumn) -> Watched:
+    """What is said of the sources of a time column; nothing where there is only one."""
+    return column.watermark if isinstance(column.watermark, Watched) else _UNWATCHED
 
 
 def _markers(channel: Channel, seen: Observed) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,3 +47,8 @@ class Progress:
         self.newest = document["newest"]
         self.seq = document["seq"]
         self.counters = Counter(document["counters"])
+
+
+def late_by_reason(counters: Mapping[str, int]) -> dict[str, int]:
+    """How many rows went to `late`, by reason; among other counts their names begin with `reason.`."""
+    return {name.removeprefix("reason."): n for name, n in sorted(counters.items()) if name.startswith("reason.") and n}

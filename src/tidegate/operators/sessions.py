@@ -104,7 +104,7 @@ class SessionAbsorber(Absorber):
         bounds = merged.groups.ids[live:]
         told = Assigned(assigned.row, merged.start[bounds], merged.end[bounds])
         self.without(delivery, told, of_row == 1, "window_closed")
-        self.without(delivery, told, of_row == 2, "window_expired")
+        self.without(delivery, assigned, of_row == 2, "window_expired")
         self.without(delivery, assigned, of_row == 3, "out_of_retention")
         rest = of_row == 0
         self.absorb(delivery, Assigned(*(column[rest] for column in assigned)))

@@ -12,24 +12,35 @@ from tidegate.scenarios.settings import CONFIG as OF_OPERATORS
 from tidegate.scenarios.ticks import Ticks, ticks_of
 from tidegate.scenarios.wording import Said, of_mark, read, show, steps_of, switched
 
-CONFIG = OF_OPERATORS | {"order", "completion_orders", "max_concurrent"}
+PLACES = ("max_concurrent", "max_concurrent_ops", "capacity")
+CONFIG = OF_OPERATORS | {"order", "completion_orders", *PLACES}
 ACTIONS = frozenset({"submit", "results", "wm", "idle", "active", "key", "complete", "complete_all", "fail", "snapshot_restore"})
-STEP = ACTIONS | {"out", "or_if_unordered", "out_set", "before"}
+STEP = ACTIONS | {"accepted", "out", "or_if_unordered", "out_set", "before"}
 ORDERS = ("ordered", "unordered")
 
 
 def run_async(scenario: Scenario) -> None:
     """The steps, once for each order of output and each order in which the calls end."""
     known("`config`", scenario.config, CONFIG)
-    ticks, most = ticks_of(scenario), scenario.config.get("max_concurrent")
+    ticks, most = ticks_of(scenario), next((scenario.config[name] for name in PLACES if name in scenario.config), None)
     if most is not None and not isinstance(most, int):
         raise UnsupportedScenarioError(f"`max_concurrent` must be a number, got `{most}`")
-    steps = steps_of(scenario, STEP)
+    steps = [one for step in steps_of(scenario, STEP) for one in _one_by_one(step)]
     for order in _orders(scenario):
         for endings in _endings(scenario, steps):
             run = _Calls(ticks, order, endings, most)
             for number, step in enumerate(steps, 1):
                 run.step(step, f"{order}, step {number}")
+
+
+def _one_by_one(step: dict[str, Any]) -> list[dict[str, Any]]:
+    """A step that lists several calls, as one step for each; what is compared comes with the last."""
+    word = next((word for word in ("submit", "complete", "fail") if isinstance(step.get(word), list)), None)
+    if word is None:
+        return [step]
+    if not step[word] or step.keys() & (ACTIONS - {word}):
+        raise UnsupportedScenarioError(f"a list of calls stands alone in its step and names some: {step}")
+    return [*({word: call} for call in step[word][:-1]), step | {word: step[word][-1]}]
 
 
 def _orders(scenario: Scenario) -> list[str]:
@@ -63,7 +74,8 @@ class _Calls:
         self._found: list[Said] = []
 
     def step(self, step: dict[str, Any], where: str) -> None:
-        self._act(step)
+        if "accepted" not in step or self._accepted(step, where):
+            self._act(step)
         self._take()
         if "out" in step:
             self._same(step, where)
@@ -74,6 +86,15 @@ class _Calls:
         elif "before" in step:
             raise UnsupportedScenarioError("`before` stands beside `out_set`")
 
+    def _accepted(self, step: dict[str, Any], where: str) -> bool:
+        """Whether a call has a place at once, which must be as the step says; marks need none. With us it waits for one, so it is left out."""
+        if self._most is None or not step.keys() & {"submit", "wm"}:
+            raise UnsupportedScenarioError("`accepted` stands beside `submit` or `wm` and needs `max_concurrent`")
+        accepted = "submit" not in step or len(self._pending.unanswered()) < self._most
+        if accepted != switched(step, "accepted"):
+            raise MismatchError(f"{where}: expected accepted {step['accepted']}, got {accepted}")
+        return accepted
+
     # What happens -----------------------------------------------------------------------------------------------------------------
 
     def _act(self, step: dict[str, Any]) -> None:
@@ -81,8 +102,8 @@ class _Calls:
             self._restart()
         if "submit" in step:
             self._submit(step["submit"], step.get("results", [step["submit"]]))
-        elif "results" in step:
-            raise UnsupportedScenarioError("`results` stands beside `submit`")
+        elif "results" in step and "complete" not in step:
+            raise UnsupportedScenarioError("`results` stands beside `submit` or `complete`")
         if "wm" in step:
             self._pending.mark(Watermark(self._ticks.watermark(step["wm"]), step.get("key", 0)))
         if switched(step, "idle"):
@@ -90,7 +111,7 @@ class _Calls:
         if switched(step, "active"):
             self._pending.mark(Active(step.get("key")))
         if "complete" in step:
-            self._end(step["complete"])
+            self._answer(step)
         if "fail" in step:
             self._end(step["fail"], failed=True)
         if switched(step, "complete_all"):
@@ -106,6 +127,17 @@ class _Calls:
             raise UnsupportedScenarioError(f"`{name}` is one call more than `max_concurrent`; with us it waits for a place and is not refused")
         if results is None:
             self._end(name)
+
+    def _answer(self, step: dict[str, Any]) -> None:
+        """A call ends, with the results that it was submitted with or those that stand here."""
+        if "results" in step and "submit" not in step:
+            results = step["results"]
+            if results is not None and not isinstance(results, list):
+                raise UnsupportedScenarioError(f"`results` must be a list or null, got `{results}`")
+            at = next((at for at, call in enumerate(self._tickets) if call[0] == step["complete"]), None)
+            if at is not None:
+                self._tickets[at] = (*self._tickets[at][:2], results or [])
+        self._end(step["complete"])
 
     def _end(self, name: Any, *, failed: bool = False) -> None:
         call = next((call for call in self._tickets if call[0] == name), None)

@@ -22,11 +22,15 @@ from tidegate.scenarios.ticks import Ticks, ticks_of
 from tidegate.scenarios.wording import TURNS, Said, of_mark, read, show, steps_of, switched, watermark
 
 CONFIG = OF_OPERATORS | {
-    "inputs", "policy", "quorum", "frame", "initial", "partitions", "producers_per_partition", "idle_timeout", "emit", "realign",
+    "inputs", "policy", "quorum", "frame", "initial", "partitions", "producers_per_partition", "idle_timeout", "emit", "deferred", "realign",
 }  # fmt: skip
 ACTIONS = ("snapshot_restore", "add", "event", "active", "wm", "idle", "done", "remove")
-STEP = frozenset(ACTIONS) | {"in", "clock", "key", "emit", "deferred", "out", "idle_pending", "error", "state", "result"}
-OUTPUT = ("wm", "overall", "stream", "after_repartition")
+EMITS = ("emit", "end_of_batch")
+LOOKS = frozenset({"out", "idle_pending", "error", "state", "keys", "aligned", "result", "returns"})
+STEP = frozenset(ACTIONS) | LOOKS | {"in", "clock", "key", *EMITS, "deferred", "immediate"}
+EMISSIONS = {"immediate": "", "end_of_batch": "batch", "periodic": "periodic", "deferred": "periodic"}
+OUTPUT = ("wm", "overall", "stream", "after_repartition", "coalesced")
+TOP = ("top", "top_observed")
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,14 @@ HABITS = {
 }
 
 
+def _habits(system: str, steps: list[dict[str, Any]]) -> Habits:
+    """The habits of a system; where steps name watermark keys there are some, also if the scenario does not say so."""
+    habits = HABITS[system]
+    if habits.keyed or habits.partitioned or not any("key" in step for step in steps):
+        return habits
+    return HABITS["hazelcast_keyed"] if system == "hazelcast" else replace(habits, keyed=True)
+
+
 def run_coalesce(scenario: Scenario) -> None:
     """Each step is an action and its outcome."""
     known("`config`", scenario.config, CONFIG)
@@ -65,7 +77,8 @@ def run_coalesce(scenario: Scenario) -> None:
     if scenario.system not in HABITS:
         raise UnsupportedScenarioError(f"`semantics: {scenario.system}` is not one of {', '.join(HABITS)}")
     difference = _difference(scenario, steps)
-    if difference is not None and HABITS[scenario.system].lazy and "emit" not in scenario.config and any("emit" in step for step in steps):
+    unsaid = HABITS[scenario.system].lazy and not {"emit", "deferred"} & scenario.config.keys()
+    if difference is not None and unsaid and any("emit" in step for step in steps):
         # Outputs of Flink's multiplexer are immediate, or wait for an emission. Steps that emit go with both, so where nothing says which
         # it is, either will do.
         deferred = replace(scenario, config={**scenario.config, "emit": "periodic"})
@@ -99,16 +112,16 @@ class _Coalescing:
     def __init__(self, scenario: Scenario, steps: list[dict[str, Any]]) -> None:
         self._scenario, self._config = scenario, scenario.config
         self._ticks = ticks_of(scenario)
-        self._habits = HABITS[scenario.system]
+        self._habits = _habits(scenario.system, steps)
         # Inputs without partitions are producers of one that has no name.
         self._prefix = "/" if self._habits.partitioned and "partitions" not in self._config else ""
         self._declared = "inputs" in self._config or "partitions" in self._config
         self._inputs = self._made(steps)
         self._pending_idle = False
         self._shows = {turn for turn in TURNS if turn in self._habits.shows or (not self._habits.shows and _mentioned(steps, turn))}
-        emission = choice(self._config, "emit", {"immediate": "", "end_of_batch": "batch", "periodic": "periodic"}, "")
+        emission = choice(self._config, "emit", EMISSIONS, "periodic" if self._is_deferred() else "")
         # A scenario whose batches end after every step has no steps that say so.
-        self._on_emit = emission == "periodic" or (emission == "batch" and any("emit" in step for step in steps))
+        self._on_emit = emission == "periodic" or (emission == "batch" and any(step.keys() & set(EMITS) for step in steps))
         if "initial" in self._config:
             self._inputs.lift(self._watermark(self._config["initial"]))
             self._inputs.release()
@@ -125,9 +138,12 @@ class _Coalescing:
         if self._habits.partitioned:
             named = [str(step["in"]) for step in steps if "in" in step]
             producers = producers_of(self._partitions(), _count(self._config, "producers_per_partition"), named)
-            return Partitioned(producers if "partitions" in self._config else {"": names}, rules, idle_after, start)
+            # Samza asks for its quorum where silence has an end; without one it waits for everybody.
+            quorum = None if idle_after is None or "quorum" not in self._config else rules.quorum
+            return Partitioned(producers if "partitions" in self._config else {"": names}, rules, idle_after, start, quorum)
         if "partitions" in self._config or "producers_per_partition" in self._config:
             raise UnsupportedScenarioError("`partitions` and `producers_per_partition` belong to `semantics: samza`")
+        names = _called(names, steps)
         if not self._habits.keyed:
             return Tracked(names, rules, idle_after, start)
         if idle_after is not None:
@@ -159,6 +175,9 @@ class _Coalescing:
         except SpecError as error:
             raise UnsupportedScenarioError(f"the config asks for rules that do not go together: {error}") from error
 
+    def _is_deferred(self) -> bool:
+        return "deferred" in self._config and flag(self._config, "deferred")
+
     def _firing_windows(self, steps: list[dict[str, Any]]) -> Firings | None:
         fires = [step["state"]["fires"] for step in steps if isinstance(step.get("state"), dict) and "fires" in step["state"]]
         if not fires:
@@ -185,15 +204,16 @@ class _Coalescing:
         else:
             if switched(step, "error"):
                 raise MismatchError(f"{where}: {_told(step)} must be refused, but it was accepted")
-        if step.get("result", known_before) != known_before:
-            raise MismatchError(f"{where}: expected result {step['result']}, got {known_before}")
+        for name in ("result", "returns"):
+            if step.get(name, known_before) != known_before:
+                raise MismatchError(f"{where}: expected {name} {step[name]}, got {known_before}")
         self._compare(step, found, where)
 
     def _is_update(self, step: dict[str, Any]) -> bool:
         """Whether the system puts out in this step what is due."""
-        if switched(step, "emit"):
+        if any(switched(step, name) for name in EMITS):
             return True
-        if self._on_emit or switched(step, "deferred"):
+        if switched(step, "deferred") or (self._on_emit and not switched(step, "immediate")):
             return False
         if not self._habits.lazy:
             return True
@@ -257,10 +277,11 @@ class _Coalescing:
             if pending != switched(step, "idle_pending"):
                 raise MismatchError(f"{where}: expected idle_pending {step['idle_pending']}, got {pending}")
         if "state" in step:
-            self._look(step["state"], where)
+            self._look(step["state"], step, where)
+        self._look({name: step[name] for name in ("keys", "aligned") if name in step}, step, where)
 
     def _said(self, step: dict[str, Any], found: list[Mark]) -> list[Said]:
-        if not self._habits.keyed:
+        if not self._habits.keyed or self._habits.rules != _HAZELCAST:
             return [said for said in map(of_mark, found) if said.word == "wm" or said.word in self._shows]
         # Hazelcast says once for all keys that everybody is idle, each time that an input says so of itself, and never because one ended.
         told_idle = switched(step, "idle")
@@ -268,28 +289,38 @@ class _Coalescing:
         everybody = told_idle and "key" not in step and self._inputs.is_idle and not self._inputs.ended
         return [*said, Said("idle")] if everybody else said
 
-    def _look(self, wanted: Any, where: str) -> None:
+    def _look(self, wanted: Any, step: dict[str, Any], where: str) -> None:
         if not isinstance(wanted, dict):
-            self._same("the output", "idle" if wanted == "idle" else "wm", True if wanted == "idle" else wanted, where)
-            return
+            wanted = {"idle": True} if wanted == "idle" else {"wm": wanted}
         for name, value in wanted.items():
-            self._same(f"`{name}`", name, value, where)
+            if name == "aligned":
+                self._same_value("`aligned`", value, self._is_aligned(step), where)
+            else:
+                self._same(f"`{name}`", name, value, where)
 
     def _same(self, called: str, name: Any, wanted: Any, where: str) -> None:
         if name in {"idle", "ended", "keys"}:
             found = {"idle": self._inputs.is_idle, "ended": self._inputs.ended, "keys": list(self._inputs.keys)}[name]
-            if found != wanted:
-                raise MismatchError(f"{where}: expected {called} {wanted}, got {found}")
+            self._same_value(called, wanted, found, where)
         elif name == "fires":
             self._same_windows(wanted, where)
         elif self._watermark(wanted) != (value := self._value(name)):
             raise MismatchError(f"{where}: expected {called} {wanted}, got {None if value == MIN else self._ticks.shown_watermark(value)}")
 
+    def _is_aligned(self, step: dict[str, Any]) -> bool:
+        if not isinstance(self._inputs, Tracked):
+            raise UnsupportedScenarioError("`aligned` is asked of inputs without keys and partitions")
+        return self._inputs.is_aligned(self._named(step))
+
+    def _same_value(self, called: str, wanted: Any, found: Any, where: str) -> None:
+        if wanted != found:
+            raise MismatchError(f"{where}: expected {called} {wanted}, got {found}")
+
     def _value(self, name: Any) -> int:
         """The watermark that goes by this name."""
         if name in OUTPUT:
             return self._inputs.output(0)
-        if name == "top":
+        if name in TOP:
             return self._inputs.top
         if self._habits.keyed and isinstance(name, int):
             return self._inputs.output(name)
@@ -328,6 +359,16 @@ def _names(given: Any, prefix: str) -> list[str]:
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:
         raise UnsupportedScenarioError(f"inputs are a list of names or a number of them, got `{given}`")
     return [f"{prefix}{number}" for number in range(given)]
+
+
+def _called(numbers: list[str], steps: list[dict[str, Any]]) -> list[str]:
+    """The inputs by the names that steps call them, where these are not the numbers; those that `add` lets in come besides."""
+    acting = [step for step in steps if "in" in step and step.keys() & set(ACTIONS)]
+    joining = {str(step["in"]) for step in acting if "add" in step}
+    named = list(dict.fromkeys(name for step in acting if (name := str(step["in"])) not in joining))
+    if not named or len(named) > len(numbers) or any(name.isdecimal() for name in named):
+        return numbers
+    return [*named, *numbers[len(named) :]]
 
 
 def _count(config: Any, name: str) -> int:

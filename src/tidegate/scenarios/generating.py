@@ -25,12 +25,20 @@ from tidegate.spec.watermarks import Bounded, Explicit, Generated, Implied, Lagg
 
 CONFIG = OF_OPERATORS | {
     "inputs", "generator", "lag", "bound", "value", "partitions", "idle_timeout", "emit", "frame", "restored_watermark", "timestamp_fn",
-    "monotone_output",
+    "monotone_output", "interval", "auto_watermark_interval",
 }  # fmt: skip
 SETUP = frozenset({"lag", "bound", "value", "frame", "idle_timeout"})
-STEP = SETUP | {"clock", "event", "part", "in", "mark", "native_time", "add", "remove", "emit", "out", "error"}
-EMISSIONS = {"before_event": "before", "after_event": "after", "end_of_batch": "after", "periodic": "periodic"}
-IDLENESS_STEP = frozenset({"timeout", "advance", "clock", "activity", "check", "error"})
+NATIVE = ("native_time", "native")
+STEP = SETUP | {
+    "clock", "event", "part", "in", "mark", *NATIVE, "add", "add_partitions", "remove", "remove_partition", "emit", "end_of_input", "out",
+    "state", "error",
+}  # fmt: skip
+EMISSIONS = {
+    "before_event": "before", "after_event": "after", "on_event": "after", "end_of_batch": "after", "periodic": "periodic", "never": "never",
+}  # fmt: skip
+ASCENDING = ("ascending", "ascending_timestamps", "monotonous_timestamps")
+TIMEOUTS = ("timeout", "idle_timeout")
+IDLENESS_STEP = frozenset({"timeout", "advance", "clock", "activity", "event", "check", "error"})
 _MARK = "mark"
 
 
@@ -66,22 +74,31 @@ def _refused(scenario: Scenario, step: Mapping[str, Any], where: str) -> None:
 
 def run_idleness(scenario: Scenario) -> None:
     """A timer alone: `check` says whether its source is idle."""
-    known("`config`", scenario.config, OF_OPERATORS | {"inputs"})
+    known("`config`", scenario.config, OF_OPERATORS | {"inputs", *TIMEOUTS})
     ticks = ticks_of(scenario)
     now, timer = 0, None
-    for number, step in enumerate(steps_of(scenario, IDLENESS_STEP), 1):
+    for number, step in enumerate(_timed(scenario), 1):
         where = f"step {number}"
         now = clamp(ticks(step["clock"]) if "clock" in step else now + ticks(step.get("advance", 0)))
         if "timeout" in step:
             timer = _timer(scenario, ticks(step["timeout"]), now, refused=switched(step, "error"), where=where)
         if timer is None:
-            if step.keys() & {"activity", "check"}:
+            if step.keys() & {"activity", "event", "check"}:
                 raise UnsupportedScenarioError("an idleness scenario begins with a `timeout`")
             continue
-        if switched(step, "activity"):
+        if switched(step, "activity") or switched(step, "event"):
             timer.activity(now)
         if "check" in step and timer.check(now) != switched(step, "check"):
             raise MismatchError(f"{where}: expected idle {step['check']}, got {not step['check']}")
+
+
+def _timed(scenario: Scenario) -> list[dict[str, Any]]:
+    """The steps; a timeout of the config stands before them, and what is said of nothing else is said of it."""
+    steps = steps_of(scenario, IDLENESS_STEP)
+    first = [{"timeout": scenario.config[name]} for name in TIMEOUTS if name in scenario.config]
+    if first and steps and steps[0].keys() == {"error"}:
+        return [first[0] | steps[0], *steps[1:]]
+    return [*first, *steps]
 
 
 def _timer(scenario: Scenario, timeout: int, now: int, *, refused: bool, where: str) -> _Timer | None:
@@ -144,11 +161,15 @@ class _Generation:
         self._generator = compile_generator(self._spec)
         self._says_itself = not any(_MARK in step for step in steps)
         self._emission = choice(self._config, "emit", EMISSIONS, self._usual_emission())
-        # Hazelcast understands a frame of no size as never to emit, and we as emitting every step.
-        self._silent = self._hazelcast and self._config.get("frame", 1) == 0
+        # Hazelcast understands a frame of no size as never to emit, and we as emitting every step; in an endless one nothing is ever due.
+        endless = self._config.get("frame") == "+inf"
+        self._silent = endless or (self._hazelcast and self._config.get("frame", 1) == 0)
+        interval = self._config.get("interval", self._config.get("auto_watermark_interval"))
+        self._interval = None if interval is None else self._ticks(interval)
+        self._by_clock = self._interval is None and not any("emit" in step for step in steps)
         self._now = next((self._ticks(step["clock"]) for step in steps[:1] if step.keys() == {"clock"}), 0)
         self._parts = _parts(self._config.get("partitions", 1), self._spec)
-        self._tracker = self._new_tracker(frame_of(scenario, self._ticks))
+        self._tracker = self._new_tracker(0 if endless else frame_of(scenario, self._ticks))
         self._was_idle = False
         self._restore(self._config.get("restored_watermark"))
         self._timers = {name: _Timer(self._tracker, name, lazy=True) for name in self._parts} if self._flink else {}
@@ -179,8 +200,10 @@ class _Generation:
     # Steps ------------------------------------------------------------------------------------------------------------------------
 
     def step(self, step: dict[str, Any], where: str) -> None:
+        before = self._now
         if "clock" in step:
             self._now = max(self._now, self._ticks(step["clock"]))
+        self._due = self._is_due(step, before)
         try:
             found = self._happened(step)
         except TidegateError as refusal:
@@ -195,6 +218,23 @@ class _Generation:
             expected = [read(entry, self._ticks) for entry in step["out"]]
             if found != self._without_repeats(expected, found, step):
                 raise MismatchError(f"{where}: expected {show(expected, self._ticks)}, got {show(found, self._ticks)}")
+        if "state" in step:
+            self._look(step["state"], where)
+
+    def _is_due(self, step: dict[str, Any], before: int) -> bool:
+        """Whether a generator that emits by the clock does so now: at the end of an interval, or where only the clock can mean that."""
+        if self._interval is not None:
+            return self._now // self._interval > before // self._interval
+        return self._by_clock and "clock" in step and step.get("event") is None
+
+    def _look(self, written: Any, where: str) -> None:
+        """What has been put out so far."""
+        wanted = written if isinstance(written, dict) else {"wm": written}
+        known("a state", wanted, {"wm", "idle"})
+        if "idle" in wanted and wanted["idle"] != self._was_idle:
+            raise MismatchError(f"{where}: expected `idle` {wanted['idle']}, got {self._was_idle}")
+        if "wm" in wanted and watermark(wanted["wm"], self._ticks) != (value := self._tracker.output):
+            raise MismatchError(f"{where}: expected `wm` {wanted['wm']}, got {show([Said('wm', value, 0)], self._ticks)[0]}")
 
     def _without_repeats(self, expected: list[Said], found: list[Said], step: dict[str, Any]) -> list[Said]:
         """A bare generator says at each emission where it stands; we say what is new, so a repeated watermark is no news."""
@@ -204,15 +244,20 @@ class _Generation:
 
     def _happened(self, step: dict[str, Any]) -> list[Said]:
         event = step.get("event")
-        for _ in range(_times(step, "add")):
+        joining = _times(step, "add") + _times(step, "add_partitions")
+        for _ in range(joining):
             self._add(step)
-        if step.get("remove") is not None and step["remove"] is not False:
-            self._remove(step)
+        for name in ("remove", "remove_partition"):
+            if step.get(name) is not None and step[name] is not False:
+                self._remove(step, step[name])
+        if switched(step, "end_of_input"):
+            self._tracker.lift(MAX, self._now)
         if event is not None:
             self._observe(step)
         itself = [] if event is None else [Said("ev", self._ticks(event))]
-        quiet = self._emission == "periodic" and not switched(step, "emit")
-        if quiet or ("add" in step and event is None):
+        asked = switched(step, "emit") or switched(step, "end_of_input")
+        quiet = self._emission == "never" or (self._emission == "periodic" and not (asked or self._due))
+        if (quiet and not switched(step, "end_of_input")) or (joining and event is None):
             return itself
         marks = self._released()
         return [*marks, *itself] if self._emission == "before" else [*itself, *marks]
@@ -238,9 +283,10 @@ class _Generation:
             return step["event"]
         if self._config["timestamp_fn"] is not None:
             raise UnsupportedScenarioError("`timestamp_fn` may only be null: the event is its time otherwise")
-        if "native_time" not in step:
+        given = next((step[name] for name in NATIVE if step.get(name) is not None), None)
+        if given is None:
             raise InputError(f"the event {step['event']} has no time")
-        return step["native_time"]
+        return given
 
     def _part(self, step: dict[str, Any]) -> str:
         part = step.get("part", step.get("in", 0))
@@ -259,12 +305,12 @@ class _Generation:
         if self._flink:
             self._timers[name] = _Timer(self._tracker, name, lazy=True)
 
-    def _remove(self, step: dict[str, Any]) -> None:
+    def _remove(self, step: dict[str, Any], named: Any) -> None:
         """A partition leaves, named in the step or after the word itself; those behind it count one less from now on."""
-        name = self._part(step if step["remove"] is True else {"part": step["remove"]})
+        name = self._part(step if named is True else {"part": named})
         self._parts.remove(name)
         self._timers.pop(name, None)
-        self._tracker.leave([name], self._now)
+        self._tracker.leave([name])
 
     def _released(self) -> list[Said]:
         by_clock = self._generator.tick(self._now)
@@ -286,11 +332,11 @@ class _Generation:
 
 
 def _times(step: dict[str, Any], name: str) -> int:
-    """How often: `true` is once."""
-    count = step.get(name, 0)
+    """How often: `true` is once, and so is 0, which can only be the number of the first one."""
+    count = step.get(name, False)
     if not isinstance(count, int) or count < 0:
         raise UnsupportedScenarioError(f"`{name}` must be true or a number, got `{count}`")
-    return int(count)
+    return 1 if count == 0 and not isinstance(count, bool) else int(count)
 
 
 def _parts(given: Any, spec: Watermarks) -> list[str]:
@@ -312,7 +358,7 @@ def _specification(scenario: Scenario, ticks: Ticks) -> Watermarks:
     match name:
         case "fixed_lag" | "bounded_out_of_orderness":
             return Bounded(ticks(config[needed[name]]))
-        case "ascending":
+        case _ if name in ASCENDING:
             return Bounded(0)
         case "clock_lag":
             return Lagging(ticks(config["lag"]))
@@ -323,4 +369,4 @@ def _specification(scenario: Scenario, ticks: Ticks) -> Watermarks:
             return Punctuated(column=_MARK)
         case "implied":
             return Implied()
-    raise UnsupportedScenarioError(f"generator `{name}` is not one of {', '.join([*needed, 'ascending', 'punctuated', 'implied'])}")
+    raise UnsupportedScenarioError(f"generator `{name}` is not one of {', '.join([*needed, *ASCENDING, 'punctuated', 'implied'])}")

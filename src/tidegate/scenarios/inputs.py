@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -116,7 +117,7 @@ class Tracked:
         self.tracker.join([name], self._now)
 
     def leave(self, name: str) -> None:
-        self.tracker.leave([name], self._now)
+        self.tracker.leave([name])
 
     def promise(self, name: str, value: int, key: int) -> None:
         _keyless(key)
@@ -142,6 +143,11 @@ class Tracked:
 
     def promised(self, name: str) -> int:
         return next((MIN if source.promise is None else source.promise for source in self.tracker.describe() if source.name == name), MIN)
+
+    def is_aligned(self, name: str) -> bool:
+        """Whether a source is active and no longer behind the output."""
+        active = any(source.name == name and source.status == "active" for source in self.tracker.describe())
+        return active and self.promised(name) >= self.tracker.output
 
     def output(self, key: int) -> int:
         _keyless(key)
@@ -234,8 +240,8 @@ class Partitioned:
 
     keys: tuple[int, ...] = ()
 
-    def __init__(self, producers: dict[str, list[str]], rules: Rules, idle_after: int | None, now: int) -> None:
-        self._now = now
+    def __init__(self, producers: dict[str, list[str]], rules: Rules, idle_after: int | None, now: int, quorum: float | None = None) -> None:
+        self._now, self._quorum = now, quorum
         self._partitions = list(producers)
         self._options: dict[str, Any] = {"idle_after": idle_after, "rules": rules, "now": now}
         self._trackers = {name: SourceTracker(declared=declared, **self._options) for name, declared in producers.items()}
@@ -278,7 +284,7 @@ class Partitioned:
 
     def leave(self, name: str) -> None:
         partition, producer = _split(name)
-        self._trackers[partition].leave([producer], self._now)
+        self._trackers[partition].leave([producer])
         self._pass_on(partition)
 
     def promise(self, name: str, value: int, key: int) -> None:
@@ -312,6 +318,11 @@ class Partitioned:
         if (status == IDLE).any() and not (status == ACTIVE).any():
             # Where nobody is active Samza has nothing to go by, and leaves the watermark where it is.
             return
+        if self._quorum is not None:
+            # So it does where too few are active, while the kernel goes by all of them then.
+            active = int(np.count_nonzero((status == ACTIVE) & (tracker.coalescer.promises > MIN)))
+            if active < math.floor(self._quorum * len(status) + 1e-9):
+                return
         for mark in marks(tracker.release(self._now)):
             if isinstance(mark, Watermark):
                 self._stream.promise(number, mark.value)

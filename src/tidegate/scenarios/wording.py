@@ -99,7 +99,11 @@ def _flat(entries: list[Any], allowed: frozenset[str]) -> list[dict[str, Any]]:
             found += _flat(step["case"], allowed)
         else:
             known("a step", step, allowed)
-            found.append(step)
+            if step.keys() == {"error"} and found:
+                # A step that says nothing else speaks of the one before it.
+                found[-1] = found[-1] | step
+            else:
+                found.append(step)
     return found
 
 

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tidegate.errors import SpecError
+from tidegate.errors import InputError, SpecError
+from tidegate.instants import format_duration
 from tidegate.spec.aggregates import Aggregate
 from tidegate.spec.evictors import Evictor
 from tidegate.spec.triggers import Policy, Trigger
-from tidegate.spec.watermarks import KEYS, Implied, PerKey, Watched, Watermarks
+from tidegate.spec.watermarks import Bounded, Generated, Implied, PerKey, Punctuated, Watched, Watermarks, checked_key
 from tidegate.spec.windows import Axis, Inherited, Window
 
 SECOND = 1_000_000
@@ -42,8 +43,12 @@ class TimeColumn:
     key: int = 0
 
     def __post_init__(self) -> None:
-        if isinstance(self.key, bool) or not isinstance(self.key, int) or not 0 <= self.key < KEYS:
-            raise SpecError(f"a watermark key is a number from 0 to {KEYS - 1}, got {self.key!r}")
+        object.__setattr__(self, "key", checked_key(self.key))
+
+    def unaligned(self) -> TimeColumn:
+        """The same for a column that windows are not made on, by which nobody is paused."""
+        mark = self.watermark
+        return replace(self, watermark=replace(mark, align=None)) if isinstance(mark, Watched) else self
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class Input:
         found = {time.column: time for time in self.times}
         if column not in found:
             raise SpecError(f"the stream has no time column `{column}`; it has {', '.join(str(name) for name in found)}")
-        rest = tuple(time for time in self.times if time.column != column)
+        rest = tuple(time.unaligned() for time in self.times if time.column != column)
         return replace(self, time=column, watermark=found[column].watermark, watermark_key=found[column].key, others=rest)
 
     def to_dict(self) -> dict[str, Any]:
@@ -80,9 +85,16 @@ class Input:
         return {**document, "key": list(self.key), "watermark": self.watermark.to_dict(), "others": others}
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "watermark_key", checked_key(self.watermark_key))
         if any(isinstance(other.watermark, Watched) and other.watermark.align is not None for other in self.others):
             # Two columns could each pause what the other waits for.
             raise SpecError("sources are aligned on the first time column of a stream only. Hint: leave `align` out of `times`")
+        for mark in (time.watermark for time in self.times if self.partition is None):
+            if isinstance(mark, Bounded | Punctuated | Generated | PerKey) and mark.declared:
+                raise SpecError(
+                    f"no message is of a declared partition where the stream names no partition column, got {list(mark.declared)}. "
+                    "Hint: tg.stream(partition=...), or leave `partitions` out"
+                )
         for name, values in (("time columns", [t.column for t in self.times]), ("watermark keys", [t.key for t in self.times])):
             if len(set(values)) != len(values):
                 raise SpecError(f"the {name} of a stream must be different, got {values}")
@@ -226,7 +238,8 @@ class AggregateSpec:
             if self.window.create == "static":
                 raise SpecError("static windows are made for all keys at once, which per-key watermarks cannot say. Hint: leave one of them out")
             if len({given.watermark for given in self.inputs}) > 1:
-                raise SpecError("of united streams with per-key watermarks all must have the same")
+                marks = " and ".join(str(given.watermark) for given in self.inputs)
+                raise SpecError(f"united streams with per-key watermarks all have the same, got {marks}. Hint: give all of them one")
             self._check_future(self.input.watermark)
 
     def _check_future(self, mark: Watermarks) -> None:
@@ -234,8 +247,16 @@ class AggregateSpec:
         if isinstance(mark, PerKey) and self.options.future_reference == "watermark" and self.options.future_tolerance < mark.floor:
             raise SpecError(
                 f"with per-key watermarks and `future_reference='watermark'` every new key would be from the future: `future_tolerance` is "
-                f"{self.options.future_tolerance} and the floor is {mark.floor} behind. Hint: make `future_tolerance` at least as large as the floor"
+                f"{format_duration(self.options.future_tolerance)} and the floor is {format_duration(mark.floor)} behind. "
+                "Hint: make `future_tolerance` at least as large as the floor"
             )
+
+
+def input_of(inputs: Sequence[Input], number: int) -> Input:
+    """The input with this number."""
+    if not 0 <= number < len(inputs):
+        raise InputError(f"there is no input {number}; the operator has {len(inputs)}, numbered from 0")
+    return inputs[number]
 
 
 def check_union(inputs: Sequence[Input]) -> None:

@@ -8,16 +8,28 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from tidegate.errors import SpecError
-from tidegate.instants import MAX, Duration, duration
+from tidegate.instants import MAX, Duration, duration, format_duration
 from tidegate.spec.plain import plain
 
 KEYS = 128
 """Watermark keys are 0 to 127."""
+
+
+def checked_key(key: Any) -> int:
+    """The watermark key as an integer, if it is one."""
+    try:
+        number = operator.index(key)
+    except TypeError:
+        number = -1
+    if isinstance(key, bool) or not 0 <= number < KEYS:
+        raise SpecError(f"a watermark key is a whole number from 0 to {KEYS - 1}, got `{key!r}`. Hint: one key for each time column, counted from 0")
+    return number
 
 
 @dataclass(frozen=True)
@@ -112,9 +124,11 @@ class Noted(Watched):
         super().__post_init__()
         _names("noted", self.column, self.writer)
         if self.forget_after is not None and self.forget_after <= 0:
-            raise SpecError(f"`forget_after` must be greater than 0, got {self.forget_after}. Hint: leave it out to remember writers for ever")
+            given = format_duration(self.forget_after)
+            raise SpecError(f"`forget_after` must be greater than 0, got {given}. Hint: leave it out to remember writers for ever")
         if self.forget_after is not None and self.idle_after is not None and self.forget_after <= self.idle_after:
-            raise SpecError(f"writers are idle before they are forgotten; {self.idle_after} is not below {self.forget_after}. Hint: leave one out")
+            spans = f"{format_duration(self.idle_after)} is not below {format_duration(self.forget_after)}"
+            raise SpecError(f"writers are idle before they are forgotten; {spans}. Hint: leave one out")
 
 
 @dataclass(frozen=True, repr=False)
@@ -153,9 +167,10 @@ class PerKey(Watched):
         super().__post_init__()
         _not_negative("per_key", disorder=self.disorder, floor=self.floor)
         if self.floor < self.disorder:
-            raise SpecError(f"the floor of per-key watermarks can't be less than their disorder, got {self.floor} < {self.disorder}")
-        if self.max_keys is not None and self.max_keys <= 0:
-            raise SpecError(f"`max_keys` must be positive, got {self.max_keys}")
+            spans = f"{format_duration(self.floor)} and {format_duration(self.disorder)}"
+            raise SpecError(f"the floor of per-key watermarks can't be less than their disorder, got {spans}. Hint: make the floor larger")
+        if self.max_keys is not None and (isinstance(self.max_keys, bool) or not isinstance(self.max_keys, int) or self.max_keys <= 0):
+            raise SpecError(f"`max_keys` must be positive and a whole number, got {self.max_keys!r}. Hint: leave it out to have no bound")
 
 
 def explicit(
@@ -273,4 +288,4 @@ def _names(owner: str, *columns: object) -> None:
 def _not_negative(owner: str, **values: int) -> None:
     for name, value in values.items():
         if value < 0:
-            raise SpecError(f"the {name} of a {owner} watermark can't be negative, got {value}")
+            raise SpecError(f"the {name} of a {owner} watermark can't be negative, got {format_duration(value)}")

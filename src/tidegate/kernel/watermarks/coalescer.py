@@ -19,6 +19,8 @@ from tidegate.instants import MAX, MIN, clamp, format_instant
 
 ACTIVE, IDLE, DONE, GONE = range(4)
 """What an input is; `GONE` is the slot of one that has left."""
+STATUS = {ACTIVE: "active", IDLE: "idle", DONE: "ended"}
+"""The same in words, for those that are there."""
 
 Inputs = np.ndarray | Sequence[int] | int
 
@@ -45,8 +47,7 @@ class Rules:
     patient: bool = False
     """With a `quorum`: an active input that has not spoken is waited for all the same, until it is idle."""
     frame: int = 0
-    """Outputs are rounded down to `frame_offset` and a multiple of it, so that small steps are not passed on; 0 passes on all."""
-    frame_offset: int = 0
+    """Outputs are rounded down to a multiple of it, so that small steps are not passed on; 0 passes on all."""
     any_key_wakes: bool = False
     """With several keys: a watermark of one key ends the idleness of its input for keys that nobody has mentioned yet (Hazelcast)."""
 
@@ -82,10 +83,12 @@ NOTHING = Released()
 class Coalescer:
     """The promises of many inputs, one key, one output."""
 
-    def __init__(self, inputs: int = 0, rules: Rules = OURS, names: Sequence[str] = ()) -> None:
+    def __init__(self, inputs: int = 0, rules: Rules = OURS, names: Sequence[str] = (), owner: str = "") -> None:
         self.rules = rules
         self.names = names
         """What the inputs are called in the text of an error."""
+        self.owner = owner
+        """Whose they are, where that has to be said."""
         self.promises = np.full(inputs, MIN, np.int64)
         self.status = np.full(inputs, ACTIVE, np.int8)
         self.lifted = MIN
@@ -194,14 +197,15 @@ class Coalescer:
         active = self.status == ACTIVE
         if self.rules.policy == "max" or not active.any():
             return np.flatnonzero(active)
-        waited = active & (self.promises >= self.output) if self.rules.realign else active
+        waited = self._waited(active)
         if not waited.any():
             return np.flatnonzero(active)
         silent = waited & (self.promises == MIN)
         spoken = waited & ~silent
         if silent.any() and not (self._has_quorum(active) and spoken.any()):
             return np.flatnonzero(silent)
-        return np.flatnonzero(spoken & (self.promises == self.promises[spoken].min()))
+        # Those that came back behind the output all have to reach it before it moves.
+        return np.flatnonzero(spoken & ((self.promises == self.promises[spoken].min()) | (self.promises < self.output)))
 
     def save(self) -> dict[str, Any]:
         return {
@@ -234,7 +238,7 @@ class Coalescer:
         return self._least(active), False
 
     def _least(self, active: np.ndarray) -> int:
-        waited = active & (self.promises >= self.output) if self.rules.realign else active
+        waited = self._waited(active)
         promises = self.promises if waited.all() else self.promises[waited]
         if not len(promises):
             return MIN
@@ -247,6 +251,10 @@ class Coalescer:
             return int(spoken.min()) if len(spoken) else MIN
         return int(promises.min())
 
+    def _waited(self, active: np.ndarray) -> np.ndarray:
+        """The active inputs that the output waits for."""
+        return active & (self.promises >= self.output) if self.rules.realign else active
+
     def _has_quorum(self, active: np.ndarray) -> bool:
         """Whether so many have spoken that the others are not waited for."""
         if self.rules.quorum == 1:
@@ -256,10 +264,8 @@ class Coalescer:
         return int(np.count_nonzero(active & (self.promises > MIN))) >= needed
 
     def _framed(self, value: int) -> int:
-        frame, offset = self.rules.frame, self.rules.frame_offset
-        if frame <= 1 or value in {MIN, MAX}:
-            return value
-        return clamp((value - offset) // frame * frame + offset)
+        frame = self.rules.frame
+        return value if frame <= 1 or value in {MIN, MAX} else clamp(value // frame * frame)
 
     def _rows(self, inputs: Inputs) -> np.ndarray:
         rows = np.atleast_1d(np.asarray(inputs, np.int64))
@@ -302,7 +308,9 @@ class Coalescer:
 
     def _name(self, row: int) -> str:
         name = self.names[row] if row < len(self.names) else ""
-        return f"source `{name}`" if name else f"input {row}"
+        if not name:
+            return self.owner or f"input {row}"
+        return f"source `{name}` of {self.owner}" if self.owner else f"source `{name}`"
 
     def _went_back(self, who: str, old: int, new: int) -> str:
         if old == new:

@@ -123,7 +123,7 @@ class _Bounded(Generator):
         self._disorder = disorder
 
     def observe(self, seen: Observed) -> Promises:
-        return Promises(seen.partitions, saturating_add(seen.newest(), _back(self._disorder)))
+        return Promises(seen.partitions, seen.behind(self._disorder))
 
 
 class _Lagging(Generator):
@@ -181,7 +181,7 @@ class _Noted(Generator):
         different, of_row = np.unique(source, return_inverse=True)
         labels = [_label(seen.partitions[number // len(names)], names[number % len(names)]) for number in different.tolist()]
         # What a writer has noted holds for the partition that it stands in: others may have been read less far.
-        replaced = tuple(name for name in names if name not in labels)
+        replaced = tuple(sorted(set(names).difference(labels)))
         return Promises(*_words(labels, of_row, said[known]), refused, replaced)
 
     def alive(self, seen: Observed) -> Promises:  # noqa: ARG002 - who wrote is what could not be read
@@ -269,7 +269,9 @@ def _said(seen: Observed, column: str) -> tuple[np.ndarray, int]:
 
 
 def _label(partition: str, writer: str) -> str:
-    return f"{partition}/{writer}" if partition else writer
+    """The last bare slash stands between the two, so that no two writers have the same label."""
+    bare = writer.replace("\\", "\\\\").replace("/", "\\/")
+    return f"{partition}/{bare}" if partition else writer
 
 
 def compile_generator(spec: Watermarks) -> Generator:

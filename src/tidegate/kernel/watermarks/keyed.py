@@ -9,7 +9,8 @@ import numpy as np
 
 from tidegate.instants import MIN
 from tidegate.kernel.watermarks.coalescer import OURS, Coalescer, Released, Rules
-from tidegate.kernel.watermarks.marks import Active, Idle, Mark, Watermark, checked_key
+from tidegate.kernel.watermarks.marks import Active, Idle, Mark, Watermark
+from tidegate.spec.watermarks import checked_key
 
 
 class KeyedCoalescer:
@@ -39,10 +40,6 @@ class KeyedCoalescer:
     def is_idle(self) -> bool:
         """Whether downstream was told to wait for no key."""
         return self._told_idle and all(coalescer.is_idle for coalescer in self._by_key.values())
-
-    @property
-    def steps_back(self) -> int:
-        return sum(coalescer.steps_back for coalescer in self._by_key.values())
 
     @property
     def advances(self) -> int:

@@ -2,25 +2,9 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
-from typing import Any
 
-from tidegate.errors import SpecError
-
-KEYS = 128
-"""Watermark keys are 0 to 127."""
-
-
-def checked_key(key: Any) -> int:
-    """The key as an integer, if it is one."""
-    try:
-        number = operator.index(key)
-    except TypeError:
-        number = -1
-    if isinstance(key, bool) or not 0 <= number < KEYS:
-        raise SpecError(f"a watermark key is a whole number from 0 to {KEYS - 1}, got `{key!r}`. Hint: one key for each time column, counted from 0")
-    return number
+from tidegate.spec.watermarks import checked_key
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,10 +103,6 @@ class KeyProgress:
         if floor != MIN:
             self._keys.remove(self._keys.select("watermark", floor))
 
-    def ahead(self) -> Frame | None:
-        """The keys that are ahead of the floor, with their watermarks."""
-        return self._keys.all()
-
     def save(self) -> Any:
         return self._keys.save()
 

@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tidegate.errors import SpecError
+from tidegate.errors import SpecError, WatermarkError
 from tidegate.instants import MIN, clamp, format_duration, saturating_add
-from tidegate.kernel.watermarks.coalescer import ACTIVE, DONE, GONE, IDLE, OURS, Coalescer, Released, Rules, longer
-
-_STATUS = {ACTIVE: "active", IDLE: "idle", DONE: "ended"}
+from tidegate.kernel.watermarks.coalescer import ACTIVE, GONE, IDLE, OURS, STATUS, Coalescer, Released, Rules, longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +43,7 @@ class SourceTracker:
         forget_after: int | None = None,
         rules: Rules = OURS,
         now: int = 0,
+        owner: str = "",
     ) -> None:
         for name, span in (("idle_after", idle_after), ("forget_after", forget_after)):
             if span is not None and span <= 0:
@@ -53,10 +52,9 @@ class SourceTracker:
         self.forget_after = forget_after
         self.names: list[str] = []
         """The name of each source; that of a vacant slot is empty."""
-        self.coalescer = Coalescer(0, rules, self.names)
+        self.coalescer = Coalescer(0, rules, self.names, owner)
         self.spoke_at = np.empty(0, np.int64)
         self.moved_at = np.empty(0, np.int64)
-        self.joined_at = np.empty(0, np.int64)
         self.since = now
         """The clock when the output last rose, or at the start."""
         self._number: dict[str, int] = {}
@@ -80,18 +78,20 @@ class SourceTracker:
     def steps_back(self) -> int:
         return self.coalescer.steps_back
 
-    @property
-    def advances(self) -> int:
-        return self.coalescer.advances
-
     def __contains__(self, name: object) -> bool:
         return name in self._number
 
     def promise(self, names: Sequence[str], values: np.ndarray, now: int, *, repeats: bool = False) -> None:
         """Sources promise values, which is a sign of life; MIN is only that. With `repeats` a smaller one than before is only that, too."""
+        strangers = [name for name in names if name not in self._number] if self.coalescer.rules.strict else []
         rows = self._rows(names, now)
         before = self.coalescer.promises[rows]
-        self.coalescer.promise(rows, values, repeats=repeats)
+        try:
+            self.coalescer.promise(rows, values, repeats=repeats)
+        except WatermarkError:
+            # What is refused leaves nobody behind to be waited for.
+            self.leave(strangers)
+            raise
         self.spoke_at[rows] = now
         self.moved_at[rows[self.coalescer.promises[rows] > before]] = now
 
@@ -115,7 +115,7 @@ class SourceTracker:
         self.coalescer.touch(rows)
         self.spoke_at[rows] = now
 
-    def leave(self, names: Sequence[str], now: int) -> None:  # noqa: ARG002 (all that happens to sources happens at a clock)
+    def leave(self, names: Sequence[str]) -> None:
         """Sources are gone; a name that comes again is a new source."""
         self._forget(np.array([self._number[name] for name in dict.fromkeys(names) if name in self._number], np.int64))
 
@@ -158,8 +158,8 @@ class SourceTracker:
         return np.flatnonzero((self.coalescer.status == ACTIVE) & (self.coalescer.promises > instant))
 
     def shift(self, by: int) -> None:
-        """Nothing ran for a while, so nobody's silence grew: it is counted from that much later, also that of who only joined."""
-        self.spoke_at, self.joined_at = saturating_add(self.spoke_at, by), saturating_add(self.joined_at, by)
+        """Nothing ran for a while, so nobody's silence grew: it is counted from that much later."""
+        self.spoke_at = saturating_add(self.spoke_at, by)
 
     def describe(self) -> list[SourceState]:
         """How each source stands."""
@@ -169,7 +169,7 @@ class SourceTracker:
         columns = (self.coalescer.status, self.coalescer.promises, self.spoke_at, self.moved_at, holds)
         names = [self.names[row] for row in rows.tolist()]
         return [
-            SourceState(name, _STATUS[status], None if promise == MIN else promise, spoke_at, moved_at, held)
+            SourceState(name, STATUS[status], None if promise == MIN else promise, spoke_at, moved_at, held)
             for name, status, promise, spoke_at, moved_at, held in zip(names, *(column[rows].tolist() for column in columns), strict=True)
         ]
 
@@ -178,7 +178,6 @@ class SourceTracker:
             "names": list(self.names),
             "spoke_at": self.spoke_at.tolist(),
             "moved_at": self.moved_at.tolist(),
-            "joined_at": self.joined_at.tolist(),
             "since": self.since,
             "coalescer": self.coalescer.save(),
         }
@@ -188,7 +187,7 @@ class SourceTracker:
         self.names[:] = document["names"]
         self._number = {self.names[row]: row for row in self._present().tolist()}
         self._lately = ([], np.empty(0, np.int64))
-        self.spoke_at, self.moved_at, self.joined_at = (np.array(document[name], np.int64) for name in ("spoke_at", "moved_at", "joined_at"))
+        self.spoke_at, self.moved_at = (np.array(document[name], np.int64) for name in ("spoke_at", "moved_at"))
         self.since = document["since"]
 
     def _present(self) -> np.ndarray:
@@ -214,8 +213,8 @@ class SourceTracker:
         for row, name in zip(rows.tolist(), names, strict=True):
             self.names[row] = name
             self._number[name] = row
-        self.spoke_at, self.moved_at, self.joined_at = (longer(column, size) for column in (self.spoke_at, self.moved_at, self.joined_at))
-        self.spoke_at[rows] = self.moved_at[rows] = self.joined_at[rows] = now
+        self.spoke_at, self.moved_at = longer(self.spoke_at, size), longer(self.moved_at, size)
+        self.spoke_at[rows] = self.moved_at[rows] = now
 
     def _forget(self, rows: np.ndarray) -> None:
         if not len(rows):

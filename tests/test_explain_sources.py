@@ -1,0 +1,81 @@
+"""What `explain_watermark` says of sources that are odd: without a name, without a time, behind the watermark, or after their end."""
+
+from __future__ import annotations
+
+import pytest
+
+import tidegate as tg
+from test_explain import NOON, at, explained, partitioned, row, started, text
+from tidegate.instants import instant
+
+
+def test_a_partition_without_a_name_is_not_the_whole_input():
+    op = partitioned(tg.bounded("10 seconds"))
+    op.add_messages([row(5, p=""), row(50, p="b")])
+    assert "Partition `` holds it back: it has promised" in str(explained(op))
+
+
+@pytest.mark.parametrize("vain", [None, at(9999)], ids=["unreadable", "future"])
+def test_who_sends_only_what_cannot_be_followed_has_spoken_all_the_same(vain):
+    op = partitioned(tg.bounded("10 seconds", partitions=["bad", "good"]))
+    op.add_messages([row(5, p="good"), {"ts": vain, "k": "a", "p": "bad"}], now=at(20))
+    assert f"It waits for partition `bad` (declared beforehand), which has sent nothing that it could follow since {text(0)}" in str(explained(op))
+
+
+def test_a_partition_of_an_input_that_has_ended_moves_nothing():
+    op = partitioned(tg.bounded("10 seconds"))
+    op.add_messages([row(50, p="a")])
+    op.end_input()
+    op.add_partition("b")
+    op.mark_idle(partition="b")
+    assert "Every source has ended, so the highest promise was released; `finish` fires what is left." in explained(op).sentences
+
+
+def test_promises_of_a_generator_are_not_said_to_be_in_rows():
+    op = started(tg.generated(lambda observed: observed.newest() + 10**15))
+    op.add_messages([row(5)])
+    assert "1 watermark could not be read or lay in the future, and was not taken." in explained(op).sentences
+
+
+def test_an_error_of_several_lines_stays_in_its_sentence():
+    def failing(observed):
+        raise ValueError("one\ntwo")
+
+    op = started(tg.generated(failing))
+    with pytest.warns(RuntimeWarning):
+        op.add_messages([row(5)])
+    assert any(sentence.endswith("the last error was: ValueError: one two.") for sentence in explained(op).sentences)
+
+
+def test_all_who_came_back_behind_the_watermark_hold_it():
+    op = partitioned(tg.bounded("10 seconds"))
+    op.add_messages([row(20, p="a"), row(30, p="b"), row(55, p="c")])
+    op.mark_idle(partition="a")
+    op.mark_idle(partition="b")
+    op.end_input(partition="c")
+    assert op.watermark == instant(at(45))
+    op.add_messages([row(21, p="a"), row(31, p="b")])
+    found = explained(op)
+    assert [source.name for source in found.sources if source.holds] == ["a", "b"]
+    promised = f"they have promised {text(11)} to {text(21)}; the watermark moves when all of them have promised more than {text(45)}."
+    assert f"Partitions `a` and `b` hold it back: {promised}" in found.sentences
+
+
+def test_the_only_one_left_holds_the_watermark_that_it_is_behind():
+    op = partitioned(tg.bounded("10 seconds"))
+    op.add_messages([row(20, p="a"), row(55, p="b")])
+    op.mark_idle(partition="a")
+    op.end_input(partition="b")
+    op.add_messages([row(25, p="a")])
+    promised = f"it has promised {text(15)}; the watermark moves when it has promised more than {text(45)}."
+    assert f"Partition `a` holds it back: {promised}" in explained(op).sentences
+
+
+def test_an_input_that_no_upstream_feeds_is_told_by_the_program():
+    fed = tg.stream(time="time", watermark=tg.explicit())
+    last = tg.union(fed, fed).window(tg.tumbling("1 hour")).aggregate(n=tg.count()).embedded(now=NOON)
+    first = started(tg.bounded("10 seconds"), downstream=last)
+    first.add_messages([row(50)])
+    said = str(explained(last))
+    assert "nobody has advanced it for input 1" in said
+    assert "The upstream" not in said
