@@ -574,7 +574,7 @@ def test_empty_deliveries_change_nothing_and_start_nothing():
             mapped.add_messages(nothing)
         assert mapped._calls._loop is None
         found = mapped.get_result()
-        assert (len(found), found.rows.num_rows, found.late.num_rows, found.watermarks) == (0, 0, 0, [])
+        assert (len(found), found.rows.num_rows, found.late.num_rows, found.marks) == (0, 0, 0, [])
         assert not found
         mapped.finish()
 
@@ -590,7 +590,7 @@ def test_rows_with_nulls_go_through():
             {"ts": 4, "k": None, "v": "a"},
             {"ts": 5, "k": "x", "v": None},
         ]
-        assert [mark for mark in found.watermarks if isinstance(mark, Watermark)] == [Watermark(4), Watermark(5)]
+        assert [mark for mark in found.marks if isinstance(mark, Watermark)] == [Watermark(4), Watermark(5)]
 
 
 def test_values_that_do_not_fit_their_column_go_to_late():
@@ -724,7 +724,7 @@ def test_a_delivery_that_one_column_refuses_promises_nothing_on_the_others():
         with pytest.raises(tg.WatermarkError):
             mapped.add_messages([{"a": 6, "b": 6, "wa": 20, "wb": 40}])
         mapped.finish()
-        assert mapped.get_result().watermarks == [Watermark(5, 0), Watermark(50, 1), Idle()]
+        assert mapped.get_result().marks == [Watermark(5, 0), Watermark(50, 1), Idle()]
 
 
 def test_inputs_that_cannot_be_served_are_refused():

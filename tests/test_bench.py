@@ -51,18 +51,18 @@ def test_people_get_a_table_with_the_aim_beside_the_ratio(capsys: pytest.Capture
 
 def test_watermarks_are_one_line_of_json_a_size(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watermarks", "--partitions", "50", "--partitions", "10000", "--json"]) == 0
-    small, large = (json.loads(line) for line in capsys.readouterr().out.splitlines())
-    assert [found["partitions"] for found in (small, large)] == [50, 10_000]
-    assert [found["aim"] for found in (small, large)] == [None, 5.0]
-    for found in (small, large):
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(found["partitions"], found["aim"], found["shuffled"]) for found in rows] == [(50, None, False), (10_000, 5.0, False), (10_000, 5.0, True)]
+    for found in rows:
         assert all(found[field] > 0 for field in ("best", "median", "microseconds_per_partition", "peer_best", "peer_median", "ratio"))
 
 
 def test_people_get_the_aim_beside_the_milliseconds(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watermarks", "--partitions", "10000"]) == 0
-    head, _, line = capsys.readouterr().out.splitlines()
+    head, _, line, shuffled = capsys.readouterr().out.splitlines()
     assert head.split()[:4] == ["partitions", "best", "median", "aim"]
-    assert line.split()[3:5] == ["<", "5"]
+    assert line.split()[3:5] == shuffled.split()[3:5] == ["<", "5"]
+    assert shuffled.endswith("names shuffled")
 
 
 def test_watermarks_of_all_sizes_are_followed_by_those_of_keys(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

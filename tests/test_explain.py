@@ -14,8 +14,9 @@ import pytest
 import tidegate as tg
 from tidegate.embedded.operator import EmbeddedOperator
 from tidegate.instants import instant
-from tidegate.operators.explanation import Explanation, explain
+from tidegate.operators.explanation import explain
 from tidegate.operators.explanation_text import listed, rounded
+from tidegate.operators.standings import Explanation
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 MINUTE = tg.tumbling("1 minute")

@@ -17,8 +17,9 @@ from tidegate.embedded.async_map import EmbeddedAsyncMap
 from tidegate.errors import StateError
 from tidegate.instants import format_duration, instant
 from tidegate.kernel.watermarks.marks import Idle, Watermark
-from tidegate.operators.explanation import LISTED, Explanation
+from tidegate.operators.explanation import LISTED
 from tidegate.operators.pending import pending
+from tidegate.operators.standings import Explanation
 from tidegate.spec.operator import Input, TimeColumn
 from tidegate.spec.watermarks import Bounded, Explicit
 from tidegate.state.memory import MemoryStore

@@ -768,3 +768,18 @@ def test_nothing_is_held_back_once_all_inputs_are_idle_or_have_ended(chosen, his
     assert found.is_idle()
     assert found.output() >= max(promises, default=MIN)
     assert found.output() < MAX
+
+
+def test_an_operator_is_given_the_watermarks_of_each_input_and_those_of_all():
+    heard: list[tuple[int | None, Any]] = []
+
+    class Recorder:
+        def process_watermark(self, mark: Any, ordinal: int | None = None) -> None:
+            heard.append((ordinal, mark))
+
+    intake = Intake([Input("ts", watermark=Explicit(declared=("a", "b"))), Input("ts", watermark=Explicit())], Options(), now=0)
+    for value, told in ((10, {"ordinal": 0, "partition": "a"}), (7, {"ordinal": 0, "partition": "b"}), (20, {"ordinal": 1})):
+        intake.promise(value, **told)
+        intake.release().deliver(Recorder())
+    # Input 0 moves when its slowest partition has spoken, and both together when the other input has.
+    assert heard == [(0, Watermark(7)), (1, Watermark(20)), (None, Watermark(7))]

@@ -18,7 +18,7 @@ from tidegate.errors import (
     WatermarkError,
 )
 from tidegate.kernel.watermarks.marks import Active, Idle, Watermark
-from tidegate.operators.explanation import Explanation
+from tidegate.operators.standings import Explanation
 from tidegate.spec.aggregates import (
     all,
     any,

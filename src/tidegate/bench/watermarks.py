@@ -17,6 +17,8 @@ from tidegate.kernel.watermarks.tracker import SourceTracker
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 AIM = {10_000: 5.0}
 """Milliseconds that an update may take."""
+SHUFFLED = frozenset({10_000, 100_000})
+"""So many partitions are also named in another order with every update, as if each delivery came from other partitions."""
 _SECOND = 1_000_000
 _UNMEASURED = 2
 """The first turn lets the partitions join."""
@@ -72,6 +74,7 @@ class Measured:
     peer_median: float
     ratio: float
     """Our median over that of the peer."""
+    shuffled: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return {name: round(value, 4) if isinstance(value, float) else value for name, value in {"name": "watermarks", **asdict(self)}.items()}
@@ -79,8 +82,8 @@ class Measured:
 
 def measure(sizes: Sequence[int] = SIZES) -> Iterator[Measured]:
     """One measurement for each number of partitions."""
-    for partitions in sizes:
-        ours, peer = race([TrackerRunner(), LoopRunner()], partitions, turns=30 if partitions <= 100_000 else 10)
+    for partitions, shuffled in [(size, shuffled) for size in sizes for shuffled in (False, True) if size in SHUFFLED or not shuffled]:
+        ours, peer = race([TrackerRunner(), LoopRunner()], partitions, turns=30 if partitions <= 100_000 else 10, shuffled=shuffled)
         middle = statistics.median(ours)
         yield Measured(
             partitions,
@@ -92,10 +95,11 @@ def measure(sizes: Sequence[int] = SIZES) -> Iterator[Measured]:
             min(peer),
             statistics.median(peer),
             middle / statistics.median(peer),
+            shuffled,
         )
 
 
-def race(runners: Sequence[Runner], partitions: int, turns: int) -> list[list[float]]:
+def race(runners: Sequence[Runner], partitions: int, turns: int, *, shuffled: bool = False) -> list[list[float]]:
     """Milliseconds of every turn, by runner; in a turn all partitions move on by about a second, some of them not at all.
 
     The names are read from each delivery anew, so they are the same texts but never the same objects, and every runner gets its own.
@@ -108,8 +112,9 @@ def race(runners: Sequence[Runner], partitions: int, turns: int) -> list[list[fl
         for turn in range(_UNMEASURED + turns):
             now = turn * _SECOND
             values = now - random.integers(0, 2 * _SECOND, partitions)
+            order = random.permutation(partitions).tolist() if shuffled else range(partitions)
             for runner, times in zip(runners, taken, strict=True):
-                names = [f"partition-{number:07d}" for number in range(partitions)]
+                names = [f"partition-{number:07d}" for number in order]
                 start = time.perf_counter()
                 runner.update(names, values, now)
                 times.append((time.perf_counter() - start) * 1e3)
@@ -130,5 +135,5 @@ def line(found: Measured) -> str:
     verdict = "" if found.aim is None or found.median < found.aim else "  over"
     return (
         f"{found.partitions:>12,}{found.best:>10.3f}{found.median:>10.3f}{aim:>7}{found.microseconds_per_partition:>13.3f}"
-        f"{found.peer_best:>12.3f}{found.peer_median:>13.3f}{found.ratio:>8.2f}   {found.peer}{verdict}"
+        f"{found.peer_best:>12.3f}{found.peer_median:>13.3f}{found.ratio:>8.2f}   {found.peer}{', names shuffled' if found.shuffled else ''}{verdict}"
     )

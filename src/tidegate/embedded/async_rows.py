@@ -28,12 +28,12 @@ class AsyncResults:
     """What an async map put out: result rows, marks and late rows; `items` has them in their order."""
 
     rows: pa.Table
-    watermarks: list[Mark]
+    marks: list[Mark]
     late: pa.Table
     items: tuple[Piece, ...]
 
     def __len__(self) -> int:
-        return self.rows.num_rows + self.late.num_rows + len(self.watermarks)
+        return self.rows.num_rows + self.late.num_rows + len(self.marks)
 
     def __bool__(self) -> bool:
         return len(self) > 0

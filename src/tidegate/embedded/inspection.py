@@ -18,10 +18,11 @@ from tidegate.kernel.keys import identify
 from tidegate.kernel.windows import Aligned
 from tidegate.operators.aggregate import WindowedAggregate
 from tidegate.operators.contents import payload
-from tidegate.operators.explanation import Explanation, explain
+from tidegate.operators.explanation import explain, worded
 from tidegate.operators.intake import Source
 from tidegate.operators.parts import Parts
 from tidegate.operators.progress import late_by_reason
+from tidegate.operators.standings import Explanation
 from tidegate.spec.windows import Axis
 
 
@@ -66,7 +67,7 @@ class Inspection:
         Print it to read sentences; `to_dict` gives the same as data.
         """
         self._drain()
-        return explain(self.operator).worded(**self._runtime())
+        return worded(explain(self.operator), **self._runtime())
 
     def _runtime(self) -> dict[str, Any]:
         """Facts for an explanation that only the runtime knows."""

@@ -55,7 +55,7 @@ class EmbeddedOperator(Feeding, Inspection):
         self._target: Target | None = None if callable(downstream) else downstream
         self._outlet: Outlet[Results] = Outlet(None if downstream is None else self._accepts)
         self._forwarded: Watermark | None = None
-        self._forwarded_idle = False
+        self._forwarded_idle: bool | None = None
         self._buffer: list[Mapping[str, Any]] = []
         self._buffered_at = 0
         self._finished = False

@@ -22,7 +22,7 @@ from tidegate.kernel.runs import Places
 from tidegate.kernel.times import NULL, OK, read_times
 from tidegate.kernel.triggers import compile_trigger
 from tidegate.kernel.watermarks.generators import Observed, columns_of
-from tidegate.kernel.watermarks.marks import Watermark
+from tidegate.kernel.watermarks.marks import Mark, Watermark
 from tidegate.kernel.watermarks.per_key import KeyProgress
 from tidegate.kernel.windows import Aligned, Assigned, SessionAssigner
 from tidegate.operators.conform import MARK, Conformed, bindable, conform
@@ -66,6 +66,8 @@ class WindowedAggregate:
         self.keys = KeyProgress(store, mark.disorder, mark.max_keys) if isinstance(mark, PerKey) else None
         self.is_fed = False
         """Whether an upstream operator tells the watermark."""
+        self._due = MIN
+        """The watermark that windows have to be brought to."""
         self._outlived = 0
         """How many messages at most lie before all windows of their keys."""
         self._watched = spec.window.axis is Axis.EVENT_TIME
@@ -93,9 +95,10 @@ class WindowedAggregate:
             self._advance()
         return self._finish_call(in_order=True)
 
-    def process_watermark(self, watermark: int, *, ordinal: int = 0, partition: str | None = None) -> Output:
-        """An input, or one of its partitions, promises that nothing before the watermark is to be expected."""
-        return self.tell(lambda intake: intake.promise(watermark, ordinal=ordinal, partition=partition, key=self.key))
+    def process_watermark(self, mark: Mark, ordinal: int | None = None) -> None:
+        """A watermark has risen: that of one input, which does not matter here, or that of all together, which is due."""
+        if ordinal is None and isinstance(mark, Watermark):
+            self._due = max(self._due, mark.value)
 
     def tell(self, change: Callable[[Intake], object]) -> Output:
         """Change what is known of the sources; on other axes than event time progress is the clock, the offsets or the counts themselves."""
@@ -562,12 +565,12 @@ class WindowedAggregate:
 
     def _advance(self, risen: Frame | None = None) -> None:
         """Take what the intake releases: a watermark that has risen, or that nobody speaks any more."""
-        released = [mark.value for mark in self.intake.release().coalesced if isinstance(mark, Watermark)]
-        watermark = max(released, default=self.progress.watermark)
+        self._due = self.progress.watermark
+        self.intake.release().deliver(self)
         if self.keys is None:
-            self._move_watermark(watermark)
+            self._move_watermark(self._due)
             return
-        self._move_watermark(self.keys.bounded(max(watermark, self.progress.watermark)), risen=risen)
+        self._move_watermark(self.keys.bounded(self._due), risen=risen)
         self.keys.forget(self.progress.watermark)
 
     def _raise_keys(self, delivery: Delivery) -> Frame | None:

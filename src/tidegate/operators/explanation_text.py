@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from tidegate.instants import MAX, MIN, format_duration, format_instant
-
-if TYPE_CHECKING:
-    from tidegate.operators.explanation import CallsStanding, Explanation, InputStanding, MarkStanding, SourceStanding, WindowStanding
+from tidegate.operators.standings import CallsStanding, Explanation, InputStanding, MarkStanding, SourceStanding, WindowStanding, time_text
 
 NAMED = 3
 """So many sources, keys or windows are named; of the others only how many there are."""
@@ -25,11 +22,6 @@ def sentences(found: Explanation) -> tuple[str, ...]:
     else:
         said = [*(_Watermark(words).said() if found.axis == "event_time" else _other_axes(words)), *_windows(words), *_counted(words)]
     return tuple(text for text in (*_results(words), *said, *_overdue(words)) if text)
-
-
-def time_text(value: int, *, ticks: bool) -> str:
-    """An instant of the input: a number where the input has numbers."""
-    return str(value) if ticks and value not in (MIN, MAX) else format_instant(value)
 
 
 def many(count: int, noun: str) -> str:
@@ -378,8 +370,6 @@ class _Watermark:
 
 def _as_source(given: InputStanding) -> SourceStanding:
     """An input of which no source is known stands for itself."""
-    from tidegate.operators.explanation import SourceStanding  # it imports this module
-
     return SourceStanding(given.input, "", given.status, given.promise, None, None, given.holds, paused=given.paused, idle_at=given.idle_at)
 
 
