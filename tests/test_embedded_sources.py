@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -91,3 +94,17 @@ def test_an_input_that_is_promised_for_as_a_whole_is_paused_like_a_source():
     op.end_input(input=1)
     op.advance_watermark(500, input=0)
     assert op.paused() == []
+
+
+def test_a_generator_has_not_seen_a_delivery_that_strict_refuses():
+    def counting(observed: Any) -> Any:
+        observed.state["deliveries"] += 1
+        return np.array([{1: 10, 2: 5, 3: 20}[observed.state["deliveries"]]])
+
+    made = tg.stream(time="ts", watermark=tg.generated(counting, state={"deliveries": 0})).window(tg.tumbling(10, unit="us"))
+    op = made.options(strict=True).aggregate(n=tg.count()).embedded(now=0)
+    op.add_message({"ts": 1})
+    for _ in range(2):
+        with pytest.raises(tg.WatermarkError, match="went back"):
+            op.add_message({"ts": 11})
+    assert op.operator.intake.channels[0][0].generator.save() == {"deliveries": 1}

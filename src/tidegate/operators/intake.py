@@ -188,6 +188,7 @@ class Intake:
         return self._found(ordinal, key).generator.markers(table)
 
     def _take(self, channel: Channel, seen: Observed) -> None:
+        before = channel.generator.save() if self._options.strict else None
         try:
             promises = channel.generator.observe(seen)
         except Exception as error:  # noqa: BLE001 - a generator that fails promises nothing; the rows are taken all the same
@@ -203,8 +204,13 @@ class Intake:
             known = [n for n, name in enumerate(names) if name in tracker]
             names, values = [names[n] for n in known], values[known]
         if names:
+            try:
+                tracker.promise(names, values, self.now, repeats=channel.generator.repeats)
+            except WatermarkError:
+                # The delivery is refused, so the generator has not seen it.
+                channel.generator.restore(before)
+                raise
             channel.is_awake = False
-            tracker.promise(names, values, self.now, repeats=channel.generator.repeats)
         elif not len(tracker):
             channel.speaks(self.now)
         tracker.leave(promises.replaced)
