@@ -19,7 +19,7 @@ from tidegate.instants import MAX
 from tidegate.spec.operator import AggregateSpec, Input, Options, Retention
 from tidegate.spec.triggers import Never
 from tidegate.spec.watermarks import Bounded, Explicit, Implied, PerKey, Watermarks
-from tidegate.spec.windows import Axis, Hopping, Session
+from tidegate.spec.windows import Axis, ByDifference, Hopping, Session
 from tidegate.state.memory import MemoryStore
 
 Output = tuple[list[dict[str, Any]], list[dict[str, Any]]]
@@ -180,6 +180,11 @@ def test_sessions_that_are_too_late_are_told_as_each_message_alone_makes_them():
 def test_windows_behind_a_horizon_and_windows_without_room_are_told_in_one_late_row():
     config = Config(Hopping(7, 2), key=("k",), future_tolerance=MAX // 2, retain_windows=3)
     compare(Case(config, (Step("add", [message(1, -18)]), Step("add", [message(2, 28)]), Step("add", [message(3, -13)]))))
+
+
+def test_an_id_is_known_as_long_as_a_window_by_difference_can_take_its_message():
+    config = Config(ByDifference(6), key=("k",), id="id", future_tolerance=MAX // 2, drop_by="window", allowed_lateness=10)
+    compare(Case(config, (Step("add", [message(1, 5), message(2, 8)]), Step("watermark", 16), Step("add", [message(1, 5)]))))
 
 
 @given(cases(retention=False))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import tidegate as tg
 from tidegate.errors import SpecError
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.triggers import Context, compile_trigger
@@ -67,3 +68,12 @@ def test_a_trigger_of_somebody_else_is_refused():
 
     with pytest.raises(SpecError, match="no trigger that can be run"):
         compile_trigger(Strange())
+
+
+def test_the_early_part_of_a_policy_stays_over_when_a_session_grows_after_it_was_full():
+    policies = tg.stream(offset="o").window(tg.session(1, axis="offset")).early_emission(tg.after_count(1)).full_size(tg.after_count(2))
+    op = policies.late_arrival(tg.after_count(1)).aggregate(n=tg.count()).embedded(now=0)
+    for offset in (1, 2, 3):
+        op.add_message({"o": offset})
+    op.finish()
+    assert [(pane["n"], pane["timing"]) for pane in op.get_result().panes.to_pylist()] == [(1, "early"), (2, "early"), (3, "on_time")]

@@ -297,8 +297,11 @@ class Reference:
         t = row[self.config.time]
         if not isinstance(t, int):
             return self.watermark
-        last = max((s[1] - 1 for s in self._spans(row, t)), default=t) if self.config.drop_by == "window" else t
-        return max(t, last, self.watermark)
+        if self.config.drop_by == "event":
+            return max(t, self.watermark)
+        window = self.config.window
+        spans = [right_of(t, window.size)] if isinstance(window, ByDifference) else self._spans(row, t)
+        return max(t, max((s[1] - 1 for s in spans), default=t), self.watermark)
 
     def _take(self, row: dict[str, Any]) -> None:
         if self._is_duplicate(row):

@@ -229,10 +229,11 @@ class WatermarkNode(Node):
             self.late.reset(merged, ~self.read(merged, "late"), None)
 
     def rewind(self, state: State, mask: np.ndarray) -> None:
-        """They are to complete once more, and both parts begin anew."""
+        """They are to complete once more, and the parts begin anew; but the early part of a policy that has finished is over."""
         back = mask & self.read(state, "late")
         for child in self.children:
-            child.reset(state, back, None)
+            if child is not self.early or not self.stops:
+                child.reset(state, back, None)
         self.write(state, "late", back, False)
 
     def watermark_due(self, state: State, ctx: Context) -> np.ndarray:
