@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import tidegate as tg
 from reference.intake import SlowIntake
+from source_histories import SCHEMA, histories, specs
 from tidegate.errors import InputError, SpecMismatchError, WatermarkError
 from tidegate.instants import MIN
 from tidegate.kernel.watermarks.generators import Observed
@@ -684,49 +685,6 @@ def test_the_intake_is_stored_as_json_and_holds_no_python(open_store):
 
 # Against the reference ----------------------------------------------------------------------------------------------------------
 
-watched = st.fixed_dictionaries(
-    {
-        "idle_after": st.sampled_from([None, 5, 20]),
-        "declared": st.sampled_from([(), ("a",), ("a", "b")]),
-        "align": st.sampled_from([None, 6]),
-    }
-)
-specs = st.one_of(
-    st.just(Implied()),
-    st.builds(Lagging, st.integers(0, 9)),
-    watched.map(lambda more: Explicit(**more)),
-    st.tuples(watched, st.integers(0, 6)).map(lambda both: Bounded(both[1], **both[0])),
-    watched.map(lambda more: Punctuated(column="wm", **more)),
-    watched.map(lambda more: Punctuated(marker="m", **more)),
-    st.tuples(watched, st.sampled_from([None, 25])).map(lambda both: Noted("wm", forget_after=both[1], **both[0])),
-)
-names = st.sampled_from(["a", "b", "c"])
-message = st.fixed_dictionaries(
-    {
-        "ts": st.integers(0, 60) | st.integers(0, 60) | st.none(),
-        "p": names,
-        "wm": st.none() | st.integers(0, 60),
-        "m": st.sampled_from([True, False, None]),
-        "writer": st.sampled_from(["a", "b", None]),
-    }
-)
-number = st.integers(0, 2)
-history_of = st.lists(
-    st.one_of(
-        st.tuples(st.just("deliver"), number, st.lists(message, min_size=1, max_size=4), st.integers(0, 8)),
-        st.tuples(st.just("deliver"), number, st.lists(message, min_size=1, max_size=4), st.integers(0, 8)),
-        st.tuples(st.just("timeout"), st.integers(0, 25)),
-        st.tuples(st.just("promise"), number, st.integers(0, 60), names | st.none()),
-        st.tuples(st.just("idle"), number, names | st.none()),
-        st.tuples(st.just("end"), number, names | st.none()),
-        st.tuples(st.just("join"), number, names),
-        st.tuples(st.just("leave"), number, names),
-    ),
-    max_size=20,
-)
-SCHEMA = pa.schema({"ts": pa.int64(), "p": pa.string(), "wm": pa.int64(), "m": pa.bool_(), "writer": pa.string()})
-
-
 def act(op: tg.EmbeddedOperator, slow: SlowIntake, step: tuple[Any, ...], count: int) -> None:
     match step:
         case ("deliver", ordinal, messages, wait):
@@ -757,7 +715,7 @@ def is_marker(spec: Watermarks, row: Row) -> bool:
     return isinstance(spec, Punctuated) and spec.marker is not None and bool(row["m"])
 
 
-@given(st.lists(specs, min_size=1, max_size=3), history_of, st.sampled_from([FAR, 10]), st.sampled_from(["clock", "clock", "watermark"]))
+@given(st.lists(specs, min_size=1, max_size=3), histories(), st.sampled_from([FAR, 10]), st.sampled_from(["clock", "clock", "watermark"]))
 def test_the_watermark_is_that_of_the_reference_after_every_call(chosen, history, tolerance, reference):
     made = tg.union(*(tg.stream(time="ts", partition="p", watermark=spec) for spec in chosen))
     op = counted(made, future_tolerance=f"{tolerance} us", future_reference=reference).embedded(now=0)

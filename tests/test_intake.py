@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference.intake import SlowIntake
+from source_histories import histories, specs, watched
 from tidegate.api import stream, union
 from tidegate.errors import InputError, SpecError, WatermarkError
 from tidegate.instants import MAX, MIN
@@ -648,49 +649,8 @@ def test_a_clock_that_is_behind_after_a_restart_goes_on_where_it_was():
 
 # Against the reference ----------------------------------------------------------------------------------------------------------
 
-watched = st.fixed_dictionaries(
-    {
-        "idle_after": st.sampled_from([None, 5, 20]),
-        "declared": st.sampled_from([(), (), ("a",), ("a", "b")]),
-        "align": st.sampled_from([None, None, 6]),
-    }
-)
-specs = st.one_of(
-    st.just(Implied()),
-    st.builds(Lagging, st.integers(0, 9)),
-    watched.map(lambda more: Explicit(**more)),
-    st.tuples(watched, st.integers(0, 6)).map(lambda both: Bounded(both[1], **both[0])),
-    watched.map(lambda more: Punctuated(column="wm", **more)),
-    watched.map(lambda more: Punctuated(marker="m", **more)),
-    st.tuples(watched, st.sampled_from([None, 25])).map(lambda both: Noted("wm", forget_after=both[1], **both[0])),
-    watched.map(lambda more: PerKey(1, 4, **more)),
-)
-names = st.sampled_from(["a", "b", "c"])
-row = st.fixed_dictionaries(
-    {
-        "ts": st.none() | st.integers(0, 60),
-        "p": names | st.none(),
-        "wm": st.none() | st.integers(0, 60),
-        "m": st.sampled_from([True, False, None]),
-        "writer": st.sampled_from(["a", "b", None]),
-    }
-)
-number = st.integers(0, 2)
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("deliver"), number, st.lists(row, min_size=1, max_size=4), st.integers(0, 8)),
-        st.tuples(st.just("deliver"), number, st.lists(row, min_size=1, max_size=4), st.integers(0, 8)),
-        st.tuples(st.just("timeout"), st.integers(0, 25)),
-        st.tuples(st.just("promise"), number, st.integers(0, 60), names | st.none()),
-        st.tuples(st.just("idle"), number, names | st.none()),
-        st.tuples(st.just("end"), number, names),
-        st.tuples(st.just("end"), number, st.none()),
-        st.tuples(st.just("join"), number, names),
-        st.tuples(st.just("leave"), number, names),
-        st.tuples(st.just("restart"), st.integers(0, 30)),
-    ),
-    max_size=25,
-)
+chosen_specs = st.lists(specs | watched.map(lambda more: PerKey(1, 4, **more)), min_size=1, max_size=3)
+steps = histories(st.tuples(st.just("restart"), st.integers(0, 30)), most=25)
 
 
 def act(found: Intake, slow: SlowIntake, step: tuple[Any, ...], count: int) -> tuple[Intake, Step | None]:
@@ -718,7 +678,7 @@ def act(found: Intake, slow: SlowIntake, step: tuple[Any, ...], count: int) -> t
     return found, found.release()
 
 
-@given(st.lists(specs, min_size=1, max_size=3), steps, st.sampled_from([FAR, FAR, 10]), st.sampled_from(["clock", "clock", "watermark"]))
+@given(chosen_specs, steps, st.sampled_from([FAR, FAR, 10]), st.sampled_from(["clock", "clock", "watermark"]))
 def test_the_watermark_is_that_of_the_reference_after_every_call(chosen, history, tolerance, reference):
     found = intake(*chosen, future_tolerance=tolerance, future_reference=reference)
     slow = SlowIntake(chosen, 0, tolerance, reference)
@@ -739,7 +699,7 @@ def test_the_watermark_is_that_of_the_reference_after_every_call(chosen, history
     assert not turns or isinstance(turns[-1], Idle) == slow.is_idle
 
 
-@given(st.lists(specs, min_size=1, max_size=3), steps)
+@given(chosen_specs, steps)
 def test_somebody_who_is_waited_for_is_never_paused(chosen, history):
     found, slow = intake(*chosen), SlowIntake(chosen, 0, FAR)
     for step in history:
@@ -756,7 +716,7 @@ def test_somebody_who_is_waited_for_is_never_paused(chosen, history):
         assert not active or any(source not in paused for source, promise in active.items() if promise == min(active.values()))
 
 
-@given(st.lists(specs, min_size=1, max_size=3), steps)
+@given(chosen_specs, steps)
 def test_nothing_is_held_back_once_all_inputs_are_idle_or_have_ended(chosen, history):
     found, slow = intake(*chosen), SlowIntake(chosen, 0, FAR)
     for step in history:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from documents import REPOSITORY, blocks
+from mutations import changed, numbers
 from tidegate.errors import ParseError, SpecError
 from tidegate.instants import MAX, MIN
 from tidegate.scenarios import FAIL, KINDS, PASS, UNSUPPORTED, Outcome, load, parse, run
@@ -109,24 +110,6 @@ def test_every_kind_is_kept() -> None:
 
 
 # A runner that compares nothing would pass everything, so each number that a scenario expects is changed once.
-
-
-def numbers(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    if isinstance(value, dict | list):
-        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from numbers(inner, (*path, key))
-    elif isinstance(value, int | bool):
-        yield path
-
-
-def changed(item: dict[str, Any], path: tuple[Any, ...]) -> dict[str, Any]:
-    twin = copy.deepcopy(item)
-    place: Any = twin
-    for key in path[:-1]:
-        place = place[key]
-    old = place[path[-1]]
-    place[path[-1]] = (not old) if isinstance(old, bool) else old + 1
-    return twin
 
 
 LOOKS = {"expect", "expect_count", "expect_pane_of", "late_output", "dropped", "hold", "output_watermark", "out_wm", "state_windows", "state", "read"}

@@ -13,6 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mutations import changed, numbers
 from tidegate.scenarios import FAIL, PASS, UNSUPPORTED, Outcome, Scenario, parse, run
 
 KINDS = ("coalesce", "generate", "idleness", "async")
@@ -48,26 +49,8 @@ def called(config: str, *steps: str) -> Outcome:
 # A runner that compares nothing would pass everything.
 
 
-def numbers(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    if isinstance(value, dict | list):
-        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from numbers(inner, (*path, key))
-    elif isinstance(value, int):
-        yield path
-
-
 def expectations(item: dict[str, Any]) -> list[tuple[Any, ...]]:
     return [path for path in numbers(item["steps"], ("steps",)) if LOOKS & set(path)]
-
-
-def changed(item: dict[str, Any], path: tuple[Any, ...]) -> dict[str, Any]:
-    twin = copy.deepcopy(item)
-    place: Any = twin
-    for key in path[:-1]:
-        place = place[key]
-    old = place[path[-1]]
-    place[path[-1]] = (not old) if isinstance(old, bool) else old + 1
-    return twin
 
 
 @pytest.mark.parametrize("name", RAW)
