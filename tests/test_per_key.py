@@ -461,3 +461,14 @@ def test_evictors_see_the_windows_of_one_key(case, after):
 def test_the_specification_of_the_reference_is_that_of_the_operator():
     config = Config(Tumbling(10), key=("k",), watermark="per_key", disorder=3, floor=9, max_keys=4)
     assert specification(config).input.watermark == PerKey(3, 9, 4)
+
+
+def test_what_is_future_for_its_key_does_not_move_a_floor_that_is_not_there_yet():
+    stream = tg.stream(time="ts", key="k", partition="p", watermark=tg.per_key("0 s", floor="0 s"))
+    windowed = stream.window(tg.tumbling(10, unit="us")).options(future_reference="watermark", future_tolerance="5 us")
+    op = windowed.aggregate(n=tg.count()).embedded(now=0)
+    op.add_messages([{"ts": 0, "k": "a", "p": "0"}, {"ts": None, "k": "a", "p": "1"}])
+    op.add_messages([{"ts": 40, "k": "a", "p": "1"}])  # 40 beyond what `a` has shown, and `1` has promised nothing yet
+    assert op.watermark is None
+    op.add_messages([{"ts": 3, "k": "a", "p": "1"}])
+    assert op.watermark == 0

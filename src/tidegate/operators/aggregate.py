@@ -275,7 +275,7 @@ class WindowedAggregate:
         names = [name.removeprefix(reader.prefix) for name in delivery.partitions]
         limit = self.intake.limit(self.key)
         seen = Observed(delivery.table, delivery.time, readable, delivery.partition, names, self.progress.now, limit)
-        if self.keys is not None and len(seen) and seen.times.max() > limit:
+        if self.keys is not None and len(seen) and (self.spec.options.future_reference == "watermark" or seen.times.max() > limit):
             # What is from the future goes by the key's own watermark, for its windows and for the floor alike.
             kept = ~readable | (self._classes(delivery) != FUTURE)
             table, times, partition = seen.table.filter(pa.array(kept)), seen.times[kept], seen.partition[kept]
