@@ -29,19 +29,19 @@ from tidegate.embedded.async_rows import (
     reread,
     rows_of,
     unfit,
-    widened,
     written,
 )
 from tidegate.embedded.calls import Calls, Reply
+from tidegate.embedded.clock import Clock
 from tidegate.embedded.feeding import Feeding
-from tidegate.embedded.outlet import Clock, Outlet, Target
+from tidegate.embedded.outlet import Outlet, Target
 from tidegate.embedded.rows import to_table
 from tidegate.errors import CorruptStateError, InputError, SpecError, StateError
 from tidegate.instants import MIN, Instant
 from tidegate.kernel.duplicates import OffsetMarks
 from tidegate.kernel.times import OK, is_ticks, read_times
 from tidegate.kernel.watermarks.marks import Mark
-from tidegate.operators.conform import bindable, conform
+from tidegate.operators.conform import bindable, conform, widened
 from tidegate.operators.delivery import Reader
 from tidegate.operators.explanation import explain_calls, waiting_marks
 from tidegate.operators.intake import Intake, Source

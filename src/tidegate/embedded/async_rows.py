@@ -13,7 +13,7 @@ from tidegate.embedded.calls import error_text
 from tidegate.embedded.rows import to_table
 from tidegate.errors import CorruptStateError
 from tidegate.kernel.watermarks.marks import Mark
-from tidegate.operators.conform import MARK, bindable, conform
+from tidegate.operators.conform import MARK, bindable, conform, widened
 from tidegate.operators.output import texts
 from tidegate.operators.pending import Answer, Failed, Row, mark_from_json, mark_to_json
 
@@ -86,19 +86,6 @@ class Forms:
 
     def restore(self, document: list[str | None]) -> None:
         self.input, self.output = (None if text is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))) for text in document)
-
-
-def widened(known: pa.Schema | None, new: pa.Schema, *, promotes: bool = False) -> pa.Schema:
-    """The known columns and the new ones; one that held nothing takes the type that comes, and whole numbers may give way to fractions."""
-    if known is None:
-        return new
-
-    def wider(field: pa.Field) -> pa.Field:
-        came = new.field(field.name) if field.name in new.names else field
-        fraction = promotes and pa.types.is_integer(field.type) and pa.types.is_floating(came.type)
-        return came if fraction or pa.types.is_null(field.type) else field
-
-    return pa.schema([*map(wider, known), *(field for field in new if field.name not in known.names)])
 
 
 def _together(schema: pa.Schema | None, tables: Iterable[pa.Table]) -> pa.Table:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.embedded.outlet import Clock, Outlet
+from tidegate.embedded.clock import Clock
+from tidegate.embedded.outlet import Outlet
 from tidegate.embedded.results import Renderer, Results
 from tidegate.errors import InputError
 from tidegate.instants import MAX, MIN, Instant, instant

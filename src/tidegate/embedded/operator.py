@@ -12,9 +12,10 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
+from tidegate.embedded.clock import Clock
 from tidegate.embedded.feeding import Feeding
 from tidegate.embedded.inspection import Inspection
-from tidegate.embedded.outlet import Clock, Outlet, Target
+from tidegate.embedded.outlet import Outlet, Target
 from tidegate.embedded.results import Results
 from tidegate.embedded.rows import to_table
 from tidegate.errors import InputError
@@ -176,10 +177,13 @@ class EmbeddedOperator(Feeding, Inspection):
         if not output.is_empty:
             renderer = self._renderer()
             for results in renderer.by_window(output) if automatic else [renderer.render(output)]:
-                # An operator takes panes only, so late rows stay for whoever fetches them.
-                self._outlet.put(results, stays=self._target is not None and results.late.num_rows > 0)
+                self._put(results)
         if automatic:
             self._offer()
+
+    def _put(self, results: Results) -> None:
+        # An operator takes panes only, so late rows stay for whoever fetches them.
+        self._outlet.put(results, stays=self._target is not None and results.late.num_rows > 0)
 
     def _offer(self) -> bool:
         """Offer what waits, one window after the other, and then how far this operator is; False where something is refused."""
@@ -209,9 +213,10 @@ class EmbeddedOperator(Feeding, Inspection):
         key = target.inputs[0].watermark_key
         mark = Watermark(self.operator.output_watermark, key)
         marks: list[Mark] = [mark] if mark.value > MIN and mark != self._forwarded else []
-        if self.operator.is_idle != self._forwarded_idle:
-            self._forwarded_idle = self.operator.is_idle
-            marks.append(Idle(key) if self._forwarded_idle else Active(key))
+        idle = self.operator.is_idle
+        if idle != self._forwarded_idle:
+            self._forwarded_idle = idle
+            marks.append(Idle(key) if idle else Active(key))
         self._forwarded = mark
         if marks and not target.finished:
             target.take_marks(marks)
@@ -239,5 +244,5 @@ class EmbeddedOperator(Feeding, Inspection):
     def _load_waiting(self) -> None:
         for number in range(self._store.get_json("waiting", 0)):
             panes, late = (self._store.get_table(f"waiting/{number:08d}/{kind}") for kind in ("panes", "late"))
-            self._outlet.put(Results(panes, late), stays=self._target is not None and late.num_rows > 0)
+            self._put(Results(panes, late))
         self._outlet.is_refused = bool(self._outlet.waiting)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
 from tidegate.errors import BackpressureError
-from tidegate.instants import Instant, instant
+from tidegate.instants import Instant
 from tidegate.kernel.watermarks.marks import Mark
 from tidegate.spec.operator import AggregateSpec, Input
 
@@ -89,22 +88,3 @@ class Outlet(Generic[T]):
             raise BackpressureError(
                 f"the downstream refuses results and {len(self.waiting)} wait; no input is taken until they are accepted. Hint: call timeout(now)"
             )
-
-
-class Clock:
-    """The clock of an operator: that of the machine, or one that moves only where a call tells it."""
-
-    def __init__(self, start: int | None) -> None:
-        self.is_read = start is None
-        self.start = wall_clock() if start is None else start
-
-    def at(self, now: Instant | None, stands: int) -> int:
-        """The instant that a call happens at: what was told, the clock of this machine, or where a told clock stands."""
-        if now is not None:
-            return instant(now)
-        return wall_clock() if self.is_read else stands
-
-
-def wall_clock() -> int:
-    """The clock of this machine."""
-    return time.time_ns() // 1_000

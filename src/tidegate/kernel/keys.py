@@ -17,6 +17,8 @@ import pyarrow.compute as pc
 from tidegate.errors import InputError
 from tidegate.kernel.frame import constant, to_arrow
 
+KEY = ("kid", "chk")
+"""The columns of a key's identity, wherever it stands in a frame."""
 _NULL = np.uint64(0x7F4A7C159E3779B9)
 _SEEDS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 _WORD = 8

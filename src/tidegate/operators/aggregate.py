@@ -17,6 +17,7 @@ from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.duplicates import OffsetMarks, SeenIds
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.groups import Groups, present
+from tidegate.kernel.keys import KEY
 from tidegate.kernel.lateness import CLASSES, FUTURE, VERY_LATE, classify
 from tidegate.kernel.runs import Places
 from tidegate.kernel.times import NULL, OK, read_times
@@ -25,8 +26,7 @@ from tidegate.kernel.watermarks.generators import Observed, columns_of
 from tidegate.kernel.watermarks.marks import Mark, Watermark
 from tidegate.kernel.watermarks.per_key import KeyProgress
 from tidegate.kernel.windows import Aligned, Assigned, SessionAssigner
-from tidegate.operators.conform import MARK, Conformed, bindable, conform
-from tidegate.operators.core import KEY
+from tidegate.operators.conform import MARK, Conformed, bindable, conform, widened
 from tidegate.operators.delivery import Delivery, Reader, as_frame
 from tidegate.operators.intake import Intake
 from tidegate.operators.metadata import Metadata
@@ -180,10 +180,7 @@ class WindowedAggregate:
             self.bind(schema)
             return
         known, new = self.parts.core.schema, bindable(schema)
-        fields = [new.field(f.name) if pa.types.is_null(f.type) and f.name in new.names else f for f in known]
-        if self.parts.core.messages is None:
-            fields += [f for f in new if f.name not in known.names]
-        wider = pa.schema(fields)
+        wider = widened(known, new, grows=self.parts.core.messages is None)
         if not wider.equals(known):
             self.parts.widen(wider)
 
@@ -247,7 +244,7 @@ class WindowedAggregate:
             self.keys.meet(new.kid, new.chk)
         # A watermark that goes back may refuse the delivery, so nothing is remembered of it before.
         markers = self._observe(new, reader, ordinal)
-        self._remember(delivery, fresh, ids)
+        self._remember(delivery, new, fresh, ids)
         whole = delivery = self._numbered(new)
         parts.contents.begin()
         if markers is not None and markers.any():
@@ -307,20 +304,18 @@ class WindowedAggregate:
             return self.ids.fresh(*ids), ids
         return np.ones(len(delivery), bool), None
 
-    def _remember(self, delivery: Delivery, fresh: np.ndarray, ids: Identities | None) -> None:
-        """Remember the fresh rows as delivered."""
+    def _remember(self, delivery: Delivery, new: Delivery, fresh: np.ndarray, ids: Identities | None) -> None:
+        """Remember the new rows of a delivery, which are the fresh ones, as delivered."""
         if self.spec.input.offset is not None:
             if self.rebuild is not None and self.rebuild.under_way:
                 self.rebuild.take(delivery.where(~fresh), self.bound().contents, self.spec.window.axis)
-            new = delivery.where(fresh)
             self.marks.advance(new.partition, new.partitions, new.offset)
         elif ids is not None:
             kid, chk, known = ids
             kept = np.flatnonzero(fresh & known)
             self.ids.remember(kid[kept], chk[kept], self._matters_until(delivery.take(kept)))
-        count = int(fresh.sum())
-        self.progress.counters["duplicates"] += len(fresh) - count
-        self.progress.counters["events"] += count
+        self.progress.counters["duplicates"] += len(delivery) - len(new)
+        self.progress.counters["events"] += len(new)
 
     def _matters_until(self, delivery: Delivery) -> np.ndarray:
         """The time whose being very late makes a row forgotten: its own, or that of its last window where windows decide."""

@@ -31,6 +31,22 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return pa.large_binary() if pa.types.is_binary_view(kind) else kind
 
 
+def widened(known: pa.Schema | None, new: pa.Schema, *, grows: bool = True, promotes: bool = False) -> pa.Schema:
+    """The known columns, and with `grows` the new ones; one that held nothing takes the type that comes.
+
+    With `promotes` whole numbers give way to fractions.
+    """
+    if known is None:
+        return new
+
+    def wider(field: pa.Field) -> pa.Field:
+        came = new.field(field.name) if field.name in new.names else field
+        fraction = promotes and pa.types.is_integer(field.type) and pa.types.is_floating(came.type)
+        return came if fraction or pa.types.is_null(field.type) else field
+
+    return pa.schema([*map(wider, known), *(field for field in new if grows and field.name not in known.names)])
+
+
 def conform(table: pa.Table, schema: pa.Schema, time: str | None) -> Conformed:
     """The table with the columns and types of the schema; times are read from the original column, so they break nothing here."""
     if table.schema.equals(schema):

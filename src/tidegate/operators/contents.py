@@ -15,10 +15,10 @@ from tidegate.kernel.accumulations.protocol import Rows
 from tidegate.kernel.evictors import kept
 from tidegate.kernel.frame import Column, Frame, concat_frames, to_arrow
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.keys import identify
+from tidegate.kernel.keys import KEY, identify
 from tidegate.kernel.messages import MessageStore
 from tidegate.kernel.runs import search_sorted
-from tidegate.operators.core import KEY, Core
+from tidegate.operators.core import Core
 from tidegate.operators.delivery import Delivery
 from tidegate.spec.windows import Axis, ByDifference, Session
 

@@ -12,6 +12,7 @@ from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.accumulations.lists import build
 from tidegate.kernel.accumulations.protocol import Rows
 from tidegate.kernel.frame import Column, Frame, constant, is_constant, repeat, squeezed, to_arrow
+from tidegate.kernel.keys import KEY
 from tidegate.kernel.messages import MessageStore
 from tidegate.kernel.runs import SortedRuns
 from tidegate.kernel.triggers import Context, Machine
@@ -25,8 +26,7 @@ from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.windows import Axis, Custom, Inherited
 from tidegate.state.protocol import Store
 
-IDENTITY = ("kid", "chk", "start", "end")
-KEY = ("kid", "chk")
+IDENTITY = (*KEY, "start", "end")
 
 
 @dataclass(eq=False)

@@ -9,10 +9,11 @@ import numpy as np
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.frame import Frame, concat_frames
 from tidegate.kernel.groups import Groups
+from tidegate.kernel.keys import KEY
 from tidegate.kernel.runs import Places, SortedRuns
 from tidegate.kernel.windows import Assigned
 from tidegate.operators.contents import Contents
-from tidegate.operators.core import IDENTITY, KEY, Core
+from tidegate.operators.core import IDENTITY, Core
 from tidegate.operators.delivery import Delivery
 from tidegate.operators.firing import Firing
 from tidegate.spec.windows import Axis

@@ -363,7 +363,7 @@ class Intake:
 
     def is_idle(self, key: int = 0) -> bool:
         """Whether all inputs are idle or done."""
-        return key in self.across.keys and self.across.coalescer(key).is_idle
+        return key in self._common and self.across.coalescer(key).is_idle
 
     def since(self, key: int = 0) -> int:
         """The clock when the watermark last rose, or that of the start."""

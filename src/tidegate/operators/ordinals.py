@@ -8,8 +8,8 @@ import numpy as np
 
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.groups import Groups
+from tidegate.kernel.keys import KEY
 from tidegate.kernel.runs import SortedRuns
-from tidegate.operators.core import KEY
 from tidegate.operators.delivery import Delivery
 from tidegate.state.protocol import Store
 

@@ -8,12 +8,13 @@ import numpy as np
 
 from tidegate.kernel.frame import Column, Frame, concat_frames
 from tidegate.kernel.groups import Groups, inverse, present
+from tidegate.kernel.keys import KEY
 from tidegate.kernel.runs import Places, search_sorted
 from tidegate.kernel.sessions import Merged, merge_intervals
 from tidegate.kernel.windows import Assigned
 from tidegate.operators.absorbing import Absorber, Joining
 from tidegate.operators.contents import merge_lists
-from tidegate.operators.core import IDENTITY, KEY
+from tidegate.operators.core import IDENTITY
 from tidegate.operators.delivery import Delivery
 from tidegate.operators.slices import merged_hold
 from tidegate.spec.windows import Session

@@ -9,9 +9,10 @@ import numpy as np
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.groups import Groups
+from tidegate.kernel.keys import KEY
 from tidegate.kernel.runs import SortedRuns
 from tidegate.kernel.windows import Aligned
-from tidegate.operators.core import IDENTITY, KEY, Core
+from tidegate.operators.core import IDENTITY, Core
 from tidegate.operators.delivery import Delivery
 from tidegate.operators.opening import OpenWindows
 

@@ -19,8 +19,8 @@ class Watermark:
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
-    """Nobody should wait for this stream; without a key for no key, also for those that are yet to come."""
+class _Turn:
+    """What Idle and Active share."""
 
     key: int | None = None
 
@@ -30,14 +30,13 @@ class Idle:
 
 
 @dataclass(frozen=True, slots=True)
-class Active:
+class Idle(_Turn):
+    """Nobody should wait for this stream; without a key for no key, also for those that are yet to come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Active(_Turn):
     """A stream that was idle counts again, and is waited for."""
-
-    key: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.key is not None:
-            object.__setattr__(self, "key", checked_key(self.key))
 
 
 Mark = Watermark | Idle | Active

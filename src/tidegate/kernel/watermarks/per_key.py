@@ -10,6 +10,7 @@ when the call began.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,10 @@ import numpy as np
 from tidegate.instants import MIN, saturating_add
 from tidegate.kernel.frame import Frame, constant
 from tidegate.kernel.groups import Groups
+from tidegate.kernel.keys import KEY
 from tidegate.kernel.runs import Places, SortedRuns, search_sorted
 from tidegate.state.protocol import Store
 
-KEY = ("kid", "chk")
 _REMEMBERED = 4
 """So many columns of keys are remembered with what was found for them: cells on their way through a firing are asked about again and again."""
 
@@ -85,7 +86,7 @@ class KeyProgress:
         places = met.places.take(rises)
         self._keys.remove(places.take(places.found))
         self._keys.put(risen)
-        self._met = met.risen(np.where(rises, promised, met.watermark))
+        self._met = replace(met, watermark=np.where(rises, promised, met.watermark))
         self._asked = []
         return risen
 
@@ -146,23 +147,17 @@ class KeyProgress:
         return watermark
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Met:
     """The keys of one delivery in their order, with their watermarks, and which of them each row has."""
 
-    def __init__(
-        self, kid: np.ndarray, chk: np.ndarray, number: np.ndarray, keys: Frame, places: Places, watermark: np.ndarray, before: np.ndarray
-    ) -> None:
-        self.kid = kid
-        self.chk = chk
-        self.number = number
-        self.keys = keys
-        self.places = places
-        self.watermark = watermark
-        self.before = before
-
-    def risen(self, watermark: np.ndarray) -> _Met:
-        """The same keys with other watermarks."""
-        return _Met(self.kid, self.chk, self.number, self.keys, self.places, watermark, self.before)
+    kid: np.ndarray
+    chk: np.ndarray
+    number: np.ndarray
+    keys: Frame
+    places: Places
+    watermark: np.ndarray
+    before: np.ndarray
 
     def is_whole(self, kid: np.ndarray, chk: np.ndarray) -> bool:
         """Whether the columns are those of the delivery itself."""
