@@ -6,6 +6,7 @@ LOCK    := requirements/dev.lock
 STAMP   := $(VENV)/.installed
 WORKERS ?= 2
 SOAK    ?= 600
+KILLS   ?= 50
 
 # The first interpreter that is new enough; `make PYTHON=/path/to/python` names one.
 CANDIDATES := python3 python3.13 python3.12 python3.11 python
@@ -15,10 +16,10 @@ PYTHON     ?= $(shell for p in $(CANDIDATES); do if $$p -c '$(NEW_ENOUGH)' >/dev
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint bench soak lock clean distclean
+.PHONY: help install java demo test check lint bench bench-spark soak torture lock clean distclean
 
 help: ## say what the targets do
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 install: $(STAMP) ## build the environment in .venv
 
@@ -41,7 +42,11 @@ $(STAMP): pyproject.toml $(LOCK)
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: $(STAMP) ## show early, on-time and late panes of a small stream
+# Spark needs Java 17 or newer: that of JAVA_HOME, else the first on the PATH; where there is none it is installed, if that can be done unasked.
+java: ## find Java 17 or newer for Spark, or install it where apt can
+	@.ci/java
+
+demo: $(STAMP) java ## a click stream on local Spark: panes, corrections, late rows, and a picture
 	@$(BIN)/tidegate demo
 
 lint: $(STAMP) ## ruff, mypy and the import contracts
@@ -49,17 +54,23 @@ lint: $(STAMP) ## ruff, mypy and the import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
 
-test: lint ## everything: lint, types, and all tests with their doctests
-	$(BIN)/pytest -n $(WORKERS) --hypothesis-profile=ci
+test: java lint ## everything: lint, types, and all tests with their doctests
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --hypothesis-profile=ci
 
-check: lint ## the same without the slow tests, for use between edits
-	$(BIN)/pytest -n $(WORKERS) -m "not slow"
+check: lint ## the same without the slow tests and without Spark, for use between edits
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "not slow and not spark"
 
 bench: $(STAMP) ## measure the kernel against bare Arrow, as ratios
 	@$(BIN)/tidegate bench kernel
 
+bench-spark: $(STAMP) java ## measure pipelines on Spark against Spark's own windows, as ratios
+	@$(BIN)/tidegate bench spark
+
 soak: $(STAMP) ## random traffic with kills for 10 minutes (SOAK=seconds)
 	$(BIN)/pytest -s tests/test_soak.py --soak-seconds=$(SOAK)
+
+torture: $(STAMP) java ## kill a pipeline on Spark 50 times and compare its panes with the truth (KILLS=number)
+	$(BIN)/pytest -s tests/spark/test_torture.py --torture-kills=$(KILLS)
 
 lock: ## renew the lock file from pyproject.toml (needs uv)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade --quiet \

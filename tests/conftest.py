@@ -1,11 +1,16 @@
-"""What all tests share: the Hypothesis profiles, the length of the soak, and the folder of the repository."""
+"""What all tests share: the Hypothesis profiles, the length of the soak, the folder of the repository, and one Spark session."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Times vary with the load of the machine, so no example has a deadline.
 # "ci" tries the same examples on every run; "dev" tries fewer, and new ones each time.
@@ -26,3 +31,20 @@ def soak_seconds(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(scope="session")
 def repository() -> Path:
     return Path(__file__).resolve().parent.parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests on Spark run in one process, because a session takes long to start."""
+    for item in items:
+        if "spark" in Path(item.fspath).parent.name:
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    from tidegate.spark.session import session
+
+    found = session(cores=2, memory="2g")
+    yield found
+    found.stop()

@@ -17,7 +17,7 @@ from tidegate.instants import MAX, MIN
 from tidegate.kernel.times import OK, read_times
 from tidegate.kernel.watermarks.generators import Generator, Observed, Promises, check_columns, columns_of, compile_generator
 from tidegate.kernel.watermarks.tracker import SourceTracker
-from tidegate.operators.delivery import partitions_of
+from tidegate.kernel.partitions import partitions_of
 from tidegate.spec import watermarks as w
 from tidegate.spec.watermarks import (
     Bounded,

@@ -17,7 +17,7 @@ from tidegate.spec.operator import AggregateSpec, Input, Options, Retention, Tim
 PUBLIC = {
     # The steps of a pipeline, and what runs it.
     "stream", "union", "Stream", "Windowed", "Panes", "Mapped", "EmbeddedOperator", "Results", "EmbeddedAsyncMap", "AsyncResults",
-    "MemoryStore", "RocksDBStore",
+    "MemoryStore", "RocksDBStore", "sinks", "sources", "spark_session",
     # Windows and where they lie.
     "Axis", "tumbling", "hopping", "sliding", "cumulative", "session", "calendar", "global_window", "custom",
     # Watermarks.
@@ -32,7 +32,7 @@ PUBLIC = {
     "approx_quantile", "quantile", "median", "top_k", "distinct", "count_distinct", "list_", "columnar", "python", "apply",
     # Errors.
     "TidegateError", "SpecError", "ParseError", "InputError", "WatermarkError", "BackpressureError", "StateError", "CorruptStateError",
-    "SpecMismatchError", "MissingExtraError",
+    "SpecMismatchError", "MissingExtraError", "SetupError", "SinkError",
 }  # fmt: skip
 
 

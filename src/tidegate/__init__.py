@@ -1,16 +1,19 @@
 """Complete event-time windows for Python and Apache Spark: triggers, panes, retractions, and not one event dropped without a trace."""
 
+import typing as _typing
+
 from tidegate.api import Mapped, Panes, Stream, Windowed, stream, union
 from tidegate.embedded.async_map import EmbeddedAsyncMap
 from tidegate.embedded.async_rows import AsyncResults
 from tidegate.embedded.operator import EmbeddedOperator
-from tidegate.embedded.results import Results
 from tidegate.errors import (
     BackpressureError,
     CorruptStateError,
     InputError,
     MissingExtraError,
     ParseError,
+    SetupError,
+    SinkError,
     SpecError,
     SpecMismatchError,
     StateError,
@@ -18,6 +21,7 @@ from tidegate.errors import (
     WatermarkError,
 )
 from tidegate.kernel.watermarks.marks import Active, Idle, Watermark
+from tidegate.operators.results import Results
 from tidegate.operators.standings import Explanation
 from tidegate.spec.aggregates import (
     all,
@@ -66,7 +70,22 @@ from tidegate.spec.windows import Axis, calendar, cumulative, custom, global_win
 from tidegate.state.memory import MemoryStore
 from tidegate.state.rocksdb import RocksDBStore
 
+if _typing.TYPE_CHECKING:
+    from tidegate.spark import sinks, sources
+    from tidegate.spark.session import session as spark_session
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> _typing.Any:
+    """What belongs to Spark is imported when it is first used: embedded operators need none of it."""
+    import importlib
+
+    if name == "spark_session":
+        return importlib.import_module("tidegate.spark.session").session
+    if name in {"sinks", "sources"}:
+        return importlib.import_module(f"tidegate.spark.{name}")
+    raise AttributeError(f"module `tidegate` has no attribute `{name}`")
 
 __all__ = [
     "Active",
@@ -86,6 +105,8 @@ __all__ = [
     "ParseError",
     "Results",
     "RocksDBStore",
+    "SetupError",
+    "SinkError",
     "SpecError",
     "SpecMismatchError",
     "StateError",
@@ -144,7 +165,10 @@ __all__ = [
     "quantile",
     "repeatedly",
     "session",
+    "sinks",
     "sliding",
+    "sources",
+    "spark_session",
     "stddev",
     "stream",
     "sum",

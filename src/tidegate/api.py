@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
 
 from tidegate.embedded.async_map import EmbeddedAsyncMap
 from tidegate.embedded.async_rows import AsyncResults
@@ -24,6 +26,15 @@ from tidegate.spec.watermarks import Explicit, Implied, Watermarks
 from tidegate.spec.windows import Inherited, Window
 from tidegate.state.protocol import Store
 
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from tidegate.spark.plan import Plan
+    from tidegate.spark.query import Query
+    from tidegate.spark.sinks.base import Sink
+
+Named: TypeAlias = "str | Column | Callable[[pa.Table], pa.Array | pa.ChunkedArray] | None"
+"""How a column is said: by name, and on Spark by an expression or by a function over columns."""
 _DURATIONS = ("future_tolerance",)
 
 
@@ -34,14 +45,16 @@ class Stream:
     input: Input
     also: tuple[Input, ...] = ()
     """Further inputs, where streams are united."""
+    sources: tuple[Any, ...] = field(default=(), compare=False)
+    """On Spark, what each input is read from: a DataFrame or a direct source with what was added to it, or the panes of another pipeline."""
 
     def window(self, window: Window, *, on: str | None = None) -> Windowed:
         """Put the messages into windows; `on` names the time column where the stream has several."""
         if not isinstance(window, Window):
             raise SpecError(f"`window` takes a window, got {window!r}. Hint: tg.tumbling('1 minute')")
         if on is None:
-            return Windowed(self.input, window, also=self.also)
-        return Windowed(self.input.on(on), window, also=tuple(given.on(on) for given in self.also))
+            return Windowed(self.input, window, also=self.also, sources=self.sources)
+        return Windowed(self.input.on(on), window, also=tuple(given.on(on) for given in self.also), sources=self.sources)
 
     def aggregate(self, **aggregates: Aggregate) -> Panes:
         """Aggregate panes of an upstream operator in the windows that they come with."""
@@ -49,7 +62,7 @@ class Stream:
 
     def inherit(self) -> Windowed:
         """Take the windows of an upstream operator's panes, to say more about triggers and modes."""
-        return Windowed(_inheriting(self.input), Inherited(), also=tuple(_inheriting(given) for given in self.also))
+        return Windowed(_inheriting(self.input), Inherited(), also=tuple(_inheriting(given) for given in self.also), sources=self.sources)
 
     def async_map(
         self,
@@ -68,6 +81,8 @@ class Stream:
 
         The last three say how watermarks are judged, as the options of a window do.
         """
+        if self.sources:
+            raise SpecError("an asynchronous map runs embedded only. Hint: call the service with mapInArrow before the stream")
         options = Options(strict=strict, future_tolerance=duration(future_tolerance), future_reference=future_reference)
         return Mapped(self.inputs, AsyncMap(function, ordered, max_in_flight, duration(timeout), retries, duration(backoff)), options)
 
@@ -99,6 +114,7 @@ class Windowed:
     retention: Retention = field(default_factory=Retention)
     evictor: Evictor | None = None
     also: tuple[Input, ...] = ()
+    sources: tuple[Any, ...] = field(default=(), compare=False)
 
     def trigger(self, trigger: Trigger | str) -> Windowed:
         """Say when panes come out, as a trigger or as its text."""
@@ -176,14 +192,79 @@ class Windowed:
                 raise SpecError(f"`{name}` is no aggregate: {aggregate!r}. Hint: {name}=tg.count()")
         lateness: dict[str, Any] = {} if self.lateness is None else {"allowed_lateness": self.lateness}
         rest = {"options": self.chosen, "retention": self.retention, "evictor": self.evictor, "also": self.also, **lateness}
-        return Panes(AggregateSpec(self.input, self.windows, tuple(aggregates.items()), self.firing, self.mode or "accumulating", **rest))
+        spec = AggregateSpec(self.input, self.windows, tuple(aggregates.items()), self.firing, self.mode or "accumulating", **rest)
+        return Panes(spec, self.sources)
 
 
 @dataclass(frozen=True)
 class Panes:
-    """A complete specification of panes, ready to be run."""
+    """A complete specification of panes, ready to be run: embedded, or on Spark where its stream was made from a DataFrame."""
 
     spec: AggregateSpec
+    sources: tuple[Any, ...] = field(default=(), compare=False)
+    changes: bool = False
+    """Whether rows come out as those of a change feed."""
+
+    @property
+    def df(self) -> DataFrame:
+        """The panes as a plain DataFrame of Spark, streaming or batch as its input is. Late rows are not in it: see `late_df` and `write`."""
+        from tidegate.spark.query import panes_frame
+
+        return panes_frame(self._plan(), "panes")
+
+    @property
+    def late_df(self) -> DataFrame:
+        """The rows that are in no pane, with the reason, as a plain DataFrame; a query of its own, so `write` is cheaper where both are wanted."""
+        from tidegate.spark.query import panes_frame
+
+        return panes_frame(self._plan(), "late")
+
+    def changelog(self) -> Panes:
+        """The same panes as rows of a change feed: `_change_type` is insert, update_preimage, update_postimage or delete."""
+        return dataclasses.replace(self, changes=True)
+
+    def write(
+        self,
+        to: Sink,
+        *,
+        late: Sink | None = None,
+        metrics: Sink | None = None,
+        checkpoint: str | None = None,
+        trigger: Duration | None = None,
+        shards: int | None = None,
+        name: str | None = None,
+    ) -> Query:
+        """Run the pipeline on Spark and write what comes out, exactly once.
+
+        Panes go to one sink, rows that are in no pane to `late` (a folder in the checkpoint unless said), and what was counted to `metrics`.
+        `trigger` says how often a streaming query looks for input: once a second unless said; "available_now" reads what is there and ends.
+        `shards` is fixed at the first start: as many as tasks run at once unless said.
+        """
+        from tidegate.spark.query import start
+
+        found = None if checkpoint is None else str(checkpoint)
+        return start(self._plan(), to=to, late=late, metrics=metrics, checkpoint=found, trigger=trigger, shards=shards, name=name)
+
+    def _plan(self) -> Plan:
+        from tidegate.spark.plan import Plan
+
+        if not self.sources:
+            raise SpecError("the stream was made without a source, so it runs embedded only. Hint: tg.stream(df, time=...), or panes.embedded()")
+        specs: list[list[AggregateSpec]] = [[self.spec]]
+        upstream = self.sources[0]
+        while isinstance(upstream, Panes):
+            if upstream.changes:
+                raise SpecError("a change feed has no panes that another operator could take. Hint: call `changelog` on the last one")
+            if upstream.spec.input.key == specs[0][0].input.key:
+                specs[0].insert(0, upstream.spec)
+            else:
+                specs.insert(0, [upstream.spec])
+            givens = upstream.sources
+            if not givens:
+                raise SpecError("the first stream of the chain was made without a source. Hint: tg.stream(df, time=...)")
+            upstream = givens[0]
+        givens = self.sources if not isinstance(self.sources[0], Panes) else givens
+        return Plan(tuple(givens), tuple(tuple(group) for group in specs), changes=self.changes)
 
     def embedded(
         self, *, store: Store | None = None, downstream: Downstream | Target | None = None, now: Instant | None = None
@@ -221,26 +302,46 @@ def union(*streams: Stream) -> Stream:
         raise SpecError("`union` takes streams. Hint: tg.union(tg.stream(time='ts'), tg.stream(time='ts'))")
     inputs = [given for united in streams for given in united.inputs]
     check_union(inputs)
-    return Stream(inputs[0], tuple(inputs[1:]))
+    sources = [source for united in streams for source in united.sources]
+    if sources and len(sources) != len(inputs):
+        raise SpecError("some of the united streams have a source and some have none. Hint: make all of them from DataFrames, or none")
+    if any(isinstance(source, Panes) for source in sources):
+        raise SpecError("panes of another pipeline cannot be united with other streams. Hint: unite the streams before the windows")
+    return Stream(inputs[0], tuple(inputs[1:]), tuple(sources))
 
 
 def stream(
+    source: Any = None,
     *,
-    time: str | None = None,
-    key: str | Sequence[str] | None = None,
-    id: str | None = None,
-    offset: str | None = None,
-    partition: str | None = None,
+    time: Named = None,
+    key: Named | Sequence[Named] = None,
+    id: Named = None,
+    offset: Named = None,
+    partition: Named = None,
     watermark: Watermarks | None = None,
     watermark_key: int = 0,
     times: Mapping[str, Watermarks | tuple[int, Watermarks]] | None = None,
 ) -> Stream:
     """Messages with these columns; without `watermark` it follows the newest event.
 
+    On Spark `source` is a DataFrame, a direct source (`tg.sources`) or the panes of another pipeline, and a column may be said by name, by an
+    expression of Spark or by a function from an Arrow table to an Arrow column. Without a source the stream runs embedded.
+
     `times` names further time columns with watermarks of their own, which get the keys after `watermark_key` in their order, or the key that
     stands before the watermark.
     """
-    keys = () if key is None else (key,) if isinstance(key, str) else tuple(key)
+    keys: tuple[Any, ...] = () if key is None else tuple(key) if isinstance(key, list | tuple) else (key,)
+    named: dict[str, Any] = {"time": time, "id": id, "offset": offset, "partition": partition}
+    sources: tuple[Any, ...] = ()
+    if isinstance(source, Panes):
+        sources, named["time"] = (source,), time if time is not None else "time"
+    elif source is not None:
+        from tidegate.spark.given import given
+
+        found, names, keys = given(source, named, keys)
+        named.update(names)
+        sources = (found,)
+    _check_names(named, keys)
     others, free = [], watermark_key
     for name, said in (times or {}).items():
         match said:
@@ -254,4 +355,12 @@ def stream(
     main = Implied() if watermark is None else watermark
     if not isinstance(main, Watermarks):
         raise SpecError(f"`watermark` takes a watermark, got {main!r}. Hint: tg.bounded('10 seconds')")
-    return Stream(Input(time, keys, id, offset, partition, main, watermark_key, tuple(others)))
+    given_input = Input(named["time"], keys, named["id"], named["offset"], named["partition"], main, watermark_key, tuple(others))
+    return Stream(given_input, sources=sources)
+
+
+def _check_names(named: Mapping[str, Any], keys: Sequence[Any]) -> None:
+    """Without a source of Spark there is nobody who could evaluate an expression."""
+    for role, value in [*named.items(), *(("key", value) for value in keys)]:
+        if not (value is None and role != "key") and not isinstance(value, str):
+            raise SpecError(f"`{role}` takes the name of a column, got {value!r}. Hint: expressions and functions need a source: tg.stream(df, ...)")

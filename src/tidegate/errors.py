@@ -9,6 +9,8 @@
     ├── StateError           stored state cannot be used
     │   ├── SpecMismatchError   it was written under another specification
     │   └── CorruptStateError   it is damaged or of an unknown format
+    ├── SinkError            a sink cannot take the rows of a batch, or holds what cannot be its own
+    ├── SetupError           Java, Spark or a session is not as it must be; the message says how to mend it
     └── MissingExtraError    an optional package is needed; the message says how to install it
 
 A message says which rule was broken, what came, and what to do.
@@ -51,6 +53,14 @@ class SpecMismatchError(StateError):
 
 class CorruptStateError(StateError):
     """Stored state is damaged or of an unknown format."""
+
+
+class SinkError(TidegateError):
+    """A sink cannot take the rows of a batch."""
+
+
+class SetupError(TidegateError, RuntimeError):
+    """The machine or the Spark session is not as it must be."""
 
 
 class MissingExtraError(TidegateError, ImportError):

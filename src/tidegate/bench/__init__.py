@@ -1,30 +1,44 @@
-"""The benchmarks behind `tidegate bench`: what the parts of Tidegate cost, as ratios to peers that run on the same data in the same process."""
+"""The benchmarks behind `tidegate bench`: what the parts of Tidegate cost, as ratios to peers that run on the same data."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from tidegate.bench import per_key, watermarks
+from tidegate.bench import per_key, spark, watermarks
 from tidegate.bench.cases import CASES, FULL, Measured
+from tidegate.bench.spark_sides import FILES_A_BATCH, OURS
+
+_OPTIONS = {
+    "kernel": ("events", "case"),
+    "watermarks": ("events", "partitions"),
+    "spark": ("events", "cases", "keys", "files", "cores", "memory", "ours", "profile"),
+}
+"""The parts, and which options mean something to them."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; the exit status says nothing about speed."""
     parser = _parser()
     options = parser.parse_args(argv)
-    other, named = ("--case", options.case) if options.part == "watermarks" else ("--partitions", options.partitions)
-    if named:
-        parser.error(f"{other} means nothing to `{options.part}`")
+    for name in sorted({name for names in _OPTIONS.values() for name in names} - set(_OPTIONS[options.part])):
+        if getattr(options, name):
+            parser.error(f"--{name} means nothing to `{options.part}`")
+    if options.part == "spark":
+        _spark(options)
+        return 0
+    events = options.events or FULL
     if options.part == "watermarks":
         _watermarks(options.partitions or watermarks.SIZES, as_json=options.json)
         if not options.partitions:
-            _per_key(options.events, as_json=options.json)
+            _per_key(events, as_json=options.json)
         return 0
     if not options.json:
         print(_HEAD)
-    for case in run(options.case or list(CASES), options.events):
+    for case in run(options.case or list(CASES), events):
         for line in [_json(case)] if options.json else map(_line, case):
             print(line, flush=True)
     return 0
@@ -50,6 +64,22 @@ def _per_key(rows: int, *, as_json: bool) -> None:
         print(json.dumps(found.to_dict()) if as_json else per_key.line(found), flush=True)
 
 
+def _spark(options: argparse.Namespace) -> None:
+    racing = spark.Racing(total=options.events, files=options.files, keys=options.keys, memory=options.memory or "8g", cores=options.cores)
+    cases = spark.named(options.cases)
+    if options.ours or options.profile:
+        racing.sides = (OURS,)
+    if not options.profile:
+        spark.bench(cases, racing, as_json=options.json)
+        return
+    from tidegate.bench import spark_profile
+
+    with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
+        racing.profile = Path(folder)
+        spark.bench(cases, racing, as_json=options.json)
+        spark.say(spark_profile.report(racing.profile))
+
+
 def _json(case: list[Measured]) -> str:
     first, *others = (measured.to_dict() for measured in case)
     return json.dumps({**first, "also": others})
@@ -57,14 +87,24 @@ def _json(case: list[Measured]) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tidegate bench", description=__doc__)
-    parser.add_argument("part", choices=["kernel", "watermarks"], help="what is measured")
+    parser.add_argument("part", choices=list(_OPTIONS), help="what is measured")
     parser.add_argument("--json", action="store_true", help='one JSON object a case: {"name", "ratio", "events_per_second", ...}')
-    smaller = "kernel: rows of a large delivery; watermarks: rows for per-key watermarks; keys shrink along (default: %(default)s)"
-    parser.add_argument("--events", type=_positive, default=FULL, metavar="N", help=smaller)
+    smaller = (
+        f"kernel: rows of a large delivery; watermarks: rows for per-key watermarks; keys shrink along (default: {FULL:,}); "
+        f"spark: all events of a case (default: {spark.FILES * spark.ROWS:,})"
+    )
+    parser.add_argument("--events", type=_positive, metavar="N", help=smaller)
     cases = f"kernel: only this case, may be repeated: {', '.join(CASES)}"
     parser.add_argument("--case", action="append", choices=list(CASES), metavar="NAME", help=cases)
     sizes = f"watermarks: so many partitions, may be repeated; without per-key watermarks then (default: {', '.join(map(str, watermarks.SIZES))})"
     parser.add_argument("--partitions", action="append", type=_positive, metavar="N", help=sizes)
+    parser.add_argument("--cases", metavar="NAME,NAME", help=f"spark: only these cases: {', '.join(spark.CASES)}")
+    parser.add_argument("--keys", type=_positive, metavar="N", help="spark: so many keys, whatever the case says")
+    parser.add_argument("--files", type=_positive, metavar="N", help=f"spark: so many files, {FILES_A_BATCH} of them a batch")
+    parser.add_argument("--cores", type=_positive, metavar="N", help="spark: so many cores (default: all)")
+    parser.add_argument("--memory", metavar="SIZE", help="spark: memory of the JVM (default: 8g)")
+    parser.add_argument("--ours", action="store_true", help="spark: only our side, without a check and a ratio")
+    parser.add_argument("--profile", action="store_true", help="spark: the same with a profile of our Python workers, which makes them slower")
     return parser
 
 

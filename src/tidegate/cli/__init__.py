@@ -1,4 +1,4 @@
-"""The command line: `tidegate replay`, `tidegate demo` and `tidegate bench`."""
+"""The command line: `tidegate run`, `tidegate replay`, `tidegate demo`, `tidegate doctor` and `tidegate bench`."""
 
 from __future__ import annotations
 
@@ -34,6 +34,21 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="show early, on-time and late panes of a small stream")
     demo.add_argument("--json", action="store_true", help="print one JSON object a line instead of tables")
     demo.set_defaults(command=_demo)
+    run = commands.add_parser("run", help="run a pipeline file on Spark", description=_RUN)
+    run.add_argument("file", metavar="PIPELINE.yaml", help="the pipeline file; docs/pipelines.md describes it")
+    run.add_argument("--dry-run", action="store_true", help="say what would run, and touch nothing")
+    run.add_argument("--until-idle", action="store_true", help="read what is there now and end, whatever the file says")
+    run.add_argument("--json", action="store_true", help="print one JSON object a line")
+    run.set_defaults(command=_run)
+    state = commands.add_parser("state", help="show what a query on Spark holds, without stopping it")
+    state.add_argument("checkpoint", metavar="CHECKPOINT", help="the folder that was given as `checkpoint`")
+    state.add_argument("--json", action="store_true", help="print one JSON object")
+    state.set_defaults(command=_state)
+    doctor = commands.add_parser("doctor", help="check Java, Python, Spark and packages, and say how to mend them")
+    doctor.add_argument("--checkpoint", metavar="FOLDER", help="check that a checkpoint can be written there")
+    doctor.add_argument("--spark", action="store_true", help="also start a session and run a small query")
+    doctor.add_argument("--json", action="store_true", help="print one JSON object a line")
+    doctor.set_defaults(command=_doctor)
     # It has a parser of its own, so whatever looks like an option is for that one.
     bench = commands.add_parser("bench", help="measure the kernel, or the watermarks", add_help=False, prefix_chars="\0")
     bench.add_argument("arguments", nargs=argparse.REMAINDER)
@@ -49,6 +64,28 @@ def _replay(options: argparse.Namespace) -> int:
     from tidegate.cli.replay import replay
 
     return replay(options.files, as_json=options.json)
+
+
+_RUN = """Runs a pipeline file and shows its progress. Ctrl-C (or SIGTERM) stops it cleanly: a batch that is under way is given up, and runs
+again at the next start. The exit status is 0 when it ended or was stopped, 1 when the query failed, 2 when it could not be started."""
+
+
+def _run(options: argparse.Namespace) -> int:
+    from tidegate.cli.run import run
+
+    return run(options.file, dry_run=options.dry_run, as_json=options.json, until_idle=options.until_idle)
+
+
+def _state(options: argparse.Namespace) -> int:
+    from tidegate.cli.state import state
+
+    return state(options.checkpoint, as_json=options.json)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from tidegate.cli.doctor import doctor
+
+    return doctor(checkpoint=options.checkpoint, spark=options.spark, as_json=options.json)
 
 
 def _demo(options: argparse.Namespace) -> int:

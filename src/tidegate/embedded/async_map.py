@@ -45,10 +45,10 @@ from tidegate.operators.conform import bindable, conform, widened
 from tidegate.operators.delivery import Reader
 from tidegate.operators.explanation import explain_calls, waiting_marks
 from tidegate.operators.intake import Intake, Source
+from tidegate.operators.migration import check_same
 from tidegate.operators.pending import Failed, Row, Rows, Saved, pending
 from tidegate.operators.progress import late_by_reason
 from tidegate.operators.standings import CallsStanding, Explanation
-from tidegate.operators.stored import check_same
 from tidegate.spec.async_map import AsyncMap
 from tidegate.spec.operator import AggregateSpec, Input, Options, TimeColumn, input_of
 from tidegate.spec.watermarks import Lagging

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from tidegate.embedded.clock import Clock
 from tidegate.embedded.outlet import Outlet
-from tidegate.embedded.results import Renderer, Results
 from tidegate.errors import InputError
 from tidegate.instants import MAX, MIN, Instant, instant
 from tidegate.kernel.frame import Frame, concat_frames, to_arrow
@@ -23,6 +22,7 @@ from tidegate.operators.explanation import explain, worded
 from tidegate.operators.intake import Source
 from tidegate.operators.parts import Parts
 from tidegate.operators.progress import late_by_reason
+from tidegate.operators.results import Renderer, Results
 from tidegate.operators.standings import Explanation
 from tidegate.spec.windows import Axis
 

@@ -16,7 +16,6 @@ from tidegate.embedded.clock import Clock
 from tidegate.embedded.feeding import Feeding
 from tidegate.embedded.inspection import Inspection
 from tidegate.embedded.outlet import Outlet, Target
-from tidegate.embedded.results import Results
 from tidegate.embedded.rows import to_table
 from tidegate.errors import InputError
 from tidegate.instants import MIN, Instant
@@ -25,6 +24,7 @@ from tidegate.operators import stored
 from tidegate.operators.aggregate import WindowedAggregate
 from tidegate.operators.intake import Intake
 from tidegate.operators.output import Output
+from tidegate.operators.results import Results
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.watermarks import Explicit
 from tidegate.spec.windows import Inherited

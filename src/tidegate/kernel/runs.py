@@ -7,7 +7,7 @@ the store once; after that only its mask changes, so that a flush writes what a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,8 @@ from tidegate.kernel.groups import inverse, present
 from tidegate.state.protocol import Store
 
 MAX_RUNS = 8
+Adapt = Callable[[Frame], Frame]
+"""Makes a frame that was stored under a former specification one of the present specification."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +32,8 @@ class StoredFrame:
     nbytes: int
     _frame: Frame | None
     stored: bool = False
+    adapt: Adapt | None = None
+    """What every reading from the store goes through."""
 
     @classmethod
     def new(cls, name: str, frame: Frame) -> StoredFrame:
@@ -38,7 +42,8 @@ class StoredFrame:
     def frame(self, store: Store) -> Frame:
         if self._frame is not None:
             return self._frame
-        return Frame.from_table(store.get_table(self.name))
+        frame = Frame.from_table(store.get_table(self.name))
+        return frame if self.adapt is None else self.adapt(frame)
 
     def save(self, store: Store) -> None:
         if not self.stored and self._frame is not None:
@@ -58,8 +63,8 @@ class StoredFrame:
         return [self.name, self.rows, self.nbytes]
 
     @classmethod
-    def from_manifest(cls, entry: Sequence[Any]) -> StoredFrame:
-        return cls(entry[0], entry[1], entry[2], None, stored=True)
+    def from_manifest(cls, entry: Sequence[Any], adapt: Adapt | None = None) -> StoredFrame:
+        return cls(entry[0], entry[1], entry[2], None, stored=True, adapt=adapt)
 
 
 @dataclass(slots=True, eq=False)
@@ -251,10 +256,10 @@ class SortedRuns:
         for run in self._runs:
             run.body.release()
 
-    def restore(self, manifest: Sequence[Any]) -> None:
+    def restore(self, manifest: Sequence[Any], adapt: Adapt | None = None) -> None:
         self._next = manifest[0]
         for entry, lows in manifest[1]:
-            body = StoredFrame.from_manifest(entry)
+            body = StoredFrame.from_manifest(entry, adapt)
             alive = self._store.get_table(body.name + "/alive").column("alive").to_numpy().copy()
             self._runs.append(_Run(body, alive, int(len(alive) - alive.sum()), touched=False, lows=dict(lows)))
 

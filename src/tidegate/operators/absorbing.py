@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidegate.instants import MAX
+from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Column, Frame, concat_frames
 from tidegate.kernel.groups import Groups, present
 from tidegate.kernel.runs import Places
@@ -94,9 +94,12 @@ class Absorber:
 
     def _in_time(self, delivery: Delivery, assigned: Assigned) -> Assigned:
         """The windows of the rows less those that have expired."""
-        if not self.windows_expire:
+        if self.windows_expire:
+            over = self.core.expired(self.core.expiry(assigned.end), self.core.watermark_at(delivery, assigned.row))
+        elif self.core.given_up != MIN:
+            over = assigned.end <= self.core.given_up
+        else:
             return assigned
-        over = self.core.expired(self.core.expiry(assigned.end), self.core.watermark_at(delivery, assigned.row))
         return self.without(delivery, assigned, over, "window_expired")
 
     def without_old(self, delivery: Delivery, assigned: Assigned) -> Assigned:
@@ -194,7 +197,8 @@ class Absorber:
         n = joining.groups.n
         lifted = Frame(partials, n)
         fresh = joining.cells.ints("n") == 0
-        if not fresh.all():
+        # A recent aggregate may not know what a cell held before everything in it was taken back.
+        if not fresh.all() or core.bundle.recent:
             both = concat_frames([joining.cells.select(core.bundle.partial_columns), lifted])
             lifted = Frame(core.bundle.combine(both, Groups(np.tile(np.arange(n), 2), n)), n)
         return Joining(joining.row, joining.groups, joining.cells.with_mapping(lifted.columns))

@@ -1,13 +1,13 @@
 """The windowed aggregate: takes deliveries, watermarks and the clock, and gives panes and late rows.
 
 Contract: the answer of every verb is a function of the state, the rows in (partition, offset) order and the clock that was told; nothing here
-reads a wall clock, draws a random number or depends on the order of a set. Watermarks move at the end of a delivery.
+reads a wall clock, draws a random number or depends on the order of a set. Watermarks move at the end of a micro-batch.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from tidegate.kernel.frame import Frame
 from tidegate.kernel.groups import Groups, present
 from tidegate.kernel.keys import KEY
 from tidegate.kernel.lateness import CLASSES, FUTURE, VERY_LATE, classify
+from tidegate.kernel.partitions import partitions_of
 from tidegate.kernel.runs import Places
 from tidegate.kernel.times import NULL, OK, read_times
 from tidegate.kernel.triggers import compile_trigger
@@ -26,8 +27,9 @@ from tidegate.kernel.watermarks.generators import Observed, columns_of
 from tidegate.kernel.watermarks.marks import Mark, Watermark
 from tidegate.kernel.watermarks.per_key import KeyProgress
 from tidegate.kernel.windows import Aligned, Assigned, SessionAssigner
+from tidegate.operators.batch import Batch
 from tidegate.operators.conform import MARK, Conformed, bindable, conform, widened
-from tidegate.operators.delivery import Delivery, Reader, as_frame
+from tidegate.operators.delivery import Arrival, Delivery, Reader, as_frame, joined
 from tidegate.operators.intake import Intake
 from tidegate.operators.metadata import Metadata
 from tidegate.operators.output import Output, class_names, texts
@@ -70,6 +72,8 @@ class WindowedAggregate:
         """The watermark that windows have to be brought to."""
         self._outlived = 0
         """How many messages at most lie before all windows of their keys."""
+        self._batch = Batch()
+        """The micro-batch that has not ended."""
         self._watched = spec.window.axis is Axis.EVENT_TIME
         self._out = Output()
 
@@ -77,22 +81,41 @@ class WindowedAggregate:
 
     def process(self, table: pa.Table, now: int | None = None, ordinal: int = 0) -> Output:
         """Take a delivery of one input."""
+        return self.process_all([Arrival(ordinal, table)], self.progress.now if now is None else now)
+
+    def process_all(self, arrivals: Sequence[Arrival], now: int, *, observed: Sequence[Arrival] | None = None, hold: bool = False) -> Output:
+        """Take a micro-batch: all that arrives is judged by the watermark that stood before, which moves once, at the end.
+
+        With `observed` watermarks are read from those rows and not from the arrivals, which may be a share of what came (see `condense`).
+        With `hold` the micro-batch goes on in the next call, and the watermark stays.
+        """
         self._begin()
-        self._tell_clock(self.progress.now if now is None else now)
+        self._tell_clock(now)
+        for seen in joined(observed or ()):
+            self._look_at(seen)
+        for arrival in joined(arrivals):
+            self._arrive(arrival, looks=observed is None)
+        if hold:
+            self._batch.hold()
+        else:
+            self._end_batch()
+        return self._finish_call(in_order=True)
+
+    def refuse(self, table: pa.Table, now: int, reason: str, detail: str, ordinal: int = 0) -> Output:
+        """Send rows that cannot be delivered to `late`; they are no sign of life."""
+        self._begin()
+        self._tell_clock(now)
         if table.num_rows:
-            reader = self._reader_of(ordinal)
-            reader.check(table.schema)
-            fresh = self.parts is None
             self._bind_or_widen(table.schema)
-            try:
-                self._deliver(table, reader, ordinal)
-            except (InputError, WatermarkError):
-                # A first delivery that is refused must not decide what the next ones have to look like.
-                self.parts = None if fresh else self.parts
-                raise
-        elif self._watched:
-            # Nothing has come, but the clock may have: watermarks follow it, and sources fall silent.
-            self._advance()
+            core, reader = self.bound().core, self._reader_of(ordinal)
+            # What is wrong may be the offset itself.
+            reader = dataclasses.replace(reader, spec=dataclasses.replace(reader.spec, offset=None))
+            reader.check(table.schema)
+            conformed = conform(table, core.schema, self.spec.input.time)
+            plain = conformed.table.drop_columns([MARK]) if conformed.broken else conformed.table
+            core.late_rows(reader.read(plain, None, self.progress.now), np.arange(len(table)), reason, texts(None, len(table)), detail=detail)
+            self.progress.counters["unreadable"] += len(table)
+            self.progress.counters["events"] += len(table)
         return self._finish_call(in_order=True)
 
     def process_watermark(self, mark: Mark, ordinal: int | None = None) -> None:
@@ -172,6 +195,30 @@ class WindowedAggregate:
         """Whether nobody downstream has to wait for this operator: its inputs are idle or done, and it owes no pane."""
         return self._watched and self.intake.is_idle(self.key) and self._owed() is None
 
+    @property
+    def next_due(self) -> int | None:
+        """The first instant after now at which `advance_clock` may put something out or find a source idle, if nothing comes before.
+
+        Where the watermark follows the clock, it moves in between, and nothing waits for it. None where the clock brings nothing.
+        """
+        due, waits = MAX, self.waits_for
+        if self.parts is not None:
+            due = self.parts.core.cells.least("clock_due", MAX)
+        if self.spec.window.axis is Axis.CLOCK:
+            due = min(due, waits)
+        elif self._watched:
+            due = min(due, self.intake.next_due, MAX if waits == MAX else self.intake.clock_at(waits, self.key))
+        return None if due == MAX else max(due, self.progress.now + 1)
+
+    @property
+    def waits_for(self) -> int:
+        """The least watermark at which something happens; `MAX` where nothing waits for one."""
+        if self.parts is None:
+            return MAX
+        parts = self.parts
+        opened = MAX if parts.open_windows is None else parts.open_windows.next_end()
+        return min(parts.core.cells.least("wm_due", MAX), opened, MAX if parts.static is None else parts.static.next_end())
+
     # Taking a delivery ----------------------------------------------------------------------------------------------------------
 
     def _bind_or_widen(self, schema: pa.Schema) -> None:
@@ -233,7 +280,19 @@ class WindowedAggregate:
         given = input_of(self.spec.inputs, ordinal)
         return dataclasses.replace(self._reader, spec=given, prefix=f"{ordinal}/") if self.spec.also else self._reader
 
-    def _deliver(self, table: pa.Table, reader: Reader, ordinal: int) -> None:
+    def _arrive(self, arrival: Arrival, *, looks: bool) -> None:
+        table, reader = arrival.table, self._reader_of(arrival.ordinal)
+        reader.check(table.schema)
+        fresh = self.parts is None
+        self._bind_or_widen(table.schema)
+        try:
+            self._deliver(table, reader, arrival.ordinal, looks=looks)
+        except (InputError, WatermarkError):
+            # A first delivery that is refused must not decide what the next ones have to look like.
+            self.parts = None if fresh else self.parts
+            raise
+
+    def _deliver(self, table: pa.Table, reader: Reader, ordinal: int, *, looks: bool) -> None:
         parts = self.bound()
         time = self.spec.input.time
         conformed = conform(table, parts.core.schema, time)
@@ -242,12 +301,17 @@ class WindowedAggregate:
         new = delivery.where(fresh)
         if self.keys is not None:
             self.keys.meet(new.kid, new.chk)
-        # A watermark that goes back may refuse the delivery, so nothing is remembered of it before.
-        markers = self._observe(new, reader, ordinal)
+        readable = _readable(new)
+        if looks and self._watched:
+            # A watermark that goes back may refuse the delivery, so nothing is remembered of it before.
+            self._observe(new, readable, reader, ordinal)
+        markers = self.intake.markers(ordinal, new.table, self.key)
         self._remember(delivery, new, fresh, ids)
         whole = delivery = self._numbered(new)
         parts.contents.begin()
-        if markers is not None and markers.any():
+        if markers is not None and (markers & readable).any():
+            # A marker that cannot be read says nothing: it goes the way of all broken rows.
+            markers &= readable
             self.progress.counters["markers"] += int(markers.sum())
             self.progress.counters["events"] -= int(markers.sum())
             delivery = delivery.where(~markers)
@@ -257,18 +321,15 @@ class WindowedAggregate:
             self._note_offsets(delivery)
             self._take_in(delivery)
             self._purge_keys(delivery)
-            self._learn(delivery, delivery.verdict < VERY_LATE)
-            parts.horizons.enforce()
-        risen = self._raise_keys(delivery)
+            counts = delivery.verdict < VERY_LATE
+            self._batch.saw(delivery.time if counts.all() else delivery.time[counts])
+            if self.keys is not None:
+                self._batch.met(delivery, counts)
         if self.rebuild is not None and parts.core.messages is not None:
             self.rebuild.note_rejected(whole, parts.contents.stored)
-        self._follow(risen)
 
-    def _observe(self, delivery: Delivery, reader: Reader, ordinal: int) -> np.ndarray | None:
-        """Let the intake see the rows; the answer says which of them are markers and no events."""
-        readable = delivery.verdict == OK
-        if MARK in delivery.table.column_names:
-            readable &= delivery.table.column(MARK).is_null().to_numpy()
+    def _observe(self, delivery: Delivery, readable: np.ndarray, reader: Reader, ordinal: int) -> None:
+        """Let the intake see the rows."""
         names = [name.removeprefix(reader.prefix) for name in delivery.partitions]
         limit = self.intake.limit(self.key)
         seen = Observed(delivery.table, delivery.time, readable, delivery.partition, names, self.progress.now, limit)
@@ -277,11 +338,21 @@ class WindowedAggregate:
             kept = ~readable | (self._classes(delivery) != FUTURE)
             table, times, partition = seen.table.filter(pa.array(kept)), seen.times[kept], seen.partition[kept]
             seen = dataclasses.replace(seen, table=table, times=times, readable=readable[kept], partition=partition, limit=MAX)
-        if self._watched:
-            self.intake.observe(ordinal, seen, self.key)
-        markers = self.intake.markers(ordinal, delivery.table, self.key)
-        # A marker that cannot be read says nothing: it goes the way of all broken rows.
-        return None if markers is None else markers & readable
+        self.intake.observe(ordinal, seen, self.key)
+
+    def _look_at(self, seen: Arrival) -> None:
+        """Learn from rows that are here only to be looked at how far all rows have come."""
+        reader = self._reader_of(seen.ordinal)
+        if self.spec.window.axis is Axis.OFFSET:
+            partition, names = partitions_of(seen.table, reader.spec.partition)
+            self._batch.reached(partition, [reader.prefix + name for name in names], reader.offsets(seen.table))
+        elif self._watched and reader.spec.time is not None:
+            self.intake.observe_table(seen.ordinal, seen.table)
+            times, verdict = read_times(seen.table.column(reader.spec.time), reader.spec.time)
+            options, lateness = self.spec.options, self.spec.allowed_lateness
+            times = times[verdict == OK]
+            classes = classify(times, self.progress.watermark, lateness, self.progress.now, options.future_tolerance, options.future_reference)
+            self._batch.saw(times[classes < VERY_LATE])
 
     def _classes(self, delivery: Delivery) -> np.ndarray:
         """The class of each row by the watermark that counts for its key."""
@@ -391,12 +462,6 @@ class WindowedAggregate:
         if isinstance(self.spec.window, Session):
             inside &= ~self._bad_gaps(chosen)[row]
         return Assigned(row[inside], start[inside], end[inside])
-
-    def _learn(self, delivery: Delivery, counts: np.ndarray) -> None:
-        """The newest event time, which events from the future do not move."""
-        time = delivery.time if counts.all() else delivery.time[counts]
-        if len(time):
-            self.progress.newest = max(self.progress.newest, int(time.max()))
 
     def _placed(self, delivery: Delivery) -> Delivery:
         """Every row gets its position on the axis."""
@@ -551,11 +616,18 @@ class WindowedAggregate:
 
     # Watermarks -----------------------------------------------------------------------------------------------------------------
 
-    def _follow(self, risen: Frame | None) -> None:
-        """At the end of a delivery the watermark moves as the specification says."""
+    def _end_batch(self) -> None:
+        """At the end of a micro-batch what it taught comes into force, and the watermark moves as the specification says."""
+        batch, self._batch = self._batch, Batch()
+        batch.advance(self.marks)
+        self.progress.newest = max(self.progress.newest, batch.newest)
+        if batch.has_rows and self.parts is not None:
+            self.parts.horizons.enforce()
+        risen = None if self.keys is None else batch.raise_keys(self.keys, self.progress.watermark)
         if self.spec.window.axis is Axis.OFFSET:
             self._move_watermark(self.marks.progress() or MIN)
         elif self._watched:
+            # Where nothing has come the clock may have: watermarks follow it, and sources fall silent.
             self._advance(risen)
 
     def _advance(self, risen: Frame | None = None) -> None:
@@ -567,15 +639,6 @@ class WindowedAggregate:
             return
         self._move_watermark(self.keys.bounded(self._due), risen=risen)
         self.keys.forget(self.progress.watermark)
-
-    def _raise_keys(self, delivery: Delivery) -> Frame | None:
-        """Where every key has a watermark of its own, those of the delivery rise; the answer is who did."""
-        if self.keys is None or not len(delivery):
-            return None
-        counts, kid, chk, time = delivery.verdict < VERY_LATE, delivery.kid, delivery.chk, delivery.time
-        if not counts.all():
-            kid, chk, time = kid[counts], chk[counts], time[counts]
-        return self.keys.advance(kid, chk, time, self.progress.watermark)
 
     def _due_by_key(self, risen: Frame) -> Places:
         """The cells that are due because their key rose, and not because the floor did."""
@@ -669,6 +732,14 @@ class WindowedAggregate:
                 owed.append(int(parts.firing.owed(cells).min()))
         found = [time for time in owed if time is not None]
         return min(found) if found else None
+
+
+def _readable(delivery: Delivery) -> np.ndarray:
+    """Which rows have a time, and no broken value, so that they may say how far their source has come."""
+    readable = delivery.verdict == OK
+    if MARK in delivery.table.column_names:
+        readable &= delivery.table.column(MARK).is_null().to_numpy()
+    return readable
 
 
 def _pair_ranks(keys: Groups, weight: np.ndarray) -> np.ndarray:

@@ -125,7 +125,9 @@ class Bursts:
         if core.spec.mode == "discarding":
             # Each segment is a group of its own, but for the first of a cell, which takes in what the cell held.
             group = np.concatenate([np.flatnonzero(segments.is_first), np.arange(len(segments.cell))])
-            return Frame(core.bundle.combine(both, Groups(group, len(segments.cell))), len(segments.cell))
+            alone = Frame(core.bundle.combine(both, Groups(group, len(segments.cell))), len(segments.cell))
+            # What was not known of a window is not known of any of its panes.
+            return alone.with_mapping(cells.select(core.bundle.known_columns).take(segments.cell).columns)
         order = np.argsort(cell, kind="stable")
         prefix = Frame(core.bundle.prefix(both.take(order), Groups(cell[order], m)), len(order))
         return prefix.take(inverse(order)[m:])

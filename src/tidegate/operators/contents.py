@@ -94,7 +94,9 @@ class Contents:
     def values(self, cells: Frame, *, tell: bool = True) -> dict[str, pa.Array]:
         """The results of all aggregates; where one has no right result it is null, and `late` says so if somebody is to be told."""
         core = self._core
-        partials = cells if core.messages is None else self._from_messages(cells, tell=tell)
+        partials = cells
+        if core.messages is not None:
+            partials = self._from_messages(cells, tell=tell).with_mapping(cells.select(core.bundle.known_columns).columns)
         values, failures = core.bundle.lower(partials)
         if not tell:
             return values
@@ -132,12 +134,13 @@ class Contents:
         if core.messages is not None or not mask.any():
             return {}
         rows = np.flatnonzero(mask)
-        nothing = Frame(core.bundle.empty(core.schema, len(rows)), len(rows))
+        # Panes of one window add up, so what was not known of the first is not known of the next.
+        nothing = Frame(core.bundle.empty(core.schema, len(rows)), len(rows)).drop(core.bundle.known_columns)
         if len(rows) == len(cells):
             return dict(nothing.columns)
         pick = np.arange(len(cells))
         pick[rows] = len(cells) + np.arange(len(rows))
-        return dict(concat_frames([cells.select(core.bundle.partial_columns), nothing]).take(pick).columns)
+        return dict(concat_frames([cells.select(nothing.names), nothing]).take(pick).columns)
 
     def store_said(self, delivery: Delivery, start: np.ndarray, end: np.ndarray) -> None:
         """Keep messages under the windows that were said for them, each once a window; they lie at the last place of it."""

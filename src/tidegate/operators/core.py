@@ -23,7 +23,7 @@ from tidegate.operators.metadata import Metadata
 from tidegate.operators.output import LateRows, Output, texts
 from tidegate.operators.progress import Progress
 from tidegate.spec.operator import AggregateSpec
-from tidegate.spec.windows import Axis, Custom, Inherited
+from tidegate.spec.windows import Axis, ByDifference, Custom, Inherited, Session
 from tidegate.state.protocol import Store
 
 IDENTITY = (*KEY, "start", "end")
@@ -41,10 +41,15 @@ class Core:
     progress: Progress
     cells: SortedRuns
     messages: MessageStore | None
-    lateness: int
+    kept_for: int
+    """How long windows are kept after their end; `MAX` is for ever."""
     metadata: Metadata | None = None
     keys: KeyProgress | None = None
     """The watermarks of data keys, where each has its own."""
+    is_migrated: bool = False
+    """Whether there may be stored frames that were written under a former specification."""
+    given_up: int = MIN
+    """Windows that end here or before had expired when the lateness was made longer: they stay so."""
     out: Output = field(default_factory=Output)
 
     @property
@@ -61,15 +66,34 @@ class Core:
     def key_columns(self) -> list[str]:
         return [f"k.{name}" for name in self.spec.input.key]
 
+    @property
+    def lateness(self) -> int:
+        """How late an event may be: not so late that what it needs was given up before the lateness was made longer."""
+        watermark = self.progress.watermark
+        if self.given_up == MIN or watermark == MAX or not self._gives_up_events:
+            return self.kept_for
+        return min(self.kept_for, int(saturating_add(watermark, -self.given_up)))
+
+    @property
+    def _gives_up_events(self) -> bool:
+        """Whether taking an event needs more than its window: its id, older messages, or the sessions that it may join."""
+        spec = self.spec
+        return spec.options.drop_by == "event" and (spec.input.id is not None or isinstance(spec.window, Session | ByDifference))
+
     def expiry(self, end: np.ndarray) -> np.ndarray:
         """When a window no longer matters; `MAX` is never."""
-        if self.lateness == MAX or not len(end):
+        if self.given_up != MIN and (end <= self.given_up).any():
+            return np.where(end <= self.given_up, end, self._expiry(end))
+        return self._expiry(end)
+
+    def _expiry(self, end: np.ndarray) -> np.ndarray:
+        if self.kept_for == MAX or not len(end):
             return constant(np.int64(MAX), len(end))
-        return constant(np.int64(saturating_add(int(end[0]), self.lateness)), len(end)) if is_constant(end) else saturating_add(end, self.lateness)
+        return constant(np.int64(saturating_add(int(end[0]), self.kept_for)), len(end)) if is_constant(end) else saturating_add(end, self.kept_for)
 
     def expired(self, expiry: np.ndarray, watermark: np.ndarray | int) -> np.ndarray:
         """Which windows no longer matter under a watermark; with infinite lateness all do until the input ends."""
-        return np.zeros(len(expiry), bool) if self.lateness == MAX else np.asarray(expiry <= watermark)
+        return np.asarray(expiry < MAX) if self.kept_for == MAX else np.asarray(expiry <= watermark)
 
     def watermark_of(self, frame: Frame) -> np.ndarray | int:
         """The watermark that counts for each cell: its key's own count on the ordinal axis, its key's own watermark or the operator's elsewhere."""
@@ -114,6 +138,8 @@ class Core:
             columns.update(seen=zeros, seen_before=zeros)
         if self.messages is None:
             columns.update(self.bundle.empty(self.schema, n) if partials is None else partials)
+        else:
+            columns.update(self.bundle.all_known(n))
         if self.keeps_fired:
             columns.update({f"v.{name}": repeat(None, n, kind) for name, kind in self.bundle.result_types.items()})
         if self.spec.evictor is not None and self.spec.evictor.after:
@@ -129,6 +155,21 @@ class Core:
         if self.keeps_fired and "emitted" in frame:
             values = {f"v.{n}": to_arrow(frame[f"v.{n}"]).cast(kind, safe=False) for n, kind in self.bundle.result_types.items()}
         return frame.drop(stale).with_mapping({**nothing.select(names).columns, **values})
+
+    def as_now(self, frame: Frame) -> Frame:
+        """A stored frame as the present specification has it: what was added has seen nothing of it, and windows are kept as long as now."""
+        if not self.is_migrated:
+            return frame
+        columns: dict[str, Column] = {}
+        new, n = self.bundle.unseen(frame), len(frame)
+        if new and self.messages is None:
+            columns.update(self.bundle.nothing_seen(new, self.schema, n))
+        columns.update({f"known.{name}": constant(np.False_, n) for name in new})
+        if "expiry" in frame:
+            columns["expiry"] = self.expiry(frame.ints("end"))
+            if self.keeps_fired:
+                columns.update({f"v.{name}": repeat(None, n, self.bundle.result_types[name]) for name in new})
+        return frame.with_mapping(columns)
 
     def due(self, frame: Frame, state: dict[str, np.ndarray]) -> Frame:
         """The frame with its trigger columns and with the instants at which it has to be looked at again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,9 +13,31 @@ from tidegate.errors import InputError
 from tidegate.kernel.frame import Column, Frame, constant, is_constant, to_arrow, to_numpy
 from tidegate.kernel.keys import identify
 from tidegate.kernel.lateness import FUTURE, ON_TIME
+from tidegate.kernel.partitions import partitions_of
 from tidegate.kernel.times import is_ticks, read_times
 from tidegate.kernel.watermarks.generators import check_columns, columns_of
 from tidegate.spec.operator import Input
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrival:
+    """Rows of one input, as they came."""
+
+    ordinal: int
+    table: pa.Table
+
+
+def joined(arrivals: Iterable[Arrival]) -> list[Arrival]:
+    """The arrivals that have rows; those of one input that follow each other are one, so that their offsets have one order."""
+    runs: list[tuple[int, list[pa.Table]]] = []
+    for arrival in arrivals:
+        if not arrival.table.num_rows:
+            continue
+        if runs and runs[-1][0] == arrival.ordinal and runs[-1][1][0].schema.equals(arrival.table.schema):
+            runs[-1][1].append(arrival.table)
+        else:
+            runs.append((arrival.ordinal, [arrival.table]))
+    return [Arrival(ordinal, tables[0] if len(tables) == 1 else pa.concat_tables(tables)) for ordinal, tables in runs]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,7 +141,7 @@ class Reader:
         rows = table.num_rows
         partition, names = partitions_of(table, self.spec.partition)
         names = [self.prefix + name for name in names]
-        offset = self._offsets(table)
+        offset = self.offsets(table)
         if self.spec.offset is not None and rows > 1:
             order = np.lexsort((offset, partition))
             if (np.diff(order) != 1).any():
@@ -137,7 +160,8 @@ class Reader:
         kid, chk = identify([column], len(delivery))
         return kid, chk, column.is_valid().to_numpy(zero_copy_only=False)
 
-    def _offsets(self, table: pa.Table) -> np.ndarray:
+    def offsets(self, table: pa.Table) -> np.ndarray:
+        """The offset of each row."""
         if self.spec.offset is None:
             return constant(np.int64(0), table.num_rows)
         column = to_arrow(table.column(self.spec.offset))
@@ -152,21 +176,6 @@ class Reader:
             return None
         minus = pc.equal(to_arrow(table.column(self.op_column)), "-")
         return np.where(pc.fill_null(minus, False).to_numpy(zero_copy_only=False), -1, 1).astype(np.int64)
-
-
-def partitions_of(table: pa.Table, column: str | None) -> tuple[np.ndarray, list[str]]:
-    """The partition of each row as a number, and the names by number, in their order."""
-    if column is None:
-        return constant(np.int64(0), table.num_rows), [""]
-    given = to_arrow(table.column(column))
-    try:
-        texts = given.cast(pa.string()).dictionary_encode(null_encoding="encode")
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise InputError(f"the partition column `{column}` has type `{given.type}` and values that name nothing. Hint: use text") from None
-    names = ["null" if v is None else v for v in texts.dictionary.to_pylist()]
-    # Partitions are numbered by name, so that the order of rows does not depend on which partition came first.
-    rank = np.argsort(np.argsort(np.array(names, dtype=object), kind="stable"), kind="stable")
-    return rank[texts.indices.to_numpy(zero_copy_only=False)], sorted(names)
 
 
 def _pick(column: np.ndarray, pick: np.ndarray, rows: int) -> np.ndarray:

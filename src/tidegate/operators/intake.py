@@ -12,7 +12,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,14 +20,13 @@ import pyarrow as pa
 
 from tidegate.errors import InputError, SpecError, TidegateError, WatermarkError
 from tidegate.instants import MAX, MIN, format_instant, saturating_add
-from tidegate.kernel.groups import present
+from tidegate.kernel.partitions import partitions_of
 from tidegate.kernel.times import OK, read_times
 from tidegate.kernel.watermarks.coalescer import Rules
 from tidegate.kernel.watermarks.generators import Generator, Observed, compile_generator
 from tidegate.kernel.watermarks.keyed import KeyedCoalescer
 from tidegate.kernel.watermarks.marks import Active, Idle, Mark, Watermark
 from tidegate.kernel.watermarks.tracker import SourceTracker
-from tidegate.operators.delivery import partitions_of
 from tidegate.spec.operator import Input, Options, TimeColumn, input_of
 from tidegate.spec.watermarks import Explicit, Implied, Noted, Watched
 
@@ -96,15 +95,27 @@ class Channel:
         limit = self.tracker.idle_after
         return not self.is_awake or (limit is not None and now - self.spoke_at >= limit)
 
+    @property
+    def next_due(self) -> int:
+        """The clock at which nobody waits for a source, or for the input, any more if none speaks; `MAX` where that never is."""
+        limit, due = self.tracker.idle_after, self.tracker.next_due
+        waited = self.is_source and self.is_awake and not self.is_idle
+        return due if limit is None or not waited else min(due, int(saturating_add(self.spoke_at, limit)))
+
     def save(self) -> dict[str, Any]:
         whole = {"told": self.told, "is_awake": self.is_awake, "spoke_at": self.spoke_at, "is_idle": self.is_idle}
         return {**whole, "generator": self.generator.save(), "tracker": self.tracker.save()}
 
     def restore(self, document: dict[str, Any], pause: int) -> None:
         self.told, self.is_awake, self.is_idle = document["told"], document["is_awake"], document["is_idle"]
-        self.spoke_at = document["spoke_at"] + pause
+        self.spoke_at = document["spoke_at"]
         self.generator.restore(document["generator"])
         self.tracker.restore(document["tracker"])
+        self.shift(pause)
+
+    def shift(self, pause: int) -> None:
+        """Nobody listened for so long."""
+        self.spoke_at += pause
         self.tracker.shift(pause)
 
 
@@ -160,7 +171,7 @@ class Intake:
         channel = self._found(ordinal, key)
         if not self._is_open(ordinal):
             return
-        kept = _without_future(seen, self.output(key))
+        kept = seen.without_future(self.output(key))
         if len(kept) < len(seen):
             # What a marker from the future says is refused, and it is no event that would be counted as such.
             self.counters["refused_promises"] += _markers(channel, seen) - _markers(channel, kept)
@@ -315,6 +326,11 @@ class Intake:
                 if promises.names:
                     channel.tracker.promise(promises.names, promises.values, self.now, repeats=True)
 
+    def shift(self, pause: int) -> None:
+        """Time has passed in which nobody listened: it is no silence of the sources."""
+        for channel in [channel for channels in self.channels for channel in channels.values()]:
+            channel.shift(pause)
+
     def release(self) -> Step:
         """Look once at everything, and give what has moved."""
         step = Step()
@@ -368,6 +384,17 @@ class Intake:
     def since(self, key: int = 0) -> int:
         """The clock when the watermark last rose, or that of the start."""
         return self._risen.get(key, min(channels[key].tracker.since for channels in self.channels if key in channels))
+
+    @property
+    def next_due(self) -> int:
+        """The clock at which silence changes something if nobody speaks; `MAX` where it never does."""
+        return min(channel.next_due for channels in self.channels for channel in channels.values())
+
+    def clock_at(self, value: int, key: int = 0) -> int:
+        """The first clock that may bring the watermark to a value though nobody speaks or falls silent; `MAX` where none does."""
+        running = [channels[key] for ordinal, channels in enumerate(self.channels) if key in channels and ordinal not in self._ended]
+        # Who has promised so much already is not the one that the others wait for.
+        return min((channel.generator.clock_at(value) for channel in running if channel.tracker.output < value), default=MAX)
 
     def stats(self) -> dict[str, int]:
         """What was counted: nothing that was said of watermarks goes without a trace."""
@@ -435,9 +462,9 @@ class Intake:
             "risen": list(self._risen.items()),
         }
 
-    def restore(self, document: dict[str, Any]) -> None:
-        """Continue where a snapshot was taken; time in which nothing ran is no silence of the sources."""
-        pause = max(0, self.now - document["now"])
+    def restore(self, document: dict[str, Any], *, counts: int = 0) -> None:
+        """Continue where a snapshot was taken; time in which nothing ran is no silence of the sources, but for as much of it as `counts`."""
+        pause = max(0, self.now - document["now"] - counts)
         self.now = max(self.now, document["now"])
         for channels, saved in zip(self.channels, document["channels"], strict=True):
             for key, channel in channels.items():
@@ -458,16 +485,3 @@ def _watched(column: TimeColumn) -> Watched:
 def _markers(channel: Channel, seen: Observed) -> int:
     found = channel.generator.markers(seen.table)
     return 0 if found is None else int(found.sum())
-
-
-def _without_future(seen: Observed, watermark: int) -> Observed:
-    """The rows that are not from the future (what is behind the watermark is late, whatever the clock says), and the partitions they are of."""
-    times, readable, partition, names = seen.times, seen.readable, seen.partition, seen.partitions
-    table = seen.table
-    if len(seen) and times.max() > seen.limit:
-        kept = ~readable | (times <= seen.limit) | (times < watermark)
-        table, times, readable, partition = table.filter(pa.array(kept)), times[kept], readable[kept], partition[kept]
-    used = present(partition, len(names))
-    if len(used) < len(names):
-        names, partition = [names[n] for n in used.tolist()], np.searchsorted(used, partition)
-    return replace(seen, table=table, times=times, readable=readable, partition=partition, partitions=names)

@@ -13,7 +13,7 @@ import numpy as np
 from tidegate.instants import MAX
 from tidegate.kernel.frame import Frame, concat_frames, constant
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.runs import search_sorted
+from tidegate.kernel.runs import Adapt, search_sorted
 from tidegate.kernel.windows import Aligned, Assigned
 from tidegate.operators.bundle import Bundle
 from tidegate.operators.core import Core
@@ -128,6 +128,10 @@ class OpenWindows:
         self.slices.retype(bundle, retyped)
         self._shared = SharedMerges(self.slices.merge, self.slices.frames)
 
+    def next_end(self) -> int:
+        """The end of the open window that ends first."""
+        return min((window[1] for windows in self._windows.values() for window in windows), default=MAX)
+
     def oldest_start(self) -> int:
         """The start of the oldest open window."""
         return min((window[0] for windows in self._windows.values() for window in windows), default=MAX)
@@ -191,7 +195,7 @@ class OpenWindows:
     def save(self) -> Any:
         return self.slices.save()
 
-    def restore(self, document: Any) -> None:
-        self.slices.restore(document)
+    def restore(self, document: Any, adapt: Adapt | None = None) -> None:
+        self.slices.restore(document, adapt)
         watermark = self._core.progress.watermark
         self._windows = {b: [w for w in self._assigner.windows_of_slice(*b) if w[1] > watermark] for b in self.slices.bounds()}

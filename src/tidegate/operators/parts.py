@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -75,13 +76,29 @@ class Parts:
     def widen(self, schema: pa.Schema) -> None:
         """Columns that held nothing but nulls have a type now; what was aggregated of them is nothing in any type."""
         core = self.core
-        bundle = Bundle.bound(core.spec, schema, retractions=core.bundle.retractions)
+        bundle = Bundle.bound(core.spec, schema, retractions=core.bundle.retractions).since(core.bundle.recent)
         core.schema, core.bundle = schema, bundle
         cells = core.cells.all()
         if cells is not None and core.messages is None:
             core.cells.rewrite(core.retyped(cells))
         if self.open_windows is not None:
             self.open_windows.retype(bundle, core.retyped)
+
+    def migrate(self, recent: Sequence[str], given_up: int) -> None:
+        """Stored frames may lack the recent aggregates, and windows that ended by `given_up` have expired whatever the lateness is now."""
+        core = self.core
+        core.is_migrated, core.given_up = True, given_up
+        core.bundle = core.bundle.since(recent)
+        if self.open_windows is not None:
+            self.open_windows.retype(core.bundle, core.retyped)
+
+    def lengthen(self, lateness: int) -> None:
+        """Keep windows longer from now on; those that have expired stay so."""
+        core = self.core
+        if lateness > core.kept_for:
+            given_up = max(core.given_up, horizon(core.progress.watermark, core.kept_for))
+            core.kept_for = lateness
+            self.migrate(core.bundle.recent, given_up)
 
     def oldest_start(self) -> int:
         """The start of the oldest window that is held."""
@@ -115,6 +132,11 @@ class Parts:
             messages.remove(messages.read(MIN, MAX))
 
 
+def horizon(watermark: int, lateness: int) -> int:
+    """The end at and before which windows have expired."""
+    return MIN if watermark == MIN or lateness == MAX else int(saturating_add(watermark, -lateness))
+
+
 _DAY = 86_400_000_000
 _LONGEST = {"day": 2 * _DAY, "week": 8 * _DAY, "month": 32 * _DAY, "year": 367 * _DAY}
 """No calendar window is longer, whatever its zone does with its clocks."""
@@ -146,16 +168,20 @@ def _lateness(spec: AggregateSpec) -> int:
     return 0
 
 
-def _messages(spec: AggregateSpec, store: Store, bundle: Bundle, *, retracts: bool) -> MessageStore | None:
-    """The message store where the messages themselves are needed, opened as it was last flushed."""
-    needed = (
+def needs_messages(spec: AggregateSpec, bundle: Bundle, *, retracts: bool) -> bool:
+    """Whether panes are made from the messages themselves."""
+    return (
         bundle.full_state
         or spec.evictor is not None
         or spec.options.keep_messages
         or isinstance(spec.window, ByDifference)
         or (retracts and not bundle.invertible)
     )
-    if not needed:
+
+
+def _messages(spec: AggregateSpec, store: Store, bundle: Bundle, *, retracts: bool) -> MessageStore | None:
+    """The message store where the messages themselves are needed, opened as it was last flushed."""
+    if not needs_messages(spec, bundle, retracts=retracts):
         return None
     layout = choose_layout(
         axis="time" if spec.window.axis.is_time else "tuple",

@@ -168,6 +168,8 @@ class SessionAbsorber(Absorber):
         columns.update(state)
         if core.messages is None:
             columns.update(core.bundle.combine(both, groups))
+        else:
+            columns.update(core.bundle.combine_known(both, groups))
         if "evicted" in both:
             columns["evicted"] = merge_lists(both["evicted"], groups)
         return fresh.with_mapping(columns)

@@ -14,7 +14,7 @@ import numpy as np
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Column, Frame, concat_frames, constant, is_constant
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.runs import StoredFrame
+from tidegate.kernel.runs import Adapt, StoredFrame
 from tidegate.operators.bundle import Bundle
 from tidegate.state.protocol import Store
 
@@ -135,10 +135,10 @@ class Slices:
             for run in piece.runs:
                 run.release()
 
-    def restore(self, document: Any) -> None:
+    def restore(self, document: Any, adapt: Adapt | None = None) -> None:
         self._next = document["next"]
         for (start, end), is_wide, runs in document["slices"]:
-            self._slices[(start, end)] = _Slice([StoredFrame.from_manifest(run) for run in runs], is_wide)
+            self._slices[(start, end)] = _Slice([StoredFrame.from_manifest(run, adapt) for run in runs], is_wide)
 
 
 def merged_hold(frame: Frame, groups: Groups, timestamp: str) -> np.ndarray:

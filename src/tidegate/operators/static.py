@@ -46,6 +46,12 @@ class StaticWindows:
             self._open(start, end, keys, open_windows)
         self._made = max(self._made, limit)
 
+    def next_end(self) -> int:
+        """The end of the first window that was not made yet; `MAX` where no key is known."""
+        if self._made == MIN or not len(self._keys):
+            return MAX
+        return next((end for _, end in self._assigner.windows_ending_in(self._made, MAX)), MAX)
+
     def _last_end(self) -> int:
         newest = self._core.progress.newest
         return MIN if newest == MIN else int(self._assigner.last_end(np.array([newest]))[0])

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 from typing import Any
 
 import pyarrow as pa
 
-from tidegate.errors import CorruptStateError, SpecMismatchError
+from tidegate.errors import CorruptStateError
+from tidegate.operators import migration
 from tidegate.operators.aggregate import WindowedAggregate
 
-FORMAT = 2
+FORMAT = 3
+_READABLE = (2, 3)
+"""Format 2 knew of no migrations; it is the same otherwise."""
 _NAME = "operator"
 
 
@@ -28,10 +32,13 @@ def save(operator: WindowedAggregate) -> None:
         "metadata": None if operator.metadata is None else operator.metadata.save(),
         "rebuild": None if operator.rebuild is None else operator.rebuild.save(),
         "schema": None,
+        "migrated": None,
     }
     parts = operator.parts
     if parts is not None:
         document["schema"] = base64.b64encode(parts.core.schema.serialize().to_pybytes()).decode()
+        migrated = migration.Migrated.of(parts.core)
+        document["migrated"] = None if migrated is None else migrated.to_json()
         document["cells"] = parts.core.cells.save()
         document["horizons"] = parts.horizons.save()
         document["ordinals"] = parts.ordinals.save()
@@ -53,18 +60,19 @@ def release(operator: WindowedAggregate) -> None:
         operator.parts.open_windows.slices.release()
 
 
-def restore(operator: WindowedAggregate) -> bool:
-    """Continue from the last flush; False where the store holds no operator."""
+def restore(operator: WindowedAggregate, *, counts: int = 0) -> bool:
+    """Continue from the last flush; False where the store holds no operator. So much of the time since then as `counts` is silence of sources."""
     document = operator.store.get_json(_NAME)
     if document is None:
         return False
-    if document.get("format") != FORMAT:
-        raise CorruptStateError(f"state of format {document.get('format')!r} cannot be read; this version reads format {FORMAT}")
-    check_same(document["spec"], operator.declared.to_dict())
+    if document.get("format") not in _READABLE:
+        readable = " and ".join(map(str, _READABLE))
+        raise CorruptStateError(f"state of format {document.get('format')!r} cannot be read; this version reads the formats {readable}")
+    changed = migration.changes(document["spec"], operator.declared.to_dict())
     if document["followed_lateness"] is not None:
-        operator.take_panes(document["followed_lateness"])
+        operator.take_panes(max(document["followed_lateness"], operator.declared.allowed_lateness))
     operator.progress.restore(document["progress"])
-    operator.intake.restore(document["intake"])
+    operator.intake.restore(document["intake"], counts=counts)
     if operator.keys is not None:
         operator.keys.restore(document["keys"])
     operator.marks.marks = dict(document["marks"])
@@ -74,18 +82,22 @@ def restore(operator: WindowedAggregate) -> bool:
     if operator.rebuild is not None and document["rebuild"] is not None:
         operator.rebuild.restore(document["rebuild"])
     if document["schema"] is not None:
-        _restore_parts(operator, document)
+        _restore_parts(operator, document, changed)
     return True
 
 
-def _restore_parts(operator: WindowedAggregate, document: dict[str, Any]) -> None:
-    operator.bind(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(document["schema"]))))
+def _restore_parts(operator: WindowedAggregate, document: dict[str, Any], changed: migration.Changes) -> None:
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(document["schema"])))
+    migrated = _migrated(operator, document, changed, schema)
+    operator.bind(migration.with_columns(changed, operator.spec, schema))
     parts = operator.bound()
-    parts.core.cells.restore(document["cells"])
+    if migrated is not None:
+        parts.migrate(migrated.recent, migrated.given_up)
+    parts.core.cells.restore(document["cells"], parts.core.as_now)
     parts.horizons.restore(document["horizons"])
     parts.ordinals.restore(document["ordinals"])
     if parts.open_windows is not None:
-        parts.open_windows.restore(document["open"])
+        parts.open_windows.restore(document["open"], parts.core.as_now)
     if parts.static is not None:
         parts.static.restore(document["static"])
     messages = parts.core.messages
@@ -93,16 +105,19 @@ def _restore_parts(operator: WindowedAggregate, document: dict[str, Any]) -> Non
         operator.lose_messages()
 
 
-def check_same(stored: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Refuse state that was written under another specification, and say what differs."""
-    differences = _differences("", stored, wanted)
-    if differences:
-        told = "; ".join(differences)
-        raise SpecMismatchError(f"the stored state belongs to another specification: {told}. Hint: use a new store, or the old specification")
-
-
-def _differences(path: str, stored: Any, wanted: Any) -> list[str]:
-    if isinstance(stored, dict) and isinstance(wanted, dict):
-        names = sorted({*stored, *wanted})
-        return [d for name in names for d in _differences(f"{path}.{name}" if path else name, stored.get(name), wanted.get(name))]
-    return [] if stored == wanted else [f"`{path}` was {stored!r} and is now {wanted!r}"]
+def _migrated(operator: WindowedAggregate, document: dict[str, Any], changed: migration.Changes, schema: pa.Schema) -> migration.Migrated | None:
+    """What the stored state has gone through, with the changes that it meets now."""
+    former = document.get("migrated")
+    if document["followed_lateness"] is not None and changed.former_lateness is not None:
+        # The lateness that an upstream asked for may have been longer all the time.
+        stayed = document["followed_lateness"] >= operator.spec.allowed_lateness
+        changed = dataclasses.replace(changed, former_lateness=None if stayed else document["followed_lateness"])
+    return migration.followed(
+        changed,
+        None if former is None else migration.Migrated.from_json(former),
+        operator.spec,
+        schema,
+        watermark=operator.progress.watermark,
+        retracts=operator.takes_panes,
+        has_messages=document["messages"],
+    )

@@ -1,4 +1,4 @@
-"""The adapter between scenarios and the embedded operator: the only module here that opens, feeds and reads one."""
+"""The adapter between scenarios and an operator: what they write becomes its input, and what it puts out is told in their words."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.api import Panes
-from tidegate.instants import MAX, MIN
 from tidegate.scenarios.matching import Pane
+from tidegate.scenarios.runtimes import EMBEDDED, SHARD, Rows, Runtime, window_of
 from tidegate.scenarios.settings import Settings
 from tidegate.scenarios.ticks import Ticks
 from tidegate.scenarios.windows import GAP_COLUMN, gap_of
 from tidegate.spec import aggregates
 from tidegate.spec.operator import AggregateSpec, Input, Options
 from tidegate.spec.triggers import EventInterval, Trigger
-from tidegate.spec.watermarks import Explicit, Implied
+from tidegate.spec.watermarks import Explicit, Watermarks
 from tidegate.spec.windows import Axis
-from tidegate.state.memory import MemoryStore
 
 RESULT = "result"
+FIRST_COME = "first_come"
+"""An aggregate that only some kinds use: the value that came first, whatever its time."""
 _AGGREGATES: dict[str, Callable[[], aggregates.Aggregate]] = {
     "list": lambda: aggregates.list_("v"),
     "count": aggregates.count,
@@ -30,25 +30,34 @@ _AGGREGATES: dict[str, Callable[[], aggregates.Aggregate]] = {
     "min": lambda: aggregates.min("v"),
     "max": lambda: aggregates.max("v"),
     "mean": lambda: aggregates.mean("v"),
+    FIRST_COME: lambda: aggregates.arg_min("v", "seq"),
 }
+_CODED = frozenset({"list", "count", FIRST_COME})
+TOLD: tuple[Watermarks, ...] = (Explicit(),)
+"""One input, whose watermark the scenario tells."""
 
 
-def specification(settings: Settings, *, keyed: bool, implied: bool = False) -> AggregateSpec:
-    """The specification of the operator; `implied` lets the watermark follow the newest event."""
+def specification(settings: Settings, *, keyed: bool, watermarks: Sequence[Watermarks] = TOLD) -> AggregateSpec:
+    """The specification of the operator, with an input for each of the watermarks."""
     axis = settings.window.axis
-    return AggregateSpec(
-        input=Input(
+    inputs = [
+        Input(
             time="t" if axis is Axis.EVENT_TIME else None,
             key=("k",) if keyed else (),
             offset="offset" if axis is Axis.OFFSET else None,
-            watermark=Implied() if implied else Explicit(),
-        ),
+            watermark=watermark,
+        )
+        for watermark in watermarks
+    ]
+    return AggregateSpec(
+        input=inputs[0],
         window=settings.window,
         aggregates=((RESULT, _AGGREGATES[settings.aggregate]()),),
         trigger=settings.trigger,
         mode=settings.mode,
         allowed_lateness=settings.allowed_lateness,
         options=Options(**settings.options),
+        also=tuple(inputs[1:]),
     )
 
 
@@ -84,27 +93,41 @@ class LateRow:
 class Operated:
     """An operator under a scenario: takes events as they are written, gives panes as they are expected."""
 
-    def __init__(self, settings: Settings, events: Sequence[Mapping[str, Any]], ticks: Ticks, *, implied: bool = False) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        events: Sequence[Mapping[str, Any]],
+        ticks: Ticks,
+        *,
+        watermarks: Sequence[Watermarks] = TOLD,
+        runtime: Runtime = EMBEDDED,
+    ) -> None:
         self._settings = settings
         self._ticks = ticks
         self._keyed = any("k" in event for event in events)
+        self._marked = any("mark" in event for event in events)
         self._floats = any(isinstance(event.get("v"), float) for event in events)
         self._timed = settings.window.axis is Axis.EVENT_TIME or any("t" in event for event in events)
         self._keys, self._values = Codes(), Codes()
-        self._store = MemoryStore()
-        self._panes = Panes(specification(settings, keyed=self._keyed, implied=implied))
+        self._came = 0
         self.now = settings.start
-        self._operator = self._panes.embedded(store=self._store, now=self.now)
+        spec = specification(settings, keyed=self._keyed, watermarks=watermarks)
+        self._running = runtime.open(spec, self._table([]).schema, self.now)
 
-    def add(self, events: Sequence[Mapping[str, Any]]) -> None:
+    @property
+    def is_rehearsed(self) -> bool:
+        """Whether nothing runs yet, so that there is nothing to be checked."""
+        return self._running.is_rehearsed
+
+    def add(self, events: Sequence[Mapping[str, Any]], ordinal: int = 0) -> None:
         """One delivery, or one a message where the trigger asks which message came first."""
         alone = self._settings.options.get("granularity") == "element" and _asks_for_the_first(self._settings.trigger)
         for share in [[event] for event in events] if alone else [events]:
             if share:
-                self._operator.add_messages(self._table(share), now=self.now)
+                self._running.add(self._table(share), self.now, ordinal)
 
     def advance_watermark(self, watermark: int) -> None:
-        self._operator.advance_watermark({MIN: "-inf", MAX: "+inf"}.get(watermark, watermark))
+        self._running.advance_watermark(watermark)
 
     def move_clock(self, now: int) -> None:
         """The time of the calls that follow; nothing that is due runs before them."""
@@ -112,46 +135,47 @@ class Operated:
 
     def run_clock(self) -> None:
         """Run what is due at the present time."""
-        self._operator.timeout(self.now)
+        self._running.run_clock(self.now)
 
     def finish(self) -> None:
-        self._operator.finish()
+        self._running.finish()
 
     def restart(self) -> None:
-        """Flush, forget the operator, and open another one on the same store."""
-        self._operator.flush()
-        self._operator = self._panes.embedded(store=self._store, now=self.now)
+        """Forget the operator, and open another one on what it stored."""
+        self._running.restart(self.now)
 
     def set_manual(self, *, ready: bool, finishes: bool) -> None:
-        """What a `Manual` trigger says from now on; no user's operator has one, so there is no verb for it."""
-        self._operator.operator.machine.set_manual(ready, finishes)
+        """What a `Manual` trigger says from now on."""
+        self._running.set_manual(ready=ready, finishes=finishes)
 
     def take(self) -> tuple[list[Pane], list[LateRow]]:
         """What came out since the last time."""
-        result = self._operator.get_result()
-        self._operator.flush()
-        rows = _by_appearance(result.panes.to_pylist())
-        return [self._pane(row) for row in rows], [self._late(row) for row in result.late.to_pylist()]
+        panes, late = self._running.take()
+        return [self._pane(row) for row in _by_appearance(panes)], [self._late(row) for row in late]
 
     @property
     def dropped(self) -> int:
-        return int(self._operator.stats()["dropped_pairs"])
+        return self._running.dropped
 
     @property
     def hold(self) -> int | None:
-        return self._operator.hold
+        return self._running.hold
+
+    @property
+    def watermark(self) -> int:
+        return self._running.watermark
 
     @property
     def output_watermark(self) -> int:
-        return self._operator.output_watermark
+        return self._running.output_watermark
 
     def windows(self) -> list[tuple[int, int]]:
         """The windows that have state, each once."""
-        return sorted({_window(row) for row in self._operator.get_windows(None, None)})
+        return self._running.windows()
 
     def contents(self) -> list[tuple[tuple[int, int], Any, Any]]:
         """Window, key and present value of every open window."""
-        return [(_window(row), self._keys.value(row.get("k")), self._decoded(row[RESULT])) for row in self._operator.peek().to_pylist()]
+        return [(window_of(row), self._keys.value(row.get("k")), self._decoded(row[RESULT])) for row in self._running.contents()]
 
     def _table(self, events: Sequence[Mapping[str, Any]]) -> pa.Table:
         columns: dict[str, pa.Array] = {}
@@ -164,20 +188,27 @@ class Operated:
         if self._settings.gap_rules is not None:
             gaps = [gap_of(self._settings.gap_rules, e) for e in events]
             columns[GAP_COLUMN] = pa.array([None if gap is None else self._ticks(gap) for gap in gaps], pa.int64())
+        if self._marked:
+            columns["mark"] = pa.array([None if e.get("mark") is None else self._ticks.watermark(e["mark"]) for e in events], pa.int64())
+        if self._settings.aggregate == FIRST_COME:
+            columns["seq"] = pa.array(range(self._came, self._came + len(events)), pa.int64())
+            self._came += len(events)
         columns["v"] = self._value_column(events)
         return pa.table(columns)
 
     def _value_column(self, events: Sequence[Mapping[str, Any]]) -> pa.Array:
-        if self._settings.aggregate in {"list", "count"}:
+        if self._settings.aggregate in _CODED:
             return pa.array([self._values.code(e.get("v")) for e in events], pa.int64())
         return pa.array([e.get("v") for e in events], pa.float64() if self._floats else pa.int64())
 
     def _decoded(self, value: Any) -> Any:
+        if self._settings.aggregate == FIRST_COME:
+            return self._values.value(value)
         return [self._values.value(code) for code in value or []] if self._settings.aggregate == "list" else value
 
     def _pane(self, row: Mapping[str, Any]) -> Pane:
         return Pane(
-            window=_window(row),
+            window=window_of(row),
             key=self._keys.value(row.get("k")),
             value=self._decoded(row[RESULT]),
             time=row["time"],
@@ -187,10 +218,11 @@ class Operated:
             index=row["pane"],
             ns_index=row["pane_nonspeculative"],
             retract=row["op"] == "-",
+            shard=row.get(SHARD, 0),
         )
 
     def _late(self, row: Mapping[str, Any]) -> LateRow:
-        coded = self._settings.aggregate in {"list", "count"}
+        coded = self._settings.aggregate in _CODED
         return LateRow(
             t=row.get("t"),
             k=self._keys.value(row.get("k")),
@@ -201,11 +233,6 @@ class Operated:
         )
 
 
-def _window(row: Mapping[str, Any]) -> tuple[int, int]:
-    start, end = row["window_start"], row["window_end"]
-    return MIN if start is None else start, MAX if end is None else end
-
-
 def _asks_for_the_first(trigger: Trigger | None) -> bool:
     """Whether a part of the trigger depends on which message of a window came first."""
     if trigger is None:
@@ -213,10 +240,10 @@ def _asks_for_the_first(trigger: Trigger | None) -> bool:
     return (isinstance(trigger, EventInterval) and trigger.refire) or any(_asks_for_the_first(part) for part in trigger.children)
 
 
-def _by_appearance(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _by_appearance(rows: Rows) -> Rows:
     """Panes that complete one window for several keys at once, in the order in which the keys first came; their codes tell it."""
-    found: list[dict[str, Any]] = []
-    for (*_, timing, _op), run in groupby(rows, key=lambda row: (row["window_start"], row["window_end"], row["timing"], row["op"])):
+    found: Rows = []
+    for (*_, timing), run in groupby(rows, key=lambda row: (row.get(SHARD), row["window_start"], row["window_end"], row["op"], row["timing"])):
         panes = list(run)
         found.extend(sorted(panes, key=lambda row: row.get("k") or 0) if timing == "on_time" else panes)
     return found

@@ -24,54 +24,54 @@ _ORDERS = 200
 
 def run_assign(scenario: Scenario) -> None:
     """Each case: the windows of one time, or `error: true` where the window must be refused."""
-    ticks = _start(scenario, {"error"})
+    ticks = start(scenario, {"error"})
     known("`config`", scenario.config, CONFIG | {"error"})
     if scenario.body.get("error") or scenario.config.get("error"):
         _must_be_refused(scenario, ticks, None)
         return
-    for case in _cases(scenario, {"t", "windows", "window", "error"}):
+    for case in cases_of(scenario, {"t", "windows", "window", "error"}):
         if case.get("error"):
             _must_be_refused(scenario, ticks, case.get("window"))
             continue
         found = _windows(window_of(scenario, ticks, case.get("window")), [ticks(case["t"])])
-        expected = [interval(w, ticks) for w in _listed(case, "windows")]
+        expected = [interval(w, ticks) for w in listed(case, "windows")]
         if sorted(found[0]) != sorted(expected):
             raise MismatchError(f"t {case['t']}: expected {_shown(expected, ticks)}, got {_shown(found[0], ticks)}")
 
 
 def run_groups(scenario: Scenario) -> None:
     """Each case: all times are assigned, then grouped by window."""
-    ticks = _start(scenario)
+    ticks = start(scenario)
     known("`config`", scenario.config, CONFIG)
     window = window_of(scenario, ticks)
-    for case in _cases(scenario, {"times", "expect"}):
+    for case in cases_of(scenario, {"times", "expect"}):
         members: dict[Interval, list[Any]] = {}
-        times = _listed(case, "times")
+        times = listed(case, "times")
         for time, windows in zip(times, _windows(window, [ticks(t) for t in times]), strict=True):
             for found in windows:
                 members.setdefault(found, []).append(time)
-        _same_groups(case, members, ticks)
+        same_groups(case, members, ticks)
 
 
 def run_sessions(scenario: Scenario) -> None:
     """Each case: the sessions of one key, found in one go and built up one by one, for every order of the input."""
-    ticks = _start(scenario)
+    ticks = start(scenario)
     known("`config`", scenario.config, CONFIG | {"shuffle_input"})
-    window = _session(scenario, ticks)
-    for case in _cases(scenario, {"times", "expect"}):
-        for times in _orders(_listed(case, "times")):
+    window = session_of(scenario, ticks)
+    for case in cases_of(scenario, {"times", "expect"}):
+        for times in orders(listed(case, "times")):
             protos = [windows[0] for windows in _windows(window, [ticks(t) for t in times])]
-            _same_groups(case, _members_at_once(times, protos, window), ticks)
-            _same_groups(case, _members_one_by_one(times, protos, window), ticks)
+            same_groups(case, _members_at_once(times, protos, window), ticks)
+            same_groups(case, _members_one_by_one(times, protos, window), ticks)
 
 
 def run_merge(scenario: Scenario) -> None:
     """Each case: windows of one key, and which of them become one."""
-    ticks = _start(scenario)
+    ticks = start(scenario)
     known("`config`", scenario.config, CONFIG)
-    window = _session(scenario, ticks)
-    for case in _cases(scenario, {"windows", "merges"}):
-        given = list(dict.fromkeys(interval(w, ticks) for w in _listed(case, "windows")))
+    window = session_of(scenario, ticks)
+    for case in cases_of(scenario, {"windows", "merges"}):
+        given = list(dict.fromkeys(interval(w, ticks) for w in listed(case, "windows")))
         merged = _merged(given, window)
         found = {to: parts for to, parts in merged.items() if len(parts) > 1}
         wanted = _merges(case, ticks)
@@ -81,10 +81,10 @@ def run_merge(scenario: Scenario) -> None:
 
 def run_merge_sequence(scenario: Scenario) -> None:
     """Windows are added one by one; each case says where the addition ends up and what it swallowed."""
-    ticks = _start(scenario)
+    ticks = start(scenario)
     known("`config`", scenario.config, CONFIG)
-    sessions = MergingSet(_session(scenario, ticks).touch)
-    for case in _cases(scenario, {"add", "result", "merged"}):
+    sessions = MergingSet(session_of(scenario, ticks).touch)
+    for case in cases_of(scenario, {"add", "result", "merged"}):
         result, swallowed = sessions.add(interval(case["add"], ticks))
         if "result" in case and result != interval(case["result"], ticks):
             raise MismatchError(f"add {case['add']}: expected result {case['result']}, got {_shown([result], ticks)}")
@@ -101,12 +101,14 @@ def interval(written: Any, ticks: Ticks) -> Interval:
     return ticks(written[0]), ticks(written[1])
 
 
-def _start(scenario: Scenario, more: set[str] | None = None) -> Ticks:
+def start(scenario: Scenario, more: set[str] | None = None) -> Ticks:
+    """The conversion of the times of a scenario that has cases and, beside them, nothing that is not known."""
     known("the scenario", scenario.body, {"cases"} | (more or set()))
     return ticks_of(scenario)
 
 
-def _cases(scenario: Scenario, fields: set[str]) -> Iterator[dict[str, Any]]:
+def cases_of(scenario: Scenario, fields: set[str]) -> Iterator[dict[str, Any]]:
+    """The cases, with no fields but these."""
     cases = scenario.entries("cases")
     if not cases:
         raise UnsupportedScenarioError("the scenario has no `cases`")
@@ -115,7 +117,8 @@ def _cases(scenario: Scenario, fields: set[str]) -> Iterator[dict[str, Any]]:
         yield case
 
 
-def _listed(case: dict[str, Any], name: str) -> list[Any]:
+def listed(case: dict[str, Any], name: str) -> list[Any]:
+    """A field of a case that is a list."""
     value = case.get(name)
     if not isinstance(value, list):
         raise UnsupportedScenarioError(f"`{name}` of a case must be a list, got `{value}`")
@@ -133,19 +136,20 @@ def _must_be_refused(scenario: Scenario, ticks: Ticks, given: Any) -> None:
 def _windows(window: Window, times: list[int]) -> list[list[Interval]]:
     found = build(window).assign(np.array(times, np.int64))
     result: list[list[Interval]] = [[] for _ in times]
-    for row, start, end in zip(found.row.tolist(), found.start.tolist(), found.end.tolist(), strict=True):
-        result[row].append((start, end))
+    for row, begin, end in zip(found.row.tolist(), found.start.tolist(), found.end.tolist(), strict=True):
+        result[row].append((begin, end))
     return result
 
 
-def _session(scenario: Scenario, ticks: Ticks) -> Session:
+def session_of(scenario: Scenario, ticks: Ticks) -> Session:
+    """The window, which must be a session."""
     window = window_of(scenario, ticks)
     if not isinstance(window, Session):
         raise UnsupportedScenarioError(f"kind `{scenario.kind}` needs a window of type `session`")
     return window
 
 
-def _orders(times: list[Any]) -> Iterator[list[Any]]:
+def orders(times: list[Any]) -> Iterator[list[Any]]:
     """The order as written, the reverse, and a fixed number of further ones."""
     yield times
     yield times[::-1]
@@ -153,8 +157,8 @@ def _orders(times: list[Any]) -> Iterator[list[Any]]:
 
 
 def _merged(given: list[Interval], window: Session) -> dict[Interval, list[Interval]]:
-    start, end = (np.array(edges, np.int64) for edges in zip(*given, strict=True)) if given else (np.zeros(0, np.int64), np.zeros(0, np.int64))
-    merged = merge_intervals(np.zeros(len(given), np.int64), start, end, window.touch)
+    begin, end = (np.array(edges, np.int64) for edges in zip(*given, strict=True)) if given else (np.zeros(0, np.int64), np.zeros(0, np.int64))
+    merged = merge_intervals(np.zeros(len(given), np.int64), begin, end, window.touch)
     result: dict[Interval, list[Interval]] = {}
     for part, group in zip(given, merged.groups.ids.tolist(), strict=True):
         result.setdefault((int(merged.start[group]), int(merged.end[group])), []).append(part)
@@ -178,20 +182,21 @@ def _members_one_by_one(times: list[Any], protos: list[Interval], window: Sessio
     return members
 
 
-def _same_groups(case: dict[str, Any], members: dict[Interval, list[Any]], ticks: Ticks) -> None:
+def same_groups(case: dict[str, Any], members: dict[Interval, list[Any]], ticks: Ticks) -> None:
+    """Raise the difference between the groups of a case and those that were found."""
     wanted: dict[Interval, list[Any]] = {}
-    for group in _listed(case, "expect"):
+    for group in listed(case, "expect"):
         known("an expected group", mapping("an expected group", group), {"window", "members"})
-        wanted[interval(group["window"], ticks)] = _listed(group, "members")
+        wanted[interval(group["window"], ticks)] = listed(group, "members")
     if members.keys() != wanted.keys() or any(not same_bag(wanted[w], members[w]) for w in wanted):
         raise MismatchError(f"times {case['times']}: expected {_shown_groups(wanted, ticks)}, got {_shown_groups(members, ticks)}")
 
 
 def _merges(case: dict[str, Any], ticks: Ticks) -> dict[Interval, list[Interval]]:
     wanted: dict[Interval, list[Interval]] = {}
-    for merge in _listed(case, "merges"):
+    for merge in listed(case, "merges"):
         known("a merge", mapping("a merge", merge), {"from", "to"})
-        wanted[interval(merge["to"], ticks)] = [interval(w, ticks) for w in _listed(merge, "from")]
+        wanted[interval(merge["to"], ticks)] = [interval(w, ticks) for w in listed(merge, "from")]
     return wanted
 
 

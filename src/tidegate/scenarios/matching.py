@@ -30,6 +30,8 @@ class Pane:
     index: int
     ns_index: int
     retract: bool
+    shard: int = 0
+    """Of those that put panes out beside each other, so that there is no order between them."""
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -118,12 +120,28 @@ def unmatched(expected: Sequence[Any], found: Sequence[Any], fit: Callable[[Any,
 def demand(expected: list[dict[str, Any]], panes: list[Pane], ticks: Ticks, *, ordered: bool, where: str) -> None:
     """Raise the difference between what is expected and what came."""
     if ordered and len(expected) == len(panes):
+        panes = _interleaved(expected, panes, ticks)
         wrong = [(e, p) for e, p in zip(expected, panes, strict=True) if not fits(e, p, ticks)]
         missing, extra = [e for e, _ in wrong], [p for _, p in wrong]
     else:
         missing, extra = unmatched(expected, panes, lambda e, p: fits(e, p, ticks))
     if missing or extra:
         raise MismatchError(f"{where}: {_side('missing', [_plain(e) for e in missing])}; {_side('unexpected', [describe(p, ticks) for p in extra])}")
+
+
+def _interleaved(expected: list[dict[str, Any]], panes: list[Pane], ticks: Ticks) -> list[Pane]:
+    """The panes with those of one shard in their order, and beside each other as they are expected if there is such an order."""
+    lines = [[pane for pane in panes if pane.shard == shard] for shard in sorted({pane.shard for pane in panes})]
+    ways: dict[tuple[int, ...], list[Pane]] = {(0,) * len(lines): []}
+    for wanted in expected if len(lines) > 1 else []:
+        further: dict[tuple[int, ...], list[Pane]] = {}
+        for taken, way in ways.items():
+            for n, line in enumerate(lines):
+                if taken[n] < len(line) and fits(wanted, line[taken[n]], ticks):
+                    further.setdefault((*taken[:n], taken[n] + 1, *taken[n + 1 :]), [*way, line[taken[n]]])
+        ways = further
+    found = next(iter(ways.values()), [])
+    return found or panes
 
 
 def _side(name: str, texts: list[str]) -> str:

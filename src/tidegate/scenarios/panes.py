@@ -14,6 +14,7 @@ from tidegate.scenarios.adapter import LateRow, Operated
 from tidegate.scenarios.assignment import interval
 from tidegate.scenarios.document import MismatchError, Scenario, UnsupportedScenarioError, known, mapping
 from tidegate.scenarios.matching import Pane, check_expected, demand, describe, fits, same_bag, same_value, same_window, unmatched
+from tidegate.scenarios.runtimes import EMBEDDED, Runtime
 from tidegate.scenarios.settings import Settings, settings_of
 from tidegate.scenarios.ticks import Ticks, ticks_of
 from tidegate.spec.windows import Session
@@ -30,11 +31,11 @@ LATE = frozenset({"t", "v", "k", "reason", "class"})
 UNFIRED = "unfired"
 
 
-def run_panes(scenario: Scenario) -> None:
+def run_panes(scenario: Scenario, runtime: Runtime = EMBEDDED) -> None:
     """Apply the steps in order."""
     known("the scenario", scenario.body, {"steps"})
     ticks = ticks_of(scenario)
-    timeline = Timeline(settings_of(scenario, ticks), scenario.entries("steps"), ticks)
+    timeline = Timeline(settings_of(scenario, ticks), scenario.entries("steps"), ticks, runtime)
     timeline.run()
     if scenario.must_fail and timeline.has_unread():
         raise MismatchError("panes were left over that no step expects")
@@ -43,12 +44,12 @@ def run_panes(scenario: Scenario) -> None:
 class Timeline:
     """One run over the steps of a scenario."""
 
-    def __init__(self, settings: Settings, steps: list[Any], ticks: Ticks) -> None:
+    def __init__(self, settings: Settings, steps: list[Any], ticks: Ticks, runtime: Runtime) -> None:
         self._settings, self._ticks = settings, ticks
         self._steps = [mapping("a step", step) for step in steps]
         for step in self._steps:
             known("a step", step, STEP)
-        self._operator = Operated(settings, list(_events(self._steps)), ticks)
+        self._operator = Operated(settings, list(_events(self._steps)), ticks, runtime=runtime)
         self._fresh: list[Pane] = []
         self._panes: list[Pane] = []
         self._fresh_late: list[LateRow] = []
@@ -89,7 +90,7 @@ class Timeline:
             for name, value in step.items():
                 if name in self._actions:
                     self._act(name, value, refused=refused)
-                elif name in self._checks:
+                elif name in self._checks and not self._operator.is_rehearsed:
                     self._checks[name](value)
 
     def _act(self, name: str, value: Any, *, refused: bool) -> None:
@@ -99,7 +100,7 @@ class Timeline:
             if not refused:
                 raise MismatchError(f"{self._where}: `{name}` was refused: {error}") from error
         else:
-            if refused:
+            if refused and not self._operator.is_rehearsed:
                 raise MismatchError(f"{self._where}: `{name}: {value}` must be refused, but it was accepted")
         self._collect()
 
@@ -237,7 +238,7 @@ def _events(steps: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield event
 
 
-def run_panes_by_window(scenario: Scenario) -> None:
+def run_panes_by_window(scenario: Scenario, runtime: Runtime = EMBEDDED) -> None:
     """Run the data once for every size of bundle; the panes of each window must come in the order given."""
     known("the scenario", scenario.body, {"data", "late_data", "bundle_sizes", "expect"})
     ticks = ticks_of(scenario)
@@ -247,18 +248,24 @@ def run_panes_by_window(scenario: Scenario) -> None:
     for size in scenario.body.get("bundle_sizes", [1]):
         if not isinstance(size, int) or size == 0:
             raise UnsupportedScenarioError(f"a bundle size is a whole number other than 0, got `{size}`")
-        _compare(scenario, _panes_of(scenario, settings, ticks, size), ticks, size)
+        operator = _operated(scenario, settings, ticks, size, runtime)
+        if not operator.is_rehearsed:
+            _compare(scenario, _panes_of(operator), ticks, size)
 
 
-def _panes_of(scenario: Scenario, settings: Settings, ticks: Ticks, size: int) -> dict[tuple[int, int], list[list[Any]]]:
+def _operated(scenario: Scenario, settings: Settings, ticks: Ticks, size: int, runtime: Runtime) -> Operated:
     data, late = (_pairs(scenario, name) for name in ("data", "late_data"))
-    operator = Operated(settings, data + late, ticks)
+    operator = Operated(settings, data + late, ticks, runtime=runtime)
     for bundle in _bundles(data, size):
         operator.add(bundle)
     # One below the end of time: with infinite lateness no window ever expires, and the end of time itself would expire all.
     operator.advance_watermark(MAX - 1)
     for bundle in _bundles(late, size):
         operator.add(bundle)
+    return operator
+
+
+def _panes_of(operator: Operated) -> dict[tuple[int, int], list[list[Any]]]:
     found: dict[tuple[int, int], list[list[Any]]] = {}
     for pane in operator.take()[0]:
         if not pane.retract:

@@ -14,11 +14,15 @@ from tidegate.scenarios.checks import run_classify, run_state_store, run_validat
 from tidegate.scenarios.coalescing import run_coalesce
 from tidegate.scenarios.document import FAIL, PASS, UNSUPPORTED, MismatchError, Outcome, Scenario, UnsupportedScenarioError, known, load
 from tidegate.scenarios.generating import run_generate, run_idleness
+from tidegate.scenarios.grouping import group, group_sessions
 from tidegate.scenarios.machines import run_trigger
+from tidegate.scenarios.microbatch import run_microbatch
 from tidegate.scenarios.panes import run_panes, run_panes_by_window
+from tidegate.scenarios.runtimes import Runtime
 from tidegate.scenarios.worked import run_worked_example
 
-KINDS: dict[str, Callable[[Scenario], None]] = {
+Kind = Callable[[Scenario], None]
+KINDS: dict[str, Kind] = {
     "panes": run_panes,
     "panes_by_window": run_panes_by_window,
     "trigger": run_trigger,
@@ -35,20 +39,51 @@ KINDS: dict[str, Callable[[Scenario], None]] = {
     "generate": run_generate,
     "idleness": run_idleness,
     "async": run_async,
+    "microbatch": run_microbatch,
 }
+OPERATED: dict[str, Callable[[Scenario, Runtime], None]] = {
+    "panes": run_panes,
+    "panes_by_window": run_panes_by_window,
+    "groups": group,
+    "sessions": group_sessions,
+    "worked_example": run_worked_example,
+    "microbatch": run_microbatch,
+}
+"""The kinds that run operators, and so on a runtime."""
 
 
-def run_files(paths: Iterable[Path]) -> Iterator[Outcome]:
+def run_files(paths: Iterable[Path], *, runtime: str = "embedded") -> Iterator[Outcome]:
     """The outcomes of all scenarios of all files; every file is read before the first scenario runs."""
     loaded = [scenario for path in paths for scenario in load(path)]
-    return map(run, loaded)
+    if runtime == "embedded":
+        return map(run, loaded)
+    from tidegate.scenarios.spark_runtime import run_on_spark
+
+    return iter(run_on_spark(loaded))
 
 
 def run(scenario: Scenario) -> Outcome:
-    """Run one scenario; nothing it contains can make this raise."""
+    """Run one scenario in this process; nothing it contains can make this raise."""
+    return outcome(scenario, _kind)
+
+
+def run_on(scenario: Scenario, runtime: Runtime) -> Outcome:
+    """The same by way of operators of a runtime; what has no operators is not supported."""
+
+    def kind(part: Scenario) -> Kind:
+        if part.kind in KINDS and part.kind not in OPERATED:
+            raise UnsupportedScenarioError(f"kind `{part.kind}` does not involve a runtime")
+        _kind(part)
+        return lambda scenario: OPERATED[part.kind](scenario, runtime)
+
+    return outcome(scenario, kind)
+
+
+def outcome(scenario: Scenario, kind: Callable[[Scenario], Kind]) -> Outcome:
+    """What becomes of a scenario under the code of its kind."""
     try:
         for part in _parts(scenario):
-            _kind(part)(part)
+            kind(part)(part)
     except UnsupportedScenarioError as reason:
         return Outcome(scenario.id, UNSUPPORTED, str(reason))
     except MismatchError as difference:
@@ -62,7 +97,7 @@ def run(scenario: Scenario) -> Outcome:
     return Outcome(scenario.id, PASS)
 
 
-def _kind(scenario: Scenario) -> Callable[[Scenario], None]:
+def _kind(scenario: Scenario) -> Kind:
     if scenario.kind not in KINDS:
         raise UnsupportedScenarioError(f"kind `{scenario.kind}` is not covered by this version")
     return KINDS[scenario.kind]

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 
-from tidegate.kernel.accumulations.protocol import Accumulation, Partials
+from tidegate.kernel.accumulations.protocol import Partials
 from tidegate.kernel.frame import Column, concat, take
 from tidegate.kernel.groups import Groups
 
 
-def prefix_combine(accumulation: Accumulation, partials: Partials, groups: Groups) -> dict[str, Column]:
+class Combining(Protocol):
+    """What combines partials; an accumulation does."""
+
+    def combine(self, partials: Partials, groups: Groups) -> dict[str, Column]: ...
+
+
+def prefix_combine(accumulation: Combining, partials: Partials, groups: Groups) -> dict[str, Column]:
     """For each row, its partial combined with those of all former rows of its group.
 
     Step by step every row takes in the row 1, 2, 4, ... places before it (Hillis and Steele), so the number of combines is the

@@ -8,7 +8,7 @@ sign of life. Whether a promise is taken is not its business: a smaller one than
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from tidegate.errors import InputError, WatermarkError
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.frame import to_arrow
+from tidegate.kernel.groups import present
 from tidegate.kernel.times import OK, read_times
 from tidegate.spec.watermarks import Bounded, Explicit, Generated, Implied, Lagging, Noted, PerKey, Punctuated, Watermarks
 
@@ -42,11 +43,16 @@ class Observed:
     def __len__(self) -> int:
         return len(self.times)
 
+    @property
+    def read_times(self) -> np.ndarray:
+        """The times, `MIN` where they could not be read."""
+        return self.times if self.readable.all() else np.where(self.readable, self.times, MIN)
+
     def newest(self, values: np.ndarray | None = None) -> np.ndarray:
         """By partition, the greatest of the values (unless given: the times that could be read), `MIN` where there is none."""
         found = np.full(len(self.partitions), MIN)
         if values is None:
-            values = self.times if self.readable.all() else np.where(self.readable, self.times, MIN)
+            values = self.read_times
         if not len(values):
             return found
         if len(found) == 1:
@@ -54,6 +60,22 @@ class Observed:
         else:
             np.maximum.at(found, self.partition, values)
         return found
+
+    def newest_rows(self) -> np.ndarray:
+        """One row of each partition, in the order of rows: its newest, or its first where no time could be read."""
+        values = self.read_times
+        return _firsts(np.flatnonzero(values == self.newest()[self.partition]), self.partition, len(self.partitions))
+
+    def without_future(self, watermark: int = MIN) -> Observed:
+        """The rows that are not from the future (what is behind the watermark is late, whatever the clock says), and the partitions they are of."""
+        table, times, readable, partition, names = self.table, self.times, self.readable, self.partition, self.partitions
+        if len(self) and times.max() > self.limit:
+            kept = ~readable | (times <= self.limit) | (times < watermark)
+            table, times, readable, partition = table.filter(pa.array(kept)), times[kept], readable[kept], partition[kept]
+        used = present(partition, len(names))
+        if len(used) < len(names):
+            names, partition = [names[n] for n in used.tolist()], np.searchsorted(used, partition)
+        return replace(self, table=table, times=times, readable=readable, partition=partition, partitions=names)
 
     def behind(self, lag: int) -> np.ndarray:
         """By partition, the newest time less a lag, and `MIN` where there is none: what most functions promise."""
@@ -96,6 +118,14 @@ class Generator:
         """What the clock promises."""
         return _NOTHING
 
+    def clock_at(self, value: int) -> int:  # noqa: ARG002 - most promise nothing by the clock
+        """The clock at which it promises so much without having seen anything; `MAX` where it never does."""
+        return MAX
+
+    def condensed(self, seen: Observed) -> np.ndarray:
+        """The rows, in their order, that say the same as all of them, also where more rows come before or after."""
+        return seen.newest_rows()
+
     def markers(self, table: pa.Table) -> np.ndarray | None:  # noqa: ARG002 - most streams have none
         """Which rows only say a watermark and are no events; None where there cannot be any."""
         return None
@@ -136,6 +166,9 @@ class _Lagging(Generator):
     def tick(self, now: int) -> Promises:
         return Promises([""], np.array([saturating_add(now, _back(self._lag))], np.int64))
 
+    def clock_at(self, value: int) -> int:
+        return int(saturating_add(value, self._lag))
+
 
 class _Punctuated(Generator):
     repeats = False
@@ -145,7 +178,12 @@ class _Punctuated(Generator):
 
     def observe(self, seen: Observed) -> Promises:
         said, refused = _said(seen, self._column)
-        return Promises(*_words(seen.partitions, seen.partition, said), refused)
+        return Promises(*_words(seen.partitions, seen.partition, said), int(refused.sum()))
+
+    def condensed(self, seen: Observed) -> np.ndarray:
+        said, refused = _said(seen, self._column)
+        many = len(seen.partitions)
+        return _together(seen.newest_rows(), _telling(seen.partition, many, said), _firsts(np.flatnonzero(refused), seen.partition, many))
 
 
 class _Marked(Generator):
@@ -159,8 +197,13 @@ class _Marked(Generator):
         return np.asarray(pc.fill_null(flags, False).to_numpy(zero_copy_only=False))
 
     def observe(self, seen: Observed) -> Promises:
-        said = np.where(self.markers(seen.table) & seen.readable, seen.times, MIN)
-        return Promises(*_words(seen.partitions, seen.partition, said))
+        return Promises(*_words(seen.partitions, seen.partition, self._marks(seen)))
+
+    def condensed(self, seen: Observed) -> np.ndarray:
+        return _together(seen.newest_rows(), _telling(seen.partition, len(seen.partitions), self._marks(seen)))
+
+    def _marks(self, seen: Observed) -> np.ndarray:
+        return np.where(self.markers(seen.table) & seen.readable, seen.times, MIN)
 
 
 class _Noted(Generator):
@@ -171,18 +214,32 @@ class _Noted(Generator):
         self._writer = writer
 
     def observe(self, seen: Observed) -> Promises:
-        writers = to_arrow(seen.table.column(self._writer)).cast(pa.string()).dictionary_encode()
-        names: list[str] = [str(name) for name in writers.dictionary.to_pylist()]
+        names, known, source = self._sources(seen)
         if not names:
             return _NOTHING
         said, refused = _said(seen, self._column)
-        known = np.asarray(writers.is_valid().to_numpy(zero_copy_only=False))
-        source = seen.partition[known] * len(names) + writers.drop_null().indices.to_numpy(zero_copy_only=False)
         different, of_row = np.unique(source, return_inverse=True)
         labels = [_label(seen.partitions[number // len(names)], names[number % len(names)]) for number in different.tolist()]
         # What a writer has noted holds for the partition that it stands in: others may have been read less far.
         replaced = tuple(sorted(set(names).difference(labels)))
-        return Promises(*_words(labels, of_row, said[known]), refused, replaced)
+        return Promises(*_words(labels, of_row, said[known]), int(refused.sum()), replaced)
+
+    def condensed(self, seen: Observed) -> np.ndarray:
+        _, known, source = self._sources(seen)
+        said, refused = _said(seen, self._column)
+        different, of_row = np.unique(source, return_inverse=True)
+        # The first row of each writer stays: writers are known in the order in which they were seen first.
+        first, telling = _firsts(np.arange(len(known)), of_row, len(different)), _telling(of_row, len(different), said[known])
+        return _together(
+            seen.newest_rows(), known[first], known[telling], _firsts(np.flatnonzero(refused), seen.partition, len(seen.partitions))
+        )
+
+    def _sources(self, seen: Observed) -> tuple[list[str], np.ndarray, np.ndarray]:
+        """The names of writers, the rows that name one, and the source that each of these is of: a writer in a partition."""
+        writers = to_arrow(seen.table.column(self._writer)).cast(pa.string()).dictionary_encode()
+        names = [str(name) for name in writers.dictionary.to_pylist()]
+        known = np.flatnonzero(np.asarray(writers.is_valid().to_numpy(zero_copy_only=False)))
+        return names, known, seen.partition[known] * len(names) + writers.drop_null().indices.to_numpy(zero_copy_only=False)
 
     def alive(self, seen: Observed) -> Promises:  # noqa: ARG002 - who wrote is what could not be read
         return _NOTHING
@@ -217,6 +274,10 @@ class _Generated(Generator):
         promised = np.where(ahead, 0, values).astype(np.int64)
         promised[ahead] = MIN
         return Promises(seen.partitions, promised, int(ahead.sum()))
+
+    def condensed(self, seen: Observed) -> np.ndarray:
+        # What a user's function looks at is not known.
+        return np.arange(len(seen))
 
     def save(self) -> Any:
         return json.loads(self._state)
@@ -260,12 +321,38 @@ def _words(names: list[str], source: np.ndarray, said: np.ndarray) -> tuple[list
     return [names[n] for n in (*of.tolist(), *silent.tolist())], np.concatenate([values, np.full(len(silent), MIN)])
 
 
-def _said(seen: Observed, column: str) -> tuple[np.ndarray, int]:
-    """The watermarks that rows say, `MIN` where they say none; and how many could not be read or lie in the future."""
+def _telling(source: np.ndarray, many: int, said: np.ndarray) -> np.ndarray:
+    """The rows with the first and the last word of sources that never went back, and with all words of those that did."""
+    spoke = np.flatnonzero(said > MIN)
+    rows = spoke[np.argsort(source[spoke], kind="stable")]
+    of, values = source[rows], said[rows]
+    same = of[1:] == of[:-1]
+    back = np.zeros(many, bool)
+    back[of[1:][same & (values[1:] < values[:-1])]] = True
+    ends = np.ones(len(rows), bool)
+    ends[1:-1] = ~same[1:] | ~same[:-1]
+    return rows[ends | back[of]]
+
+
+def _firsts(rows: np.ndarray, group: np.ndarray, many: int) -> np.ndarray:
+    """The first of the given rows in each group, ascending; `group` says the group of every row."""
+    first = np.full(many, -1, np.int64)
+    # Of several assignments the last one stays.
+    first[group[rows[::-1]]] = rows[::-1]
+    return np.sort(first[first >= 0])
+
+
+def _together(*rows: np.ndarray) -> np.ndarray:
+    """All of the rows, each once, ascending."""
+    return np.unique(np.concatenate(rows))
+
+
+def _said(seen: Observed, column: str) -> tuple[np.ndarray, np.ndarray]:
+    """The watermarks that rows say, `MIN` where they say none; and which could not be read or lie in the future."""
     times, verdict = read_times(seen.table.column(column), column)
     good = (verdict == OK) & (times <= seen.limit)
     missing = np.asarray(to_arrow(seen.table.column(column)).is_null().to_numpy(zero_copy_only=False))
-    return np.where(good, times, MIN), int((~good & ~missing).sum())
+    return np.where(good, times, MIN), ~good & ~missing
 
 
 def _label(partition: str, writer: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tidegate.errors import SpecError, WatermarkError
-from tidegate.instants import MIN, clamp, format_duration, saturating_add
+from tidegate.instants import MAX, MIN, clamp, format_duration, saturating_add
 from tidegate.kernel.watermarks.coalescer import ACTIVE, GONE, IDLE, OURS, STATUS, Coalescer, Released, Rules, longer
 
 
@@ -139,6 +139,15 @@ class SourceTracker:
             silent = (self.coalescer.status != GONE) & (self.spoke_at <= clamp(now - self.forget_after))
             # However far the clock jumps, a source that can fall idle does so first: what it has promised may then be released.
             self._forget(np.flatnonzero(silent if self.idle_after is None else silent & idle_already))
+
+    @property
+    def next_due(self) -> int:
+        """The clock at which the first source becomes idle or leaves if none speaks; `MAX` where none does."""
+        status = self.coalescer.status
+        silent = status != GONE if self.idle_after is None else (status != GONE) & (status != ACTIVE)
+        spans = ((self.idle_after, status == ACTIVE), (self.forget_after, silent))
+        found = [int(saturating_add(int(self.spoke_at[who].min()), span)) for span, who in spans if span is not None and who.any()]
+        return min(found, default=MAX)
 
     def release(self, now: int) -> Released:
         """What is due."""

@@ -1,0 +1,89 @@
+"""`tidegate state`: what a query holds, read from its checkpoint while it runs or after it was stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from tidegate.instants import format_duration, format_instant
+from tidegate.spark.inspect import OperatorStanding, QueryStanding, look
+from tidegate.spark.session import session
+
+_SOURCES = 20
+"""How many sources are shown; `--json` has all."""
+
+
+def state(checkpoint: str, *, as_json: bool) -> int:
+    """Print how a query stands."""
+    spark = session("tidegate state", cores=1)
+    try:
+        found = look(spark, checkpoint)
+    finally:
+        spark.stop()
+    if as_json:
+        print(json.dumps(dataclasses.asdict(found)))
+    else:
+        print("\n".join(_told(checkpoint, found)))
+    return 0
+
+
+def _told(checkpoint: str, found: QueryStanding) -> list[str]:
+    lines = [f"query {found.query or '(started without `write`)'} at {checkpoint}"]
+    for operator in found.operators:
+        specs = found.specs[operator.number] if operator.number < len(found.specs) else []
+        kinds = " > ".join(_window(spec["window"]) for spec in specs)
+        lines += ["", f"operator {operator.number}{': ' if kinds else ''}{kinds}"]
+        lines += _shards(operator) + _windows(operator) + _sources(operator) + _late(operator)
+    return lines
+
+
+def _shards(operator: OperatorStanding) -> list[str]:
+    rows = [["shard", "batch", "watermark", "newest event", "clock", "windows open", "events", "state bytes"]]
+    for shard in operator.shards:
+        times = [_when(shard.watermark), _when(shard.newest), _when(shard.clock)]
+        rows.append([str(shard.shard), str(shard.batch), *times, str(shard.windows_open), str(shard.counters["events"]), str(shard.state_bytes)])
+    return _table(rows)
+
+
+def _windows(operator: OperatorStanding) -> list[str]:
+    keys: dict[tuple[int, int], int | None] = {}
+    for shard in operator.shards:
+        for window in shard.windows:
+            bounds, former = (window["start"], window["end"]), keys.get((window["start"], window["end"]), 0)
+            keys[bounds] = None if former is None or window["keys"] is None else former + window["keys"]
+    if not keys:
+        return []
+    rows = [["window", "until", "keys"]]
+    rows += [[_when(start), _when(end), "many" if count is None else str(count)] for (start, end), count in sorted(keys.items())]
+    return ["", "the windows that complete next", *_table(rows)]
+
+
+def _sources(operator: OperatorStanding) -> list[str]:
+    if not operator.sources:
+        return []
+    shown = operator.sources[:_SOURCES]
+    rows = [["input", "source", "status", "watermark", "spoke at"]]
+    rows += [[str(given.input), given.name or "(all)", given.status, _when(given.watermark), _when(given.spoke_at)] for given in shown]
+    more = len(operator.sources) - _SOURCES
+    return ["", *_table(rows), *([f"and {more} more"] if more > 0 else [])]
+
+
+def _window(window: dict[str, Any]) -> str:
+    spans = [f"{name} {format_duration(window[name])}" for name in ("size", "slide", "gap") if isinstance(window.get(name), int)]
+    return " ".join([str(window["type"]), *(spans if window.get("axis") in ("event_time", "clock") else [])])
+
+
+def _late(operator: OperatorStanding) -> list[str]:
+    told = ", ".join(f"{reason} {count}" for reason, count in operator.late.items())
+    return ["", f"late rows: {told or 'none'}"]
+
+
+def _when(instant: int | None) -> str:
+    return "none" if instant is None else format_instant(instant)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

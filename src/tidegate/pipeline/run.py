@@ -1,0 +1,108 @@
+"""A pipeline that was read: what it would do in words, its panes, and its start on a Spark session."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidegate.api import Panes, Stream, Windowed, stream, union
+from tidegate.errors import SpecError
+from tidegate.instants import format_duration
+from tidegate.pipeline.inputs import PipelineInput, conf_of
+from tidegate.pipeline.outputs import OUTPUTS, PipelineOutput
+from tidegate.spec.aggregates import Aggregate
+from tidegate.spec.operator import AggregateSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidegate.spark.query import Query
+
+_COLUMNS = ("time", "key", "id", "offset", "partition")
+_SECRET = re.compile(r"(?P<before>password\s*=\s*|://[^:/@\s]*:)(?P<secret>[^\s@&;$]+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A pipeline file, read and checked; nothing has been opened or written."""
+
+    name: str
+    inputs: tuple[PipelineInput, ...]
+    spec: AggregateSpec
+    """The whole specification, as the API makes it of the same words."""
+    said: Callable[[Stream], Windowed] = field(repr=False, compare=False)
+    """Window, trigger, mode and the rest, said to a stream."""
+    aggregates: Mapping[str, Aggregate]
+    output: PipelineOutput
+    folder: Path
+    """What is relative in the file is relative to it."""
+    shown: Mapping[str, Any] = field(default_factory=dict)
+    """Window and aggregates as the file says them, for people."""
+    session_words: Mapping[str, Any] = field(default_factory=dict)
+
+    def session(self) -> SparkSession:
+        """The session that the file asks for."""
+        from tidegate.spark.session import session
+
+        words = dict(self.session_words)
+        conf = {**conf_of(self.inputs), **words.pop("conf", {})}
+        return session(self.name, conf=conf, **words)
+
+    def panes(self, spark: SparkSession) -> Panes:
+        """The panes over the inputs, opened in a session."""
+        opened = [given.open(spark) for given in self.inputs]
+        for given, rows in zip(self.inputs, opened, strict=True):
+            self._check_columns(given, rows.schema.names)
+        return self.said(united([stream(rows, **given.stream) for given, rows in zip(self.inputs, opened, strict=True)])).aggregate(**self.aggregates)
+
+    def _check_columns(self, given: PipelineInput, known: Sequence[str]) -> None:
+        """Refuse names that the rows do not have, which only the opened input can tell."""
+        said = [(word, column) for word in _COLUMNS for column in _names(given.stream.get(word))]
+        said += [(name, column) for name, aggregate in self.aggregates.items() for column in aggregate.reads() or ()]
+        for word, column in said:
+            if column not in known:
+                near = difflib.get_close_matches(column, known, 1)
+                hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(f'`{name}`' for name in known)}"
+                raise SpecError(f"`{given.shown['from']}` has no column `{column}`, which `{word}` names. Hint: {hint}")
+
+    def start(self, spark: SparkSession, *, trigger: str | None = None) -> Query:
+        """Run it; `trigger` stands in for the one of the file."""
+        output = self.output
+        return self.panes(spark).write(
+            **output.sinks, checkpoint=output.checkpoint, trigger=trigger or output.trigger, shards=output.shards, name=self.name
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """What would run, in words; what the environment fills in is not shown."""
+        spec, output = self.spec, self.output
+        return {
+            "name": self.name,
+            "folder": str(self.folder),
+            "inputs": [{word: _hidden(value) for word, value in given.shown.items()} for given in self.inputs],
+            "window": self.shown["window"],
+            "trigger": str(spec.firing),
+            "mode": spec.mode,
+            "allow_lateness": format_duration(spec.allowed_lateness),
+            "aggregate": self.shown["aggregate"],
+            "write": {name: _hidden(output.shown[name]) for name in OUTPUTS if name in output.shown},
+            "checkpoint": output.checkpoint,
+            "every": output.trigger,
+        }
+
+
+def _names(value: str | Sequence[str] | None) -> Sequence[str]:
+    return () if value is None else (value,) if isinstance(value, str) else value
+
+
+def united(streams: Sequence[Stream]) -> Stream:
+    """One stream of all."""
+    return streams[0] if len(streams) == 1 else union(*streams)
+
+
+def _hidden(value: Any) -> Any:
+    """A text without the passwords that stand in it."""
+    return _SECRET.sub(r"\g<before>***", value) if isinstance(value, str) else value

@@ -1,0 +1,270 @@
+"""The kind `microbatch`: queries of Spark Structured Streaming, replayed with our operators under Spark's habits.
+
+A batch with its follow-up without data is one delivery: rows are judged by the watermark that stood before, and it moves at the end. What
+counts rows by event time is a window of one tick. Deduplication within the watermark is a session as long as the delay, of which the row that came
+first is put out; what replaces a session is taken back, so the sum of what came out is what Spark puts out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from tidegate.errors import SpecError
+from tidegate.instants import MAX
+from tidegate.scenarios.adapter import FIRST_COME, TOLD, Operated
+from tidegate.scenarios.document import MismatchError, Scenario, UnsupportedScenarioError, known, mapping
+from tidegate.scenarios.matching import Pane, same_value, unmatched
+from tidegate.scenarios.runtimes import EMBEDDED, Runtime
+from tidegate.scenarios.settings import Settings, choice, flag
+from tidegate.scenarios.ticks import Ticks, ticks_of
+from tidegate.scenarios.windows import window_of
+from tidegate.spec.presets import habits
+from tidegate.spec.triggers import AfterCount, AfterWatermark
+from tidegate.spec.watermarks import Bounded, Punctuated, Watermarks
+from tidegate.spec.windows import Session, Tumbling, Window
+
+_CONFIG = {"no_data_batches", "plan", "output_mode", "row", "policy", "semantics", "each_case_fresh"}
+_STAGE = {"input", "watermark", "window", "group_by", "agg", "dedup_within_watermark", "union"}
+_JOINS = {"join", "left", "right"}
+_STEP = {
+    "batch",
+    "out",
+    "all",
+    "watermark",
+    "watermark_used",
+    "event_time",
+    "state_rows",
+    "dropped",
+    "restart",
+    "purge_last_commit",
+    "clear_sink",
+    "error",
+}
+_MODES = {"append": "append", "update": "update", "complete": "complete"}
+_ONLY = "input"
+_RAW_TIME = "event_time"
+_WORDS = "word"
+_EVERY_BATCH = AfterWatermark(early=AfterCount(1), late=AfterCount(1))
+
+
+def run_microbatch(scenario: Scenario, runtime: Runtime = EMBEDDED) -> None:
+    """Apply the batches in order."""
+    known("the scenario", scenario.body, {"steps"})
+    ticks = ticks_of(scenario)
+    plan = _plan(scenario, ticks)
+    steps = [mapping("a step", step) for step in scenario.entries("steps")]
+    for step in steps:
+        known("a step", step, _STEP)
+    if any(step.get("error") for step in steps):
+        try:
+            opened = _Query(plan, steps, ticks, runtime)
+        except SpecError:
+            return
+        if not opened.operator.is_rehearsed:
+            raise MismatchError("the query must be refused, but it was accepted")
+        return
+    _Query(plan, steps, ticks, runtime).run()
+
+
+@dataclass
+class _Plan:
+    """A plan of Spark in our terms."""
+
+    delays: dict[str, Any] = field(default_factory=dict)
+    """By input, how far its watermark is behind."""
+    window: Window = field(default_factory=lambda: Tumbling(1))
+    key: str | None = None
+    dedup: bool = False
+    mode: str = "append"
+    row: tuple[str, ...] = ()
+    policy: str = "min"
+    no_data_batches: bool = True
+    habits: str = "spark"
+
+    def settings(self) -> Settings:
+        preset = habits(self.habits)
+        options = {"future_tolerance": MAX, **preset.options}
+        if self.dedup:
+            # A row is late by its own time: how long it is remembered does not matter.
+            return Settings(self.window, _EVERY_BATCH, "retracting", 0, FIRST_COME, options={**options, "drop_by": "event"})
+        if self.mode == "update" and isinstance(self.window, Session):
+            raise SpecError("an update replaces the row of its window, and a session that grows is another window. Hint: retract what it replaces")
+        trigger = AfterWatermark() if self.mode == "append" else _EVERY_BATCH
+        return Settings(self.window, trigger, "accumulating", MAX if self.mode == "complete" else 0, "count", options=options)
+
+    def watermarks(self, ticks: Ticks) -> tuple[Watermarks, ...]:
+        if not self.no_data_batches:
+            return TOLD
+        if self.policy == "max" and len(self.delays) > 1:
+            # All rows come in one input, and each says how far its own stream is with it.
+            return (Punctuated(column="mark"),)
+        return tuple(Bounded(ticks(delay)) for delay in self.delays.values())
+
+
+def _plan(scenario: Scenario, ticks: Ticks) -> _Plan:
+    config = scenario.config
+    stages = [mapping("a stage of the plan", stage) for stage in config.get("plan") or []]
+    if any(_JOINS & stage.keys() for stage in stages):
+        raise UnsupportedScenarioError("plans with joins are not covered by this version")
+    known("`config`", config, _CONFIG)
+    plan = _Plan(
+        mode=choice(config, "output_mode", _MODES, "append"),
+        row=tuple(config.get("row") or ()),
+        policy=choice(config, "policy", {"min": "min", "max": "max"}, "min"),
+        no_data_batches=flag(config, "no_data_batches") if "no_data_batches" in config else True,
+        habits=str(config.get("semantics", "spark")),
+    )
+    known("`row`", plan.row, {*_CELLS, _RAW_TIME})
+    for stage in stages:
+        known("a stage of the plan", stage, _STAGE)
+        _read_stage(plan, stage, scenario, ticks)
+    if not plan.delays:
+        raise UnsupportedScenarioError("a plan needs a stage with `watermark`")
+    if not plan.no_data_batches and len(plan.delays) > 1:
+        raise UnsupportedScenarioError("`no_data_batches: false` is understood for one input")
+    return plan
+
+
+def _read_stage(plan: _Plan, stage: Mapping[str, Any], scenario: Scenario, ticks: Ticks) -> None:
+    if "watermark" in stage:
+        plan.delays[str(stage.get("input", _ONLY))] = stage["watermark"]
+    if "window" in stage:
+        plan.window = window_of(scenario, ticks, stage["window"])
+    if stage.get("group_by", _RAW_TIME) != _RAW_TIME:
+        plan.key = str(stage["group_by"])
+    if stage.get("agg", "count") != "count":
+        raise UnsupportedScenarioError(f"`agg: {stage['agg']}` of a plan is not `count`")
+    if "dedup_within_watermark" in stage:
+        plan.dedup = True
+        plan.key = str(stage["dedup_within_watermark"])
+        plan.window = Session(gap=ticks(plan.delays[_ONLY]), touch="separate")
+
+
+_CELLS: dict[str, Callable[[Pane, Ticks], Any]] = {
+    "window_start": lambda pane, ticks: ticks.shown(pane.window[0]),
+    "session_start": lambda pane, ticks: ticks.shown(pane.window[0]),
+    "window_end": lambda pane, ticks: ticks.shown(pane.window[1]),
+    "session_end": lambda pane, ticks: ticks.shown(pane.window[1]),
+    "count": lambda pane, _: pane.value,
+    "word": lambda pane, _: pane.key,
+    "key": lambda pane, _: pane.key,
+}
+"""The columns of a row, but for the event time: that is the row's own where rows come out, and the window where they are counted by it."""
+
+
+class _Query:
+    """A query that runs, and what is in its sink."""
+
+    def __init__(self, plan: _Plan, steps: list[dict[str, Any]], ticks: Ticks, runtime: Runtime) -> None:
+        self._plan, self._steps, self._ticks = plan, steps, ticks
+        events = [event for step in steps for rows in self._batch(step).values() for event in rows]
+        self.operator = Operated(plan.settings(), events, ticks, watermarks=plan.watermarks(ticks), runtime=runtime)
+        self._where = ""
+        self._sink: list[Any] = []
+        self._table: dict[tuple[Any, tuple[int, int]], Any] = {}
+        self._dropped = self._watermark = 0
+        self._told: int | None = None
+
+    def run(self) -> None:
+        for position, step in enumerate(self._steps):
+            self._where = f"step {position + 1}"
+            if step.get("restart"):
+                self.operator.restart()
+            if step.get("clear_sink"):
+                self._sink.clear()
+            used, before = self._watermark, self._dropped
+            rows = self._batch(step)
+            self._deliver(rows)
+            out = list(self._collect())
+            self._watermark, self._dropped = max(0, self.operator.watermark), self.operator.dropped
+            if not self.operator.is_rehearsed:
+                self._check(step, rows, out, used, self._dropped - before)
+
+    def _batch(self, step: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+        """The rows of each input."""
+        batch = mapping("a batch", step.get("batch") or {})
+        known("a batch", batch, self._plan.delays)
+        return {name: [event for row in rows for event in self._events(row, self._plan.delays[name])] for name, rows in batch.items()}
+
+    def _events(self, row: Any, delay: Any) -> Iterator[dict[str, Any]]:
+        """A time, or a key and a time; a line of words is a row for each word."""
+        key, time = row if isinstance(row, list) else (row, row)
+        for name in str(key).split() if self._plan.key == _WORDS else [key]:
+            event = {"t": time, "v": time}
+            if self._plan.key is not None:
+                event["k"] = name
+            if self._plan.policy == "max":
+                event["mark"] = time - delay
+            yield event
+
+    def _deliver(self, rows: Mapping[str, list[dict[str, Any]]]) -> None:
+        if not self._plan.no_data_batches:
+            # What a batch teaches is for the next one.
+            if self._told is not None:
+                self.operator.advance_watermark(self._told)
+            times = [self._ticks(event["t"]) for events in rows.values() for event in events]
+            promises = [time - self._ticks(delay) for time in times for delay in self._plan.delays.values()]
+            self._told = max([*promises, *([] if self._told is None else [self._told])], default=None)
+        if self._plan.policy == "max":
+            self.operator.add([event for events in rows.values() for event in events])
+            return
+        for ordinal, name in enumerate(self._plan.delays):
+            self.operator.add(rows.get(name, []), ordinal)
+
+    def _collect(self) -> Iterator[Any]:
+        """The new rows; one that is taken back takes an equal one with it."""
+        out: list[Any] = []
+        gone: list[Any] = []
+        for pane in self.operator.take()[0]:
+            row = self._row(pane)
+            (gone if pane.retract else out).append(row)
+            self._table[pane.key, pane.window] = row
+        for row in gone:
+            if row in out:
+                out.remove(row)
+            else:
+                out.append({"retract": row})
+        self._sink += out
+        return iter(out)
+
+    def _row(self, pane: Pane) -> Any:
+        time = pane.value if self._plan.dedup else self._ticks.shown(pane.window[0])
+        cells = [time if name == _RAW_TIME else _CELLS[name](pane, self._ticks) for name in self._plan.row]
+        return cells[0] if len(cells) == 1 else cells
+
+    def _check(self, step: Mapping[str, Any], rows: Mapping[str, list[dict[str, Any]]], out: list[Any], used: int, dropped: int) -> None:
+        if "out" in step:
+            self._same_rows("new rows", step["out"], out)
+        if "all" in step:
+            self._same_rows("rows in all", step["all"], list(self._table.values()) if self._plan.mode == "complete" else self._sink)
+        if "event_time" in step:
+            self._event_time(step["event_time"], [self._ticks.shown(self._ticks(e["t"])) for events in rows.values() for e in events])
+        for name, found in (("watermark", self._watermark), ("watermark_used", used)):
+            if name in step and not self._ticks.same(step[name], found):
+                raise MismatchError(f"{self._where}: expected {name} {step[name]}, got {self._ticks.shown(found)}")
+        for name, count in (("dropped", dropped), ("state_rows", len(self.operator.contents()))):
+            if step.get(name, count) != count:
+                raise MismatchError(f"{self._where}: expected {name} {step[name]}, got {count}")
+
+    def _same_rows(self, what: str, expected: Any, found: list[Any]) -> None:
+        if not isinstance(expected, list):
+            raise UnsupportedScenarioError(f"{what} must be a list, got `{expected}`")
+        missing, extra = unmatched(expected, found, _same_row)
+        if missing or extra:
+            raise MismatchError(f"{self._where}: {what}: missing {missing}, unexpected {extra}")
+
+    def _event_time(self, expected: Any, times: list[Any]) -> None:
+        found = {"min": min(times, default=None), "max": max(times, default=None), "avg": fmean(times) if times else None}
+        known("`event_time`", mapping("`event_time`", expected), found)
+        for name, value in expected.items():
+            if value != found[name]:
+                raise MismatchError(f"{self._where}: expected event_time {name} {value}, got {found[name]}")
+
+
+def _same_row(expected: Any, found: Any) -> bool:
+    if isinstance(expected, list) and isinstance(found, list):
+        return len(expected) == len(found) and all(map(same_value, expected, found))
+    return same_value(expected, found)

@@ -1,0 +1,89 @@
+"""Players: the stateful operator of a query in which every shard plays a part of another scenario, and tells what could be seen in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Row
+
+from tidegate.embedded.inspection import Inspection
+from tidegate.errors import TidegateError
+from tidegate.operators.aggregate import WindowedAggregate
+from tidegate.scenarios.runtimes import window_of
+from tidegate.spark.chain import Chain, ChainPlan, Outcome
+from tidegate.spark.processor import Operate
+from tidegate.spark.shards import Layout
+from tidegate.spark.store import SparkStore
+from tidegate.spark.wire import document
+from tidegate.state.ipc import encode_table
+
+SEEN, CONTENTS = "seen", "contents"
+"""The outputs that a script has beside those of every query: what can be asked of an operator, and the values in its open windows."""
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a shard plays."""
+
+    plan: ChainPlan
+    layout: Layout
+
+
+class Players(Operate):
+    """As many operators as there are roles; each is the one that a query of its own would have."""
+
+    def __init__(self, roles: Mapping[int, Role], *, keeps: bool) -> None:
+        """With `keeps` a worker keeps operators from batch to batch as usual; without, each is read from Spark's state again."""
+        some = next(iter(roles.values()))
+        super().__init__(some.plan, some.layout)
+        self._roles, self._keeps = dict(roles), keeps
+
+    def _call(self, shard: int, timers: Any, work: Callable[[Chain, int], list[Outcome]]) -> Iterator[Row]:
+        role = self._roles[shard]
+        self._plan, self._layout = role.plan, role.layout
+        seen: list[tuple[str, bytes]] = []
+
+        def watched(chain: Chain, now: int) -> list[Outcome]:
+            found = work(chain, now)
+            seen.extend(_seen(chain))
+            return found
+
+        try:
+            rows = list(super()._call(shard, timers, watched))
+        except TidegateError as error:
+            # As after a batch that failed, nothing has been stored.
+            rows, seen = [], [(SEEN, document({"refused": str(error)}))]
+        except Exception as error:  # noqa: BLE001 - one scenario that breaks off must not end the others
+            rows, seen = [], [(SEEN, document({"broken": f"{type(error).__name__}: {error}"}))]
+        yield from rows
+        yield from (Row(output=output, shard=shard, payload=payload, metrics=None) for output, payload in seen)
+
+    def _keep(self, shard: int, chain: Chain, store: SparkStore) -> None:
+        if self._keeps:
+            super()._keep(shard, chain, store)
+
+
+def _seen(chain: Chain) -> Iterator[tuple[str, bytes]]:
+    operator = chain.operators[0]
+    inside = _Inside(operator)
+    asked = {
+        "dropped": operator.progress.counters["dropped_pairs"],
+        "hold": operator.hold,
+        "watermark": operator.progress.watermark,
+        "output_watermark": operator.output_watermark,
+        "windows": sorted({window_of(row) for row in inside.get_windows(None, None)}),
+    }
+    yield SEEN, document(asked)
+    contents: pa.Table = inside.peek()
+    if contents.num_rows:
+        yield CONTENTS, encode_table(contents).to_pybytes()
+
+
+class _Inside(Inspection):
+    """An operator of a chain, looked at as an embedded one is."""
+
+    def __init__(self, operator: WindowedAggregate) -> None:
+        self.operator = operator

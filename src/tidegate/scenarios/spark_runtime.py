@@ -1,0 +1,320 @@
+"""Scenarios on Spark: each is rehearsed to learn its steps, all are played in one query, and then each is checked against what came out.
+
+The k-th micro-batch holds the k-th steps of all scenarios, and every scenario has shards of its own: rows take the way of every query, by the
+edge, the shuffle, the stateful operator with its state in Spark's store, and the packed outputs. The query is stopped and started again on the way,
+where a scenario says so, and for the others in the middle.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidegate.errors import SetupError, TidegateError
+from tidegate.instants import MIN
+from tidegate.scenarios.document import PASS, Outcome, Scenario
+from tidegate.scenarios.runner import run_on
+from tidegate.scenarios.runtimes import SHARD, Rows, Running, Window
+from tidegate.scenarios.spark_players import CONTENTS, SEEN, Players, Role
+from tidegate.spark.chain import ChainPlan, Told, schemas_of
+from tidegate.spark.edge import Edge
+from tidegate.spark.processor import PACKED
+from tidegate.spark.query import NO_DATA, settings_of
+from tidegate.spark.script import Part, Step, played
+from tidegate.spark.session import PARTITIONS, check, session
+from tidegate.spark.shards import Layout
+from tidegate.spark.wire import LATE, PANES, unpack
+from tidegate.spec.operator import AggregateSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SHARDS = 2
+"""Over how many shards the keys of a scenario are spread."""
+_PARTITIONS = 2
+_ROWS, _WATERMARK, _CLOCK, _END = range(4)
+"""The order of what a micro-batch does."""
+
+
+def run_on_spark(scenarios: Iterable[Scenario], spark: SparkSession | None = None, *, shards: int = SHARDS, keeps: bool = False) -> list[Outcome]:
+    """The outcomes of all scenarios; with `keeps` workers keep operators from batch to batch, as they do in every other query."""
+    scenarios = list(scenarios)
+    rehearsals = [_rehearsed(scenario) for scenario in scenarios]
+    plays = [play for rehearsal in rehearsals if rehearsal.outcome is None for play in rehearsal.plays]
+    if plays:
+        found = session("tidegate-replay", cores=_PARTITIONS) if spark is None else spark
+        check(found)
+        _perform(found, plays, shards, keeps=keeps)
+        if spark is None:
+            found.stop()
+    return [
+        run_on(scenario, _Playback(rehearsal.plays)) if rehearsal.outcome is None else rehearsal.outcome
+        for scenario, rehearsal in zip(scenarios, rehearsals, strict=True)
+    ]
+
+
+# What a scenario does ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Shown:
+    """What one step put out, and what could be seen after it, from all shards."""
+
+    panes: Rows = field(default_factory=list)
+    late: Rows = field(default_factory=list)
+    contents: Rows = field(default_factory=list)
+    seen: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What can be asked of an operator, of all shards as if they were one."""
+        holds = [seen["hold"] for seen in self.seen if seen["hold"] is not None]
+        return {
+            "dropped": sum(seen["dropped"] for seen in self.seen),
+            "hold": min(holds, default=None),
+            "watermark": min(seen["watermark"] for seen in self.seen),
+            "output_watermark": min(seen["output_watermark"] for seen in self.seen),
+            "windows": sorted({(start, end) for seen in self.seen for start, end in seen["windows"]}),
+        }
+
+    def error(self) -> Exception | None:
+        """What was wrong with the step."""
+        for seen in self.seen:
+            if "refused" in seen:
+                return TidegateError(seen["refused"])
+            if "broken" in seen:
+                return RuntimeError(seen["broken"])
+        return None
+
+
+@dataclass
+class _Play:
+    """One operator of a scenario: what it is made from, its steps, where it is opened anew, and what came of each step."""
+
+    plan: ChainPlan
+    steps: list[Step] = field(default_factory=list)
+    cuts: list[int] = field(default_factory=list)
+    shown: list[_Shown] = field(default_factory=list)
+
+    @property
+    def acts(self) -> list[range]:
+        """The steps between restarts; where the scenario has none there is one in the middle."""
+        cuts = self.cuts or [-(-len(self.steps) // 2)]
+        edges = [0, *cuts, len(self.steps)]
+        return [range(start, end) for start, end in zip(edges, edges[1:], strict=False)]
+
+
+_NOTHING: dict[str, Any] = {"dropped": 0, "hold": None, "watermark": MIN, "output_watermark": MIN, "windows": []}
+
+
+class _Scripted:
+    """An operator that is played: what a scenario does with it becomes steps of a script, or is looked up where it was played already."""
+
+    def __init__(self, play: _Play, *, is_rehearsed: bool) -> None:
+        self._play, self.is_rehearsed = play, is_rehearsed
+        self._steps: list[Step] = []
+        self._rank: tuple[int, int] | None = None
+        """What the last step does last, and with which input; None where nothing more may be said in it."""
+        self._manual: tuple[bool, bool] | None = None
+        self._taken = 0
+
+    def add(self, table: pa.Table, now: int, ordinal: int = 0) -> None:
+        self._say((_ROWS, ordinal), {ordinal: table}, Told(clock=now))
+
+    def advance_watermark(self, watermark: int) -> None:
+        self._say((_WATERMARK, 0), {}, Told(watermark=watermark))
+
+    def run_clock(self, now: int) -> None:
+        self._say((_CLOCK, 0), {}, Told(clock=now, rests=False))
+
+    def finish(self) -> None:
+        self._say((_END, 0), {}, Told(end=True))
+
+    def restart(self, now: int) -> None:  # noqa: ARG002 - the clock is stored
+        self._rank = self._manual = None
+        if self.is_rehearsed:
+            self._play.cuts.append(len(self._steps))
+
+    def set_manual(self, *, ready: bool, finishes: bool) -> None:
+        self._rank, self._manual = None, (ready, finishes)
+
+    def _say(self, rank: tuple[int, int], rows: Mapping[int, pa.Table], told: Told) -> None:
+        """Do it in the present micro-batch if it comes later in one than what is there and the clock is the same, else in the next."""
+        last = self._steps[-1] if self._rank is not None else None
+        if last is not None and self._rank is not None and self._rank < rank and told.clock in (None, last.clock):
+            rests = last.told[0].rests and rank[0] < _CLOCK
+            merged = {name: value for name, value in dataclasses.asdict(told).items() if value != getattr(Told(), name)}
+            self._steps[-1] = Step({**last.rows, **rows}, (dataclasses.replace(last.told[0], **{**merged, "rests": rests}),))
+            self._rank = rank
+            return
+        self._steps.append(Step(rows, (dataclasses.replace(told, rests=rank[0] != _CLOCK, manual=self._manual),)))
+        self._rank = rank
+        if self.is_rehearsed:
+            self._play.steps = self._steps
+            return
+        error = self._play.shown[len(self._steps) - 1].error()
+        if error is not None:
+            raise error
+
+    def take(self) -> tuple[Rows, Rows]:
+        start, self._taken, self._rank = self._taken, len(self._steps), None
+        came = [] if self.is_rehearsed else self._play.shown[start : self._taken]
+        return [row for shown in came for row in shown.panes], [row for shown in came for row in shown.late]
+
+    @property
+    def _last(self) -> _Shown | None:
+        """What was shown last and not refused."""
+        came = [] if self.is_rehearsed else self._play.shown[: len(self._steps)]
+        return next((shown for shown in reversed(came) if shown.error() is None), None)
+
+    @property
+    def _asked(self) -> dict[str, Any]:
+        return _NOTHING if self._last is None else self._last.asked
+
+    @property
+    def dropped(self) -> int:
+        return int(self._asked["dropped"])
+
+    @property
+    def hold(self) -> int | None:
+        found: int | None = self._asked["hold"]
+        return found
+
+    @property
+    def watermark(self) -> int:
+        return int(self._asked["watermark"])
+
+    @property
+    def output_watermark(self) -> int:
+        return int(self._asked["output_watermark"])
+
+    def windows(self) -> list[Window]:
+        found: list[Window] = self._asked["windows"]
+        return found
+
+    def contents(self) -> Rows:
+        return [] if self._last is None else self._last.contents
+
+
+class _Rehearsal:
+    """A runtime that only learns what a scenario is going to do."""
+
+    def __init__(self) -> None:
+        self.plays: list[_Play] = []
+        self.outcome: Outcome | None = None
+        """How the scenario ended, if it did before anything could be played."""
+
+    def open(self, spec: AggregateSpec, schema: pa.Schema, now: int) -> Running:
+        plan = ChainPlan((spec,), schema, is_told=True, begins=now, is_followed=True)
+        schemas_of(plan)
+        self.plays.append(_Play(plan))
+        return _Scripted(self.plays[-1], is_rehearsed=True)
+
+
+class _Playback:
+    """A runtime that looks up what was played."""
+
+    def __init__(self, plays: Sequence[_Play]) -> None:
+        self._plays = iter(plays)
+
+    def open(self, spec: AggregateSpec, schema: pa.Schema, now: int) -> Running:  # noqa: ARG002 - the same as at the rehearsal
+        return _Scripted(next(self._plays), is_rehearsed=False)
+
+
+def _rehearsed(scenario: Scenario) -> _Rehearsal:
+    rehearsal = _Rehearsal()
+    ended = run_on(dataclasses.replace(scenario, must_fail=False), rehearsal)
+    if ended.status != PASS:
+        rehearsal.outcome = ended
+    return rehearsal
+
+
+# The query --------------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """Keeps the packed rows of a batch in a file, which whoever runs this and whoever started the query both see."""
+
+    folder: str
+
+    def __call__(self, packed: DataFrame, batch: int) -> None:
+        pq.write_table(packed.select("output", "shard", "payload").toArrow(), f"{self.folder}/{batch:06d}.parquet")
+
+
+def _perform(spark: SparkSession, plays: Sequence[_Play], shards: int, *, keeps: bool) -> None:
+    """Play all of them, one act after the other, and tell each what it showed."""
+    layouts = [Layout(_PARTITIONS, tuple(range(n * shards, (n + 1) * shards))) for n in range(len(plays))]
+    roles = {shard: Role(play.plan, layout) for play, layout in zip(plays, layouts, strict=True) for shard in layout.ids}
+    schedules, ends = _schedules([play.acts for play in plays])
+    parts = [
+        Part(_edges(play.plan.specs[0], layout), {batch: play.steps[number] for number, batch in enumerate(schedule)})
+        for play, layout, schedule in zip(plays, layouts, schedules, strict=True)
+    ]
+    with tempfile.TemporaryDirectory(prefix="tidegate-replay-") as folder:
+        outputs = Path(folder) / "outputs"
+        outputs.mkdir()
+        for until in ends:
+            frame = played(spark, parts, until).groupBy("shard").transformWithState(Players(roles, keeps=keeps), PACKED, "append", "processingTime")
+            with settings_of(spark, {PARTITIONS: str(_PARTITIONS), NO_DATA: "false"}):
+                writer = frame.writeStream.foreachBatch(_Writer(str(outputs))).option("checkpointLocation", f"{folder}/checkpoint")
+                query = writer.trigger(availableNow=True).start()
+            query.awaitTermination()
+        found = _read(outputs)
+    for play, layout, schedule in zip(plays, layouts, schedules, strict=True):
+        play.shown = [_shown([found.get((batch, shard)) for shard in layout.ids], layout) for batch in schedule]
+
+
+def _schedules(acts: Sequence[Sequence[range]]) -> tuple[list[list[int]], list[int]]:
+    """In which micro-batch each step of each play is, and where each act ends: all plays begin an act together."""
+    schedules: list[list[int]] = [[] for _ in acts]
+    ends: list[int] = []
+    start = 0
+    for number in range(max(len(play) for play in acts)):
+        lengths = [len(play[number]) if number < len(play) else 0 for play in acts]
+        for schedule, length in zip(schedules, lengths, strict=True):
+            schedule.extend(range(start, start + length))
+        start += max(lengths)
+        if not ends or start > ends[-1]:
+            ends.append(start)
+    return schedules, ends
+
+
+def _edges(spec: AggregateSpec, layout: Layout) -> tuple[Edge, ...]:
+    tolerance = spec.options.future_tolerance if spec.options.future_reference == "clock" else None
+    return tuple(Edge(given, layout, number, tolerance, axis=spec.window.axis) for number, given in enumerate(spec.inputs))
+
+
+def _read(folder: Path) -> dict[tuple[int, int], list[tuple[str, bytes]]]:
+    """By batch and shard what came out, in its order."""
+    found: dict[tuple[int, int], list[tuple[str, bytes]]] = defaultdict(list)
+    for path in sorted(folder.glob("*.parquet")):
+        for row in pq.read_table(path).to_pylist():
+            found[int(path.stem), row["shard"]].append((row["output"], row["payload"]))
+    return found
+
+
+def _shown(outputs: Sequence[list[tuple[str, bytes]] | None], layout: Layout) -> _Shown:
+    shown = _Shown()
+    for shard, rows in zip(layout.ids, outputs, strict=True):
+        if rows is None:
+            raise SetupError(f"the shard {shard} of a script put nothing out in one of its micro-batches. Hint: run the query without other settings")
+        for output, payload in rows:
+            if output == PANES:
+                shown.panes += [{**row, SHARD: shard} for row in unpack(payload).to_pylist()]
+            elif output == LATE:
+                shown.late += unpack(payload).to_pylist()
+            elif output == CONTENTS:
+                shown.contents += unpack(payload).to_pylist()
+            elif output == SEEN:
+                shown.seen.append(json.loads(payload))
+    return shown

@@ -1,0 +1,342 @@
+"""A chain of operators that share a key runs in one process: each takes the panes of the one before, and what may be promised of them.
+
+It is a function of the stored state, the rows in their order and the clock that it is told, as its operators are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.instants import MAX, MIN
+from tidegate.kernel.frame import concat_frames
+from tidegate.kernel.groups import Groups
+from tidegate.kernel.runs import SortedRuns
+from tidegate.operators import stored
+from tidegate.operators.aggregate import WindowedAggregate
+from tidegate.operators.changelog import changelog
+from tidegate.operators.delivery import Arrival
+from tidegate.operators.intake import Intake
+from tidegate.operators.migration import check_same
+from tidegate.operators.output import Output
+from tidegate.operators.results import Renderer, Results
+from tidegate.spark.metrics import CLASSES
+from tidegate.spec.operator import AggregateSpec
+from tidegate.spec.watermarks import Explicit, Lagging
+from tidegate.spec.windows import Inherited
+from tidegate.state.memory import MemoryStore
+from tidegate.state.prefixed import Prefixed
+from tidegate.state.protocol import Store
+
+_SHOWN = 10
+"""How many windows a summary tells."""
+_COUNTED = 1 << 16
+"""Up to how many rows it looks at for them."""
+_FORWARDED = 1_000_000
+"""How often a watermark that follows the clock is told to another chain."""
+INTERNAL = ("pane_nonspeculative", "time")
+"""Columns of panes that only other operators look at."""
+
+
+@dataclass(frozen=True)
+class ChainPlan:
+    """What a chain is made from."""
+
+    specs: tuple[AggregateSpec, ...]
+    schema: pa.Schema
+    """The columns of the input; where inputs are united, those of all of them."""
+    upstream: AggregateSpec | None = None
+    """The operator of another chain whose panes come in, keyed anew."""
+    upstream_shards: tuple[int, ...] = ()
+    silence: int = MAX
+    """How much of the time between two batches counts as silence of the sources; what is beyond it nobody could have read."""
+    changes: bool = False
+    """Whether panes leave as rows of a change feed."""
+    is_told: bool = False
+    """Whether a script tells the clock, so that neither that of the batch counts nor a timer is set."""
+    begins: int = 0
+    """Where the clock of a script begins."""
+    is_followed: bool = False
+    """Whether another chain takes the panes: then they keep the columns that only operators look at, and marks leave with them."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form of what stored state depends on beside the specifications, which each operator checks itself."""
+        return {"operators": len(self.specs), "upstream_shards": list(self.upstream_shards)}
+
+
+@dataclass
+class Outcome:
+    """What came out of a call."""
+
+    panes: list[pa.Table] = field(default_factory=list)
+    late: list[pa.Table] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a source that plays a script says beside its rows: the clock at their arrival, and a watermark or the end after them."""
+
+    clock: int | None = None
+    rests: bool = False
+    """Whether what is due at the clock does not run yet."""
+    watermark: int | None = None
+    idle: bool = False
+    end: bool = False
+    input: int = 0
+    partition: str | None = None
+    key: int = 0
+    manual: tuple[bool, bool] | None = None
+    """Whether a manual trigger is ready, and whether it ends with that."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a chain takes at once."""
+
+    arrivals: Sequence[Arrival] = ()
+    observed: Sequence[Arrival] = ()
+    refused: Sequence[tuple[Arrival, str]] = ()
+    """Rows that cannot be delivered, with what is wrong with them."""
+    marks: Sequence[dict[str, Any]] = ()
+    """What the shards of an upstream promise."""
+    told: Sequence[Told] = ()
+
+
+class Chain:
+    """The operators of one shard, or all of them where there are no shards."""
+
+    def __init__(self, plan: ChainPlan, store: Store, *, now: int = 0) -> None:
+        """The chain as the store has it; a new one, whose clock begins at `now`, where it has none."""
+        self.plan = plan
+        self.store = store
+        document = store.get_json("chain", {**plan.to_dict(), "now": now})
+        check_same({name: document[name] for name in plan.to_dict()}, plan.to_dict())
+        self.now: int = document["now"]
+        self._out = Outcome()
+        self.operators = _operators(plan, store, self.now)
+        schema = plan.schema
+        for operator in self.operators:
+            if not stored.restore(operator) or operator.parts is None:
+                operator.bind(schema)
+            schema = self._renderer(operator).render(Output()).panes.schema
+
+    # The verbs ------------------------------------------------------------------------------------------------------------------
+
+    def take(self, batch: Batch, now: int) -> list[Outcome]:
+        """Take a micro-batch and let the clock come to it, which it has; the clock of a script counts more."""
+        clocks = [told.clock for told in batch.told if told.clock is not None]
+        clock = max(clocks, default=self.now) if self.plan.is_told else now
+        found = [self.process(batch, clock)]
+        if not any(told.rests for told in batch.told):
+            found.append(self.advance_clock(clock))
+        return [*found, self.finish()] if any(told.end for told in batch.told) else found
+
+    def process(self, batch: Batch, now: int, *, hold: bool = False) -> Outcome:
+        """Take a micro-batch; the watermark moves at its end, or not yet with `hold`."""
+        self._begin(now)
+        first = self.operators[0]
+        for manual in [told.manual for told in batch.told if told.manual is not None]:
+            first.machine.set_manual(*manual)
+        for arrival, detail in batch.refused:
+            self._pass(0, first.refuse(arrival.table, self.now, "bad_offset", detail, arrival.ordinal))
+        self._pass(0, first.process_all(batch.arrivals, self.now, observed=batch.observed, hold=hold))
+        if batch.marks:
+            self._pass(0, first.tell(lambda intake: _promises(intake, batch.marks)))
+        for told in batch.told:
+            self._pass(0, first.tell(partial(_tell, told=told)))
+        return self._out
+
+    def advance_clock(self, now: int) -> Outcome:
+        """The clock has come to this instant."""
+        self._begin(now)
+        for n, operator in enumerate(self.operators):
+            self._pass(n, operator.advance_clock(self.now))
+        return self._out
+
+    def finish(self) -> Outcome:
+        """The input has ended."""
+        self._begin(self.now)
+        for n, operator in enumerate(self.operators):
+            self._pass(n, operator.finish(), finishing=True)
+        return self._out
+
+    def rest(self, now: int) -> None:
+        """Time has passed in which nothing ran: no source was silent in it beyond what counts."""
+        pause = now - self.now - self.plan.silence
+        if pause > 0 and not self.plan.is_told:
+            for operator in self.operators:
+                operator.intake.shift(pause)
+
+    def _begin(self, now: int) -> None:
+        self.now = max(self.now, now)
+        self._out = Outcome()
+
+    def _pass(self, number: int, output: Output, *, finishing: bool = False) -> None:
+        """Give the panes of an operator to the next, and then how far it is; those of the last leave."""
+        operator = self.operators[number]
+        last = number + 1 == len(self.operators)
+        results = Results(pa.table({}), pa.table({})) if output.is_empty else self._renderer(operator).render(output)
+        if results.late.num_rows:
+            self._out.late.append(results.late)
+        if last:
+            if results.panes.num_rows:
+                self._out.panes.append(self._shown(results.panes))
+            return
+        follower = self.operators[number + 1]
+        if results.panes.num_rows:
+            self._pass(number + 1, follower.process_all([Arrival(0, results.panes)], self.now))
+        if not finishing:
+            self._pass(number + 1, follower.tell(lambda intake: _promised(intake, _marks_of(operator))))
+
+    def _shown(self, panes: pa.Table) -> pa.Table:
+        if self.plan.is_followed:
+            return panes
+        spec, shown = self.operators[-1].spec, panes.drop_columns(list(INTERNAL))
+        return changelog(shown, spec.input.key, spec.mode) if self.plan.changes else shown
+
+    # What can be asked ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def next_due(self) -> int | None:
+        """The earliest instant at which the clock may change something."""
+        first, *others = self.operators
+        found = [due for due in (operator.next_due for operator in self.operators) if due is not None]
+        # A watermark that follows the clock reaches the others through the first; what another chain waits for is not known here.
+        found += [first.intake.clock_at(operator.waits_for, first.key) for operator in others if operator.waits_for != MAX]
+        if self.plan.is_followed and isinstance(first.spec.input.watermark, Lagging):
+            found.append(self.now + _FORWARDED)
+        return min((max(due, self.now + 1) for due in found if due != MAX), default=None)
+
+    @property
+    def watermark(self) -> int:
+        return self.operators[-1].progress.watermark
+
+    @property
+    def nbytes(self) -> int:
+        return sum(operator.nbytes for operator in self.operators)
+
+    @property
+    def counters(self) -> Counter[str]:
+        """What was counted: of what came in by the first operator, of late rows by all, of panes by the last."""
+        first, last = self.operators[0].progress.counters, self.operators[-1].progress.counters
+        found = Counter({name: n for name, n in last.items() if name.startswith(("panes_", "retractions", "windows_"))})
+        found.update({name: first[name] for name in ("events", *CLASSES)})
+        for operator in self.operators:
+            found.update({name: n for name, n in operator.progress.counters.items() if name == "late_rows" or name.startswith("reason.")})
+        return found
+
+    def held(self) -> dict[str, Any]:
+        """What the last operator holds, as far as that is known without looking at all of it: the windows that complete next, and rows."""
+        parts = self.operators[-1].bound()
+        windows = parts.open_windows.waiting(_SHOWN, 0)[0] if parts.open_windows is not None else []
+        if len(parts.core.cells) <= _COUNTED:
+            windows = [*windows, *_windows_of(parts.core.cells)]
+        first = sorted(windows, key=lambda window: (window[0][1], window[0][0]))[:_SHOWN]
+        messages = 0 if parts.core.messages is None else parts.core.messages.count
+        shown = [{"start": start, "end": end, "keys": keys} for (start, end), keys in first]
+        return {"windows": shown, "cells": len(parts.core.cells), "messages": messages}
+
+    def mark(self) -> dict[str, Any]:
+        """What may be promised of the panes that are still to come."""
+        last = self.operators[-1]
+        return {"watermark": last.output_watermark, "idle": last.is_idle}
+
+    def schemas(self) -> tuple[pa.Schema, pa.Schema]:
+        """The columns of the panes and of the late rows that leave."""
+        empty = [self._renderer(operator).render(Output()) for operator in self.operators]
+        return self._shown(empty[-1].panes).schema, _late_schema([results.late.schema for results in empty])
+
+    @staticmethod
+    def _renderer(operator: WindowedAggregate) -> Renderer:
+        parts = operator.bound()
+        return Renderer(operator.spec, ticks=operator.ticks, schema=parts.core.schema, result_types=parts.core.bundle.result_types)
+
+    # State ----------------------------------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Write what changed; durable when the store's owner commits."""
+        for operator in self.operators:
+            stored.save(operator)
+        self.store.put_json("chain", {**self.plan.to_dict(), "now": self.now})
+
+    def release(self) -> None:
+        """Let go of what the store can give back."""
+        for operator in self.operators:
+            stored.release(operator)
+
+
+def schemas_of(plan: ChainPlan) -> tuple[pa.Schema, pa.Schema]:
+    """What a chain of this plan puts out; a specification that does not fit its input fails here."""
+    return Chain(plan, MemoryStore()).schemas()
+
+
+def _operators(plan: ChainPlan, store: Store, now: int) -> list[WindowedAggregate]:
+    found: list[WindowedAggregate] = []
+    former = plan.upstream
+    for number, given in enumerate(plan.specs):
+        spec = given
+        if number == 0 and plan.upstream is not None:
+            # The watermark waits for every shard of the upstream.
+            told = Explicit(declared=tuple(str(shard) for shard in plan.upstream_shards))
+            spec = dataclasses.replace(spec, input=dataclasses.replace(spec.input, watermark=told))
+        op_column = "op" if isinstance(spec.window, Inherited) else None
+        operator = WindowedAggregate(spec, Prefixed(store, f"{number}/"), now=now, op_column=op_column)
+        if former is not None:
+            operator.follow(former)
+        found.append(operator)
+        former = spec
+    return found
+
+
+def _windows_of(cells: SortedRuns) -> list[tuple[tuple[int, int], int | None]]:
+    """The windows that are kept cell by cell, with how many keys they have."""
+    frames = [frame for frame in cells.live(("start", "end", "closed")) if len(frame)]
+    if not frames:
+        return []
+    whole = concat_frames(frames)
+    whole = whole.where(~whole.ints("closed"))
+    groups = Groups.by([whole.ints("start"), whole.ints("end")])
+    starts, ends = (whole.ints(name)[groups.firsts].tolist() for name in ("start", "end"))
+    return list(zip(zip(starts, ends, strict=True), groups.counts.tolist(), strict=True))
+
+
+def _marks_of(operator: WindowedAggregate) -> dict[str, Any]:
+    return {"watermark": operator.output_watermark, "idle": operator.is_idle}
+
+
+def _promised(intake: Intake, mark: dict[str, Any]) -> None:
+    """What the operator before promises, which is of the same shard and the only source."""
+    _promises(intake, [{**mark, "shard": None}])
+
+
+def _promises(intake: Intake, marks: Sequence[dict[str, Any]]) -> None:
+    """What the shards of an upstream promise; they say it again and again."""
+    key = next(iter(intake.channels[0]))
+    for mark in marks:
+        partition = None if mark["shard"] is None else str(mark["shard"])
+        if mark["watermark"] != MIN:
+            intake.promise(mark["watermark"], partition=partition, key=key, repeats=True)
+        if mark["idle"]:
+            intake.idle(partition=partition, key=key)
+
+
+def _tell(intake: Intake, told: Told) -> None:
+    if told.watermark is not None:
+        intake.promise(told.watermark, ordinal=told.input, partition=told.partition, key=told.key)
+    if told.idle:
+        intake.idle(ordinal=told.input, partition=told.partition)
+
+
+def _late_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """The columns of the late rows of all operators; where two disagree about a type, it is told as text."""
+    fields: dict[str, pa.DataType] = {}
+    for field_ in [f for schema in schemas for f in schema]:
+        known = fields.get(field_.name, field_.type)
+        fields[field_.name] = field_.type if known == field_.type else pa.string()
+    return pa.schema(list(fields.items()))

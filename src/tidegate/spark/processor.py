@@ -1,0 +1,195 @@
+"""The stateful operator that Spark runs for every shard: it puts the rows of a batch into order, lets the chain work, and keeps its state."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from tidegate.operators.delivery import Arrival
+from tidegate.spark import metrics
+from tidegate.spark.chain import Batch, Chain, ChainPlan, Outcome, Told
+from tidegate.spark.shards import Layout, check_layout
+from tidegate.spark.store import BLOB, BLOB_KEY, META, SparkStore
+from tidegate.spark.wire import LATE, MARKS, METRICS, OBSERVED, PANES, REFUSED, ROWS, THROUGH, TOLD, Shipped, document, pieces, through, together
+
+PACKED = f"output string, shard int, payload binary, metrics struct<{metrics.STRUCT}>"
+"""The rows that leave the operator, as Spark declares them."""
+EMITTED = 256 << 20
+"""How many bytes one call puts out at most; the rest waits in the state for the next batch."""
+CACHED = 512 << 20
+"""How many bytes of decoded state a worker keeps from batch to batch at most."""
+Emitted = tuple[str, bytes]
+"""An output and a payload."""
+
+
+def batch_from(rows: Sequence[Shipped]) -> Batch:
+    """The rows of a batch in their order, as what a chain takes."""
+    ordered = sorted(rows, key=lambda row: row.order)
+    inputs = sorted({row.input for row in ordered})
+
+    def arrivals(kind: str) -> list[Arrival]:
+        found = [(number, together(row.payload for row in ordered if row.kind == kind and row.input == number)) for number in inputs]
+        return [Arrival(number, table) for number, table in found if table is not None]
+
+    return Batch(
+        arrivals=arrivals(ROWS),
+        observed=arrivals(OBSERVED),
+        refused=[(arrival, "the offset is null") for arrival in arrivals(REFUSED)],
+        marks=[json.loads(bytes(row.payload)) for row in ordered if row.kind == MARKS],
+        told=[Told(**json.loads(bytes(row.payload))) for row in ordered if row.kind == TOLD],
+    )
+
+
+@dataclass
+class _Kept:
+    """A chain that a worker kept from its last batch: good as long as the stored state is the one that it wrote."""
+
+    chain: Chain
+    store: SparkStore
+    nbytes: int
+
+
+_KEPT: OrderedDict[tuple[str, str, int], _Kept] = OrderedDict()
+
+
+class Operate(StatefulProcessor):
+    """One chain on Spark; the same object serves all shards of a task."""
+
+    def __init__(self, plan: ChainPlan, layout: Layout, *, name: str = "0") -> None:
+        self._plan, self._layout, self._name = plan, layout, name
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the state variables, which are the same for every specification."""
+        self._handle = handle
+        self._meta = handle.getValueState("meta", META)
+        self._blobs = handle.getMapState("blobs", BLOB_KEY, BLOB)
+        context = TaskContext.get()
+        self._query = "" if context is None else context.getLocalProperty("sql.streaming.queryId") or ""
+        self._batch = int(("-1" if context is None else context.getLocalProperty("streaming.sql.batchId")) or -1)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        """Rows have come for a shard."""
+        shipped = [Shipped(*row) for row in rows]
+        passing = [row for row in shipped if row.kind == THROUGH]
+        batch = batch_from([row for row in shipped if row.kind != THROUGH])
+        yield from self._call(key[0], timerValues, lambda chain, now: chain.take(batch, now))
+        yield from (_packed(*through(row), row.shard) for row in passing)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
+        """The clock has come to an instant at which something is due."""
+        yield from self._call(key[0], timerValues, lambda chain, now: [chain.advance_clock(now)])
+
+    def close(self) -> None:
+        """State is Spark's; there is nothing to close."""
+
+    def _call(self, shard: int, timers: Any, work: Callable[[Chain, int], list[Outcome]]) -> Iterator[Row]:
+        now = timers.getCurrentProcessingTimeInMs() * 1000
+        chain, store = self._opened(shard, now)
+        chain.rest(now)
+        before = chain.counters
+        emitted = [*_waiting(store), *(one for outcome in work(chain, now) for one in payloads_of(outcome))]
+        fits = _fitting(emitted)
+        _wait(store, emitted[fits:])
+        if self._plan.is_followed:
+            emitted.insert(fits, (MARKS, document({**chain.mark(), "shard": shard})))
+            fits += 1
+        yield from (_packed(output, payload, shard) for output, payload in emitted[:fits])
+        yield self._measured(shard, chain, store, before, sum(len(payload) for _, payload in emitted[fits:]))
+        self._set_timer(chain, store, now, at_once=fits < len(emitted))
+        chain.save()
+        store.commit()
+        self._keep(shard, chain, store)
+
+    def _opened(self, shard: int, now: int) -> tuple[Chain, SparkStore]:
+        """The chain of the shard: the one that this worker kept if the state is still the one that it wrote, or that of the state."""
+        found = self._meta.get()
+        # While a call runs nobody keeps the chain: should it fail, the next one reads the state that Spark has.
+        kept = _KEPT.pop((self._query, self._name, shard), None)
+        if kept is not None and kept.store.is_same(found):
+            kept.store.attach(self._meta, self._blobs)
+            return kept.chain, kept.store
+        store = SparkStore(self._meta, self._blobs, found)
+        layout = store.get_json("layout")
+        if layout is not None:
+            check_layout(layout, self._layout)
+        store.put_json("layout", self._layout.to_dict())
+        return Chain(self._plan, store, now=self._plan.begins if self._plan.is_told else now), store
+
+    def _keep(self, shard: int, chain: Chain, store: SparkStore) -> None:
+        nbytes = chain.nbytes
+        if nbytes > CACHED:
+            chain.release()
+            nbytes = 0
+        _KEPT[self._query, self._name, shard] = _Kept(chain, store, nbytes)
+        while sum(kept.nbytes for kept in _KEPT.values()) > CACHED:
+            _KEPT.popitem(last=False)
+
+    def _measured(self, shard: int, chain: Chain, store: SparkStore, before: dict[str, int], waiting: int) -> Row:
+        after = chain.counters
+        held = {
+            "windows_open": after["windows_opened"] - after["windows_closed"],
+            "state_bytes": store.nbytes,
+            "waiting_bytes": waiting,
+        }
+        first = chain.operators[0].progress
+        instants = {"watermark": first.watermark, "newest": first.newest, "clock": chain.now}
+        numbers = metrics.measured(before, after, held, instants)
+        store.summary = {"batch": self._batch, "counters": dict(after), **held, **instants, **chain.held()}
+        table = metrics.row(numbers, before, after, batch=self._batch, shard=shard)
+        return _packed(METRICS, next(pieces(table)).to_pybytes(), shard, Row(**numbers))
+
+    def _set_timer(self, chain: Chain, store: SparkStore, now: int, *, at_once: bool) -> None:
+        """One timer a shard: a new one where something is due before the one that is set."""
+        due = now + 1 if at_once else chain.next_due
+        if due is None or self._plan.is_told:
+            return
+        # Spark counts milliseconds, and loses a timer that is set for the instant at which it is handled.
+        at = max(-(-due // 1000), now // 1000 + 1)
+        set_for = store.get_json("timer")
+        if set_for is None or set_for * 1000 <= now or at < set_for:
+            self._handle.registerTimer(at)
+            store.put_json("timer", at)
+
+
+def payloads_of(outcome: Outcome) -> Iterator[Emitted]:
+    """What came out, in pieces."""
+    for output, tables in ((PANES, outcome.panes), (LATE, outcome.late)):
+        for table in tables:
+            yield from ((output, payload.to_pybytes()) for payload in pieces(table))
+
+
+def _fitting(emitted: Sequence[Emitted]) -> int:
+    """How many of the payloads one call may put out."""
+    size = 0
+    for number, (_, payload) in enumerate(emitted):
+        size += len(payload)
+        if size > EMITTED and number:
+            return number
+    return len(emitted)
+
+
+def _waiting(store: SparkStore) -> list[Emitted]:
+    """What earlier calls could not put out."""
+    names = store.names("waiting/")
+    found = [row for name in names for row in store.get_table(name).to_pylist()]
+    for name in names:
+        store.delete(name)
+    return [(row["output"], row["payload"]) for row in found]
+
+
+def _wait(store: SparkStore, rest: Sequence[Emitted]) -> None:
+    for number, (output, payload) in enumerate(rest):
+        store.put_table(f"waiting/{number:08d}", pa.table({"output": [output], "payload": pa.array([payload], pa.large_binary())}))
+
+
+def _packed(output: str, payload: bytes, shard: int, numbers: Row | None = None) -> Row:
+    return Row(output=output, shard=shard, payload=payload, metrics=numbers)
+

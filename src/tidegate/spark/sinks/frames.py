@@ -1,0 +1,38 @@
+"""The sink that calls a user's own function with the rows of each batch as a DataFrame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tidegate.errors import SpecError
+from tidegate.spark.sinks.base import PANE_ID, FrameSink, Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class ForeachBatch(FrameSink):
+    """Calls `function(frame, batch_id)`."""
+
+    function: Callable[[DataFrame, int], Any]
+
+    def write_frame(self, target: Target, batch: int, frame: DataFrame) -> None:
+        self.function(frame.drop(PANE_ID) if target.output == "panes" else frame, batch)
+
+
+def foreach_batch(function: Callable[[DataFrame, int], Any]) -> ForeachBatch:
+    """A sink that calls `function(frame, batch_id)` with the rows of each batch.
+
+    A batch that failed or was cut off is replayed with the same rows and the same batch id, so the function is called again:
+    to write exactly once it has to write under the batch id (overwrite what that id wrote, or skip an id that is written).
+    Under Spark Connect it runs in a process of the server, so it must bring along what it needs.
+    """
+    if not callable(function):
+        raise SpecError(
+            f"foreach_batch takes a function of a DataFrame and a batch id; came: {function!r}. "
+            f"Hint: tg.sinks.foreach_batch(lambda frame, batch_id: ...)"
+        )
+    return ForeachBatch(function)

@@ -1,0 +1,355 @@
+"""The sink that writes Parquet files: one folder a batch, which a reader sees whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import pyarrow as pa
+from pyarrow import fs
+
+from tidegate.errors import SinkError, SpecError
+from tidegate.spark.sinks.base import Target, TaskSink, without_pane_id
+
+ROW_GROUP_ROWS = 1 << 20
+ROW_GROUP_BYTES = 64 << 20
+_COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
+# Readers leave out what begins with an underscore.
+_STAGING, _OWNER, _PARTITION = "_staging", "_tidegate.json", "batch"
+# Where a folder is renamed in one step. Object stores have no folders: there files are moved one by one.
+_RENAMES_FOLDERS = frozenset({"local", "hdfs"})
+
+
+@dataclass(frozen=True)
+class _Staged:
+    """A file that a task has written and that waits to be published."""
+
+    path: str
+    name: str
+    bytes: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Parquet(TaskSink):
+    """Files `<folder>/batch=<id>/part-<task>.parquet`."""
+
+    folder: str
+    compression: str
+
+    def check(self, target: Target) -> None:
+        _refuse_partition_column(target.schema)
+        for column in target.schema:
+            try:
+                _writer(pa.BufferOutputStream(), pa.schema([column]), self.compression).close()
+            except pa.ArrowException as error:
+                raise SpecError(f"Parquet has no type for the column `{column.name}` of {column.type} ({error}). Hint: cast or drop it") from error
+
+    def stage(self, target: Target, batch: int, task: str, tables: Iterator[pa.Table]) -> list[str]:
+        files = _Files(self, target, batch, task)
+        try:
+            for table in tables:
+                if table.num_rows:
+                    files.add(without_pane_id(target, table))
+            return [json.dumps(asdict(staged)) for staged in files.close()]
+        except BaseException:
+            files.discard()
+            raise
+
+    def publish(self, target: Target, batch: int, staged: list[str]) -> None:
+        with self.failing("publish a batch in"):
+            place = _Place.of(self.folder)
+            if staged:
+                place.claim(target)
+                place.put(batch, [_Staged(**json.loads(text)) for text in staged])
+            elif place.has(f"{_PARTITION}={batch}"):
+                place.claim(target)
+                place.remove(batch)
+            place.clean()
+
+    @contextlib.contextmanager
+    def failing(self, act: str) -> Iterator[None]:
+        """What a filesystem says, as an error that names the folder."""
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            raise SinkError(
+                f"the parquet sink cannot {act} `{self.folder}`: {error}. "
+                f"Hint: the driver and every worker need write access to it and free space; the batch is replayed when the query starts again"
+            ) from error
+
+
+def parquet(folder: str | Path, compression: str = "zstd") -> Parquet:
+    """A sink of Parquet files: `<folder>/batch=<id>/part-<task>.parquet`.
+
+    A task writes into a hidden folder and the driver publishes a batch by renaming it, so a reader sees a batch whole or not at
+    all. A replay of a batch overwrites it. This holds on local and on Hadoop file systems, and against killed processes;
+    nothing is forced to the disk, as with Spark's own files. On object stores (`s3://`, `gs://`, `abfs://`) a folder cannot be renamed: files
+    are moved one by one, and a reader may see a part of a batch for a moment.
+
+    A folder belongs to one output of one query: another one is refused. A column of unknown type (null in every row) is
+    left out of a file, and where types change in the middle of a batch a task begins another file (`part-<task>.1.parquet`).
+    """
+    if compression not in _COMPRESSIONS:
+        raise SpecError(f"the compression of Parquet is one of {', '.join(_COMPRESSIONS)}; came: {compression!r}. Hint: compression='zstd'")
+    return Parquet(_absolute(os.fspath(folder)), compression)
+
+
+def _absolute(folder: str) -> str:
+    """Workers have working folders of their own, so a relative path is taken from here."""
+    if not folder:
+        raise SpecError("a parquet sink needs a folder; came: an empty name. Hint: tg.sinks.parquet('out/panes')")
+    local = local_path(folder)
+    return re.sub(r"^s3[an]:", "s3:", folder) if local is None else str(Path(local).absolute())
+
+
+def local_path(place: str) -> str | None:
+    """The path of a local file or folder, also of a `file:` URI; None for a URI of another kind."""
+    if place.startswith("file:"):
+        return url2pathname(urlsplit(place).path)
+    return None if re.match(r"^[A-Za-z][A-Za-z0-9+.-]+:", place) else place
+
+
+def _refuse_partition_column(schema: pa.Schema) -> None:
+    """The folder of a batch gives readers a column of its own; names that differ in case only are one name to Spark."""
+    taken = [name for name in schema.names if name.lower() == _PARTITION]
+    if taken:
+        raise SpecError(
+            f"the parquet sink writes folders `{_PARTITION}=<id>`, which readers take for a column `{_PARTITION}`, and the rows have `{taken[0]}`. "
+            f"Hint: rename the column before, or write to another sink"
+        )
+
+
+def _writer(stream: Any, schema: pa.Schema, compression: Any) -> Any:
+    import pyarrow.parquet as pq
+
+    return pq.ParquetWriter(stream, schema, compression=compression)
+
+
+class _Files:
+    """The files of one task: rows are gathered into row groups of bounded size."""
+
+    def __init__(self, sink: Parquet, target: Target, batch: int, task: str) -> None:
+        self._sink = sink
+        self._batch = batch
+        self._task = re.sub(r"[^\w-]", "_", task)
+        self._schema = target.schema.remove_metadata()
+        self._place: _Place | None = None
+        self._open: tuple[str, Any, Any] | None = None
+        self._waiting: list[pa.Table] = []
+        self._rows = 0
+        self._done: list[_Staged] = []
+
+    def add(self, table: pa.Table) -> None:
+        fitting = self._fit(table)
+        step = max(1, min(ROW_GROUP_ROWS, fitting.num_rows * ROW_GROUP_BYTES // max(1, fitting.nbytes)))
+        for start in range(0, fitting.num_rows, step):
+            piece = fitting.slice(start, step)
+            self._waiting.append(piece)
+            if sum(t.num_rows for t in self._waiting) >= ROW_GROUP_ROWS or sum(t.nbytes for t in self._waiting) >= ROW_GROUP_BYTES:
+                self._flush()
+
+    def close(self) -> list[_Staged]:
+        self._finish()
+        return self._done
+
+    def discard(self) -> None:
+        """Take back what was written, as far as possible: what stays is removed when the next batch is published."""
+        self._waiting = []
+        with contextlib.suppress(Exception):
+            self._finish()
+        if self._place is not None:
+            for staged in self._done:
+                with contextlib.suppress(Exception):
+                    self._place.files.delete_file(self._place.path(staged.path))
+
+    def _fit(self, table: pa.Table) -> pa.Table:
+        """The table in the schema of the open file, or with another file begun in a schema that it fits."""
+        _refuse_partition_column(table.schema)
+        mine = table.schema.remove_metadata()
+        if mine == self._schema and self._open is not None:
+            return table.select(self._named())
+        for wanted in self._candidates(mine):
+            fitting = _cast(table, wanted)
+            if fitting is not None:
+                if wanted != self._schema:
+                    self._finish()
+                    self._schema = wanted
+                return fitting.select(self._named())
+        return table
+
+    def _candidates(self, mine: pa.Schema) -> Iterator[pa.Schema]:
+        with contextlib.suppress(pa.ArrowException):
+            yield pa.unify_schemas([self._schema, mine], promote_options="permissive")
+        yield mine
+
+    def _named(self) -> list[str]:
+        return [field.name for field in self._schema if not pa.types.is_null(field.type)]
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        table = pa.concat_tables(self._waiting)
+        self._waiting = []
+        with self._sink.failing("write into"):
+            if self._open is None:
+                self._place = self._place or _Place.of(self._sink.folder)
+                self._place.make(_STAGING)
+                path = f"{_STAGING}/{self._batch}-{self._task}-{uuid.uuid4().hex}.parquet"
+                stream = self._place.files.open_output_stream(self._place.path(path))
+                self._open = path, stream, _writer(stream, table.schema, self._sink.compression)
+            self._open[2].write_table(table, row_group_size=max(1, table.num_rows))
+        self._rows += table.num_rows
+
+    def _finish(self) -> None:
+        self._flush()
+        if self._open is None:
+            return
+        (path, stream, writer), self._open = self._open, None
+        name = f"part-{self._task}.parquet" if not self._done else f"part-{self._task}.{len(self._done)}.parquet"
+        # Noted first: where closing fails, the file is there and has to be removed.
+        self._done.append(_Staged(path, name, 0, self._rows))
+        with self._sink.failing("write into"):
+            writer.close()
+            size = stream.tell()
+            stream.close()
+        self._done[-1] = _Staged(path, name, size, self._rows)
+        self._rows = 0
+
+
+def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table | None:
+    """The table in the schema, None where a value would change."""
+    try:
+        columns = [table.column(f.name).cast(f.type) if f.name in table.column_names else pa.nulls(table.num_rows, f.type) for f in schema]
+    except pa.ArrowException:
+        return None
+    return pa.table(columns, schema=schema)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The folder of a sink on its file system."""
+
+    files: fs.FileSystem
+    root: str
+
+    @classmethod
+    def of(cls, folder: str) -> _Place:
+        local = local_path(folder)
+        if local is not None:
+            return cls(fs.LocalFileSystem(), local)
+        try:
+            files, root = fs.FileSystem.from_uri(folder)
+        except (ValueError, pa.ArrowException, OSError) as error:
+            raise SinkError(
+                f"the folder `{folder}` is on a file system that cannot be reached: {error}. "
+                f"Hint: a local path, file:, hdfs://, s3://, gs:// and abfs:// work where Arrow was built with them"
+            ) from error
+        return cls(files, root.rstrip("/"))
+
+    def path(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
+    def has(self, name: str) -> bool:
+        return self.files.get_file_info(self.path(name)).type != fs.FileType.NotFound
+
+    def make(self, name: str) -> None:
+        self.files.create_dir(self.path(name), recursive=True)
+
+    def claim(self, target: Target) -> None:
+        """A folder holds one output of one query: the batch ids of another would overwrite its batches."""
+        mine = {"query": target.query, "output": target.output}
+        if self.has(_OWNER):
+            owner = self._owner()
+            if owner != mine:
+                raise SinkError(
+                    f"a folder holds one output of one query, and `{self.root}` belongs to the output `{owner.get('output')}` of the query "
+                    f"{owner.get('query')}; came: the output `{target.output}` of the query {target.query}. "
+                    f"Hint: write to another folder, remove this one, or start the query again with the checkpoint it had"
+                )
+            return
+        foreign = [info.base_name for info in self._listed("") if info.base_name.startswith(f"{_PARTITION}=")]
+        if foreign:
+            raise SinkError(
+                f"the folder `{self.root}` holds `{foreign[0]}` and no `{_OWNER}`, so it is not known whose it is. Hint: write to an empty folder"
+            )
+        self.make(_STAGING)
+        draft = self.path(f"{_STAGING}/{uuid.uuid4().hex}.json")
+        with self.files.open_output_stream(draft) as stream:
+            stream.write(json.dumps(mine).encode())
+        self.files.move(draft, self.path(_OWNER))
+
+    def put(self, batch: int, staged: list[_Staged]) -> None:
+        """Publish the files as the batch, in the place of what an earlier attempt has published."""
+        final = f"{_PARTITION}={batch}"
+        ready = f"{_STAGING}/ready-{batch}-{_digest(staged)}"
+        self.make(ready)
+        here, gathered = self._sizes(file.path for file in staged), self._sizes(f"{ready}/{file.name}" for file in staged)
+        for file, staged_size, ready_size in zip(staged, here, gathered, strict=True):
+            if ready_size == file.bytes:
+                continue
+            if staged_size != file.bytes:
+                # Published by a call that did not come to its end, or gone.
+                if self._sizes(f"{final}/{f.name}" for f in staged) == [f.bytes for f in staged]:
+                    return
+                found = "is gone" if staged_size is None else f"has {staged_size} bytes"
+                raise SinkError(
+                    f"a file that a task wrote for batch {batch} {found}, and {file.bytes} bytes were written: `{self.path(file.path)}`. "
+                    f"Hint: no other program may touch `{_STAGING}`; workers and driver need to see the same folder; start the query again"
+                )
+            self.files.move(self.path(file.path), self.path(f"{ready}/{file.name}"))
+        self.remove(batch)
+        if self.files.type_name in _RENAMES_FOLDERS:
+            self.files.move(self.path(ready), self.path(final))
+            return
+        self.make(final)
+        for file in staged:
+            self.files.move(self.path(f"{ready}/{file.name}"), self.path(f"{final}/{file.name}"))
+
+    def remove(self, batch: int) -> None:
+        """Take the batch away at once; its files are deleted where no reader looks."""
+        final = f"{_PARTITION}={batch}"
+        if not self.has(final):
+            return
+        if self.files.type_name in _RENAMES_FOLDERS:
+            self.make(_STAGING)
+            self.files.move(self.path(final), self.path(f"{_STAGING}/old-{batch}-{uuid.uuid4().hex}"))
+        else:
+            self.files.delete_dir(self.path(final))
+
+    def clean(self) -> None:
+        """Remove what attempts that were killed have left, and what was replaced."""
+        info = self.files.get_file_info(self.path(_STAGING))
+        if info.type == fs.FileType.Directory:
+            self.files.delete_dir(info.path)
+        elif info.type != fs.FileType.NotFound:
+            self.files.delete_file(info.path)
+
+    def _owner(self) -> dict[str, Any]:
+        with self.files.open_input_stream(self.path(_OWNER)) as stream:
+            text = stream.read()
+        try:
+            return dict(json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise SinkError(f"`{self.path(_OWNER)}` cannot be read ({error}). Hint: write to an empty folder") from error
+
+    def _listed(self, name: str) -> list[fs.FileInfo]:
+        return self.files.get_file_info(fs.FileSelector(self.path(name).rstrip("/"), allow_not_found=True))
+
+    def _sizes(self, names: Iterable[str]) -> list[int | None]:
+        return [info.size if info.type == fs.FileType.File else None for info in self.files.get_file_info([self.path(name) for name in names])]
+
+
+def _digest(staged: list[_Staged]) -> str:
+    """Tells one attempt to write a batch from another."""
+    return hashlib.sha256("\n".join(file.path for file in staged).encode()).hexdigest()[:16]

@@ -1,0 +1,64 @@
+"""Types: how the columns of Spark and those of Arrow correspond."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+_SIGNED: dict[pa.DataType, pa.DataType] = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+}
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The columns as the workers see them; instants are of UTC whatever the session's zone is."""
+    found = to_arrow_schema(schema, timezone="UTC")
+    return pa.schema([field.with_nullable(True).remove_metadata() for field in found])
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """The columns as Spark declares them."""
+    return from_arrow_schema(carried(schema))
+
+
+def carried(schema: pa.Schema) -> pa.Schema:
+    """The nearest columns that Spark can hold."""
+    return pa.schema([pa.field(field.name, _carried(field.type)) for field in schema])
+
+
+def _carried(kind: pa.DataType) -> pa.DataType:
+    if kind in _SIGNED:
+        return _SIGNED[kind]
+    if pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_dictionary(kind):
+        return _carried(kind.value_type)
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC") if kind.tz is not None else pa.timestamp("us")
+    if pa.types.is_time(kind) or pa.types.is_fixed_size_binary(kind):
+        return pa.string() if pa.types.is_time(kind) else pa.binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(child.name, _carried(child.type)) for child in kind])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return pa.list_(_carried(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(_carried(kind.key_type), _carried(kind.item_type))
+    return kind
+
+
+def brought(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with exactly these columns; what it does not have is null."""
+    if table.schema.equals(schema):
+        return table
+    columns = []
+    for field in schema:
+        if field.name not in table.column_names:
+            columns.append(pa.nulls(table.num_rows, field.type))
+            continue
+        column = table.column(field.name)
+        columns.append(column if column.type == field.type else column.cast(field.type))
+    return pa.table(columns, schema=schema)

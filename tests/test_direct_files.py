@@ -1,0 +1,476 @@
+"""Direct sources without Spark: which files a batch has, and what is read from them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidegate.errors import CorruptStateError, InputError, SpecError
+from tidegate.operators.conform import MARK
+from tidegate.spark import files as files_module
+from tidegate.spark import formats
+from tidegate.spark.files import DAY, Folder, Follower, Found, Offset, Part, parts_of, shares
+from tidegate.spark.formats import Arrow, Csv, Format, Json, Parquet, Reading, read_schema
+
+UTC = pa.timestamp("us", "UTC")
+SCHEMA = pa.schema([("key", pa.int64()), ("ts", UTC), ("value", pa.float64())])
+EVENTS = pa.table({"key": [1, 2, 3], "ts": pa.array([10, 20, 30], UTC), "value": [0.5, None, 2.5]}, schema=SCHEMA)
+
+
+def put(folder: Path, name: str, content: bytes = b"x", at: int = 1_700_000_000) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    os.utime(path, (at, at))
+    return path
+
+
+def names(offset: Offset | None) -> list[str]:
+    return [] if offset is None else [file.path for file in offset.files]
+
+
+def replayed(offset: Offset) -> Offset:
+    """The offset as Spark gives it back."""
+    return Offset.from_dict(json.loads(json.dumps(offset.to_dict())))
+
+
+# Which files ----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_hidden_and_empty_files_are_left_out_and_names_are_chosen_by_a_pattern(tmp_path: Path) -> None:
+    for name in ("a.json", "b.json", "c.csv", "_d.json", ".e.json", "_temporary/f.json", "deep/g.json"):
+        put(tmp_path, name)
+    put(tmp_path, "empty.json", b"")
+
+    def listed(**options: Any) -> list[str]:
+        return sorted(file.path for file in Folder(str(tmp_path), **options).files())
+
+    assert listed() == ["a.json", "b.json", "c.csv"]
+    assert listed(glob="*.json") == ["a.json", "b.json"]
+    assert listed(glob="{a,c}.*") == ["a.json", "c.csv"]
+    assert listed(glob="[bc].*") == ["b.json", "c.csv"]
+    assert listed(recursive=True) == ["a.json", "b.json", "c.csv", "deep/g.json"]
+
+
+def test_folders_that_name_a_column_are_looked_into(tmp_path: Path) -> None:
+    put(tmp_path, "day=2024-01-01/hour=7/a.json")
+    put(tmp_path, "other/b.json")
+    folder = Folder(str(tmp_path))
+    assert [file.path for file in folder.files()] == ["day=2024-01-01/hour=7/a.json"]
+    assert folder.named("day=2024-01-01/hour=7/a.json") == {"day": "2024-01-01", "hour": "7"}
+    assert Folder(str(tmp_path), recursive=True).named("day=2024-01-01/a.json") == {}
+
+
+def test_a_folder_that_is_not_there_is_an_error_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nowhere"):
+        Folder(str(tmp_path / "nowhere")).files()
+
+
+def test_batches_go_by_age_and_within_their_limits(tmp_path: Path) -> None:
+    for n, name in enumerate("dcba"):
+        put(tmp_path, name, b"x" * 10, at=1_700_000_000 + n)
+    put(tmp_path, "e", b"x" * 10, at=1_700_000_000)
+    follower = Follower(Folder(str(tmp_path)))
+    first = follower.next(Offset(), 5, max_files=2)
+    assert names(first) == ["d", "e"]
+    assert first is not None
+    assert (first.batch, first.clock) == (1, 5)
+    assert names(follower.next(replayed(first), 6, max_files=2)) == ["c", "b"]
+    assert names(follower.next(Offset(), 5, max_bytes=35)) == ["d", "e", "c"]
+    assert names(follower.next(Offset(), 5, max_bytes=1)) == ["d"], "a batch has one file at least"
+    assert names(follower.next(Offset(), 5)) == ["d", "e", "c", "b", "a"]
+    assert names(Follower(Folder(str(tmp_path)), latest_first=True).next(Offset(), 5, max_files=2)) == ["a", "b"]
+
+
+def test_a_file_that_comes_later_with_an_older_date_is_read(tmp_path: Path) -> None:
+    put(tmp_path, "new", at=1_700_000_000)
+    follower = Follower(Folder(str(tmp_path)), max_age=7 * DAY)
+    first = follower.next(Offset(), 0)
+    assert first is not None
+    put(tmp_path, "older", at=1_700_000_000 - 6 * 86_400)
+    put(tmp_path, "too_old", at=1_700_000_000 - 8 * 86_400)
+    second = follower.next(replayed(first), 0)
+    assert names(second) == ["older"]
+    assert second is not None
+    assert follower.next(replayed(second), 0) is None
+
+
+def test_a_file_that_is_written_again_is_not_read_again(tmp_path: Path) -> None:
+    put(tmp_path, "a")
+    follower = Follower(Folder(str(tmp_path)))
+    first = follower.next(Offset(), 0)
+    assert first is not None
+    put(tmp_path, "a", b"other", at=1_700_000_500)
+    assert follower.next(first, 0) is None
+
+
+def test_what_is_too_old_is_forgotten_so_that_offsets_stay_small() -> None:
+    offset = Offset()
+    for day in range(30):
+        offset = offset.followed_by([Found(f"{day}-{n}", 1, day * DAY + n) for n in range(10)], 0, max_age=7 * DAY)
+    assert len(offset.hashes) == 80
+    assert offset.horizon == 22 * DAY + 9
+    assert len(replayed(offset).hashes) == 80
+
+
+def test_after_freezing_nothing_new_comes(tmp_path: Path) -> None:
+    put(tmp_path, "a")
+    follower = Follower(Folder(str(tmp_path)))
+    follower.freeze()
+    put(tmp_path, "b")
+    first = follower.next(Offset(), 0)
+    assert names(first) == ["a"]
+    assert first is not None
+    assert follower.next(first, 0) is None
+
+
+def test_a_clock_that_went_back_does_not_go_back_in_offsets() -> None:
+    first = Offset().followed_by([Found("a", 1, 1)], 50, None)
+    assert first.followed_by([Found("b", 1, 2)], 20, None).clock == 50
+
+
+@settings(max_examples=50)
+@given(st.lists(st.lists(st.tuples(st.text(min_size=1, max_size=8), st.integers(0, 5 * DAY)), min_size=1, max_size=5), max_size=8))
+def test_every_file_that_was_read_is_known_after_a_replay(batches: list[list[tuple[str, int]]]) -> None:
+    offset, paths = Offset(), set()
+    for batch in batches:
+        offset = replayed(offset.followed_by([Found(path, 1, changed) for path, changed in batch], 0, None))
+        paths |= {path for path, _ in batch}
+    assert {*offset.hashes.tolist()} == {*files_module._hashes(paths).tolist()}
+
+
+def test_offsets_of_others_are_refused() -> None:
+    with pytest.raises(CorruptStateError, match="version"):
+        Offset.from_dict({"index": 3})
+    with pytest.raises(CorruptStateError, match="cannot be read"):
+        _ = Offset(seen={"1": "nonsense"}).hashes
+
+
+def test_a_hundred_thousand_files_make_an_offset_of_less_than_a_megabyte() -> None:
+    offset = Offset().followed_by([Found(f"part-{n:06}.parquet", 1, n) for n in range(100_000)], 0, None)
+    assert len(json.dumps({**offset.to_dict(), "files": []})) < 1_000_000
+
+
+def test_shares_keep_the_order_and_are_about_equal() -> None:
+    def sizes(*given_sizes: int, tasks: int = 2) -> list[list[int]]:
+        parts = parts_of([Found(str(n), size, 0) for n, size in enumerate(given_sizes)], splits=False)
+        return [[part.number for part in share] for share in shares(parts, tasks)]
+
+    big = 20 << 20
+    assert sizes() == []
+    assert sizes(big) == [[0]]
+    assert sizes(big, big) == [[0], [1]]
+    assert sizes(big + 7, big - 3, big, big + 9) == [[0, 1], [2, 3]]
+    assert sizes(10, 20, 30) == [[0, 1, 2]], "small files are read by one task"
+    many = sizes(*[100 << 20] * 10)
+    assert [n for share in many for n in share] == list(range(10))
+    assert len(many) >= 8, "a task does not read more than it should"
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(1, 300 << 20), max_size=40), st.integers(1, 16))
+def test_every_part_is_in_one_share(sizes: list[int], tasks: int) -> None:
+    parts = parts_of([Found(str(n), size, 0) for n, size in enumerate(sizes)], splits=True)
+    assert [part for share in shares(parts, tasks) for part in share] == parts
+    assert [part.number for part in parts] == list(range(len(parts)))
+    by_file: dict[str, list[Part]] = {}
+    for part in parts:
+        by_file.setdefault(part.file.path, []).append(part)
+    for path, own in by_file.items():
+        assert [own[0].start, own[-1].end] == [0, sizes[int(path)]]
+        assert all(a.end == b.start for a, b in zip(own, own[1:], strict=False))
+
+
+# What is read ---------------------------------------------------------------------------------------------------------------------------
+
+
+def read(folder: Path, form: Format, schema: pa.Schema = SCHEMA, **options: Any) -> pa.Table:
+    """All rows of the folder, in the order of names."""
+    where = Folder(str(folder))
+    found = sorted(where.files(), key=lambda file: file.path)
+    reading = Reading(where, form, schema, **options)
+    tables = [table for part in parts_of(found, splits=form.splits) for table in reading.tables(part)]
+    return pa.concat_tables(tables, promote_options="default") if tables else schema.empty_table()
+
+
+def marks(table: pa.Table) -> list[str | None]:
+    return table.column(MARK).to_pylist() if MARK in table.column_names else [None] * table.num_rows
+
+
+def write(table: pa.Table, path: Path, form: str) -> None:
+    if form == "parquet":
+        pq.write_table(table, path)
+    elif form == "arrow":
+        feather.write_feather(table, path)
+    elif form == "csv":
+        arrow_csv.write_csv(table, path)
+    else:
+        path.write_text("".join(json.dumps(row, default=str) + "\n" for row in table.to_pylist()))
+
+
+FORMS: dict[str, Format] = {"parquet": Parquet(), "arrow": Arrow(), "json": Json(), "csv": Csv()}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_format_gives_the_same_rows(tmp_path: Path, form: str) -> None:
+    write(EVENTS, tmp_path / "a", form)
+    assert read(tmp_path, FORMS[form]).equals(EVENTS)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_schema_that_changes_between_files(tmp_path: Path, form: str) -> None:
+    instants = pa.array([1], UTC)
+    write(pa.table({"key": [1], "ts": instants, "value": [1.5]}), tmp_path / "a", form)
+    write(pa.table({"extra": ["new"], "key": [2], "ts": instants, "value": pa.array([2], pa.int32())}), tmp_path / "b", form)
+    write(pa.table({"key": [3], "ts": instants}), tmp_path / "c", form)
+    write(pa.table({"key": ["4", "five"], "ts": pa.array([1, 1], UTC), "value": ["4.5", "6"]}), tmp_path / "d", form)
+    table = read(tmp_path, FORMS[form])
+    assert table.select(SCHEMA.names).schema.equals(SCHEMA)
+    # Text in the place of a number is a number in CSV and where it can be read as one.
+    assert table.column("key").to_pylist() == [1, 2, 3, 4, None]
+    assert table.column("value").to_pylist() == [1.5, 2.0, None, 4.5, 6.0]
+    assert marks(table) == [None] * 4 + ["`key` should be int64, got 'five'"]
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_instants_are_read_in_any_form(tmp_path: Path, form: str) -> None:
+    texts = ["1970-01-01T00:00:01Z", "1970-01-01 00:00:02", "1970-01-01T01:00:03+01:00", "1970-01-01T00:00:04.000005", "1969-12-31T23:59:59Z"]
+    write(pa.table({"key": range(6), "ts": [*texts, "soon"]}), tmp_path / "a", form)
+    table = read(tmp_path, FORMS[form])
+    assert table.column("ts").cast(pa.int64()).to_pylist() == [1_000_000, 2_000_000, 3_000_000, 4_000_005, -1_000_000, None]
+    assert marks(table) == [None] * 5 + ["`ts` should be timestamp[us, tz=UTC], got 'soon'"]
+
+
+def test_finer_instants_are_rounded_down(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"ts": pa.array([1_999, -1], pa.timestamp("ns", "UTC"))}), tmp_path / "a")
+    assert read(tmp_path, Parquet()).column("ts").cast(pa.int64()).to_pylist() == [1, -1]
+    assert MARK not in read(tmp_path, Parquet()).column_names
+
+
+def test_broken_lines_of_json_keep_their_text(tmp_path: Path) -> None:
+    lines = [
+        b'{"key": 1, "ts": "1970-01-01T00:00:00Z", "value": 1}',
+        b'{"key": 2, "ts": "1970',
+        b"",
+        b"[1, 2]",
+        b'{"key": "x", "value": 2}',
+        b'{"key": 3, "value": {"deep": 1}}',
+        b"\xff\xfe",
+        b'{"key": 99999999999999999999, "value": NaN}',
+        b'{"key": 4, "ts": 7, "value": 1e3}',
+        b'{"key": 5',
+    ]
+    put(tmp_path, "a.json", b"\n".join(lines))
+    table = read(tmp_path, Json())
+    assert table.column("key").to_pylist() == [1, None, None, None, 3, None, None, 4, None]
+    assert table.column("value").to_pylist()[-2] == 1000
+    assert table.column("ts").cast(pa.int64()).to_pylist()[-2] == 7_000_000, "numbers are seconds, as Spark reads them"
+    found = marks(table)
+    assert [text is None for text in found] == [True, False, False, False, False, False, False, True, False]
+    assert str(found[1]).startswith("line 2 of `a.json` cannot be read")
+    assert str(found[1]).endswith('{"key": 2, "ts": "1970')
+    assert "line 4" in str(found[2])
+    assert "not an object" in str(found[2])
+    assert found[3] == "`key` should be int64, got 'x'"
+    assert found[4] == "`value` should be double, got {'deep': 1}"
+    assert "line 7" in str(found[5])
+    assert "line 10" in str(found[8])
+
+
+def test_broken_rows_of_csv_keep_their_text(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv", b'key,ts,value\r\n1,1970-01-01T00:00:00Z,1\r\n2,1970-01-01T00:00:00Z\r\n\r\nx,,\r\n3,,"4"\r\n5,\xff,6\r\n')
+    table = read(tmp_path, Csv())
+    assert table.column("key").to_pylist() == [1, None, None, 3, None]
+    assert table.column("value").to_pylist() == [1, None, None, 4, None]
+    found = marks(table)
+    assert found[1] == "line 3 of `a.csv` cannot be read (it has 2 cells, not 3): 2,1970-01-01T00:00:00Z"
+    assert found[2] == "`key` should be int64, got 'x'"
+    assert found[3] is None
+    assert "line 7" in str(found[4])
+    assert "UTF-8" in str(found[4])
+
+
+@pytest.mark.parametrize(
+    ("text", "header", "expected"),
+    [
+        ("key,value\n1,2\n", None, [(1, 2.0)]),
+        ("value,key,more\n2,1,x\n", None, [(1, 2.0)]),
+        ("value\n2\n", None, [(None, 2.0)]),
+        ("1,2\n3,4\n", None, [(1, 2.0), (3, 4.0)]),
+        ("1,2\n3,4\n", False, [(1, 2.0), (3, 4.0)]),
+        ("\ufeffkey,value\n1,2", True, [(1, 2.0)]),
+        ("key,value\n", None, []),
+    ],
+)
+def test_the_first_line_of_csv(tmp_path: Path, text: str, header: bool | None, expected: list[tuple[Any, Any]]) -> None:
+    put(tmp_path, "a.csv", text.encode())
+    table = read(tmp_path, Csv(header), pa.schema([("key", pa.int64()), ("value", pa.float64())]))
+    assert [tuple(row.values()) for row in table.to_pylist()] == expected
+
+
+def test_a_first_line_that_fits_nothing_loses_no_file_without_a_trace(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv", b"one,two\n1,2\n")
+    (text,) = marks(read(tmp_path, Csv(header=True)))
+    assert "names none of the columns key, ts, value: one, two" in str(text)
+
+
+def test_other_delimiters_quotes_and_nulls_of_csv(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv", b"key;name\n1;'a;b'\n-;''\n")
+    table = read(tmp_path, Csv(delimiter=";", quote="'", null="-"), pa.schema([("key", pa.int64()), ("name", pa.string())]))
+    assert table.to_pylist() == [{"key": 1, "name": "a;b"}, {"key": None, "name": ""}]
+
+
+def test_many_blocks_read_as_one_and_only_the_broken_line_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "BLOCK", 3_000)
+    monkeypatch.setattr(formats, "_SMALL_BLOCK", 200)
+    lines = [json.dumps({"key": n, "value": n / 2}) for n in range(1_000)]
+    lines[500] = "broken"
+    lines[501] = json.dumps({"key": 501, "name": "long" * 3_000})
+    put(tmp_path, "a.json", "\n".join(lines).encode())
+    table = read(tmp_path, Json())
+    assert [n for n, text in enumerate(marks(table)) if text is not None] == [500]
+    assert marks(table)[500] == "line 501 of `a.json` cannot be read (Expecting value: line 1 column 1 (char 0)): broken"
+    assert table.column("key").to_pylist() == [n if n != 500 else None for n in range(1_000)]
+
+
+def test_compressed_text(tmp_path: Path) -> None:
+    put(tmp_path, "a.json.gz", gzip.compress(b'{"key": 1}\n{"key": 2}'))
+    assert read(tmp_path, Json()).column("key").to_pylist() == [1, 2]
+    put(tmp_path, "b.json.gz", gzip.compress(b'{"key": 1}\n' * 1_000)[:-20])
+    assert "b.json.gz" in str(marks(read(tmp_path, Json()))[-1])
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, form: str) -> None:
+    write(EVENTS, tmp_path / "a", form)
+    put(tmp_path, "b", b"this is none of ours, whatever its name says")
+    table = read(tmp_path, FORMS[form])
+    assert table.num_rows == 4
+    assert marks(table)[:3] == [None] * 3
+    assert f"the file `{tmp_path}/b` cannot be read after 0 rows" in str(marks(table)[3])
+    with pytest.raises(InputError, match="corrupt='late'"):
+        read(tmp_path, FORMS[form], corrupt="fail")
+
+
+def test_a_file_that_breaks_off_gives_what_could_be_read_and_a_mark(tmp_path: Path) -> None:
+    with pa.OSFile(str(tmp_path / "whole"), "wb") as sink, pa.ipc.new_stream(sink, SCHEMA) as writer:
+        for _ in range(10):
+            writer.write_table(EVENTS)
+    content = (tmp_path / "whole").read_bytes()
+    (tmp_path / "whole").write_bytes(content[: len(content) // 2])
+    table = read(tmp_path, Arrow())
+    assert 1 < table.num_rows < 30
+    assert table.num_rows % 3 == 1
+    assert f"after {table.num_rows - 1} rows" in str(marks(table)[-1])
+
+
+def test_damage_inside_a_parquet_file_does_not_stop_anybody(tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    table = pa.table({"key": random.integers(0, 1 << 60, 10_000), "ts": pa.array(range(10_000), UTC), "value": random.random(10_000)}, schema=SCHEMA)
+    pq.write_table(table, tmp_path / "a", compression="zstd")
+    content = bytearray((tmp_path / "a").read_bytes())
+    content[4:60] = bytes(56)
+    (tmp_path / "a").write_bytes(content)
+    assert "cannot be read" in str(marks(read(tmp_path, Parquet()))[-1])
+
+
+def test_a_file_that_vanished(tmp_path: Path) -> None:
+    part = Part(0, Found("gone.json", 10, 0), 0, 10)
+    with pytest.raises(InputError, match=r"gone\.json.*ignore_missing"):
+        list(Reading(Folder(str(tmp_path)), Json(), SCHEMA).tables(part))
+    assert list(Reading(Folder(str(tmp_path)), Json(), SCHEMA, ignore_missing=True).tables(part)) == []
+
+
+def test_large_parquet_files_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files_module, "SPLIT_BYTES", 20_000)
+    table = pa.table({"key": np.arange(50_000), "ts": pa.array(np.arange(50_000), UTC), "value": np.arange(50_000) / 7}, schema=SCHEMA)
+    pq.write_table(table, tmp_path / "a", row_group_size=1_000)
+    folder = Folder(str(tmp_path))
+    parts = parts_of(folder.files(), splits=True)
+    assert len(parts) > 10
+    read_parts = [[*Reading(folder, Parquet(), SCHEMA).tables(part)] for part in parts]
+    assert sum(bool(tables) for tables in read_parts) > 10
+    assert pa.concat_tables(table for tables in read_parts for table in tables).equals(table)
+
+
+def test_rows_without_any_column_that_is_wanted_are_still_rows(tmp_path: Path) -> None:
+    for form in FORMS:
+        (tmp_path / form).mkdir()
+        write(pa.table({"other": [1, 2]}), tmp_path / form / "a", form)
+    assert [read(tmp_path / form, FORMS[form]).num_rows for form in ("parquet", "arrow", "json")] == [2, 2, 2]
+
+
+def test_columns_that_folders_name(tmp_path: Path) -> None:
+    for day in (1, 2):
+        (tmp_path / f"day={day}").mkdir()
+        pq.write_table(pa.table({"key": [day * 10]}), tmp_path / f"day={day}" / "a.parquet")
+    schema = read_schema(Folder(str(tmp_path)), Parquet())
+    assert schema == pa.schema([("key", pa.int64()), ("day", pa.int64())])
+    assert read(tmp_path, Parquet(), schema).to_pylist() == [{"key": 10, "day": 1}, {"key": 20, "day": 2}]
+
+
+# Schemas --------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Iterator[Path]:
+    put(tmp_path, "a", b"", at=1)
+    put(tmp_path, "b", b"no such format", at=2)
+    return tmp_path
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_the_schema_is_that_of_the_first_file_that_can_be_read(mixed: Path, form: str) -> None:
+    write(pa.table({"name": pa.array(["x"]).dictionary_encode(), "ts": pa.array([1], UTC)}), mixed / "c", form)
+    assert read_schema(Folder(str(mixed)), FORMS[form]) == pa.schema([("name", pa.string()), ("ts", UTC)])
+
+
+def test_the_schema_of_text_is_inferred(tmp_path: Path) -> None:
+    put(tmp_path, "a.json", b'{"key": 1, "ts": "2024-01-01T00:00:00Z", "value": 2.5}')
+    put(tmp_path, "b.csv", b"key,value\n1,2.5\n")
+    assert read_schema(Folder(str(tmp_path), "*.json"), Json()).names == ["key", "ts", "value"]
+    assert read_schema(Folder(str(tmp_path), "*.csv"), Csv()) == pa.schema([("key", pa.int64()), ("value", pa.float64())])
+    assert read_schema(Folder(str(tmp_path), "*.csv"), Csv(header=False)).names == ["_c0", "_c1"]
+
+
+def test_old_timestamps_of_parquet_are_instants(tmp_path: Path) -> None:
+    pq.write_table(EVENTS, tmp_path / "a", use_deprecated_int96_timestamps=True)
+    assert read_schema(Folder(str(tmp_path)), Parquet()) == SCHEMA
+    assert read(tmp_path, Parquet()).equals(EVENTS)
+
+
+def test_a_schema_that_cannot_be_known_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="no files"):
+        read_schema(Folder(str(tmp_path)), Parquet())
+    put(tmp_path, "a", b"nothing of the kind")
+    with pytest.raises(SpecError, match="a: "):
+        read_schema(Folder(str(tmp_path)), Parquet())
+    with pytest.raises(SpecError, match="cannot hold `list`"):
+        Csv().checked(pa.schema([("list", pa.list_(pa.int64()))]))
+    with pytest.raises(SpecError, match="has none"):
+        Parquet().checked(pa.schema([]))
+    with pytest.raises(SpecError, match="a, a"):
+        Json().checked(pa.schema([("a", pa.int64()), ("a", pa.int64())]))
+
+
+def test_a_row_of_ten_megabytes(tmp_path: Path) -> None:
+    schema = pa.schema([("key", pa.string())])
+    put(tmp_path, "a.json", json.dumps({"key": "x" * 10_000_000}).encode() + b'\n{"key": "y"}\n{"key"')
+    table = read(tmp_path, Json(), schema)
+    assert [len(text or "") for text in table.column("key").to_pylist()] == [10_000_000, 1, 0]
+    put(tmp_path, "a.json", b"k,key\n1," + b"x" * 10_000_000 + b"\n1,y\n1")
+    table = read(tmp_path, Csv(), schema)
+    assert [len(text or "") for text in table.column("key").to_pylist()] == [10_000_000, 1, 0]

@@ -1,0 +1,280 @@
+"""Edges, shards and chains do together what one embedded operator does, row for row; no Spark is started."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import tidegate as tg
+from spark_fakes import Fleet, Found
+from strategies import Case, cases, per_key_cases, windows
+from test_differential import SCHEMA, specification
+from tidegate.embedded.operator import EmbeddedOperator
+from tidegate.instants import MAX
+from tidegate.operators.delivery import Arrival
+from tidegate.spark import edge as edges
+from tidegate.spark.chain import ChainPlan, Told
+from tidegate.spark.edge import Edge
+from tidegate.spark.shards import Layout
+from tidegate.spec.operator import AggregateSpec, Input, Options
+from tidegate.spec.watermarks import Bounded, Lagging, Noted, Punctuated, Watermarks
+from tidegate.spec.windows import Axis, Tumbling
+
+Row = dict[str, Any]
+THREE = Layout.balanced(3)
+pytestmark = pytest.mark.filterwarnings("ignore:a watermark generator failed:RuntimeWarning")
+
+
+@pytest.fixture(autouse=True)
+def _no_workers() -> Iterator[None]:
+    Fleet.forget_workers()
+    yield
+    Fleet.forget_workers()
+
+
+def edge_of(spec: AggregateSpec, number: int = 0, layout: Layout = THREE) -> Edge:
+    """The edge that a plan would make."""
+    tolerance = spec.options.future_tolerance if spec.options.future_reference == "clock" else None
+    return Edge(spec.inputs[number], layout, number, tolerance, (), spec.window.axis)
+
+
+def fleet_of(spec: AggregateSpec, schema: pa.Schema, layout: Layout = THREE) -> Fleet:
+    return Fleet([ChainPlan((spec,), schema)], [edge_of(spec, n, layout) for n in range(len(spec.inputs))], layout)
+
+
+class Whole:
+    """One embedded operator that is told the same."""
+
+    def __init__(self, spec: AggregateSpec, schema: pa.Schema) -> None:
+        self.operator = EmbeddedOperator(spec, now=0)
+        self.operator.operator.bind(schema)
+
+    def deliver(self, arrivals: Sequence[Arrival], now: int, told: Sequence[Told] = ()) -> Found:
+        inner = self.operator.operator
+        self.operator._give(inner.process_all(arrivals, now))
+        for one in told:
+            if one.watermark is not None:
+                self.operator.advance_watermark(one.watermark)
+        self.operator.timeout(now)
+        if any(one.end for one in told):
+            self.operator.finish()
+        return self.results()
+
+    def wake(self, now: int) -> Found:
+        self.operator.timeout(now)
+        return self.results()
+
+    def results(self) -> Found:
+        result = self.operator.get_result()
+        self.operator.flush()
+        return Found(result.panes.drop_columns(["pane_nonspeculative", "time"]).to_pylist(), result.late.to_pylist())
+
+
+def by_key(rows: Sequence[Row], key: Sequence[str], *, without: Sequence[str] = ()) -> dict[Any, list[str]]:
+    """The rows of each key and window in their order; between keys and between windows there is none."""
+    found: dict[Any, list[str]] = {}
+    for row in rows:
+        group = repr([row[name] for name in (*key, *(n for n in ("window_start", "window_end") if n in row))])
+        found.setdefault(group, []).append(repr({name: value for name, value in row.items() if name not in without}))
+    return found
+
+
+def check(have: Found, want: Found, key: Sequence[str], *, without: Sequence[str] = ()) -> None:
+    assert by_key(have.panes, key, without=without) == by_key(want.panes, key, without=without)
+    assert Counter(map(_told, have.late)) == Counter(map(_told, want.late))
+
+
+def _told(row: Row) -> str:
+    spans = sorted((repr(one) for one in row["windows"] or []), key=repr)
+    return repr({**row, "windows": spans})
+
+
+# Random configurations and histories ----------------------------------------------------------------------------------------------
+
+
+def cut(draw: st.DrawFn, rows: list[Row], schema: pa.Schema, inputs: int = 1) -> tuple[list[tuple[int, int, list[pa.Table]]], list[Arrival]]:
+    """The rows as tasks read them, in pieces; and as the embedded operator gets them: input by input, task by task."""
+    tasks: dict[tuple[int, int], list[Row]] = {}
+    for row in rows:
+        tasks.setdefault((draw(st.integers(0, inputs - 1)), draw(st.integers(0, 2))), []).append(row)
+    given, arrivals = [], []
+    for number in range(inputs):
+        whole: list[Row] = []
+        for task in range(3):
+            mine = tasks.get((number, task), [])
+            middle = draw(st.integers(0, len(mine)))
+            pieces = [part for part in (mine[:middle], mine[middle:]) if part]
+            if pieces or draw(st.integers(0, 5)) == 0:
+                given.append((number, task, [pa.Table.from_pylist(part, schema) for part in pieces]))
+            whole += mine
+        if whole:
+            arrivals.append(Arrival(number, pa.Table.from_pylist(whole, schema)))
+    return given, arrivals
+
+
+def restarted(draw: st.DrawFn, fleet: Fleet) -> None:
+    if draw(st.booleans()):
+        fleet.forget_workers()
+
+
+def play(draw: st.DrawFn, case: Case, key: tuple[str, ...], without: Sequence[str] = ()) -> None:
+    config = dataclasses.replace(case.config, key=key)
+    spec = specification(config)
+    fleet, whole, now = fleet_of(spec, SCHEMA), Whole(spec, SCHEMA), 0
+    for step in case.steps:
+        restarted(draw, fleet)
+        if step.verb == "add":
+            given_rows, arrivals = cut(draw, step.value, SCHEMA)
+            have = fleet.deliver(given_rows, now, shuffle=lambda rows: draw(st.permutations(rows)))
+            want = whole.deliver(arrivals, now)
+        elif step.verb == "watermark":
+            told = [Told(watermark=step.value)]
+            have, want = fleet.deliver([], now, told=told), whole.deliver([], now, told)
+        else:
+            now = step.value if step.verb == "timeout" else now
+            have, want = fleet.wake(now, all_timers=True), whole.wake(now)
+        check(have, want, key, without=without)
+        assert len(fleet.stages[0].watermarks()) <= 1
+    restarted(draw, fleet)
+    end = [Told(end=True)]
+    check(fleet.deliver([], now, told=end), whole.deliver([], now, end), key, without=without)
+
+
+def is_the_same_in_shards(case: Case) -> bool:
+    """How many keys are ahead, and whether an event is from the future for its key, is known only where the keys are."""
+    config = case.config
+    of_keys = config.max_keys is not None or (config.watermark == "per_key" and config.future_reference == "watermark")
+    # What was from the future and comes again when it is not is a duplicate, and at the edge nobody knows.
+    again = (config.id is not None or config.offset is not None) and config.future_tolerance < 1000
+    return not of_keys and not again
+
+
+@given(cases() | per_key_cases(), st.data())
+def test_shards_on_stored_state_do_what_one_operator_does(case, data):
+    assume(is_the_same_in_shards(case))
+    monkey = pytest.MonkeyPatch()
+    with monkey.context() as patched, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patched.setattr(edges, "FLUSH_ROWS", data.draw(st.sampled_from([1, 2, 1 << 20])))
+        Fleet.forget_workers()
+        play(data.draw, case, ("k",), ("watermark",) if case.config.window.axis is Axis.ORDINAL else ())
+
+
+@given(cases(), st.data())
+def test_without_a_key_one_shard_has_all_rows(case, data):
+    assume(is_the_same_in_shards(case))
+    Fleet.forget_workers()
+    play(data.draw, case, (), ("watermark",) if case.config.window.axis is Axis.ORDINAL else ())
+
+
+# Several inputs, partitions, silence and timers -----------------------------------------------------------------------------------
+
+MS = 1000
+"""Spark's timers count milliseconds."""
+FULL = pa.schema(
+    {"ts": pa.int64(), "k": pa.string(), "v": pa.int64(), "p": pa.string(), "wm": pa.int64(), "m": pa.bool_(), "writer": pa.string()}
+)
+instants = st.integers(0, 60).map(lambda n: n * MS)
+event = st.fixed_dictionaries(
+    {
+        "ts": instants | instants | instants | st.none(),
+        "k": st.sampled_from(["a", "b", "c", "d", None]),
+        "v": st.integers(-3, 9),
+        "p": st.sampled_from(["p", "q", None]),
+        "wm": st.none() | instants,
+        "m": st.sampled_from([True, False, None]),
+        "writer": st.sampled_from(["x", "y", None]),
+    }
+)
+watched = st.fixed_dictionaries(
+    {
+        "idle_after": st.sampled_from([None, 5 * MS, 20 * MS]),
+        "declared": st.sampled_from([(), (), ("p",), ("p", "q")]),
+        "realign": st.booleans(),
+    }
+)
+marks = st.one_of(
+    st.integers(0, 9).map(lambda n: Lagging(n * MS)),
+    st.tuples(watched, st.integers(0, 6)).map(lambda both: Bounded(both[1] * MS, **both[0])),
+    st.tuples(watched, st.integers(0, 6)).map(lambda both: Bounded(both[1] * MS, **both[0])),
+    watched.map(lambda more: Punctuated(column="wm", **more)),
+    watched.map(lambda more: Punctuated(marker="m", **more)),
+    st.tuples(watched, st.sampled_from([None, 25 * MS])).map(
+        lambda both: Noted("wm", forget_after=both[1], **{**both[0], "declared": ("x",) if both[0]["declared"] else ()})
+    ),
+)
+firings = st.sampled_from(
+    [
+        None,
+        tg.after_watermark(),
+        tg.after_watermark(early=tg.every("7 ms"), late=tg.after_delay("3 ms")),
+        tg.after_watermark(early=tg.after_count(2), late=tg.after_count(1)),
+        tg.after_watermark(early=tg.every("4 ms", aligned=True)),
+        tg.repeatedly(tg.after_delay("5 ms")),
+    ]
+)
+shapes = st.sampled_from(
+    [tg.tumbling("10 ms"), tg.tumbling("10 ms"), tg.hopping("12 ms", "4 ms"), tg.session("5 ms"), tg.tumbling("15 ms", axis="clock"), tg.global_window()]
+)
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> AggregateSpec:
+    found = draw(st.lists(marks, min_size=1, max_size=3))
+    partition = draw(st.sampled_from([None, "p"]))
+
+    def undeclared(mark: Watermarks) -> Watermarks:
+        return dataclasses.replace(mark, declared=()) if partition is None and isinstance(mark, Bounded | Punctuated) else mark
+
+    first, *others = (Input("ts", ("k",), partition=partition, watermark=undeclared(mark)) for mark in found)
+    tolerance = draw(st.sampled_from([1000 * MS, 1000 * MS, 10 * MS]))
+    return AggregateSpec(
+        first,
+        draw(shapes),
+        (("n", tg.count()), ("total", tg.sum("v")), ("values", tg.list_("v"))),
+        draw(firings),
+        draw(st.sampled_from(["accumulating", "discarding", "retracting"])),
+        draw(st.sampled_from([0, 10 * MS, 40 * MS, MAX])),
+        Options(future_tolerance=tolerance, future=draw(st.sampled_from(["process", "reject"]))),
+        also=tuple(others),
+    )
+
+
+happenings = st.lists(
+    st.one_of(st.tuples(st.lists(event, max_size=8), st.integers(0, 8)), st.tuples(st.none(), st.integers(0, 25))), min_size=1, max_size=12
+)
+
+
+@given(specs(), happenings, st.data())
+def test_inputs_partitions_and_silence_are_the_same_in_all_shards(spec, history, data):
+    Fleet.forget_workers()
+    fleet, whole, now = fleet_of(spec, FULL), Whole(spec, FULL), 0
+    for rows, step in history:
+        now += step * MS
+        restarted(data.draw, fleet)
+        if rows is None:
+            have, want = fleet.wake(now), whole.wake(now)
+        else:
+            given_rows, arrivals = cut(data.draw, rows, FULL, len(spec.inputs))
+            saved = fleet.snapshot()
+            have = fleet.deliver(given_rows, now, shuffle=lambda found: data.draw(st.permutations(found)))
+            if not given_rows:
+                have = fleet.wake(now)
+            elif data.draw(st.integers(0, 3)) == 0:
+                # The batch fails, be it after its tasks, and runs again; workers may have kept what they made of it.
+                fleet.restore(saved)
+                restarted(data.draw, fleet)
+                have = fleet.deliver(given_rows, now)
+            want = whole.deliver(arrivals, now)
+        check(have, want, ("k",))
+    restarted(data.draw, fleet)
+    now += MS
+    check(fleet.deliver([], now, told=[Told(end=True)]), whole.deliver([], now, [Told(end=True)]), ("k",))

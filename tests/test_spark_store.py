@@ -1,0 +1,264 @@
+"""The store over Spark's state variables keeps the protocol of stores: it does what the memory store does, across batches and lost workers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_fakes import FakeMap, FakeValue
+from tidegate.errors import CorruptStateError, InputError, StateError
+from tidegate.spark import store as stores
+from tidegate.spark.store import SparkStore
+from tidegate.state.memory import MemoryStore
+from tidegate.state.prefixed import Prefixed
+
+
+class State:
+    """The two variables of one shard."""
+
+    def __init__(self) -> None:
+        self.held: dict[Any, Any] = {}
+
+    @property
+    def meta(self) -> FakeValue:
+        return FakeValue(self.held, "meta")
+
+    @property
+    def blobs(self) -> FakeMap:
+        return FakeMap(self.held, "blobs")
+
+    def open(self) -> SparkStore:
+        return SparkStore(self.meta, self.blobs, self.meta.get())
+
+    @property
+    def names(self) -> set[tuple[str, int]]:
+        """What the map holds."""
+        return {key[1] for key in self.held if key != "meta"}
+
+
+def noise(nbytes: int, seed: int = 0) -> pa.Table:
+    """A table that does not compress."""
+    return pa.table({"x": np.random.default_rng(seed).integers(-(2**63), 2**63 - 1, nbytes // 8)})
+
+
+def table(*values: int) -> pa.Table:
+    return pa.table({"x": pa.array(values, pa.int64()), "s": [f"v{v}" for v in values]})
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "PART", 64)
+
+
+names = st.sampled_from(["a", "a/1", "a/2", "b", "b/\x00", "é"])
+tables = st.lists(st.integers(-(2**62), 2**62), max_size=60).map(lambda values: table(*values))
+documents = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=30), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
+calls = st.one_of(
+    st.tuples(st.just("put_table"), names, tables),
+    st.tuples(st.just("put_json"), names, documents),
+    st.tuples(st.just("delete"), names),
+    st.tuples(st.just("delete_prefix"), st.sampled_from(["", "a", "a/", "b/"])),
+    st.tuples(st.just("commit")),
+    st.tuples(st.just("open")),
+    st.tuples(st.just("attach")),
+    st.tuples(st.just("lose")),
+)
+
+
+def read(store: Any, name: str) -> Any:
+    """What is under a name, as both kinds, with the errors as values."""
+    found: list[Any] = []
+    for get in (store.get_table, store.get_json):
+        try:
+            found.append(get(name))
+        except (KeyError, StateError) as error:
+            found.append(type(error))
+    return found
+
+
+def check_same(store: SparkStore, memory: MemoryStore) -> None:
+    assert store.names() == memory.names()
+    for name in ("a", "a/1", "a/2", "b", "b/\x00", "é"):
+        assert store.contains(name) == memory.contains(name)
+        assert read(store, name) == read(memory, name)
+
+
+def copied(memory: MemoryStore) -> MemoryStore:
+    other = MemoryStore()
+    other._values = dict(memory._values)
+    return other
+
+
+@given(st.lists(calls, max_size=30))
+def test_it_does_what_the_memory_store_does(history):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(stores, "PART", 64)
+        state, memory = State(), MemoryStore()
+        store, committed = state.open(), copied(memory)
+        for verb, *args in history:
+            if verb == "open":
+                # The worker is gone: only what was committed is there.
+                store, memory = state.open(), copied(committed)
+            elif verb == "lose":
+                store.close()
+                store, memory = state.open(), copied(committed)
+            elif verb == "attach":
+                store.attach(state.meta, state.blobs)
+            else:
+                for one in (store, memory):
+                    getattr(one, verb)(*args)
+                committed = copied(memory) if verb == "commit" else committed
+            check_same(store, memory)
+        store.commit()
+        check_same(state.open(), memory)
+        check_clean(state)
+
+
+def check_clean(state: State) -> None:
+    """No part of anything that is gone stays in the map."""
+    version, summary, document = state.meta.get()
+    spilled = json.loads(summary)["spilled"]
+    opened = state.open()
+    wanted = {(name, part) for name, (parts, _) in opened._tables.items() for part in range(parts)}
+    assert state.names == wanted | {("\x00document", part) for part in range(spilled)}
+    assert (version, not spilled) == (stores.FORMAT, bool(document))
+
+
+@given(st.lists(calls.filter(lambda call: call[0] not in {"open", "lose", "attach"}), max_size=12), st.lists(calls, max_size=3))
+def test_only_the_store_that_committed_last_is_the_same(history, others):
+    state = State()
+    store = state.open()
+    assert not store.is_same(state.meta.get())
+    for verb, *args in history:
+        getattr(store, verb)(*args)
+    store.commit()
+    before = dict(state.held)
+    assert store.is_same(state.meta.get())
+    other = state.open()
+    assert other.is_same(state.meta.get())
+    for verb, *args in others:
+        if verb in {"put_table", "put_json", "delete", "delete_prefix"}:
+            getattr(other, verb)(*args)
+    other.commit()
+    assert not store.is_same(state.meta.get()), "somebody else has written since"
+    state.held = before
+    assert store.is_same(state.meta.get())
+    assert not other.is_same(state.meta.get()), "what it wrote was given up by Spark"
+
+
+def test_a_store_that_wrote_nothing_is_not_the_same_as_no_state():
+    assert not State().open().is_same(None)
+
+
+def test_large_tables_are_written_in_parts_and_smaller_ones_leave_none_behind():
+    state = State()
+    store = state.open()
+    store.put_table("t", noise(9 << 20))
+    store.commit()
+    assert state.names == {("t", 0), ("t", 1), ("t", 2)}
+    assert all(len(value[0]) <= stores.PART for key, value in state.held.items() if key != "meta")
+    assert state.open().get_table("t").equals(noise(9 << 20))
+    store.put_table("t", table(1))
+    store.commit()
+    assert state.names == {("t", 0)}
+    assert state.open().get_table("t").equals(table(1))
+
+
+def test_documents_that_are_too_large_for_one_value_are_spilled(small_parts):
+    state = State()
+    store = state.open()
+    text = "".join(chr(33 + n % 90) for n in np.random.default_rng(0).integers(0, 90, 4000))
+    store.put_json("long", text)
+    store.commit()
+    assert len(state.names) > 3
+    assert state.open().get_json("long") == text
+    store.delete("long")
+    store.put_json("x", 1)
+    store.commit()
+    assert state.open().get_json("x") == 1
+    check_clean(state)
+
+
+def test_a_commit_writes_only_what_changed(monkeypatch):
+    state = State()
+    store = state.open()
+    store.put_table("a", table(1))
+    store.put_table("b", table(2))
+    store.commit()
+    written: list[Any] = []
+    monkeypatch.setattr(FakeMap, "updateValue", lambda self, key, value: written.append(key))
+    again = state.open()
+    again.put_table("b", table(3))
+    again.commit()
+    assert written == [("b", 0)]
+
+
+def test_the_size_is_that_of_what_is_stored():
+    state = State()
+    store = state.open()
+    store.put_table("t", noise(1 << 20))
+    store.commit()
+    stored = sum(len(value[0]) for key, value in state.held.items() if key != "meta") + len(state.meta.get()[2])
+    assert store.nbytes == stored
+    assert state.open().nbytes == stored
+    store.delete("t")
+    store.commit()
+    assert store.nbytes == len(state.meta.get()[2])
+
+
+def test_a_summary_is_kept_with_the_state():
+    state = State()
+    store = state.open()
+    store.summary = {"watermark": 5}
+    store.put_table("t", table(1))
+    store.commit()
+    assert json.loads(state.meta.get()[1])["watermark"] == 5
+    assert state.open().summary["watermark"] == 5
+
+
+def test_state_of_another_format_is_refused():
+    state = State()
+    state.open().commit()
+    _, summary, document = state.meta.get()
+    state.meta.update((2, summary, document))
+    with pytest.raises(CorruptStateError, match="format 2.*Hint"):
+        state.open()
+
+
+def test_a_part_that_is_missing_is_told():
+    state = State()
+    store = state.open()
+    store.put_table("t", noise(9 << 20))
+    store.commit()
+    state.blobs.removeKey(("t", 1))
+    with pytest.raises(CorruptStateError, match="`t` lacks a part"):
+        state.open().get_table("t")
+
+
+def test_what_is_no_json_is_refused_and_nothing_is_written():
+    state = State()
+    store = state.open()
+    with pytest.raises(InputError):
+        store.put_json("bad", float("nan"))
+    assert not store.contains("bad")
+
+
+def test_operators_that_share_a_store_do_not_see_each_other(small_parts):
+    state = State()
+    store = state.open()
+    first, second = Prefixed(store, "0/"), Prefixed(store, "1/")
+    first.put_table("t", table(1))
+    second.put_table("t", table(2))
+    second.put_json("j", 3)
+    first.commit()
+    assert state.meta.get() is None, "the owner commits"
+    second.delete_prefix("")
+    assert (first.names(), second.names(), store.names()) == (["t"], [], ["0/t"])
+    store.commit()
+    assert Prefixed(state.open(), "0/").get_table("t").equals(table(1))
