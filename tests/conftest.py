@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytest_plugins = ["services.fixtures"]
+
 # Times vary with the load of the machine, so no example has a deadline.
 # "ci" tries the same examples on every run; "dev" tries fewer, and new ones each time.
 settings.register_profile("dev", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])

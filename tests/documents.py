@@ -10,7 +10,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHELLS = {"", "sh", "bash", "shell", "console"}
-FENCE = re.compile(r"^(?P<fence>`{3,}|~{3,})[ ]*(?P<language>[\w+-]*)[^\n]*\n(?P<code>.*?)^(?P=fence)[ ]*$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^(?P<fence>`{3,}|~{3,})[ ]*(?P<language>[\w+-]*)(?P<mark>[^\n]*)\n(?P<code>.*?)^(?P=fence)[ ]*$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
 
 
@@ -22,6 +22,8 @@ class Block:
     code: str
     line: int
     follows: bool
+    mark: str = ""
+    """What stands behind the language: examples for Spark are marked `spark`."""
 
 
 def documents() -> list[Path]:
@@ -43,7 +45,7 @@ def blocks(text: str) -> list[Block]:
     found, end = [], 0
     for match in FENCE.finditer(text):
         follows = bool(found) and not text[end : match.start()].strip()
-        found.append(Block(match["language"], match["code"], text.count("\n", 0, match.start("code")) + 1, follows))
+        found.append(Block(match["language"], match["code"], text.count("\n", 0, match.start("code")) + 1, follows, match["mark"].strip()))
         end = match.end()
     return found
 

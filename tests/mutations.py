@@ -7,6 +7,24 @@ from collections.abc import Iterator
 from typing import Any
 
 
+LOOKS = {"expect", "expect_count", "expect_pane_of", "late_output", "dropped", "hold", "output_watermark", "out_wm", "state_windows", "state", "read"}
+BATCH_LOOKS = {"out", "all", "watermark", "watermark_used", "event_time", "state_rows", "dropped"}
+RESULTS = {"windows", "expect", "merges", "result", "merged", "valid"}
+
+
+def expectations(item: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Paths of the numbers that say what must come out of a scenario about windows and panes."""
+    if item["kind"] == "panes_by_window":
+        return [path for path in numbers(item) if path[0] == "expect"]
+    if "cases" in item:
+        return [path for path in numbers(item["cases"], ("cases",)) if path[2] in RESULTS and not (item["kind"] == "merge" and path[2] == "windows")]
+    if item["kind"] == "trigger":
+        # A window that nothing came to is not ready either, so that only the answers are changed here.
+        return [path for path in numbers(item["steps"], ("steps",)) if path[-1] in {"ready", "finished"}]
+    looks = BATCH_LOOKS if item["kind"] == "microbatch" else LOOKS
+    return [path for path in numbers(item["steps"], ("steps",)) if path[2] in looks]
+
+
 def numbers(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The paths of all numbers and truth values."""
     if isinstance(value, dict | list):

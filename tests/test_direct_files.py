@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -12,11 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
-import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import feather
 
 from tidegate.errors import CorruptStateError, InputError, SpecError
 from tidegate.operators.conform import MARK
@@ -191,7 +192,7 @@ def test_every_part_is_in_one_share(sizes: list[int], tasks: int) -> None:
         by_file.setdefault(part.file.path, []).append(part)
     for path, own in by_file.items():
         assert [own[0].start, own[-1].end] == [0, sizes[int(path)]]
-        assert all(a.end == b.start for a, b in zip(own, own[1:], strict=False))
+        assert all(a.end == b.start for a, b in itertools.pairwise(own))
 
 
 # What is read ---------------------------------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Every example in README and docs runs, and every command they name exists.
 
 A document's ```python blocks run in order, in one namespace and in an empty folder. A block with `>>>` prompts is a doctest.
-A ```text block right after a ```python block is what that block prints, to the letter.
+A ```text block right after a ```python block is what that block prints, to the letter. Blocks marked ```python spark run in
+tests/spark/test_documents_spark.py.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from documents import REPOSITORY, Block, blocks, commands, documents, name_of
 
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 COMMANDS = sorted({tuple(words) for path in documents() for words in commands(path.read_text("utf-8"))})
-TARGETS = set(re.findall(r"^([a-z]+):", (REPOSITORY / "Makefile").read_text("utf-8"), re.MULTILINE))
+TARGETS = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text("utf-8"), re.MULTILINE))
 
 
 def run_block(block: Block, names: dict[str, object], where: str) -> str:
@@ -38,11 +39,12 @@ def run_block(block: Block, names: dict[str, object], where: str) -> str:
     return printed.getvalue()
 
 
-def run_document(text: str, where: str) -> None:
+def run_document(text: str, where: str, mark: str = "") -> None:
+    """Run the blocks that have the mark."""
     names: dict[str, object] = {"__name__": "__main__"}
     printed, after_python = "", False
     for block in blocks(text):
-        if block.language == "python":
+        if block.language == "python" and block.mark == mark:
             printed, after_python = run_block(block, names, where), True
             continue
         if block.language == "text" and block.follows and after_python:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -15,18 +16,19 @@ from hypothesis import strategies as st
 
 import tidegate as tg
 from spark_fakes import Fleet, Found
-from strategies import Case, cases, per_key_cases, windows
+from strategies import Case, cases, per_key_cases
 from test_differential import SCHEMA, specification
 from tidegate.embedded.operator import EmbeddedOperator
 from tidegate.instants import MAX
 from tidegate.operators.delivery import Arrival
 from tidegate.spark import edge as edges
-from tidegate.spark.chain import ChainPlan, Told
+from tidegate.spark import processor
+from tidegate.spark.chain import ChainPlan, Told, schemas_of
 from tidegate.spark.edge import Edge
 from tidegate.spark.shards import Layout
 from tidegate.spec.operator import AggregateSpec, Input, Options
 from tidegate.spec.watermarks import Bounded, Lagging, Noted, Punctuated, Watermarks
-from tidegate.spec.windows import Axis, Tumbling
+from tidegate.spec.windows import Axis
 
 Row = dict[str, Any]
 THREE = Layout.balanced(3)
@@ -53,8 +55,8 @@ def fleet_of(spec: AggregateSpec, schema: pa.Schema, layout: Layout = THREE) -> 
 class Whole:
     """One embedded operator that is told the same."""
 
-    def __init__(self, spec: AggregateSpec, schema: pa.Schema) -> None:
-        self.operator = EmbeddedOperator(spec, now=0)
+    def __init__(self, spec: AggregateSpec, schema: pa.Schema, now: int = 0) -> None:
+        self.operator = EmbeddedOperator(spec, now=now)
         self.operator.operator.bind(schema)
 
     def deliver(self, arrivals: Sequence[Arrival], now: int, told: Sequence[Told] = ()) -> Found:
@@ -125,6 +127,12 @@ def restarted(draw: st.DrawFn, fleet: Fleet) -> None:
         fleet.forget_workers()
 
 
+def shuffled(draw: st.DrawFn) -> Callable[[list[Any]], list[Any]]:
+    """Spark brings the rows of a shard in any order."""
+    dice = random.Random(draw(st.integers(0, 99)))
+    return lambda rows: dice.sample(rows, len(rows))
+
+
 def play(draw: st.DrawFn, case: Case, key: tuple[str, ...], without: Sequence[str] = ()) -> None:
     config = dataclasses.replace(case.config, key=key)
     spec = specification(config)
@@ -133,7 +141,7 @@ def play(draw: st.DrawFn, case: Case, key: tuple[str, ...], without: Sequence[st
         restarted(draw, fleet)
         if step.verb == "add":
             given_rows, arrivals = cut(draw, step.value, SCHEMA)
-            have = fleet.deliver(given_rows, now, shuffle=lambda rows: draw(st.permutations(rows)))
+            have = fleet.deliver(given_rows, now, shuffle=shuffled(draw))
             want = whole.deliver(arrivals, now)
         elif step.verb == "watermark":
             told = [Told(watermark=step.value)]
@@ -217,7 +225,7 @@ firings = st.sampled_from(
         tg.after_watermark(),
         tg.after_watermark(early=tg.every("7 ms"), late=tg.after_delay("3 ms")),
         tg.after_watermark(early=tg.after_count(2), late=tg.after_count(1)),
-        tg.after_watermark(early=tg.every("4 ms", aligned=True)),
+        tg.after_watermark(early=tg.every("4 ms", refire=True)),
         tg.repeatedly(tg.after_delay("5 ms")),
     ]
 )
@@ -248,6 +256,10 @@ def specs(draw: st.DrawFn) -> AggregateSpec:
     )
 
 
+def follows_clock(spec: AggregateSpec) -> bool:
+    return spec.window.axis is Axis.CLOCK or any(isinstance(given.watermark, Lagging) for given in spec.inputs)
+
+
 happenings = st.lists(
     st.one_of(st.tuples(st.lists(event, max_size=8), st.integers(0, 8)), st.tuples(st.none(), st.integers(0, 25))), min_size=1, max_size=12
 )
@@ -256,19 +268,21 @@ happenings = st.lists(
 @given(specs(), happenings, st.data())
 def test_inputs_partitions_and_silence_are_the_same_in_all_shards(spec, history, data):
     Fleet.forget_workers()
-    fleet, whole, now = fleet_of(spec, FULL), Whole(spec, FULL), 0
+    # An operator of Spark begins with the first rows of the query.
+    history = history[next((n for n, (rows, _) in enumerate(history) if rows), len(history)) :]
+    assume(history)
+    fleet, whole, now = fleet_of(spec, FULL), Whole(spec, FULL, history[0][1] * MS), 0
     for rows, step in history:
         now += step * MS
         restarted(data.draw, fleet)
-        if rows is None:
-            have, want = fleet.wake(now), whole.wake(now)
+        if not rows:
+            # A watermark that follows the clock stands still in a shard that no timer wakes, and nothing waits for it there.
+            have, want = fleet.wake(now, all_timers=follows_clock(spec)), whole.wake(now)
         else:
             given_rows, arrivals = cut(data.draw, rows, FULL, len(spec.inputs))
             saved = fleet.snapshot()
-            have = fleet.deliver(given_rows, now, shuffle=lambda found: data.draw(st.permutations(found)))
-            if not given_rows:
-                have = fleet.wake(now)
-            elif data.draw(st.integers(0, 3)) == 0:
+            have = fleet.deliver(given_rows, now, shuffle=shuffled(data.draw))
+            if data.draw(st.integers(0, 3)) == 0:
                 # The batch fails, be it after its tasks, and runs again; workers may have kept what they made of it.
                 fleet.restore(saved)
                 restarted(data.draw, fleet)
@@ -278,3 +292,104 @@ def test_inputs_partitions_and_silence_are_the_same_in_all_shards(spec, history,
     restarted(data.draw, fleet)
     now += MS
     check(fleet.deliver([], now, told=[Told(end=True)]), whole.deliver([], now, [Told(end=True)]), ("k",))
+
+
+# Chains and re-keying -------------------------------------------------------------------------------------------------------------
+
+FAR = 10**6 * MS
+PAIRS = pa.schema({"ts": pa.int64(), "k": pa.string(), "g": pa.string(), "v": pa.int64()})
+pair = st.fixed_dictionaries(
+    {"ts": instants, "k": st.sampled_from(["a", "b", "c", "d", None]), "g": st.sampled_from(["x", "y", None]), "v": st.integers(-3, 9)}
+)
+
+
+def upstream_of(draw: st.DrawFn, window: Any) -> AggregateSpec:
+    return AggregateSpec(
+        Input("ts", ("k", "g"), watermark=Bounded(draw(st.sampled_from([0, 5 * MS])))),
+        window,
+        (("n", tg.count()), ("total", tg.sum("v"))),
+        # Those that neither end with a window's first complete pane nor fire for ever.
+        draw(firings.filter(lambda firing: firing is None or "late=" in str(firing) or "Repeatedly" in str(firing))),
+        "retracting",
+        MAX,
+        Options(future_tolerance=2 * FAR),
+    )
+
+
+def downstream_of(draw: st.DrawFn, key: tuple[str, ...], mode: str = "retracting") -> AggregateSpec:
+    spec = tg.stream(key=list(key)).inherit().trigger(tg.after_watermark(early=tg.after_count(1), late=tg.after_count(1)))
+    return (spec.retracting() if mode == "retracting" else spec.accumulating()).aggregate(rows=tg.count(), total=tg.sum("total"), n=tg.sum("n")).spec
+
+
+def netted(panes: Sequence[Row], key: Sequence[str]) -> dict[Any, Any]:
+    """What stands in the end."""
+    standing: dict[Any, Any] = {}
+    for row in panes:
+        place = (*(row[name] for name in key), row["window_start"], row["window_end"])
+        value = tuple(value for name, value in row.items() if name in ("rows", "n", "total"))
+        if row["op"] == "-":
+            assert standing.pop(place) == value, "what is taken back stood there"
+        else:
+            assert place not in standing, "what stands is taken back before something else comes"
+            standing[place] = value
+    return standing
+
+
+def drained(fleet: Fleet, now: int) -> tuple[list[Row], int]:
+    """Let all timers expire that there are."""
+    found: list[Row] = []
+    for _ in range(200):
+        due = min((at for stage in fleet.stages if (at := stage.next_timer) is not None), default=None)
+        if due is None:
+            return found, now
+        now = max(now + MS, due)
+        found += fleet.wake(now).panes
+    raise AssertionError("timers are set again and again")
+
+
+def answer(rows: Sequence[Row], key: Sequence[str], size: int, step: int) -> dict[Any, Any]:
+    """Rows, sums and counts of the groups and windows, by hand: `rows` counts the upstream's panes, one for each pair."""
+    found: dict[Any, tuple[set[Any], int, int]] = {}
+    for row in rows:
+        for start in range((row["ts"] // step) * step, row["ts"] - size, -step):
+            place = (*(row[name] for name in key), start, start + size)
+            pairs, n, total = found.get(place, (set(), 0, 0))
+            found[place] = (pairs | {(row["k"], row["g"])}, n + 1, total + row["v"])
+    return {place: (len(pairs), total, n) for place, (pairs, n, total) in found.items()}
+
+
+histories_of_pairs = st.lists(st.tuples(st.lists(pair, min_size=1, max_size=7), st.integers(0, 9)), min_size=1, max_size=6)
+
+
+@pytest.mark.parametrize("key", [("k", "g"), ("g",), ("k",), ()])
+@given(history=histories_of_pairs, data=st.data())
+def test_chains_in_shards_come_to_the_plain_answer(key, history, data):
+    Fleet.forget_workers()
+    window, size, step = data.draw(st.sampled_from([(tg.tumbling("10 ms"), 10, 10), (tg.hopping("12 ms", "4 ms"), 12, 4)]))
+    first, second = upstream_of(data.draw, window), downstream_of(data.draw, key)
+    fused = ChainPlan((first, second), PAIRS)
+    if key == ("k", "g"):
+        plans = [fused]
+    else:
+        before = ChainPlan((first,), PAIRS, is_followed=True)
+        plans = [before, ChainPlan((second,), schemas_of(before)[0], first, THREE.ids)]
+    fleet = Fleet(plans, [edge_of(first)], THREE)
+    now, panes, rows = 0, list[Row](), list[Row]()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(processor, "EMITTED", data.draw(st.sampled_from([1, 3000, 256 << 20])))
+        for given_rows, pause in [*history, ([{"ts": FAR, "k": "end", "g": "end", "v": 0}], 1)]:
+            now += pause * MS
+            restarted(data.draw, fleet)
+            pieces, _ = cut(data.draw, given_rows, PAIRS)
+            found = fleet.deliver(pieces, now, shuffle=shuffled(data.draw))
+            rows += given_rows
+            assert found.late == []
+            panes += found.panes
+            if data.draw(st.booleans()):
+                now += 3 * MS
+                panes += fleet.wake(now).panes
+        panes += drained(fleet, now)[0]
+    standing = netted(panes, key)
+    wanted = answer(rows, key, size * MS, step * MS)
+    ended = {place: value for place, value in wanted.items() if place[-1] < FAR}
+    assert {place: value for place, value in standing.items() if place[-1] < FAR} == ended

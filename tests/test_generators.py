@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tidegate.api import stream
 from tidegate.errors import InputError, ParseError, SpecError, WatermarkError
 from tidegate.instants import MAX, MIN
+from tidegate.kernel.partitions import partitions_of
 from tidegate.kernel.times import OK, read_times
 from tidegate.kernel.watermarks.generators import Generator, Observed, Promises, check_columns, columns_of, compile_generator
 from tidegate.kernel.watermarks.tracker import SourceTracker
-from tidegate.kernel.partitions import partitions_of
 from tidegate.spec import watermarks as w
 from tidegate.spec.watermarks import (
     Bounded,

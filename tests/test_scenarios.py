@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from documents import REPOSITORY, blocks
-from mutations import changed, numbers
+from mutations import changed, expectations
 from tidegate.errors import ParseError, SpecError
 from tidegate.instants import MAX, MIN
 from tidegate.scenarios import FAIL, KINDS, PASS, UNSUPPORTED, Outcome, load, parse, run
@@ -110,22 +110,6 @@ def test_every_kind_is_kept() -> None:
 
 
 # A runner that compares nothing would pass everything, so each number that a scenario expects is changed once.
-
-
-LOOKS = {"expect", "expect_count", "expect_pane_of", "late_output", "dropped", "hold", "output_watermark", "out_wm", "state_windows", "state", "read"}
-RESULTS = {"windows", "expect", "merges", "result", "merged", "valid"}
-
-
-def expectations(item: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """Paths of the numbers that say what must come out."""
-    if item["kind"] == "panes_by_window":
-        return [path for path in numbers(item) if path[0] == "expect"]
-    if "cases" in item:
-        return [path for path in numbers(item["cases"], ("cases",)) if path[2] in RESULTS and not (item["kind"] == "merge" and path[2] == "windows")]
-    if item["kind"] == "trigger":
-        # A window that nothing came to is not ready either, so that only the answers are changed here.
-        return [path for path in numbers(item["steps"], ("steps",)) if path[-1] in {"ready", "finished"}]
-    return [path for path in numbers(item["steps"], ("steps",)) if path[2] in LOOKS]
 
 
 SOUND = [name for name, item in RAW.items() if not item.get("must_fail") and name not in CONTRADICTIONS]

@@ -14,7 +14,6 @@ from tidegate.spark.edge import split
 from tidegate.spark.shards import Layout, check_layout, home_of
 
 
-
 @given(st.integers(1, 64))
 def test_one_shard_a_partition_unless_said(partitions):
     layout = Layout.balanced(partitions)

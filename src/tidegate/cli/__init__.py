@@ -28,10 +28,11 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="name", metavar="COMMAND", required=True)
     replay = commands.add_parser("replay", help="run scenario files and say which pass", description=_REPLAY)
     replay.add_argument("files", nargs="+", metavar="FILE", help="a YAML file that holds a list of scenarios")
-    replay.add_argument("--runtime", choices=["embedded"], default="embedded", help="where the operators run (default: %(default)s)")
+    replay.add_argument("--runtime", choices=["embedded", "spark"], default="embedded", help="where operators run (default: %(default)s)")
     replay.add_argument("--json", action="store_true", help='print one JSON object a line: {"id", "status", "detail"}')
     replay.set_defaults(command=_replay)
-    demo = commands.add_parser("demo", help="show early, on-time and late panes of a small stream")
+    demo = commands.add_parser("demo", help="run a click stream through a pipeline on local Spark, and show all that comes out")
+    demo.add_argument("--folder", default="tidegate-demo", metavar="FOLDER", help="where its files go (default: %(default)s)")
     demo.add_argument("--json", action="store_true", help="print one JSON object a line instead of tables")
     demo.set_defaults(command=_demo)
     run = commands.add_parser("run", help="run a pipeline file on Spark", description=_RUN)
@@ -50,20 +51,21 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="print one JSON object a line")
     doctor.set_defaults(command=_doctor)
     # It has a parser of its own, so whatever looks like an option is for that one.
-    bench = commands.add_parser("bench", help="measure the kernel, or the watermarks", add_help=False, prefix_chars="\0")
+    bench = commands.add_parser("bench", help="measure the kernel, the watermarks, or pipelines on Spark", add_help=False, prefix_chars="\0")
     bench.add_argument("arguments", nargs=argparse.REMAINDER)
     bench.set_defaults(command=_bench)
     return parser
 
 
 _REPLAY = """Runs every scenario of the files and prints one line for each: pass, fail with the difference, or unsupported with the
-reason. The exit status is 0 only if none failed, and 2 if a file cannot be read. The format is described in docs/scenarios.md."""
+reason. The exit status is 0 only if none failed, and 2 if a file cannot be read. With `--runtime spark` all of them are played in one query
+on local Spark, and what has no operators is unsupported. The format is described in docs/scenarios.md."""
 
 
 def _replay(options: argparse.Namespace) -> int:
     from tidegate.cli.replay import replay
 
-    return replay(options.files, as_json=options.json)
+    return replay(options.files, as_json=options.json, runtime=options.runtime)
 
 
 _RUN = """Runs a pipeline file and shows its progress. Ctrl-C (or SIGTERM) stops it cleanly: a batch that is under way is given up, and runs
@@ -91,7 +93,7 @@ def _doctor(options: argparse.Namespace) -> int:
 def _demo(options: argparse.Namespace) -> int:
     from tidegate.cli.demo import demo
 
-    return demo(as_json=options.json)
+    return demo(as_json=options.json, folder=options.folder)
 
 
 def _bench(options: argparse.Namespace) -> int:

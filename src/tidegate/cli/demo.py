@@ -1,179 +1,213 @@
-"""`tidegate demo`: clicks that arrive out of order, counted per user and minute, with every pane as it comes out."""
+"""`tidegate demo`: a click stream that arrives out of order goes through a pipeline on local Spark, and everything that comes out is shown."""
 
 from __future__ import annotations
 
 import json
-import random
+import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
+import pyarrow.dataset as ds
 
 import tidegate as tg
+from tidegate.cli.demo_clicks import FILES, SCHEMA, SPAN, Click, write
+from tidegate.cli.noise import without_noise
+from tidegate.cli.picture import Moment, Span, as_png, as_text
+from tidegate.errors import MissingExtraError, SinkError
+from tidegate.instants import instant
 
-SEED = 7
-START = datetime(2025, 3, 14, 12, 0, tzinfo=UTC)
-DISORDER = timedelta(seconds=15)
-EVERY = timedelta(seconds=30)
-USERS = ("ann", "bob")
-CLICKS = 18
-_WIDTHS = {"": 2, "user": 6, "window": 21, "timing": 9, "pane": 6, "clicks": 8, "spent": 7}
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
-
-@dataclass(frozen=True)
-class Click:
-    """One click: when it happened, and when it arrives here."""
-
-    ts: datetime
-    user: str
-    price: int
-    arrives: datetime
+FOLDER = "tidegate-demo"
+_MARK = ".tidegate-demo"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PANES = {"": 2, "user": 6, "window": 19, "timing": 9, "pane": 6, "clicks": 8, "spent": 8}
+_SHOWN = "ann"
 
 
 @dataclass(frozen=True)
-class Step:
-    """One delivery and what it made come out."""
+class Shown:
+    """What the demonstration has to show."""
 
-    clock: datetime
-    clicks: list[Click]
-    watermark: datetime
+    clicks: list[list[Click]]
     panes: list[dict[str, Any]]
     late: list[dict[str, Any]]
+    metrics: list[dict[str, Any]]
 
 
-def clicks(seed: int = SEED) -> list[Click]:
-    """Two minutes of clicks in the order in which they arrive; one comes 50 seconds late and one three minutes."""
-    dice = random.Random(seed)  # noqa: S311 - generated traffic, and the same every time
-    made = []
-    for _ in range(CLICKS):
-        ts = START + timedelta(seconds=dice.randrange(120))
-        made.append(Click(ts, dice.choice(USERS), dice.randrange(1, 10), ts + timedelta(seconds=dice.randrange(1, int(DISORDER.total_seconds())))))
-    slow, lost = START + timedelta(seconds=41), START + timedelta(seconds=12)
-    made.append(Click(slow, "ann", 5, slow + timedelta(seconds=50)))
-    made.append(Click(lost, "bob", 8, lost + timedelta(seconds=190)))
-    return sorted(made, key=lambda click: click.arrives)
-
-
-def pipeline() -> tg.Panes:
-    """Clicks and money per user and minute, with a pane for every third click, one when the minute is complete, and one per late click."""
+def pipeline(clicks: DataFrame) -> tg.Panes:
+    """Clicks and money per user and minute: a pane for every fifteenth click, one when the minute is complete, and one per late click."""
     return (
-        tg.stream(time="ts", key="user", watermark=tg.explicit())
+        tg.stream(clicks, time="ts", key="user", id="event_id", watermark=tg.bounded("10 seconds"))
         .window(tg.tumbling("1 minute"))
-        .trigger(tg.after_watermark(early=tg.after_count(3), late=tg.after_count(1)))
-        .allow_lateness("1 minute")
+        .trigger(tg.after_watermark(early=tg.after_count(15), late=tg.after_count(1)))
+        .allow_lateness("2 minutes")
         .retracting()
+        .options(future="reject")
         .aggregate(clicks=tg.count(), spent=tg.sum("price"))
     )
 
 
-def steps(seed: int = SEED) -> Iterator[Step]:
-    """Deliver what has arrived every 30 seconds; the watermark stays 15 seconds behind the newest click."""
-    waiting, clock, newest = clicks(seed), START, START
-    operator = pipeline().embedded(now=_ticks(START))
-    while waiting:
-        clock += EVERY
-        arrived = [click for click in waiting if click.arrives <= clock]
-        waiting = waiting[len(arrived) :]
-        if not arrived:
-            continue
-        newest = max([newest, *(click.ts for click in arrived)])
-        operator.timeout(_ticks(clock))
-        operator.add_messages(_table(arrived))
-        operator.advance_watermark(_ticks(newest - DISORDER))
-        result = operator.get_result()
-        operator.flush()
-        yield Step(clock, arrived, newest - DISORDER, result.panes.to_pylist(), result.late.to_pylist())
-    operator.finish()
-    result = operator.get_result()
-    operator.flush()
-    yield Step(clock, [], clock, result.panes.to_pylist(), result.late.to_pylist())
-
-
-def demo(*, as_json: bool) -> int:
-    """Print the demonstration."""
-    for line in _json_lines() if as_json else _text_lines():
+def demo(*, as_json: bool, folder: str = FOLDER) -> int:
+    """Run the demonstration and print it."""
+    place = _emptied(Path(folder))
+    with without_noise():
+        shown = _run(place, quiet=as_json)
+    if as_json:
+        for output, rows in (("panes", shown.panes), ("late", shown.late), ("metrics", shown.metrics)):
+            for row in rows:
+                print(json.dumps({"output": output, **row}, default=_plain))
+        return 0
+    for line in _text(shown, place):
         print(line)
     return 0
 
 
-def _ticks(moment: datetime) -> int:
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+def _emptied(folder: Path) -> Path:
+    """A folder for the demonstration; only one that an earlier run has made is emptied."""
+    if folder.exists() and any(folder.iterdir()):
+        if not (folder / _MARK).exists():
+            raise SinkError(f"the folder `{folder}` is not empty and not of a demonstration. Hint: tidegate demo --folder ANOTHER")
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _MARK).touch()
+    return folder
 
 
-def _table(arrived: Sequence[Click]) -> pa.Table:
-    return pa.table(
-        {
-            "ts": pa.array([click.ts for click in arrived], pa.timestamp("us", "UTC")),
-            "user": [click.user for click in arrived],
-            "price": pa.array([click.price for click in arrived], pa.int64()),
-        }
-    )
+def _run(folder: Path, *, quiet: bool) -> Shown:
+    clicks = write(folder / "clicks", datetime.now(UTC))
+    if not quiet:
+        print(f"{sum(map(len, clicks))} clicks in {FILES} files under {folder}/clicks; starting Spark (this takes a while) ...", flush=True)
+    spark = tg.spark_session("tidegate demo", cores=2, memory="1g")
+    try:
+        panes = pipeline(_reading(spark, folder / "clicks"))
+        outputs = {name: tg.sinks.parquet(folder / name) for name in ("panes", "late", "metrics")}
+        query = panes.write(
+            outputs["panes"], late=outputs["late"], metrics=outputs["metrics"], checkpoint=str(folder / "checkpoint"), trigger="available_now"
+        )
+        told = -1
+        while not query.await_termination(1):
+            told = told if quiet else _tell(query.recent_progress, told)
+        if not quiet:
+            _tell(query.recent_progress, told)
+    finally:
+        spark.stop()
+    return Shown(clicks, *(_read(folder / name) for name in ("panes", "late", "metrics")))
 
 
-def _json_lines() -> Iterator[str]:
-    for number, step in enumerate(steps(), 1):
-        for output, rows in (("panes", step.panes), ("late", step.late)):
-            for row in rows:
-                yield json.dumps({"step": number, "clock": step.clock.isoformat(), "output": output, **row}, default=_plain)
+def _reading(spark: SparkSession, folder: Path) -> DataFrame:
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder))
+
+
+def _tell(progress: Sequence[Any], told: int) -> int:
+    """A line for each batch that is new."""
+    for given in progress:
+        if given.batch > told and given.counts["events"]:
+            counts = given.counts
+            panes = sum(counts[name] for name in ("panes_early", "panes_on_time", "panes_late"))
+            watermark = f"{_moment(given.watermark):%H:%M:%S}" if given.watermark is not None else "none"
+            took = given.milliseconds.get("triggerExecution", 0) / 1000
+            print(f"  batch {given.batch:>2}: {counts['events']:>3} clicks, watermark {watermark}, {panes} panes, {took:.1f} s", flush=True)
+            told = given.batch
+    return told
+
+
+def _read(folder: Path) -> list[dict[str, Any]]:
+    """The rows of a sink in the order of their batches, which a folder of parquet files has in its names."""
+    if not folder.exists():
+        return []
+    rows = ds.dataset(folder, partitioning="hive", exclude_invalid_files=True).to_table().to_pylist()
+    return sorted(rows, key=lambda row: row["batch"])
+
+
+def _text(shown: Shown, folder: Path) -> Iterator[str]:
+    yield ""
+    yield f"The panes of {_SHOWN} (a row with - takes a former pane back; the + after it replaces it):"
+    yield "  " + "".join(f"{name:<{width}}" for name, width in _PANES.items()).rstrip()
+    yield from (_row(pane) for pane in shown.panes if pane["user"] == _SHOWN)
+    others = sum(pane["user"] != _SHOWN for pane in shown.panes)
+    yield f"  ... and {others} of the others, in {folder}/panes"
+    yield ""
+    yield "Nothing is dropped silently. The late output has:"
+    yield from (_late(row) for row in shown.late)
+    repeated = sum(row["duplicates"] for row in shown.metrics)
+    yield f"  and {repeated} clicks came twice: they were recognised by their id and counted once."
+    yield ""
+    yield "Event time to the right, processing time down; . clicks, | the watermark,"
+    yield "<e-> early, <O-> on-time and <L-> late panes of a minute:"
+    moments, span = _moments(shown)
+    yield from ("  " + line for line in as_text(moments, span))
+    yield ""
+    try:
+        as_png(moments, span, folder / "picture.png")
+        yield f"The same as a picture: {folder}/picture.png"
+    except MissingExtraError as error:
+        yield f"No picture was drawn: {error}"
+    yield _verdict(shown)
+
+
+def _row(pane: Mapping[str, Any]) -> str:
+    window = f"{pane['window_start']:%H:%M} to {pane['window_end']:%H:%M}"
+    cells = (pane["op"], pane["user"], window, pane["timing"], pane["pane"], pane["clicks"], f"{pane['spent']:.0f}")
+    text = "  " + "".join(f"{cell!s:<{width}}" for cell, width in zip(cells, _PANES.values(), strict=True)).rstrip()
+    return _coloured(text, "31" if pane["op"] == "-" else {"early": "36", "on_time": "32", "late": "33"}[pane["timing"]])
+
+
+def _late(row: Mapping[str, Any]) -> str:
+    return f"  {row['event_id']:<9} {row['user']:<5} time {row['ts'] or 'missing':<26} {row['reason']}"
+
+
+def _moments(shown: Shown) -> tuple[list[Moment], Span]:
+    """The batches as a picture shows them; the n-th has the n-th file."""
+    found = []
+    for batch, clicks in enumerate(shown.clicks):
+        measured = [row for row in shown.metrics if row["batch"] == batch]
+        if not measured:
+            continue
+        fired = {(row["window_start"], row["window_end"], row["timing"]): None for row in shown.panes if row["batch"] == batch and row["op"] == "+"}
+        events = [moment for moment in (_readable(click.ts) for click in clicks) if moment is not None]
+        found.append(Moment(measured[0]["clock"], events, measured[0]["watermark"], list(fired)))
+    windows = [window for moment in found for window in moment.panes]
+    start, end = min((start for start, _, _ in windows), default=_EPOCH), max((end for _, end, _ in windows), default=_EPOCH)
+    return found, Span(start, end + timedelta(seconds=SPAN))
+
+
+def _readable(text: str | None) -> datetime | None:
+    try:
+        return None if text is None else _moment(instant(text))
+    except tg.ParseError:
+        return None
+
+
+def _verdict(shown: Shown) -> str:
+    """Whether emits minus retracts are what a recount of the accepted clicks gives, for all minutes that are complete."""
+    net, truth = Counter[tuple[str, datetime]](), Counter[tuple[str, datetime]]()
+    for pane in shown.panes:
+        net[pane["user"], pane["window_start"]] += pane["clicks"] if pane["op"] == "+" else -pane["clicks"]
+    refused = {row["event_id"] for row in shown.late}
+    for click in {click.event_id: click for clicks in shown.clicks for click in clicks}.values():
+        moment = None if click.event_id in refused else _readable(click.ts)
+        if moment is not None:
+            truth[click.user, moment.replace(second=0, microsecond=0)] += 1
+    complete = {(pane["user"], pane["window_start"]) for pane in shown.panes if pane["timing"] != "early"}
+    wrong = [window for window in complete if net[window] != truth[window]]
+    if wrong:
+        return f"Emits minus retracts differ from a recount of the clicks in {len(wrong)} of {len(complete)} windows."
+    return f"Emits minus retracts equal a recount of the clicks in all {len(complete)} windows that are complete."
+
+
+def _moment(micros: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=micros)
 
 
 def _plain(value: Any) -> str:
     return value.isoformat() if isinstance(value, datetime) else str(value)
-
-
-def _text_lines() -> Iterator[str]:
-    yield "Clicks per user and minute. A pane comes out early for every third click, on time when the"
-    yield "watermark passes the minute, and late for every click after that. A row with - takes a former"
-    yield "pane back, and the row with + that follows replaces it."
-    late = []
-    for step in steps():
-        yield ""
-        yield from _story(step)
-        if step.panes:
-            yield "  " + "".join(f"{name:<{width}}" for name, width in _WIDTHS.items()).rstrip()
-        yield from (_row(pane) for pane in step.panes)
-        late += step.late
-    yield ""
-    yield "Nothing is dropped silently. The late output has:"
-    yield from (_late(row) for row in late)
-
-
-def _story(step: Step) -> Iterator[str]:
-    if not step.clicks:
-        yield "End of input: the watermark goes to the end of time, and every window that is open is complete."
-        return
-    first, last = (moment(click.ts for click in step.clicks) for moment in (min, max))
-    many = f"{len(step.clicks)} clicks of {first:%H:%M:%S} to {last:%H:%M:%S} arrive"
-    many = many if len(step.clicks) > 1 else f"one click of {first:%H:%M:%S} arrives"
-    yield _bright(f"{step.clock:%H:%M:%S}  {many}; the watermark is now {step.watermark:%H:%M:%S}.")
-    timings = [pane["timing"] for pane in step.panes if pane["op"] == "+"]
-    if "on_time" in timings:
-        yield "          A minute is complete: its users get their on-time panes."
-    if "late" in timings:
-        yield "          A click came after its minute was complete: the pane is taken back and corrected."
-    if step.late:
-        yield "          A click is more than the allowed minute late: it goes to the late output."
-    if not step.panes and not step.late:
-        yield "          No window has three new clicks and none is complete: nothing comes out."
-
-
-def _row(pane: dict[str, Any]) -> str:
-    window = f"{pane['window_start']:%H:%M:%S} - {pane['window_end']:%H:%M:%S}"
-    cells = (pane["op"], pane["user"], window, pane["timing"], pane["pane"], pane["clicks"], pane["spent"])
-    text = "  " + "".join(f"{cell!s:<{width}}" for cell, width in zip(cells, _WIDTHS.values(), strict=True)).rstrip()
-    return _coloured(text, "31" if pane["op"] == "-" else {"early": "36", "on_time": "32", "late": "33"}[pane["timing"]])
-
-
-def _late(row: dict[str, Any]) -> str:
-    why = f"class {row['class']}, reason {row['reason']}, watermark {row['watermark']:%H:%M:%S}"
-    return f"  {row['user']}, {row['ts']:%H:%M:%S}, price {row['price']}: {why}"
-
-
-def _bright(text: str) -> str:
-    return _coloured(text, "1")
 
 
 def _coloured(text: str, code: str) -> str:

@@ -23,6 +23,7 @@ from tidegate.spark.java import HOW_TO_GET_JAVA, OLDEST_JAVA, find_java
 OK, PROBLEM, NOTE = "ok", "problem", "note"
 _NEEDED = {"pyspark": ("4.1", "spark"), "pyarrow": ("18.0", ""), "numpy": ("2.0", ""), "pandas": ("2.2", "spark"), "protobuf": ("6.0", "spark")}
 """Packages, the oldest version that will do, and the extra that brings them."""
+_PANDAS_TOO_NEW = (3,)
 _OPTIONAL = {
     "deltalake": ("delta", "the sink delta"),
     "confluent-kafka": ("kafka", "the sink kafka"),
@@ -122,6 +123,8 @@ def _packages() -> Iterator[Finding]:
             yield Finding(package, PROBLEM, "is not installed", install)
         elif _numbers(version) < _numbers(oldest):
             yield Finding(package, PROBLEM, f"{version} is too old; {oldest} or newer is needed", f"pip install '{package}>={oldest}'")
+        elif package == "pandas" and _numbers(version) >= _PANDAS_TOO_NEW:
+            yield Finding(package, NOTE, f"{version} is newer than what PySpark supports; it warns, and works for what is used here", install)
         else:
             yield Finding(package, OK, version)
     for package, (extra, purpose) in _OPTIONAL.items():
@@ -212,4 +215,5 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _text(finding: Finding) -> str:
     line = f"{finding.status:<8} {finding.check:<18} {finding.said}"
-    return f"{line}\n{'':27} to mend it: {finding.mend}" if finding.mend and finding.status == PROBLEM else line
+    how = "to mend it" if finding.status == PROBLEM else "if it is wanted"
+    return f"{line}\n{'':27} {how}: {finding.mend}" if finding.mend else line

@@ -6,18 +6,22 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
+from tidegate.cli.noise import without_noise
 from tidegate.scenarios import FAIL, PASS, UNSUPPORTED, Outcome, run_files
 
 _COLOURS = {PASS: "32", FAIL: "31", UNSUPPORTED: "33"}
 
 
-def replay(files: Sequence[str], *, as_json: bool) -> int:
+def replay(files: Sequence[str], *, as_json: bool, runtime: str = "embedded") -> int:
     """The exit status: 0 if no scenario failed."""
     counts: Counter[str] = Counter()
-    for outcome in run_files([Path(name) for name in files]):
+    with nullcontext() if runtime == "embedded" else without_noise():
+        outcomes = run_files([Path(name) for name in files], runtime=runtime)
+    for outcome in outcomes:
         counts[outcome.status] += 1
         print(json.dumps(asdict(outcome)) if as_json else _line(outcome), flush=True)
     if not as_json:

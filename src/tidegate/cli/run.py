@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import re
 import shutil
 import signal
@@ -40,9 +41,9 @@ def run(path: str | Path, *, dry_run: bool = False, as_json: bool = False, until
         from pyspark.errors import PySparkException
     except ImportError:
         raise MissingExtraError("pyspark", "spark", "`tidegate run`") from None
-    report = _Report(as_json=as_json)
+    report, asked = _Report(as_json=as_json), _Asked()
     try:
-        with _ask_to_stop() as asked, _session(read) as spark:
+        with _listening(asked), _session(read) as spark:
             asked.listen()
             query = read.start(spark, trigger=AVAILABLE_NOW if until_idle else None)
             try:
@@ -51,12 +52,14 @@ def run(path: str | Path, *, dry_run: bool = False, as_json: bool = False, until
                 query.stop()
                 report.take(query)
     except KeyboardInterrupt:
-        # Before there was a query: nothing has been done.
-        report.end("stopped")
-        return 0
-    except PySparkException as error:
-        report.end("failed")
-        return _failed(error)
+        asked.stop = True
+    except Exception as error:
+        # Where all processes were asked to end, Spark may be gone before we are; the batch is given up in either case.
+        if not asked.stop:
+            if not isinstance(error, PySparkException):
+                raise
+            report.end("failed")
+            return _failed(error)
     report.end("stopped" if asked.stop else "ended", checkpoint=read.output.checkpoint)
     return 0
 
@@ -73,15 +76,17 @@ def _watch(query: Query, report: _Report, asked: _Asked) -> None:
 
 
 class _Asked:
-    """Whether somebody has asked for the end: Ctrl-C or SIGTERM. The second time, it is an interrupt."""
+    """Whether somebody has asked for the end: Ctrl-C or SIGTERM. A second Ctrl-C does not wait for it."""
 
     def __init__(self) -> None:
         self.stop = False
 
     def __call__(self, number: int, frame: object) -> None:  # noqa: ARG002 - what a handler is given
-        if self.stop:
+        if self.stop and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.stop = True
+        # It logs every connection that Spark has closed.
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
 
     def listen(self) -> None:
         """Spark puts its own handler in place when a session starts, so this is said again after that."""
@@ -89,12 +94,11 @@ class _Asked:
 
 
 @contextlib.contextmanager
-def _ask_to_stop() -> Iterator[_Asked]:
-    asked = _Asked()
+def _listening(asked: _Asked) -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGTERM, asked)
     try:
-        yield asked
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -246,9 +246,16 @@ class WindowedAggregate:
         """Take the watermark from an upstream; and where that is a window, its retractions and for inherited windows its lateness."""
         self.is_fed = True
         self.intake.follow()
-        if self.parts is None and upstream is not None:
-            inherits = isinstance(self.spec.window, Inherited)
-            self.take_panes(max(self.spec.allowed_lateness, upstream.allowed_lateness if inherits else 0))
+        if upstream is None:
+            return
+        inherits = isinstance(self.spec.window, Inherited)
+        lateness = max(self.spec.allowed_lateness, upstream.allowed_lateness if inherits else 0)
+        if self.parts is None:
+            self.take_panes(lateness)
+        elif lateness > self.spec.allowed_lateness:
+            # The upstream of restored state has become more patient.
+            self.take_panes(lateness)
+            self.parts.lengthen(lateness)
 
     @property
     def takes_panes(self) -> bool:

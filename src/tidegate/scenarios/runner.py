@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tidegate.errors import TidegateError
+from tidegate.errors import MissingExtraError, TidegateError
 from tidegate.scenarios.assignment import run_assign, run_groups, run_merge, run_merge_sequence, run_sessions
 from tidegate.scenarios.asynchrony import run_async
 from tidegate.scenarios.checks import run_classify, run_state_store, run_validation
@@ -57,8 +57,12 @@ def run_files(paths: Iterable[Path], *, runtime: str = "embedded") -> Iterator[O
     loaded = [scenario for path in paths for scenario in load(path)]
     if runtime == "embedded":
         return map(run, loaded)
-    from tidegate.scenarios.spark_runtime import run_on_spark
-
+    try:
+        from tidegate.scenarios.spark_runtime import run_on_spark
+    except ImportError as missing:
+        if (missing.name or "").split(".")[0] != "pyspark":
+            raise
+        raise MissingExtraError("pyspark", "spark", "the runtime `spark`") from None
     return iter(run_on_spark(loaded))
 
 

@@ -13,11 +13,13 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
 
 from tidegate.errors import SetupError, TidegateError
 from tidegate.instants import MIN
@@ -30,7 +32,7 @@ from tidegate.spark.edge import Edge
 from tidegate.spark.processor import PACKED
 from tidegate.spark.query import NO_DATA, settings_of
 from tidegate.spark.script import Part, Step, played
-from tidegate.spark.session import PARTITIONS, check, session
+from tidegate.spark.session import PARTITIONS, check, running_session, session
 from tidegate.spark.shards import Layout
 from tidegate.spark.wire import LATE, PANES, unpack
 from tidegate.spec.operator import AggregateSpec
@@ -45,21 +47,39 @@ _ROWS, _WATERMARK, _CLOCK, _END = range(4)
 """The order of what a micro-batch does."""
 
 
-def run_on_spark(scenarios: Iterable[Scenario], spark: SparkSession | None = None, *, shards: int = SHARDS, keeps: bool = False) -> list[Outcome]:
-    """The outcomes of all scenarios; with `keeps` workers keep operators from batch to batch, as they do in every other query."""
-    scenarios = list(scenarios)
-    rehearsals = [_rehearsed(scenario) for scenario in scenarios]
-    plays = [play for rehearsal in rehearsals if rehearsal.outcome is None for play in rehearsal.plays]
+def run_on_spark(scenarios: Iterable[Scenario]) -> list[Outcome]:
+    """The outcomes of all scenarios, in a session that ends with them unless it was there before."""
+    before = running_session()
+    spark = session("tidegate-replay", cores=_PARTITIONS) if before is None else before
+    try:
+        return [performance.outcome() for performance in perform(scenarios, spark)]
+    finally:
+        if before is None:
+            spark.stop()
+
+
+@dataclass(frozen=True)
+class Performance:
+    """A scenario that was played."""
+
+    scenario: Scenario
+    _rehearsal: _Rehearsal
+
+    def outcome(self, other: Scenario | None = None) -> Outcome:
+        """How it ended; another one that does the same but expects something else can be judged by what came out, too."""
+        if self._rehearsal.outcome is not None:
+            return self._rehearsal.outcome
+        return run_on(self.scenario if other is None else other, _Playback(self._rehearsal.plays))
+
+
+def perform(scenarios: Iterable[Scenario], spark: SparkSession, *, shards: int = SHARDS, keeps: bool = False) -> list[Performance]:
+    """Play all scenarios; with `keeps` workers keep operators from batch to batch, as they do in every other query."""
+    performances = [Performance(scenario, _rehearsed(scenario)) for scenario in scenarios]
+    plays = [play for one in performances if one._rehearsal.outcome is None for play in one._rehearsal.plays]  # noqa: SLF001 - of this module
     if plays:
-        found = session("tidegate-replay", cores=_PARTITIONS) if spark is None else spark
-        check(found)
-        _perform(found, plays, shards, keeps=keeps)
-        if spark is None:
-            found.stop()
-    return [
-        run_on(scenario, _Playback(rehearsal.plays)) if rehearsal.outcome is None else rehearsal.outcome
-        for scenario, rehearsal in zip(scenarios, rehearsals, strict=True)
-    ]
+        check(spark)
+        _play(spark, plays, shards, keeps=keeps)
+    return performances
 
 
 # What a scenario does ---------------------------------------------------------------------------------------------------------------------
@@ -110,7 +130,7 @@ class _Play:
         """The steps between restarts; where the scenario has none there is one in the middle."""
         cuts = self.cuts or [-(-len(self.steps) // 2)]
         edges = [0, *cuts, len(self.steps)]
-        return [range(start, end) for start, end in zip(edges, edges[1:], strict=False)]
+        return [range(start, end) for start, end in pairwise(edges)]
 
 
 _NOTHING: dict[str, Any] = {"dropped": 0, "hold": None, "watermark": MIN, "output_watermark": MIN, "windows": []}
@@ -251,7 +271,7 @@ class _Writer:
         pq.write_table(packed.select("output", "shard", "payload").toArrow(), f"{self.folder}/{batch:06d}.parquet")
 
 
-def _perform(spark: SparkSession, plays: Sequence[_Play], shards: int, *, keeps: bool) -> None:
+def _play(spark: SparkSession, plays: Sequence[_Play], shards: int, *, keeps: bool) -> None:
     """Play all of them, one act after the other, and tell each what it showed."""
     layouts = [Layout(_PARTITIONS, tuple(range(n * shards, (n + 1) * shards))) for n in range(len(plays))]
     roles = {shard: Role(play.plan, layout) for play, layout in zip(plays, layouts, strict=True) for shard in layout.ids}
@@ -268,7 +288,10 @@ def _perform(spark: SparkSession, plays: Sequence[_Play], shards: int, *, keeps:
             with settings_of(spark, {PARTITIONS: str(_PARTITIONS), NO_DATA: "false"}):
                 writer = frame.writeStream.foreachBatch(_Writer(str(outputs))).option("checkpointLocation", f"{folder}/checkpoint")
                 query = writer.trigger(availableNow=True).start()
-            query.awaitTermination()
+            try:
+                query.awaitTermination()
+            except PySparkException as error:
+                raise SetupError(f"the query that plays the scenarios failed: {error}. Hint: tidegate doctor --spark") from error
         found = _read(outputs)
     for play, layout, schedule in zip(plays, layouts, schedules, strict=True):
         play.shown = [_shown([found.get((batch, shard)) for shard in layout.ids], layout) for batch in schedule]

@@ -21,7 +21,7 @@ from tidegate.kernel.runs import SortedRuns
 from tidegate.operators import stored
 from tidegate.operators.aggregate import WindowedAggregate
 from tidegate.operators.changelog import changelog
-from tidegate.operators.delivery import Arrival
+from tidegate.operators.delivery import Arrival, Reader
 from tidegate.operators.intake import Intake
 from tidegate.operators.migration import check_same
 from tidegate.operators.output import Output
@@ -120,10 +120,18 @@ class Chain:
         self.now: int = document["now"]
         self._out = Outcome()
         self.operators = _operators(plan, store, self.now)
-        schema = plan.schema
+        schema, former = plan.schema, plan.upstream
         for operator in self.operators:
+            for given in operator.spec.inputs:
+                reader = Reader(given)
+                reader.check(schema)
+                # Types that cannot be offsets, partitions or keys are refused without any rows.
+                reader.read(schema.empty_table(), None, self.now)
             if not stored.restore(operator) or operator.parts is None:
                 operator.bind(schema)
+            elif former is not None:
+                operator.follow(former)
+            former = operator.spec
             schema = self._renderer(operator).render(Output()).panes.schema
 
     # The verbs ------------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 
 from tidegate.errors import SpecError
-from tidegate.spark.edge import Computed
+from tidegate.spark.edge import CLOCK, Computed
 from tidegate.spark.sources import Direct
 from tidegate.spark.types import arrow_schema
 
@@ -40,10 +40,21 @@ def given(source: Any, named: Mapping[str, Any], keys: Sequence[Any]) -> tuple[G
     """The input, and the names of the columns that say when, whose and which a row is: each may be said by name, expression or function."""
     if not isinstance(source, DataFrame | Direct):
         raise SpecError(f"a stream is made from a DataFrame, a direct source or panes, got {type(source).__name__}. Hint: tg.stream(df, time='ts')")
+    _check_columns(source)
     maker = _Columns(source)
     names = {role: maker.name(role, value) for role, value in named.items()}
     key = tuple(str(maker.name("key", value)) for value in keys)
     return Given(maker.source, tuple(maker.computed)), names, key
+
+
+def _check_columns(source: DataFrame | Direct) -> None:
+    """Columns are told apart by name, and one name is taken."""
+    names = source.schema.names
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SpecError(f"several columns are named {', '.join(f'`{name}`' for name in twice)}. Hint: rename all but one, or drop them")
+    if CLOCK in {name.lower() for name in names}:
+        raise SpecError(f"the clock of a batch travels in a column named `{CLOCK}`, and the input has one. Hint: rename it")
 
 
 class _Columns:

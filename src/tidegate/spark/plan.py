@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -58,7 +58,7 @@ class Plan:
     def chains(self, layout: Layout) -> list[ChainPlan]:
         """What each group runs; a specification that does not fit its input fails here."""
         found: list[ChainPlan] = []
-        schema = pa.unify_schemas([given.schema() for given in self.givens], promote_options="permissive")
+        schema = _united([given.schema() for given in self.givens], self.groups[0][0].input.key)
         for number, specs in enumerate(self.groups):
             last = number + 1 == len(self.groups)
             upstream = self.groups[number - 1][-1] if number else None
@@ -85,7 +85,7 @@ class Plan:
 
     def packed(self, layout: Layout) -> DataFrame:
         """The query up to the packed rows of all outputs."""
-        check(self)
+        check(self, layout)
         chains = self.chains(layout)
         frame = self._shipped(layout)
         for number, chain in enumerate(chains):
@@ -115,10 +115,26 @@ class Plan:
         return Edge(spec.inputs[number], layout, number, tolerance, given.computed, spec.window.axis)
 
 
-def check(plan: Plan) -> None:
+def _united(schemas: Sequence[pa.Schema], key: Sequence[str]) -> pa.Schema:
+    """The columns of all inputs; a key is found again only where it has the same type in each."""
+    for name in key:
+        kinds = [schema.field(name).type for schema in schemas if name in schema.names]
+        other = next((kind for kind in kinds if kind != kinds[0] and not (pa.types.is_integer(kind) and pa.types.is_integer(kinds[0]))), None)
+        if other is not None:
+            raise SpecError(f"the key `{name}` is {kinds[0]} in one of the united streams and {other} in another. Hint: cast one of them")
+    try:
+        return pa.unify_schemas(list(schemas), promote_options="permissive")
+    except pa.ArrowException as error:
+        raise SpecError(f"the columns of the united streams do not fit together: {error}. Hint: cast or rename one of them") from error
+
+
+def check(plan: Plan, layout: Layout) -> None:
     """Refuse what cannot run on Spark, before anything starts."""
     if len({given.is_streaming for given in plan.givens}) > 1:
         raise SpecError("streaming and batch inputs cannot be united. Hint: read all of them with readStream, or none")
+    for spec in (spec for group in plan.groups for spec in group):
+        if spec.window.create == "static" and spec.input.key and len(layout) > 1:
+            raise SpecError("static windows begin with the first event of all keys, which one shard does not know. Hint: write(..., shards=1)")
     spec = plan.groups[0][0]
     for given in spec.inputs:
         script = any(isinstance(one.source, Direct) and one.source.is_script for one in plan.givens)

@@ -98,7 +98,8 @@ class Operate(StatefulProcessor):
         emitted = [*_waiting(store), *(one for outcome in work(chain, now) for one in payloads_of(outcome))]
         fits = _fitting(emitted)
         _wait(store, emitted[fits:])
-        if self._plan.is_followed:
+        if self._plan.is_followed and fits == len(emitted):
+            # Nothing is promised of panes that still wait here.
             emitted.insert(fits, (MARKS, document({**chain.mark(), "shard": shard})))
             fits += 1
         yield from (_packed(output, payload, shard) for output, payload in emitted[:fits])

@@ -10,9 +10,9 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from tidegate.spark.plan import unpacked
-from tidegate.spark.sinks.base import DriverSink, FrameSink, Sink, Target, TaskSink
+from tidegate.spark.sinks.base import PANE_ID, DriverSink, FrameSink, Sink, Target, TaskSink
 from tidegate.spark.types import brought
-from tidegate.spark.wire import PACKED_SCHEMA, unpack
+from tidegate.spark.wire import PACKED_SCHEMA, PANES, unpack
 
 _STAGED = "output string, shard int, payload binary"
 
@@ -59,7 +59,8 @@ def _write(outlet: Outlet, batch: int, found: pa.Table, packed: DataFrame) -> No
             sink.write(outlet.target, batch, outlet.tables(_payloads(found, outlet.target.output)))
         case FrameSink() as sink:
             frame = unpacked(packed, outlet.target.output, outlet.schema)
-            sink.write_frame(outlet.target, batch, frame.select(*outlet.target.schema.names))
+            # Not by a selection of names, in which dots would mean fields.
+            sink.write_frame(outlet.target, batch, frame.drop(PANE_ID) if outlet.target.output == PANES else frame)
 
 
 def _payloads(found: pa.Table, output: str) -> list[pa.Buffer]:

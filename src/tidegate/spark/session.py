@@ -22,6 +22,7 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 PARTITIONS = "spark.sql.shuffle.partitions"
 PACKAGES = "spark.jars.packages"
 _FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_JVM_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 
 RUNTIME_CONF: dict[str, str] = {
     PROVIDER: ROCKSDB,
@@ -55,7 +56,9 @@ def session(
     spark = running_session(remote)
     if spark is None:
         starting = {} if remote else _start_conf(master, cores, memory, packages)
-        spark = _started(name, remote, {**starting, **said})
+        # Options of the JVM are added to ours; of two that contradict each other the later one holds.
+        options = {key: f"{starting[key]} {said[key]}" for key in _JVM_OPTIONS if key in starting and key in said}
+        spark = _started(name, remote, {**starting, **said, **options})
     _tell(spark, {**RUNTIME_CONF, PARTITIONS: str(cores or cores_of(spark)), **said})
     _has_packages(spark, packages)
     return spark

@@ -230,9 +230,7 @@ class _Noted(Generator):
         different, of_row = np.unique(source, return_inverse=True)
         # The first row of each writer stays: writers are known in the order in which they were seen first.
         first, telling = _firsts(np.arange(len(known)), of_row, len(different)), _telling(of_row, len(different), said[known])
-        return _together(
-            seen.newest_rows(), known[first], known[telling], _firsts(np.flatnonzero(refused), seen.partition, len(seen.partitions))
-        )
+        return _together(seen.newest_rows(), known[first], known[telling], _firsts(np.flatnonzero(refused), seen.partition, len(seen.partitions)))
 
     def _sources(self, seen: Observed) -> tuple[list[str], np.ndarray, np.ndarray]:
         """The names of writers, the rows that name one, and the source that each of these is of: a writer in a partition."""
