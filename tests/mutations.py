@@ -6,7 +6,6 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
-
 LOOKS = {"expect", "expect_count", "expect_pane_of", "late_output", "dropped", "hold", "output_watermark", "out_wm", "state_windows", "state", "read"}
 BATCH_LOOKS = {"out", "all", "watermark", "watermark_used", "event_time", "state_rows", "dropped"}
 RESULTS = {"windows", "expect", "merges", "result", "merged", "valid"}

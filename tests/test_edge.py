@@ -10,28 +10,33 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import tidegate as tg
-from spark_fakes import Fleet, Found
+from spark_fakes import Fleet, Found, shipped
 from strategies import Case, cases, per_key_cases
 from test_differential import SCHEMA, specification
 from tidegate.embedded.operator import EmbeddedOperator
+from tidegate.errors import SpecMismatchError
 from tidegate.instants import MAX
+from tidegate.operators.conform import MARK
 from tidegate.operators.delivery import Arrival
 from tidegate.spark import edge as edges
 from tidegate.spark import processor
-from tidegate.spark.chain import ChainPlan, Told, schemas_of
-from tidegate.spark.edge import Edge
+from tidegate.spark.chain import ChainPlan, Told, rehearse, schemas_of
+from tidegate.spark.edge import CLOCK, Edge
 from tidegate.spark.shards import Layout
+from tidegate.spark.wire import OBSERVED, REFUSED, ROWS, Shipped, batches_of, unpack
 from tidegate.spec.operator import AggregateSpec, Input, Options
 from tidegate.spec.watermarks import Bounded, Lagging, Noted, Punctuated, Watermarks
 from tidegate.spec.windows import Axis
 
 Row = dict[str, Any]
-THREE = Layout.balanced(3)
+THREE, SEVEN = Layout.balanced(3), Layout.balanced(7)
+"""Seven is the least number of shards with one of its own for each of the keys `a`, `b` and null."""
 pytestmark = pytest.mark.filterwarnings("ignore:a watermark generator failed:RuntimeWarning")
 
 
@@ -42,13 +47,13 @@ def _no_workers() -> Iterator[None]:
     Fleet.forget_workers()
 
 
-def edge_of(spec: AggregateSpec, number: int = 0, layout: Layout = THREE) -> Edge:
+def edge_of(spec: AggregateSpec, number: int = 0, layout: Layout = SEVEN) -> Edge:
     """The edge that a plan would make."""
     tolerance = spec.options.future_tolerance if spec.options.future_reference == "clock" else None
     return Edge(spec.inputs[number], layout, number, tolerance, (), spec.window.axis)
 
 
-def fleet_of(spec: AggregateSpec, schema: pa.Schema, layout: Layout = THREE) -> Fleet:
+def fleet_of(spec: AggregateSpec, schema: pa.Schema, layout: Layout = SEVEN) -> Fleet:
     return Fleet([ChainPlan((spec,), schema)], [edge_of(spec, n, layout) for n in range(len(spec.inputs))], layout)
 
 
@@ -229,8 +234,9 @@ firings = st.sampled_from(
         tg.repeatedly(tg.after_delay("5 ms")),
     ]
 )
+plain_window = tg.tumbling("10 ms")
 shapes = st.sampled_from(
-    [tg.tumbling("10 ms"), tg.tumbling("10 ms"), tg.hopping("12 ms", "4 ms"), tg.session("5 ms"), tg.tumbling("15 ms", axis="clock"), tg.global_window()]
+    [plain_window, plain_window, tg.hopping("12 ms", "4 ms"), tg.session("5 ms"), tg.tumbling("15 ms", axis="clock"), tg.global_window()]
 )
 
 
@@ -372,8 +378,8 @@ def test_chains_in_shards_come_to_the_plain_answer(key, history, data):
         plans = [fused]
     else:
         before = ChainPlan((first,), PAIRS, is_followed=True)
-        plans = [before, ChainPlan((second,), schemas_of(before)[0], first, THREE.ids)]
-    fleet = Fleet(plans, [edge_of(first)], THREE)
+        plans = [before, ChainPlan((second,), schemas_of(before)[0], first, SEVEN.ids)]
+    fleet = Fleet(plans, [edge_of(first)], SEVEN)
     now, panes, rows = 0, list[Row](), list[Row]()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(processor, "EMITTED", data.draw(st.sampled_from([1, 3000, 256 << 20])))
@@ -393,3 +399,153 @@ def test_chains_in_shards_come_to_the_plain_answer(key, history, data):
     wanted = answer(rows, key, size * MS, step * MS)
     ended = {place: value for place, value in wanted.items() if place[-1] < FAR}
     assert {place: value for place, value in standing.items() if place[-1] < FAR} == ended
+
+
+# Changed specifications -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_state_cannot_follow_is_refused_before_the_start():
+    plain = tg.stream(time="ts", key="k").window(tg.tumbling("10 ms"))
+    before = [plain.aggregate(n=tg.count()).spec.to_dict()]
+    rehearse(ChainPlan((plain.aggregate(n=tg.count(), total=tg.sum("v")).spec,), FULL), before)
+    rehearse(ChainPlan((plain.allow_lateness("2 hours").aggregate(n=tg.count()).spec,), FULL), before)
+    with pytest.raises(SpecMismatchError, match=r"`aggregates.middle`.*messages.*Hint"):
+        rehearse(ChainPlan((plain.aggregate(n=tg.count(), middle=tg.median("v")).spec,), FULL), before)
+    with pytest.raises(SpecMismatchError, match="mode"):
+        rehearse(ChainPlan((plain.discarding().aggregate(n=tg.count()).spec,), FULL), before)
+
+
+# Silence and pauses ---------------------------------------------------------------------------------------------------------------
+
+S = 1000 * MS
+
+
+def silent(idle_after: str, silence: int) -> Fleet:
+    """Two inputs, of which the second never speaks, in a query that runs every second."""
+    mark = tg.bounded("0 seconds", idle_after=idle_after)
+    streams = [tg.stream(time="ts", key="k", watermark=mark) for _ in range(2)]
+    spec = tg.union(*streams).window(tg.tumbling("10 seconds")).aggregate(n=tg.count()).spec
+    fleet = Fleet([ChainPlan((spec,), FULL, silence=silence)], [edge_of(spec, n) for n in range(2)], SEVEN)
+    rows = [{"ts": ts * S, "k": key} for ts in (1, 12) for key in "abcd"]
+    assert fleet.deliver([(0, 0, [pa.Table.from_pylist(rows, FULL)])], 20 * S).panes == []
+    return fleet
+
+
+def first_panes(fleet: Fleet, start: int, most: int = 500) -> int:
+    """The second at which something comes out, if no rows come and nothing but timers wakes a shard."""
+    found: list[int] = []
+    for now in range(start, start + most):
+        found += [now] * len(fleet.wake(now * S).panes)
+        if found:
+            break
+    assert len(found) == 4, "all shards learn of it at the same time"
+    return found[0]
+
+
+@pytest.mark.parametrize(("idle_after", "second"), [("5 seconds", 25), ("60 seconds", 80), ("200 seconds", 220)])
+def test_time_in_which_a_query_runs_and_no_timer_is_due_is_silence(idle_after, second):
+    assert first_panes(silent(idle_after, 10 * S), 21) in (second, second + 1)
+
+
+def test_time_in_which_a_query_did_not_run_is_no_silence():
+    fleet = silent("60 seconds", 10 * S)
+    for now in range(21, 50):
+        assert fleet.wake(now * S).panes == []
+    fleet.forget_workers()
+    assert 3600 + 60 - 30 - 10 - 1 <= first_panes(fleet, 3600) <= 3600 + 60 - 30 + 11
+
+
+# The edge alone -------------------------------------------------------------------------------------------------------------------
+
+
+def packed(edge: Edge, *tables: pa.Table, clock: int | None = None) -> list[Shipped]:
+    return shipped(edge.pack((batch for table in tables for batch in table.to_batches()), 5, clock))
+
+
+def plain_edge(**more: Any) -> Edge:
+    given_input = Input("ts", ("k",), watermark=Bounded(0), **more.pop("given", {}))
+    return Edge(given_input, THREE, 2, **{"future_tolerance": 10, **more})
+
+
+def of_kind(rows: Sequence[Shipped], kind: str) -> list[Row]:
+    return [row for one in rows if one.kind == kind for row in unpack(one.payload).to_pylist()]
+
+
+def test_rows_go_to_one_shard_and_what_is_learnt_to_all():
+    rows = packed(plain_edge(), pa.table({"ts": [3, 9, 4], "k": ["a", "b", "c"]}))
+    assert {(row.input, row.task) for row in rows} == {(2, 5)}
+    assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
+    assert [row.shard for row in rows if row.kind == OBSERVED] == list(THREE.ids)
+    assert of_kind(rows, OBSERVED) == [{"ts": 9}] * 3
+    assert sorted(row["ts"] for row in of_kind(rows, ROWS)) == [3, 4, 9]
+
+
+def test_rows_from_the_future_tell_nothing_and_are_sent_all_the_same():
+    rows = packed(plain_edge(), pa.table({"ts": [3, 500], "k": ["a", "b"]}), clock=20)
+    assert of_kind(rows, OBSERVED) == [{"ts": 3}] * 3
+    assert len(of_kind(rows, ROWS)) == 2
+
+
+def test_where_nothing_is_learnt_all_shards_are_told_that_something_came():
+    rows = packed(plain_edge(), pa.table({"ts": pa.array([None], pa.int64()), "k": ["a"]}), clock=20)
+    assert [row.shard for row in rows if row.kind == OBSERVED] == list(THREE.ids)
+    assert len(of_kind(rows, ROWS)) == 1
+
+
+def test_nothing_gives_nothing():
+    assert packed(plain_edge()) == packed(plain_edge(), FULL.empty_table()) == []
+
+
+def test_the_clock_may_come_as_a_column_and_leaves_again():
+    stamps = pa.array([20, 20], pa.timestamp("us", "UTC"))
+    rows = packed(plain_edge(), pa.table({"ts": [3, 500], "k": ["a", "b"], CLOCK: stamps}))
+    assert of_kind(rows, OBSERVED) == [{"ts": 3}] * 3
+    assert all(CLOCK not in row for row in of_kind(rows, ROWS))
+
+
+def test_rows_without_an_offset_are_refused_and_say_nothing_of_their_source():
+    table = pa.table({"ts": [3, 9, 4], "k": ["a", "a", "b"], "o": [1, None, 2]})
+    rows = packed(plain_edge(given={"offset": "o"}), table)
+    assert of_kind(rows, REFUSED) == [{"ts": 9, "k": "a", "o": None}]
+    assert of_kind(rows, OBSERVED) == [{"ts": 4}] * 3
+    assert len(of_kind(rows, ROWS)) == 2
+
+
+def test_rows_that_are_broken_say_nothing_of_their_source():
+    table = pa.table({"ts": [3, 9], "k": ["a", "b"], MARK: [None, "`v` should be int64, got 'many'"]})
+    rows = packed(plain_edge(), pa.table({"ts": [1], "k": ["a"]}), table)
+    assert of_kind(rows, OBSERVED) == [{"ts": 1}] * 3 + [{"ts": 3}] * 3
+    assert [row[MARK] for row in of_kind(rows, ROWS) if row.get(MARK)] == ["`v` should be int64, got 'many'"]
+
+
+def test_a_function_makes_a_column_of_the_others():
+    edge = plain_edge(computed=(("ts", lambda table: pc.multiply(table.column("x"), 2)),))
+    assert of_kind(packed(edge, pa.table({"x": [4], "k": ["a"]})), ROWS) == [{"x": 4, "k": "a", "ts": 8}]
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())], ids=str)
+def test_a_key_goes_to_the_same_shard_whatever_its_column_is_made_of(kind):
+    keys = pa.array(["a", "b", "c", "d", "e", None])
+    plain, other = (pa.table({"ts": range(6), "k": column}) for column in (keys, keys.cast(kind)))
+    homes, others = (
+        {(row["k"], one.shard) for one in packed(plain_edge(), table) if one.kind == ROWS for row in unpack(one.payload).to_pylist()}
+        for table in (plain, other)
+    )
+    assert homes == others
+    assert len(homes) == 6
+
+
+def test_what_is_shipped_is_cut_before_it_is_too_large_for_arrow():
+    rows = [Shipped(n, 0, 0, n, ROWS, b"x" * 40) for n in range(7)]
+    batches = list(batches_of(rows, 100))
+    assert [batch.num_rows for batch in batches] == [2, 2, 2, 1]
+    assert shipped(batches) == rows
+    assert [batch.num_rows for batch in batches_of(rows, 10)] == [1] * 7
+    assert list(batches_of([], 10)) == []
+
+
+def test_a_large_event_is_alone_in_its_payload():
+    rows = packed(plain_edge(), pa.table({"ts": [1, 2, 3], "k": ["a", "a", "a"], "text": ["x" * (5 << 20), "small", "y" * (6 << 20)]}))
+    sizes = [len(unpack(one.payload)) for one in rows if one.kind == ROWS]
+    assert sum(sizes) == 3
+    assert max(len(one.payload) for one in rows) < 12 << 20

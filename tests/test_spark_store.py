@@ -58,7 +58,8 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 names = st.sampled_from(["a", "a/1", "a/2", "b", "b/\x00", "é"])
 tables = st.lists(st.integers(-(2**62), 2**62), max_size=60).map(lambda values: table(*values))
-documents = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=30), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
+leaves = st.none() | st.booleans() | st.integers() | st.text(max_size=30)
+documents = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
 calls = st.one_of(
     st.tuples(st.just("put_table"), names, tables),
     st.tuples(st.just("put_json"), names, documents),
@@ -227,7 +228,7 @@ def test_state_of_another_format_is_refused():
     state.open().commit()
     _, summary, document = state.meta.get()
     state.meta.update((2, summary, document))
-    with pytest.raises(CorruptStateError, match="format 2.*Hint"):
+    with pytest.raises(CorruptStateError, match=r"format 2.*Hint"):
         state.open()
 
 

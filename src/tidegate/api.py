@@ -207,7 +207,11 @@ class Panes:
 
     @property
     def df(self) -> DataFrame:
-        """The panes as a plain DataFrame of Spark, streaming or batch as its input is. Late rows are not in it: see `late_df` and `write`."""
+        """The panes as a plain DataFrame of Spark, streaming or batch as its input is. Late rows are not in it: see `late_df` and `write`.
+
+        A streaming query over it that should end (`trigger(availableNow=True)`) needs `spark.sql.streaming.noDataMicroBatches.enabled` to be
+        false when it starts: Spark runs batches for timers as long as there are any. `write` sees to that.
+        """
         from tidegate.spark.query import panes_frame
 
         return panes_frame(self._plan(), "panes")

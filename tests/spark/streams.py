@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidegate.errors import InputError
 from tidegate.spark import sinks
 
 if TYPE_CHECKING:
@@ -90,10 +91,9 @@ def finished(panes: Panes, checkpoint: Path, **more: Any) -> Run:
 def _rows(sink: Any) -> list[Row]:
     try:
         return sink.rows()
-    except Exception as error:  # noqa: BLE001 - nothing was written yet
-        if "Hint" in str(error):
-            return []
-        raise
+    except InputError:
+        # Nothing was written yet.
+        return []
 
 
 def netted(rows: Sequence[Row], key: Sequence[str], *aggregates: str) -> dict[Any, Any]:

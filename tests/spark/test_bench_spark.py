@@ -231,3 +231,9 @@ def test_a_pane_is_out_when_the_batch_ends_that_knows_of_its_last_event() -> Non
 def test_memory_is_that_of_all_who_descend() -> None:
     known = [spark_usage.Process(pid, parent, "x", 1, 0.0) for pid, parent in [(4, 3), (3, 2), (2, 1), (9, 1)]]
     assert sorted(process.pid for process in spark_usage.descendants(2, known)) == [2, 3, 4]
+
+
+def test_memory_is_told_apart_by_role_and_a_program_that_is_just_started_has_none() -> None:
+    named = [(1, "python3", 5), (2, "java", 100), (3, "python3.11", 7), (4, "python", 8), (5, "Executor task l", 100)]
+    family = [spark_usage.Process(pid, 0, name, rss, 0.0) for pid, name, rss in named]
+    assert spark_usage.memory(family, 1) == {"driver": 5, "jvm": 100, "workers": 15}

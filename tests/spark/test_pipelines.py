@@ -8,11 +8,12 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyspark.sql import functions as F
-from streams import BASE, CLICKS, SECOND, Feed, Run, clicks, finished, netted
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from streams import BASE, SECOND, Feed, Run, clicks, finished, netted
 
 import tidegate as tg
 from tidegate.errors import SpecError
+from tidegate.spark.query import NO_DATA, settings_of
 
 EAGER = tg.after_watermark(early=tg.after_count(2), late=tg.after_count(1))
 OURS = ["window_start", "window_end", "op", "timing", "pane", "is_first", "is_last"]
@@ -28,10 +29,10 @@ def traffic(seed: int, size: int = 60) -> list[tuple[str, float, float]]:
 
 @pytest.fixture(scope="module")
 def feed(tmp_path_factory):
-    """Six files of random traffic, and one that closes their windows."""
+    """Three files of random traffic, and one that closes their windows."""
     found, rows = Feed(tmp_path_factory.mktemp("feed")), traffic(1)
-    for start in range(0, len(rows), 10):
-        found.put(clicks(*rows[start : start + 10]))
+    for start in range(0, len(rows), 20):
+        found.put(clicks(*rows[start : start + 20]))
     found.put(clicks(("end", 4000, 0.0)))
     return found
 
@@ -76,7 +77,7 @@ def test_a_stream_comes_to_the_answer_of_the_batch(spark, feed, answer, tmp_path
     run = finished(windowed(feed.stream(spark)).aggregate(**AGGREGATES), tmp_path / "ck", shards=3)
     assert run.panes_sink.table().column_names == ["user", *OURS, "n", "spent", "best", "watermark", "emitted_at"]
     assert complete(netted(run.panes, ["user"], "n", "spent", "best")) == complete(answer)
-    assert {row["timing"] for row in run.panes} == {"early", "on_time", "late"} or {row["timing"] for row in run.panes} == {"early", "on_time"}
+    assert {row["timing"] for row in run.panes} >= {"early", "on_time"}
     assert run.late == []
     assert sum(batch.counts["events"] for batch in run.query.recent_progress) == 61
 
@@ -101,16 +102,11 @@ def test_columns_by_expression_and_by_function(spark, feed, answer, tmp_path):
         key=user,
         id=lambda table: pc.cast(table.column("nr"), pa.string()),
     ).aggregate(**AGGREGATES)
-    found = (
-        panes.df.transform(lambda frame: frame.where("op = '+'").withColumn("minute", F.minute("window_start")))
-        .writeStream.format("memory")
-        .queryName("by_expression")
-        .option("checkpointLocation", str(tmp_path / "ck"))
-        .trigger(availableNow=True)
-        .outputMode("append")
-        .start()
-    )
-    found.awaitTermination()
+    shown = panes.df.transform(lambda frame: frame.where("op = '+'").withColumn("minute", F.minute("window_start")))
+    writer = shown.writeStream.format("memory").queryName("by_expression").option("checkpointLocation", str(tmp_path / "ck"))
+    with settings_of(spark, {NO_DATA: "false"}):
+        query = writer.trigger(availableNow=True).outputMode("append").start()
+    query.awaitTermination()
     frame = spark.table("by_expression")
     assert frame.columns == ["user", *OURS, "n", "spent", "best", "watermark", "emitted_at", "minute"]
     standing = {}
@@ -147,13 +143,10 @@ def test_a_chain_of_one_key_and_one_of_another_key(spark, feed, answer, tmp_path
 def test_timers_work_while_no_data_comes(spark, tmp_path):
     """An early pane by the clock, and an input that falls silent: nothing is written to either folder after the first file."""
     feed, silent = Feed(tmp_path / "one"), Feed(tmp_path / "two")
-    streams = [tg.stream(one.stream(spark), time="ts", key="user", watermark=tg.bounded("0 seconds", idle_after="6 seconds")) for one in (feed, silent)]
-    panes = (
-        tg.union(*streams)
-        .window(tg.tumbling("1 minute"))
-        .trigger(tg.after_watermark(early=tg.every("2 seconds")))
-        .aggregate(n=tg.count())
-    )
+    mark = tg.bounded("0 seconds", idle_after="6 seconds")
+    streams = [tg.stream(one.stream(spark), time="ts", key="user", watermark=mark) for one in (feed, silent)]
+    early = tg.after_watermark(early=tg.every("2 seconds"))
+    panes = tg.union(*streams).window(tg.tumbling("1 minute")).trigger(early).aggregate(n=tg.count())
     feed.put(clicks(("a", 1, 1.0), ("b", 65, 1.0)))
     run = Run(panes, tmp_path / "ck", trigger="250 ms")
     try:
@@ -191,4 +184,3 @@ def test_streaming_and_batch_inputs_are_not_united(spark, feed):
     one, two = (tg.stream(frame, time="ts", key="user") for frame in (feed.batch(spark), feed.stream(spark)))
     with pytest.raises(SpecError, match="Hint"):
         _ = tg.union(one, two).window(tg.tumbling("1 minute")).aggregate(n=tg.count()).df
-    assert CLICKS.names == ["user", "ts", "price"]

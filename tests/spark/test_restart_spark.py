@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from streams import Feed, Run, clicks, finished, netted
 from test_pipelines import AGGREGATES, complete, own_answer, traffic, windowed
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 FILES = sorted((Path(__file__).parent.parent / "conformance").glob("*.yaml"))
 SCENARIOS = {scenario.id: scenario for path in FILES for scenario in load(path) if scenario.kind in OPERATED}
 RAW = {item["id"]: item for path in FILES for item in yaml.safe_load(path.read_text("utf-8")) if item["id"] in SCENARIOS}
-LIKE_QUERIES = ("flink.", "spark.", "beam.reducefn.")
+AGAIN = ("flink.", "beam.reducefn.")
 """Those that are played again with one shard each, and by workers that keep operators from batch to batch."""
 
 
@@ -46,16 +46,16 @@ def test_all_kinds_with_operators_are_played() -> None:
 
 
 def test_scenarios_end_as_they_do_embedded(performances: dict[str, Performance]) -> None:
-    found = {name: one.outcome() for name, one in performances.items()}
-    assert {name: ended.status for name, ended in found.items()} == dict(map(ends, SCENARIOS.values())), [
-        o for o in found.values() if o.status == FAIL
-    ]
+    found = [one.outcome() for one in performances.values()]
+    wanted = dict(map(ends, SCENARIOS.values()))
+    assert len(found) == len(wanted)
+    assert [ended for ended in found if ended.status != wanted[ended.id]] == []
 
 
 def test_scenarios_end_so_with_one_shard_and_kept_operators(spark: SparkSession) -> None:
-    chosen = [scenario for scenario in SCENARIOS.values() if scenario.id.startswith(LIKE_QUERIES)]
+    chosen = [scenario for scenario in SCENARIOS.values() if scenario.id.startswith(AGAIN)]
     found = {one.scenario.id: one.outcome().status for one in perform(chosen, spark, shards=1, keeps=True)}
-    assert len(found) > 40
+    assert len(found) > 30
     assert found == dict(map(ends, chosen))
 
 
@@ -118,7 +118,7 @@ def test_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert shown[2:] == ["unsupported mine.assigned: kind `assign` does not involve a runtime", "3 scenarios: 1 passed, 1 failed, 1 unsupported"]
 
 
-def test_a_script_is_a_source_of_a_pipeline(spark: SparkSession, tmp_path: Path) -> None:  # noqa: ARG001 - the source takes the active one
+def test_a_script_is_a_source_of_a_pipeline(spark: SparkSession, tmp_path: Path) -> None:
     start = int(dt.datetime(2024, 5, 1, 12, tzinfo=dt.UTC).timestamp()) * 1_000_000
     schema = pa.schema([("user", pa.string()), ("ts", pa.timestamp("us", "UTC"))])
 

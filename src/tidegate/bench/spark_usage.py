@@ -53,13 +53,23 @@ class Usage:
     def _watch(self) -> None:
         while not self._stopped.wait(INTERVAL):
             family = descendants(os.getpid(), processes())
-            found = {"jvm": 0, "workers": 0, "driver": 0}
-            for process in family:
-                role = "jvm" if process.name == "java" else "driver" if process.pid == os.getpid() else "workers"
-                found[role] += process.rss
-            for role, rss in found.items():
+            for role, rss in memory(family, os.getpid()).items():
                 self.peaks[role] = max(rss, self.peaks.get(role, 0))
             self.samples.append((time.time(), sum(process.seconds for process in family)))
+
+
+def memory(family: list[Process], driver: int) -> dict[str, int]:
+    """Bytes by role."""
+    found = {"jvm": 0, "workers": 0, "driver": 0}
+    for process in family:
+        if process.pid == driver:
+            found["driver"] += process.rss
+        elif process.name == "java":
+            found["jvm"] += process.rss
+        elif process.name.startswith("python"):
+            # A JVM that starts a program is two for a moment, the second with the name of a thread and the memory of the first.
+            found["workers"] += process.rss
+    return found
 
 
 def processes() -> list[Process]:

@@ -15,7 +15,7 @@ from tidegate.operators.aggregate import WindowedAggregate
 FORMAT = 3
 _READABLE = (2, 3)
 """Format 2 knew of no migrations; it is the same otherwise."""
-_NAME = "operator"
+NAME = "operator"
 
 
 def save(operator: WindowedAggregate) -> None:
@@ -47,7 +47,7 @@ def save(operator: WindowedAggregate) -> None:
         document["messages"] = parts.core.messages is not None and parts.core.messages.count > 0
         if parts.core.messages is not None:
             parts.core.messages.flush()
-    operator.store.put_json(_NAME, document)
+    operator.store.put_json(NAME, document)
 
 
 def release(operator: WindowedAggregate) -> None:
@@ -62,7 +62,7 @@ def release(operator: WindowedAggregate) -> None:
 
 def restore(operator: WindowedAggregate, *, counts: int = 0) -> bool:
     """Continue from the last flush; False where the store holds no operator. So much of the time since then as `counts` is silence of sources."""
-    document = operator.store.get_json(_NAME)
+    document = operator.store.get_json(NAME)
     if document is None:
         return False
     if document.get("format") not in _READABLE:

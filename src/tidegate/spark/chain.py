@@ -222,6 +222,11 @@ class Chain:
         return min((max(due, self.now + 1) for due in found if due != MAX), default=None)
 
     @property
+    def is_listening(self) -> bool:
+        """Whether silence of some source would change something."""
+        return any(operator.intake.next_due != MAX for operator in self.operators)
+
+    @property
     def watermark(self) -> int:
         return self.operators[-1].progress.watermark
 
@@ -282,6 +287,16 @@ class Chain:
 def schemas_of(plan: ChainPlan) -> tuple[pa.Schema, pa.Schema]:
     """What a chain of this plan puts out; a specification that does not fit its input fails here."""
     return Chain(plan, MemoryStore()).schemas()
+
+
+def rehearse(plan: ChainPlan, former: Sequence[dict[str, Any]]) -> None:
+    """Let a chain follow these former specifications of its operators without any rows; what state could not follow is refused here."""
+    store = MemoryStore()
+    Chain(plan, store).save()
+    for number, spec in enumerate(former):
+        operator = Prefixed(store, f"{number}/")
+        operator.put_json(stored.NAME, {**operator.get_json(stored.NAME), "spec": spec})
+    Chain(plan, store)
 
 
 def _operators(plan: ChainPlan, store: Store, now: int) -> list[WindowedAggregate]:

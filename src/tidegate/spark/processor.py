@@ -150,6 +150,9 @@ class Operate(StatefulProcessor):
     def _set_timer(self, chain: Chain, store: SparkStore, now: int, *, at_once: bool) -> None:
         """One timer a shard: a new one where something is due before the one that is set."""
         due = now + 1 if at_once else chain.next_due
+        if due is not None and chain.is_listening:
+            # Who is not called takes it that nothing ran, and then silence of the sources would not count.
+            due = min(due, now + self._plan.silence // 2)
         if due is None or self._plan.is_told:
             return
         # Spark counts milliseconds, and loses a timer that is set for the instant at which it is handled.

@@ -15,6 +15,7 @@ from tidegate.errors import SpecError
 from tidegate.instants import Duration, duration
 from tidegate.operators import migration
 from tidegate.spark import kept as keeping
+from tidegate.spark.chain import rehearse
 from tidegate.spark.kept import Kept
 from tidegate.spark.plan import Plan
 from tidegate.spark.progress import Progress, read_progress
@@ -118,13 +119,18 @@ def start(
     known = _opened(plan, checkpoint, spark, shards)
     late = late if late is not None else parquet(f"{checkpoint.rstrip('/')}/{keeping.FOLDER}/late")
     publisher = Publisher(_outlets(plan, known, {PANES: to, LATE: late, METRICS: metrics}))
-    keeping.write(checkpoint, dataclasses.replace(known, specs=_documents(plan)))
     settings = {PARTITIONS: str(known.layout.partitions), NO_DATA: str(not available).lower()}
     with settings_of(spark, settings):
         packed = plan.packed(known.layout)
         writer = packed.writeStream.outputMode("append").foreachBatch(publisher).option("checkpointLocation", checkpoint)
         writer = writer.trigger(availableNow=True) if available else writer.trigger(processingTime=f"{interval // 1000} milliseconds")
-        return Query((writer.queryName(name) if name else writer).start(), known.query)
+        keeping.write(checkpoint, dataclasses.replace(known, specs=_documents(plan)))
+        try:
+            return Query((writer.queryName(name) if name else writer).start(), known.query)
+        except Exception:
+            # Nothing ran, so the state still is as the former specification left it.
+            keeping.write(checkpoint, known)
+            raise
 
 
 def _interval(trigger: Duration | None) -> int:
@@ -155,6 +161,8 @@ def _opened(plan: Plan, checkpoint: str, spark: SparkSession, shards: int | None
     for before, after in zip(known.specs, wanted, strict=True):
         for stored, given in zip(before, after, strict=True):
             migration.changes(stored, given)
+    for chain, before in zip(plan.chains(known.layout), known.specs, strict=True):
+        rehearse(chain, before)
     return known
 
 

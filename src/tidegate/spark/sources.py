@@ -50,7 +50,7 @@ class Direct(ABC):
         """The session that reads: the active one."""
         with suppress(RuntimeError):
             return SparkSession.active()
-        raise SetupError("a direct source needs a Spark session, and none is active. Hint: spark = tg.session()")
+        raise SetupError("a direct source needs a Spark session, and none is active. Hint: spark = tg.spark_session()")
 
     @abstractmethod
     def load(self, edge: Edge) -> DataFrame:

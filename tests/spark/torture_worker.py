@@ -1,0 +1,274 @@
+"""A driver that is made to be killed: two queries over one folder that grows, and the plain count that their panes are held against."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from streams import BASE, SECOND, UTC, Row
+
+import tidegate as tg
+from tidegate.spark.sinks.base import Target
+from tidegate.spark.sinks.parquet import Parquet, _Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidegate.spark.query import Query
+
+SCHEMA = pa.schema({"seq": pa.int64(), "id": pa.string(), "user": pa.string(), "ts": UTC, "v": pa.int64()})
+DDL = "seq long, id string, user string, ts timestamp, v long"
+MINUTE, GAP = 60 * SECOND, 15 * SECOND
+WINDOWS = {"tumbling": tg.tumbling("1 minute"), "sessions": tg.session("15 seconds")}
+USERS = [f"user{n}" for n in range(24)]
+PER_FILE = 60
+AT_ONCE = 2
+"""How many files a batch takes."""
+HOPELESS_FROM = 2 * AT_ONCE
+"""The first file with rows that nothing can save: by then the watermark is there."""
+ENDED = "ended"
+"""The line a worker says when it has read and written everything."""
+Place = tuple[str, int, int, int, int]
+"""A user, a window, and what is in it."""
+
+
+def rows_of(seed: int, number: int) -> list[Row]:
+    """The rows of a file: 20 seconds a file, out of order by up to five minutes; some unreadable, some hopelessly late, and some sent twice."""
+    dice = random.Random(f"{seed}/{number}")
+    found: list[Row] = []
+    for n in range(PER_FILE):
+        seq = number * PER_FILE + n
+        sound = [row for row in found if row["ts"] is not None]
+        if sound and dice.random() < 0.08:
+            found.append({**dice.choice(sound), "seq": seq})
+            continue
+        at: int | None = BASE + (20 * number + 20) * SECOND + dice.randrange(20 * SECOND)
+        assert at is not None
+        at -= dice.choice([0, 0, 0, 5, 20, 90, 300]) * SECOND
+        chance = dice.random()
+        if chance < 0.02:
+            at = None
+        elif chance < 0.05 and number >= HOPELESS_FROM:
+            at = BASE - 10_000 * SECOND - dice.randrange(1000 * SECOND)
+        # A sum of such values tells which rows are in it.
+        found.append({"seq": seq, "id": f"m{seq}", "user": dice.choice(USERS), "ts": at, "v": dice.randrange(1 << 40)})
+    return found
+
+
+CLOSING = {"seq": -1, "id": "end", "user": "end", "ts": BASE + 10**6 * SECOND, "v": 0}
+"""The row behind which every window has expired."""
+
+
+@dataclass
+class Truth:
+    """What has to come out, by a plain count of the rows that were sent."""
+
+    rows: list[Row]
+
+    @property
+    def late(self) -> list[int]:
+        return sorted({row["id"]: row["seq"] for row in reversed(self.rows) if not self._counts(row)}.values())
+
+    @property
+    def counted(self) -> list[Row]:
+        return list({row["id"]: row for row in reversed(self.rows) if self._counts(row)}.values())
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        return {"events": len(self.rows), "duplicates": len(self.rows) - len({row["id"] for row in self.rows}), "late_rows": len(self.late)}
+
+    def panes(self, kind: str) -> Counter[Place]:
+        """Each pane that stands in the end, once."""
+        found: dict[tuple[str, int, int], list[Row]] = {}
+        for user in {row["user"] for row in self.counted}:
+            mine = sorted((row for row in self.counted if row["user"] == user), key=lambda row: row["ts"])
+            for start, end, rows in self._tumbling(mine) if kind == "tumbling" else self._sessions(mine):
+                found.setdefault((user, start, end), []).extend(rows)
+        return Counter({(*place, len(rows), sum(row["v"] for row in rows)): 1 for place, rows in found.items()})
+
+    @staticmethod
+    def _counts(row: Row) -> bool:
+        return row["ts"] is not None and row["ts"] >= BASE - 1000 * SECOND
+
+    @staticmethod
+    def _tumbling(rows: list[Row]) -> Iterator[tuple[int, int, list[Row]]]:
+        for row in rows:
+            start = row["ts"] - row["ts"] % MINUTE
+            yield start, start + MINUTE, [row]
+
+    @staticmethod
+    def _sessions(rows: list[Row]) -> Iterator[tuple[int, int, list[Row]]]:
+        session: list[Row] = []
+        for row in rows:
+            if session and row["ts"] - session[-1]["ts"] > GAP:
+                yield session[0]["ts"], session[-1]["ts"] + GAP, session
+                session = []
+            session.append(row)
+        if session:
+            yield session[0]["ts"], session[-1]["ts"] + GAP, session
+
+
+# What came out ------------------------------------------------------------------------------------------------------------------
+
+
+def written(folder: Path) -> list[Row]:
+    """All rows of a parquet sink, the batches in their order."""
+    batches = sorted(folder.glob("batch=*"), key=lambda batch: int(batch.name.partition("=")[2]))
+    return [row for batch in batches for file in sorted(batch.glob("*.parquet")) for row in _stamped(pq.ParquetFile(file).read()).to_pylist()]
+
+
+def _stamped(table: pa.Table) -> pa.Table:
+    """Instants as numbers, which compare without a calendar."""
+    for number, column in enumerate(table.schema):
+        if pa.types.is_timestamp(column.type):
+            table = table.set_column(number, column.name, table.column(number).cast(UTC).cast(pa.int64()))
+    return table
+
+
+def net(rows: Sequence[Row]) -> Counter[Place]:
+    """Emits minus retracts; no pane is written twice, and nothing is taken back that was not there."""
+    found: Counter[Place] = Counter()
+    for row in rows:
+        place = (row["user"], row["window_start"], row["window_end"], row["n"], row["total"])
+        found[place] += 1 if row["op"] == "+" else -1
+    assert set(found.values()) <= {0, 1}, [item for item in found.items() if item[1] not in {0, 1}][:5]
+    return Counter({place: 1 for place, n in found.items() if n})
+
+
+def compare(folder: Path, kind: str, truth: Truth) -> None:
+    """The panes at the sink, netted, are the batch answer; panes and late rows account for every event."""
+    found, wanted = net(written(folder / kind / "panes")), truth.panes(kind)
+    assert found == wanted, f"lost: {list((wanted - found).items())[:5]}, too many: {list((found - wanted).items())[:5]}"
+    assert sorted(row["seq"] for row in written(folder / kind / "late")) == truth.late
+    numbers = written(folder / kind / "metrics")
+    assert {name: sum(row[name] for row in numbers) for name in truth.numbers} == truth.numbers
+
+
+# The driver ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What a driver is told when it starts."""
+
+    folder: str
+    kinds: Sequence[str] = ("tumbling", "sessions")
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    dies_at: str | None = None
+    """A point at which the driver kills itself and its JVM."""
+    after: int = 0
+    """How many times it passes the point before."""
+    ends: bool = False
+    """Whether it ends when everything that is there is written."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def panes_of(spark: SparkSession, source: Path, kind: str) -> tg.Panes:
+    """Early panes, late updates, retractions, ids; one variant over a DataFrame, one over a direct source."""
+    given: Any = spark.readStream.schema(DDL).option("maxFilesPerTrigger", AT_ONCE).parquet(str(source))
+    if kind == "sessions":
+        given = tg.sources.parquet(source, schema=SCHEMA, max_files_per_trigger=AT_ONCE)
+    return (
+        tg.stream(given, time="ts", key="user", id="id", watermark=tg.bounded("10 seconds"))
+        .window(WINDOWS[kind])
+        .trigger(tg.after_watermark(early=tg.after_count(3), late=tg.after_count(1)))
+        .allow_lateness("1 hour")
+        .retracting()
+        .aggregate(n=tg.count(), total=tg.sum("v"))
+    )
+
+
+def overwriting(folder: Path) -> Callable[[DataFrame, int], None]:
+    """A function for `foreach_batch` that keeps its promise: a batch is a folder under its id, there as a whole or not at all."""
+
+    def write(frame: DataFrame, batch: int) -> None:
+        table = frame.toArrow()
+        place = folder / f"batch={batch}"
+        place.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, place / ".draft")
+        (place / ".draft").replace(place / "all.parquet")
+
+    return write
+
+
+def started(spark: SparkSession, orders: Orders, kind: str, source: Path | None = None, **more: Any) -> Query:
+    """Start one of the queries; it goes on where it stopped."""
+    folder = Path(orders.folder)
+    out = folder / kind
+    panes = panes_of(spark, folder / "in" if source is None else source, kind)
+    sink = tg.sinks.parquet(out / "panes") if kind == "tumbling" else tg.sinks.foreach_batch(overwriting(out / "panes"))
+    options = {"late": tg.sinks.parquet(out / "late"), "metrics": tg.sinks.parquet(out / "metrics"), "shards": 3, "trigger": "0 seconds"}
+    return panes.write(sink, checkpoint=str(out / "checkpoint"), **{**options, **more})
+
+
+def kill_at(point: str, after: int) -> None:
+    """Kill this process group when it has passed a point of publishing so many times."""
+    passed = 0
+
+    def pass_by() -> None:
+        nonlocal passed
+        passed += 1
+        if passed > after:
+            os.killpg(0, signal.SIGKILL)
+
+    publish, remove = Parquet.publish, _Place.remove
+
+    def publishing(sink: Parquet, target: Target, batch: int, staged: list[str]) -> None:
+        if point == "staged":
+            pass_by()
+        publish(sink, target, batch, staged)
+        # Metrics are the last of the outputs: then everything is published, and Spark has not committed the batch.
+        if point == "published" and target.output == "metrics":
+            pass_by()
+
+    def removing(place: _Place, batch: int) -> None:
+        remove(place, batch)
+        if point == "replaced":
+            pass_by()
+
+    Parquet.publish = publishing  # type: ignore[method-assign]
+    _Place.remove = removing  # type: ignore[method-assign]
+
+
+def drive(orders: Orders) -> None:
+    """Live until everything is written, or somebody ends it."""
+    say = lambda word: print(word, f"{time.monotonic() - begun:.1f}", flush=True)  # noqa: E731
+    begun = time.monotonic()
+    spark = tg.spark_session("torture", master=orders.master, cores=2, memory="1g", conf=orders.conf)
+    say("session")
+    if orders.dies_at is not None:
+        kill_at(orders.dies_at, orders.after)
+    queries = [started(spark, orders, kind) for kind in orders.kinds]
+    say("started")
+    seen = 0
+    while not orders.ends:
+        for query in queries:
+            query.await_termination(0)
+        batches = sum(1 for query in queries for progress in query.recent_progress if progress.counts["events"])
+        if batches != seen:
+            seen = batches
+            say(f"batches {seen}")
+        time.sleep(0.1)
+    for query in queries:
+        query.process_all_available()
+        query.stop()
+    say(ENDED)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    drive(Orders(**json.loads(sys.argv[1])))
