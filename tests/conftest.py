@@ -1,4 +1,4 @@
-"""What all tests share: the Hypothesis profiles, the length of the soak, the folder of the repository, and one Spark session."""
+"""What all tests share: the Hypothesis profiles, the length of the soak and of the torture, the folder of the repository, and one Spark session."""
 
 from __future__ import annotations
 
@@ -23,11 +23,17 @@ settings.load_profile("dev")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak-seconds", type=int, default=10, help="how long the soak test sends random traffic (default: 10)")
+    parser.addoption("--torture-kills", type=int, default=3, help="how many times the torture kills a driver of Spark (default: 3)")
 
 
 @pytest.fixture(scope="session")
 def soak_seconds(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--soak-seconds"))
+
+
+@pytest.fixture(scope="session")
+def torture_kills(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--torture-kills"))
 
 
 @pytest.fixture(scope="session")

@@ -114,6 +114,7 @@ class Stage:
     def __init__(self, plan: ChainPlan, layout: Layout, name: str) -> None:
         self.plan, self.layout, self.name = plan, layout, name
         self.shards = {shard: Shard() for shard in layout.ids}
+        self._operate = Operate(plan, layout, name=name)
 
     def run(self, rows: Iterable[Shipped], now: int, *, all_timers: bool = False) -> list[Any]:
         """A batch as Spark runs it: rows first, shard by shard, and then the timers that have expired."""
@@ -134,7 +135,7 @@ class Stage:
         return found
 
     def _opened(self, shard: int) -> Operate:
-        operate = Operate(self.plan, self.layout, name=self.name)
+        operate = copy.copy(self._operate)
         operate.init(FakeHandle(self.shards[shard]))
         return operate
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from tidegate.cli import main
-from tidegate.cli.demo import clicks, steps
+from tidegate.cli.demo_clicks import FILES, files, write
+from tidegate.cli.picture import Moment, Span, as_text
 
 PASSING = """
 - {id: a.pass, kind: assign, config: {window: {type: fixed, size: 5}}, cases: [{t: 7, windows: [[5, 10]]}]}
@@ -72,7 +76,7 @@ def test_replay_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "cannot be read" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [[], ["replay"], ["fly"], ["replay", "x.yaml", "--runtime", "spark"]])
+@pytest.mark.parametrize("words", [[], ["replay"], ["fly"], ["replay", "x.yaml", "--runtime", "flink"]])
 def test_words_that_make_no_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(words)
@@ -87,38 +91,48 @@ def test_the_installed_command_is_this_one(passing: str) -> None:
     assert "\x1b" not in done.stdout
 
 
-def test_demo_tells_a_story(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo"]) == 0
-    text = capsys.readouterr().out
-    assert max(map(len, text.splitlines())) <= 100
-    assert "\x1b" not in text
-    for word in ("early", "on_time", "late", "very_late", "  - "):
-        assert word in text
-    assert main(["demo"]) == 0
-    assert capsys.readouterr().out == text
+def test_the_clicks_of_the_demonstration_are_the_same_every_time_and_spare_nothing() -> None:
+    now = datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC)
+    made = list(files(now))
+    assert made == list(files(now))
+    assert len(made) == FILES
+    flat = [click for clicks in made for click in clicks]
+    repeated = [name for name, times in Counter(click.event_id for click in flat).items() if times > 1]
+    assert repeated
+    times = {click.event_id: click.ts for click in flat}
+    assert times["8-null"] is None
+    assert times["8-broken"] == "yesterday, about noon"
+    assert times["7-future"] > "2026-01-02"
+    known = [ts for name, ts in times.items() if name.split("-")[1].isdigit()]
+    assert known != sorted(known), "out of order"
+    assert max(known) < now.isoformat()
+    assert times["10-lost0"] < times["4-late0"] < times["10-0"]
 
 
-def test_demo_nets_to_the_truth() -> None:
-    net: dict[tuple[str, str], list[int]] = {}
-    late = 0
-    for step in steps():
-        late += len(step.late)
-        for pane in step.panes:
-            sign = 1 if pane["op"] == "+" else -1
-            entry = net.setdefault((pane["user"], str(pane["window_start"])), [0, 0])
-            entry[0] += sign * pane["clicks"]
-            entry[1] += sign * pane["spent"]
-    assert late == 1
-    assert sum(count for count, _ in net.values()) == len(clicks()) - late
-    assert sum(spent for _, spent in net.values()) == sum(click.price for click in clicks()) - 8
+def test_clicks_are_written_in_the_order_in_which_they_came(tmp_path: Path) -> None:
+    made = write(tmp_path / "clicks", datetime(2026, 1, 1, 12, tzinfo=UTC))
+    found = sorted((tmp_path / "clicks").iterdir(), key=lambda path: path.stat().st_mtime)
+    assert [path.name for path in found] == [f"clicks-{number:02}.json" for number in range(FILES)]
+    assert [[json.loads(line) for line in path.read_text("utf-8").splitlines()] for path in found] == [[asdict(c) for c in clicks] for clicks in made]
 
 
-def test_demo_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--json"]) == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {row["output"] for row in rows} == {"panes", "late"}
-    seen = {(row["op"], row["timing"]) for row in rows if row["output"] == "panes"}
-    assert seen >= {("+", "early"), ("+", "on_time"), ("-", "early"), ("+", "late")}
+def test_a_picture_as_text() -> None:
+    def at(seconds: int) -> datetime:
+        return datetime(2026, 1, 1, 12, tzinfo=UTC) + timedelta(seconds=seconds)
+
+    moments = [
+        Moment(at(3600), [at(0), at(30), at(30), at(900)], None),
+        Moment(at(3605), [at(60)], at(90), [(at(0), at(60), "on_time"), (at(60), at(120), "early")]),
+        Moment(at(3610), [], at(500), [(at(0), at(60), "late")]),
+    ]
+    assert as_text(moments, Span(at(0), at(120)), width=24) == [
+        "          12:00       12:01",
+        "13:00:00  .     :",
+        "13:00:05              .     |",
+        "          <O--------> <e------->",
+        "13:00:10",
+        "          <L-------->",
+    ]
 
 
 def test_the_help_of_a_benchmark_needs_no_part(capsys):

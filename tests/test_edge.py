@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import tidegate as tg
@@ -38,6 +38,11 @@ Row = dict[str, Any]
 THREE, SEVEN = Layout.balanced(3), Layout.balanced(7)
 """Seven is the least number of shards with one of its own for each of the keys `a`, `b` and null."""
 pytestmark = pytest.mark.filterwarnings("ignore:a watermark generator failed:RuntimeWarning")
+
+
+def many_shards(test: Any) -> Any:
+    """Every step is one of seven shards with state that is written and read, so fewer examples have to do."""
+    return pytest.mark.slow(settings(max_examples=25)(test))
 
 
 @pytest.fixture(autouse=True)
@@ -170,6 +175,7 @@ def is_the_same_in_shards(case: Case) -> bool:
     return not of_keys and not again
 
 
+@many_shards
 @given(cases() | per_key_cases(), st.data())
 def test_shards_on_stored_state_do_what_one_operator_does(case, data):
     assume(is_the_same_in_shards(case))
@@ -181,6 +187,7 @@ def test_shards_on_stored_state_do_what_one_operator_does(case, data):
         play(data.draw, case, ("k",), ("watermark",) if case.config.window.axis is Axis.ORDINAL else ())
 
 
+@many_shards
 @given(cases(), st.data())
 def test_without_a_key_one_shard_has_all_rows(case, data):
     assume(is_the_same_in_shards(case))
@@ -271,6 +278,7 @@ happenings = st.lists(
 )
 
 
+@many_shards
 @given(specs(), happenings, st.data())
 def test_inputs_partitions_and_silence_are_the_same_in_all_shards(spec, history, data):
     Fleet.forget_workers()
@@ -368,6 +376,7 @@ histories_of_pairs = st.lists(st.tuples(st.lists(pair, min_size=1, max_size=7), 
 
 
 @pytest.mark.parametrize("key", [("k", "g"), ("g",), ("k",), ()])
+@many_shards
 @given(history=histories_of_pairs, data=st.data())
 def test_chains_in_shards_come_to_the_plain_answer(key, history, data):
     Fleet.forget_workers()
@@ -413,6 +422,17 @@ def test_what_state_cannot_follow_is_refused_before_the_start():
         rehearse(ChainPlan((plain.aggregate(n=tg.count(), middle=tg.median("v")).spec,), FULL), before)
     with pytest.raises(SpecMismatchError, match="mode"):
         rehearse(ChainPlan((plain.discarding().aggregate(n=tg.count()).spec,), FULL), before)
+
+
+def test_workers_that_outlive_a_query_follow_its_changed_specification():
+    plain = tg.stream(time="ts", key="k", watermark=tg.bounded("0 seconds")).window(tg.tumbling("10 ms")).options(future_tolerance="1 hour")
+    before, after = plain.aggregate(n=tg.count()).spec, plain.aggregate(n=tg.count(), total=tg.sum("v")).spec
+    first, second = fleet_of(before, FULL), fleet_of(after, FULL)
+    first.deliver([(0, 0, [pa.Table.from_pylist([{"ts": 1000, "k": "a", "v": 5}], FULL)])], 0)
+    second.restore(first.snapshot())
+    rows = [{"ts": 2000, "k": "a", "v": 7}, {"ts": 2000, "k": "b", "v": 2}, {"ts": FAR, "k": "a", "v": 0}]
+    found = second.deliver([(0, 0, [pa.Table.from_pylist(rows, FULL)])], MS)
+    assert sorted((row["k"], row["n"], row["total"]) for row in found.panes) == [("a", 2, None), ("b", 1, 2)]
 
 
 # Silence and pauses ---------------------------------------------------------------------------------------------------------------

@@ -123,7 +123,8 @@ def rekeyed(spark: SparkSession, feed: str, out: Path) -> dict[str, Any]:
 def finite(spark: SparkSession, feed: str) -> dict[str, Any]:
     """A batch: its panes, its late rows, and a sink that keeps rows in the process that runs it, which is this one."""
     frame = spark.read.schema(DDL).parquet(feed)
-    panes = tg.stream(frame, time=F.col("ts"), key=["user", first_letter]).window(tg.tumbling("1 minute")).aggregate(n=tg.count(), spent=tg.sum("price"))
+    windows = tg.stream(frame, time=F.col("ts"), key=["user", first_letter]).window(tg.tumbling("1 minute"))
+    panes = windows.aggregate(n=tg.count(), spent=tg.sum("price"))
     rows = [[row.user, row.first_letter, row.window_start.timestamp(), row.n, row.spent] for row in panes.df.collect()]
     sink = tg.sinks.memory("here")
     panes.write(sink)
@@ -133,7 +134,8 @@ def finite(spark: SparkSession, feed: str) -> dict[str, Any]:
 def in_memory(spark: SparkSession, feed: str, out: Path) -> str:
     """The rows of a streaming query are in a process of the server, and that is said."""
     sink = tg.sinks.memory("there")
-    windowed(followed(spark, feed), "user").aggregate(n=tg.count()).write(sink, checkpoint=str(out / "memory-ck"), trigger="available_now").await_termination()
+    panes = windowed(followed(spark, feed), "user").aggregate(n=tg.count())
+    panes.write(sink, checkpoint=str(out / "memory-ck"), trigger="available_now").await_termination()
     try:
         return f"{sink.table().num_rows} rows"
     except InputError as error:

@@ -150,7 +150,8 @@ def test_timers_work_while_no_data_comes(spark, tmp_path):
     feed.put(clicks(("a", 1, 1.0), ("b", 65, 1.0)))
     run = Run(panes, tmp_path / "ck", trigger="250 ms")
     try:
-        run.wait_for(lambda: {(row["user"], row["timing"]) for row in run.panes} >= {("a", "early"), ("b", "early"), ("a", "on_time")})
+        # On a slow machine `a` may be complete before its early pane is due; `b` waits for an event that never comes.
+        run.wait_for(lambda: {(row["user"], row["timing"]) for row in run.panes} >= {("b", "early"), ("a", "on_time")})
     finally:
         run.query.stop()
     assert Counter((row["user"], row["timing"]) for row in run.panes)["a", "on_time"] == 1

@@ -67,7 +67,34 @@ def rows_of(seed: int, number: int) -> list[Row]:
 
 
 CLOSING = {"seq": -1, "id": "end", "user": "end", "ts": BASE + 10**6 * SECOND, "v": 0}
-"""The row behind which every window has expired."""
+"""The row behind which every window has expired; its own is not complete."""
+
+
+class Sender:
+    """Puts files into a folder, and remembers their rows."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self._folder, self._seed, self._stamp = folder, seed, 0
+        self.rows: list[Row] = []
+        self._count = 0
+        folder.mkdir(parents=True)
+
+    def put(self, files: int = 1) -> None:
+        for _ in range(files):
+            self._write(rows_of(self._seed, self._count))
+
+    def close(self) -> None:
+        self._write([CLOSING])
+
+    def _write(self, rows: list[Row]) -> None:
+        hidden = self._folder / f".{self._count:05d}.parquet"
+        pq.write_table(pa.Table.from_pylist(rows, SCHEMA), hidden)
+        # Files are read by age, and the clock of a file system may be too coarse to tell it.
+        self._stamp = max(time.time_ns(), self._stamp + 10_000_000)
+        os.utime(hidden, ns=(self._stamp, self._stamp))
+        hidden.rename(self._folder / f"{self._count:05d}.parquet")
+        self._count += 1
+        self.rows += rows
 
 
 @dataclass
@@ -82,11 +109,12 @@ class Truth:
 
     @property
     def counted(self) -> list[Row]:
-        return list({row["id"]: row for row in reversed(self.rows) if self._counts(row)}.values())
+        return list({row["id"]: row for row in self.rows if self._counts(row) and row != CLOSING}.values())
 
     @property
     def numbers(self) -> dict[str, int]:
-        return {"events": len(self.rows), "duplicates": len(self.rows) - len({row["id"] for row in self.rows}), "late_rows": len(self.late)}
+        messages = len({row["id"] for row in self.rows})
+        return {"events": messages, "duplicates": len(self.rows) - messages, "late_rows": len(self.late)}
 
     def panes(self, kind: str) -> Counter[Place]:
         """Each pane that stands in the end, once."""
@@ -136,19 +164,19 @@ def _stamped(table: pa.Table) -> pa.Table:
     return table
 
 
-def net(rows: Sequence[Row]) -> Counter[Place]:
+def net(rows: Sequence[Row], key: str = "user") -> Counter[Place]:
     """Emits minus retracts; no pane is written twice, and nothing is taken back that was not there."""
     found: Counter[Place] = Counter()
     for row in rows:
-        place = (row["user"], row["window_start"], row["window_end"], row["n"], row["total"])
+        place = (row[key], row["window_start"], row["window_end"], row["n"], row["total"])
         found[place] += 1 if row["op"] == "+" else -1
     assert set(found.values()) <= {0, 1}, [item for item in found.items() if item[1] not in {0, 1}][:5]
     return Counter({place: 1 for place, n in found.items() if n})
 
 
-def compare(folder: Path, kind: str, truth: Truth) -> None:
+def compare(folder: Path, kind: str, truth: Truth, key: str = "user") -> None:
     """The panes at the sink, netted, are the batch answer; panes and late rows account for every event."""
-    found, wanted = net(written(folder / kind / "panes")), truth.panes(kind)
+    found, wanted = net(written(folder / kind / "panes"), key), truth.panes(kind)
     assert found == wanted, f"lost: {list((wanted - found).items())[:5]}, too many: {list((found - wanted).items())[:5]}"
     assert sorted(row["seq"] for row in written(folder / kind / "late")) == truth.late
     numbers = written(folder / kind / "metrics")
@@ -171,24 +199,24 @@ class Orders:
     after: int = 0
     """How many times it passes the point before."""
     ends: bool = False
-    """Whether it ends when everything that is there is written."""
+    """Whether it ends when everything that is there is written; otherwise that is told by a file named `enough`."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
 
-def panes_of(spark: SparkSession, source: Path, kind: str) -> tg.Panes:
+def panes_of(spark: SparkSession, source: Path, kind: str, key: Any = "user", **more: Any) -> tg.Panes:
     """Early panes, late updates, retractions, ids; one variant over a DataFrame, one over a direct source."""
     given: Any = spark.readStream.schema(DDL).option("maxFilesPerTrigger", AT_ONCE).parquet(str(source))
     if kind == "sessions":
         given = tg.sources.parquet(source, schema=SCHEMA, max_files_per_trigger=AT_ONCE)
     return (
-        tg.stream(given, time="ts", key="user", id="id", watermark=tg.bounded("10 seconds"))
+        tg.stream(given, time="ts", key=key, id="id", watermark=tg.bounded("10 seconds"))
         .window(WINDOWS[kind])
         .trigger(tg.after_watermark(early=tg.after_count(3), late=tg.after_count(1)))
         .allow_lateness("1 hour")
         .retracting()
-        .aggregate(n=tg.count(), total=tg.sum("v"))
+        .aggregate(n=tg.count(), total=tg.sum("v"), **more)
     )
 
 
@@ -205,14 +233,20 @@ def overwriting(folder: Path) -> Callable[[DataFrame, int], None]:
     return write
 
 
-def started(spark: SparkSession, orders: Orders, kind: str, source: Path | None = None, **more: Any) -> Query:
+def started(spark: SparkSession, orders: Orders, kind: str, panes: tg.Panes | None = None, **more: Any) -> Query:
     """Start one of the queries; it goes on where it stopped."""
     folder = Path(orders.folder)
     out = folder / kind
-    panes = panes_of(spark, folder / "in" if source is None else source, kind)
-    sink = tg.sinks.parquet(out / "panes") if kind == "tumbling" else tg.sinks.foreach_batch(overwriting(out / "panes"))
-    options = {"late": tg.sinks.parquet(out / "late"), "metrics": tg.sinks.parquet(out / "metrics"), "shards": 3, "trigger": "0 seconds"}
-    return panes.write(sink, checkpoint=str(out / "checkpoint"), **{**options, **more})
+    panes = panes_of(spark, folder / "in", kind) if panes is None else panes
+    options = {
+        "to": tg.sinks.parquet(out / "panes") if kind == "tumbling" else tg.sinks.foreach_batch(overwriting(out / "panes")),
+        "late": tg.sinks.parquet(out / "late"),
+        "metrics": tg.sinks.parquet(out / "metrics"),
+        "checkpoint": str(out / "checkpoint"),
+        "trigger": "0 seconds",
+        "shards": 3,
+    }
+    return panes.write(**{**options, **more})
 
 
 def kill_at(point: str, after: int) -> None:
@@ -255,9 +289,10 @@ def drive(orders: Orders) -> None:
     queries = [started(spark, orders, kind) for kind in orders.kinds]
     say("started")
     seen = 0
-    while not orders.ends:
-        for query in queries:
-            query.await_termination(0)
+    while not orders.ends and not (Path(orders.folder) / "enough").exists():
+        failures = [failure for query in queries if (failure := query.exception()) is not None]
+        if failures:
+            raise failures[0]
         batches = sum(1 for query in queries for progress in query.recent_progress if progress.counts["events"])
         if batches != seen:
             seen = batches

@@ -20,6 +20,7 @@ from tidegate.cli.noise import without_noise
 from tidegate.cli.picture import Moment, Span, as_png, as_text
 from tidegate.errors import MissingExtraError, SinkError
 from tidegate.instants import instant
+from tidegate.spark.session import running_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,7 +85,8 @@ def _run(folder: Path, *, quiet: bool) -> Shown:
     clicks = write(folder / "clicks", datetime.now(UTC))
     if not quiet:
         print(f"{sum(map(len, clicks))} clicks in {FILES} files under {folder}/clicks; starting Spark (this takes a while) ...", flush=True)
-    spark = tg.spark_session("tidegate demo", cores=2, memory="1g")
+    running = running_session()
+    spark = running or tg.spark_session("tidegate demo", cores=2, memory="1g")
     try:
         panes = pipeline(_reading(spark, folder / "clicks"))
         outputs = {name: tg.sinks.parquet(folder / name) for name in ("panes", "late", "metrics")}
@@ -97,7 +99,8 @@ def _run(folder: Path, *, quiet: bool) -> Shown:
         if not quiet:
             _tell(query.recent_progress, told)
     finally:
-        spark.stop()
+        if running is None:
+            spark.stop()
     return Shown(clicks, *(_read(folder / name) for name in ("panes", "late", "metrics")))
 
 

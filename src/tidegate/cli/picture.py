@@ -56,7 +56,7 @@ def as_text(moments: Sequence[Moment], span: Span, width: int = 84) -> list[str]
                 cells[column(event)] = "." if cells[column(event)] == " " else ":"
         if given.watermark is not None and span.start <= given.watermark <= span.end:
             cells[column(given.watermark)] = "|"
-        lines.append(f"{given.clock:%H:%M:%S}  " + "".join(cells).rstrip())
+        lines.append(f"{given.clock:%H:%M:%S}  {''.join(cells)}".rstrip())
         fired = [" "] * width
         for start, end, timing in given.panes:
             left, right = column(start), max(column(start) + 1, column(end) - 1)

@@ -7,9 +7,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from tidegate.cli.noise import without_noise
 from tidegate.instants import format_duration, format_instant
-from tidegate.spark.inspect import OperatorStanding, QueryStanding, look
-from tidegate.spark.session import session
+from tidegate.spark.inspect import OperatorStanding, QueryStanding, check, look
+from tidegate.spark.session import running_session, session
 
 _SOURCES = 20
 """How many sources are shown; `--json` has all."""
@@ -17,11 +18,15 @@ _SOURCES = 20
 
 def state(checkpoint: str, *, as_json: bool) -> int:
     """Print how a query stands."""
-    spark = session("tidegate state", cores=1)
+    check(checkpoint)
+    running = running_session()
+    with without_noise():
+        spark = running or session("tidegate state", cores=1)
     try:
         found = look(spark, checkpoint)
     finally:
-        spark.stop()
+        if running is None:
+            spark.stop()
     if as_json:
         print(json.dumps(dataclasses.asdict(found)))
     else:

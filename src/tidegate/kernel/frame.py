@@ -6,7 +6,6 @@ It is the currency of the kernel. NumPy columns are cheap to compare and to scat
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Column = np.ndarray | pa.Array
-_CONSTANTS = b"constants"
 _LARGE = 65_536
 """From this many rows on Arrow moves columns: its memory pool keeps pages, while NumPy asks the system for new ones each time."""
 
@@ -158,24 +156,14 @@ class Frame:
             return pa.table({})
         return pa.table({name: to_arrow(c) for name, c in self.columns.items()})
 
-    def packed(self) -> pa.Table:
-        """The table that `from_table` reads back and in which a constant column is a word in the schema and not a column."""
-        plain = {name: c for name, c in self.columns.items() if not is_constant(c)}
-        if not plain:
-            return self.to_table()
-        constants = {n: [c.dtype.str, c[0].item()] for n, c in self.columns.items() if isinstance(c, np.ndarray) and n not in plain}
-        return Frame(plain, self.length).to_table().replace_schema_metadata({_CONSTANTS: json.dumps(constants)})
-
     @classmethod
     def from_table(cls, table: pa.Table) -> Frame:
-        """The inverse of `to_table` and of `packed`: fixed-width columns without nulls come back as NumPy."""
+        """The inverse of `to_table`: fixed-width columns without nulls come back as NumPy."""
         columns: dict[str, Column] = {}
         for name in table.column_names:
             array = to_arrow(table.column(name))
             plain = (pa.types.is_integer(array.type) or pa.types.is_floating(array.type) or pa.types.is_boolean(array.type)) and array.null_count == 0
             columns[name] = array.to_numpy(zero_copy_only=False) if plain else array
-        for name, (kind, value) in json.loads((table.schema.metadata or {}).get(_CONSTANTS, b"{}")).items():
-            columns[name] = constant(np.dtype(kind).type(value), table.num_rows)
         return cls(columns, table.num_rows)
 
 

@@ -41,7 +41,7 @@ def identify(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> tuple[
     if not columns:
         return constant(np.uint64(0), rows), constant(np.uint64(0), rows)
     arrays = [_plain(to_arrow(column)) for column in columns]
-    if len(arrays) == 1 and _is_word(arrays[0].type):
+    if len(arrays) == 1 and is_word(arrays[0].type):
         kid = mix(_words(arrays[0]))
         return kid, constant(np.uint64(0), rows) if arrays[0].null_count == 0 else _missing(arrays[0]).astype(np.uint64)
     kid, chk = (np.full(rows, seed, np.uint64) for seed in _SEEDS)
@@ -66,7 +66,7 @@ def _plain(array: pa.Array) -> pa.Array:
     return array
 
 
-def _is_word(kind: pa.DataType) -> bool:
+def is_word(kind: pa.DataType) -> bool:
     """Types whose values are one 64-bit word."""
     tests = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_timestamp, pa.types.is_date, pa.types.is_time, pa.types.is_duration)
     return any(test(kind) for test in tests)
@@ -90,7 +90,7 @@ def _missing(array: pa.Array) -> np.ndarray:
 def _hash_column(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Two independent hashes of one column; null has hashes of its own."""
     array = _plain(array)
-    if _is_word(array.type):
+    if is_word(array.type):
         words = _words(array)
         first, second = mix(words ^ _SEEDS[0]), mix(words ^ _SEEDS[1])
     elif pa.types.is_floating(array.type):

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tidegate.kernel.frame import Frame, concat_frames
 from tidegate.kernel.groups import inverse, present
+from tidegate.kernel.packing import pack, unpack
 from tidegate.state.protocol import Store
 
 MAX_RUNS = 8
@@ -42,12 +43,12 @@ class StoredFrame:
     def frame(self, store: Store) -> Frame:
         if self._frame is not None:
             return self._frame
-        frame = Frame.from_table(store.get_table(self.name))
+        frame = unpack(store.get_table(self.name))
         return frame if self.adapt is None else self.adapt(frame)
 
     def save(self, store: Store) -> None:
         if not self.stored and self._frame is not None:
-            store.put_table(self.name, self._frame.packed())
+            store.put_table(self.name, pack(self._frame))
             self.stored = True
 
     def release(self) -> None:

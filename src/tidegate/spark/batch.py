@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
+from tidegate.instants import MIN
 from tidegate.spark import metrics
 from tidegate.spark.chain import Batch, Chain, ChainPlan, Outcome
 from tidegate.spark.processor import batch_from, payloads_of
@@ -27,9 +28,11 @@ def finite(plan: ChainPlan, now: int) -> Callable[..., Iterator[pa.RecordBatch]]
         yield from (_packed(*through(row), shard) for row in rows if row.kind == THROUGH)
         chain = Chain(plan, MemoryStore(), now=now)
         yield from _events(chain, sorted((row for row in rows if row.kind not in (THROUGH, MARKS)), key=lambda row: row.order), shard)
-        after = chain.counters
+        follows = plan.upstream is not None
+        after = metrics.parted(chain.counters, follows=follows, is_followed=plan.is_followed)
         first = chain.operators[0].progress
-        numbers = metrics.measured({}, after, {}, {"watermark": first.watermark, "newest": first.newest, "clock": chain.now})
+        instants = {"watermark": first.watermark, "newest": MIN if follows else first.newest, "clock": chain.now}
+        numbers = metrics.measured({}, after, {}, instants)
         table = metrics.row(numbers, {}, after, batch=0, shard=shard)
         yield _packed(METRICS, next(pieces(table)).to_pybytes(), shard, numbers)
 

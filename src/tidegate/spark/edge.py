@@ -42,6 +42,8 @@ class Edge:
     """Columns that a function makes of the others."""
     axis: Axis = Axis.EVENT_TIME
     """What windows are measured on, and so what tells how far the sources are."""
+    names: tuple[str, ...] = ()
+    """The names of the columns, where they do not come with them."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the batches of a task of Spark."""
@@ -89,6 +91,8 @@ class _Packer:
         if CLOCK in table.column_names:
             clock = table.column(CLOCK)[0].cast(pa.timestamp("us", "UTC")).value
             table = table.drop_columns([CLOCK])
+        if edge.names:
+            table = table.rename_columns(list(edge.names))
         for name, function in edge.computed:
             table = table.append_column(name, function(table))
         table, unnumbered = _numbered(_whole(table), edge.given.offset)

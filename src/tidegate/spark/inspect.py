@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from pyarrow import fs
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -74,6 +75,18 @@ class QueryStanding:
     query: str | None
     specs: list[list[dict[str, Any]]]
     operators: list[OperatorStanding]
+
+
+def check(checkpoint: str) -> None:
+    """Refuse a folder that is no checkpoint of a stateful query, which needs no session to be seen."""
+    system, folder = keeping.folder_of(checkpoint)
+    place = folder.removesuffix(f"/{keeping.FOLDER}")
+    lacking = [name for name in ("offsets", "commits", "state") if system.get_file_info(f"{place}/{name}").type != fs.FileType.Directory]
+    if lacking:
+        raise StateError(
+            f"{checkpoint} is no checkpoint of a query that has run a batch: it has no folder `{lacking[0]}`. "
+            f"Hint: the folder that was given as `checkpoint`"
+        )
 
 
 def look(spark: SparkSession, checkpoint: str) -> QueryStanding:

@@ -32,6 +32,17 @@ SCHEMA = pa.schema(
 )
 
 
+def parted(counters: Mapping[str, int], *, follows: bool, is_followed: bool) -> Counter[str]:
+    """What a chain tells of its counts: where a key changes, the first chain tells what came in and the last one what came out, so all add up."""
+    hidden = (("events", *CLASSES) if follows else ()) + ((*PANES, "windows_opened", "windows_closed") if is_followed else ())
+    return Counter({name: count for name, count in counters.items() if name not in hidden})
+
+
+def numbers_of(table: pa.Table) -> dict[str, int | None]:
+    """The numbers of a row of the metrics table, as Spark adds them up."""
+    return {name: table.column(name).cast(pa.int64())[0].as_py() for name in (*COUNTS, *HELD, *INSTANTS)}
+
+
 def measured(before: Mapping[str, int], after: Mapping[str, int], held: Mapping[str, int], instants: Mapping[str, int]) -> dict[str, int | None]:
     """The numbers of one batch, from what was counted until then and until now."""
     found: dict[str, int | None] = {name: after.get(name, 0) - before.get(name, 0) for name in COUNTS}
@@ -69,7 +80,7 @@ _TIMES = {"watermark": "The watermark, in seconds since 1970", "newest": "The ne
 def exposition(numbers: Mapping[str, Any], labels: Mapping[str, str], *, batch: int) -> str:
     """Numbers as Prometheus text: counters by class and timing, gauges for what is held and for instants."""
     lines: list[str] = []
-    label = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    label = labelled(labels)
 
     def tell(name: str, kind: str, text: str, values: Mapping[str, Any]) -> None:
         lines.extend((f"# HELP tidegate_{name} {text}", f"# TYPE tidegate_{name} {kind}"))
@@ -91,6 +102,11 @@ def exposition(numbers: Mapping[str, Any], labels: Mapping[str, str], *, batch: 
         lag = _seconds(numbers["clock"]) - _seconds(numbers["watermark"])
         tell("watermark_lag_seconds", "gauge", "How far the watermark is behind the clock", {"": lag})
     return "\n".join(lines) + "\n"
+
+
+def labelled(labels: Mapping[str, str]) -> str:
+    """Labels as Prometheus text has them."""
+    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
 
 
 def _seconds(instant: dt.datetime | int) -> float:

@@ -103,7 +103,7 @@ class Plan:
             if isinstance(given.source, Direct):
                 frames.append(given.source.load(edge))
             else:
-                frames.append(given.source.withColumn(CLOCK, F.current_timestamp()).mapInArrow(edge, SHIPPED))
+                frames.append(_numbered(given.source).withColumn(CLOCK, F.current_timestamp()).mapInArrow(edge, SHIPPED))
         whole = frames[0]
         for other in frames[1:]:
             whole = whole.unionByName(other)
@@ -112,7 +112,18 @@ class Plan:
     def _edge(self, number: int, given: Given, layout: Layout) -> Edge:
         spec = self.groups[0][0]
         tolerance = spec.options.future_tolerance if spec.options.future_reference == "clock" else None
-        return Edge(spec.inputs[number], layout, number, tolerance, given.computed, spec.window.axis)
+        names = () if isinstance(given.source, Direct) or not _is_odd(given.source) else tuple(given.source.columns)
+        return Edge(spec.inputs[number], layout, number, tolerance, given.computed, spec.window.axis, names)
+
+
+def _is_odd(frame: DataFrame) -> bool:
+    """Whether some name means something else to Spark, which reads a dot as a field of a structure."""
+    return any("." in name or "`" in name for name in frame.columns)
+
+
+def _numbered(frame: DataFrame) -> DataFrame:
+    """The frame with numbers for names where its own are odd; the edge gives them back."""
+    return frame.toDF(*(str(number) for number in range(len(frame.columns)))) if _is_odd(frame) else frame
 
 
 def _united(schemas: Sequence[pa.Schema], key: Sequence[str]) -> pa.Schema:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,12 +14,29 @@ from pyspark import TaskContext
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from tidegate.instants import MIN
 from tidegate.operators.delivery import Arrival
 from tidegate.spark import metrics
 from tidegate.spark.chain import Batch, Chain, ChainPlan, Outcome, Told
 from tidegate.spark.shards import Layout, check_layout
 from tidegate.spark.store import BLOB, BLOB_KEY, META, SparkStore
-from tidegate.spark.wire import LATE, MARKS, METRICS, OBSERVED, PANES, REFUSED, ROWS, THROUGH, TOLD, Shipped, document, pieces, through, together
+from tidegate.spark.wire import (
+    LATE,
+    MARKS,
+    METRICS,
+    OBSERVED,
+    PANES,
+    REFUSED,
+    ROWS,
+    THROUGH,
+    TOLD,
+    Shipped,
+    document,
+    pieces,
+    through,
+    together,
+    unpack,
+)
 
 PACKED = f"output string, shard int, payload binary, metrics struct<{metrics.STRUCT}>"
 """The rows that leave the operator, as Spark declares them."""
@@ -50,11 +68,12 @@ def batch_from(rows: Sequence[Shipped]) -> Batch:
 
 @dataclass
 class _Kept:
-    """A chain that a worker kept from its last batch: good as long as the stored state is the one that it wrote."""
+    """A chain that a worker kept from its last batch: good as long as the query runs and the stored state is the one that it wrote."""
 
     chain: Chain
     store: SparkStore
     nbytes: int
+    run: str
 
 
 _KEPT: OrderedDict[tuple[str, str, int], _Kept] = OrderedDict()
@@ -65,6 +84,10 @@ class Operate(StatefulProcessor):
 
     def __init__(self, plan: ChainPlan, layout: Layout, *, name: str = "0") -> None:
         self._plan, self._layout, self._name = plan, layout, name
+        # Workers outlive a query: the chain of a former start has its specification and its functions.
+        self._run = uuid.uuid4().hex
+        # Said here and not where it is used: a module that the driver has changed is another one in the workers.
+        self._cached = CACHED
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state variables, which are the same for every specification."""
@@ -73,6 +96,7 @@ class Operate(StatefulProcessor):
         self._blobs = handle.getMapState("blobs", BLOB_KEY, BLOB)
         context = TaskContext.get()
         self._query = "" if context is None else context.getLocalProperty("sql.streaming.queryId") or ""
+        self._held: dict[int, dict[str, int]] = {}
         self._batch = int(("-1" if context is None else context.getLocalProperty("streaming.sql.batchId")) or -1)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
@@ -81,7 +105,10 @@ class Operate(StatefulProcessor):
         passing = [row for row in shipped if row.kind == THROUGH]
         batch = batch_from([row for row in shipped if row.kind != THROUGH])
         yield from self._call(key[0], timerValues, lambda chain, now: chain.take(batch, now))
-        yield from (_packed(*through(row), row.shard) for row in passing)
+        for output, payload in map(through, passing):
+            # What the chain before has counted is part of what is observed of the query.
+            numbers = Row(**metrics.numbers_of(unpack(payload))) if output == METRICS else None
+            yield _packed(output, payload, key[0], numbers)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
         """The clock has come to an instant at which something is due."""
@@ -103,18 +130,21 @@ class Operate(StatefulProcessor):
             emitted.insert(fits, (MARKS, document({**chain.mark(), "shard": shard})))
             fits += 1
         yield from (_packed(output, payload, shard) for output, payload in emitted[:fits])
-        yield self._measured(shard, chain, store, before, sum(len(payload) for _, payload in emitted[fits:]))
         self._set_timer(chain, store, now, at_once=fits < len(emitted))
         chain.save()
+        waiting = sum(len(payload) for _, payload in emitted[fits:])
+        store.summary = self._summary(chain, waiting)
         store.commit()
+        measured = self._measured(shard, chain, store.nbytes, before, waiting)
         self._keep(shard, chain, store)
+        yield measured
 
     def _opened(self, shard: int, now: int) -> tuple[Chain, SparkStore]:
         """The chain of the shard: the one that this worker kept if the state is still the one that it wrote, or that of the state."""
         found = self._meta.get()
         # While a call runs nobody keeps the chain: should it fail, the next one reads the state that Spark has.
         kept = _KEPT.pop((self._query, self._name, shard), None)
-        if kept is not None and kept.store.is_same(found):
+        if kept is not None and kept.run == self._run and kept.store.is_same(found):
             kept.store.attach(self._meta, self._blobs)
             return kept.chain, kept.store
         store = SparkStore(self._meta, self._blobs, found)
@@ -126,24 +156,28 @@ class Operate(StatefulProcessor):
 
     def _keep(self, shard: int, chain: Chain, store: SparkStore) -> None:
         nbytes = chain.nbytes
-        if nbytes > CACHED:
+        if nbytes > self._cached:
             chain.release()
             nbytes = 0
-        _KEPT[self._query, self._name, shard] = _Kept(chain, store, nbytes)
-        while sum(kept.nbytes for kept in _KEPT.values()) > CACHED:
+        _KEPT[self._query, self._name, shard] = _Kept(chain, store, nbytes, self._run)
+        while sum(kept.nbytes for kept in _KEPT.values()) > self._cached:
             _KEPT.popitem(last=False)
 
-    def _measured(self, shard: int, chain: Chain, store: SparkStore, before: dict[str, int], waiting: int) -> Row:
-        after = chain.counters
-        held = {
-            "windows_open": after["windows_opened"] - after["windows_closed"],
-            "state_bytes": store.nbytes,
-            "waiting_bytes": waiting,
-        }
+    def _summary(self, chain: Chain, waiting: int) -> dict[str, Any]:
+        """How the chain stands, for those who look at the state from outside."""
+        counters, first = chain.counters, chain.operators[0].progress
+        held = {"windows_open": counters["windows_opened"] - counters["windows_closed"], "waiting_bytes": waiting, **chain.held()}
+        return {"batch": self._batch, "counters": dict(counters), "watermark": first.watermark, "newest": first.newest, "clock": chain.now, **held}
+
+    def _measured(self, shard: int, chain: Chain, nbytes: int, counted: dict[str, int], waiting: int) -> Row:
+        follows, is_followed = self._plan.upstream is not None, self._plan.is_followed
+        before, after = (metrics.parted(counts, follows=follows, is_followed=is_followed) for counts in (counted, chain.counters))
+        held = {"windows_open": after["windows_opened"] - after["windows_closed"], "state_bytes": nbytes, "waiting_bytes": waiting}
+        # A shard that is called for rows and for a timer has two rows in a batch, and they are added up too.
+        former, self._held[shard] = self._held.get(shard, {}), held
         first = chain.operators[0].progress
-        instants = {"watermark": first.watermark, "newest": first.newest, "clock": chain.now}
-        numbers = metrics.measured(before, after, held, instants)
-        store.summary = {"batch": self._batch, "counters": dict(after), **held, **instants, **chain.held()}
+        instants = {"watermark": first.watermark, "newest": MIN if follows else first.newest, "clock": chain.now}
+        numbers = metrics.measured(before, after, {name: size - former.get(name, 0) for name, size in held.items()}, instants)
         table = metrics.row(numbers, before, after, batch=self._batch, shard=shard)
         return _packed(METRICS, next(pieces(table)).to_pybytes(), shard, Row(**numbers))
 

@@ -36,9 +36,8 @@ class Progress:
         instants = {"watermark": self.watermark, "newest": self.newest, "clock": self.clock}
         whole = self.milliseconds.get("triggerExecution", 0) / 1000
         text = metrics.exposition({**self.counts, **instants}, labels, batch=self.batch)
-        label = ",".join(f'{name}="{value}"' for name, value in labels.items())
         told = "# HELP tidegate_batch_seconds How long the last batch took\n# TYPE tidegate_batch_seconds gauge\n"
-        return f"{text}{told}tidegate_batch_seconds{{{label}}} {whole}\n"
+        return f"{text}{told}tidegate_batch_seconds{{{metrics.labelled(labels)}}} {whole}\n"
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -49,8 +48,7 @@ class Progress:
 
 def read_progress(given: Any) -> Progress:
     """What Spark reports of a batch; it is read by attribute, which is the same through Connect."""
-    observed = given.observedMetrics.get("tidegate")
-    known = {} if observed is None else observed.asDict()
+    known = _observed(given.observedMetrics.get("tidegate"))
     counts = {name: int(known.get(name) or 0) for name in (*metrics.COUNTS, *metrics.HELD)}
     stored = sum(int(operator.customMetrics.get("rocksdbSstFileSize", 0)) for operator in given.stateOperators)
     return Progress(
@@ -63,3 +61,11 @@ def read_progress(given: Any) -> Progress:
         clock=known.get("clock"),
         stored_bytes=stored,
     )
+
+
+def _observed(row: Any) -> dict[str, Any]:
+    """The row of an observation; through Connect it comes as its values and their schema."""
+    known = {} if row is None else row.asDict()
+    if known.keys() == {"values", "schema"}:
+        return dict(zip((field["name"] for field in known["schema"]["fields"]), known["values"], strict=True))
+    return known

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -31,6 +32,8 @@ INTERVAL = 1_000_000
 """A query runs once a second unless said: without any pause an idle one keeps a core busy."""
 _DEFAULT_PARTITIONS = "200"
 _AT_LEAST = 10_000_000
+_LOOKS = 0.05
+"""How often a waiting process looks at the progress of a query, in seconds."""
 
 
 class Query:
@@ -70,9 +73,18 @@ class Query:
         return True if timeout is None else bool(ended)
 
     def process_all_available(self) -> None:
-        """Wait until everything that is there now has been read and written."""
-        if self._query is not None:
-            self._query.processAllAvailable()
+        """Wait until everything that is there now has been read and written. An error of the query is raised."""
+        if self._query is None:
+            return
+        # Spark's own method waits for a moment in which there is no batch to run, and where timers may be set there always is one.
+        known = {given.batchId for given in self._query.recentProgress}
+        while self._query.isActive:
+            # What the first batch from now on reads may have been chosen before.
+            later = [given for given in self._query.recentProgress if given.batchId not in known][1:]
+            if any(all(source.startOffset == source.endOffset for source in given.sources) for given in later):
+                return
+            time.sleep(_LOOKS)
+        self._query.awaitTermination()
 
     def exception(self) -> Exception | None:
         """What ended the query, if it failed."""

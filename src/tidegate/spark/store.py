@@ -82,13 +82,13 @@ class SparkStore:
         self._fresh[name] = table
 
     def get_table(self, name: str) -> pa.Table:
+        if name in self._documents:
+            raise wrong_kind(name, "table", "document")
         if name in self._fresh:
             table = self._fresh[name]
             if table is None:
                 raise KeyError(name)
             return table
-        if name in self._documents:
-            raise wrong_kind(name, "table", "document")
         return decode_table(self._read(name, self._tables[name][0]), name)
 
     def put_json(self, name: str, document: Any) -> None:

@@ -14,8 +14,8 @@ from tidegate.errors import SinkError, SpecError
 from tidegate.spark.metrics import COUNTS, exposition, summed
 from tidegate.spark.sinks.base import DriverSink, Target
 
-# By file: the last batch, and what was counted in all batches that this process has seen.
-_totals: dict[str, tuple[int, Mapping[str, int]]] = {}
+# By file and query: the last batch, and what was counted in all batches that this process has seen.
+_totals: dict[tuple[str, str], tuple[int, Mapping[str, int]]] = {}
 _lock = threading.Lock()
 
 
@@ -35,10 +35,10 @@ class Prometheus(DriverSink):
             return
         found = summed(rows)
         with _lock:
-            last, before = _totals.get(self.file, (-1, {}))
+            last, before = _totals.get((self.file, target.query), (-1, {}))
             # A replay is counted once.
             totals = dict(before) if batch <= last else {name: before.get(name, 0) + found[name] for name in COUNTS}
-            _totals[self.file] = (max(batch, last), totals)
+            _totals[self.file, target.query] = (max(batch, last), totals)
         text = exposition({**found, **totals}, {"query": target.query}, batch=batch)
         temporary = Path(f"{self.file}.{os.getpid()}.tmp")
         try:

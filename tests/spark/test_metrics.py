@@ -1,0 +1,229 @@
+"""What a query counts: the same numbers in its progress, for listeners, as Prometheus text and as a table; and they add up."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from prometheus_text import by_label, parse, single
+from pyspark.sql.streaming.listener import StreamingQueryListener
+from streams import BASE, SECOND, Feed, Run, clicks
+
+import tidegate as tg
+from tidegate.spark.metrics import CLASSES, COUNTS, HELD, exposition
+from tidegate.spark.progress import Progress
+from tidegate.spark.sinks.base import Target
+
+SCHEMA = pa.schema({"user": pa.string(), "ts": pa.timestamp("us", "UTC"), "price": pa.float64(), "nr": pa.int64()})
+DDL = "user string, ts timestamp, price double, nr long"
+TIMINGS = ("early", "on_time", "late")
+
+
+class Listener(StreamingQueryListener):
+    """Keeps what a user's listener gets of every batch."""
+
+    def __init__(self) -> None:
+        self.heard: dict[int, dict[str, Any]] = {}
+        self.took: dict[int, int] = {}
+
+    def onQueryStarted(self, event: Any) -> None:
+        """Nothing is asked of it."""
+
+    def onQueryProgress(self, event: Any) -> None:
+        found = event.progress.observedMetrics.get("tidegate")
+        if found is not None:
+            self.heard[event.progress.batchId] = found.asDict()
+            self.took[event.progress.batchId] = event.progress.durationMs["triggerExecution"]
+
+    def onQueryTerminated(self, event: Any) -> None:
+        """Nothing is asked of it."""
+
+
+def numbered(*rows: tuple[str, float | None, int]) -> list[dict]:
+    return [{**click, "nr": nr} for click, (_, _, nr) in zip(clicks(*((user, at, 1.0) for user, at, _ in rows)), rows, strict=True)]
+
+
+def files() -> list[list[dict]]:
+    """Every class of lateness; the windows of the second file fire, those of the fourth close."""
+    tomorrow = time.time() + 86_400 - BASE / SECOND
+    return [
+        numbered(("a", 1, 1), ("b", 2, 2), ("a", 3, 3)),
+        numbered(("a", 70, 4), ("b", 72, 5), ("a", 1, 1), ("c", None, 6)),
+        numbered(("b", 20, 7), ("d", 130, 8)),
+        numbered(("end", 4000, 9)),
+        numbered(("a", 5, 10), ("a", tomorrow, 11)),
+    ]
+
+
+def pipeline(source):
+    return (
+        tg.stream(source, time="ts", key="user", id="nr", watermark=tg.bounded("10 seconds"))
+        .window(tg.tumbling("1 minute"))
+        .trigger(tg.after_watermark(early=tg.after_count(2), late=tg.after_count(1)))
+        .allow_lateness("5 minutes")
+        .retracting()
+        .options(future="reject")
+        .aggregate(n=tg.count(), spent=tg.sum("price"))
+    )
+
+
+@pytest.fixture(scope="module")
+def feed(tmp_path_factory):
+    found = Feed(tmp_path_factory.mktemp("counted"), SCHEMA)
+    for rows in files():
+        found.put(rows)
+    return found
+
+
+def table(folder: Path) -> list[dict]:
+    return [row for name in sorted(folder.rglob("*.parquet")) for row in pq.read_table(name, partitioning=None).to_pylist()]
+
+
+def test_all_ways_to_the_numbers_say_the_same_and_they_add_up(spark, feed, tmp_path):
+    listener = Listener()
+    spark.streams.addListener(listener)
+    try:
+        run = Run(
+            pipeline(feed.stream(spark, DDL)),
+            tmp_path / "ck",
+            metrics=tg.sinks.parquet(tmp_path / "metrics"),
+            trigger="available_now",
+            shards=2,
+        )
+        run.query.await_termination()
+        run.wait_for(lambda: len(listener.heard) == 5)
+    finally:
+        spark.streams.removeListener(listener)
+    batches = run.query.recent_progress
+    assert [batch.batch for batch in batches] == [0, 1, 2, 3, 4]
+    assert [batch.counts["events"] for batch in batches] == [3, 4, 2, 1, 2]
+    for batch in batches:
+        assert batch.counts["events"] == sum(batch.counts[name] for name in CLASSES)
+    total = Counter[str]()
+    for batch in batches:
+        total.update({name: batch.counts[name] for name in COUNTS})
+    classes = {"on_time": 7, "mildly_late": 1, "very_late": 1, "future": 1, "unreadable": 1, "duplicates": 1}
+    assert {name: total[name] for name in CLASSES} == classes
+    # What came out is what was counted.
+    assert total["late_rows"] == len(run.late) == 3
+    assert {row["class"] for row in run.late} == {"very_late", "future", "unreadable"}
+    timings = Counter(row["timing"] for row in run.panes if row["op"] == "+")
+    assert {timing: total[f"panes_{timing}"] for timing in TIMINGS} == {timing: timings[timing] for timing in TIMINGS}
+    assert total["retractions"] == sum(row["op"] == "-" for row in run.panes) > 0
+    # What is held.
+    opened = closed = 0
+    for batch in batches:
+        opened, closed = opened + batch.counts["windows_opened"], closed + batch.counts["windows_closed"]
+        assert batch.counts["windows_open"] == opened - closed
+        assert batch.counts["state_bytes"] > 0
+        assert batch.counts["waiting_bytes"] == 0
+        assert batch.stored_bytes > 0
+        assert 0 < batch.milliseconds["addBatch"] <= batch.milliseconds["triggerExecution"]
+    assert (opened, closed) == (6, 5)
+    # Where it is in time.
+    assert [(batch.watermark - BASE) / SECOND for batch in batches] == [-7, 62, 120, 3990, 3990]
+    assert [(batch.newest - BASE) / SECOND for batch in batches] == [3, 72, 130, 4000, 4000]
+    for batch in batches:
+        assert batch.lag_seconds == (batch.clock - batch.watermark) / 1e6
+        assert abs(batch.clock / 1e6 - time.time()) < 600
+    # A listener gets the same.
+    for batch in batches:
+        heard = listener.heard[batch.batch]
+        assert {name: heard[name] for name in (*COUNTS, *HELD)} == batch.counts
+        assert (heard["watermark"], heard["newest"], heard["clock"]) == (batch.watermark, batch.newest, batch.clock)
+        assert listener.took[batch.batch] == batch.milliseconds["triggerExecution"]
+    # So does the table, in a row for each shard and batch.
+    rows = table(tmp_path / "metrics")
+    assert len({(row["batch_id"], row["shard"]) for row in rows}) == len(rows) == 10
+    for batch in batches:
+        shards = [row for row in rows if row["batch_id"] == batch.batch]
+        assert {name: sum(row[name] for row in shards) for name in (*COUNTS, *HELD)} == batch.counts
+        for row in shards:
+            assert row["watermark_lag_seconds"] == (row["clock"] - row["watermark"]).total_seconds()
+    assert sum("unreadable" in row["late_by_reason"] or "null_time" in row["late_by_reason"] for row in rows) == 1
+    # And the text of the last batch.
+    samples = parse(run.query.prometheus())
+    assert single(samples, "tidegate_batch") == 4
+    assert by_label(samples, "tidegate_rows_total", "class") == {name: batches[-1].counts[name] for name in CLASSES}
+    assert single(samples, "tidegate_state_bytes") == batches[-1].counts["state_bytes"]
+    assert single(samples, "tidegate_watermark_lag_seconds") == pytest.approx(batches[-1].lag_seconds)
+    assert single(samples, "tidegate_batch_seconds") == batches[-1].milliseconds["triggerExecution"] / 1000
+
+
+def test_a_chain_of_two_keys_counts_what_came_in_and_what_came_out(spark, feed, tmp_path):
+    total = tg.stream(pipeline(feed.stream(spark, DDL))).inherit().retracting().aggregate(users=tg.count())
+    file = tmp_path / "text" / "tidegate.prom"
+    run = Run(total, tmp_path / "ck", metrics=tg.sinks.prometheus(file), trigger="available_now", shards=2)
+    run.query.await_termination()
+    batches = run.query.recent_progress
+    counted = Counter[str]()
+    for batch in batches:
+        counted.update({name: batch.counts[name] for name in COUNTS})
+    assert counted["events"] == sum(counted[name] for name in CLASSES) == 12
+    assert counted["late_rows"] == len(run.late) == 3
+    timings = Counter(row["timing"] for row in run.panes if row["op"] == "+")
+    assert {timing: counted[f"panes_{timing}"] for timing in TIMINGS} == {timing: timings[timing] for timing in TIMINGS}
+    assert counted["retractions"] == sum(row["op"] == "-" for row in run.panes)
+    assert batches[-1].counts["windows_open"] == counted["windows_opened"] - counted["windows_closed"]
+    assert (batches[-1].newest - BASE) / SECOND == 4000, "the newest event, and not the end of a pane"
+    # Counters of the file are over all batches.
+    samples = parse(file.read_text())
+    assert by_label(samples, "tidegate_events_total", "query") == {run.query.id: 12}
+    assert by_label(samples, "tidegate_rows_total", "class") == {name: counted[name] for name in CLASSES}
+    assert by_label(samples, "tidegate_panes_total", "timing") == {timing: counted[f"panes_{timing}"] for timing in TIMINGS}
+    assert single(samples, "tidegate_late_rows_total") == 3
+    assert single(samples, "tidegate_windows_open") == batches[-1].counts["windows_open"]
+    assert [path.name for path in file.parent.iterdir()] == ["tidegate.prom"], "nothing is left beside it"
+
+
+def test_a_shard_that_is_called_twice_in_a_batch_is_counted_once(spark, tmp_path):
+    """Rows and a timer that is due come together: what is held is still what is there."""
+    feed = Feed(tmp_path / "in")
+    panes = (
+        tg.stream(feed.stream(spark), time="ts", key="user", watermark=tg.bounded("0 seconds"))
+        .window(tg.tumbling("1 minute"))
+        .trigger(tg.after_watermark(early=tg.every("1 second")))
+        .aggregate(n=tg.count())
+    )
+    feed.put(clicks(("a", 1, 1.0), ("b", 2, 1.0)))
+    sink = tg.sinks.memory(f"metrics_{tmp_path.name}")
+    run = Run(panes, tmp_path / "ck", metrics=sink, trigger="1500 ms", shards=1)
+    try:
+        for number in range(1, 40):
+            run.query.process_all_available()
+            rows = Counter(row["batch_id"] for row in sink.rows() if row["batch_id"] >= 0)
+            if max(rows.values()) > 1:
+                break
+            feed.put(clicks(("a", 1 + number / 10, 1.0)))
+        else:
+            pytest.fail("no batch had rows and a timer")
+    finally:
+        run.query.stop()
+    kept = sink.rows()
+    for batch in rows:
+        assert sum(row["windows_open"] for row in kept if row["batch_id"] == batch) == 2
+        assert sum(row["state_bytes"] for row in kept if row["batch_id"] == batch) > 0
+
+
+def test_the_text_is_escaped_and_what_is_unknown_is_left_out():
+    counts = dict.fromkeys((*COUNTS, *HELD), 0)
+    odd = 'a "query"\\ of\ntwo lines'
+    samples = parse(exposition({**counts, "watermark": None, "newest": None, "clock": None}, {"query": odd}, batch=0))
+    assert by_label(samples, "tidegate_batch", "query") == {odd: 0}
+    assert not [name for name, _ in samples if name.endswith("_seconds")]
+    text = Progress(3, 1.0, {"triggerExecution": 1500}, counts).prometheus({"query": odd})
+    assert by_label(parse(text), "tidegate_batch_seconds", "query") == {odd: 1.5}
+
+
+def test_another_query_that_writes_the_same_file_begins_anew(tmp_path):
+    sink = tg.sinks.prometheus(tmp_path / "t.prom")
+    row = dict.fromkeys((*COUNTS, *HELD), 0) | {"watermark": None, "newest": None, "clock": None, "events": 5}
+    for query, batch, expected in (("one", 0, 5), ("one", 1, 10), ("one", 1, 10), ("two", 0, 5)):
+        target = Target(query, "metrics", pa.schema([]), (), "accumulating")
+        sink.write(target, batch, iter([pa.Table.from_pylist([row])]))
+        assert by_label(parse((tmp_path / "t.prom").read_text()), "tidegate_events_total", "query") == {query: expected}

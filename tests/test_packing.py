@@ -1,0 +1,71 @@
+"""Packing: whatever a frame holds comes back as it was, and what can be told shorter takes less room."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from tidegate.kernel.frame import Frame, constant, equal_rows
+from tidegate.kernel.keys import identify
+from tidegate.kernel.packing import pack, unpack
+
+ROWS = st.integers(0, 6)
+KINDS = st.sampled_from([np.int64, np.uint64, np.int32, np.uint16, np.int8, np.bool_, np.float64])
+KEYS = st.sampled_from([pa.int64(), pa.int32(), pa.bool_(), pa.timestamp("us", "UTC"), pa.string()])
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> Frame:
+    rows = draw(ROWS)
+    columns = {f"c{n}": draw(hnp.arrays(kind, rows)) for n, kind in enumerate(draw(st.lists(KINDS, max_size=4)))}
+    columns["always"] = constant(np.int64(draw(st.integers(-3, 300))), rows)
+    small = draw(st.lists(st.one_of(st.none(), st.integers(0, 1)), min_size=rows, max_size=rows))
+    for n, kind in enumerate(draw(st.lists(KEYS, max_size=2))):
+        values = [str(value) if value is not None and pa.types.is_string(kind) else value for value in small]
+        columns[f"k.{n}"] = pa.array(values).cast(kind) if any(v is not None for v in values) else pa.nulls(rows, kind)
+    keys = [column for name, column in columns.items() if name.startswith("k.")]
+    columns["kid"], columns["chk"] = identify(keys, rows)
+    if draw(st.booleans()) and rows:
+        columns["kid"] = columns["kid"] ^ np.uint64(1)
+    return Frame.of(columns, rows)
+
+
+@given(frames())
+def test_a_frame_comes_back_as_it_was(frame):
+    found = unpack(pack(frame))
+    assert sorted(found.names) == sorted(frame.names)
+    assert len(found) == len(frame)
+    for name in frame.names:
+        assert equal_rows(found[name], frame[name]).all()
+        if isinstance(frame[name], np.ndarray):
+            assert found.ints(name).dtype == frame.ints(name).dtype
+
+
+def test_a_packed_frame_goes_through_the_stored_form():
+    frame = Frame.of({"n": np.array([1, 300]), "flag": np.array([True, True]), "v": np.array([0.5, np.nan])})
+    sink = pa.BufferOutputStream()
+    table = pack(frame)
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    found = unpack(pa.ipc.open_stream(sink.getvalue()).read_all())
+    assert found.ints("n").tolist() == [1, 300]
+    assert found.ints("flag").tolist() == [True, True]
+    assert equal_rows(found["v"], frame["v"]).all()
+
+
+def test_identities_of_numbers_and_narrow_counts_take_no_room():
+    numbers = np.arange(1000, dtype=np.int64)
+    kid, chk = identify([pa.array(numbers)], 1000)
+    frame = Frame.of({"kid": kid, "chk": chk, "k.key": pa.array(numbers), "n": np.arange(1000) % 7, "closed": np.zeros(1000, bool)})
+    table = pack(frame)
+    assert table.column_names == ["k.key", "n"]
+    assert table.schema.field("n").type == pa.uint8()
+
+
+def test_identities_that_do_not_follow_from_the_key_are_kept():
+    text = pa.array(["a", "b"])
+    kid, chk = identify([text], 2)
+    assert {"kid", "chk"} <= set(pack(Frame.of({"kid": kid, "chk": chk, "k.key": text})).column_names)
