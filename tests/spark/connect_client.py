@@ -145,7 +145,15 @@ def in_memory(spark: SparkSession, feed: str, out: Path) -> str:
 def main(url: str, feed: str, folder: str) -> None:
     out = Path(folder)
     spark = tg.spark_session("clients", remote=url)
-    found = {
+    try:
+        print(json.dumps(_seen(spark, feed, out), default=str))
+    finally:
+        # Threads of listeners would keep the process.
+        spark.stop()
+
+
+def _seen(spark: SparkSession, feed: str, out: Path) -> dict[str, Any]:
+    return {
         "session": type(spark).__module__,
         "finite": finite(spark, feed),
         "written": written(spark, feed, out),
@@ -153,8 +161,6 @@ def main(url: str, feed: str, folder: str) -> None:
         "rekeyed": rekeyed(spark, feed, out),
         "memory": in_memory(spark, feed, out),
     }
-    print(json.dumps(found, default=str))
-    spark.stop()
 
 
 if __name__ == "__main__":

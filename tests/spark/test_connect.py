@@ -71,7 +71,7 @@ def test_panes_late_rows_and_metrics_are_written(seen, out):
     assert netted(panes, ["user"], "n", "spent") == PANES
     assert {row["first_letter"] for row in panes} == {"A", "B", "D"}, "a function makes a part of the key"
     assert {row["timing"] for row in panes} == {"early", "on_time", "late"}
-    assert sorted((row["user"], row["class"]) for row in rows(out / "late")) == [("ann", "very_late"), ("cid", "unreadable")]
+    assert sorted((row["user"], row["reason"]) for row in rows(out / "late")) == [("ann", "very_late"), ("cid", "null_time")]
     metrics = rows(out / "metrics")
     assert sum(row["events"] for row in metrics) == 10
     assert sum(row["late_rows"] for row in metrics) == 2

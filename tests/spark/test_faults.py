@@ -231,9 +231,9 @@ def test_waiting_for_everything_ends_when_it_is_written_and_tells_a_failure(spar
     def broken(frame, batch):
         raise ConnectionError("the sink is away")
 
-    again = started(spark, Orders(str(tmp_path)), "sessions", to=tg.sinks.foreach_batch(broken))
+    other = started(spark, Orders(str(tmp_path)), "tumbling", to=tg.sinks.foreach_batch(broken))
     with pytest.raises(StreamingQueryException, match="the sink is away"):
-        again.process_all_available()
+        other.process_all_available()
 
 
 def restart(server: PostgresServer) -> Process:

@@ -64,7 +64,7 @@ def test_a_million_keys_fit_into_two_gigabytes(spark, tmp_path):
     order = [("k", "ascending"), ("start", "ascending")]
     assert found.sort_by(order).cast(wanted.schema).equals(wanted.sort_by(order))
     used = {pid: peak(pid) for pid in descendants(os.getpid())}
-    assert 0 < max(used.values()) < 4096, used
+    assert 0 < max(used.values()) < 3072, used
 
 
 @pytest.mark.parametrize("kind", ["tumbling", "sessions"])

@@ -92,7 +92,7 @@ def test_kafka_holds_each_pane_once_for_readers_of_what_is_committed(spark, feed
     def held() -> list[tuple]:
         return sorted((m.json["user"], m.json["op"], m.json["n"], m.headers["timing"].decode()) for m in kafka.consume(panes))
 
-    wanted = [("a", "+", 2, "on_time"), ("b", "+", 1, "on_time"), ("b", "+", 2, "late"), ("b", "-", 1, "late")]
+    wanted = [("a", "+", 2, "on_time"), ("b", "+", 1, "on_time"), ("b", "+", 2, "late"), ("b", "-", 1, "on_time")]
     assert held() == wanted
     query.again()
     assert held() == wanted
@@ -111,7 +111,7 @@ def test_delta_appends_once(spark, feed, tmp_path):
     query.again()
     panes, late, metrics = (DeltaTable(place).to_pyarrow_table() for place in places)
     assert [panes.num_rows, late.num_rows, metrics.num_rows] == before == [4, 1, 4]
-    assert netted(sorted(panes.to_pylist(), key=lambda row: (row["pane"], row["op"] == "+")), ["user"], "n", "spent") == STANDING
+    assert netted(sorted(panes.to_pylist(), key=lambda row: (row["emitted_at"], row["op"] == "+")), ["user"], "n", "spent") == STANDING
     assert "pane_id" not in panes.column_names
 
 

@@ -247,13 +247,14 @@ class Chain:
     def held(self) -> dict[str, Any]:
         """What the last operator holds, as far as that is known without looking at all of it: the windows that complete next, and rows."""
         parts = self.operators[-1].bound()
-        windows = parts.open_windows.waiting(_SHOWN, 0)[0] if parts.open_windows is not None else []
+        windows, shared = parts.open_windows.waiting(_SHOWN, 0) if parts.open_windows is not None else ([], 0)
         if len(parts.core.cells) <= _COUNTED:
             windows = [*windows, *_windows_of(parts.core.cells)]
         first = sorted(windows, key=lambda window: (window[0][1], window[0][0]))[:_SHOWN]
         messages = 0 if parts.core.messages is None else parts.core.messages.count
         shown = [{"start": start, "end": end, "keys": keys} for (start, end), keys in first]
-        return {"windows": shown, "cells": len(parts.core.cells), "messages": messages}
+        # A window that all keys share until it is complete is one; later, and with early panes, there is one for each key.
+        return {"windows": shown, "windows_open": shared + len(parts.core.cells), "cells": len(parts.core.cells), "messages": messages}
 
     def mark(self) -> dict[str, Any]:
         """What may be promised of the panes that are still to come."""

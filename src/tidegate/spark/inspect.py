@@ -95,7 +95,7 @@ def look(spark: SparkSession, checkpoint: str) -> QueryStanding:
     try:
         found = spark.read.format("state-metadata").load(checkpoint).select("operatorId").distinct().collect()
         numbers = sorted(int(row.operatorId) for row in found)
-        operators = [_operator(spark, checkpoint, number) for number in numbers]
+        operators = sorted((_operator(spark, checkpoint, number) for number in numbers), key=lambda operator: operator.number)
     except PySparkException as error:
         told = str(error).splitlines()[0]
         raise StateError(f"the checkpoint {checkpoint} cannot be read: {told}. Hint: the folder of a query that has run a batch") from error
@@ -105,7 +105,10 @@ def look(spark: SparkSession, checkpoint: str) -> QueryStanding:
 def _operator(spark: SparkSession, checkpoint: str, number: int) -> OperatorStanding:
     state = spark.read.format("statestore").option("operatorId", number).option("stateVarName", "meta").load(checkpoint)
     rows = state.selectExpr("key.shard AS shard", "value.summary AS summary", "value.document AS document").collect()
-    shards = sorted((_shard(int(row.shard), json.loads(row.summary)) for row in rows), key=lambda shard: shard.shard)
+    summaries = {int(row.shard): json.loads(row.summary) for row in rows}
+    shards = [_shard(shard, summary) for shard, summary in sorted(summaries.items())]
+    # Spark numbers operators from the last to the first.
+    number = next((int(summary["operator"]) for summary in summaries.values()), number)
     # Every shard knows the same of the sources; one whose documents are in the same value says it without reading more.
     whole = next((bytes(row.document) for row in rows if row.document), None)
     return OperatorStanding(number, shards, [] if whole is None else _sources(whole))

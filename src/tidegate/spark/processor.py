@@ -135,7 +135,7 @@ class Operate(StatefulProcessor):
         waiting = sum(len(payload) for _, payload in emitted[fits:])
         store.summary = self._summary(chain, waiting)
         store.commit()
-        measured = self._measured(shard, chain, store.nbytes, before, waiting)
+        measured = self._measured(shard, chain, store, before, waiting)
         self._keep(shard, chain, store)
         yield measured
 
@@ -166,13 +166,15 @@ class Operate(StatefulProcessor):
     def _summary(self, chain: Chain, waiting: int) -> dict[str, Any]:
         """How the chain stands, for those who look at the state from outside."""
         counters, first = chain.counters, chain.operators[0].progress
-        held = {"windows_open": counters["windows_opened"] - counters["windows_closed"], "waiting_bytes": waiting, **chain.held()}
-        return {"batch": self._batch, "counters": dict(counters), "watermark": first.watermark, "newest": first.newest, "clock": chain.now, **held}
+        instants = {"watermark": first.watermark, "newest": first.newest, "clock": chain.now}
+        counted = {"operator": self._name, "batch": self._batch, "counters": dict(counters), "waiting_bytes": waiting}
+        return {**counted, **instants, **chain.held()}
 
-    def _measured(self, shard: int, chain: Chain, nbytes: int, counted: dict[str, int], waiting: int) -> Row:
+    def _measured(self, shard: int, chain: Chain, store: SparkStore, counted: dict[str, int], waiting: int) -> Row:
         follows, is_followed = self._plan.upstream is not None, self._plan.is_followed
         before, after = (metrics.parted(counts, follows=follows, is_followed=is_followed) for counts in (counted, chain.counters))
-        held = {"windows_open": after["windows_opened"] - after["windows_closed"], "state_bytes": nbytes, "waiting_bytes": waiting}
+        windows = 0 if is_followed else store.summary["windows_open"]
+        held = {"windows_open": windows, "state_bytes": store.nbytes, "waiting_bytes": waiting}
         # A shard that is called for rows and for a timer has two rows in a batch, and they are added up too.
         former, self._held[shard] = self._held.get(shard, {}), held
         first = chain.operators[0].progress
