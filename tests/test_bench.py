@@ -63,7 +63,8 @@ def test_people_get_the_aim_beside_the_milliseconds(capsys: pytest.CaptureFixtur
     head, _, line, shuffled = capsys.readouterr().out.splitlines()
     assert head.split()[:4] == ["partitions", "best", "median", "aim"]
     assert line.split()[3:5] == shuffled.split()[3:5] == ["<", "5"]
-    assert shuffled.endswith("names shuffled")
+    # On a busy machine a line ends with the word that it took longer than was aimed at.
+    assert shuffled.removesuffix("over").rstrip().endswith("names shuffled")
 
 
 def test_watermarks_of_all_sizes_are_followed_by_those_of_keys(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

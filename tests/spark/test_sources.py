@@ -20,7 +20,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DoubleType, LongType, StructField, StructType, TimestampType
 
 import tidegate as tg
-from services.connect import ConnectServer
 from tidegate.errors import CorruptStateError, InputError, SetupError, SpecError
 from tidegate.operators.conform import MARK
 from tidegate.spark.edge import Edge
@@ -323,30 +322,3 @@ def test_broken_data_comes_out_late_with_its_reason(spark: SparkSession, tmp_pat
     assert found[0][1] == "`value` should be double, got 'much'"
     assert found[1][1].startswith("line 1 of `broken.json` cannot be read")
     assert "lost.json.gz" in found[2][1]
-
-
-def test_through_spark_connect(connect: ConnectServer, tmp_path: Path) -> None:
-    for n in range(3):
-        put(tmp_path / "in", n)
-    remote = SparkSession.builder.remote(connect.url).create()
-    try:
-        source = tg.sources.parquet(tmp_path / "in", max_files_per_trigger=2, spark=remote)
-        frames = [tg.sources.parquet(tmp_path / "in", streaming=False, glob=f"f000{n}*", spark=remote).load(EDGE) for n in range(3)]
-        # Each is looked up only now.
-        for n, frame in enumerate(frames):
-            found = Batches()
-            found(frame, 0)
-            assert plain(found.table()) == plain(events(n))
-        query = (
-            source.load(EDGE)
-            .writeStream.format("parquet")
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start(str(tmp_path / "out"))
-        )
-        query.awaitTermination()
-        found = Batches()
-        found(remote.read.parquet(str(tmp_path / "out")), 0)
-        assert plain(found.table()) == plain(pa.concat_tables(map(events, range(3))))
-    finally:
-        remote.stop()

@@ -58,6 +58,8 @@ class ChainPlan:
     """How much of the time between two batches counts as silence of the sources; what is beyond it nobody could have read."""
     changes: bool = False
     """Whether panes leave as rows of a change feed."""
+    ends: bool = False
+    """Whether the query ends when it has read everything: there may be no further batch for what waits."""
     is_told: bool = False
     """Whether a script tells the clock, so that neither that of the batch counts nor a timer is set."""
     begins: int = 0

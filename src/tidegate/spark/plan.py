@@ -37,6 +37,8 @@ class Plan:
     groups: tuple[tuple[AggregateSpec, ...], ...]
     changes: bool = False
     silence: int = SILENCE
+    ends: bool = False
+    """Whether the query ends when it has read everything."""
 
     @property
     def is_streaming(self) -> bool:
@@ -68,6 +70,7 @@ class Plan:
                 upstream,
                 layout.ids if number else (),
                 silence=self.silence,
+                ends=self.ends,
                 changes=self.changes and last,
                 is_followed=not last,
                 is_told=any(isinstance(given.source, Direct) and given.source.is_script for given in self.givens),

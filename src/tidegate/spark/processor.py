@@ -42,6 +42,8 @@ PACKED = f"output string, shard int, payload binary, metrics struct<{metrics.STR
 """The rows that leave the operator, as Spark declares them."""
 EMITTED = 256 << 20
 """How many bytes one call puts out at most; the rest waits in the state for the next batch."""
+EMITTED_AT_ONCE = 1536 << 20
+"""The same where no further batch may come; beyond 2 GB a call fails."""
 CACHED = 512 << 20
 """How many bytes of decoded state a worker keeps from batch to batch at most."""
 Emitted = tuple[str, bytes]
@@ -123,7 +125,7 @@ class Operate(StatefulProcessor):
         chain.rest(now)
         before = chain.counters
         emitted = [*_waiting(store), *(one for outcome in work(chain, now) for one in payloads_of(outcome))]
-        fits = _fitting(emitted)
+        fits = _fitting(emitted, EMITTED_AT_ONCE if self._plan.ends else EMITTED)
         _wait(store, emitted[fits:])
         if self._plan.is_followed and fits == len(emitted):
             # Nothing is promised of panes that still wait here.
@@ -206,12 +208,12 @@ def payloads_of(outcome: Outcome) -> Iterator[Emitted]:
             yield from ((output, payload.to_pybytes()) for payload in pieces(table))
 
 
-def _fitting(emitted: Sequence[Emitted]) -> int:
+def _fitting(emitted: Sequence[Emitted], limit: int) -> int:
     """How many of the payloads one call may put out."""
     size = 0
     for number, (_, payload) in enumerate(emitted):
         size += len(payload)
-        if size > EMITTED and number:
+        if size > limit and number:
             return number
     return len(emitted)
 

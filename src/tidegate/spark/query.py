@@ -127,7 +127,7 @@ def start(
         raise SpecError("a streaming query needs a place for its state. Hint: write(..., checkpoint='out/checkpoint')")
     available = trigger == "available_now"
     interval = 0 if available else _interval(trigger)
-    plan = dataclasses.replace(plan, silence=max(2 * interval, _AT_LEAST))
+    plan = dataclasses.replace(plan, silence=max(2 * interval, _AT_LEAST), ends=available)
     known = _opened(plan, checkpoint, spark, shards)
     late = late if late is not None else parquet(f"{checkpoint.rstrip('/')}/{keeping.FOLDER}/late")
     publisher = Publisher(_outlets(plan, known, {PANES: to, LATE: late, METRICS: metrics}))
