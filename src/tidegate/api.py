@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -233,7 +235,7 @@ class Panes:
         *,
         late: Sink | None = None,
         metrics: Sink | None = None,
-        checkpoint: str | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
         trigger: Duration | None = None,
         shards: int | None = None,
         name: str | None = None,
@@ -246,7 +248,8 @@ class Panes:
         """
         from tidegate.spark.query import start
 
-        found = None if checkpoint is None else str(checkpoint)
+        # Spark has a working folder of its own, which need not be ours any more.
+        found = None if checkpoint is None else str(checkpoint) if ":" in str(checkpoint) else str(Path(checkpoint).resolve())
         return start(self._plan(), to=to, late=late, metrics=metrics, checkpoint=found, trigger=trigger, shards=shards, name=name)
 
     def _plan(self) -> Plan:

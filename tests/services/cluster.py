@@ -51,8 +51,9 @@ class SparkCluster:
     def alive(self) -> int:
         """How many workers the master counts on."""
         try:
+            # A page that is still being built is not JSON yet.
             return int(self.state()["aliveworkers"])
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
+        except (urllib.error.URLError, ConnectionError, TimeoutError, ValueError):
             return 0
 
 

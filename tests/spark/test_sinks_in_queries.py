@@ -68,7 +68,7 @@ def seconds(moment) -> float:
     ],
 )
 def test_postgres_holds_what_stands(mode, wanted, spark, feed, postgres, tmp_path):
-    table, late = (f"{name}_{next(NUMBERS)}" for name in ("panes", "late"))
+    table, late = (f"{name}_in_queries_{next(NUMBERS)}" for name in ("panes", "late"))
     metrics = tg.sinks.memory(f"metrics_{table}")
 
     def held() -> list[tuple]:
@@ -85,7 +85,7 @@ def test_postgres_holds_what_stands(mode, wanted, spark, feed, postgres, tmp_pat
 
 @pytest.mark.kafka
 def test_kafka_holds_each_pane_once_for_readers_of_what_is_committed(spark, feed, kafka, tmp_path):
-    panes, late = (kafka.create_topic(f"{name}-{next(NUMBERS)}", 2) for name in ("panes", "late"))
+    panes, late = (kafka.create_topic(f"{name}-in-queries-{next(NUMBERS)}", 2) for name in ("panes", "late"))
     sinks = [tg.sinks.kafka(kafka.bootstrap_servers, topic) for topic in (panes, late)]
     query = Restarted(spark, feed, tmp_path, "retracting", *sinks)
 
