@@ -332,6 +332,7 @@ def check_same(case: Case, machine: Any) -> None:
 cuts = st.integers(1, 3)
 
 
+@pytest.mark.slow
 @given(cases() | per_key_cases(), cuts)
 def test_a_micro_batch_in_pieces_is_the_whole_one(case, cut):
     assume(case.config.granularity == "element" and case.config.window.axis is not Axis.ORDINAL)
@@ -340,6 +341,7 @@ def test_a_micro_batch_in_pieces_is_the_whole_one(case, cut):
     check_same(case, InPieces(case, cut))
 
 
+@pytest.mark.slow
 @given(cases() | per_key_cases(), cuts)
 def test_shards_do_together_what_one_operator_does(case, cut):
     config = case.config

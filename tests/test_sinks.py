@@ -360,6 +360,7 @@ def test_parquet_killed_between_stage_and_publish(tmp_path: Path):
     assert tree(tmp_path) == ["_tidegate.json", "batch=0/part-0.parquet"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
 def test_a_writer_killed_at_any_moment_loses_nothing_and_repeats_nothing(kind: str, tmp_path: Path):
     """Each round starts one batch back, as Spark does when it replays, and dies somewhere in its work."""
