@@ -30,6 +30,8 @@ from tidegate.spec.watermarks import Bounded, Explicit
 from tidegate.state.memory import MemoryStore
 from tidegate.state.rocksdb import RocksDBStore
 
+pytestmark = pytest.mark.slow
+
 STORES = pytest.mark.parametrize("kind", [MemoryStore, pytest.param(RocksDBStore, marks=pytest.mark.rocksdb)], ids=["memory", "rocksdb"])
 
 

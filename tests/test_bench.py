@@ -15,6 +15,8 @@ from tidegate.bench.traffic import MINUTE, PER_MINUTE, START, Traffic, deliver, 
 from tidegate.bench.watermarks import LoopRunner, TrackerRunner
 from tidegate.spec.windows import hopping, tumbling
 
+pytestmark = pytest.mark.slow
+
 NAMES = ["tumbling_100k", "tumbling_1m", "sliding", "session", "retracting", "small_deliveries"]
 FIELDS = {"name", "ratio", "aim", "peer", "keys", "events", "seconds", "peer_seconds", "events_per_second", "wall_ratio", "bytes_per_key_and_window"}
 SMALL = ["kernel", "--events", "200"]

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 import tidegate as tg
 
+pytestmark = pytest.mark.slow
+
 Row = dict[str, Any]
 Call = tuple[str, Any]
 Opener = Callable[[], Any]
@@ -139,7 +141,6 @@ def compare_with_new_from_the_start(made: tg.Windowed, base: dict[str, Any], cal
     op.close()
 
 
-@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_oracle_a_new_aggregate_is_null_for_windows_that_were_open_and_right_for_all_others(data, tmp_path_factory):
@@ -153,7 +154,6 @@ def test_oracle_a_new_aggregate_is_null_for_windows_that_were_open_and_right_for
     compare_with_new_from_the_start(made, base, calls, cuts, lambda: tg.MemoryStore(path))
 
 
-@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_oracle_values_that_did_not_change_do_not_fire_again_after_a_migration(data, tmp_path_factory):
@@ -420,7 +420,6 @@ def longer_and_longer(draw: st.DrawFn) -> tuple[list[Call], dict[int, int], int]
     return calls, dict(zip(cuts, rest, strict=False)), first
 
 
-@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     history=longer_and_longer(),
@@ -445,7 +444,6 @@ def test_oracle_with_a_longer_lateness_a_pane_holds_every_row_that_was_taken(tmp
 
 @settings(max_examples=100, deadline=None)
 # A trigger that finishes is left out: it closes its session, and a later one may lie over it.
-@pytest.mark.slow
 @given(history=longer_and_longer(), trigger=st.sampled_from([None, EAGER]), whole=st.booleans())
 def test_oracle_with_a_longer_lateness_sessions_never_overlap_one_that_is_gone(tmp_path_factory, history, trigger, whole):
     def made(lateness: int) -> tg.Panes:

@@ -315,6 +315,7 @@ def test_the_end_leaves_nothing():
     assert [op.stats()[name] for name in ("cells", "messages", "keys_ahead")] == [0, 0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [Tumbling(10), Hopping(20, 10), Session(5), Session(gap_column="gap"), ByDifference(5)], ids=str)
 @pytest.mark.parametrize("drop_by", ["event", "window"])
 def test_messages_of_a_fast_key_go_without_the_floor_and_all_go_at_last(window, drop_by):
@@ -427,6 +428,7 @@ def far_apart(case: Case) -> tuple[Config, Config]:
     return config, dataclasses.replace(config, watermark="bounded")
 
 
+@pytest.mark.slow
 @given(per_key_cases(retention=False))
 def test_it_is_one_operator_with_a_bounded_watermark_for_each_key(case):
     # A tick of event time after a pane is the first above the watermark, if there is any; a floor is one however far it is.
@@ -450,6 +452,7 @@ class Evicting(Embedded):
         super().open()
 
 
+@pytest.mark.slow
 @given(per_key_cases(retention=False), st.booleans())
 def test_evictors_see_the_windows_of_one_key(case, after):
     assume(not any(isinstance(part, EventInterval) for part in walk(case.config.trigger)))
