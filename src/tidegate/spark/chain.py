@@ -229,10 +229,6 @@ class Chain:
         return any(operator.intake.next_due != MAX for operator in self.operators)
 
     @property
-    def watermark(self) -> int:
-        return self.operators[-1].progress.watermark
-
-    @property
     def nbytes(self) -> int:
         return sum(operator.nbytes for operator in self.operators)
 
@@ -260,8 +256,7 @@ class Chain:
 
     def mark(self) -> dict[str, Any]:
         """What may be promised of the panes that are still to come."""
-        last = self.operators[-1]
-        return {"watermark": last.output_watermark, "idle": last.is_idle}
+        return _marks_of(self.operators[-1])
 
     def schemas(self) -> tuple[pa.Schema, pa.Schema]:
         """The columns of the panes and of the late rows that leave."""

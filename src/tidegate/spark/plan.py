@@ -81,10 +81,9 @@ class Plan:
 
     def schemas(self, layout: Layout) -> dict[str, pa.Schema]:
         """The columns of each output."""
-        chains = self.chains(layout)
-        panes = schemas_of(chains[-1])[0]
-        late = pa.unify_schemas([schemas_of(chain)[1] for chain in chains], promote_options="permissive")
-        return {PANES: carried(panes), LATE: carried(late), METRICS: metrics.SCHEMA}
+        found = [schemas_of(chain) for chain in self.chains(layout)]
+        late = pa.unify_schemas([rows for _, rows in found], promote_options="permissive")
+        return {PANES: carried(found[-1][0]), LATE: carried(late), METRICS: metrics.SCHEMA}
 
     def packed(self, layout: Layout) -> DataFrame:
         """The query up to the packed rows of all outputs."""

@@ -18,7 +18,7 @@ from tidegate.operators import migration
 from tidegate.spark import kept as keeping
 from tidegate.spark.chain import rehearse
 from tidegate.spark.kept import Kept
-from tidegate.spark.plan import Plan
+from tidegate.spark.plan import Plan, unpacked
 from tidegate.spark.progress import Progress, read_progress
 from tidegate.spark.publish import Outlet, Publisher
 from tidegate.spark.session import PARTITIONS, check, cores_of
@@ -222,8 +222,6 @@ def settings_of(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None
 
 def panes_frame(plan: Plan, output: str) -> DataFrame:
     """One output of a pipeline as a plain DataFrame."""
-    from tidegate.spark.plan import unpacked
-
     check(plan.session)
     layout = Layout.balanced(int(plan.session.conf.get(PARTITIONS, _DEFAULT_PARTITIONS) or _DEFAULT_PARTITIONS))
     schema = plan.schemas(layout)[output]
