@@ -30,7 +30,7 @@ upstream operator, what a script says, and outputs of an upstream operator that 
 PANES, LATE, METRICS = "panes", "late", "metrics"
 OUTPUTS = (PANES, LATE, METRICS)
 
-PIECE = 4 << 20
+PIECE = 1 << 20
 """How large a payload should be at most; a single event may be larger."""
 TOGETHER = 256 << 20
 """How many bytes of payloads a record batch holds at most, unless a single one is larger; Arrow ends at 2 GB."""

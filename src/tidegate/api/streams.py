@@ -1,4 +1,4 @@
-"""The Python API: a stream, a window, a trigger, a mode and aggregates, said one after the other; each step is a new frozen value."""
+"""Streams and panes: a stream, a window, a trigger, a mode and aggregates, said one after the other; each step is a new frozen value."""
 
 from __future__ import annotations
 
