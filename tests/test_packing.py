@@ -21,12 +21,18 @@ KEYS = st.sampled_from([pa.int64(), pa.int32(), pa.bool_(), pa.timestamp("us", "
 def frames(draw: st.DrawFn) -> Frame:
     rows = draw(ROWS)
     columns = {f"c{n}": draw(hnp.arrays(kind, rows)) for n, kind in enumerate(draw(st.lists(KINDS, max_size=4)))}
+    for name, column in list(columns.items()):
+        if draw(st.booleans()):
+            columns[f"{name} again"] = column.copy()
     columns["always"] = constant(np.int64(draw(st.integers(-3, 300))), rows)
     small = draw(st.lists(st.one_of(st.none(), st.integers(0, 1)), min_size=rows, max_size=rows))
     for n, kind in enumerate(draw(st.lists(KEYS, max_size=2))):
         values = [str(value) if value is not None and pa.types.is_string(kind) else value for value in small]
-        columns[f"k.{n}"] = pa.array(values).cast(kind) if any(v is not None for v in values) else pa.nulls(rows, kind)
-    keys = [column for name, column in columns.items() if name.startswith("k.")]
+        name = f"{draw(st.sampled_from(['k', 'm']))}.{n}"
+        columns[name] = pa.array(values).cast(kind) if any(v is not None for v in values) else pa.nulls(rows, kind)
+    keys = [column for name, column in columns.items() if name.startswith(("k.", "m."))]
+    if draw(st.booleans()):
+        columns["lead"], columns["chk"] = identify(keys, rows)
     columns["kid"], columns["chk"] = identify(keys, rows)
     if draw(st.booleans()) and rows:
         columns["kid"] = columns["kid"] ^ np.uint64(1)
@@ -56,6 +62,14 @@ def test_a_packed_frame_goes_through_the_stored_form():
     assert equal_rows(found["v"], frame["v"]).all()
 
 
+def test_a_column_that_is_the_same_as_another_takes_no_room():
+    numbers = np.arange(1000.0)
+    frame = Frame.of({"a": numbers, "b": numbers.copy(), "c": -numbers, "n": np.arange(1000), "m": np.arange(1000)})
+    assert pack(frame).column_names == ["a", "c", "n"]
+    zeros = Frame.of({"a": np.array([0.0, 1.0]), "b": np.array([-0.0, 1.0])})
+    assert np.signbit(unpack(pack(zeros)).ints("b")).tolist() == [True, False]
+
+
 def test_identities_of_numbers_and_narrow_counts_take_no_room():
     numbers = np.arange(1000, dtype=np.int64)
     kid, chk = identify([pa.array(numbers)], 1000)
@@ -63,6 +77,29 @@ def test_identities_of_numbers_and_narrow_counts_take_no_room():
     table = pack(frame)
     assert table.column_names == ["k.key", "n"]
     assert table.schema.field("n").type == pa.uint8()
+
+
+def test_rows_of_a_join_are_kept_in_what_their_columns_say():
+    keys, at = np.arange(1000) % 300, 1_700_000_000_000_000 + np.arange(1000) * 70_000
+    lead, chk = identify([pa.array(keys)], 1000)
+    payload = {"m.other": pa.array(keys[::-1].copy()), "m.key": pa.array(keys), "m.ts": pa.array(at).cast(pa.timestamp("us", "UTC"))}
+    frame = Frame.of({"lead": lead, "chk": chk, "at": at, "seq": np.arange(1000) + 5_000_000_000, **payload})
+    table = pack(frame)
+    assert {field.name: field.type for field in table.schema} == {
+        "at": pa.uint32(),
+        "seq": pa.uint16(),
+        "m.other": pa.uint16(),
+        "m.key": pa.uint16(),
+    }
+    found = unpack(table)
+    assert found["m.ts"].equals(frame["m.ts"])
+    assert all(equal_rows(found[name], frame[name]).all() for name in frame.names)
+
+
+def test_numbers_that_former_versions_narrowed_are_read():
+    table = pa.table({"n": pa.array([1, 2], pa.uint8())}).replace_schema_metadata({"narrowed": '{"n": "<i8"}', "identity": ""})
+    assert unpack(table).ints("n").tolist() == [1, 2]
+    assert unpack(table).ints("n").dtype == np.int64
 
 
 def test_identities_that_do_not_follow_from_the_key_are_kept():

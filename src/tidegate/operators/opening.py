@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from tidegate.instants import MAX
+from tidegate.kernel.accumulations.protocol import Rows
 from tidegate.kernel.frame import Frame, concat_frames, constant
 from tidegate.kernel.groups import Groups
+from tidegate.kernel.keys import KEY
 from tidegate.kernel.runs import Adapt, search_sorted
 from tidegate.kernel.windows import Aligned, Assigned
 from tidegate.operators.bundle import Bundle
@@ -21,6 +23,36 @@ from tidegate.operators.delivery import Delivery
 from tidegate.operators.output import class_names
 from tidegate.operators.sharing import SharedMerges
 from tidegate.operators.slices import Bounds, Slices
+from tidegate.spec.operator import AggregateSpec
+
+
+def partials_of(bundle: Bundle, spec: AggregateSpec, delivery: Delivery, groups: Groups) -> tuple[Frame, np.ndarray | None, str]:
+    """The partial aggregates of each group of rows, the rows that a user's function refused, and why."""
+    partials, failed, why = bundle.lift(Rows(delivery.table, delivery.time, delivery.seq, delivery.weight), groups)
+    some = groups.lasts
+    columns = {
+        "kid": delivery.kid[some],
+        "chk": delivery.chk[some],
+        **delivery.keys(spec.input.key, some),
+        "n": groups.counts if delivery.weight is None else groups.sum(delivery.weight),
+        **_holds(spec.options.timestamp, delivery, groups),
+        **partials,
+    }
+    return Frame(columns, groups.n), failed, why
+
+
+def _holds(timestamp: str, delivery: Delivery, groups: Groups) -> dict[str, np.ndarray]:
+    """Whether something of a group came on time, and the earliest or latest of that where panes are told the time by it."""
+    x, good = delivery.position, delivery.is_on_time
+    late = np.flatnonzero(~good)
+    # Few rows are late, so they are counted and not those that are on time.
+    ontime = constant(np.True_, groups.n)
+    if len(late):
+        ontime = groups.counts > np.bincount(groups.ids[late], minlength=groups.n)
+    if timestamp == "end_of_window":
+        return {"ontime": ontime, "held": constant(np.True_, groups.n), "hold": constant(np.int64(0), groups.n)}
+    best = groups.min(np.where(good, x, MAX)) if timestamp == "earliest" else groups.max(np.where(good, x, -MAX))
+    return {"ontime": ontime, "held": ontime, "hold": best}
 
 
 class OpenWindows:
@@ -58,29 +90,33 @@ class OpenWindows:
         groups = Groups.in_order(delivery.kid, delivery.chk, start)
         if not groups.n:
             return
-        partials, failed, why = core.bundle.lift(core.rows_of(delivery), groups)
+        frame, failed, why = partials_of(core.bundle, core.spec, delivery, groups)
         if failed is not None:
             self._refuse(delivery, np.flatnonzero(failed & (start != MAX)), start, end, why)
             rest = delivery.where(~failed)
             self._append(rest, start[~failed], end[~failed])
             return
         some = groups.lasts
-        frame = Frame(
-            {
-                "kid": delivery.kid[some],
-                "chk": delivery.chk[some],
-                **delivery.keys(core.spec.input.key, some),
-                "n": groups.counts if delivery.weight is None else groups.sum(delivery.weight),
-                **self._holds(delivery, groups),
-                **partials,
-            },
-            groups.n,
-        )
         starts, ends = start[some], end[some]
         breaks = np.flatnonzero(starts[1:] != starts[:-1]) + 1
         for at, until in pairwise([0, *breaks.tolist(), groups.n]):
             if starts[at] != MAX:
                 self._add((int(starts[at]), int(ends[at])), frame.slice(at, until))
+
+    def take_partials(self, pieces: Sequence[Frame]) -> None:
+        """Keep what was aggregated before it came here, of rows that are on time: pieces that are sorted by slice and key."""
+        bundle = self._core.bundle
+        partials = [name for name in bundle.partial_columns if name not in bundle.known_columns]
+        names = [*KEY, *self._core.key_columns, "n", "ontime", "held", "hold", *partials]
+        by_slice: dict[Bounds, list[Frame]] = {}
+        for piece in pieces:
+            starts, ends = piece.ints("start"), piece.ints("end")
+            breaks = np.flatnonzero(starts[1:] != starts[:-1]) + 1
+            frame = piece.select(names).with_mapping(bundle.all_known(len(piece)))
+            for at, until in pairwise([0, *breaks.tolist(), len(piece)]):
+                by_slice.setdefault((int(starts[at]), int(ends[at])), []).append(frame.slice(at, until))
+        for bounds, frames in sorted(by_slice.items()):
+            self._add(bounds, self.slices.merge(frames))
 
     def _add(self, bounds: Bounds, frame: Frame) -> None:
         if bounds not in self._windows:
@@ -89,19 +125,6 @@ class OpenWindows:
             self._windows[bounds] = [w for w in self._assigner.windows_of_slice(*bounds) if w[1] > watermark]
         self.slices.append(bounds, frame)
         self._shared.patch(bounds, frame)
-
-    def _holds(self, delivery: Delivery, groups: Groups) -> dict[str, np.ndarray]:
-        kind = self._core.spec.options.timestamp
-        x, good = delivery.position, delivery.is_on_time
-        late = np.flatnonzero(~good)
-        # Few rows are late, so they are counted and not those that are on time.
-        ontime = constant(np.True_, groups.n)
-        if len(late):
-            ontime = groups.counts > np.bincount(groups.ids[late], minlength=groups.n)
-        if kind == "end_of_window":
-            return {"ontime": ontime, "held": constant(np.True_, groups.n), "hold": constant(np.int64(0), groups.n)}
-        best = groups.min(np.where(good, x, MAX)) if kind == "earliest" else groups.max(np.where(good, x, -MAX))
-        return {"ontime": ontime, "held": ontime, "hold": best}
 
     def _refuse(self, delivery: Delivery, rows: np.ndarray, start: np.ndarray, end: np.ndarray, why: str) -> None:
         bounds = (np.arange(len(rows)), start[rows], end[rows])

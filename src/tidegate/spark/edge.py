@@ -11,13 +11,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from pyspark import TaskContext
 
-from tidegate.instants import MAX, saturating_add
+from tidegate.instants import MAX, MIN, saturating_add
+from tidegate.kernel.frame import Frame, constant
 from tidegate.kernel.keys import identify, shard_of
+from tidegate.kernel.packing import pack
 from tidegate.kernel.watermarks.condense import condense
+from tidegate.operators.combining import Combiner
 from tidegate.operators.conform import MARK
+from tidegate.spark.floors import Floors
 from tidegate.spark.shards import Layout
-from tidegate.spark.wire import OBSERVED, REFUSED, ROWS, Shipped, batches_of, pieces
+from tidegate.spark.wire import COMBINED, FLOOR, OBSERVED, REFUSED, ROWS, Shipped, batches_of, pieces
 from tidegate.spec.operator import Input
 from tidegate.spec.windows import Axis
 from tidegate.state.ipc import encode_table
@@ -44,33 +49,44 @@ class Edge:
     """What windows are measured on, and so what tells how far the sources are."""
     names: tuple[str, ...] = ()
     """The names of the columns, where they do not come with them."""
+    combiner: Combiner | None = None
+    """What aggregates rows that are on time before they travel, where that is allowed."""
+    floors: Floors | None = None
+    """What tells which are; without it nothing was said of time before, as in a batch."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the batches of a task of Spark."""
-        from pyspark import TaskContext
-
         context = TaskContext.get()
         yield from self.pack(batches, 0 if context is None else context.partitionId())
 
-    def pack(self, batches: Iterator[pa.RecordBatch], task: int, clock: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Rows for the shards, a record batch for each so many bytes that came; the clock of the batch may come as a column instead."""
-        packer = _Packer(self, task, clock)
+    def pack(self, batches: Iterator[pa.RecordBatch], task: int, clock: int | None = None, batch: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Rows for the shards, a record batch for each so many bytes that came.
+
+        The clock of the batch may come as a column instead, and its number be that of the task's.
+        """
+        packer = _Packer(self, task, clock, self._floor(_running() if batch is None else batch))
         held: list[pa.RecordBatch] = []
         size = rows = 0
-        for batch in batches:
-            if not batch.num_rows:
+        for given in batches:
+            if not given.num_rows:
                 continue
-            if held and not batch.schema.equals(held[0].schema):
+            if held and not given.schema.equals(held[0].schema):
                 # Only some of the rows of a direct source have a mark that they are broken.
                 yield from batches_of(packer.packed(pa.Table.from_batches(held)))
                 held, size, rows = [], 0, 0
-            held.append(batch)
-            size, rows = size + batch.nbytes, rows + batch.num_rows
+            held.append(given)
+            size, rows = size + given.nbytes, rows + given.num_rows
             if size >= FLUSH_BYTES or rows >= FLUSH_ROWS:
                 yield from batches_of(packer.packed(pa.Table.from_batches(held)))
                 held, size, rows = [], 0, 0
         if held:
             yield from batches_of(packer.packed(pa.Table.from_batches(held)))
+
+    def _floor(self, batch: int | None) -> int | None:
+        """The watermark by which the rows of a batch are judged, if that is known here."""
+        if self.combiner is None or self.floors is None:
+            return None if self.combiner is None else MIN
+        return None if batch is None else self.floors.before(batch, self.layout)
 
     def limit(self, clock: int | None) -> int | None:
         """The instant beyond which events are from the future; None where only the operator can tell."""
@@ -79,11 +95,18 @@ class Edge:
         return MAX if clock is None else int(saturating_add(clock, self.future_tolerance))
 
 
+def _running() -> int | None:
+    """The number of the batch that this task is part of."""
+    context = TaskContext.get()
+    batch = None if context is None else context.getLocalProperty("streaming.sql.batchId")
+    return None if batch is None else int(batch)
+
+
 class _Packer:
     """Packs the tables of one task one after the other."""
 
-    def __init__(self, edge: Edge, task: int, clock: int | None) -> None:
-        self._edge, self._task, self._clock, self._seq = edge, task, clock, 0
+    def __init__(self, edge: Edge, task: int, clock: int | None, floor: int | None) -> None:
+        self._edge, self._task, self._clock, self._floor, self._seq = edge, task, clock, floor, 0
 
     def packed(self, table: pa.Table) -> list[Shipped]:
         edge = self._edge
@@ -102,11 +125,24 @@ class _Packer:
         for payload in [*pieces(seen)] or [encode_table(seen)]:
             # Everybody gets the same bytes.
             found += [self._row(shard, OBSERVED, payload) for shard in edge.layout.ids]
+        table, combined = self._combined(table, clock)
+        for shard, share in shares(combined, edge.layout):
+            found += [self._row(shard, COMBINED, payload) for payload in pieces(pack(share))]
         for shard, part in split(table, edge.given.key, edge.layout):
             found += [self._row(shard, ROWS, payload) for payload in pieces(part)]
         for shard, part in split(unnumbered, edge.given.key, edge.layout):
             found += [self._row(shard, REFUSED, payload) for payload in pieces(part)]
         return found
+
+    def _combined(self, table: pa.Table, clock: int | None) -> tuple[pa.Table, Frame]:
+        """The rows that have to travel as they are, and what the others are together."""
+        edge, floor = self._edge, self._floor
+        limit = edge.limit(clock)
+        found = None if edge.combiner is None or floor is None or limit is None else edge.combiner.combine(table, floor, limit)
+        if found is None or floor is None:
+            return table, Frame({}, 0)
+        frame, rest = found
+        return rest, frame.with_mapping({FLOOR: constant(np.int64(floor), len(frame))})
 
     def _row(self, shard: int, kind: str, payload: pa.Buffer) -> Shipped:
         self._seq += 1
@@ -119,13 +155,28 @@ def split(table: pa.Table, key: tuple[str, ...], layout: Layout) -> Iterator[tup
         yield layout.ids[0], table
         return
     kid, _ = identify([table.column(name) for name in key], table.num_rows)
+    order, places = _dealt(kid, layout)
+    ordered = table.take(pa.array(order))
+    for shard, low, high in places:
+        yield shard, ordered.slice(low, high - low)
+
+
+def shares(frame: Frame, layout: Layout) -> Iterator[tuple[int, Frame]]:
+    """The part of a frame of keys that each shard has, in its order."""
+    if not len(frame):
+        return
+    order, places = _dealt(frame.ints("kid"), layout)
+    ordered = frame.take(order)
+    for shard, low, high in places:
+        yield shard, ordered.slice(low, high)
+
+
+def _dealt(kid: np.ndarray, layout: Layout) -> tuple[np.ndarray, list[tuple[int, int, int]]]:
+    """The order that brings the rows of a shard together, and where those of each begin and end."""
     number = shard_of(kid, len(layout))
     order = np.argsort(number.astype(np.uint16), kind="stable")
-    bounds = np.searchsorted(number[order], np.arange(len(layout) + 1))
-    ordered = table.take(pa.array(order))
-    for n, shard in enumerate(layout.ids):
-        if bounds[n] < bounds[n + 1]:
-            yield shard, ordered.slice(bounds[n], bounds[n + 1] - bounds[n])
+    bounds = np.searchsorted(number[order], np.arange(len(layout) + 1)).tolist()
+    return order, [(shard, bounds[n], bounds[n + 1]) for n, shard in enumerate(layout.ids) if bounds[n] < bounds[n + 1]]
 
 
 def _whole(table: pa.Table) -> pa.Table:

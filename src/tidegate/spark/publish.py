@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from tidegate.spark.plan import unpacked
 from tidegate.spark.sinks.base import PANE_ID, DriverSink, FrameSink, Sink, Target, TaskSink
+from tidegate.spark.sinks.noop import Noop
 from tidegate.spark.types import brought
-from tidegate.spark.wire import PACKED_SCHEMA, PANES, unpack
+from tidegate.spark.wire import METRICS, PACKED_SCHEMA, PANES, unpack
 
 _STAGED = "output string, shard int, payload binary"
 
@@ -43,7 +45,10 @@ class Publisher:
             # Each of them runs the rows again, and the operator must not run twice.
             packed = packed.persist()
         try:
-            found = packed.mapInArrow(_stager(self.outlets, batch), _STAGED).toArrow()
+            # What nobody keeps need not go to Python; a few rows of what was counted always do, so that the batch runs.
+            kept = {outlet.target.output for outlet in self.outlets if not isinstance(outlet.sink, Noop)}
+            wanted = packed.where(F.col("output").isin(*sorted({*kept, METRICS})))
+            found = wanted.mapInArrow(_stager(self.outlets, batch), _STAGED).toArrow()
             for outlet in self.outlets:
                 _write(outlet, batch, found, packed)
         finally:

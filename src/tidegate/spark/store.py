@@ -164,7 +164,7 @@ class SparkStore:
 
     def _write(self, name: str, table: pa.Table | None) -> int:
         """Write or remove a table; the answer tells two contents apart."""
-        data = b"" if table is None else encode_table(table, "lz4").to_pybytes()
+        data = b"" if table is None else encode_table(table, "zstd").to_pybytes()
         self._write_parts(name, self._tables[name][0] if name in self._tables else 0, data)
         if table is None:
             self._tables.pop(name, None)

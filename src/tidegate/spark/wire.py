@@ -24,9 +24,11 @@ SHIPPED_SCHEMA, PACKED_SCHEMA = (
     for names in (("shard", "input", "task", "seq", "kind", "payload"), ("output", "shard", "payload"))
 )
 
-ROWS, OBSERVED, REFUSED, MARKS, TOLD, THROUGH = "rows", "observed", "refused", "marks", "told", "through"
-"""The kinds of shipped rows: events of the shard, what all shards learn of the sources, rows that cannot be delivered, watermarks of an
-upstream operator, what a script says, and outputs of an upstream operator that only pass."""
+ROWS, COMBINED, OBSERVED, REFUSED, MARKS, TOLD, THROUGH = "rows", "combined", "observed", "refused", "marks", "told", "through"
+"""The kinds of shipped rows: events of the shard, events that were aggregated on their way, what all shards learn of the sources, rows that cannot
+be delivered, watermarks of an upstream operator, what a script says, and outputs of an upstream operator that only pass."""
+FLOOR = "floor"
+"""The column that says by which watermark combined rows were found to be on time."""
 PANES, LATE, METRICS = "panes", "late", "metrics"
 OUTPUTS = (PANES, LATE, METRICS)
 
