@@ -1,8 +1,9 @@
 """Aggregates are what a window computes of its messages: small specifications that name columns and carry no state.
 
 Every aggregate takes `where=` (the name of a boolean column, or a vectorised function from a table to booleans; a row where it is null
-does not count) and `distinct=True` (each value counts once). `to_dict` gives the form that goes into files and fingerprints; a user's
-function appears there by its qualified name.
+does not count), `distinct=True` (each value counts once) and, in a merge of several streams, `of=` (the name of the input whose messages
+count; all do without it). `to_dict` gives the form that goes into files and fingerprints; a user's function appears there by its qualified
+name.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ from tidegate.errors import SpecError
 from tidegate.spec.plain import plain
 
 Where = str | Callable[[pa.Table], Any] | None
+Step = Callable[[Any, Any], Any]
+Steps = Step | tuple[tuple[str, Step], ...]
+"""One function for all messages, or one for each input of a merge."""
+INPUT = "input"
+"""The column that every message of a merge has beside its own: the name of the input that it comes from."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,7 @@ class Aggregate:
     _: KW_ONLY
     where: Where = None
     distinct: bool = False
+    of: str | None = None
 
     kind: ClassVar[str] = ""
 
@@ -38,6 +45,8 @@ class Aggregate:
             )
         if not isinstance(self.distinct, bool):
             raise SpecError(f"`distinct` of `{self.kind}` must be True or False, got {self.distinct!r}")
+        if self.of is not None and not isinstance(self.of, str):
+            raise SpecError(f'`of` of `{self.kind}` must be the name of an input of a merge, got {self.of!r}. Hint: of="orders"')
         self._check()
 
     def _check(self) -> None:
@@ -47,6 +56,10 @@ class Aggregate:
         """The columns whose values the aggregate takes (without `where`); None means all."""
         named = (getattr(self, field, None) for field in ("column", "by"))
         return tuple(name for name in named if name is not None)
+
+    def told_apart(self) -> tuple[str, ...]:
+        """The inputs of a merge that the aggregate names."""
+        return () if self.of is None else (self.of,)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form: the kind, and every field that differs from its default."""
@@ -289,20 +302,34 @@ class Columnar(_Custom):
 class Python(_Custom):
     """A user's accumulation in plain Python: `add(state, row)` for each row, `merge(left, right)`, and `result(state)`.
 
-    The state has to be what JSON can hold. With `columns` given as one name, `add` gets the value instead of a dict.
+    The state has to be what JSON can hold. With `columns` given as one name, `add` gets the value instead of a dict. In a merge `add` and
+    `remove` may be one function for each input.
     """
 
     zero: Any
-    add: Callable[[Any, Any], Any]
-    merge: Callable[[Any, Any], Any]
+    add: Steps
+    merge: Step
     result: Callable[[Any], Any]
     result_type: pa.DataType
-    remove: Callable[[Any, Any], Any] | None = None
+    remove: Steps | None = None
     columns: str | tuple[str, ...] | None = None
     encode: Callable[[Any], str] = json.dumps
     decode: Callable[[str], Any] = json.loads
     name: str | None = None
     kind: ClassVar[str] = "python"
+
+    def _check(self) -> None:
+        if self.of is not None and self.told_apart() != (self.of,):
+            raise SpecError(f"`python` takes messages of `{self.of}` only, but has a function for each input. Hint: leave `of` out")
+
+    def told_apart(self) -> tuple[str, ...]:
+        named = [name for steps in (self.add, self.remove) if isinstance(steps, tuple) for name, _ in steps]
+        return tuple(dict.fromkeys([*super().told_apart(), *named]))
+
+    def reads(self) -> tuple[str, ...] | None:
+        columns = super().reads()
+        is_parted = isinstance(self.add, tuple) or isinstance(self.remove, tuple)
+        return (*columns, INPUT) if columns is not None and is_parted and INPUT not in columns else columns
 
 
 @dataclass(frozen=True)
@@ -318,110 +345,112 @@ class Apply(_Custom):
 A = TypeVar("A", bound=Aggregate)
 
 
-def count(column: str | None = None, *, where: Where = None, distinct: bool = False) -> Count:
+def count(column: str | None = None, *, where: Where = None, of: str | None = None, distinct: bool = False) -> Count:
     """How many rows, or how many values of `column` are not null."""
-    return Count(column, where=where, distinct=distinct)
+    return Count(column, where=where, of=of, distinct=distinct)
 
 
-def sum(column: str, *, where: Where = None, distinct: bool = False) -> Sum:
+def sum(column: str, *, where: Where = None, of: str | None = None, distinct: bool = False) -> Sum:
     """The sum; null if there is no value."""
-    return Sum(column, where=where, distinct=distinct)
+    return Sum(column, where=where, of=of, distinct=distinct)
 
 
-def mean(column: str, *, where: Where = None, distinct: bool = False) -> Mean:
+def mean(column: str, *, where: Where = None, of: str | None = None, distinct: bool = False) -> Mean:
     """The mean; null if there is no value."""
-    return Mean(column, where=where, distinct=distinct)
+    return Mean(column, where=where, of=of, distinct=distinct)
 
 
-def min(column: str, *, where: Where = None, distinct: bool = False) -> Min:
+def min(column: str, *, where: Where = None, of: str | None = None, distinct: bool = False) -> Min:
     """The smallest value of any type that has an order."""
-    return Min(column, where=where, distinct=distinct)
+    return Min(column, where=where, of=of, distinct=distinct)
 
 
-def max(column: str, *, where: Where = None, distinct: bool = False) -> Max:
+def max(column: str, *, where: Where = None, of: str | None = None, distinct: bool = False) -> Max:
     """The largest value of any type that has an order."""
-    return Max(column, where=where, distinct=distinct)
+    return Max(column, where=where, of=of, distinct=distinct)
 
 
-def variance(column: str, *, ddof: int = 1, where: Where = None, distinct: bool = False) -> Variance:
+def variance(column: str, *, ddof: int = 1, where: Where = None, of: str | None = None, distinct: bool = False) -> Variance:
     """The variance; null with `ddof` values or fewer."""
-    return Variance(column, ddof, where=where, distinct=distinct)
+    return Variance(column, ddof, where=where, of=of, distinct=distinct)
 
 
-def stddev(column: str, *, ddof: int = 1, where: Where = None, distinct: bool = False) -> Stddev:
+def stddev(column: str, *, ddof: int = 1, where: Where = None, of: str | None = None, distinct: bool = False) -> Stddev:
     """The standard deviation; null with `ddof` values or fewer."""
-    return Stddev(column, ddof, where=where, distinct=distinct)
+    return Stddev(column, ddof, where=where, of=of, distinct=distinct)
 
 
-def first(column: str, *, ignore_nulls: bool = False, where: Where = None, distinct: bool = False) -> First:
+def first(column: str, *, ignore_nulls: bool = False, where: Where = None, of: str | None = None, distinct: bool = False) -> First:
     """The earliest value by event time."""
-    return First(column, ignore_nulls, where=where, distinct=distinct)
+    return First(column, ignore_nulls, where=where, of=of, distinct=distinct)
 
 
-def last(column: str, *, ignore_nulls: bool = False, where: Where = None, distinct: bool = False) -> Last:
+def last(column: str, *, ignore_nulls: bool = False, where: Where = None, of: str | None = None, distinct: bool = False) -> Last:
     """The latest value by event time."""
-    return Last(column, ignore_nulls, where=where, distinct=distinct)
+    return Last(column, ignore_nulls, where=where, of=of, distinct=distinct)
 
 
-def arg_min(column: str, by: str, *, where: Where = None, distinct: bool = False) -> ArgMin:
+def arg_min(column: str, by: str, *, where: Where = None, of: str | None = None, distinct: bool = False) -> ArgMin:
     """`column` where `by` is smallest."""
-    return ArgMin(column, by, where=where, distinct=distinct)
+    return ArgMin(column, by, where=where, of=of, distinct=distinct)
 
 
-def arg_max(column: str, by: str, *, where: Where = None, distinct: bool = False) -> ArgMax:
+def arg_max(column: str, by: str, *, where: Where = None, of: str | None = None, distinct: bool = False) -> ArgMax:
     """`column` where `by` is largest."""
-    return ArgMax(column, by, where=where, distinct=distinct)
+    return ArgMax(column, by, where=where, of=of, distinct=distinct)
 
 
-def any(column: str, *, where: Where = None, distinct: bool = False) -> AnyTrue:
+def any(column: str, *, where: Where = None, of: str | None = None, distinct: bool = False) -> AnyTrue:
     """Whether one is true; nulls do not count, null if there is nothing else."""
-    return AnyTrue(column, where=where, distinct=distinct)
+    return AnyTrue(column, where=where, of=of, distinct=distinct)
 
 
-def all(column: str, *, where: Where = None, distinct: bool = False) -> AllTrue:
+def all(column: str, *, where: Where = None, of: str | None = None, distinct: bool = False) -> AllTrue:
     """Whether all are true; nulls do not count, null if there is nothing else."""
-    return AllTrue(column, where=where, distinct=distinct)
+    return AllTrue(column, where=where, of=of, distinct=distinct)
 
 
-def approx_distinct(column: str, *, where: Where = None, distinct: bool = False) -> ApproxDistinct:
+def approx_distinct(column: str, *, where: Where = None, of: str | None = None, distinct: bool = False) -> ApproxDistinct:
     """About how many different values, from bounded state. Needs the extra `sketches`."""
-    return ApproxDistinct(column, where=where, distinct=distinct)
+    return ApproxDistinct(column, where=where, of=of, distinct=distinct)
 
 
-def quantile(column: str, q: float | Sequence[float], *, exact: bool = False, where: Where = None, distinct: bool = False) -> Quantile:
+def quantile(
+    column: str, q: float | Sequence[float], *, exact: bool = False, where: Where = None, of: str | None = None, distinct: bool = False
+) -> Quantile:
     """The `q`-quantile, estimated (extra `sketches`) or exact; a list of `q` gives a list."""
     wanted = q if isinstance(q, (int, float, str)) else tuple(q)
-    return Quantile(column, wanted, exact, where=where, distinct=distinct)
+    return Quantile(column, wanted, exact, where=where, of=of, distinct=distinct)
 
 
-def approx_quantile(column: str, q: float | Sequence[float], *, where: Where = None, distinct: bool = False) -> Quantile:
+def approx_quantile(column: str, q: float | Sequence[float], *, where: Where = None, of: str | None = None, distinct: bool = False) -> Quantile:
     """The estimated `q`-quantile."""
-    return quantile(column, q, where=where, distinct=distinct)
+    return quantile(column, q, where=where, of=of, distinct=distinct)
 
 
-def median(column: str, *, where: Where = None, distinct: bool = False) -> Quantile:
+def median(column: str, *, where: Where = None, of: str | None = None, distinct: bool = False) -> Quantile:
     """The exact median."""
-    return quantile(column, 0.5, exact=True, where=where, distinct=distinct)
+    return quantile(column, 0.5, exact=True, where=where, of=of, distinct=distinct)
 
 
-def top_k(column: str, k: int, by: str | None = None, *, where: Where = None, distinct: bool = False) -> TopK:
+def top_k(column: str, k: int, by: str | None = None, *, where: Where = None, of: str | None = None, distinct: bool = False) -> TopK:
     """The `k` largest values (or those of the rows with the largest `by`)."""
-    return TopK(column, k, by, where=where, distinct=distinct)
+    return TopK(column, k, by, where=where, of=of, distinct=distinct)
 
 
-def distinct(column: str, *, where: Where = None) -> Distinct:
+def distinct(column: str, *, where: Where = None, of: str | None = None) -> Distinct:
     """The different values, sorted."""
-    return Distinct(column, where=where)
+    return Distinct(column, where=where, of=of)
 
 
-def count_distinct(column: str, *, where: Where = None) -> CountDistinct:
+def count_distinct(column: str, *, where: Where = None, of: str | None = None) -> CountDistinct:
     """How many different values, exactly."""
-    return CountDistinct(column, where=where)
+    return CountDistinct(column, where=where, of=of)
 
 
-def list_(column: str, *, ignore_nulls: bool = False, where: Where = None, distinct: bool = False) -> Collect:
+def list_(column: str, *, ignore_nulls: bool = False, where: Where = None, of: str | None = None, distinct: bool = False) -> Collect:
     """All values by event time, or with `distinct=True` the different ones, sorted."""
-    return Collect(column, ignore_nulls, where=where, distinct=distinct)
+    return Collect(column, ignore_nulls, where=where, of=of, distinct=distinct)
 
 
 def columnar(
@@ -434,30 +463,41 @@ def columnar(
     columns: Sequence[str] | None = None,
     name: str | None = None,
     where: Where = None,
+    of: str | None = None,
     distinct: bool = False,
 ) -> Columnar:
-    """A user's own accumulation over whole columns."""
-    return Columnar(lift, combine, lower, tuple(partial_types.items()), result_type, _names(columns), name, where=where, distinct=distinct)
+    """A user's own accumulation over whole columns.
+
+    In a merge of several streams the table that `lift` gets has a column `input`: the name of the input that each row comes from.
+    """
+    return Columnar(lift, combine, lower, tuple(partial_types.items()), result_type, _names(columns), name, where=where, of=of, distinct=distinct)
 
 
 def python(
     *,
     zero: Any,
-    add: Callable[[Any, Any], Any],
-    merge: Callable[[Any, Any], Any],
+    add: Step | Mapping[str, Step],
+    merge: Step,
     result: Callable[[Any], Any],
     result_type: pa.DataType,
-    remove: Callable[[Any, Any], Any] | None = None,
+    remove: Step | Mapping[str, Step] | None = None,
     columns: str | Sequence[str] | None = None,
     encode: Callable[[Any], str] = json.dumps,
     decode: Callable[[str], Any] = json.loads,
     name: str | None = None,
     where: Where = None,
+    of: str | None = None,
     distinct: bool = False,
 ) -> Python:
-    """A user's own accumulation in plain Python; with `remove` it can take retractions."""
+    """A user's own accumulation in plain Python; with `remove` it can take retractions.
+
+    In a merge of several streams a row has a field `input`, the name of the input that it comes from, and is None in the columns that only
+    other inputs have. Instead of looking at it, give a function for each input: `add={"orders": add_order, "clicks": add_click}`, and `remove`
+    likewise.
+    """
     named = columns if isinstance(columns, str) else _names(columns)
-    return Python(zero, add, merge, result, result_type, remove, named, encode, decode, name, where=where, distinct=distinct)
+    adds, removes = _steps("add", add), None if remove is None else _steps("remove", remove)
+    return Python(zero, adds, merge, result, result_type, removes, named, encode, decode, name, where=where, of=of, distinct=distinct)
 
 
 def apply(
@@ -466,10 +506,20 @@ def apply(
     columns: Sequence[str] | None = None,
     *,
     where: Where = None,
+    of: str | None = None,
     distinct: bool = False,
 ) -> Apply:
-    """A user's function over the rows of one key and window."""
-    return Apply(function, result_type, _names(columns), where=where, distinct=distinct)
+    """A user's function over the rows of one key and window; in a merge their column `input` names the input of each."""
+    return Apply(function, result_type, _names(columns), where=where, of=of, distinct=distinct)
+
+
+def _steps(role: str, given: Step | Mapping[str, Step]) -> Steps:
+    """What was given for a role: a function, or one for each input."""
+    steps = tuple(given.items()) if isinstance(given, Mapping) else given
+    functions = [step for _, step in steps] if isinstance(steps, tuple) else [steps]
+    if not functions or False in [callable(function) for function in functions]:
+        raise SpecError(f"`{role}` of `python` takes a function, or one for each input of a merge, got {given!r}")
+    return steps
 
 
 def _names(columns: Sequence[str] | None) -> tuple[str, ...] | None:

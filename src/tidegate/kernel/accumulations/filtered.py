@@ -1,4 +1,4 @@
-"""The outer layer of every accumulation: `where` filters, rows that a user's function refuses, and the guard against retractions."""
+"""The outer layer of every accumulation: the input of a merge that counts, `where` filters, failing rows, and the guard against retractions."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidegate.errors import InputError
 from tidegate.kernel.accumulations.protocol import Accumulation, Lifted, Lowered, Partials, Rows
 from tidegate.kernel.frame import Column, to_arrow
 from tidegate.kernel.groups import Groups
-from tidegate.spec.aggregates import Aggregate
+from tidegate.spec.aggregates import INPUT, Aggregate
 
 
 def describe(problem: BaseException) -> str:
@@ -46,16 +47,34 @@ def _as_mask(answer: Any, rows: int) -> np.ndarray:
     return array.fill_null(False).to_numpy(zero_copy_only=False)
 
 
+def _lift_some(lift: Callable[[Rows, Groups], Lifted], rows: Rows, groups: Groups, mask: np.ndarray) -> Lifted:
+    """What a lift makes of some of the rows; those that it refuses are marked among all."""
+    lifted = lift(rows.where(mask), Groups(groups.ids[mask], groups.n))
+    if lifted.failed is None:
+        return lifted
+    failed = np.zeros(len(rows), bool)
+    failed[np.flatnonzero(mask)[lifted.failed]] = True
+    return Lifted(lifted.partials, failed, lifted.why)
+
+
 class Bound:
     """An accumulation bound to its input."""
 
     def __init__(self, inner: Accumulation, aggregate: Aggregate) -> None:
-        self.inner, self.kind, self.condition = inner, aggregate.kind, aggregate.where
+        self.inner, self.kind, self.condition, self.of = inner, aggregate.kind, aggregate.where, aggregate.of
         self.reads = aggregate.reads()
+        conditions = () if self.condition is None else (self.condition,)
+        self.needs = None if self.reads is None or callable(self.condition) else tuple(dict.fromkeys([*self.reads, *conditions]))
         self.partial_types, self.result_type = inner.partial_types, inner.result_type
         self.invertible, self.full_state = inner.invertible, inner.full_state
 
     def lift(self, rows: Rows, groups: Groups) -> Lifted:
+        if self.of is None:
+            return self._lift(rows, groups)
+        mine = _as_mask(pc.equal(rows.column(INPUT), self.of), len(rows))
+        return self._lift(rows, groups) if mine.all() else _lift_some(self._lift, rows.select(self.needs), groups, mine)
+
+    def _lift(self, rows: Rows, groups: Groups) -> Lifted:
         if not self.invertible and rows.weight is not None and (rows.weight < 0).any():
             raise InputError(f"`{self.kind}` cannot take rows back, but rows of weight -1 came. Hint: compute it from the messages of the window")
         if self.condition is None:
@@ -63,11 +82,9 @@ class Bound:
         mask, failed, why = self._mask(self.condition, rows)
         if mask.all():
             return self.inner.lift(rows, groups)
-        lifted = self.inner.lift(rows.select(self.reads).where(mask), Groups(groups.ids[mask], groups.n))
-        if lifted.failed is not None:
-            failed = np.zeros(len(rows), bool) if failed is None else failed
-            failed[np.flatnonzero(mask)[lifted.failed]] = True
-        return Lifted(lifted.partials, failed, why or lifted.why)
+        lifted = _lift_some(self.inner.lift, rows.select(self.reads), groups, mask)
+        both = [one for one in (failed, lifted.failed) if one is not None]
+        return Lifted(lifted.partials, np.logical_or.reduce(both) if both else None, why or lifted.why)
 
     def _mask(self, condition: str | Callable[[pa.Table], Any], rows: Rows) -> tuple[np.ndarray, np.ndarray | None, str]:
         """Rows that count, rows for which the filter raised, and why."""

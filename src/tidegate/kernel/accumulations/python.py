@@ -60,6 +60,11 @@ def _is_json(value: Any) -> bool:
     return all(map(_is_json, value)) if isinstance(value, list) else value is None or type(value) in (str, int, float, bool)
 
 
+def _by_input(steps: spec.Steps, names: list[str]) -> dict[str, spec.Step]:
+    """The function for each input."""
+    return dict(steps) if isinstance(steps, tuple) else dict.fromkeys(names, steps)
+
+
 class PlainPython(Fallible):
     """zero, add, merge, result: one JSON text per group, null where no row came."""
 
@@ -97,19 +102,18 @@ class PlainPython(Fallible):
         )
 
     def lift(self, rows: Rows, groups: Groups) -> Lifted:
-        inputs = self._inputs(rows)
-        weights = [1] * len(rows) if rows.weight is None else rows.weight.tolist()
+        inputs, steps = self._inputs(rows), self._steps(rows)
         ids = groups.ids.tolist()
         states: dict[int, Any] = {}
         failed = np.zeros(len(rows), bool)
         why = ""
         for i, group in enumerate(ids):
             try:
-                states[group] = self._step(states[group] if group in states else self._zero(), inputs[i], weights[i])
+                states[group] = steps[i](states[group] if group in states else self._zero(), inputs[i])
             except Exception as problem:  # noqa: BLE001 - a user's function may raise anything
                 failed[i], why = True, why or f"`{self.name}` raised {describe(problem)}"
         if failed.any():
-            self._redo(states, ids, inputs, weights, failed)
+            self._redo(states, ids, inputs, steps, failed)
         texts: list[str | None] = [None] * groups.n
         for group, state in states.items():
             texts[group] = self._write(state)
@@ -122,12 +126,17 @@ class PlainPython(Fallible):
             return values
         return (rows.table if columns is None else rows.table.select(list(columns))).to_pylist()
 
-    def _step(self, state: Any, given: Any, weight: int) -> Any:
-        if weight < 0 and self.spec.remove is not None:
-            return self.spec.remove(state, given)
-        return self.spec.add(state, given)
+    def _steps(self, rows: Rows) -> list[spec.Step]:
+        """The function that takes each row: one that adds it or one that takes it back, and that of its input where each has its own."""
+        add, remove = self.spec.add, self.spec.remove
+        weights = [1] * len(rows) if rows.weight is None or remove is None else rows.weight.tolist()
+        if not isinstance(add, tuple) and not isinstance(remove, tuple):
+            return [add if weight > 0 or remove is None else remove for weight in weights]
+        names: list[Any] = rows.column(spec.INPUT).to_pylist()
+        adds, removes = _by_input(add, names), _by_input(remove or add, names)
+        return [adds[name] if weight > 0 else removes[name] for name, weight in zip(names, weights, strict=True)]
 
-    def _redo(self, states: dict[int, Any], ids: list[int], inputs: list[Any], weights: list[int], failed: np.ndarray) -> None:
+    def _redo(self, states: dict[int, Any], ids: list[int], inputs: list[Any], steps: list[spec.Step], failed: np.ndarray) -> None:
         """Groups with a failure once more, with a copy before each step: a function that raised may have changed its state half."""
         broken = {ids[i] for i in np.flatnonzero(failed).tolist()}
         texts: dict[int, str] = {}
@@ -136,7 +145,7 @@ class PlainPython(Fallible):
                 continue
             before = self.spec.decode(texts[group]) if group in texts else self._zero()
             try:
-                texts[group] = self._encode(self._step(before, inputs[i], weights[i]))
+                texts[group] = self._encode(steps[i](before, inputs[i]))
             except SpecError:
                 raise
             except Exception:  # noqa: BLE001 - a user's function may raise anything
