@@ -16,7 +16,7 @@ PYTHON     ?= $(shell for p in $(CANDIDATES); do if $$p -c '$(NEW_ENOUGH)' >/dev
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install java demo test check lint bench bench-spark soak torture lock clean distclean
+.PHONY: help install java demo test check lint bench bench-spark bench-joins soak torture lock clean distclean
 
 help: ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -65,6 +65,9 @@ bench: $(STAMP) ## measure the kernel against bare Arrow, as ratios
 
 bench-spark: $(STAMP) java ## measure pipelines on Spark against Spark's own windows, as ratios
 	@$(BIN)/tidegate bench spark
+
+bench-joins: $(STAMP) java ## measure joins on Spark against Spark's own joins, as ratios
+	@$(BIN)/tidegate bench joins
 
 soak: $(STAMP) ## random traffic with kills for 10 minutes (SOAK=seconds)
 	$(BIN)/pytest -s tests/test_soak.py --soak-seconds=$(SOAK)

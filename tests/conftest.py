@@ -42,11 +42,11 @@ def repository() -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests on Spark run in one process, because a session takes long to start."""
+    """All tests with the session run in one process, because it takes long to start; those that start processes of their own run beside them."""
     for item in items:
         if "spark" in Path(item.fspath).parent.name:
             item.add_marker(pytest.mark.spark)
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            item.add_marker(pytest.mark.xdist_group("spark" if "spark" in getattr(item, "fixturenames", ()) else "apart"))
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 LOOKS = {"expect", "expect_count", "expect_pane_of", "late_output", "dropped", "hold", "output_watermark", "out_wm", "state_windows", "state", "read"}
-BATCH_LOOKS = {"out", "all", "watermark", "watermark_used", "event_time", "state_rows", "dropped"}
-RESULTS = {"windows", "expect", "merges", "result", "merged", "valid"}
+JOIN_LOOKS = {"expect", "out_wm", "output_watermark", "late_left", "late_right", "buffer"}
+BATCH_LOOKS = {"out", "all", "watermark", "watermark_used", "agg_watermark_ms", "event_time", "state_rows", "dropped"}
+RESULTS = {"windows", "expect", "merges", "result", "merged", "valid", "output_watermark", "output_watermark_ms", "output_watermarks"}
 
 
 def expectations(item: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -20,7 +21,7 @@ def expectations(item: dict[str, Any]) -> list[tuple[Any, ...]]:
     if item["kind"] == "trigger":
         # A window that nothing came to is not ready either, so that only the answers are changed here.
         return [path for path in numbers(item["steps"], ("steps",)) if path[-1] in {"ready", "finished"}]
-    looks = BATCH_LOOKS if item["kind"] == "microbatch" else LOOKS
+    looks = {"microbatch": BATCH_LOOKS, "join": JOIN_LOOKS}.get(item["kind"], LOOKS)
     return [path for path in numbers(item["steps"], ("steps",)) if path[2] in looks]
 
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import copy
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
+from tidegate.api.running import Pipeline, plan_of
 from tidegate.spark import processor
 from tidegate.spark.chain import ChainPlan, Told
 from tidegate.spark.edge import Edge
+from tidegate.spark.plan import Plan
 from tidegate.spark.processor import Operate
 from tidegate.spark.rekey import Rekey
 from tidegate.spark.shards import Layout
+from tidegate.spark.sources import Direct
 from tidegate.spark.wire import LATE, MARKS, METRICS, PANES, TOLD, Shipped, document, unpack
 
 Row = dict[str, Any]
@@ -145,7 +149,27 @@ class Stage:
         return min((at * 1000 for kept in self.shards.values() for at in kept.timers), default=None)
 
     def watermarks(self) -> set[int]:
-        return {json.loads(kept.state["meta"][1])["watermark"] for kept in self.shards.values() if "meta" in kept.state}
+        return {summary["watermark"] for summary in self.summaries()}
+
+    def summaries(self) -> list[dict[str, Any]]:
+        """What each shard tells of itself from outside."""
+        return [json.loads(kept.state["meta"][1]) for kept in self.shards.values() if "meta" in kept.state]
+
+
+class Columns(Direct):
+    """A source of which only the columns are known; a test delivers its rows."""
+
+    isStreaming = True  # noqa: N815 - the name that a DataFrame has for it
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def load(self, edge: Edge) -> Any:
+        raise AssertionError("a test delivers the rows")
 
 
 class Fleet:
@@ -154,6 +178,28 @@ class Fleet:
     def __init__(self, plans: Sequence[ChainPlan], edges: Sequence[Edge], layout: Layout) -> None:
         self.edges, self.layout = edges, layout
         self.stages = [Stage(plan, layout, str(number)) for number, plan in enumerate(plans)]
+        self.enters = [0] * len(edges)
+        """The stage that each edge sends to."""
+        followers = list(enumerate(self.stages))[1:]
+        self.feeds = [(number, Rekey(stage.plan.specs[0].inputs[0].key, layout)) for number, stage in followers]
+        """The stage that each but the last feeds, and how."""
+
+    @classmethod
+    def of(cls, pipeline: Pipeline[Any], layout: Layout) -> Fleet:
+        """The query of a pipeline, be it a tree; its edges are those of its sources in their order."""
+        plan = plan_of(pipeline)
+        numbers = {id(stage): number for number, stage in enumerate(plan.stages)}
+        fleet = cls(plan.chains(layout), [], layout)
+        edges: list[Edge] = []
+        for stage in plan.stages:
+            for number, given in enumerate(stage.givens):
+                if isinstance(given, Plan):
+                    fleet.feeds[numbers[id(given)]] = (numbers[id(stage)], stage.rekeyed(number, layout))
+                else:
+                    edges.append(stage.edge(number, given, layout))
+                    fleet.enters.append(numbers[id(stage)])
+        fleet.edges = edges
+        return fleet
 
     def snapshot(self) -> Any:
         """What a checkpoint holds."""
@@ -168,29 +214,40 @@ class Fleet:
         """All Python workers are gone, and what they kept with them."""
         processor._KEPT.clear()
 
-    def deliver(self, given: Sequence[tuple[int, int, Sequence[pa.Table]]], now: int, *, shuffle: Any = None, told: Sequence[Told] = ()) -> Found:
+    def deliver(
+        self,
+        given: Sequence[tuple[int, int, Sequence[pa.Table]]],
+        now: int,
+        *,
+        shuffle: Any = None,
+        told: Sequence[Told] = (),
+        batch: int | None = None,
+    ) -> Found:
         """A batch of what tasks read (input, task, its tables); Spark brings rows of a shard in any order."""
-        rows: list[Shipped] = []
+        rows: dict[int, list[Shipped]] = {}
         for number, task, tables in given:
             batches = [batch for table in tables for batch in table.to_batches()]
-            rows += shipped(self.edges[number].pack(iter(batches), task, now))
-        rows += [Shipped(shard, 99, 0, n, TOLD, document(_plain(one))) for shard in self.layout.ids for n, one in enumerate(told)]
-        if shuffle is not None:
-            rows = shuffle(rows)
-        return self._run(rows, now)
+            rows.setdefault(self.enters[number], []).extend(shipped(self.edges[number].pack(iter(batches), task, now, batch)))
+        words = [Shipped(shard, 99, 0, n, TOLD, document(_plain(one))) for shard in self.layout.ids for n, one in enumerate(told)]
+        rows.setdefault(0, []).extend(words)
+        return self._run({stage: mine if shuffle is None else shuffle(mine) for stage, mine in rows.items()}, now)
+
+    def counters(self) -> Counter[str]:
+        """What was counted, in all shards together."""
+        return sum((Counter(summary["counters"]) for summary in self.stages[0].summaries()), Counter())
 
     def wake(self, now: int, *, all_timers: bool = False) -> Found:
         """A batch without rows: only timers."""
-        return self._run([], now, all_timers=all_timers)
+        return self._run({}, now, all_timers=all_timers)
 
-    def _run(self, rows: list[Shipped], now: int, *, all_timers: bool = False) -> Found:
+    def _run(self, rows: dict[int, list[Shipped]], now: int, *, all_timers: bool = False) -> Found:
         found = Found()
         for number, stage in enumerate(self.stages):
-            packed = stage.run(rows, now, all_timers=all_timers)
+            packed = stage.run(rows.get(number, []), now, all_timers=all_timers)
             if number + 1 < len(self.stages):
-                rekey = Rekey(self.stages[number + 1].plan.specs[0].input.key, self.layout)
-                rows = [row for one in packed for row in shipped(rekey(iter([_batch([one])])))]
-                rows = [Shipped(row.shard, row.input, row.task, seq, row.kind, row.payload) for seq, row in enumerate(rows)]
+                to, rekey = self.feeds[number]
+                sent = [row for one in packed for row in shipped(rekey(iter([_batch([one])])))]
+                rows.setdefault(to, []).extend(Shipped(row.shard, row.input, row.task, seq, row.kind, row.payload) for seq, row in enumerate(sent))
                 continue
             for row in packed:
                 assert row.output != MARKS

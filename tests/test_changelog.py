@@ -34,6 +34,8 @@ SCHEMA = pa.schema(
     ]
 )
 KEY = ("k", "f")
+WINDOW = ("window_start", "window_end")
+IDENTITY = (*KEY, *WINDOW)
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def table_of(panes: Sequence[Pane]) -> pa.Table:
 
 
 def changes_of(panes: Sequence[Pane], mode: str) -> list[str]:
-    return changelog(table_of(panes), KEY, mode).column("_change_type").to_pylist()
+    return changelog(table_of(panes), IDENTITY, mode).column("_change_type").to_pylist()
 
 
 def slow_changes(panes: Sequence[Pane], mode: str) -> list[str]:
@@ -175,7 +177,7 @@ def test_the_sessions_of_an_operator_give_its_last_results(seconds: list[int], c
         operator.add_messages(pa.table({"ts": pa.array(stamps, STAMP), "k": ["a" if stamp % 2_000_000 else "b" for stamp in stamps]}))
         rows = operator.get_result().panes
         operator.flush()
-        for row in changelog(rows, ["k"], "retracting").to_pylist():
+        for row in changelog(rows, ["k", *WINDOW], "retracting").to_pylist():
             place = (row["k"], row["window_start"], row["window_end"])
             if row["_change_type"] in {"delete", "update_preimage"}:
                 assert table.pop(place) == row["n"]
@@ -201,12 +203,12 @@ def test_a_merge_deletes_what_it_replaces():
 
 
 def test_the_columns_of_a_change_log():
-    found = changelog(table_of([Pane(("a", 1.0), (0, 10), "+", 1)]), KEY, "retracting", version=7)
+    found = changelog(table_of([Pane(("a", 1.0), (0, 10), "+", 1)]), IDENTITY, "retracting", version=7)
     ours = ["_change_type", "_commit_version", "_commit_timestamp", "pane_id"]
     assert found.column_names == [name for name in SCHEMA.names if name not in {"op", "pane_id"}] + ours
     assert found.column("_commit_version").to_pylist() == [7]
     assert found.column("_commit_timestamp").equals(found.column("emitted_at"))
-    without = changelog(table_of([]).drop_columns(["pane_id"]), KEY, "accumulating")
+    without = changelog(table_of([]).drop_columns(["pane_id"]), IDENTITY, "accumulating")
     assert without.num_rows == 0
     assert without.column_names[-2:] == ["_change_type", "_commit_timestamp"]
     assert without.schema.field("_change_type").type == pa.string()
@@ -215,7 +217,7 @@ def test_the_columns_of_a_change_log():
 def test_chunks_and_no_key_columns():
     rows = [Pane((None, None), (0, 10), "-", 1), Pane((None, None), (0, 10), "+", 2)]
     cut = pa.concat_tables([table_of(rows[:1]), table_of([]), table_of(rows[1:])])
-    assert changelog(cut, (), "retracting").column("_change_type").to_pylist() == ["update_preimage", "update_postimage"]
+    assert changelog(cut, WINDOW, "retracting").column("_change_type").to_pylist() == ["update_preimage", "update_postimage"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tidegate.cli.picture import Moment, Span, as_text
 
 PASSING = """
 - {id: a.pass, kind: assign, config: {window: {type: fixed, size: 5}}, cases: [{t: 7, windows: [[5, 10]]}]}
-- {id: a.join, kind: join, config: {}}
+- {id: a.cut, kind: stream_made_up, config: {}}
 """
 FAILING = "- {id: b.fail, kind: assign, config: {window: {type: fixed, size: 5}}, cases: [{t: 7, windows: [[0, 5]]}]}"
 
@@ -41,7 +41,7 @@ def test_replay_prints_a_line_for_each_scenario(passing: str, failing: str, caps
     assert main(["replay", passing, failing]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "pass        a.pass",
-        "unsupported a.join: kind `join` is not covered by this version",
+        "unsupported a.cut: kind `stream_made_up` is not covered by this version",
         "fail        b.fail: t 7: expected [[0, 5]], got [[5, 10]]",
         "3 scenarios: 1 passed, 1 failed, 1 unsupported",
     ]
@@ -55,7 +55,7 @@ def test_replay_ends_well_if_nothing_failed(passing: str, capsys: pytest.Capture
 def test_replay_json(passing: str, failing: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", passing, failing, "--json"]) == 1
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(line["id"], line["status"]) for line in lines] == [("a.pass", "pass"), ("a.join", "unsupported"), ("b.fail", "fail")]
+    assert [(line["id"], line["status"]) for line in lines] == [("a.pass", "pass"), ("a.cut", "unsupported"), ("b.fail", "fail")]
     assert all(set(line) == {"id", "status", "detail"} for line in lines)
 
 

@@ -19,7 +19,7 @@ from tidegate.errors import WatermarkError
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.watermarks.condense import condense
 from tidegate.operators.intake import Intake
-from tidegate.spec.operator import Input, Options
+from tidegate.spec.operator import Input, Options, TimeColumn
 from tidegate.spec.watermarks import Bounded, Explicit, Generated, Implied, Lagging, Noted, PerKey, Punctuated, Watermarks
 from tidegate.spec.windows import Axis
 
@@ -259,3 +259,19 @@ def test_the_newest_time_is_not_lost(rows):
     for watermark in (Implied(), Bounded(3), Punctuated(column="wm"), Punctuated(marker="m"), Noted("wm"), Lagging(1), Explicit()):
         found = condense(table(*rows), of(watermark), 40).column("ts").drop_null().to_pylist()
         assert max(found, default=MIN) == max(times, default=MIN)
+
+
+@given(st.lists(st.tuples(st.one_of(st.none(), st.integers(0, 50)), st.one_of(st.none(), st.integers(0, 50)), st.sampled_from("ab")), max_size=20))
+def test_of_several_time_columns_each_stays_as_far_as_it_was(rows):
+    others = (TimeColumn("late", Bounded(3), 1),)
+    several = Input(time="t", partition="p", watermark=Bounded(2), others=others)
+    table = pa.table({"t": pa.array([r[0] for r in rows], pa.int64()), "late": pa.array([r[1] for r in rows], pa.int64()), "p": [r[2] for r in rows]})
+    table = table.cast(pa.schema([("t", pa.int64()), ("late", pa.int64()), ("p", pa.string())]))
+    whole, few = (Intake([several], Options(), now=0) for _ in range(2))
+    chosen = condense(table, several, 1000)
+    assert chosen.num_rows <= 4 or not rows
+    whole.observe_table(0, table)
+    few.observe_table(0, chosen)
+    whole.release()
+    few.release()
+    assert [whole.output(key) for key in (0, 1)] == [few.output(key) for key in (0, 1)]

@@ -17,7 +17,7 @@ from strategies import Case, Step, cases, cut_cases
 from tidegate.api import Panes
 from tidegate.instants import MAX
 from tidegate.spec.operator import AggregateSpec, Input, Options, Retention
-from tidegate.spec.triggers import Never
+from tidegate.spec.triggers import AfterCount, Never
 from tidegate.spec.watermarks import Bounded, Explicit, Implied, PerKey, Watermarks
 from tidegate.spec.windows import Axis, ByDifference, Hopping, Session
 from tidegate.state.memory import MemoryStore
@@ -177,9 +177,43 @@ def test_sessions_that_are_too_late_are_told_as_each_message_alone_makes_them():
     compare(Case(config, (Step("watermark", 100 * SECOND), Step("add", [message(1, -5, 8), message(2, -1, 1), message(3, -3, 8)]))))
 
 
+MERGED = Config(Session(7), allowed_lateness=0, key=("k",), future_tolerance=MAX // 2, drop_by="window", session_lateness="merged")
+
+
+def test_a_session_keeps_a_message_that_is_older_than_any_that_would_be_taken_alone():
+    late = (Step("add", [message(3, 0)]), Step("add", [message(4, 3)]), Step("add", [message(5, 0)]), Step("add", [message(6, -6)]))
+    compare(Case(MERGED, (Step("add", [message(1, 0), message(2, 0)]), Step("watermark", 9), *late)))
+
+
+def test_a_session_that_grows_backwards_does_not_find_what_an_expired_one_held():
+    """Another key has an older session, so no position tells that the messages of the expired one are of no use."""
+    older = [{**message(number, at), "k": "b"} for number, at in ((1, 2), (2, 8))]
+    back = (Step("add", [message(4, 6)]), Step("add", [message(5, 3)]))
+    compare(Case(MERGED, (Step("add", [*older, message(3, 4)]), Step("watermark", 12), *back)))
+
+
+def test_a_late_message_joins_a_session_of_its_own_delivery_only_if_that_came_before_it():
+    """A trigger that waits for the watermark alone takes deliveries at once, but for keys with late messages."""
+    quiet = dataclasses.replace(MERGED, trigger=Never())
+    compare(Case(quiet, (Step("watermark", 9), Step("add", [message(1, 0), message(2, 3), message(3, 1)]))))
+
+
+@pytest.mark.parametrize("window", [Session(7), Session(gap_column="gap")], ids=str)
+def test_a_session_does_not_find_what_an_expired_one_held_inside_a_closed_one(window):
+    """The closed session [0, 19) holds no messages, and those of [2, 9) must go though they lie after its start."""
+    config = dataclasses.replace(MERGED, window=window, trigger=AfterCount(3))
+    closed, inside = [message(n, at, 7) for n, at in ((1, 0), (2, 6), (3, 12))], Step("add", [message(4, 2, 7)])
+    compare(Case(config, (Step("add", closed), inside, Step("watermark", 10), Step("add", [message(5, 6, 7)]), Step("add", [message(6, 1, 7)]))))
+
+
 def test_windows_behind_a_horizon_and_windows_without_room_are_told_in_one_late_row():
     config = Config(Hopping(7, 2), key=("k",), future_tolerance=MAX // 2, retain_windows=3)
     compare(Case(config, (Step("add", [message(1, -18)]), Step("add", [message(2, 28)]), Step("add", [message(3, -13)]))))
+
+
+def test_of_sessions_that_end_together_the_one_that_starts_later_has_the_room():
+    config = Config(Session(gap_column="gap"), key=("k",), future_tolerance=MAX // 2, retain_windows=1)
+    compare(Case(config, (Step("add", [message(1, 2, 5)]), Step("add", [message(2, 7)]), Step("restart"), Step("add", [message(3, 6, 1)]))))
 
 
 def test_an_id_is_known_as_long_as_a_window_by_difference_can_take_its_message():

@@ -26,7 +26,7 @@ from tidegate.operators.conform import MARK
 from tidegate.operators.delivery import Arrival
 from tidegate.spark import edge as edges
 from tidegate.spark import processor
-from tidegate.spark.chain import ChainPlan, Told, rehearse, schemas_of
+from tidegate.spark.chain import ChainPlan, Fed, Told, rehearse, schemas_of
 from tidegate.spark.edge import CLOCK, Edge
 from tidegate.spark.shards import Layout
 from tidegate.spark.wire import OBSERVED, REFUSED, ROWS, Shipped, batches_of, unpack
@@ -114,22 +114,28 @@ def _told(row: Row) -> str:
 
 def cut(draw: st.DrawFn, rows: list[Row], schema: pa.Schema, inputs: int = 1) -> tuple[list[tuple[int, int, list[pa.Table]]], list[Arrival]]:
     """The rows as tasks read them, in pieces; and as the embedded operator gets them: input by input, task by task."""
-    tasks: dict[tuple[int, int], list[Row]] = {}
+    sides: list[list[Row]] = [[] for _ in range(inputs)]
     for row in rows:
-        tasks.setdefault((draw(st.integers(0, inputs - 1)), draw(st.integers(0, 2))), []).append(row)
-    given, arrivals = [], []
-    for number in range(inputs):
-        whole: list[Row] = []
+        sides[draw(st.integers(0, inputs - 1))].append(row)
+    given, ordered = dealt(draw, sides, [schema] * inputs)
+    return given, [Arrival(number, pa.Table.from_pylist(whole, schema)) for number, whole in enumerate(ordered) if whole]
+
+
+def dealt(draw: st.DrawFn, sides: Sequence[list[Row]], schemas: Sequence[pa.Schema]) -> tuple[list[tuple[int, int, list[pa.Table]]], list[list[Row]]]:
+    """The rows of each input as tasks read them, in pieces; and in the order that this makes of them."""
+    given, ordered = [], []
+    for number, rows in enumerate(sides):
+        tasks: dict[int, list[Row]] = {}
+        for row in rows:
+            tasks.setdefault(draw(st.integers(0, 2)), []).append(row)
         for task in range(3):
-            mine = tasks.get((number, task), [])
+            mine = tasks.get(task, [])
             middle = draw(st.integers(0, len(mine)))
             pieces = [part for part in (mine[:middle], mine[middle:]) if part]
             if pieces or draw(st.integers(0, 5)) == 0:
-                given.append((number, task, [pa.Table.from_pylist(part, schema) for part in pieces]))
-            whole += mine
-        if whole:
-            arrivals.append(Arrival(number, pa.Table.from_pylist(whole, schema)))
-    return given, arrivals
+                given.append((number, task, [pa.Table.from_pylist(part, schemas[number]) for part in pieces]))
+        ordered.append([row for task in range(3) for row in tasks.get(task, [])])
+    return given, ordered
 
 
 def restarted(draw: st.DrawFn, fleet: Fleet) -> None:
@@ -387,7 +393,7 @@ def test_chains_in_shards_come_to_the_plain_answer(key, history, data):
         plans = [fused]
     else:
         before = ChainPlan((first,), PAIRS, is_followed=True)
-        plans = [before, ChainPlan((second,), schemas_of(before)[0], first, SEVEN.ids)]
+        plans = [before, ChainPlan((second,), schemas_of(before)[0], fed={0: Fed(first, SEVEN.ids)})]
     fleet = Fleet(plans, [edge_of(first)], SEVEN)
     now, panes, rows = 0, list[Row](), list[Row]()
     with pytest.MonkeyPatch.context() as patched:

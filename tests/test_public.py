@@ -16,10 +16,12 @@ from tidegate.spec.operator import AggregateSpec, Input, Options, Retention, Tim
 
 PUBLIC = {
     # The steps of a pipeline, and what runs it.
-    "stream", "union", "Stream", "Windowed", "Panes", "Mapped", "EmbeddedOperator", "Results", "EmbeddedAsyncMap", "AsyncResults",
+    "stream", "union", "merge", "Stream", "Windowed", "Panes", "Mapped", "EmbeddedOperator", "Results", "EmbeddedAsyncMap", "AsyncResults",
     "MemoryStore", "RocksDBStore", "sinks", "sources", "spark_session",
     # Windows and where they lie.
     "Axis", "tumbling", "hopping", "sliding", "cumulative", "session", "calendar", "global_window", "custom",
+    # Joins.
+    "Joined", "EmbeddedJoin", "within", "rows", "as_of",
     # Watermarks.
     "explicit", "bounded", "ascending", "lagging", "punctuated", "noted", "generated", "per_key", "Watermark", "Idle", "Active", "Explanation",
     # Triggers.
@@ -108,6 +110,7 @@ SPECS = {
     "noted": lambda: tg.noted("noted", writer="host", writers=3, forget_after="1 hour"),
     "generated": lambda: tg.generated(column_sum, state={"lag": 3}),
     "per_key": lambda: tg.per_key("10 seconds", floor="1 hour", max_keys=1000),
+    "merge": lambda: tg.merge(orders=tg.stream(time="ts"), clicks=tg.stream(time="at", watermark=tg.bounded("1 second"))),
     "union": lambda: tg.union(tg.stream(time="ts"), tg.stream(time="ts", watermark=tg.bounded("1 second"))),
     "several times": lambda: tg.stream(time="ordered", times={"shipped": tg.bounded("1 hour"), "paid": (7, tg.ascending())}),
     "evict_count": lambda: tg.evict_count(3, after=True),

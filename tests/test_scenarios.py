@@ -154,7 +154,7 @@ def test_a_difference_is_told(step: int, value: dict[str, Any], said: str) -> No
     ("change", "reason"),
     [
         (lambda s: s.update(colour="red"), "unknown key `colour` in the scenario"),
-        (lambda s: s.update(kind="join"), "kind `join` is not covered by this version"),
+        (lambda s: s.update(kind="stream_made_up"), "kind `stream_made_up` is not covered by this version"),
         (lambda s: s.update(unit="fortnight"), "unit `fortnight`"),
         (lambda s: s.update(wm="loose"), "watermark convention `loose`"),
         (lambda s: s["config"].update(speed=3), "unknown key `speed` in `config`"),

@@ -2,9 +2,11 @@
 
 import typing as _typing
 
-from tidegate.api import Mapped, Panes, Stream, Windowed, stream, union
+from tidegate.api import Mapped, Panes, Stream, Windowed, merge, stream, union
+from tidegate.api.joins import Joined
 from tidegate.embedded.async_map import EmbeddedAsyncMap
 from tidegate.embedded.async_rows import AsyncResults
+from tidegate.embedded.join import EmbeddedJoin
 from tidegate.embedded.operator import EmbeddedOperator
 from tidegate.errors import (
     BackpressureError,
@@ -50,6 +52,7 @@ from tidegate.spec.aggregates import (
     variance,
 )
 from tidegate.spec.evictors import evict_count, evict_delta, evict_time
+from tidegate.spec.join import as_of, rows, within
 from tidegate.spec.trigger_text import parse_trigger
 from tidegate.spec.triggers import (
     after_all,
@@ -87,6 +90,7 @@ def __getattr__(name: str) -> _typing.Any:
         return importlib.import_module(f"tidegate.spark.{name}")
     raise AttributeError(f"module `tidegate` has no attribute `{name}`")
 
+
 __all__ = [
     "Active",
     "AsyncResults",
@@ -94,10 +98,12 @@ __all__ = [
     "BackpressureError",
     "CorruptStateError",
     "EmbeddedAsyncMap",
+    "EmbeddedJoin",
     "EmbeddedOperator",
     "Explanation",
     "Idle",
     "InputError",
+    "Joined",
     "Mapped",
     "MemoryStore",
     "MissingExtraError",
@@ -128,6 +134,7 @@ __all__ = [
     "approx_quantile",
     "arg_max",
     "arg_min",
+    "as_of",
     "ascending",
     "bounded",
     "calendar",
@@ -154,6 +161,7 @@ __all__ = [
     "max",
     "mean",
     "median",
+    "merge",
     "min",
     "never",
     "noted",
@@ -164,6 +172,7 @@ __all__ = [
     "python",
     "quantile",
     "repeatedly",
+    "rows",
     "session",
     "sinks",
     "sliding",
@@ -176,4 +185,5 @@ __all__ = [
     "tumbling",
     "union",
     "variance",
+    "within",
 ]

@@ -170,3 +170,18 @@ def test_late_rows_of_a_batch_frame_are_there_too(spark, tmp_path):
     panes = tg.stream(feed.batch(spark), time="ts", key="user").window(tg.tumbling("1 minute")).aggregate(n=tg.count())
     assert [(row.user, row.price, row.reason) for row in panes.late_df.collect()] == [("ann", 2.0, "null_time")]
     assert json.loads(panes.late_df.schema.json())["fields"][0]["name"] == "user"
+
+
+def test_late_rows_of_a_batch_go_where_those_of_a_stream_go_and_without_a_place_are_counted(spark, tmp_path):
+    feed = Feed(tmp_path / "in")
+    feed.put(clicks(("ann", 1, 1.0), ("ann", None, 2.0), ("bob", None, 3.0)))
+    panes = tg.stream(feed.batch(spark), time="ts", key="user").window(tg.tumbling("1 minute")).aggregate(n=tg.count())
+    sink = tg.sinks.memory("late_of_a_batch")
+    with pytest.warns(RuntimeWarning, match=r"2 rows of the output `late` were dropped.*Hint") as told:
+        panes.write(sink)
+    assert (len(told), sink.table()["n"].to_pylist()) == (1, [1])
+    panes.write(tg.sinks.noop(), late=tg.sinks.noop())
+    for runs in (1, 2):
+        panes.write(tg.sinks.noop(), checkpoint=tmp_path / "ck")
+        kept = spark.read.parquet(str(tmp_path / "ck/tidegate/late")).collect()
+        assert sorted((row.user, row.price) for row in kept) == sorted([("ann", 2.0), ("bob", 3.0)] * runs)

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +25,39 @@ from tidegate.bench.traffic import SECOND, SPAN, START, TIME
 from tidegate.errors import SetupError, SpecError
 from tidegate.spec.windows import tumbling
 
-NAMES = ["tumbling_100k", "tumbling_1m", "direct_100k", "direct_1m", "sliding", "session", "keys_10k", "keys_100k", "keys_1m", "keys_10m"]
+NAMES = [
+    "tumbling_100k",
+    "tumbling_1m",
+    "direct_100k",
+    "direct_1m",
+    "sliding",
+    "session",
+    "sliding_plain",
+    "session_plain",
+    "keys_10k",
+    "keys_100k",
+    "keys_1m",
+    "keys_10m",
+]
+JOINS = ["interval", "interval_hot", "interval_plain", "interval_dense"]
 SMALL = Events(files=6, rows=200, keys=100, is_late=False)
 
 
-def fast(side: str, events: int = 400, speed: float = 2.0) -> dict[str, Any]:
+def fast(side: str, events: int = 400, panes: int = 7, speed: float = 2.0) -> dict[str, Any]:
     rate = 1000.0 * (speed if side == "tidegate" else 1.0)
-    return spark_sides.Run(events, 7, 0, rate, 10.0, 20.0, 15.0, 1.0, {"jvm": 1, "workers": 2, "driver": 3}, 50, 0).to_dict()
+    return spark_sides.Run(events, panes, 0, rate, 10.0, 20.0, 15.0, 1.0, {"jvm": 1, "workers": 2, "driver": 3}, 50, 0).to_dict()
 
 
 class Pretended:
     """Does jobs without Spark, and keeps them."""
 
-    def __init__(self, events: Callable[[str], int] = lambda side: 400) -> None:
+    def __init__(self, events: Callable[[str], int] = lambda side: 400, panes: Callable[[str], int] = lambda side: 7) -> None:
         self.jobs: list[Job] = []
-        self._events = events
+        self._events, self._panes = events, panes
 
     def __call__(self, job: Job, say: Callable[[str], None]) -> dict[str, Any]:
         self.jobs.append(job)
-        return {"panes": 9} if job.side is None else fast(job.side, self._events(job.side))
+        return {"panes": 9} if job.side is None else fast(job.side, self._events(job.side), self._panes(job.side))
 
 
 # The whole race ---------------------------------------------------------------------------------------------------------------------------------
@@ -75,6 +90,29 @@ def test_every_case_is_one_line_of_json_after_both_sides_were_found_equal(spark:
 
 
 @pytest.mark.slow
+def test_joins_are_raced_over_the_same_pairs(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    racing = race.Racing(lambda job, say: spark_job.do(job, spark, say), total=2_400, files=4, keys=60)
+    race.bench(race.named(None, race.JOINS), racing, as_json=True)
+    said = capsys.readouterr()
+    lines = [json.loads(line) for line in said.out.splitlines()]
+    assert [found["name"] for found in lines] == JOINS
+    assert [found["aim"] for found in lines] == [3, 1.5, None, None]
+    for found in lines:
+        assert found["ratio"] > 0
+        assert math.isfinite(found["ratio"])
+        assert (found["events"], found["files"], found["keys"]) == (4_800, 4, 60)
+        assert found["pairs"]["tidegate"] == found["pairs"]["spark"] > 0
+        assert found["late_events"] == {"tidegate": 0, "spark": 0}
+        assert found["checked_pairs"] > 0
+        assert found["state_ratio"] > 0
+        assert found["event_to_pane_ms"] == {"tidegate": None, "spark": None}
+    assert [found["source"] for found in lines] == ["direct", "direct", "dataframe", "direct"]
+    assert [found["hot"] for found in lines] == [0, 0.2, 0, 0]
+    assert "interval: spark batch 1: 2,400 events" in said.err
+    assert lines[0]["batch_ms"]["spark"] == lines[2]["batch_ms"]["spark"], "the peer of both is one run"
+
+
+@pytest.mark.slow
 def test_a_run_in_a_process_of_its_own_tells_what_its_workers_did(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["spark", "--cases", "tumbling_100k", "--events", "800", "--files", "4", "--memory", "1g", "--cores", "2", "--json", "--profile"]
     assert main(words) == 0
@@ -90,7 +128,12 @@ def test_a_run_in_a_process_of_its_own_tells_what_its_workers_did(capsys: pytest
 
 def test_a_run_that_cannot_start_says_why() -> None:
     with pytest.raises(SetupError, match=r"(?s)ended with status \d.*tidegate doctor"):
-        spark_job.apart(Job(Shape("tumbling"), memory="nonsense"), lambda line: None)
+        spark_job.apart(Job(Shape("tumbling"), SMALL, memory="nonsense"), lambda line: None)
+
+
+def test_a_job_survives_being_told_to_another_process() -> None:
+    job = Job(Shape("interval", direct=True), race.JOINS["interval_hot"].data, "tidegate", "folder", cores=2)
+    assert Job.from_text(json.dumps(asdict(job))) == job
 
 
 # Equality ---------------------------------------------------------------------------------------------------------------------------------------
@@ -126,6 +169,17 @@ def test_what_differs_is_told(other: pa.Table, words: str) -> None:
     assert words in (spark_check.difference(panes(), other) or "")
 
 
+def test_pairs_are_compared_by_both_of_their_rows() -> None:
+    times = {f"{side}_ts": pa.array([START, START], TIME) for side in ("left", "right")}
+    pairs = pa.table({"key": [1, 1], **times, "left_value": [0.1, 0.2], "right_value": [0.3, 0.4]})
+    compared = spark_check.Compared.of(Shape("interval"))
+    assert list(compared.columns) == ["key", "left_ts", "left_value", "right_ts", "right_value"]
+    assert spark_check.difference(pairs, pairs.take([1, 0]), compared, "pairs") is None
+    other = pairs.set_column(4, "right_value", [[0.4, 0.3]])
+    assert "`right_value` differs in 2 pairs" in (spark_check.difference(pairs, other, compared, "pairs") or "")
+    assert "2 pairs of Tidegate, 1 of Spark" in (spark_check.difference(pairs, pairs.slice(1), compared, "pairs") or "")
+
+
 def test_equality_of_nothing_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_check, "our_panes", lambda *_: panes().slice(2))
     monkeypatch.setattr(spark_check, "their_panes", lambda *_: panes().slice(2))
@@ -137,6 +191,12 @@ def test_a_side_that_lost_events_has_no_time() -> None:
     racing = race.Racing(Pretended(lambda side: 400 if side == "tidegate" else 399), total=400, files=4)
     with pytest.raises(SpecError, match="spark read 399 of 400 events"):
         list(racing.race(race.named("session")))
+
+
+def test_a_side_of_a_join_that_lost_pairs_has_no_time() -> None:
+    racing = race.Racing(Pretended(lambda side: 800, lambda side: 7 if side == "tidegate" else 8), total=400, files=4)
+    with pytest.raises(SpecError, match="interval_hot: 7 pairs of tidegate and 8 pairs of spark"):
+        list(racing.race(race.named("interval_hot", race.JOINS)))
 
 
 # What is raced ----------------------------------------------------------------------------------------------------------------------------------
@@ -180,10 +240,28 @@ def test_fewer_events_are_fewer_files_then_smaller_ones(name: str, given: dict[s
     assert race.CASES[name].events(given.get("total"), given.get("files"), given.get("keys")) == wanted
 
 
+def test_a_side_of_a_join_has_all_of_the_events_and_a_minute_an_event_of_each_key() -> None:
+    full = race.JOINS["interval"].events(None, None, None)
+    assert (full.files * full.rows, full.keys, full.total) == (10_000_000, 100_000, 20_000_000)
+    for given in (full, race.JOINS["interval_hot"].events(1_200_000, None, None)):
+        assert given.rows / given.keys == given.span / (60 * SECOND)
+        assert given.total == 2 * given.files * given.rows
+
+
+def test_all_events_of_the_hot_key_are_on_one_side(tmp_path: Path) -> None:
+    spark_data.write(tmp_path, Events(4, 5_000, 1_000, is_late=False, inputs=("left", "right"), hot=0.2))
+    hot = [int((pq.read_table(tmp_path / side)["key"].to_numpy() == spark_data.HOT).sum()) for side in ("left", "right")]
+    assert sum(hot) / 40_000 == pytest.approx(0.2, abs=0.01)
+    assert hot[1] < 60
+
+
 def test_unknown_cases_and_options_of_other_parts_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(race.CASES) == NAMES
+    assert list(race.JOINS) == JOINS
     with pytest.raises(SpecError, match="no case rolling"):
         main(["spark", "--cases", "session,rolling"])
+    with pytest.raises(SpecError, match=r"no case session\. Hint: one of interval, "):
+        main(["joins", "--cases", "session"])
     for words in (["kernel", "--files", "3"], ["spark", "--case", "session"], ["watermarks", "--profile"]):
         with pytest.raises(SystemExit):
             main(words)

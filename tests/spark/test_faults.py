@@ -17,7 +17,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from streams import SECOND, Row
 from test_torture import PATIENCE, Driver, finish
-from torture_worker import ENDED, Orders, Sender, Truth, compare, overwriting, panes_of, started
+from torture_worker import ENDED, Orders, Sender, Truth, compare, join_of, overwriting, panes_of, started
 
 import tidegate as tg
 from services.postgres import PostgresServer, postgres_server
@@ -97,7 +97,7 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-@pytest.mark.parametrize("where", ["edge", "operator"])
+@pytest.mark.parametrize("where", ["edge", "operator", "join"])
 def test_python_workers_that_are_killed_in_a_batch_lose_nothing(spark, tmp_path, sent, where):
     hold = holding(tmp_path, 4)
 
@@ -109,9 +109,17 @@ def test_python_workers_that_are_killed_in_a_batch_lose_nothing(spark, tmp_path,
         hold(table)
         return table.num_rows
 
-    key, more = (owner, {}) if where == "edge" else ("user", {"size": tg.apply(size, pa.int64(), ["seq"])})
-    panes = panes_of(spark, tmp_path / "in", "tumbling", key=key, **more)
-    query = started(spark, Orders(str(tmp_path)), "tumbling", panes=panes)
+    def condition(pairs):
+        hold(pairs.rename_columns([name.removeprefix("left_") for name in pairs.column_names]))
+        return pa.repeat(True, pairs.num_rows)
+
+    kind = "join" if where == "join" else "tumbling"
+    if where == "join":
+        panes = join_of(spark, tmp_path / "in", where=condition)
+    else:
+        key, more = (owner, {}) if where == "edge" else ("user", {"size": tg.apply(size, pa.int64(), ["seq"])})
+        panes = panes_of(spark, tmp_path / "in", "tumbling", key=key, **more)
+    query = started(spark, Orders(str(tmp_path)), kind, panes=panes)
     wait_for((tmp_path / "held").exists)
     worker = int((tmp_path / "held").read_text())
     # Workers are forked from a process that they have in common; those that rest are killed too.
@@ -123,8 +131,8 @@ def test_python_workers_that_are_killed_in_a_batch_lose_nothing(spark, tmp_path,
     # In local mode a task that has failed is not tried again, so the query ends.
     wait_for(lambda: not query.is_active)
     assert "Python worker exited unexpectedly" in str(query.exception())
-    started(spark, Orders(str(tmp_path)), "tumbling", panes=panes, trigger="available_now").await_termination()
-    compare(tmp_path, "tumbling", Truth(sent), key="owner" if where == "edge" else "user")
+    started(spark, Orders(str(tmp_path)), kind, panes=panes, trigger="available_now").await_termination()
+    compare(tmp_path, kind, Truth(sent), key="owner" if where == "edge" else "user")
 
 
 @pytest.mark.cluster
@@ -195,7 +203,7 @@ def test_a_full_disk_ends_the_query_and_it_goes_on_when_there_is_room(spark, tmp
 # Sinks --------------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["tumbling", "sessions"])
+@pytest.mark.parametrize("kind", ["tumbling", "sessions", "join"])
 def test_a_sink_that_fails_for_a_while_gets_every_batch_once(spark, tmp_path, sent, kind):
     """It fails before it writes, then after it has written, then works."""
     trouble = tmp_path / "trouble"

@@ -33,17 +33,14 @@ def feed(tmp_path_factory):
 class Restarted:
     """A query of two batches that can be started again with the last of them not committed."""
 
-    def __init__(self, spark, feed, folder: Path, mode: str, to, late=None, metrics=None) -> None:
-        windows = tg.stream(feed.stream(spark), time="ts", key="user", watermark=tg.bounded("5 seconds")).window(tg.tumbling("1 minute"))
-        fired = windows.trigger(tg.after_watermark(late=tg.after_count(1))).allow_lateness("5 minutes")
-        self.panes = getattr(fired, mode)().aggregate(n=tg.count(), spent=tg.sum("price"))
-        self.checkpoint = folder / "ck"
+    def __init__(self, pipeline, folder: Path, to, late=None, metrics=None) -> None:
+        self.pipeline, self.checkpoint = pipeline, folder / "ck"
         self.sinks = {"to": to, "late": late, "metrics": metrics}
         self.run()
 
     def run(self) -> list[int]:
         """Run to the end; the batches that ran."""
-        query = self.panes.write(**self.sinks, checkpoint=str(self.checkpoint), trigger="available_now", shards=2)
+        query = self.pipeline.write(**self.sinks, checkpoint=str(self.checkpoint), trigger="available_now", shards=2)
         query.await_termination()
         return [batch.batch for batch in query.recent_progress]
 
@@ -52,6 +49,12 @@ class Restarted:
         for name in ("1", ".1.crc"):
             (self.checkpoint / "commits" / name).unlink(missing_ok=True)
         assert self.run() == [1]
+
+
+def panes_of(spark, feed, mode: str):
+    windows = tg.stream(feed.stream(spark), time="ts", key="user", watermark=tg.bounded("5 seconds")).window(tg.tumbling("1 minute"))
+    fired = windows.trigger(tg.after_watermark(late=tg.after_count(1))).allow_lateness("5 minutes")
+    return getattr(fired, mode)().aggregate(n=tg.count(), spent=tg.sum("price"))
 
 
 def seconds(moment) -> float:
@@ -75,7 +78,7 @@ def test_postgres_holds_what_stands(mode, wanted, spark, feed, postgres, tmp_pat
         found = postgres.query(f'SELECT "user", window_start, pane, n, spent FROM {table}')  # noqa: S608 - our own names
         return sorted((user, seconds(start), *rest) for user, start, *rest in found)
 
-    query = Restarted(spark, feed, tmp_path, mode, tg.sinks.postgres(postgres.dsn, table), tg.sinks.postgres(postgres.dsn, late), metrics)
+    query = Restarted(panes_of(spark, feed, mode), tmp_path, tg.sinks.postgres(postgres.dsn, table), tg.sinks.postgres(postgres.dsn, late), metrics)
     assert held() == wanted
     query.again()
     assert held() == wanted
@@ -87,7 +90,7 @@ def test_postgres_holds_what_stands(mode, wanted, spark, feed, postgres, tmp_pat
 def test_kafka_holds_each_pane_once_for_readers_of_what_is_committed(spark, feed, kafka, tmp_path):
     panes, late = (kafka.create_topic(f"{name}-in-queries-{next(NUMBERS)}", 2) for name in ("panes", "late"))
     sinks = [tg.sinks.kafka(kafka.bootstrap_servers, topic) for topic in (panes, late)]
-    query = Restarted(spark, feed, tmp_path, "retracting", *sinks)
+    query = Restarted(panes_of(spark, feed, "retracting"), tmp_path, *sinks)
 
     def held() -> list[tuple]:
         return sorted((m.json["user"], m.json["op"], m.json["n"], m.headers["timing"].decode()) for m in kafka.consume(panes))
@@ -106,7 +109,7 @@ def test_delta_appends_once(spark, feed, tmp_path):
     from deltalake import DeltaTable
 
     places = [tmp_path / name for name in ("panes", "late", "metrics")]
-    query = Restarted(spark, feed, tmp_path, "retracting", *(tg.sinks.delta(place) for place in places))
+    query = Restarted(panes_of(spark, feed, "retracting"), tmp_path, *(tg.sinks.delta(place) for place in places))
     before = [DeltaTable(place).to_pyarrow_table().num_rows for place in places]
     query.again()
     panes, late, metrics = (DeltaTable(place).to_pyarrow_table() for place in places)
@@ -117,7 +120,7 @@ def test_delta_appends_once(spark, feed, tmp_path):
 
 def test_parquet_folders_of_a_batch_are_replaced(spark, feed, tmp_path):
     sinks = [tg.sinks.parquet(tmp_path / name) for name in ("panes", "late")]
-    query = Restarted(spark, feed, tmp_path, "retracting", *sinks)
+    query = Restarted(panes_of(spark, feed, "retracting"), tmp_path, *sinks)
 
     def held(name: str) -> dict[str, list[dict]]:
         files = sorted((tmp_path / name).rglob("*.parquet"))
@@ -145,7 +148,7 @@ def test_a_function_gets_a_replayed_batch_under_the_same_id_and_the_console_says
         assert frame.columns[-2:] == ["watermark", "emitted_at"]
         came.append((batch, sorted((row.user, row.op, row.n) for row in frame.collect())))
 
-    query = Restarted(spark, feed, tmp_path, "accumulating", tg.sinks.foreach_batch(take), tg.sinks.console())
+    query = Restarted(panes_of(spark, feed, "accumulating"), tmp_path, tg.sinks.foreach_batch(take), tg.sinks.console())
     first, second = (0, [("a", "+", 2), ("b", "+", 1)]), (1, [("b", "+", 2)])
     assert came == [first, second]
     told = capsys.readouterr().out

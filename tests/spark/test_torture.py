@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from torture_worker import ENDED, WINDOWS, Orders, Sender, Truth, compare, net, written
+from torture_worker import ENDED, KINDS, Orders, Sender, Truth, compare, net, written
 
 from services.processes import Process
 
@@ -155,7 +155,7 @@ def test_a_driver_that_is_killed_again_and_again_loses_nothing_and_writes_nothin
             kills += live(orders, moment, log, dice, usual)
         lives += 1
         assert lives < 3 * len(moments) + 10, "the machine is too busy for Spark"
-        for kind in WINDOWS:
+        for kind in KINDS:
             net(written(tmp_path / kind / "panes"))
         usual = _first_batch(log) or usual
         if long:
@@ -163,7 +163,7 @@ def test_a_driver_that_is_killed_again_and_again_loses_nothing_and_writes_nothin
     sender.close()
     finish(Orders(str(tmp_path), conf=conf, ends=True), tmp_path / "last.log")
     truth = Truth(sender.rows)
-    for kind in WINDOWS:
+    for kind in KINDS:
         assert {row["timing"] for row in written(tmp_path / kind / "panes")} == {"early", "on_time", "late"}
         compare(tmp_path, kind, truth)
 

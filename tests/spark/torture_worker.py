@@ -1,4 +1,4 @@
-"""A driver that is made to be killed: two queries over one folder that grows, and the plain count that their panes are held against."""
+"""A driver that is made to be killed: queries over one folder that grows, and the plain count that what they write is held against."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -31,6 +32,9 @@ SCHEMA = pa.schema({"seq": pa.int64(), "id": pa.string(), "user": pa.string(), "
 DDL = "seq long, id string, user string, ts timestamp, v long"
 MINUTE, GAP = 60 * SECOND, 15 * SECOND
 WINDOWS = {"tumbling": tg.tumbling("1 minute"), "sessions": tg.session("15 seconds")}
+KINDS = (*WINDOWS, "join")
+BEFORE, AFTER = 20 * SECOND, 10 * SECOND
+"""How far before and after a right row the left rows are that it meets."""
 USERS = [f"user{n}" for n in range(24)]
 PER_FILE = 60
 AT_ONCE = 2
@@ -39,8 +43,8 @@ HOPELESS_FROM = 2 * AT_ONCE
 """The first file with rows that nothing can save: by then the watermark is there."""
 ENDED = "ended"
 """The line a worker says when it has read and written everything."""
-Place = tuple[str, int, int, int, int]
-"""A user, a window, and what is in it."""
+Place = tuple[Any, ...]
+"""A user, a window, and what is in it; or a user and the ids of two rows that have met."""
 
 
 def rows_of(seed: int, number: int) -> list[Row]:
@@ -111,19 +115,32 @@ class Truth:
     def counted(self) -> list[Row]:
         return list({row["id"]: row for row in self.rows if self._counts(row) and row != CLOSING}.values())
 
-    @property
-    def numbers(self) -> dict[str, int]:
+    def numbers(self, kind: str) -> dict[str, int]:
         messages = len({row["id"] for row in self.rows})
-        return {"events": messages, "duplicates": len(self.rows) - messages, "late_rows": len(self.late)}
+        # Both sides of a join get the row that closes.
+        both = int(kind == "join" and CLOSING in self.rows)
+        return {"events": messages + both, "duplicates": len(self.rows) - messages, "late_rows": len(self.late)}
 
     def panes(self, kind: str) -> Counter[Place]:
-        """Each pane that stands in the end, once."""
+        """Each pane or pair that stands in the end, once."""
+        if kind == "join":
+            return self._pairs()
         found: dict[tuple[str, int, int], list[Row]] = {}
         for user in {row["user"] for row in self.counted}:
             mine = sorted((row for row in self.counted if row["user"] == user), key=lambda row: row["ts"])
             for start, end, rows in self._tumbling(mine) if kind == "tumbling" else self._sessions(mine):
                 found.setdefault((user, start, end), []).extend(rows)
         return Counter({(*place, len(rows), sum(row["v"] for row in rows)): 1 for place, rows in found.items()})
+
+    def _pairs(self) -> Counter[Place]:
+        """Rows of both sides that meet, and those that meet none."""
+        sides = [[row for row in self.counted if is_left(row["id"]) == left] for left in (True, False)]
+        pairs = [(one, two) for one in sides[0] for two in sides[1] if one["user"] == two["user"] and -BEFORE <= one["ts"] - two["ts"] <= AFTER]
+        together = {row["id"] for pair in pairs for row in pair}
+        alone = [
+            (row["user"], *((row["id"], None) if is_left(row["id"]) else (None, row["id"]))) for row in self.counted if row["id"] not in together
+        ]
+        return Counter([*((one["user"], one["id"], two["id"]) for one, two in pairs), *alone])
 
     @staticmethod
     def _counts(row: Row) -> bool:
@@ -147,6 +164,11 @@ class Truth:
             yield session[0]["ts"], session[-1]["ts"] + GAP, session
 
 
+def is_left(id: str) -> bool:
+    """On which side of the join a row is; one that comes twice is on the same both times."""
+    return zlib.crc32(id.encode()) % 2 == 0
+
+
 # What came out ------------------------------------------------------------------------------------------------------------------
 
 
@@ -165,13 +187,13 @@ def _stamped(table: pa.Table) -> pa.Table:
 
 
 def net(rows: Sequence[Row], key: str = "user") -> Counter[Place]:
-    """Emits minus retracts; no pane is written twice, and nothing is taken back that was not there."""
+    """Emits minus retracts; nothing is written twice, and nothing is taken back that was not there."""
     found: Counter[Place] = Counter()
     for row in rows:
-        place = (row[key], row["window_start"], row["window_end"], row["n"], row["total"])
-        found[place] += 1 if row["op"] == "+" else -1
+        names = (key, "left_id", "right_id") if "pair_id" in row else (key, "window_start", "window_end", "n", "total")
+        found[tuple(row[name] for name in names)] += 1 if row["op"] == "+" else -1
     assert set(found.values()) <= {0, 1}, [item for item in found.items() if item[1] not in {0, 1}][:5]
-    return Counter({place: 1 for place, n in found.items() if n})
+    return Counter({place: 1 for place, n in found.items() if n and place != ("end", "end", "end")})
 
 
 def compare(folder: Path, kind: str, truth: Truth, key: str = "user") -> None:
@@ -180,7 +202,7 @@ def compare(folder: Path, kind: str, truth: Truth, key: str = "user") -> None:
     assert found == wanted, f"lost: {list((wanted - found).items())[:5]}, too many: {list((found - wanted).items())[:5]}"
     assert sorted(row["seq"] for row in written(folder / kind / "late")) == truth.late
     numbers = written(folder / kind / "metrics")
-    assert {name: sum(row[name] for row in numbers) for name in truth.numbers} == truth.numbers
+    assert {name: sum(row[name] for row in numbers) for name in truth.numbers(kind)} == truth.numbers(kind)
 
 
 # The driver ---------------------------------------------------------------------------------------------------------------------
@@ -191,7 +213,7 @@ class Orders:
     """What a driver is told when it starts."""
 
     folder: str
-    kinds: Sequence[str] = ("tumbling", "sessions")
+    kinds: Sequence[str] = KINDS
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     dies_at: str | None = None
@@ -220,6 +242,15 @@ def panes_of(spark: SparkSession, source: Path, kind: str, key: Any = "user", **
     )
 
 
+def join_of(spark: SparkSession, source: Path, where: Any = None) -> tg.Joined:
+    """Each row without a partner at once, late pairs, retractions, ids; the rows of the folder are on two sides."""
+    given = spark.readStream.schema(DDL).option("maxFilesPerTrigger", AT_ONCE).parquet(str(source))
+    sides = [given.where(f"id = 'end' OR crc32(id) % 2 = {side}") for side in (0, 1)]
+    left, right = (tg.stream(frame, time="ts", key="user", id="id", watermark=tg.bounded("10 seconds")) for frame in sides)
+    bounds = tg.within(BEFORE, AFTER, unit="us")
+    return left.join(right, bounds, how="full", where=where).allow_lateness("1 hour").early_padding()
+
+
 def overwriting(folder: Path) -> Callable[[DataFrame, int], None]:
     """A function for `foreach_batch` that keeps its promise: a batch is a folder under its id, there as a whole or not at all."""
 
@@ -233,13 +264,14 @@ def overwriting(folder: Path) -> Callable[[DataFrame, int], None]:
     return write
 
 
-def started(spark: SparkSession, orders: Orders, kind: str, panes: tg.Panes | None = None, **more: Any) -> Query:
+def started(spark: SparkSession, orders: Orders, kind: str, panes: tg.Panes | tg.Joined | None = None, **more: Any) -> Query:
     """Start one of the queries; it goes on where it stopped."""
     folder = Path(orders.folder)
     out = folder / kind
-    panes = panes_of(spark, folder / "in", kind) if panes is None else panes
+    if panes is None:
+        panes = join_of(spark, folder / "in") if kind == "join" else panes_of(spark, folder / "in", kind)
     options = {
-        "to": tg.sinks.parquet(out / "panes") if kind == "tumbling" else tg.sinks.foreach_batch(overwriting(out / "panes")),
+        "to": tg.sinks.foreach_batch(overwriting(out / "panes")) if kind == "sessions" else tg.sinks.parquet(out / "panes"),
         "late": tg.sinks.parquet(out / "late"),
         "metrics": tg.sinks.parquet(out / "metrics"),
         "checkpoint": str(out / "checkpoint"),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
+from tidegate.api.running import Pipeline
 from tidegate.embedded.async_map import EmbeddedAsyncMap
 from tidegate.embedded.async_rows import AsyncResults
 from tidegate.embedded.operator import Downstream, EmbeddedOperator
@@ -20,8 +19,9 @@ from tidegate.instants import Duration, Instant, duration, instant
 from tidegate.spec.aggregates import Aggregate
 from tidegate.spec.async_map import AsyncMap
 from tidegate.spec.evictors import Evictor
-from tidegate.spec.operator import AggregateSpec, Input, Options, Retention, TimeColumn, check_union
-from tidegate.spec.presets import habits
+from tidegate.spec.join import Condition, JoinWindow, Within
+from tidegate.spec.operator import AggregateSpec, Input, Options, Retention, TimeColumn, check_merge, check_union
+from tidegate.spec.presets import choose
 from tidegate.spec.trigger_text import parse_trigger
 from tidegate.spec.triggers import AfterDelay, Policy, Trigger
 from tidegate.spec.watermarks import Explicit, Implied, Watermarks
@@ -29,15 +29,12 @@ from tidegate.spec.windows import Inherited, Window
 from tidegate.state.protocol import Store
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column
 
-    from tidegate.spark.plan import Plan
-    from tidegate.spark.query import Query
-    from tidegate.spark.sinks.base import Sink
+    from tidegate.api.joins import Joined
 
 Named: TypeAlias = "str | Column | Callable[[pa.Table], pa.Array | pa.ChunkedArray] | None"
 """How a column is said: by name, and on Spark by an expression or by a function over columns."""
-_DURATIONS = ("future_tolerance",)
 
 
 @dataclass(frozen=True)
@@ -49,14 +46,16 @@ class Stream:
     """Further inputs, where streams are united."""
     sources: tuple[Any, ...] = field(default=(), compare=False)
     """On Spark, what each input is read from: a DataFrame or a direct source with what was added to it, or the panes of another pipeline."""
+    names: tuple[str, ...] = ()
+    """The names of the inputs, where streams are merged."""
 
     def window(self, window: Window, *, on: str | None = None) -> Windowed:
         """Put the messages into windows; `on` names the time column where the stream has several."""
         if not isinstance(window, Window):
             raise SpecError(f"`window` takes a window, got {window!r}. Hint: tg.tumbling('1 minute')")
         if on is None:
-            return Windowed(self.input, window, also=self.also, sources=self.sources)
-        return Windowed(self.input.on(on), window, also=tuple(given.on(on) for given in self.also), sources=self.sources)
+            return Windowed(self.input, window, also=self.also, sources=self.sources, names=self.names)
+        return Windowed(self.input.on(on), window, also=tuple(given.on(on) for given in self.also), sources=self.sources, names=self.names)
 
     def aggregate(self, **aggregates: Aggregate) -> Panes:
         """Aggregate panes of an upstream operator in the windows that they come with."""
@@ -64,7 +63,8 @@ class Stream:
 
     def inherit(self) -> Windowed:
         """Take the windows of an upstream operator's panes, to say more about triggers and modes."""
-        return Windowed(_inheriting(self.input), Inherited(), also=tuple(_inheriting(given) for given in self.also), sources=self.sources)
+        also = tuple(_inheriting(given) for given in self.also)
+        return Windowed(_inheriting(self.input), Inherited(), also=also, sources=self.sources, names=self.names)
 
     def async_map(
         self,
@@ -83,10 +83,31 @@ class Stream:
 
         The last three say how watermarks are judged, as the options of a window do.
         """
+        if self.names:
+            raise SpecError("a merge goes into windows. Hint: map the streams before they are merged")
         if self.sources:
             raise SpecError("an asynchronous map runs embedded only. Hint: call the service with mapInArrow before the stream")
         options = Options(strict=strict, future_tolerance=duration(future_tolerance), future_reference=future_reference)
         return Mapped(self.inputs, AsyncMap(function, ordered, max_in_flight, duration(timeout), retries, duration(backoff)), options)
+
+    def join(
+        self,
+        other: Stream,
+        window: JoinWindow | Within,
+        *,
+        on: str | Sequence[str] | Mapping[str, str] | None = None,
+        how: str = "inner",
+        where: Condition | None = None,
+        names: tuple[str, str] = ("left_", "right_"),
+    ) -> Joined:
+        """Rows of this stream, which is the left one, that meet rows of another in a window.
+
+        `on` names the columns that must be equal, `where` says what more must hold of a pair, and `how` is inner, left, right, full, semi or
+        anti. A column that both sides have gets the prefixes in `names`.
+        """
+        from tidegate.api.joins import join
+
+        return join(self, other, window, on=on, how=how, where=where, names=names)
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -117,6 +138,7 @@ class Windowed:
     evictor: Evictor | None = None
     also: tuple[Input, ...] = ()
     sources: tuple[Any, ...] = field(default=(), compare=False)
+    names: tuple[str, ...] = ()
 
     def trigger(self, trigger: Trigger | str) -> Windowed:
         """Say when panes come out, as a trigger or as its text."""
@@ -160,19 +182,12 @@ class Windowed:
 
     def options(self, *, semantics: str | None = None, **options: Any) -> Windowed:
         """Change what people change rarely; `semantics` takes the habits of another system for what was not said."""
-        known = {field.name for field in dataclasses.fields(Options)}
-        unknown = sorted(set(options) - known)
-        if unknown:
-            raise SpecError(f"there is no option {', '.join(f'`{u}`' for u in unknown)}; the options are {', '.join(sorted(known))}")
-        options.update({name: duration(options[name]) for name in _DURATIONS if name in options})
-        said = self.said | set(options)
-        if semantics is None:
-            return dataclasses.replace(self, chosen=dataclasses.replace(self.chosen, **options), said=said)
-        preset = habits(semantics)
-        rest = {name: value for name, value in preset.options.items() if name not in said}
+        chosen, said, preset = choose(self.chosen, self.said, semantics, options)
+        if preset is None:
+            return dataclasses.replace(self, chosen=chosen, said=said)
         return dataclasses.replace(
             self,
-            chosen=dataclasses.replace(self.chosen, **options, **rest),
+            chosen=chosen,
             said=said,
             firing=self.firing if self.firing is not None else preset.trigger,
             mode=self.mode if self.mode is not None else preset.mode,
@@ -193,89 +208,16 @@ class Windowed:
             if not isinstance(aggregate, Aggregate):
                 raise SpecError(f"`{name}` is no aggregate: {aggregate!r}. Hint: {name}=tg.count()")
         lateness: dict[str, Any] = {} if self.lateness is None else {"allowed_lateness": self.lateness}
-        rest = {"options": self.chosen, "retention": self.retention, "evictor": self.evictor, "also": self.also, **lateness}
+        rest = {"options": self.chosen, "retention": self.retention, "evictor": self.evictor, "also": self.also, "names": self.names, **lateness}
         spec = AggregateSpec(self.input, self.windows, tuple(aggregates.items()), self.firing, self.mode or "accumulating", **rest)
         return Panes(spec, self.sources)
 
 
 @dataclass(frozen=True)
-class Panes:
+class Panes(Pipeline[AggregateSpec]):
     """A complete specification of panes, ready to be run: embedded, or on Spark where its stream was made from a DataFrame."""
 
-    spec: AggregateSpec
-    sources: tuple[Any, ...] = field(default=(), compare=False)
-    changes: bool = False
-    """Whether rows come out as those of a change feed."""
-
-    @property
-    def df(self) -> DataFrame:
-        """The panes as a plain DataFrame of Spark, streaming or batch as its input is. Late rows are not in it: see `late_df` and `write`.
-
-        A streaming query over it that should end (`trigger(availableNow=True)`) needs `spark.sql.streaming.noDataMicroBatches.enabled` to be
-        false when it starts: Spark runs batches for timers as long as there are any. `write` sees to that.
-        """
-        from tidegate.spark.query import panes_frame
-
-        return panes_frame(self._plan(), "panes")
-
-    @property
-    def late_df(self) -> DataFrame:
-        """The rows that are in no pane, with the reason, as a plain DataFrame; a query of its own, so `write` is cheaper where both are wanted."""
-        from tidegate.spark.query import panes_frame
-
-        return panes_frame(self._plan(), "late")
-
-    def changelog(self) -> Panes:
-        """The same panes as rows of a change feed: `_change_type` is insert, update_preimage, update_postimage or delete."""
-        return dataclasses.replace(self, changes=True)
-
-    def write(
-        self,
-        to: Sink,
-        *,
-        late: Sink | None = None,
-        metrics: Sink | None = None,
-        checkpoint: str | os.PathLike[str] | None = None,
-        trigger: Duration | None = None,
-        shards: int | None = None,
-        name: str | None = None,
-    ) -> Query:
-        """Run the pipeline on Spark and write what comes out, exactly once.
-
-        Panes go to one sink, rows that are in no pane to `late` (a folder in the checkpoint unless said), and what was counted to `metrics`.
-        `trigger` says how often a streaming query looks for input: once a second unless said; "available_now" reads what is there and ends.
-        `shards` is fixed at the first start: as many as tasks run at once unless said.
-        """
-        from tidegate.spark.query import start
-
-        # Spark has a working folder of its own, which need not be ours any more.
-        found = None if checkpoint is None else str(checkpoint) if ":" in str(checkpoint) else str(Path(checkpoint).resolve())
-        return start(self._plan(), to=to, late=late, metrics=metrics, checkpoint=found, trigger=trigger, shards=shards, name=name)
-
-    def _plan(self) -> Plan:
-        from tidegate.spark.plan import Plan
-
-        if not self.sources:
-            raise SpecError("the stream was made without a source, so it runs embedded only. Hint: tg.stream(df, time=...), or panes.embedded()")
-        specs: list[list[AggregateSpec]] = [[self.spec]]
-        upstream = self.sources[0]
-        while isinstance(upstream, Panes):
-            if upstream.changes:
-                raise SpecError("a change feed has no panes that another operator could take. Hint: call `changelog` on the last one")
-            if upstream.spec.input.key == specs[0][0].input.key:
-                specs[0].insert(0, upstream.spec)
-            else:
-                specs.insert(0, [upstream.spec])
-            givens = upstream.sources
-            if not givens:
-                raise SpecError("the first stream of the chain was made without a source. Hint: tg.stream(df, time=...)")
-            upstream = givens[0]
-        givens = self.sources if not isinstance(self.sources[0], Panes) else givens
-        return Plan(tuple(givens), tuple(tuple(group) for group in specs), changes=self.changes)
-
-    def embedded(
-        self, *, store: Store | None = None, downstream: Downstream | Target | None = None, now: Instant | None = None
-    ) -> EmbeddedOperator:
+    def embedded(self, *, store: Store | None = None, downstream: Downstream | Target | None = None, now: Instant | None = None) -> EmbeddedOperator:
         """An operator in this process; a store that holds state of this specification is continued.
 
         With `now` the clock begins there and moves only where a call tells it; without, the clock of the machine is read.
@@ -307,14 +249,37 @@ def union(*streams: Stream) -> Stream:
     """Messages of all streams as one: a watermark is forwarded when every stream has it."""
     if not streams or not all(isinstance(given, Stream) for given in streams):
         raise SpecError("`union` takes streams. Hint: tg.union(tg.stream(time='ts'), tg.stream(time='ts'))")
+    if any(united.names for united in streams):
+        raise SpecError("a merge goes into windows and cannot be united. Hint: unite streams before they are merged")
     inputs = [given for united in streams for given in united.inputs]
     check_union(inputs)
-    sources = [source for united in streams for source in united.sources]
+    return Stream(inputs[0], tuple(inputs[1:]), _sources(streams, inputs))
+
+
+def merge(**streams: Stream) -> Stream:
+    """Messages of several streams, each with columns of its own, in one accumulation per window and key.
+
+    All have the same key columns; the names of their times, ids, offsets and partitions may differ. An aggregate with `of="orders"` takes the
+    messages of that stream only, one without takes those of all. Every message has a column `input` with the name of its stream, and is null in
+    the columns that only other streams have. A user's own accumulation looks at `input`, or is given a function for each stream (`tg.python`).
+    A column that several streams have must be of one type. The watermark is the earliest of the streams'.
+    """
+    if len(streams) < 2 or not all(isinstance(given, Stream) for given in streams.values()):
+        raise SpecError("`merge` takes two streams or more, each by a name. Hint: tg.merge(orders=tg.stream(time='ts'), clicks=tg.stream(time='ts'))")
+    if any(given.names for given in streams.values()):
+        raise SpecError("a merge goes into windows and cannot be merged again. Hint: name all streams in one merge")
+    inputs = [given for merged in streams.values() for given in merged.inputs]
+    names = [name for name, merged in streams.items() for _ in merged.inputs]
+    check_merge(names, inputs)
+    return Stream(inputs[0], tuple(inputs[1:]), _sources(list(streams.values()), inputs), tuple(names))
+
+
+def _sources(streams: Sequence[Stream], inputs: Sequence[Input]) -> tuple[Any, ...]:
+    """What the inputs of several streams are read from on Spark."""
+    sources = [source for given in streams for source in given.sources]
     if sources and len(sources) != len(inputs):
         raise SpecError("some of the united streams have a source and some have none. Hint: make all of them from DataFrames, or none")
-    if any(isinstance(source, Panes) for source in sources):
-        raise SpecError("panes of another pipeline cannot be united with other streams. Hint: unite the streams before the windows")
-    return Stream(inputs[0], tuple(inputs[1:]), tuple(sources))
+    return tuple(sources)
 
 
 def stream(

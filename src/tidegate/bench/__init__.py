@@ -5,19 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tidegate.bench import per_key, spark, watermarks
 from tidegate.bench.cases import CASES, FULL, Measured
 from tidegate.bench.spark_sides import FILES_A_BATCH, OURS
 
+_RACE = ("events", "cases", "keys", "files", "cores", "memory", "ours", "profile")
 _OPTIONS = {
     "kernel": ("events", "case"),
     "watermarks": ("events", "partitions"),
-    "spark": ("events", "cases", "keys", "files", "cores", "memory", "ours", "profile"),
+    "spark": _RACE,
+    "joins": _RACE,
 }
 """The parts, and which options mean something to them."""
+_RACES = {"spark": spark.CASES, "joins": spark.JOINS}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,8 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in sorted({name for names in _OPTIONS.values() for name in names} - set(_OPTIONS[options.part])):
         if getattr(options, name):
             parser.error(f"--{name} means nothing to `{options.part}`")
-    if options.part == "spark":
-        _spark(options)
+    if options.part in _RACES:
+        _spark(options, _RACES[options.part])
         return 0
     events = options.events or FULL
     if options.part == "watermarks":
@@ -64,9 +67,9 @@ def _per_key(rows: int, *, as_json: bool) -> None:
         print(json.dumps(found.to_dict()) if as_json else per_key.line(found), flush=True)
 
 
-def _spark(options: argparse.Namespace) -> None:
+def _spark(options: argparse.Namespace, known: Mapping[str, spark.Case]) -> None:
     racing = spark.Racing(total=options.events, files=options.files, keys=options.keys, memory=options.memory or "8g", cores=options.cores)
-    cases = spark.named(options.cases)
+    cases = spark.named(options.cases, known)
     if options.ours or options.profile:
         racing.sides = (OURS,)
     if not options.profile:
@@ -91,20 +94,23 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help='one JSON object a case: {"name", "ratio", "events_per_second", ...}')
     smaller = (
         f"kernel: rows of a large delivery; watermarks: rows for per-key watermarks; keys shrink along (default: {FULL:,}); "
-        f"spark: all events of a case (default: {spark.FILES * spark.ROWS:,})"
+        f"spark: all events of a case (default: {spark.FILES * spark.ROWS:,}); "
+        f"joins: events of each side (default: {spark.FILES * spark.JOINED_ROWS:,})"
     )
     parser.add_argument("--events", type=_positive, metavar="N", help=smaller)
     cases = f"kernel: only this case, may be repeated: {', '.join(CASES)}"
     parser.add_argument("--case", action="append", choices=list(CASES), metavar="NAME", help=cases)
     sizes = f"watermarks: so many partitions, may be repeated; without per-key watermarks then (default: {', '.join(map(str, watermarks.SIZES))})"
     parser.add_argument("--partitions", action="append", type=_positive, metavar="N", help=sizes)
-    parser.add_argument("--cases", metavar="NAME,NAME", help=f"spark: only these cases: {', '.join(spark.CASES)}")
-    parser.add_argument("--keys", type=_positive, metavar="N", help="spark: so many keys, whatever the case says")
-    parser.add_argument("--files", type=_positive, metavar="N", help=f"spark: so many files, {FILES_A_BATCH} of them a batch")
-    parser.add_argument("--cores", type=_positive, metavar="N", help="spark: so many cores (default: all)")
-    parser.add_argument("--memory", metavar="SIZE", help="spark: memory of the JVM (default: 8g)")
-    parser.add_argument("--ours", action="store_true", help="spark: only our side, without a check and a ratio")
-    parser.add_argument("--profile", action="store_true", help="spark: the same with a profile of our Python workers, which makes them slower")
+    races = "; ".join(f"{part}: {', '.join(known)}" for part, known in _RACES.items())
+    parser.add_argument("--cases", metavar="NAME,NAME", help=f"only these cases; {races}")
+    both = ", ".join(_RACES)
+    parser.add_argument("--keys", type=_positive, metavar="N", help=f"{both}: so many keys, whatever the case says")
+    parser.add_argument("--files", type=_positive, metavar="N", help=f"{both}: so many files (of each side), {FILES_A_BATCH} of them a batch")
+    parser.add_argument("--cores", type=_positive, metavar="N", help=f"{both}: so many cores (default: all)")
+    parser.add_argument("--memory", metavar="SIZE", help=f"{both}: memory of the JVM (default: 8g)")
+    parser.add_argument("--ours", action="store_true", help=f"{both}: only our side, without a check and a ratio")
+    parser.add_argument("--profile", action="store_true", help=f"{both}: the same with a profile of our Python workers, which makes them slower")
     return parser
 
 

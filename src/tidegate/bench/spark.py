@@ -1,4 +1,4 @@
-"""The race on Spark: pipelines of Tidegate against Spark's own windows over the same files, as ratios."""
+"""The race on Spark: pipelines of Tidegate against Spark's own windows and joins over the same files, as ratios."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tidegate.bench import spark_data
-from tidegate.bench.spark_data import Events
+from tidegate.bench.spark_data import INPUTS, Events
 from tidegate.bench.spark_job import Job, apart, run_of
-from tidegate.bench.spark_sides import FILES_A_BATCH, OURS, SIDES, THEIRS, WARM_UP, Run, Shape
+from tidegate.bench.spark_sides import FILES_A_BATCH, INTERVAL, OURS, SIDES, THEIRS, WARM_UP, Run, Shape
+from tidegate.bench.traffic import MINUTE
 from tidegate.errors import SpecError
 
 FILES, ROWS = 20, 1_000_000
+JOINED_ROWS = 500_000
+"""The rows of a file of each side of a join."""
 _FEWEST = (WARM_UP + 2) * FILES_A_BATCH
 """With fewer files there would be no two batches to count."""
 STATE_AIM = 0.5
@@ -32,32 +35,57 @@ class Case:
 
     name: str
     shape: Shape
-    keys: int
+    data: Events
     aim: float | None = None
     """How many times faster Tidegate is to be."""
-    files: int = FILES
 
     def events(self, total: int | None, files: int | None, keys: int | None) -> Events:
-        """What is generated: of fewer events there are fewer files; where those would be too few, files are smaller, and keys fewer along."""
-        wanted = files or (self.files if total is None else min(self.files, max(_FEWEST, total // ROWS)))
-        rows = ROWS if total is None else max(1, min(total // wanted, ROWS if files is None else total))
-        return Events(wanted, rows, keys or max(1, self.keys * min(rows, ROWS) // ROWS))
+        """What is generated: of fewer events there are fewer files; where those would be too few, files are smaller, and keys fewer along.
+
+        Where there are several inputs, `total` is the number of events of each.
+        """
+        full = self.data
+        wanted = files or (full.files if total is None else min(full.files, max(_FEWEST, total // full.rows)))
+        rows = full.rows if total is None else max(1, min(total // wanted, full.rows if files is None else total))
+        return replace(full, files=wanted, rows=rows, keys=keys or max(1, full.keys * min(rows, full.rows) // full.rows))
 
 
-_ALL = [
-    Case("tumbling_100k", Shape("tumbling"), 100_000, aim=2),
-    Case("tumbling_1m", Shape("tumbling"), 1_000_000, aim=5),
-    Case("direct_100k", Shape("tumbling", direct=True), 100_000, aim=3),
-    Case("direct_1m", Shape("tumbling", direct=True), 1_000_000, aim=8),
+def _over(keys: int, files: int = FILES) -> Events:
+    """What windows are raced over."""
+    return Events(files, ROWS, keys)
+
+
+def _both(*, hot: float = 0.0, span: int = 5 * MINUTE, files: int = FILES) -> Events:
+    """What joins are raced over: each key has an event a minute on each side, so a row has two partners, and as many pairs come out as rows come in.
+
+    None is late, so that both sides put out the same pairs.
+    """
+    return Events(files, JOINED_ROWS, 100_000, is_late=False, span=span, inputs=INPUTS, hot=hot)
+
+
+_WINDOWS = [
+    Case("tumbling_100k", Shape("tumbling"), _over(100_000), aim=2),
+    Case("tumbling_1m", Shape("tumbling"), _over(1_000_000), aim=5),
+    Case("direct_100k", Shape("tumbling", direct=True), _over(100_000), aim=3),
+    Case("direct_1m", Shape("tumbling", direct=True), _over(1_000_000), aim=8),
     # Spark's own windows take 60 rows for an event: with all files it would run for ten minutes, and each batch is like the others.
-    Case("sliding", Shape("sliding"), 10_000, aim=25, files=8),
-    Case("session", Shape("session"), 100_000, aim=5),
-    Case("keys_10k", Shape("tumbling"), 10_000),
-    Case("keys_100k", Shape("tumbling"), 100_000),
-    Case("keys_1m", Shape("tumbling"), 1_000_000),
-    Case("keys_10m", Shape("tumbling"), 10_000_000),
+    Case("sliding", Shape("sliding", direct=True), _over(10_000, files=8), aim=25),
+    Case("session", Shape("session", direct=True), _over(100_000), aim=5),
+    Case("sliding_plain", Shape("sliding"), _over(10_000, files=8)),
+    Case("session_plain", Shape("session"), _over(100_000)),
+    Case("keys_10k", Shape("tumbling"), _over(10_000)),
+    Case("keys_100k", Shape("tumbling"), _over(100_000)),
+    Case("keys_1m", Shape("tumbling"), _over(1_000_000)),
+    Case("keys_10m", Shape("tumbling"), _over(10_000_000)),
 ]
-CASES = {case.name: case for case in _ALL}
+_JOINS = [
+    Case("interval", Shape(INTERVAL, direct=True), _both(), aim=3),
+    Case("interval_hot", Shape(INTERVAL, direct=True), _both(hot=0.2), aim=1.5),
+    Case("interval_plain", Shape(INTERVAL), _both()),
+    # Ten partners a row: with all files a hundred million pairs would come out.
+    Case("interval_dense", Shape(INTERVAL, direct=True), _both(span=MINUTE, files=8)),
+]
+CASES, JOINS = ({case.name: case for case in cases} for cases in (_WINDOWS, _JOINS))
 
 
 @dataclass(frozen=True)
@@ -107,9 +135,10 @@ class Raced:
             "keys": self.events.keys,
             "files": self.events.files,
             "events": self.events.total,
-            "panes": self._both("panes"),
+            "hot": self.events.hot,
+            self.case.shape.word: self._both("panes"),
             "late_events": self._both("dropped"),
-            "checked_panes": self.checked,
+            f"checked_{self.case.shape.word}": self.checked,
         }
 
     def _both(self, name: str) -> dict[str, Any]:
@@ -129,7 +158,7 @@ class Racing:
     sides: tuple[str, ...] = SIDES
     profile: Path | None = None
     """Where to write profiles of our side, which is slower then."""
-    _checked: dict[Shape, int] = field(default_factory=dict)
+    _checked: dict[tuple[Shape, Events], int] = field(default_factory=dict)
     _runs: dict[tuple[str, Shape, Events], Run] = field(default_factory=dict)
 
     def race(self, cases: Sequence[Case]) -> Iterator[Raced]:
@@ -143,12 +172,17 @@ class Racing:
         events = case.events(self.total, self.files, self.keys)
         if THEIRS not in self.sides:
             return Raced(case, events, {OURS: self._run(OURS, case, events, place)}, 0)
-        if case.shape not in self._checked:
+        small = case.shape, case.data.small()
+        if small not in self._checked:
             say(f"{case.name}: both sides over few events, to see that they put out the same")
-            self._checked[case.shape] = self.do(Job(case.shape, memory=self.memory, cores=self.cores), say)["panes"]
-            say(f"{case.name}: they do, {self._checked[case.shape]:,} panes")
+            self._checked[small] = self.do(Job(*small, memory=self.memory, cores=self.cores), say)["panes"]
+            say(f"{case.name}: they do, {self._checked[small]:,} {case.shape.word}")
         runs = {side: self._run(side, case, events, place) for side in SIDES}
-        return Raced(case, events, runs, self._checked[case.shape])
+        if case.shape.is_join and runs[OURS].panes != runs[THEIRS].panes:
+            # No event is late, so nobody may have dropped one.
+            counts = " and ".join(f"{run.panes:,} pairs of {side}" for side, run in runs.items())
+            raise SpecError(f"{case.name}: {counts}, so their times say nothing")
+        return Raced(case, events, runs, self._checked[small])
 
     def _run(self, side: str, case: Case, events: Events, place: Path) -> Run:
         # Spark's own side knows of no direct source.
@@ -159,12 +193,13 @@ class Racing:
             return known
         folder = place / "events"
         if not (place / _tag(events)).exists():
-            say(f"{case.name}: generating {events.files} files of {events.rows:,} events over {events.keys:,} keys")
+            folders = f", {len(events.inputs)} times" if events.inputs else ""
+            say(f"{case.name}: generating {events.files} files of {events.rows:,} events over {events.keys:,} keys{folders}")
             shutil.rmtree(place)
             spark_data.write(folder, events)
             (place / _tag(events)).touch()
         profile = None if self.profile is None or side != OURS else str(self.profile)
-        found = run_of(self.do(Job(shape, side, str(folder), self.memory, self.cores, profile), lambda line: say(f"{case.name}: {line}")))
+        found = run_of(self.do(Job(shape, events, side, str(folder), self.memory, self.cores, profile), lambda line: say(f"{case.name}: {line}")))
         if found.events != events.total:
             raise SpecError(f"{case.name}: {side} read {found.events:,} of {events.total:,} events, so its time says nothing")
         self._runs[side, shape, events] = found
@@ -172,7 +207,7 @@ class Racing:
 
 
 def _tag(events: Events) -> str:
-    return f"{events.files}-{events.rows}-{events.keys}"
+    return "-".join(str(value).replace(" ", "") for value in astuple(events))
 
 
 def say(line: str) -> None:
@@ -180,13 +215,13 @@ def say(line: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 
-def named(text: str | None) -> list[Case]:
+def named(text: str | None, cases: Mapping[str, Case] = CASES) -> list[Case]:
     """The cases of a list of names; all without one."""
-    names = list(CASES) if text is None else [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in names if name not in CASES]
+    names = list(cases) if text is None else [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in cases]
     if unknown or not names:
-        raise SpecError(f"there is no case {', '.join(unknown) or 'without a name'}. Hint: one of {', '.join(CASES)}")
-    return [CASES[name] for name in names]
+        raise SpecError(f"there is no case {', '.join(unknown) or 'without a name'}. Hint: one of {', '.join(cases)}")
+    return [cases[name] for name in names]
 
 
 HEAD = (

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidegate.bench.spark_data import Events
 from tidegate.bench.spark_sides import Run, Say, Shape
 from tidegate.errors import SetupError, TidegateError
 
@@ -28,6 +29,8 @@ class Job:
     """What is to be done."""
 
     shape: Shape
+    events: Events
+    """What the folder has, or what both sides are checked with."""
     side: str | None = None
     """Who runs; without one both are checked to be equal."""
     folder: str = ""
@@ -38,7 +41,8 @@ class Job:
     @classmethod
     def from_text(cls, text: str) -> Job:
         document = json.loads(text)
-        return cls(**{**document, "shape": Shape(**document["shape"])})
+        events = {**document["events"], "inputs": tuple(document["events"]["inputs"])}
+        return cls(**{**document, "shape": Shape(**document["shape"]), "events": Events(**events)})
 
 
 def do(job: Job, spark: SparkSession, say: Say) -> dict[str, Any]:
@@ -46,7 +50,7 @@ def do(job: Job, spark: SparkSession, say: Say) -> dict[str, Any]:
     from tidegate.bench import spark_check, spark_sides
 
     if job.side is None:
-        return {"panes": spark_check.check(spark, job.shape)}
+        return {"panes": spark_check.check(spark, job.shape, job.events)}
     return spark_sides.run(spark, job.side, job.shape, Path(job.folder), say).to_dict()
 
 

@@ -1,4 +1,4 @@
-"""The two sides of the race on Spark, Tidegate and Spark's own aggregation of the same windows over the same files, and what a run measures."""
+"""The two sides of the race on Spark, Tidegate and what Spark itself has for the same windows or the same join, and what a run measures."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import statistics
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tidegate.api import Panes, stream
-from tidegate.bench.spark_data import DELAY, SCHEMA
+from tidegate.api import Panes, Stream, stream
+from tidegate.api.joins import Joined
+from tidegate.bench.spark_data import DELAY, INPUTS, SCHEMA
 from tidegate.bench.spark_usage import Usage
 from tidegate.spec.aggregates import count
 from tidegate.spec.aggregates import max as largest
 from tidegate.spec.aggregates import sum as total
+from tidegate.spec.join import within
 from tidegate.spec.watermarks import bounded
 from tidegate.spec.windows import Window, hopping, session, tumbling
 
@@ -33,6 +35,7 @@ FILES_A_BATCH = 2
 WARM_UP = 1
 """So many batches of a run are not counted: they start workers, compile and make files."""
 SIZE, SLIDE, GAP = "10 minutes", "10 seconds", "30 seconds"
+INTERVAL, BOUND = "interval", "1 minute"
 WINDOWS: dict[str, Callable[[], Window]] = {
     "tumbling": lambda: tumbling("1 minute"),
     "sliding": lambda: hopping(SIZE, SLIDE),
@@ -47,7 +50,17 @@ class Shape:
     """What both sides compute, and how ours reads."""
 
     window: str
+    """One of `WINDOWS`, or `INTERVAL`: rows of two inputs meet that are within `BOUND` of each other."""
     direct: bool = False
+
+    @property
+    def is_join(self) -> bool:
+        return self.window == INTERVAL
+
+    @property
+    def word(self) -> str:
+        """What comes out."""
+        return "pairs" if self.is_join else "panes"
 
 
 @dataclass(frozen=True)
@@ -98,26 +111,41 @@ class Run:
         return asdict(self)
 
 
-def ours(spark: SparkSession, shape: Shape, folder: Path) -> Panes:
+def ours(spark: SparkSession, shape: Shape, folder: Path) -> Panes | Joined:
     """The pipeline of Tidegate."""
-    from tidegate.spark import sources
-
-    given: Any = sources.parquet(str(folder), max_files_per_trigger=FILES_A_BATCH) if shape.direct else read(spark, folder)
-    windowed = stream(given, time="ts", key="key", watermark=bounded(DELAY, unit="microseconds")).window(WINDOWS[shape.window]())
+    if shape.is_join:
+        left, right = (_stream(spark, shape, folder / name) for name in INPUTS)
+        return left.join(right, within(BOUND, BOUND), on="key").options(semantics="spark")
+    windowed = _stream(spark, shape, folder).window(WINDOWS[shape.window]())
     return windowed.options(semantics="spark").aggregate(n=count(), total=total("value"), top=largest("value"))
 
 
+def _stream(spark: SparkSession, shape: Shape, folder: Path) -> Stream:
+    from tidegate.spark import sources
+
+    given: Any = sources.parquet(str(folder), max_files_per_trigger=FILES_A_BATCH) if shape.direct else read(spark, folder)
+    return stream(given, time="ts", key="key", watermark=bounded(DELAY, unit="microseconds"))
+
+
 def theirs(spark: SparkSession, shape: Shape, folder: Path) -> DataFrame:
-    """Spark's own aggregation."""
+    """Spark's own aggregation, or its own join."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
+    if shape.is_join:
+        left, right = (_watermarked(spark, folder / name).alias(name[0]) for name in INPUTS)
+        meet = f"l.key = r.key AND l.ts BETWEEN r.ts - interval {BOUND} AND r.ts + interval {BOUND}"
+        return left.join(right, F.expr(meet))
     windows: dict[str, Callable[[], Column]] = {
         "tumbling": lambda: F.window("ts", "1 minute"),
         "sliding": lambda: F.window("ts", SIZE, SLIDE),
         "session": lambda: F.session_window("ts", GAP),
     }
-    grouped = read(spark, folder).withWatermark("ts", f"{DELAY // _MILLISECOND} milliseconds").groupBy(windows[shape.window]().alias("window"), "key")
+    grouped = _watermarked(spark, folder).groupBy(windows[shape.window]().alias("window"), "key")
     return grouped.agg(F.count("*").alias("n"), F.sum("value").alias("total"), F.max("value").alias("top"))
+
+
+def _watermarked(spark: SparkSession, folder: Path) -> DataFrame:
+    return read(spark, folder).withWatermark("ts", f"{DELAY // _MILLISECOND} milliseconds")
 
 
 def read(spark: SparkSession, folder: Path) -> DataFrame:
@@ -133,9 +161,11 @@ def run(spark: SparkSession, side: str, shape: Shape, folder: Path, say: Say) ->
         with Usage() as usage:
             query = _start(spark, side, shape, folder, checkpoint)
             stack.callback(query.stop)
-            progress = _watched(query, side, say)
+            progress = _watched(query, side, shape, say)
         state = sum(path.stat().st_size for path in (Path(checkpoint) / "state").rglob("*") if path.is_file())
-    return measured([read_batch(side, given) for given in progress], usage, state, _dropped(progress), _sst(progress))
+    found = measured([read_batch(side, shape, given) for given in progress], usage, state, _dropped(progress), _sst(progress))
+    # Pairs do not wait for a watermark.
+    return replace(found, event_to_pane=None) if shape.is_join else found
 
 
 def _start(spark: SparkSession, side: str, shape: Shape, folder: Path, checkpoint: str) -> StreamingQuery:
@@ -149,29 +179,30 @@ def _start(spark: SparkSession, side: str, shape: Shape, folder: Path, checkpoin
     return query
 
 
-def _watched(query: StreamingQuery, side: str, say: Say) -> list[Any]:
+def _watched(query: StreamingQuery, side: str, shape: Shape, say: Say) -> list[Any]:
     """The progress of all batches of a query that ends by itself."""
     told, ended = -1, False
     while not ended:
         ended = bool(query.awaitTermination(1))
         for given in query.recentProgress:
-            batch = read_batch(side, given)
+            batch = read_batch(side, shape, given)
             if batch.number > told:
                 told = batch.number
                 parts = ", ".join(f"{name} {ms:,}" for name, ms in batch.parts.items() if name != "triggerExecution" and ms >= 50)
-                say(f"{side} batch {batch.number}: {batch.events:,} events, {batch.panes:,} panes, {batch.milliseconds:,} ms ({parts})")
+                say(f"{side} batch {batch.number}: {batch.events:,} events, {batch.panes:,} {shape.word}, {batch.milliseconds:,} ms ({parts})")
     # Spark reports a batch again where it found nothing to do.
     return list({given.batchId: given for given in query.recentProgress if given.durationMs.get("addBatch") is not None}.values())
 
 
-def read_batch(side: str, given: Any) -> Batch:
+def read_batch(side: str, shape: Shape, given: Any) -> Batch:
     """What Spark reports of a batch."""
     parts = {str(name): int(ms) for name, ms in given.durationMs.items()}
     begin, whole = _instant(given.timestamp) / 1e6, parts["triggerExecution"]
     if side == THEIRS:
         times = {name: _instant(text) for name, text in given.eventTime.items()}
-        removed = sum(operator.numRowsRemoved for operator in given.stateOperators)
-        return Batch(given.batchId, given.numInputRows, begin, whole, removed, times.get("max"), times.get("watermark"), parts)
+        # Windows leave the state when they come out; rows of a join leave it when no partner can come.
+        panes = max(0, given.sink.numOutputRows) if shape.is_join else sum(operator.numRowsRemoved for operator in given.stateOperators)
+        return Batch(given.batchId, given.numInputRows, begin, whole, panes, times.get("max"), times.get("watermark"), parts)
     from tidegate.spark.progress import read_progress
 
     found = read_progress(given)

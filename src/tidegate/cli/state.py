@@ -14,6 +14,8 @@ from tidegate.spark.session import running_session, session
 
 _SOURCES = 20
 """How many sources are shown; `--json` has all."""
+_BOUNDS = {"within": ("before", "after"), "as_of": ("tolerance",)}
+"""What is told of how rows of a join meet by time."""
 
 
 def state(checkpoint: str, *, as_json: bool) -> int:
@@ -38,17 +40,21 @@ def _told(checkpoint: str, found: QueryStanding) -> list[str]:
     lines = [f"query {found.query or '(started without `write`)'} at {checkpoint}"]
     for operator in found.operators:
         specs = found.specs[operator.number] if operator.number < len(found.specs) else []
-        kinds = " > ".join(_window(spec["window"]) for spec in specs)
+        kinds = " > ".join(_operator(spec) for spec in specs)
         lines += ["", f"operator {operator.number}{': ' if kinds else ''}{kinds}"]
         lines += _shards(operator) + _windows(operator) + _sources(operator) + _late(operator)
     return lines
 
 
 def _shards(operator: OperatorStanding) -> list[str]:
-    rows = [["shard", "batch", "watermark", "newest event", "clock", "windows open", "events", "state bytes"]]
+    sides = sorted({side for shard in operator.shards for side in shard.rows})
+    windows = not sides or any(shard.windows_open for shard in operator.shards)
+    held = [*(f"{side} rows" for side in sides), *(["windows open"] if windows else [])]
+    rows = [["shard", "batch", "watermark", "newest event", "clock", *held, "events", "state bytes"]]
     for shard in operator.shards:
         times = [_when(shard.watermark), _when(shard.newest), _when(shard.clock)]
-        rows.append([str(shard.shard), str(shard.batch), *times, str(shard.windows_open), str(shard.counters["events"]), str(shard.state_bytes)])
+        counts = [*(shard.rows.get(side, 0) for side in sides), *([shard.windows_open] if windows else [])]
+        rows.append([str(shard.shard), str(shard.batch), *times, *map(str, counts), str(shard.counters["events"]), str(shard.state_bytes)])
     return _table(rows)
 
 
@@ -75,7 +81,20 @@ def _sources(operator: OperatorStanding) -> list[str]:
     return ["", *_table(rows), *([f"and {more} more"] if more > 0 else [])]
 
 
+def _operator(spec: dict[str, Any]) -> str:
+    """A window, or a join with how rows meet in it."""
+    if "join" not in spec:
+        return _window(spec["window"])
+    window = spec["window"]
+    meets = " and ".join(map(_window, window)) if isinstance(window, list) else _window(window)
+    fields = ", ".join(left if left == right else f"{left} = {right}" for left, right in spec["on"])
+    return f"{spec['how']} join{f' on {fields}' if fields else ''}, {meets}"
+
+
 def _window(window: dict[str, Any]) -> str:
+    if window["type"] in _BOUNDS:
+        ends = [f"{name} {format_duration(window[name])}" for name in _BOUNDS[window["type"]] if window[name] is not None]
+        return " ".join([str(window["type"]).replace("_", " "), *ends])
     spans = [f"{name} {format_duration(window[name])}" for name in ("size", "slide", "gap") if isinstance(window.get(name), int)]
     return " ".join([str(window["type"]), *(spans if window.get("axis") in ("event_time", "clock") else [])])
 

@@ -50,7 +50,8 @@ from tidegate.operators.pending import Failed, Row, Rows, Saved, pending
 from tidegate.operators.progress import late_by_reason
 from tidegate.operators.standings import CallsStanding, Explanation
 from tidegate.spec.async_map import AsyncMap
-from tidegate.spec.operator import AggregateSpec, Input, Options, TimeColumn, input_of
+from tidegate.spec.join import Upstream
+from tidegate.spec.operator import Input, Options, TimeColumn, input_of
 from tidegate.spec.watermarks import Lagging
 from tidegate.state.memory import MemoryStore
 from tidegate.state.protocol import Store
@@ -106,7 +107,7 @@ class EmbeddedAsyncMap(Feeding):
         self._restore()
         self._begin()
 
-    def follow(self, upstream: AggregateSpec | None) -> None:
+    def follow(self, upstream: Upstream | None) -> None:
         """Take the watermark of an upstream; if that is a window, let the downstream know that panes may be retractions."""
         if upstream is not None and upstream.mode == "retracting" and not self.spec.ordered:
             raise SpecError("the upstream retracts panes, and a retraction must not come after what replaces it. Hint: ordered=True")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from tidegate.instants import Instant, instant
 from tidegate.kernel.watermarks.marks import Idle, Mark, Watermark
 from tidegate.operators.intake import Intake
-from tidegate.spec.operator import Input, input_of
+from tidegate.spec.operator import Input, input_of, ordinal_of
 from tidegate.spec.watermarks import checked_key
 
 
@@ -17,37 +17,47 @@ class Feeding(ABC):
 
     inputs: tuple[Input, ...]
     """Their specifications, by number."""
+    names: tuple[str, ...] = ()
+    """Their names, where streams are merged: an input may be said by its number or by its name."""
+
+    def ordinal(self, input: int | str) -> int:
+        """The number of an input that is said by number or by name."""
+        return ordinal_of(self.names, input)
 
     @abstractmethod
     def _tell(self, change: Callable[[Intake], object]) -> None:
         """Change something about the sources, and pass on what moves."""
 
-    def advance_watermark(self, watermark: Instant, *, input: int = 0, partition: str | None = None, key: int | None = None) -> None:
+    def advance_watermark(self, watermark: Instant, *, input: int | str = 0, partition: str | None = None, key: int | None = None) -> None:
         """Promise that nothing before the watermark is to be expected, from a partition or from all; a step back is ignored and counted."""
-        number = input_of(self.inputs, input).watermark_key if key is None else checked_key(key)
-        self._tell(lambda intake: intake.promise(instant(watermark), ordinal=input, partition=partition, key=number))
+        ordinal = self.ordinal(input)
+        number = input_of(self.inputs, ordinal).watermark_key if key is None else checked_key(key)
+        self._tell(lambda intake: intake.promise(instant(watermark), ordinal=ordinal, partition=partition, key=number))
 
-    def mark_idle(self, *, input: int = 0, partition: str | None = None, key: int | None = None) -> None:
+    def mark_idle(self, *, input: int | str = 0, partition: str | None = None, key: int | None = None) -> None:
         """Say that a partition, or a whole input, is silent: the watermark does not wait for it until it speaks again."""
-        number = None if key is None else checked_key(key)
-        self._tell(lambda intake: intake.idle(ordinal=input, partition=partition, key=number))
+        ordinal, number = self.ordinal(input), None if key is None else checked_key(key)
+        self._tell(lambda intake: intake.idle(ordinal=ordinal, partition=partition, key=number))
 
-    def end_input(self, *, input: int = 0, partition: str | None = None) -> None:
+    def end_input(self, *, input: int | str = 0, partition: str | None = None) -> None:
         """Say that a partition, or a whole input, has ended; when all have, `finish` does the rest."""
-        self._tell(lambda intake: intake.end(ordinal=input, partition=partition))
+        ordinal = self.ordinal(input)
+        self._tell(lambda intake: intake.end(ordinal=ordinal, partition=partition))
 
-    def add_partition(self, partition: str, *, input: int = 0) -> None:
+    def add_partition(self, partition: str, *, input: int | str = 0) -> None:
         """Say that there is one more partition: the watermark waits for it."""
-        self._tell(lambda intake: intake.join(partition, ordinal=input))
+        ordinal = self.ordinal(input)
+        self._tell(lambda intake: intake.join(partition, ordinal=ordinal))
 
-    def remove_partition(self, partition: str, *, input: int = 0) -> None:
+    def remove_partition(self, partition: str, *, input: int | str = 0) -> None:
         """Say that a partition is gone: the watermark no longer waits for it."""
-        self._tell(lambda intake: intake.leave(partition, ordinal=input))
+        ordinal = self.ordinal(input)
+        self._tell(lambda intake: intake.leave(partition, ordinal=ordinal))
 
-    def take_marks(self, marks: Iterable[Mark], *, input: int = 0) -> None:
+    def take_marks(self, marks: Iterable[Mark], *, input: int | str = 0) -> None:
         """Take what an upstream says of its watermarks; it may say again what it said before a restart."""
-        found = list(marks)
-        self._tell(lambda intake: _take(intake, found, input))
+        found, ordinal = list(marks), self.ordinal(input)
+        self._tell(lambda intake: _take(intake, found, ordinal))
 
 
 def _take(intake: Intake, marks: list[Mark], ordinal: int) -> None:

@@ -1,66 +1,42 @@
-"""The embedded operator: a windowed aggregate that is driven by calls, keeps its results until they are taken, and survives a crash.
-
-Standalone, `get_result` returns a copy of the results that wait and `flush` clears those that were returned. Automatic, with a downstream,
-results are offered to it; while it refuses, input is refused too, and `timeout` offers again from where it stopped.
-"""
+"""The embedded operator: a windowed aggregate that is driven by calls; see `Driven`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
-from tidegate.embedded.clock import Clock
-from tidegate.embedded.feeding import Feeding
+from tidegate.embedded.driven import Downstream, Driven
 from tidegate.embedded.inspection import Inspection
-from tidegate.embedded.outlet import Outlet, Target
+from tidegate.embedded.outlet import Target
 from tidegate.embedded.rows import to_table
-from tidegate.errors import InputError
-from tidegate.instants import MIN, Instant
-from tidegate.kernel.watermarks.marks import Active, Idle, Mark, Watermark
-from tidegate.operators import stored
+from tidegate.instants import Instant
 from tidegate.operators.aggregate import WindowedAggregate
-from tidegate.operators.intake import Intake
-from tidegate.operators.output import Output
-from tidegate.operators.results import Results
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.watermarks import Explicit
 from tidegate.spec.windows import Inherited
-from tidegate.state.memory import MemoryStore
 from tidegate.state.protocol import Store
 
-Downstream = Callable[[Results], "bool | None"]
+__all__ = ["Downstream", "EmbeddedOperator"]
+
 _BUFFER = 1024
 _BUFFER_SPAN = 100_000
 """Buffered messages arrived within a tenth of a second of each other, so that their clock is right to that."""
 
 
-class EmbeddedOperator(Feeding, Inspection):
-    """One operator in this process."""
+class EmbeddedOperator(Inspection, Driven):
+    """One windowed aggregate in this process."""
+
+    operator: WindowedAggregate
 
     def __init__(
         self, spec: AggregateSpec, *, store: Store | None = None, downstream: Downstream | Target | None = None, now: int | None = None
     ) -> None:
-        if downstream is not None and not callable(downstream):
-            downstream.follow(spec)
-        # Arrow looks for pandas when it first meets NumPy; better here than with the first message.
-        pa.array(np.zeros(1, np.int64)).to_numpy()
-        self._store = MemoryStore() if store is None else store
+        self._drive(store, downstream, now, spec)
         op_column = "op" if isinstance(spec.window, Inherited) else None
-        self.inputs = spec.inputs
-        self._clock = Clock(now)
+        self.inputs, self.names = spec.inputs, spec.names
         self.operator = WindowedAggregate(spec, self._store, now=self._clock.start, op_column=op_column)
-        self._downstream: Downstream | None = downstream if callable(downstream) else None
-        self._target: Target | None = None if callable(downstream) else downstream
-        self._outlet: Outlet[Results] = Outlet(None if downstream is None else self._accepts)
-        self._forwarded: Watermark | None = None
-        self._forwarded_idle: bool | None = None
         self._buffer: list[Mapping[str, Any]] = []
         self._buffered_at = 0
-        self._finished = False
-        self._seen_windows = (0, 0)
         # Single messages may wait for each other where nobody can tell: the watermark is told, and nothing looks at deliveries.
         self._buffers = (
             downstream is None
@@ -69,18 +45,7 @@ class EmbeddedOperator(Feeding, Inspection):
             and not spec.retention
             and not spec.also
         )
-        if stored.restore(self.operator):
-            self._finished = self._store.get_json("finished", False)
-            self._load_waiting()
-
-    def follow(self, upstream: AggregateSpec | None) -> None:
-        """Take the watermark of an upstream; of a window also retractions, and keep inherited windows as long as it may still correct them."""
-        self.operator.follow(upstream)
-
-    @property
-    def finished(self) -> bool:
-        """Whether the input has ended, be it before a restart."""
-        return self._finished
+        self._continue()
 
     @property
     def spec(self) -> AggregateSpec:
@@ -88,7 +53,7 @@ class EmbeddedOperator(Feeding, Inspection):
 
     # Input ----------------------------------------------------------------------------------------------------------------------
 
-    def add_message(self, message: Mapping[str, Any], *, now: Instant | None = None, input: int = 0) -> None:
+    def add_message(self, message: Mapping[str, Any], *, now: Instant | None = None, input: int | str = 0) -> None:
         """Take one message."""
         self._check_open()
         if not self._buffers or now is not None or input or not self.operator.is_typed:
@@ -103,146 +68,7 @@ class EmbeddedOperator(Feeding, Inspection):
         if len(self._buffer) >= _BUFFER:
             self._drain()
 
-    def add_messages(self, messages: Any, *, now: Instant | None = None, input: int = 0) -> None:
-        """Take a delivery: an Arrow table or batch, a pandas frame, or a list of dictionaries. `now` is the clock at its arrival."""
-        self._check_open()
-        self._drain()
-        self._give(self.operator.process(to_table(messages, self.operator.schema), self._now(now), input))
-
-    def _tell(self, change: Callable[[Intake], object]) -> None:
-        self._check_open()
-        self._drain()
-        self._give(self.operator.tell(change))
-
-    def timeout(self, now: Instant | None = None) -> None:
-        """Tell the clock (or let it be read): offers again what was refused, and evaluates what became due."""
-        if self._target is not None:
-            self._target.timeout(now)
-        if self._outlet.is_refused and not self._offer():
-            return
-        self._drain()
-        self._give(self.operator.advance_clock(self._now(now)))
-
-    def finish(self) -> None:
-        """End the input: everything fires, and nothing is left. To end it again changes nothing."""
-        if self._finished:
-            return
-        self._check_open()
-        self._drain()
-        self._finished = True
-        self._give(self.operator.finish())
-
-    # Output ---------------------------------------------------------------------------------------------------------------------
-
-    def get_result(self) -> Results:
-        """A copy of the results that wait; they wait on until `flush`."""
-        self._drain()
-        empty = self._renderer().render(Output())
-        return Results.together([empty, *self._outlet.fetch()])
-
-    def flush(self) -> None:
-        """Clear the results that were returned, and make state, offsets and what still waits durable together."""
-        self._drain()
-        self._outlet.drop_fetched()
-        self._save()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let go of the store; what was not flushed is gone."""
-        self._store.close()
-
-    # Inside ---------------------------------------------------------------------------------------------------------------------
-
     def _drain(self) -> None:
         if self._buffer:
             rows, self._buffer = self._buffer, []
             self._give(self.operator.process(to_table(rows, self.operator.schema), self._buffered_at if self._clock.is_read else None))
-
-    def _now(self, now: Instant | None) -> int:
-        return self._clock.at(now, self.operator.progress.now)
-
-    def _check_open(self) -> None:
-        if self._finished:
-            raise InputError("the operator is finished and takes no more input")
-        self._outlet.check()
-
-    def _give(self, output: Output) -> None:
-        """Keep the results of a call, and offer them where there is somebody to take them."""
-        automatic = self._downstream is not None or self._target is not None
-        if not output.is_empty:
-            renderer = self._renderer()
-            for results in renderer.by_window(output) if automatic else [renderer.render(output)]:
-                self._put(results)
-        if automatic:
-            self._offer()
-
-    def _put(self, results: Results) -> None:
-        # An operator takes panes only, so late rows stay for whoever fetches them.
-        self._outlet.put(results, stays=self._target is not None and results.late.num_rows > 0)
-
-    def _offer(self) -> bool:
-        """Offer what waits, one window after the other, and then how far this operator is; False where something is refused."""
-        accepted = self._outlet.offer()
-        if self._target is not None and not self._outlet.is_refused and not self._target.is_refusing:
-            self._tell_progress(self._target)
-        windows = (self.operator.progress.counters["windows_opened"], self.operator.progress.counters["windows_closed"])
-        if accepted or windows != self._seen_windows:
-            self._seen_windows = windows
-            self._save()
-        return not self._outlet.is_refused
-
-    def _accepts(self, results: Results) -> bool:
-        if self._target is None:
-            return self._downstream is None or self._downstream(results) is not False
-        if self._target.is_refusing:
-            return False
-        self._target.add_messages(results.panes, now=None if self._clock.is_read else self.operator.progress.now)
-        return True
-
-    def _tell_progress(self, target: Target) -> None:
-        """Forward the one watermark that a window has, on its bounds, whether it is idle, and its end."""
-        if self._finished:
-            if not target.finished:
-                target.finish()
-            return
-        key = target.inputs[0].watermark_key
-        mark = Watermark(self.operator.output_watermark, key)
-        marks: list[Mark] = [mark] if mark.value > MIN and mark != self._forwarded else []
-        idle = self.operator.is_idle
-        if idle != self._forwarded_idle:
-            self._forwarded_idle = idle
-            marks.append(Idle(key) if idle else Active(key))
-        self._forwarded = mark
-        if marks and not target.finished:
-            target.take_marks(marks)
-
-    @property
-    def is_refusing(self) -> bool:
-        """Whether input is refused because the downstream refuses results."""
-        return self._outlet.is_refused
-
-    def _save(self) -> None:
-        """Make everything durable, what is downstream first: its input must not be forgotten here before it is safe there."""
-        if self._target is not None:
-            self._target.flush()
-        self._store.delete_prefix("waiting/")
-        held = [*self._outlet.kept, *self._outlet.waiting]
-        for number, results in enumerate(held):
-            self._store.put_table(f"waiting/{number:08d}/panes", results.panes)
-            self._store.put_table(f"waiting/{number:08d}/late", results.late)
-        self._store.put_json("waiting", len(held))
-        self._store.put_json("finished", self._finished)
-        stored.save(self.operator)
-        self._store.commit()
-        stored.release(self.operator)
-
-    def _load_waiting(self) -> None:
-        for number in range(self._store.get_json("waiting", 0)):
-            panes, late = (self._store.get_table(f"waiting/{number:08d}/{kind}") for kind in ("panes", "late"))
-            self._put(Results(panes, late))
-        self._outlet.is_refused = bool(self._outlet.waiting)

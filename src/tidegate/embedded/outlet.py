@@ -9,7 +9,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from tidegate.errors import BackpressureError
 from tidegate.instants import Instant
 from tidegate.kernel.watermarks.marks import Mark
-from tidegate.spec.operator import AggregateSpec, Input
+from tidegate.spec.join import Upstream
+from tidegate.spec.operator import Input
 
 T = TypeVar("T")
 
@@ -20,7 +21,7 @@ class Target(Protocol):
     @property
     def inputs(self) -> tuple[Input, ...]: ...
 
-    def follow(self, upstream: AggregateSpec | None) -> None: ...
+    def follow(self, upstream: Upstream | None) -> None: ...
 
     @property
     def is_refusing(self) -> bool: ...

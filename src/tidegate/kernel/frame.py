@@ -62,6 +62,15 @@ def concat(columns: Sequence[Column]) -> Column:
     return pa.concat_arrays([a if a.type == wanted else a.cast(wanted) for a in arrays])
 
 
+def cast_to(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """A column with this type; what Arrow cannot write as text is written as Python does."""
+    if column.type == kind:
+        return column
+    if pa.types.is_nested(column.type) and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        return pa.array([None if value is None else str(value) for value in column.to_pylist()], kind)
+    return column.cast(kind)
+
+
 def to_arrow(column: Column | pa.ChunkedArray) -> pa.Array:
     """The column as one contiguous Arrow array."""
     if isinstance(column, pa.ChunkedArray):
@@ -82,6 +91,16 @@ def repeat(value: Any, n: int, type: pa.DataType | None = None) -> pa.Array:
     one = pa.array([value], type)
     # Arrow repeats plain values faster than it takes them, but does not repeat lists.
     return one.take(pa.array(np.zeros(n, np.int64))) if pa.types.is_nested(one.type) else pa.repeat(one[0], n)  # type: ignore[arg-type]
+
+
+def recast(array: pa.Array, type: pa.DataType) -> pa.Array:
+    """What was made of a column before its type was known, in the type that it has now: nulls, and empty lists or lists of nulls."""
+    if array.type == type or array.null_count == len(array):
+        return array if array.type == type else repeat(None, len(array), type)
+    try:
+        return array.cast(type, safe=False)
+    except pa.ArrowNotImplementedError:
+        return pa.array(array.to_pylist(), type)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -72,7 +72,7 @@ def _mostly_different(column: np.ndarray) -> bool:
     return sample > 0 and len(pa.array(column[:sample]).unique()) > _RARELY * sample
 
 
-def _numbered(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def ranked_values(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The rank of each value among the different ones, and these in order: by sorting where values rarely repeat, else by hashing."""
     if _mostly_different(column):
         order = ascending(column)
@@ -135,7 +135,7 @@ class Groups:
         parts, many = _ranked(part)
         if kid.strides == (0,):
             return cls(parts, many)
-        ids, kids = _numbered(kid)
+        ids, kids = ranked_values(kid)
         if chk.strides != (0,) and _collide(ids, len(kids), chk):
             found = cls.by([part, kid, chk])
             order = np.lexsort((chk[found.firsts], kid[found.firsts], part[found.firsts]))

@@ -14,7 +14,7 @@ Contract
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from tidegate.errors import CorruptStateError, InputError, SpecError, SpecMismatchError
 from tidegate.instants import MAX, MIN
-from tidegate.kernel.frame import Frame, concat_frames
+from tidegate.kernel.frame import Frame, concat_frames, repeat, to_arrow
 from tidegate.state.protocol import Store
 
 FORMAT = 1
@@ -173,6 +173,8 @@ class _Runs:
         self._garbage: list[_Segment] = []
         self.horizon = MIN
         self.changed = False
+        self.known: Frame | None = None
+        """The columns that there are by now, where older rows may have fewer."""
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -278,6 +280,7 @@ class _Runs:
             frame = self._fetch(segment)
             if not self._store.spills:
                 segment.frame = frame
+        frame = frame if self.known is None else _completed(frame, self.known)
         return frame.slice(segment.skip, segment.skip + segment.rows) if segment.skip else frame
 
     def _fetch(self, segment: _Segment) -> Frame:
@@ -515,6 +518,14 @@ class MessageStore:
         self.layout = layout
         self._messages.changed = True
 
+    def widen(self, types: Mapping[str, pa.DataType]) -> None:
+        """There are new columns, or columns that held nothing have a type: what is stored holds nulls there."""
+        if self._empty is None:
+            return
+        new = {name: repeat(None, 0, type) for name, type in types.items() if name not in self._empty or _untyped(self._empty, name)}
+        self._empty = self._messages.known = self._empty.with_mapping(new)
+        self._learned = True
+
     def flush(self) -> None:
         """Put new segments and the manifest into the store and delete the replaced ones; if nothing changed, do nothing."""
         if self._new:
@@ -552,7 +563,7 @@ class MessageStore:
         self._new = False
         self._next_seq = manifest["next_seq"]
         if manifest["schema"]:
-            self._empty = Frame.from_table(self._store.get_table(f"{self._prefix}/schema"))
+            self._empty = self._messages.known = Frame.from_table(self._store.get_table(f"{self._prefix}/schema"))
         self._messages.restore(manifest["messages"], manifest["expired_before"])
         self._identities.restore(manifest["identities"], manifest["expired_before"])
 
@@ -612,6 +623,12 @@ class MessageStore:
             return self._empty
         names: Sequence[str] = ["time", "offset", "kid", *(["jid"] if "equal_fields" in self.layout.fields else [])]
         return Frame.of({**{name: np.zeros(0, _DTYPES[name]) for name in names}, SEQ: np.zeros(0, np.int64)})
+
+
+def _completed(frame: Frame, known: Frame) -> Frame:
+    """A stored frame with the columns that came later, and with the types of those that held nothing then."""
+    lacking = [name for name in known.names if name not in frame or (_untyped(frame, name) and not _untyped(known, name))]
+    return frame.with_mapping({name: repeat(None, len(frame), to_arrow(known[name]).type) for name in lacking}) if lacking else frame
 
 
 @dataclass(frozen=True, slots=True)

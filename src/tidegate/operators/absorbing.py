@@ -17,7 +17,7 @@ from tidegate.operators.delivery import Delivery
 from tidegate.operators.firing import Firing
 from tidegate.operators.horizons import Horizons
 from tidegate.operators.output import class_names
-from tidegate.spec.windows import Axis, Custom, Inherited
+from tidegate.spec.windows import Axis, Custom, Inherited, Session
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +41,9 @@ class Absorber:
         # Where the event's own time decides, a window that it is in still matters; only a custom assigner may know better.
         by_window = core.spec.options.drop_by == "window" or isinstance(core.spec.window, Custom)
         self.windows_expire = by_window and core.spec.window.axis is Axis.EVENT_TIME and not isinstance(core.spec.window, Inherited)
+        late_joins = isinstance(core.spec.window, Session) and core.spec.options.session_lateness == "merged"
+        self.judges_merged = self.windows_expire and late_joins
+        """Whether a late row is taken if it joins what came before it, so that it matters what came before it in its own delivery."""
 
     @property
     def shares_offsets(self) -> bool:

@@ -7,42 +7,43 @@ reads a wall clock, draws a random number or depends on the order of a set. Wate
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import InputError, StateError, WatermarkError
 from tidegate.instants import MAX, MIN, saturating_add
-from tidegate.kernel.duplicates import OffsetMarks, SeenIds
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.groups import Groups, present
 from tidegate.kernel.keys import KEY
-from tidegate.kernel.lateness import CLASSES, FUTURE, VERY_LATE, classify
+from tidegate.kernel.lateness import FUTURE, VERY_LATE, classify
 from tidegate.kernel.partitions import partitions_of
 from tidegate.kernel.runs import Places
-from tidegate.kernel.times import NULL, OK, read_times
+from tidegate.kernel.times import OK, read_times
 from tidegate.kernel.triggers import compile_trigger
-from tidegate.kernel.watermarks.generators import Observed, columns_of
+from tidegate.kernel.watermarks.generators import columns_of
 from tidegate.kernel.watermarks.marks import Mark, Watermark
 from tidegate.kernel.watermarks.per_key import KeyProgress
 from tidegate.kernel.windows import Aligned, Assigned, SessionAssigner
 from tidegate.operators.batch import Batch
-from tidegate.operators.conform import MARK, Conformed, bindable, conform, widened
+from tidegate.operators.conform import bindable, conform, widened
 from tidegate.operators.delivery import Arrival, Delivery, Reader, as_frame, joined
+from tidegate.operators.inlet import Identities, Inlet, observed_rows, readable_rows
 from tidegate.operators.intake import Intake
+from tidegate.operators.merging import Merging
 from tidegate.operators.metadata import Metadata
-from tidegate.operators.output import Output, class_names, texts
+from tidegate.operators.output import Output, class_names
 from tidegate.operators.parts import Parts
 from tidegate.operators.progress import Progress
 from tidegate.operators.rebuild import Rebuild
+from tidegate.operators.results import Renderer
+from tidegate.spec.join import Upstream
 from tidegate.spec.operator import AggregateSpec, input_of
 from tidegate.spec.triggers import Never
 from tidegate.spec.watermarks import PerKey
 from tidegate.spec.windows import Axis, ByDifference, Custom, Hopping, Inherited, Session
 from tidegate.state.protocol import Store
-
-Identities = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class WindowedAggregate:
@@ -57,13 +58,16 @@ class WindowedAggregate:
         # A window is made on one time column, so the watermarks of the others end here.
         self.intake = Intake([dataclasses.replace(given, others=()) for given in spec.inputs], spec.options, now=now)
         self.machine = compile_trigger(spec.firing)
-        self.marks = OffsetMarks()
-        self.ids = SeenIds(store)
+        self._inlet = Inlet(spec.input, store, self.progress, united=bool(spec.also))
+        self.marks, self.ids = self._inlet.marks, self._inlet.ids
         self.metadata = Metadata(store) if spec.input.offset is not None else None
         self.parts: Parts | None = None
         self.rebuild = Rebuild(store) if spec.input.offset is not None else None
         # A pane of a window without end has no time; it is in its window all the same.
         self._reader = Reader(spec.input, op_column, MAX - 1 if isinstance(spec.window, Inherited) else None)
+        self.merging = Merging(spec) if spec.names else None
+        self.panes_from = set(range(len(spec.inputs))) if op_column is not None else set[int]()
+        """The inputs whose rows may be retractions."""
         mark = spec.input.watermark
         self.keys = KeyProgress(store, mark.disorder, mark.max_keys) if isinstance(mark, PerKey) else None
         self.is_fed = False
@@ -83,10 +87,19 @@ class WindowedAggregate:
         """Take a delivery of one input."""
         return self.process_all([Arrival(ordinal, table)], self.progress.now if now is None else now)
 
-    def process_all(self, arrivals: Sequence[Arrival], now: int, *, observed: Sequence[Arrival] | None = None, hold: bool = False) -> Output:
+    def process_all(
+        self,
+        arrivals: Sequence[Arrival],
+        now: int,
+        *,
+        observed: Sequence[Arrival] | None = None,
+        combined: Sequence[Frame] = (),
+        hold: bool = False,
+    ) -> Output:
         """Take a micro-batch: all that arrives is judged by the watermark that stood before, which moves once, at the end.
 
         With `observed` watermarks are read from those rows and not from the arrivals, which may be a share of what came (see `condense`).
+        What is `combined` was aggregated on its way, as `Combiner` does it, and is on time.
         With `hold` the micro-batch goes on in the next call, and the watermark stays.
         """
         self._begin()
@@ -95,6 +108,8 @@ class WindowedAggregate:
             self._look_at(seen)
         for arrival in joined(arrivals):
             self._arrive(arrival, looks=observed is None)
+        if combined:
+            self._take_combined(combined)
         if hold:
             self._batch.hold()
         else:
@@ -106,16 +121,11 @@ class WindowedAggregate:
         self._begin()
         self._tell_clock(now)
         if table.num_rows:
+            reader = self._reader_of(ordinal)
+            table = self._admitted(table, reader, ordinal)
             self._bind_or_widen(table.schema)
-            core, reader = self.bound().core, self._reader_of(ordinal)
-            # What is wrong may be the offset itself.
-            reader = dataclasses.replace(reader, spec=dataclasses.replace(reader.spec, offset=None))
-            reader.check(table.schema)
-            conformed = conform(table, core.schema, self.spec.input.time)
-            plain = conformed.table.drop_columns([MARK]) if conformed.broken else conformed.table
-            core.late_rows(reader.read(plain, None, self.progress.now), np.arange(len(table)), reason, texts(None, len(table)), detail=detail)
-            self.progress.counters["unreadable"] += len(table)
-            self.progress.counters["events"] += len(table)
+            core = self.bound().core
+            self._inlet.refuse(table, reader, core.schema, core, reason, detail)
         return self._finish_call(in_order=True)
 
     def process_watermark(self, mark: Mark, ordinal: int | None = None) -> None:
@@ -162,7 +172,12 @@ class WindowedAggregate:
     @property
     def ticks(self) -> bool:
         """Whether window bounds are plain numbers."""
-        return not self.spec.window.axis.is_time or self.schema is None or self._reader.ticks(self.schema)
+        schema = self.schema
+        if not self.spec.window.axis.is_time or schema is None:
+            return True
+        # Not every input of a merge need have spoken.
+        spoken = [given for given in self.spec.inputs if given.time is None or given.time in schema.names]
+        return all(Reader(given).ticks(schema) for given in spoken[:1])
 
     @property
     def key(self) -> int:
@@ -173,6 +188,17 @@ class WindowedAggregate:
     def schema(self) -> pa.Schema | None:
         """The schema that the input is brought to, once it is known."""
         return None if self.parts is None else self.parts.core.schema
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the schema of the input is known."""
+        return self.parts is not None
+
+    def renderer(self) -> Renderer:
+        """What turns the output of a call into results."""
+        parts = self.parts
+        schema, types = (None, {}) if parts is None else (parts.core.schema, parts.core.bundle.result_types)
+        return Renderer(self.spec, ticks=self.ticks, schema=schema, result_types=types)
 
     @property
     def is_typed(self) -> bool:
@@ -227,34 +253,38 @@ class WindowedAggregate:
             self.bind(schema)
             return
         known, new = self.parts.core.schema, bindable(schema)
-        wider = widened(known, new, grows=self.parts.core.messages is None)
+        wider = widened(known, new, grows=self.parts.core.messages is None or self.merging is not None)
         if not wider.equals(known):
             self.parts.widen(wider)
 
     def bind(self, schema: pa.Schema) -> None:
         """Fix the input's schema: aggregates are bound to its types."""
-        if self.spec.input.time is not None:
+        for time in {given.time: None for given in self.spec.inputs if given.time in schema.names}:
             # A column that can say no time is refused here, before anything depends on it.
-            read_times(schema.empty_table().column(self.spec.input.time), self.spec.input.time)
+            read_times(schema.empty_table().column(time), time)
+        schema = schema if self.merging is None else self.merging.whole(schema)
         # Columns that only another input says its watermark in get their type when it speaks.
         named = [name for given in self.spec.inputs for name in columns_of(given.watermark) if name not in schema.names]
         schema = pa.schema([*bindable(schema), *(pa.field(name, pa.null()) for name in dict.fromkeys(named))])
         self.parts = Parts.made(self.spec, self.store, self.machine, self.progress, schema, self.metadata, self.keys, retracts=self.takes_panes)
         self.parts.core.out = self._out
 
-    def follow(self, upstream: AggregateSpec | None) -> None:
-        """Take the watermark from an upstream; and where that is a window, its retractions and for inherited windows its lateness."""
+    def follow(self, upstream: Upstream | None, ordinal: int | None = None) -> None:
+        """Take the watermark of an input, or of all, from an upstream; and of a window its retractions and for inherited windows its lateness."""
         self.is_fed = True
-        self.intake.follow()
+        self.intake.follow(ordinal)
         if upstream is None:
             return
         inherits = isinstance(self.spec.window, Inherited)
         lateness = max(self.spec.allowed_lateness, upstream.allowed_lateness if inherits else 0)
+        fed = range(len(self.spec.inputs)) if ordinal is None else [ordinal]
         if self.parts is None:
-            self.take_panes(lateness)
+            self.take_panes(lateness, fed)
+        elif ordinal is not None and ordinal not in self.panes_from:
+            raise StateError("an upstream cannot begin to feed an operator that has taken messages. Hint: connect it before the first message")
         elif lateness > self.spec.allowed_lateness:
             # The upstream of restored state has become more patient.
-            self.take_panes(lateness)
+            self.take_panes(lateness, fed)
             self.parts.lengthen(lateness)
 
     @property
@@ -262,8 +292,9 @@ class WindowedAggregate:
         """Whether rows may be retractions."""
         return self._reader.op_column is not None
 
-    def take_panes(self, lateness: int) -> None:
-        """Read retractions, and keep windows as long as this lateness says."""
+    def take_panes(self, lateness: int, ordinals: Iterable[int]) -> None:
+        """Read retractions from some inputs, and keep windows as long as this lateness says."""
+        self.panes_from.update(ordinals)
         self._reader = dataclasses.replace(self._reader, op_column="op")
         self.spec = dataclasses.replace(self.spec, allowed_lateness=lateness)
 
@@ -285,11 +316,26 @@ class WindowedAggregate:
     def _reader_of(self, ordinal: int) -> Reader:
         """What reads an input; partitions of several inputs are told apart by the number of theirs."""
         given = input_of(self.spec.inputs, ordinal)
-        return dataclasses.replace(self._reader, spec=given, prefix=f"{ordinal}/") if self.spec.also else self._reader
+        if not self.spec.also:
+            return self._reader
+        label = self.spec.names[ordinal] if self.spec.names else None
+        op_column = self._reader.op_column if ordinal in self.panes_from else None
+        return dataclasses.replace(self._reader, spec=given, prefix=f"{ordinal}/", label=label, op_column=op_column)
+
+    def expected(self, ordinal: int = 0) -> pa.Schema | None:
+        """The schema that an input is brought to, as far as it is known."""
+        return self.schema if self.merging is None else self.merging.expected(ordinal, self.schema)
+
+    def _admitted(self, table: pa.Table, reader: Reader, ordinal: int) -> pa.Table:
+        """The table as the operator takes it: that of a merge fits those of its other inputs, and says whose it is."""
+        if self.merging is not None:
+            self.merging.check(ordinal, table.schema, self.schema)
+        return reader.labelled(table)
 
     def _arrive(self, arrival: Arrival, *, looks: bool) -> None:
         table, reader = arrival.table, self._reader_of(arrival.ordinal)
         reader.check(table.schema)
+        table = self._admitted(table, reader, arrival.ordinal)
         fresh = self.parts is None
         self._bind_or_widen(table.schema)
         try:
@@ -298,31 +344,28 @@ class WindowedAggregate:
             # A first delivery that is refused must not decide what the next ones have to look like.
             self.parts = None if fresh else self.parts
             raise
+        if self.merging is not None:
+            self.merging.note(arrival.ordinal, arrival.table.schema)
 
     def _deliver(self, table: pa.Table, reader: Reader, ordinal: int, *, looks: bool) -> None:
         parts = self.bound()
-        time = self.spec.input.time
+        time = reader.spec.time
         conformed = conform(table, parts.core.schema, time)
         delivery = reader.read(conformed.table, None if time is None else table.column(time), self.progress.now)
-        fresh, ids = self._fresh(delivery)
+        fresh, ids = self._inlet.fresh(delivery, reader)
         new = delivery.where(fresh)
         if self.keys is not None:
             self.keys.meet(new.kid, new.chk)
-        readable = _readable(new)
+        readable = readable_rows(new)
         if looks and self._watched:
             # A watermark that goes back may refuse the delivery, so nothing is remembered of it before.
             self._observe(new, readable, reader, ordinal)
         markers = self.intake.markers(ordinal, new.table, self.key)
         self._remember(delivery, new, fresh, ids)
-        whole = delivery = self._numbered(new)
+        whole = self._inlet.numbered(new)
         parts.contents.begin()
-        if markers is not None and (markers & readable).any():
-            # A marker that cannot be read says nothing: it goes the way of all broken rows.
-            markers &= readable
-            self.progress.counters["markers"] += int(markers.sum())
-            self.progress.counters["events"] -= int(markers.sum())
-            delivery = delivery.where(~markers)
-        delivery = self._classified(self._sound(delivery, conformed))
+        delivery = self._inlet.without_markers(whole, markers, readable)
+        delivery = self._classified(self._inlet.sound(delivery, conformed, parts.core))
         if len(delivery):
             delivery = self._placed(delivery)
             self._note_offsets(delivery)
@@ -337,9 +380,8 @@ class WindowedAggregate:
 
     def _observe(self, delivery: Delivery, readable: np.ndarray, reader: Reader, ordinal: int) -> None:
         """Let the intake see the rows."""
-        names = [name.removeprefix(reader.prefix) for name in delivery.partitions]
         limit = self.intake.limit(self.key)
-        seen = Observed(delivery.table, delivery.time, readable, delivery.partition, names, self.progress.now, limit)
+        seen = observed_rows(delivery, readable, reader, self.progress.now, limit)
         if self.keys is not None and len(seen) and (self.spec.options.future_reference == "watermark" or seen.times.max() > limit):
             # What is from the future goes by the key's own watermark, for its windows and for the floor alike.
             kept = ~readable | (self._classes(delivery) != FUTURE)
@@ -367,33 +409,26 @@ class WindowedAggregate:
         watermark = core.watermark_for(delivery.kid, delivery.chk)
         return classify(delivery.time, watermark, core.lateness, self.progress.now, options.future_tolerance, options.future_reference)
 
+    def _take_combined(self, pieces: Sequence[Frame]) -> None:
+        opened = self.bound().open_windows
+        if opened is None:
+            raise StateError("rows were aggregated on their way to windows that have to look at each of them")
+        events = sum(int(piece.ints("n").sum()) for piece in pieces)
+        self.progress.counters["events"] += events
+        self.progress.counters["on_time"] += events
+        opened.take_partials(pieces)
+
     def bound(self) -> Parts:
         """The parts that depend on the input's schema."""
         if self.parts is None:
             raise InputError("the operator has not seen its input's schema yet")
         return self.parts
 
-    def _fresh(self, delivery: Delivery) -> tuple[np.ndarray, Identities | None]:
-        """Which rows were not delivered before; and their ids, where these tell."""
-        if self.spec.input.offset is not None:
-            return self.marks.fresh(delivery.partition, delivery.partitions, delivery.offset), None
-        if self.spec.input.id is not None:
-            ids = self._reader.identities(delivery)
-            return self.ids.fresh(*ids), ids
-        return np.ones(len(delivery), bool), None
-
     def _remember(self, delivery: Delivery, new: Delivery, fresh: np.ndarray, ids: Identities | None) -> None:
-        """Remember the new rows of a delivery, which are the fresh ones, as delivered."""
-        if self.spec.input.offset is not None:
-            if self.rebuild is not None and self.rebuild.under_way:
-                self.rebuild.take(delivery.where(~fresh), self.bound().contents, self.spec.window.axis)
-            self.marks.advance(new.partition, new.partitions, new.offset)
-        elif ids is not None:
-            kid, chk, known = ids
-            kept = np.flatnonzero(fresh & known)
-            self.ids.remember(kid[kept], chk[kept], self._matters_until(delivery.take(kept)))
-        self.progress.counters["duplicates"] += len(delivery) - len(new)
-        self.progress.counters["events"] += len(new)
+        """Remember the new rows of a delivery; what came before may be what a rebuild waits for."""
+        if self.rebuild is not None and self.rebuild.under_way:
+            self.rebuild.take(delivery.where(~fresh), self.bound().contents, self.spec.window.axis)
+        self._inlet.remember(delivery, new, fresh, ids, self._matters_until)
 
     def _matters_until(self, delivery: Delivery) -> np.ndarray:
         """The time whose being very late makes a row forgotten: its own, or that of its last window where windows decide."""
@@ -407,57 +442,12 @@ class WindowedAggregate:
             return np.full(len(delivery), self.progress.now)
         return np.maximum(np.where(delivery.verdict == OK, time, MIN), self.progress.watermark)
 
-    def _numbered(self, delivery: Delivery) -> Delivery:
-        """Arrival numbers: the offsets themselves where there is one partition, so that they are the same after a rebuild."""
-        if self.spec.input.offset is not None and self.spec.input.partition is None:
-            seq = delivery.offset
-            self.progress.seq = max(self.progress.seq, int(seq.max()) + 1) if len(seq) else self.progress.seq
-        else:
-            seq = np.arange(self.progress.seq, self.progress.seq + len(delivery))
-            self.progress.seq += len(delivery)
-        return delivery.with_seq(seq)
-
-    def _sound(self, delivery: Delivery, conformed: Conformed) -> Delivery:
-        """The delivery without rows whose time or values cannot be read; those go to `late`."""
-        core = self.bound().core
-        delivery = self._typed(delivery, conformed)
-        missing = delivery.verdict == NULL
-        for mask, reason in ((missing, "null_time"), (~missing & (delivery.verdict != OK), "bad_time")):
-            rows = np.flatnonzero(mask)
-            core.late_rows(delivery, rows, reason, texts(None, len(rows)))
-            self.progress.counters["unreadable"] += len(rows)
-        return delivery.where(delivery.verdict == OK)
-
-    def _typed(self, delivery: Delivery, conformed: Conformed) -> Delivery:
-        """The delivery without rows that hold values of a wrong type."""
-        if not conformed.broken:
-            return delivery
-        what = delivery.table.column(MARK).to_pylist()
-        delivery = delivery.with_table(delivery.table.drop_columns([MARK]))
-        bad = np.array([text is not None for text in what], bool)
-        for row in np.flatnonzero(bad).tolist():
-            self.bound().core.late_rows(delivery, np.array([row]), "bad_value", texts(None, 1), detail=what[row] or "")
-        self.progress.counters["unreadable"] += int(bad.sum())
-        return delivery.where(~bad)
-
     def _classified(self, delivery: Delivery) -> Delivery:
         """Every row gets its class; what is too late by its own time, or too far ahead, goes to `late`."""
         if self.spec.window.axis is not Axis.EVENT_TIME or isinstance(self.spec.window, Inherited):
             self.progress.counters["on_time"] += len(delivery)
             return delivery
-        options, core = self.spec.options, self.bound().core
-        classes = self._classes(delivery)
-        self.progress.count_classes(classes)
-        delivery = delivery.with_classes(classes)
-        dropped = (classes == VERY_LATE) & (options.drop_by == "event")
-        rows = np.flatnonzero(dropped)
-        self.progress.counters["dropped_pairs"] += len(rows)
-        core.late_rows(delivery, rows, "very_late", texts(CLASSES[VERY_LATE], len(rows)), self._windows_of(delivery, rows))
-        ahead = np.flatnonzero(classes == FUTURE)
-        if len(ahead) and options.future == "reject":
-            core.late_rows(delivery, ahead, "future", texts(CLASSES[FUTURE], len(ahead)), self._windows_of(delivery, ahead))
-            dropped |= classes == FUTURE
-        return delivery.where(~dropped)
+        return self._inlet.judged(delivery, self._classes(delivery), self.spec.options, self.bound().core, self._windows_of)
 
     def _windows_of(self, delivery: Delivery, rows: np.ndarray) -> Assigned | None:
         """The windows that rows would have been in, for the late output."""
@@ -542,7 +532,7 @@ class WindowedAggregate:
         counted = self.spec.retention.windows is not None or self.spec.retention.messages is not None
         if parts.bursts is not None and self.spec.options.granularity == "element" and delivery.weight is None:
             assigned = parts.bursts.take(delivery, parts.absorber.without_expired(delivery, assigned))
-        alone = self.machine.fires_on_elements or counted or isinstance(self.spec.window, ByDifference)
+        alone = self.machine.fires_on_elements or counted or isinstance(self.spec.window, ByDifference) or parts.absorber.judges_merged
         one_by_one = self.spec.options.granularity == "element" and alone
         rows = present(assigned.row, len(delivery))
         if not len(rows):
@@ -601,7 +591,7 @@ class WindowedAggregate:
             raise StateError("the message store is lost, and messages cannot be counted a second time. Hint: start from a new store")
         if isinstance(self.spec.window, Custom | Inherited):
             raise StateError("the message store is lost, and the windows that were said for its messages with it. Hint: start from a new store")
-        if self.spec.mode == "discarding" and self.spec.input.partition is not None:
+        if self.spec.mode == "discarding" and (self.spec.input.partition is not None or self.spec.also):
             raise StateError("the message store is lost, and discarding over several partitions it cannot be rebuilt. Hint: start from a new store")
         self.rebuild.begin(self.marks.marks)
 
@@ -739,14 +729,6 @@ class WindowedAggregate:
                 owed.append(int(parts.firing.owed(cells).min()))
         found = [time for time in owed if time is not None]
         return min(found) if found else None
-
-
-def _readable(delivery: Delivery) -> np.ndarray:
-    """Which rows have a time, and no broken value, so that they may say how far their source has come."""
-    readable = delivery.verdict == OK
-    if MARK in delivery.table.column_names:
-        readable &= delivery.table.column(MARK).is_null().to_numpy()
-    return readable
 
 
 def _pair_ranks(keys: Groups, weight: np.ndarray) -> np.ndarray:

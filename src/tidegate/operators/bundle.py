@@ -12,7 +12,14 @@ from tidegate.kernel.accumulations import bind, prefix_combine
 from tidegate.kernel.accumulations.protocol import Accumulation, Rows
 from tidegate.kernel.frame import Column, Frame, constant, is_constant, to_numpy
 from tidegate.kernel.groups import Groups
+from tidegate.spec.aggregates import Aggregate, AllTrue, AnyTrue
 from tidegate.spec.operator import AggregateSpec
+
+
+def _flags(aggregate: Aggregate) -> tuple[str, ...]:
+    """The columns that an aggregate takes as booleans."""
+    condition = (aggregate.where,) if isinstance(aggregate.where, str) else ()
+    return (*condition, aggregate.column) if isinstance(aggregate, AnyTrue | AllTrue) else condition
 
 
 class _Everywhere:
@@ -34,10 +41,15 @@ class Bundle:
     """
 
     def __init__(
-        self, accumulations: Mapping[str, Accumulation], *, retractions: bool, untyped: Sequence[str] = (), recent: Sequence[str] = ()
+        self,
+        accumulations: Mapping[str, Accumulation],
+        *,
+        retractions: bool,
+        untyped: Mapping[str, pa.DataType] | None = None,
+        recent: Sequence[str] = (),
     ) -> None:
         self.retractions = retractions
-        self._untyped = tuple(untyped)
+        self._untyped = dict(untyped or {})
         self._accumulations = dict(accumulations)
         self._names = {
             name: {part: f"p.{name}.{part}" for part in accumulation.partial_types} for name, accumulation in self._accumulations.items()
@@ -46,9 +58,10 @@ class Bundle:
 
     @classmethod
     def bound(cls, spec: AggregateSpec, schema: pa.Schema, *, retractions: bool) -> Bundle:
-        # Of a column that has held nothing but nulls so far nothing is known; any type that can be added up holds nothing just as well.
-        untyped = [f.name for f in schema if pa.types.is_null(f.type)]
-        typed = pa.schema([f.with_type(pa.float64()) if f.name in untyped else f for f in schema])
+        # Of a column that has held nothing but nulls so far nothing is known; any type that its aggregates take holds nothing just as well.
+        flags = {name for _, aggregate in spec.aggregates for name in _flags(aggregate)}
+        untyped = {f.name: pa.bool_() if f.name in flags else pa.float64() for f in schema if pa.types.is_null(f.type)}
+        typed = pa.schema([f.with_type(untyped.get(f.name, f.type)) for f in schema])
         bound = {name: bind(aggregate, typed, retractions=retractions) for name, aggregate in spec.aggregates}
         return cls(bound, retractions=retractions, untyped=untyped)
 
@@ -115,8 +128,8 @@ class Bundle:
         if not self._untyped:
             return rows
         table = rows.table
-        for name in self._untyped:
-            table = table.set_column(table.column_names.index(name), name, table.column(name).cast(pa.float64()))
+        for name, kind in self._untyped.items():
+            table = table.set_column(table.column_names.index(name), name, table.column(name).cast(kind))
         return replace(rows, table=table)
 
     def combine(self, frame: Frame, groups: Groups) -> dict[str, Column]:

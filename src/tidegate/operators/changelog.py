@@ -16,22 +16,23 @@ CHANGES = ("insert", "update_preimage", "update_postimage", "delete")
 CHANGE_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
 _INSERT, _PREIMAGE, _POSTIMAGE, _DELETE = range(4)
 _MODES = ("accumulating", "discarding", "retracting")
-_OURS = ("window_start", "window_end", "op", "emitted_at")
+_OURS = ("op", "emitted_at")
 _INTERNAL = ("op", "pane_id")
 
 
-def changelog(panes: pa.Table, key: Sequence[str], mode: str, version: int | None = None) -> pa.Table:
-    """The rows of the panes in their order, with `_change_type` in the place of `op`, and `_commit_timestamp`: when the pane came out.
+def changelog(panes: pa.Table, identity: Sequence[str], mode: str, version: int | None = None) -> pa.Table:
+    """The rows of the panes, or of a join, in their order, with `_change_type` in the place of `op`, and `_commit_timestamp`: when the pane came out.
 
     A pane that is taken back and replaced in the same table is an `update_preimage` and an `update_postimage`; one that is only
     taken back (a session that another one swallowed, or a replacement that is in a later table) is a `delete`. A pane that takes the
     place of nothing is an `insert`. Without retractions the former value is not known: in accumulating mode the first pane of a
     window is an `insert` and each later one an `update_postimage`; in discarding mode each pane stands for itself and is an `insert`.
-    With a `version` there is a column `_commit_version` too. A column `pane_id` stays the last one.
+    With a `version` there is a column `_commit_version` too. A column `pane_id` stays the last one. `identity` names the columns that say what is
+    replaced: for panes the key and the window.
     """
-    _check(panes, key, mode)
+    _check(panes, identity, mode)
     columns: dict[str, pa.Array | pa.ChunkedArray] = {name: panes.column(name) for name in panes.column_names if name not in _INTERNAL}
-    columns["_change_type"] = _named(_changes(panes, key, mode))
+    columns["_change_type"] = _named(_changes(panes, identity, mode))
     if version is not None:
         columns["_commit_version"] = repeat(version, panes.num_rows, pa.int64())
     columns["_commit_timestamp"] = panes.column("emitted_at")
@@ -40,22 +41,22 @@ def changelog(panes: pa.Table, key: Sequence[str], mode: str, version: int | Non
     return pa.table(columns)
 
 
-def _check(panes: pa.Table, key: Sequence[str], mode: str) -> None:
+def _check(panes: pa.Table, identity: Sequence[str], mode: str) -> None:
     if mode not in _MODES:
         raise InputError(f"the mode of a change log is one of {', '.join(_MODES)}; came: {mode!r}. Hint: take the mode of the panes")
-    needed = [*key, *_OURS, *(["is_first"] if mode == "accumulating" else [])]
+    needed = [*identity, *_OURS, *(["is_first"] if mode == "accumulating" else [])]
     missing = [name for name in needed if name not in panes.column_names]
     if missing:
         raise InputError(
             f"a change log is made of panes, and these columns of panes are missing: {', '.join(missing)}. "
-            f"Hint: give it what came out of an operator, and the names of the key columns as they are there"
+            f"Hint: give it what came out of an operator, and the names of the columns that identify a pane as they are there"
         )
     taken = [name for name in CHANGE_COLUMNS if name in panes.column_names]
     if taken:
         raise InputError(f"a change log adds the columns {', '.join(CHANGE_COLUMNS)}, and {', '.join(taken)} is there. Hint: rename it")
 
 
-def _changes(panes: pa.Table, key: Sequence[str], mode: str) -> np.ndarray:
+def _changes(panes: pa.Table, identity: Sequence[str], mode: str) -> np.ndarray:
     """The number of the change of each row."""
     rows = panes.num_rows
     alone = np.full(rows, _INSERT, np.int8)
@@ -64,7 +65,7 @@ def _changes(panes: pa.Table, key: Sequence[str], mode: str) -> np.ndarray:
     taken_back = to_arrow(panes.column("op")).to_numpy(zero_copy_only=False) == "-"
     if not taken_back.any():
         return alone
-    groups = Groups.by(identify([panes.column(name) for name in (*key, "window_start", "window_end")], rows))
+    groups = Groups.by(identify([panes.column(name) for name in identity], rows))
     # By key and window, in each the order in which the rows came: a row that is taken back and the next one is what replaces it.
     order = groups.order
     back, of = taken_back[order], groups.ids[order]

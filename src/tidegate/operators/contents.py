@@ -74,6 +74,9 @@ class Contents:
             if seen is not None:
                 over = cells.ints("closed") & (cells.ints("end") <= asked.ints("seen")[owner])
                 core.cells.remove(places.take(over))
+            if isinstance(core.spec.window, Session):
+                # A closed session holds no messages, and others may have come and gone inside it.
+                over |= cells.ints("closed")
             np.minimum.at(first, owner[~over], cells.ints("start")[~over])
         if isinstance(core.spec.window, ByDifference):
             # The next message opens a window that reaches back by its size.

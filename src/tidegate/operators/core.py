@@ -11,7 +11,7 @@ import pyarrow as pa
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.accumulations.lists import build
 from tidegate.kernel.accumulations.protocol import Rows
-from tidegate.kernel.frame import Column, Frame, constant, is_constant, repeat, squeezed, to_arrow
+from tidegate.kernel.frame import Column, Frame, constant, is_constant, recast, repeat, squeezed, to_arrow
 from tidegate.kernel.keys import KEY
 from tidegate.kernel.messages import MessageStore
 from tidegate.kernel.runs import SortedRuns
@@ -148,12 +148,13 @@ class Core:
 
     def retyped(self, frame: Frame) -> Frame:
         """A frame whose partial aggregates are replaced by nothing where their type has changed."""
-        nothing = Frame(self.bundle.empty(self.schema, len(frame)), len(frame))
+        # Where messages are kept, cells hold no partial aggregates.
+        nothing = Frame(self.bundle.empty(self.schema, len(frame)) if self.messages is None else {}, len(frame))
         names = [n for n in nothing.names if n not in frame or to_arrow(frame[n]).type != to_arrow(nothing[n]).type]
         stale = [n for n in frame.names if n.startswith("p.") and n not in nothing]
         values = {}
         if self.keeps_fired and "emitted" in frame:
-            values = {f"v.{n}": to_arrow(frame[f"v.{n}"]).cast(kind, safe=False) for n, kind in self.bundle.result_types.items()}
+            values = {f"v.{n}": recast(to_arrow(frame[f"v.{n}"]), kind) for n, kind in self.bundle.result_types.items()}
         return frame.drop(stale).with_mapping({**nothing.select(names).columns, **values})
 
     def as_now(self, frame: Frame) -> Frame:

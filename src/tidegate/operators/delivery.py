@@ -10,12 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import InputError
-from tidegate.kernel.frame import Column, Frame, constant, is_constant, to_arrow, to_numpy
+from tidegate.kernel.frame import Column, Frame, constant, is_constant, repeat, to_arrow, to_numpy
 from tidegate.kernel.keys import identify
 from tidegate.kernel.lateness import FUTURE, ON_TIME
 from tidegate.kernel.partitions import partitions_of
 from tidegate.kernel.times import is_ticks, read_times
 from tidegate.kernel.watermarks.generators import check_columns, columns_of
+from tidegate.spec.aggregates import INPUT
 from tidegate.spec.operator import Input
 
 
@@ -120,6 +121,8 @@ class Reader:
     """What a missing time means; None where it means that the row is broken."""
     prefix: str = ""
     """What stands before the names of partitions, to tell those of several inputs apart."""
+    label: str | None = None
+    """The name of the input in a merge, which its rows get as a column."""
 
     def required(self) -> list[str]:
         named = [self.spec.time, *self.spec.key, self.spec.id, self.spec.offset, self.spec.partition, self.op_column]
@@ -131,6 +134,10 @@ class Reader:
         if missing:
             raise InputError(f"the input has no column {', '.join(f'`{m}`' for m in missing)}; it has {', '.join(schema.names)}")
         check_columns(self.spec.watermark, schema)
+
+    def labelled(self, table: pa.Table) -> pa.Table:
+        """The table with the name of its input, where inputs are told apart."""
+        return table if self.label is None else table.append_column(INPUT, repeat(self.label, table.num_rows, pa.string()))
 
     def ticks(self, schema: pa.Schema) -> bool:
         """Whether event times are plain numbers."""
@@ -157,7 +164,9 @@ class Reader:
     def identities(self, delivery: Delivery) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The hashed id of each row, and whether it has one."""
         column = to_arrow(delivery.table.column(self.spec.id or ""))
-        kid, chk = identify([column], len(delivery))
+        # Messages of different inputs of a merge are different ones, whatever their ids.
+        labels = [] if self.label is None else [delivery.table.column(INPUT)]
+        kid, chk = identify([column, *labels], len(delivery))
         return kid, chk, column.is_valid().to_numpy(zero_copy_only=False)
 
     def offsets(self, table: pa.Table) -> np.ndarray:

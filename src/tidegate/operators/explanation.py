@@ -116,6 +116,11 @@ def _of_key(intake: Intake, key: int, *, ticks: bool, counters: Mapping[str, int
     )
 
 
+def explain_inputs(intake: Intake, key: int, *, ticks: bool, counters: Mapping[str, int], has_upstream: bool, **facts: Any) -> Explanation:
+    """How the inputs of an operator stand that has neither windows nor calls to wait for."""
+    return worded(_of_key(intake, key, ticks=ticks, counters=counters, has_upstream=has_upstream), **facts)
+
+
 def worded(found: Explanation, **facts: Any) -> Explanation:
     """The same with further facts, put into words anew."""
     whole = dataclasses.replace(found, **facts)

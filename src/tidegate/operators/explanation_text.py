@@ -20,7 +20,8 @@ def sentences(found: Explanation) -> tuple[str, ...]:
     if found.calls is not None:
         said = [*_calls(words, found.calls), *_keyed(words), *_counted(words), *_called(words, found.calls)]
     else:
-        said = [*(_Watermark(words).said() if found.axis == "event_time" else _other_axes(words)), *_windows(words), *_counted(words)]
+        windows = _windows(words) if found.trigger else []
+        said = [*(_Watermark(words).said() if found.axis == "event_time" else _other_axes(words)), *windows, *_counted(words)]
     return tuple(text for text in (*_results(words), *said, *_overdue(words)) if text)
 
 

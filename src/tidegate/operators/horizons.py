@@ -45,16 +45,20 @@ class Horizons:
             keys = Groups.by([delivery.kid[assigned.row], delivery.chk[assigned.row]])
             first = assigned.row[keys.firsts]
             query = Frame.of({"kid": delivery.kid[first], "chk": delivery.chk[first]}, keys.n)
-            gone |= assigned.end <= self._horizon(query)[keys.ids]
+            end, start = (bound[keys.ids] for bound in self._horizon(query))
+            # Of windows that end together the one that starts later is newer, as it is where they compete for room.
+            gone |= (assigned.end < end) | ((assigned.end == end) & (assigned.start <= start))
         return gone
 
-    def _horizon(self, keys: Frame) -> np.ndarray:
+    def _horizon(self, keys: Frame) -> tuple[np.ndarray, np.ndarray]:
+        """End and start of the newest window of each key that was pushed out."""
         places = self._by_key.find(keys)
-        horizon = np.full(len(keys), MIN)
+        end, start = np.full(len(keys), MIN), np.full(len(keys), MIN)
         found = np.flatnonzero(places.found)
         if len(found):
-            horizon[found] = self._by_key.take(places.take(found)).ints("end")
-        return horizon
+            newest = self._by_key.take(places.take(found))
+            end[found], start[found] = newest.ints("end"), newest.ints("start")
+        return end, start
 
     def admit(self, delivery: Delivery, assigned: Assigned, replaced: Frame | None = None) -> np.ndarray:
         """Which windows a key has no room for, because it holds as many newer ones; older ones make room by being pushed out.
@@ -133,17 +137,14 @@ class Horizons:
 
     def _raise(self, pushed: Frame) -> None:
         """Remember per key how far windows were pushed out."""
-        keys = Groups.by([pushed.ints("kid"), pushed.ints("chk")])
-        found = pushed.select(KEY).take(keys.firsts).with_columns(end=keys.max(pushed.ints("end")))
+        found = _newest(pushed.select(IDENTITY))
         places = self._by_key.find(found)
         known = np.flatnonzero(places.found)
         if len(known):
             there = places.take(known)
             old = self._by_key.take(there)
             self._by_key.remove(there)
-            found = concat_frames([found, old])
-            keys = Groups.by([found.ints("kid"), found.ints("chk")])
-            found = found.take(keys.firsts).with_columns(end=keys.max(found.ints("end")))
+            found = _newest(concat_frames([found, old.select(IDENTITY)]))
         self._by_key.put(found)
 
     def _push_by_bytes(self, limit: int) -> None:
@@ -170,7 +171,14 @@ class Horizons:
 
     def restore(self, document: Any) -> None:
         self._everywhere = document["everywhere"]
-        self._by_key.restore(document["by_key"])
+        # Before starts were kept, all windows with the end of the newest were behind the horizon.
+        self._by_key.restore(document["by_key"], lambda old: old if "start" in old else old.with_columns(start=np.full(len(old), MAX)))
+
+
+def _newest(windows: Frame) -> Frame:
+    """The newest window of each key."""
+    ranked = windows.take(np.lexsort((windows.ints("start"), windows.ints("end"))))
+    return ranked.take(Groups.by([ranked.ints("kid"), ranked.ints("chk")]).lasts)
 
 
 def _beyond(windows: Frame, limit: int) -> np.ndarray:

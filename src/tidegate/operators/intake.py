@@ -152,9 +152,10 @@ class Intake:
         )
         return Channel(column, compile_generator(column.watermark), tracker, spoke_at=now)
 
-    def follow(self) -> None:
-        """An upstream feeds the operator and tells its watermarks: what is read from its rows, which may come in another order, does not count."""
-        for channel in [channel for channels in self.channels for channel in channels.values()]:
+    def follow(self, ordinal: int | None = None) -> None:
+        """An upstream feeds an input, or all, and tells its watermarks: what is read from its rows, in whatever order they come, does not count."""
+        followed = self.channels if ordinal is None else [self._channels(ordinal)]
+        for channel in [channel for channels in followed for channel in channels.values()]:
             if not isinstance(channel.column.watermark, Implied | Explicit):
                 raise SpecError(f"the upstream tells the watermark, but `watermark` is {channel.column.watermark}. Hint: leave it out")
             channel.told = True

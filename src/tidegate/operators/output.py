@@ -28,6 +28,8 @@ class LateRows:
     watermark: np.ndarray | int
     """That of the operator, or of each row's key."""
     emitted_at: int
+    input: int = 0
+    """Whose rows they are, where an operator tells its inputs apart."""
 
     def __len__(self) -> int:
         return len(self.lateness)

@@ -16,7 +16,7 @@ from tidegate.kernel.windows import Aligned, Assigner, build
 from tidegate.operators.absorbing import Absorber
 from tidegate.operators.bundle import Bundle
 from tidegate.operators.bursts import Bursts
-from tidegate.operators.contents import Contents
+from tidegate.operators.contents import PAYLOAD, Contents
 from tidegate.operators.core import IDENTITY, Core
 from tidegate.operators.difference import DifferenceAbsorber
 from tidegate.operators.firing import Firing
@@ -29,6 +29,7 @@ from tidegate.operators.sessions import SessionAbsorber
 from tidegate.operators.static import StaticWindows
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.triggers import AfterWatermark, Default, Never, Policy, Trigger
+from tidegate.spec.watermarks import PerKey
 from tidegate.spec.windows import Axis, ByDifference, Calendar, Cumulative, Custom, Hopping, Inherited, Session, Tumbling, Window
 from tidegate.state.protocol import Store
 
@@ -79,8 +80,10 @@ class Parts:
         bundle = Bundle.bound(core.spec, schema, retractions=core.bundle.retractions).since(core.bundle.recent)
         core.schema, core.bundle = schema, bundle
         cells = core.cells.all()
-        if cells is not None and core.messages is None:
+        if cells is not None:
             core.cells.rewrite(core.retyped(cells))
+        if core.messages is not None:
+            core.messages.widen({PAYLOAD + field.name: field.type for field in schema})
         if self.open_windows is not None:
             self.open_windows.retype(bundle, core.retyped)
 
@@ -115,9 +118,6 @@ class Parts:
             return oldest
         if reach is None:
             return MIN
-        if isinstance(self.core.spec.window, Session):
-            # An old message may still reach a session that is held.
-            return int(saturating_add(min(oldest, bound), -reach))
         return min(oldest, int(saturating_add(bound, -reach)))
 
     @property
@@ -156,7 +156,8 @@ def _reach(spec: AggregateSpec) -> int | None:
             return n * _LONGEST[unit]
         case Tumbling(size=size) | Hopping(size=size) | Cumulative(size=size):
             return size
-        case Session(gap=int(gap)):
+        case Session(gap=int(gap)) if spec.options.session_lateness == "own":
+            # Otherwise a session may grow backwards, message by message, without end.
             return gap
     return None
 
@@ -215,14 +216,13 @@ def _is_quiet(trigger: Trigger) -> bool:
     return isinstance(trigger, Default | Never) or (isinstance(trigger, AfterWatermark) and trigger.early is None)
 
 
+def keeps_slices(spec: AggregateSpec, *, keeps_messages: bool) -> bool:
+    """Whether windows follow from the axis and nothing looks at a cell before its window is complete, so that slices serve."""
+    by_key = isinstance(spec.input.watermark, PerKey)
+    plain = spec.window.axis is not Axis.ORDINAL and not by_key and not keeps_messages and not spec.retention
+    return plain and _is_quiet(spec.firing) and isinstance(build(spec.window), Aligned)
+
+
 def _open_windows(core: Core, assigner: Assigner) -> OpenWindows | None:
-    """Slices serve where windows follow from the axis and nothing looks at a cell before its window is complete."""
-    lazy = (
-        isinstance(assigner, Aligned)
-        and core.spec.window.axis is not Axis.ORDINAL
-        and core.keys is None
-        and _is_quiet(core.spec.firing)
-        and core.messages is None
-        and not core.spec.retention
-    )
+    lazy = keeps_slices(core.spec, keeps_messages=core.messages is not None)
     return OpenWindows(core, assigner) if lazy and isinstance(assigner, Aligned) else None

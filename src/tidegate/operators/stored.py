@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.errors import CorruptStateError
-from tidegate.operators import migration
+from tidegate.operators import join_stored, migration
 from tidegate.operators.aggregate import WindowedAggregate
+from tidegate.operators.join import WindowedJoin
 
 FORMAT = 3
 _READABLE = (2, 3)
@@ -18,13 +19,21 @@ _READABLE = (2, 3)
 NAME = "operator"
 
 
-def save(operator: WindowedAggregate) -> None:
+Operator = WindowedAggregate | WindowedJoin
+
+
+def save(operator: Operator) -> None:
     """Write what changed since the last flush; it becomes durable with the store's commit."""
+    if isinstance(operator, WindowedJoin):
+        operator.store.put_json(NAME, join_stored.save(operator))
+        return
     document: dict[str, Any] = {
         "format": FORMAT,
         "spec": operator.declared.to_dict(),
         "followed_lateness": operator.spec.allowed_lateness if operator.takes_panes else None,
         "progress": operator.progress.to_json(),
+        "panes_from": sorted(operator.panes_from),
+        "merging": None if operator.merging is None else operator.merging.save(),
         "intake": operator.intake.save(),
         "keys": None if operator.keys is None else operator.keys.save(),
         "marks": operator.marks.marks,
@@ -50,8 +59,12 @@ def save(operator: WindowedAggregate) -> None:
     operator.store.put_json(NAME, document)
 
 
-def release(operator: WindowedAggregate) -> None:
+def release(operator: Operator) -> None:
     """Let go of the frames of cells, slices and ids, which the store can give back, so that these may be larger than memory."""
+    if isinstance(operator, WindowedJoin):
+        if operator.store.spills:
+            join_stored.release(operator)
+        return
     if not operator.store.spills or operator.parts is None:
         return
     operator.ids.release()
@@ -60,17 +73,23 @@ def release(operator: WindowedAggregate) -> None:
         operator.parts.open_windows.slices.release()
 
 
-def restore(operator: WindowedAggregate, *, counts: int = 0) -> bool:
+def restore(operator: Operator, *, counts: int = 0) -> bool:
     """Continue from the last flush; False where the store holds no operator. So much of the time since then as `counts` is silence of sources."""
     document = operator.store.get_json(NAME)
     if document is None:
         return False
+    if isinstance(operator, WindowedJoin):
+        join_stored.restore(operator, document, counts=counts)
+        return True
     if document.get("format") not in _READABLE:
         readable = " and ".join(map(str, _READABLE))
         raise CorruptStateError(f"state of format {document.get('format')!r} cannot be read; this version reads the formats {readable}")
     changed = migration.changes(document["spec"], operator.declared.to_dict())
     if document["followed_lateness"] is not None:
-        operator.take_panes(max(document["followed_lateness"], operator.declared.allowed_lateness))
+        fed = document.get("panes_from", range(len(operator.spec.inputs)))
+        operator.take_panes(max(document["followed_lateness"], operator.declared.allowed_lateness), fed)
+    if operator.merging is not None and document["merging"] is not None:
+        operator.merging.restore(document["merging"])
     operator.progress.restore(document["progress"])
     operator.intake.restore(document["intake"], counts=counts)
     if operator.keys is not None:

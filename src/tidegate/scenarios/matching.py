@@ -117,6 +117,21 @@ def unmatched(expected: Sequence[Any], found: Sequence[Any], fit: Callable[[Any,
     return [e for i, e in enumerate(expected) if i not in placed], [f for j, f in enumerate(found) if j not in partner]
 
 
+def demand_rows(expected: Any, found: Sequence[Any], where: str) -> None:
+    """Raise the difference between rows that are lists of cells, or single cells, in any order."""
+    if not isinstance(expected, list):
+        raise UnsupportedScenarioError(f"{where}: a list was expected, got `{expected}`")
+    missing, extra = unmatched(expected, found, _same_row)
+    if missing or extra:
+        raise MismatchError(f"{where}: missing {missing}, unexpected {extra}")
+
+
+def _same_row(expected: Any, found: Any) -> bool:
+    if isinstance(expected, list) and isinstance(found, list):
+        return len(expected) == len(found) and all(map(same_value, expected, found))
+    return same_value(expected, found)
+
+
 def demand(expected: list[dict[str, Any]], panes: list[Pane], ticks: Ticks, *, ordered: bool, where: str) -> None:
     """Raise the difference between what is expected and what came."""
     if ordered and len(expected) == len(panes):

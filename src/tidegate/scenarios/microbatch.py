@@ -2,7 +2,8 @@
 
 A batch with its follow-up without data is one delivery: rows are judged by the watermark that stood before, and it moves at the end. What
 counts rows by event time is a window of one tick. Deduplication within the watermark is a session as long as the delay, of which the row that came
-first is put out; what replaces a session is taken back, so the sum of what came out is what Spark puts out.
+first is put out; what replaces a session is taken back, so the sum of what came out is what Spark puts out. Where several inputs come together Spark
+has one watermark for the whole query, which is computed here and told.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from tidegate.errors import SpecError
 from tidegate.instants import MAX
 from tidegate.scenarios.adapter import FIRST_COME, TOLD, Operated
 from tidegate.scenarios.document import MismatchError, Scenario, UnsupportedScenarioError, known, mapping
-from tidegate.scenarios.matching import Pane, same_value, unmatched
+from tidegate.scenarios.matching import Pane, demand_rows
+from tidegate.scenarios.microbatch_joins import STAGES, run_joins
+from tidegate.scenarios.query_watermark import POLICIES, QueryWatermark
 from tidegate.scenarios.runtimes import EMBEDDED, Runtime
 from tidegate.scenarios.settings import Settings, choice, flag
 from tidegate.scenarios.ticks import Ticks, ticks_of
@@ -28,7 +31,6 @@ from tidegate.spec.windows import Session, Tumbling, Window
 
 _CONFIG = {"no_data_batches", "plan", "output_mode", "row", "policy", "semantics", "each_case_fresh"}
 _STAGE = {"input", "watermark", "window", "group_by", "agg", "dedup_within_watermark", "union"}
-_JOINS = {"join", "left", "right"}
 _STEP = {
     "batch",
     "out",
@@ -44,6 +46,7 @@ _STEP = {
     "error",
 }
 _MODES = {"append": "append", "update": "update", "complete": "complete"}
+_SPARK = "spark"
 _ONLY = "input"
 _RAW_TIME = "event_time"
 _WORDS = "word"
@@ -54,6 +57,9 @@ def run_microbatch(scenario: Scenario, runtime: Runtime = EMBEDDED) -> None:
     """Apply the batches in order."""
     known("the scenario", scenario.body, {"steps"})
     ticks = ticks_of(scenario)
+    if any(STAGES & mapping("a stage of the plan", stage).keys() for stage in scenario.config.get("plan") or []):
+        run_joins(scenario, ticks, runtime)
+        return
     plan = _plan(scenario, ticks)
     steps = [mapping("a step", step) for step in scenario.entries("steps")]
     for step in steps:
@@ -82,7 +88,7 @@ class _Plan:
     row: tuple[str, ...] = ()
     policy: str = "min"
     no_data_batches: bool = True
-    habits: str = "spark"
+    habits: str = _SPARK
 
     def settings(self) -> Settings:
         preset = habits(self.habits)
@@ -95,8 +101,13 @@ class _Plan:
         trigger = AfterWatermark() if self.mode == "append" else _EVERY_BATCH
         return Settings(self.window, trigger, "accumulating", MAX if self.mode == "complete" else 0, "count", options=options)
 
+    @property
+    def is_told(self) -> bool:
+        """Whether the watermark follows Spark's own rule: where it lags by a batch, and where inputs' progress is lost in a restart."""
+        return not self.no_data_batches or (len(self.delays) > 1 and self.habits == _SPARK)
+
     def watermarks(self, ticks: Ticks) -> tuple[Watermarks, ...]:
-        if not self.no_data_batches:
+        if self.is_told:
             return TOLD
         if self.policy == "max" and len(self.delays) > 1:
             # All rows come in one input, and each says how far its own stream is with it.
@@ -107,15 +118,13 @@ class _Plan:
 def _plan(scenario: Scenario, ticks: Ticks) -> _Plan:
     config = scenario.config
     stages = [mapping("a stage of the plan", stage) for stage in config.get("plan") or []]
-    if any(_JOINS & stage.keys() for stage in stages):
-        raise UnsupportedScenarioError("plans with joins are not covered by this version")
     known("`config`", config, _CONFIG)
     plan = _Plan(
         mode=choice(config, "output_mode", _MODES, "append"),
         row=tuple(config.get("row") or ()),
-        policy=choice(config, "policy", {"min": "min", "max": "max"}, "min"),
+        policy=choice(config, "policy", {name: name for name in POLICIES}, "min"),
         no_data_batches=flag(config, "no_data_batches") if "no_data_batches" in config else True,
-        habits=str(config.get("semantics", "spark")),
+        habits=str(config.get("semantics", _SPARK)),
     )
     known("`row`", plan.row, {*_CELLS, _RAW_TIME})
     for stage in stages:
@@ -123,8 +132,6 @@ def _plan(scenario: Scenario, ticks: Ticks) -> _Plan:
         _read_stage(plan, stage, scenario, ticks)
     if not plan.delays:
         raise UnsupportedScenarioError("a plan needs a stage with `watermark`")
-    if not plan.no_data_batches and len(plan.delays) > 1:
-        raise UnsupportedScenarioError("`no_data_batches: false` is understood for one input")
     return plan
 
 
@@ -166,13 +173,16 @@ class _Query:
         self._sink: list[Any] = []
         self._table: dict[tuple[Any, tuple[int, int]], Any] = {}
         self._dropped = self._watermark = 0
-        self._told: int | None = None
+        delays = [ticks(delay) for delay in plan.delays.values()]
+        self._query_watermark = QueryWatermark(delays, POLICIES[plan.policy]) if plan.is_told else None
 
     def run(self) -> None:
         for position, step in enumerate(self._steps):
             self._where = f"step {position + 1}"
             if step.get("restart"):
                 self.operator.restart()
+                if self._query_watermark is not None:
+                    self._query_watermark.restart()
             if step.get("clear_sink"):
                 self._sink.clear()
             used, before = self._watermark, self._dropped
@@ -201,18 +211,24 @@ class _Query:
             yield event
 
     def _deliver(self, rows: Mapping[str, list[dict[str, Any]]]) -> None:
-        if not self._plan.no_data_batches:
-            # What a batch teaches is for the next one.
-            if self._told is not None:
-                self.operator.advance_watermark(self._told)
-            times = [self._ticks(event["t"]) for events in rows.values() for event in events]
-            promises = [time - self._ticks(delay) for time in times for delay in self._plan.delays.values()]
-            self._told = max([*promises, *([] if self._told is None else [self._told])], default=None)
+        events = [event for name in self._plan.delays for event in rows.get(name, [])]
+        if self._query_watermark is not None:
+            self._tell(self._query_watermark, rows, events)
+            return
         if self._plan.policy == "max":
-            self.operator.add([event for events in rows.values() for event in events])
+            self.operator.add(events)
             return
         for ordinal, name in enumerate(self._plan.delays):
             self.operator.add(rows.get(name, []), ordinal)
+
+    def _tell(self, known: QueryWatermark, rows: Mapping[str, list[dict[str, Any]]], events: list[dict[str, Any]]) -> None:
+        """Deliver, and tell what the batch teaches: at its end where a batch without data follows, else before the next one."""
+        if known.value and not self._plan.no_data_batches:
+            self.operator.advance_watermark(known.value)
+        self.operator.add(events)
+        learnt = known.learn([[self._ticks(event["t"]) for event in rows.get(name, [])] for name in self._plan.delays])
+        if learnt and self._plan.no_data_batches:
+            self.operator.advance_watermark(learnt)
 
     def _collect(self) -> Iterator[Any]:
         """The new rows; one that is taken back takes an equal one with it."""
@@ -237,9 +253,9 @@ class _Query:
 
     def _check(self, step: Mapping[str, Any], rows: Mapping[str, list[dict[str, Any]]], out: list[Any], used: int, dropped: int) -> None:
         if "out" in step:
-            self._same_rows("new rows", step["out"], out)
+            demand_rows(step["out"], out, f"{self._where}: new rows")
         if "all" in step:
-            self._same_rows("rows in all", step["all"], list(self._table.values()) if self._plan.mode == "complete" else self._sink)
+            demand_rows(step["all"], list(self._table.values()) if self._plan.mode == "complete" else self._sink, f"{self._where}: rows in all")
         if "event_time" in step:
             self._event_time(step["event_time"], [self._ticks.shown(self._ticks(e["t"])) for events in rows.values() for e in events])
         for name, found in (("watermark", self._watermark), ("watermark_used", used)):
@@ -249,22 +265,9 @@ class _Query:
             if step.get(name, count) != count:
                 raise MismatchError(f"{self._where}: expected {name} {step[name]}, got {count}")
 
-    def _same_rows(self, what: str, expected: Any, found: list[Any]) -> None:
-        if not isinstance(expected, list):
-            raise UnsupportedScenarioError(f"{what} must be a list, got `{expected}`")
-        missing, extra = unmatched(expected, found, _same_row)
-        if missing or extra:
-            raise MismatchError(f"{self._where}: {what}: missing {missing}, unexpected {extra}")
-
     def _event_time(self, expected: Any, times: list[Any]) -> None:
         found = {"min": min(times, default=None), "max": max(times, default=None), "avg": fmean(times) if times else None}
         known("`event_time`", mapping("`event_time`", expected), found)
         for name, value in expected.items():
             if value != found[name]:
                 raise MismatchError(f"{self._where}: expected event_time {name} {value}, got {found[name]}")
-
-
-def _same_row(expected: Any, found: Any) -> bool:
-    if isinstance(expected, list) and isinstance(found, list):
-        return len(expected) == len(found) and all(map(same_value, expected, found))
-    return same_value(expected, found)

@@ -15,10 +15,13 @@ from tidegate.scenarios.coalescing import run_coalesce
 from tidegate.scenarios.document import FAIL, PASS, UNSUPPORTED, MismatchError, Outcome, Scenario, UnsupportedScenarioError, known, load
 from tidegate.scenarios.generating import run_generate, run_idleness
 from tidegate.scenarios.grouping import group, group_sessions
+from tidegate.scenarios.joining import run_join, run_join_watermark
 from tidegate.scenarios.machines import run_trigger
+from tidegate.scenarios.merging import run_cogroup
 from tidegate.scenarios.microbatch import run_microbatch
 from tidegate.scenarios.panes import run_panes, run_panes_by_window
 from tidegate.scenarios.runtimes import Runtime
+from tidegate.scenarios.streams import run_compare, run_stream_cut, run_time_window, run_writer_activity, run_writer_marks
 from tidegate.scenarios.worked import run_worked_example
 
 Kind = Callable[[Scenario], None]
@@ -40,6 +43,14 @@ KINDS: dict[str, Kind] = {
     "idleness": run_idleness,
     "async": run_async,
     "microbatch": run_microbatch,
+    "cogroup": run_cogroup,
+    "join": run_join,
+    "join_watermark": run_join_watermark,
+    "stream_cut": run_stream_cut,
+    "writer_activity": run_writer_activity,
+    "writer_marks": run_writer_marks,
+    "compare": run_compare,
+    "time_window": run_time_window,
 }
 OPERATED: dict[str, Callable[[Scenario, Runtime], None]] = {
     "panes": run_panes,
@@ -48,6 +59,9 @@ OPERATED: dict[str, Callable[[Scenario, Runtime], None]] = {
     "sessions": group_sessions,
     "worked_example": run_worked_example,
     "microbatch": run_microbatch,
+    "cogroup": run_cogroup,
+    "join": run_join,
+    "join_watermark": run_join_watermark,
 }
 """The kinds that run operators, and so on a runtime."""
 

@@ -8,8 +8,10 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from tidegate.api import Panes
+from tidegate.embedded.join import EmbeddedJoin
 from tidegate.embedded.operator import EmbeddedOperator
 from tidegate.instants import MAX, MIN
+from tidegate.spec.join import LEFT, RIGHT, JoinSpec
 from tidegate.spec.operator import AggregateSpec
 from tidegate.state.memory import MemoryStore
 
@@ -28,7 +30,7 @@ class Running(Protocol):
     def add(self, table: pa.Table, now: int, ordinal: int = 0) -> None:
         """One delivery."""
 
-    def advance_watermark(self, watermark: int) -> None: ...
+    def advance_watermark(self, watermark: int, ordinal: int = 0) -> None: ...
 
     def run_clock(self, now: int) -> None:
         """Run what is due."""
@@ -63,11 +65,43 @@ class Running(Protocol):
         """Window, key and present value of every open window."""
 
 
+class Joining(Protocol):
+    """One join that runs somewhere, alone or with a window after it."""
+
+    is_rehearsed: bool
+    """As for `Running`."""
+
+    def add(self, tables: Mapping[int, pa.Table], now: int) -> None:
+        """One delivery of one side, or of both at once."""
+
+    def advance_watermark(self, side: int, watermark: int) -> None: ...
+
+    def run_clock(self, now: int) -> None:
+        """Run what is due."""
+
+    def finish(self) -> None: ...
+
+    def restart(self, now: int) -> None:
+        """Keep nothing but the stored state, and go on."""
+
+    def take(self) -> tuple[Rows, Rows]:
+        """What came out at the end of the chain, and late rows, since the last time."""
+
+    def output_watermarks(self) -> dict[str, int]:
+        """By time column of the join's output what is promised, and the least of them under an empty name."""
+
+    def held(self, side: int) -> Rows:
+        """The rows of a side that are kept."""
+
+
 class Runtime(Protocol):
     """Opens operators."""
 
     def open(self, spec: AggregateSpec, schema: pa.Schema, now: int) -> Running:
         """An operator for input with these columns; its clock begins at `now`."""
+
+    def open_join(self, spec: JoinSpec, schemas: tuple[pa.Schema, pa.Schema], now: int, then: AggregateSpec | None = None) -> Joining:
+        """A join for inputs with these columns, and a window downstream of it where there is one; the clock begins at `now`."""
 
 
 class Embedded:
@@ -75,6 +109,9 @@ class Embedded:
 
     def open(self, spec: AggregateSpec, schema: pa.Schema, now: int) -> Running:  # noqa: ARG002 - the first delivery tells it
         return _Embedded(spec, now)
+
+    def open_join(self, spec: JoinSpec, schemas: tuple[pa.Schema, pa.Schema], now: int, then: AggregateSpec | None = None) -> Joining:
+        return _EmbeddedJoin(spec, schemas, now, then)
 
 
 class _Embedded:
@@ -90,8 +127,8 @@ class _Embedded:
     def add(self, table: pa.Table, now: int, ordinal: int = 0) -> None:
         self._operator.add_messages(table, now=now, input=ordinal)
 
-    def advance_watermark(self, watermark: int) -> None:
-        self._operator.advance_watermark({MIN: "-inf", MAX: "+inf"}.get(watermark, watermark))
+    def advance_watermark(self, watermark: int, ordinal: int = 0) -> None:
+        self._operator.advance_watermark(_instant(watermark), input=ordinal)
 
     def run_clock(self, now: int) -> None:
         self._operator.timeout(now)
@@ -137,7 +174,56 @@ class _Embedded:
         return found
 
 
+class _EmbeddedJoin:
+    is_rehearsed = False
+
+    def __init__(self, spec: JoinSpec, schemas: tuple[pa.Schema, pa.Schema], now: int, then: AggregateSpec | None) -> None:
+        self._spec, self._schemas, self._then = spec, schemas, then
+        self._stores = MemoryStore(), MemoryStore()
+        self._open(now)
+
+    def _open(self, now: int) -> None:
+        window = None if self._then is None else Panes(self._then).embedded(store=self._stores[1], now=now)
+        self._window: EmbeddedOperator | None = window
+        self._join = EmbeddedJoin(self._spec, store=self._stores[0], downstream=window, now=now, schemas=self._schemas)
+
+    def add(self, tables: Mapping[int, pa.Table], now: int) -> None:
+        self._join.add(left=tables.get(LEFT), right=tables.get(RIGHT), now=now)
+
+    def advance_watermark(self, side: int, watermark: int) -> None:
+        self._join.advance_watermark(_instant(watermark), input=side)
+
+    def run_clock(self, now: int) -> None:
+        self._join.timeout(now)
+
+    def finish(self) -> None:
+        self._join.finish()
+
+    def restart(self, now: int) -> None:
+        """Flush, forget the operators, and open others on the same stores."""
+        self._join.flush()
+        self._open(now)
+
+    def take(self) -> tuple[Rows, Rows]:
+        joined = self._join.get_result()
+        last = joined if self._window is None else self._window.get_result()
+        late = [*joined.late.to_pylist(), *([] if last is joined else last.late.to_pylist())]
+        self._join.flush()
+        return last.panes.to_pylist(), late
+
+    def output_watermarks(self) -> dict[str, int]:
+        return {**self._join.output_watermarks, "": self._join.output_watermark}
+
+    def held(self, side: int) -> Rows:
+        found: Rows = self._join.get_messages(side).to_pylist()
+        return found
+
+
 EMBEDDED: Runtime = Embedded()
+
+
+def _instant(watermark: int) -> int | str:
+    return {MIN: "-inf", MAX: "+inf"}.get(watermark, watermark)
 
 
 def window_of(row: Mapping[str, Any]) -> Window:

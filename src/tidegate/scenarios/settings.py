@@ -63,7 +63,7 @@ def settings_of(scenario: Scenario, ticks: Ticks, *, more: frozenset[str] = froz
         window=window,
         trigger=reading.trigger or Policy(late=AfterDelay(ticks.microseconds(_LATE_DELAY))),
         mode=reading.mode or choice(config, "mode", MODES, habits(scenario.system).mode),
-        allowed_lateness=_lateness(scenario, ticks),
+        allowed_lateness=lateness_of(scenario, ticks),
         aggregate=choice(config, "agg", dict.fromkeys(AGGREGATES), "list") and str(config.get("agg", "list")),
         start=ticks(config.get("initial_processing_time", 0)),
         ordered=bool(config.get("ordered", False)),
@@ -95,7 +95,8 @@ def choice(config: Mapping[str, Any], name: str, words: Mapping[str, Any], defau
     return words[word] if words[word] is not None else word
 
 
-def _lateness(scenario: Scenario, ticks: Ticks) -> int:
+def lateness_of(scenario: Scenario, ticks: Ticks) -> int:
+    """The allowed lateness: as the config says it, or as it is with its system."""
     if "allowed_lateness" in scenario.config:
         return ticks(scenario.config["allowed_lateness"])
     habit = habits(scenario.system).allowed_lateness

@@ -10,18 +10,23 @@ import pyarrow as pa
 from pyspark.sql import Row
 
 from tidegate.embedded.inspection import Inspection
+from tidegate.embedded.join import kept, messages_in
 from tidegate.errors import TidegateError
 from tidegate.operators.aggregate import WindowedAggregate
+from tidegate.operators.join import WindowedJoin
 from tidegate.scenarios.runtimes import window_of
 from tidegate.spark.chain import Chain, ChainPlan, Outcome
 from tidegate.spark.processor import Operate
 from tidegate.spark.shards import Layout
 from tidegate.spark.store import SparkStore
 from tidegate.spark.wire import document
+from tidegate.spec.join import SIDES
 from tidegate.state.ipc import encode_table
 
 SEEN, CONTENTS = "seen", "contents"
 """The outputs that a script has beside those of every query: what can be asked of an operator, and the values in its open windows."""
+KEPT = tuple(f"kept_{side}" for side in SIDES)
+"""And the rows that a join keeps of each side."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,19 @@ class Players(Operate):
 
 
 def _seen(chain: Chain) -> Iterator[tuple[str, bytes]]:
-    operator = chain.operators[0]
+    first = chain.operators[0]
+    return _join_seen(first) if isinstance(first, WindowedJoin) else _aggregate_seen(first)
+
+
+def _join_seen(join: WindowedJoin) -> Iterator[tuple[str, bytes]]:
+    yield SEEN, document({"output_watermarks": {**join.output_watermarks, "": join.output_watermark}})
+    for output, side in zip(KEPT, join.sides, strict=True):
+        rows = messages_in(kept(side))
+        if rows.num_rows:
+            yield output, encode_table(rows).to_pybytes()
+
+
+def _aggregate_seen(operator: WindowedAggregate) -> Iterator[tuple[str, bytes]]:
     inside = _Inside(operator)
     asked = {
         "dropped": operator.progress.counters["dropped_pairs"],

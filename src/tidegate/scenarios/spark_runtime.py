@@ -25,16 +25,18 @@ from tidegate.errors import SetupError, TidegateError
 from tidegate.instants import MIN
 from tidegate.scenarios.document import PASS, Outcome, Scenario
 from tidegate.scenarios.runner import run_on
-from tidegate.scenarios.runtimes import SHARD, Rows, Running, Window
-from tidegate.scenarios.spark_players import CONTENTS, SEEN, Players, Role
+from tidegate.scenarios.runtimes import SHARD, Joining, Rows, Running, Window
+from tidegate.scenarios.spark_players import CONTENTS, KEPT, SEEN, Players, Role
 from tidegate.spark.chain import ChainPlan, Told, schemas_of
 from tidegate.spark.edge import Edge
+from tidegate.spark.plan import edge_of
 from tidegate.spark.processor import PACKED
 from tidegate.spark.query import NO_DATA, settings_of
 from tidegate.spark.script import Part, Step, played
 from tidegate.spark.session import PARTITIONS, check, running_session, session
 from tidegate.spark.shards import Layout
 from tidegate.spark.wire import LATE, PANES, unpack
+from tidegate.spec.join import JoinSpec
 from tidegate.spec.operator import AggregateSpec
 
 if TYPE_CHECKING:
@@ -92,6 +94,8 @@ class _Shown:
     panes: Rows = field(default_factory=list)
     late: Rows = field(default_factory=list)
     contents: Rows = field(default_factory=list)
+    kept: tuple[Rows, Rows] = field(default_factory=lambda: ([], []))
+    """The rows of each side that a join keeps."""
     seen: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -105,6 +109,12 @@ class _Shown:
             "output_watermark": min(seen["output_watermark"] for seen in self.seen),
             "windows": sorted({(start, end) for seen in self.seen for start, end in seen["windows"]}),
         }
+
+    @property
+    def output_watermarks(self) -> dict[str, int]:
+        """What a join promises, of all shards."""
+        promises = [promise for seen in self.seen for promise in seen["output_watermarks"].items()]
+        return {column: min(mark for name, mark in promises if name == column) for column, _ in promises}
 
     def error(self) -> Exception | None:
         """What was wrong with the step."""
@@ -137,7 +147,7 @@ _NOTHING: dict[str, Any] = {"dropped": 0, "hold": None, "watermark": MIN, "outpu
 
 
 class _Scripted:
-    """An operator that is played: what a scenario does with it becomes steps of a script, or is looked up where it was played already."""
+    """Operators that are played: what a scenario does with them becomes steps of a script, or is looked up where it was played already."""
 
     def __init__(self, play: _Play, *, is_rehearsed: bool) -> None:
         self._play, self.is_rehearsed = play, is_rehearsed
@@ -146,12 +156,6 @@ class _Scripted:
         """What the last step does last, and with which input; None where nothing more may be said in it."""
         self._manual: tuple[bool, bool] | None = None
         self._taken = 0
-
-    def add(self, table: pa.Table, now: int, ordinal: int = 0) -> None:
-        self._say((_ROWS, ordinal), {ordinal: table}, Told(clock=now))
-
-    def advance_watermark(self, watermark: int) -> None:
-        self._say((_WATERMARK, 0), {}, Told(watermark=watermark))
 
     def run_clock(self, now: int) -> None:
         self._say((_CLOCK, 0), {}, Told(clock=now, rests=False))
@@ -164,16 +168,16 @@ class _Scripted:
         if self.is_rehearsed:
             self._play.cuts.append(len(self._steps))
 
-    def set_manual(self, *, ready: bool, finishes: bool) -> None:
-        self._rank, self._manual = None, (ready, finishes)
+    def _tell_watermark(self, watermark: int, ordinal: int) -> None:
+        self._say((_WATERMARK, ordinal), {}, Told(watermark=watermark, input=ordinal))
 
     def _say(self, rank: tuple[int, int], rows: Mapping[int, pa.Table], told: Told) -> None:
         """Do it in the present micro-batch if it comes later in one than what is there and the clock is the same, else in the next."""
         last = self._steps[-1] if self._rank is not None else None
         if last is not None and self._rank is not None and self._rank < rank and told.clock in (None, last.clock):
+            words = (*last.told, told) if None not in (last.told[-1].watermark, told.watermark) else _merged(last.told, told)
             rests = last.told[0].rests and rank[0] < _CLOCK
-            merged = {name: value for name, value in dataclasses.asdict(told).items() if value != getattr(Told(), name)}
-            self._steps[-1] = Step({**last.rows, **rows}, (dataclasses.replace(last.told[0], **{**merged, "rests": rests}),))
+            self._steps[-1] = Step({**last.rows, **rows}, tuple(dataclasses.replace(word, rests=rests) for word in words))
             self._rank = rank
             return
         self._steps.append(Step(rows, (dataclasses.replace(told, rests=rank[0] != _CLOCK, manual=self._manual),)))
@@ -195,6 +199,25 @@ class _Scripted:
         """What was shown last and not refused."""
         came = [] if self.is_rehearsed else self._play.shown[: len(self._steps)]
         return next((shown for shown in reversed(came) if shown.error() is None), None)
+
+
+def _merged(told: tuple[Told, ...], more: Told) -> tuple[Told, ...]:
+    """What was said, and more, in one word."""
+    said = {name: value for name, value in dataclasses.asdict(more).items() if value != getattr(Told(), name)}
+    return (*told[:-1], dataclasses.replace(told[-1], **said))
+
+
+class _ScriptedAggregate(_Scripted):
+    """An aggregation that is played."""
+
+    def add(self, table: pa.Table, now: int, ordinal: int = 0) -> None:
+        self._say((_ROWS, ordinal), {ordinal: table}, Told(clock=now))
+
+    def advance_watermark(self, watermark: int, ordinal: int = 0) -> None:
+        self._tell_watermark(watermark, ordinal)
+
+    def set_manual(self, *, ready: bool, finishes: bool) -> None:
+        self._rank, self._manual = None, (ready, finishes)
 
     @property
     def _asked(self) -> dict[str, Any]:
@@ -225,6 +248,22 @@ class _Scripted:
         return [] if self._last is None else self._last.contents
 
 
+class _ScriptedJoin(_Scripted):
+    """A join that is played, alone or with a window after it."""
+
+    def add(self, tables: Mapping[int, pa.Table], now: int) -> None:
+        self._say((_ROWS, 0), tables, Told(clock=now))
+
+    def advance_watermark(self, side: int, watermark: int) -> None:
+        self._tell_watermark(watermark, side)
+
+    def output_watermarks(self) -> dict[str, int]:
+        return {"": MIN} if self._last is None else self._last.output_watermarks
+
+    def held(self, side: int) -> Rows:
+        return [] if self._last is None else self._last.kept[side]
+
+
 class _Rehearsal:
     """A runtime that only learns what a scenario is going to do."""
 
@@ -234,10 +273,16 @@ class _Rehearsal:
         """How the scenario ended, if it did before anything could be played."""
 
     def open(self, spec: AggregateSpec, schema: pa.Schema, now: int) -> Running:
-        plan = ChainPlan((spec,), schema, is_told=True, begins=now, is_followed=True)
+        return _ScriptedAggregate(self._play(ChainPlan((spec,), schema, is_told=True, begins=now, is_followed=True)), is_rehearsed=True)
+
+    def open_join(self, spec: JoinSpec, schemas: tuple[pa.Schema, pa.Schema], now: int, then: AggregateSpec | None = None) -> Joining:
+        specs = (spec,) if then is None else (spec, then)
+        return _ScriptedJoin(self._play(ChainPlan(specs, *schemas, is_told=True, begins=now, is_followed=True)), is_rehearsed=True)
+
+    def _play(self, plan: ChainPlan) -> _Play:
         schemas_of(plan)
         self.plays.append(_Play(plan))
-        return _Scripted(self.plays[-1], is_rehearsed=True)
+        return self.plays[-1]
 
 
 class _Playback:
@@ -247,7 +292,10 @@ class _Playback:
         self._plays = iter(plays)
 
     def open(self, spec: AggregateSpec, schema: pa.Schema, now: int) -> Running:  # noqa: ARG002 - the same as at the rehearsal
-        return _Scripted(next(self._plays), is_rehearsed=False)
+        return _ScriptedAggregate(next(self._plays), is_rehearsed=False)
+
+    def open_join(self, spec: JoinSpec, schemas: tuple[pa.Schema, pa.Schema], now: int, then: AggregateSpec | None = None) -> Joining:  # noqa: ARG002 - as above
+        return _ScriptedJoin(next(self._plays), is_rehearsed=False)
 
 
 def _rehearsed(scenario: Scenario) -> _Rehearsal:
@@ -277,7 +325,7 @@ def _play(spark: SparkSession, plays: Sequence[_Play], shards: int, *, keeps: bo
     roles = {shard: Role(play.plan, layout) for play, layout in zip(plays, layouts, strict=True) for shard in layout.ids}
     schedules, ends = _schedules([play.acts for play in plays])
     parts = [
-        Part(_edges(play.plan.specs[0], layout), {batch: play.steps[number] for number, batch in enumerate(schedule)})
+        Part(_edges(play.plan, layout), {batch: play.steps[number] for number, batch in enumerate(schedule)})
         for play, layout, schedule in zip(plays, layouts, schedules, strict=True)
     ]
     with tempfile.TemporaryDirectory(prefix="tidegate-replay-") as folder:
@@ -312,9 +360,13 @@ def _schedules(acts: Sequence[Sequence[range]]) -> tuple[list[list[int]], list[i
     return schedules, ends
 
 
-def _edges(spec: AggregateSpec, layout: Layout) -> tuple[Edge, ...]:
-    tolerance = spec.options.future_tolerance if spec.options.future_reference == "clock" else None
-    return tuple(Edge(given, layout, number, tolerance, axis=spec.window.axis) for number, given in enumerate(spec.inputs))
+def _edges(plan: ChainPlan, layout: Layout) -> tuple[Edge, ...]:
+    first, *others = plan.specs
+    edges = [edge_of(first, number, layout) for number in range(len(first.inputs))]
+    if all(spec.inputs[0].key == edges[0].given.key for spec in others):
+        return tuple(edges)
+    # What is keyed otherwise after it would be another chain; here all rows of the play come to one shard instead.
+    return tuple(dataclasses.replace(edge, given=dataclasses.replace(edge.given, key=())) for edge in edges)
 
 
 def _read(folder: Path) -> dict[tuple[int, int], list[tuple[str, bytes]]]:
@@ -338,6 +390,8 @@ def _shown(outputs: Sequence[list[tuple[str, bytes]] | None], layout: Layout) ->
                 shown.late += unpack(payload).to_pylist()
             elif output == CONTENTS:
                 shown.contents += unpack(payload).to_pylist()
+            elif output in KEPT:
+                shown.kept[KEPT.index(output)].extend(unpack(payload).to_pylist())
             elif output == SEEN:
                 shown.seen.append(json.loads(payload))
     return shown

@@ -1,4 +1,4 @@
-"""The kind `worked_example`: examples from design documents, told by the wall clock; here the aggregations."""
+"""The kind `worked_example`: examples from design documents, told by the wall clock; aggregations are here, joins beside it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from tidegate.scenarios.matching import Pane, same_bag, same_value, same_window,
 from tidegate.scenarios.runtimes import EMBEDDED, Runtime
 from tidegate.scenarios.settings import Settings, settings_of
 from tidegate.scenarios.ticks import Ticks, ticks_of
+from tidegate.scenarios.worked_joins import WINDOW, run_worked_join
 from tidegate.spec.triggers import AfterDelay, Every, Policy
 from tidegate.spec.watermarks import Implied
 from tidegate.spec.windows import Axis, Tumbling
 
-_JOIN = {"equal", "orders_window", "shipments_window", "output"}
 _EVENT = {"offset", "value", "time"}
 _TUPLES = re.compile(r"offsets \[(-?\d+),\s*(-?\d+)\]")
 
 
 def run_worked_example(scenario: Scenario, runtime: Runtime = EMBEDDED) -> None:
     """An aggregation with a periodic update, without any watermark: a window is full with the first message at or beyond its end."""
-    if _JOIN & scenario.config.keys():
-        raise UnsupportedScenarioError("worked examples of joins are not covered by this version")
     known("the scenario", scenario.body, {"steps"})
     ticks = ticks_of(scenario)
+    if any(name.endswith(WINDOW) for name in scenario.config):
+        run_worked_join(scenario, ticks, runtime)
+        return
     if "update_every" not in scenario.config:
         raise UnsupportedScenarioError("a worked example of an aggregation needs `update_every`")
     steps = [mapping("a step", step) for step in scenario.entries("steps")]

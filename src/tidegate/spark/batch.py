@@ -28,7 +28,7 @@ def finite(plan: ChainPlan, now: int) -> Callable[..., Iterator[pa.RecordBatch]]
         yield from (_packed(*through(row), shard) for row in rows if row.kind == THROUGH)
         chain = Chain(plan, MemoryStore(), now=now)
         yield from _events(chain, sorted((row for row in rows if row.kind not in (THROUGH, MARKS)), key=lambda row: row.order), shard)
-        follows = plan.upstream is not None
+        follows = plan.follows
         after = metrics.parted(chain.counters, follows=follows, is_followed=plan.is_followed)
         first = chain.operators[0].progress
         instants = {"watermark": first.watermark, "newest": MIN if follows else first.newest, "clock": chain.now}
@@ -46,7 +46,7 @@ def _events(chain: Chain, rows: list[Shipped], shard: int) -> Iterator[pa.Record
     observed = batch_from([row for row in rows if row.kind == OBSERVED]).observed
     for chunk in _chunks([row for row in rows if row.kind != OBSERVED]):
         found = batch_from(chunk)
-        yield from _emitted(chain.process(Batch(found.arrivals, (), found.refused), chain.now, hold=True), shard)
+        yield from _emitted(chain.process(Batch(found.arrivals, (), found.combined, found.refused), chain.now, hold=True), shard)
     yield from _emitted(chain.process(Batch(observed=observed), chain.now), shard)
     yield from _emitted(chain.finish(), shard)
 

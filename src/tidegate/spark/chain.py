@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
+from tidegate.errors import StateError
 from tidegate.instants import MAX, MIN
-from tidegate.kernel.frame import concat_frames
+from tidegate.kernel.frame import Frame, concat_frames
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.runs import SortedRuns
 from tidegate.operators import stored
@@ -23,10 +24,13 @@ from tidegate.operators.aggregate import WindowedAggregate
 from tidegate.operators.changelog import changelog
 from tidegate.operators.delivery import Arrival, Reader
 from tidegate.operators.intake import Intake
+from tidegate.operators.join import WindowedJoin
 from tidegate.operators.migration import check_same
 from tidegate.operators.output import Output
-from tidegate.operators.results import Renderer, Results
+from tidegate.operators.results import Results
 from tidegate.spark.metrics import CLASSES
+from tidegate.spark.wire import FLOOR
+from tidegate.spec.join import SIDES, JoinSpec, Upstream
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.watermarks import Explicit, Lagging
 from tidegate.spec.windows import Inherited
@@ -45,15 +49,24 @@ INTERNAL = ("pane_nonspeculative", "time")
 
 
 @dataclass(frozen=True)
+class Fed:
+    """An input that another chain feeds: by which operator, whose output is keyed anew, and from which shards."""
+
+    spec: Upstream
+    shards: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class ChainPlan:
     """What a chain is made from."""
 
-    specs: tuple[AggregateSpec, ...]
+    specs: tuple[Upstream, ...]
     schema: pa.Schema
-    """The columns of the input; where inputs are united, those of all of them."""
-    upstream: AggregateSpec | None = None
-    """The operator of another chain whose panes come in, keyed anew."""
-    upstream_shards: tuple[int, ...] = ()
+    """The columns of the input; where inputs are united, those of all of them, and of a join those of the left side."""
+    right: pa.Schema | None = None
+    """The columns of the right side of a join."""
+    fed: Mapping[int, Fed] = field(default_factory=dict)
+    """The inputs of the first operator that other chains feed."""
     silence: int = MAX
     """How much of the time between two batches counts as silence of the sources; what is beyond it nobody could have read."""
     changes: bool = False
@@ -66,10 +79,22 @@ class ChainPlan:
     """Where the clock of a script begins."""
     is_followed: bool = False
     """Whether another chain takes the panes: then they keep the columns that only operators look at, and marks leave with them."""
+    followed_on: str | None = None
+    """The time column that the other chain goes by, where there are several."""
+
+    @property
+    def follows(self) -> bool:
+        """Whether all that comes in was counted by other chains."""
+        return len(self.fed) == len(self.specs[0].inputs)
+
+    @property
+    def schemas(self) -> tuple[pa.Schema, ...]:
+        """The columns of each input of the first operator, or of all."""
+        return (self.schema,) if self.right is None else (self.schema, self.right)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form of what stored state depends on beside the specifications, which each operator checks itself."""
-        return {"operators": len(self.specs), "upstream_shards": list(self.upstream_shards)}
+        return {"operators": len(self.specs), "upstream_shards": sorted({shard for fed in self.fed.values() for shard in fed.shards})}
 
 
 @dataclass
@@ -103,6 +128,8 @@ class Batch:
 
     arrivals: Sequence[Arrival] = ()
     observed: Sequence[Arrival] = ()
+    combined: Sequence[Frame] = ()
+    """Partial aggregates of rows that are on time, as `Combiner` makes them."""
     refused: Sequence[tuple[Arrival, str]] = ()
     """Rows that cannot be delivered, with what is wrong with them."""
     marks: Sequence[dict[str, Any]] = ()
@@ -122,19 +149,17 @@ class Chain:
         self.now: int = document["now"]
         self._out = Outcome()
         self.operators = _operators(plan, store, self.now)
-        schema, former = plan.schema, plan.upstream
-        for operator in self.operators:
-            for given in operator.spec.inputs:
-                reader = Reader(given)
+        schemas = plan.schemas
+        for operator, feeding in zip(self.operators, _feeding(plan), strict=True):
+            for reader, schema in zip(_readers(operator), schemas * len(operator.spec.inputs), strict=False):
                 reader.check(schema)
                 # Types that cannot be offsets, partitions or keys are refused without any rows.
                 reader.read(schema.empty_table(), None, self.now)
-            if not stored.restore(operator) or operator.parts is None:
-                operator.bind(schema)
-            elif former is not None:
-                operator.follow(former)
-            former = operator.spec
-            schema = self._renderer(operator).render(Output()).panes.schema
+            if not stored.restore(operator) or not operator.is_bound:
+                operator.bind(*schemas)
+            else:
+                _follow(operator, feeding)
+            schemas = (operator.renderer().render(Output()).panes.schema,)
 
     # The verbs ------------------------------------------------------------------------------------------------------------------
 
@@ -152,10 +177,16 @@ class Chain:
         self._begin(now)
         first = self.operators[0]
         for manual in [told.manual for told in batch.told if told.manual is not None]:
-            first.machine.set_manual(*manual)
+            if isinstance(first, WindowedAggregate):
+                first.machine.set_manual(*manual)
         for arrival, detail in batch.refused:
             self._pass(0, first.refuse(arrival.table, self.now, "bad_offset", detail, arrival.ordinal))
-        self._pass(0, first.process_all(batch.arrivals, self.now, observed=batch.observed, hold=hold))
+        combined: dict[str, Any] = {}
+        if batch.combined:
+            for frame in batch.combined:
+                _check_floor(frame, first.progress.watermark)
+            combined["combined"] = batch.combined
+        self._pass(0, first.process_all(batch.arrivals, self.now, observed=batch.observed, hold=hold, **combined))
         if batch.marks:
             self._pass(0, first.tell(lambda intake: _promises(intake, batch.marks)))
         for told in batch.told:
@@ -191,7 +222,7 @@ class Chain:
         """Give the panes of an operator to the next, and then how far it is; those of the last leave."""
         operator = self.operators[number]
         last = number + 1 == len(self.operators)
-        results = Results(pa.table({}), pa.table({})) if output.is_empty else self._renderer(operator).render(output)
+        results = Results(pa.table({}), pa.table({})) if output.is_empty else operator.renderer().render(output)
         if results.late.num_rows:
             self._out.late.append(results.late)
         if last:
@@ -202,13 +233,14 @@ class Chain:
         if results.panes.num_rows:
             self._pass(number + 1, follower.process_all([Arrival(0, results.panes)], self.now))
         if not finishing:
-            self._pass(number + 1, follower.tell(lambda intake: _promised(intake, _marks_of(operator))))
+            self._pass(number + 1, follower.tell(lambda intake: _promised(intake, _marks_of(operator, follower.spec.inputs[0].time))))
 
     def _shown(self, panes: pa.Table) -> pa.Table:
         if self.plan.is_followed:
             return panes
-        spec, shown = self.operators[-1].spec, panes.drop_columns(list(INTERNAL))
-        return changelog(shown, spec.input.key, spec.mode) if self.plan.changes else shown
+        spec = self.operators[-1].spec
+        shown = panes.drop_columns(list(INTERNAL)) if isinstance(spec, AggregateSpec) else panes
+        return changelog(shown, spec.identity, spec.mode) if self.plan.changes else shown
 
     # What can be asked ----------------------------------------------------------------------------------------------------------
 
@@ -219,7 +251,7 @@ class Chain:
         found = [due for due in (operator.next_due for operator in self.operators) if due is not None]
         # A watermark that follows the clock reaches the others through the first; what another chain waits for is not known here.
         found += [first.intake.clock_at(operator.waits_for, first.key) for operator in others if operator.waits_for != MAX]
-        if self.plan.is_followed and isinstance(first.spec.input.watermark, Lagging):
+        if self.plan.is_followed and any(isinstance(given.watermark, Lagging) for given in first.spec.inputs):
             found.append(self.now + _FORWARDED)
         return min((max(due, self.now + 1) for due in found if due != MAX), default=None)
 
@@ -243,30 +275,29 @@ class Chain:
         return found
 
     def held(self) -> dict[str, Any]:
-        """What the last operator holds, as far as that is known without looking at all of it: the windows that complete next, and rows."""
-        parts = self.operators[-1].bound()
+        """What is held, as far as that is known without looking at all of it: rows of a join, and the windows of the last that complete next."""
+        first, last = self.operators[0], self.operators[-1]
+        rows = {SIDES[side.number]: len(side.buffer) for side in first.sides} if isinstance(first, WindowedJoin) else {}
+        if isinstance(last, WindowedJoin):
+            return {"windows": [], "windows_open": 0, "cells": 0, "messages": sum(rows.values()), "rows": rows}
+        parts = last.bound()
         windows, shared = parts.open_windows.waiting(_SHOWN, 0) if parts.open_windows is not None else ([], 0)
         if len(parts.core.cells) <= _COUNTED:
             windows = [*windows, *_windows_of(parts.core.cells)]
-        first = sorted(windows, key=lambda window: (window[0][1], window[0][0]))[:_SHOWN]
+        next_ones = sorted(windows, key=lambda window: (window[0][1], window[0][0]))[:_SHOWN]
         messages = 0 if parts.core.messages is None else parts.core.messages.count
-        shown = [{"start": start, "end": end, "keys": keys} for (start, end), keys in first]
+        shown = [{"start": start, "end": end, "keys": keys} for (start, end), keys in next_ones]
         # A window that all keys share until it is complete is one; later, and with early panes, there is one for each key.
-        return {"windows": shown, "windows_open": shared + len(parts.core.cells), "cells": len(parts.core.cells), "messages": messages}
+        return {"windows": shown, "windows_open": shared + len(parts.core.cells), "cells": len(parts.core.cells), "messages": messages, "rows": rows}
 
     def mark(self) -> dict[str, Any]:
         """What may be promised of the panes that are still to come."""
-        return _marks_of(self.operators[-1])
+        return _marks_of(self.operators[-1], self.plan.followed_on)
 
     def schemas(self) -> tuple[pa.Schema, pa.Schema]:
         """The columns of the panes and of the late rows that leave."""
-        empty = [self._renderer(operator).render(Output()) for operator in self.operators]
-        return self._shown(empty[-1].panes).schema, _late_schema([results.late.schema for results in empty])
-
-    @staticmethod
-    def _renderer(operator: WindowedAggregate) -> Renderer:
-        parts = operator.bound()
-        return Renderer(operator.spec, ticks=operator.ticks, schema=parts.core.schema, result_types=parts.core.bundle.result_types)
+        empty = [operator.renderer().render(Output()) for operator in self.operators]
+        return self._shown(empty[-1].panes).schema, late_schema([results.late.schema for results in empty])
 
     # State ----------------------------------------------------------------------------------------------------------------------
 
@@ -297,22 +328,57 @@ def rehearse(plan: ChainPlan, former: Sequence[dict[str, Any]]) -> None:
     Chain(plan, store)
 
 
-def _operators(plan: ChainPlan, store: Store, now: int) -> list[WindowedAggregate]:
-    found: list[WindowedAggregate] = []
-    former = plan.upstream
-    for number, given in enumerate(plan.specs):
+def _operators(plan: ChainPlan, store: Store, now: int) -> list[stored.Operator]:
+    found: list[stored.Operator] = []
+    for number, (given, feeding) in enumerate(zip(plan.specs, _feeding(plan), strict=True)):
         spec = given
-        if number == 0 and plan.upstream is not None:
-            # The watermark waits for every shard of the upstream.
-            told = Explicit(declared=tuple(str(shard) for shard in plan.upstream_shards))
-            spec = dataclasses.replace(spec, input=dataclasses.replace(spec.input, watermark=told))
-        op_column = "op" if isinstance(spec.window, Inherited) else None
-        operator = WindowedAggregate(spec, Prefixed(store, f"{number}/"), now=now, op_column=op_column)
-        if former is not None:
-            operator.follow(former)
+        if number == 0:
+            # The watermark waits for every shard of an upstream.
+            inputs = {ordinal: Explicit(declared=tuple(str(shard) for shard in fed.shards)) for ordinal, fed in plan.fed.items()}
+            spec = _told(spec, inputs)
+        operator = _operator(spec, Prefixed(store, f"{number}/"), now)
+        _follow(operator, feeding)
         found.append(operator)
-        former = spec
     return found
+
+
+def _operator(spec: Upstream, store: Store, now: int) -> stored.Operator:
+    if isinstance(spec, JoinSpec):
+        return WindowedJoin(spec, store, now=now)
+    return WindowedAggregate(spec, store, now=now, op_column="op" if isinstance(spec.window, Inherited) else None)
+
+
+def _feeding(plan: ChainPlan) -> list[dict[int, Upstream]]:
+    """For each operator, which of its inputs other operators feed."""
+    return [{ordinal: fed.spec for ordinal, fed in plan.fed.items()}, *({0: spec} for spec in plan.specs[:-1])]
+
+
+def _follow(operator: stored.Operator, feeding: Mapping[int, Upstream]) -> None:
+    for ordinal, upstream in feeding.items():
+        operator.follow(upstream, None if len(operator.spec.inputs) == 1 else ordinal)
+
+
+def _told(spec: Upstream, marks: Mapping[int, Explicit]) -> Upstream:
+    """The same specification, whose inputs are told these watermarks."""
+    if not marks:
+        return spec
+    inputs = [given if n not in marks else dataclasses.replace(given, watermark=marks[n]) for n, given in enumerate(spec.inputs)]
+    if isinstance(spec, JoinSpec):
+        return dataclasses.replace(spec, left=inputs[0], right=inputs[1])
+    return dataclasses.replace(spec, input=inputs[0], also=tuple(inputs[1:]))
+
+
+def _readers(operator: stored.Operator) -> list[Reader]:
+    """What reads each input."""
+    return [side.reader for side in operator.sides] if isinstance(operator, WindowedJoin) else [Reader(given) for given in operator.spec.inputs]
+
+
+def _check_floor(combined: Frame, watermark: int) -> None:
+    """Rows that were found on time by an older watermark than this one may be late, and cannot be told apart any more."""
+    floor = int(combined.ints(FLOOR)[0])
+    if floor < watermark:
+        hint = "the folder `floors` in the checkpoint is not that of this query; remove it"
+        raise StateError(f"rows were aggregated by the watermark {floor}, but it stands at {watermark}. Hint: {hint}")
 
 
 def _windows_of(cells: SortedRuns) -> list[tuple[tuple[int, int], int | None]]:
@@ -327,8 +393,12 @@ def _windows_of(cells: SortedRuns) -> list[tuple[tuple[int, int], int | None]]:
     return list(zip(zip(starts, ends, strict=True), groups.counts.tolist(), strict=True))
 
 
-def _marks_of(operator: WindowedAggregate) -> dict[str, Any]:
-    return {"watermark": operator.output_watermark, "idle": operator.is_idle}
+def _marks_of(operator: stored.Operator, column: str | None) -> dict[str, Any]:
+    """What an operator promises of what is still to come, by the time column that is asked for."""
+    promised = operator.output_watermark
+    if isinstance(operator, WindowedJoin):
+        promised = operator.output_watermarks.get(column or "", promised)
+    return {"watermark": promised, "idle": operator.is_idle}
 
 
 def _promised(intake: Intake, mark: dict[str, Any]) -> None:
@@ -338,13 +408,14 @@ def _promised(intake: Intake, mark: dict[str, Any]) -> None:
 
 def _promises(intake: Intake, marks: Sequence[dict[str, Any]]) -> None:
     """What the shards of an upstream promise; they say it again and again."""
-    key = next(iter(intake.channels[0]))
     for mark in marks:
+        ordinal = mark.get("input", 0)
+        key = next(iter(intake.channels[ordinal]))
         partition = None if mark["shard"] is None else str(mark["shard"])
         if mark["watermark"] != MIN:
-            intake.promise(mark["watermark"], partition=partition, key=key, repeats=True)
+            intake.promise(mark["watermark"], ordinal=ordinal, partition=partition, key=key, repeats=True)
         if mark["idle"]:
-            intake.idle(partition=partition, key=key)
+            intake.idle(ordinal=ordinal, partition=partition, key=key)
 
 
 def _tell(intake: Intake, told: Told) -> None:
@@ -354,7 +425,7 @@ def _tell(intake: Intake, told: Told) -> None:
         intake.idle(ordinal=told.input, partition=told.partition)
 
 
-def _late_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
+def late_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
     """The columns of the late rows of all operators; where two disagree about a type, it is told as text."""
     fields: dict[str, pa.DataType] = {}
     for field_ in [f for schema in schemas for f in schema]:

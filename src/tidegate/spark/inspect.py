@@ -1,4 +1,4 @@
-"""Looking into the state of a query from outside, while it runs or after it was stopped: windows, watermarks of the sources, sizes, late counts."""
+"""Looking into the state of a query from outside, while it runs or after it was stopped: windows, rows, watermarks of sources, sizes, late counts."""
 
 from __future__ import annotations
 
@@ -46,6 +46,8 @@ class ShardStanding:
     waiting_bytes: int
     windows: list[dict[str, Any]]
     """The windows that complete next, with how many keys they have where that is known."""
+    rows: dict[str, int]
+    """The rows that are kept on each side of a join; empty where there is none."""
     late: dict[str, int]
     counters: dict[str, int]
 
@@ -126,6 +128,7 @@ def _shard(shard: int, summary: dict[str, Any]) -> ShardStanding:
         state_bytes=summary["bytes"],
         waiting_bytes=summary["waiting_bytes"],
         windows=summary["windows"],
+        rows=summary.get("rows", {}),
         late=late_by_reason(counters),
         counters={name: count for name, count in counters.items() if not name.startswith("reason.")},
     )

@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -34,7 +35,7 @@ def kafka_packages(version: str | None = None) -> tuple[str, ...]:
 def kafka_jars(folder: Path | None = None) -> list[Path]:
     """The jars of Spark's Kafka connector, for `spark.jars`: fetched once, then taken from `folder` (`cache_folder()` unless said).
 
-    It is the connector of the installed PySpark, or the newest older one where the registry does not have all parts of that.
+    It is the connector of the installed PySpark, or the newest older one where the registry does not have all parts of that: a warning says so.
     """
     version = _pyspark_version()
     home = folder or cache_folder()
@@ -46,9 +47,20 @@ def kafka_jars(folder: Path | None = None) -> list[Path]:
         found = fetch(wanted, home, without=_PART_OF_SPARK)
     except SetupError:
         found = fetch(older, home, without=_PART_OF_SPARK, instead=tokens)
+    _tell_older(found, version)
     # Another version of a library that Spark has must not come before Spark's own.
     present = {_library(jar) for jar in _spark_jars().glob("*.jar")}
     return [jar for jar in found if _library(jar) not in present]
+
+
+def _tell_older(found: Sequence[Path], version: str) -> None:
+    """Warn where the connector is not that of the installed PySpark."""
+    start = f"{KAFKA_CONNECTOR.partition(':')[2]}-"
+    taken = next((jar.stem.removeprefix(start) for jar in found if jar.stem.startswith(start)), version)
+    if taken != version:
+        hint = "it may fit all the same; else get the jars, and set `spark.jars`, or install PySpark " + taken
+        text = f"Spark's Kafka connector is {taken}, but PySpark is {version}: the registry does not have all parts of {version}. Hint: {hint}"
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 def cache_folder() -> Path:

@@ -15,12 +15,15 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from tidegate.instants import MIN
+from tidegate.kernel import packing
 from tidegate.operators.delivery import Arrival
 from tidegate.spark import metrics
 from tidegate.spark.chain import Batch, Chain, ChainPlan, Outcome, Told
+from tidegate.spark.floors import Floors
 from tidegate.spark.shards import Layout, check_layout
 from tidegate.spark.store import BLOB, BLOB_KEY, META, SparkStore
 from tidegate.spark.wire import (
+    COMBINED,
     LATE,
     MARKS,
     METRICS,
@@ -62,8 +65,9 @@ def batch_from(rows: Sequence[Shipped]) -> Batch:
     return Batch(
         arrivals=arrivals(ROWS),
         observed=arrivals(OBSERVED),
+        combined=[packing.unpack(unpack(row.payload)) for row in ordered if row.kind == COMBINED],
         refused=[(arrival, "the offset is null") for arrival in arrivals(REFUSED)],
-        marks=[json.loads(bytes(row.payload)) for row in ordered if row.kind == MARKS],
+        marks=[{**json.loads(bytes(row.payload)), "input": row.input} for row in ordered if row.kind == MARKS],
         told=[Told(**json.loads(bytes(row.payload))) for row in ordered if row.kind == TOLD],
     )
 
@@ -84,8 +88,8 @@ _KEPT: OrderedDict[tuple[str, str, int], _Kept] = OrderedDict()
 class Operate(StatefulProcessor):
     """One chain on Spark; the same object serves all shards of a task."""
 
-    def __init__(self, plan: ChainPlan, layout: Layout, *, name: str = "0") -> None:
-        self._plan, self._layout, self._name = plan, layout, name
+    def __init__(self, plan: ChainPlan, layout: Layout, *, name: str = "0", floors: Floors | None = None) -> None:
+        self._plan, self._layout, self._name, self._floors = plan, layout, name, floors
         # Workers outlive a query: the chain of a former start has its specification and its functions.
         self._run = uuid.uuid4().hex
         # Said here and not where it is used: a module that the driver has changed is another one in the workers.
@@ -134,6 +138,8 @@ class Operate(StatefulProcessor):
         yield from (_packed(output, payload, shard) for output, payload in emitted[:fits])
         self._set_timer(chain, store, now, at_once=fits < len(emitted))
         chain.save()
+        if self._floors is not None:
+            self._floors.leave(shard, self._batch, chain.operators[0].progress.watermark)
         waiting = sum(len(payload) for _, payload in emitted[fits:])
         store.summary = self._summary(chain, waiting)
         store.commit()
@@ -173,7 +179,7 @@ class Operate(StatefulProcessor):
         return {**counted, **instants, **chain.held()}
 
     def _measured(self, shard: int, chain: Chain, store: SparkStore, counted: dict[str, int], waiting: int) -> Row:
-        follows, is_followed = self._plan.upstream is not None, self._plan.is_followed
+        follows, is_followed = self._plan.follows, self._plan.is_followed
         before, after = (metrics.parted(counts, follows=follows, is_followed=is_followed) for counts in (counted, chain.counters))
         windows = 0 if is_followed else store.summary["windows_open"]
         held = {"windows_open": windows, "state_bytes": store.nbytes, "waiting_bytes": waiting}
@@ -234,4 +240,3 @@ def _wait(store: SparkStore, rest: Sequence[Emitted]) -> None:
 
 def _packed(output: str, payload: bytes, shard: int, numbers: Row | None = None) -> Row:
     return Row(output=output, shard=shard, payload=payload, metrics=numbers)
-

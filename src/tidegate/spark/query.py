@@ -23,8 +23,9 @@ from tidegate.spark.progress import Progress, read_progress
 from tidegate.spark.publish import Outlet, Publisher
 from tidegate.spark.session import PARTITIONS, check, cores_of
 from tidegate.spark.shards import Layout
-from tidegate.spark.sinks import noop, parquet
+from tidegate.spark.sinks import parquet
 from tidegate.spark.sinks.base import PANE_ID, Sink, Target
+from tidegate.spark.sinks.noop import Dropped
 from tidegate.spark.wire import LATE, METRICS, PANES
 
 NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
@@ -122,14 +123,14 @@ def start(
     spark = plan.session
     check(spark)
     if not plan.is_streaming:
-        return _run_batch(plan, to, late, metrics, shards)
+        return _run_batch(plan, to, late, metrics, checkpoint, shards)
     if checkpoint is None:
         raise SpecError("a streaming query needs a place for its state. Hint: write(..., checkpoint='out/checkpoint')")
     available = trigger == "available_now"
     interval = 0 if available else _interval(trigger)
-    plan = dataclasses.replace(plan, silence=max(2 * interval, _AT_LEAST), ends=available)
+    plan = plan.running(silence=max(2 * interval, _AT_LEAST), ends=available, checkpoint=checkpoint)
     known = _opened(plan, checkpoint, spark, shards)
-    late = late if late is not None else parquet(f"{checkpoint.rstrip('/')}/{keeping.FOLDER}/late")
+    late = late if late is not None else parquet(_late_folder(checkpoint))
     publisher = Publisher(_outlets(plan, known, {PANES: to, LATE: late, METRICS: metrics}))
     settings = {PARTITIONS: str(known.layout.partitions), NO_DATA: str(not available).lower()}
     with settings_of(spark, settings):
@@ -179,7 +180,7 @@ def _opened(plan: Plan, checkpoint: str, spark: SparkSession, shards: int | None
 
 
 def _documents(plan: Plan) -> list[list[dict[str, Any]]]:
-    return [[spec.to_dict() for spec in group] for group in plan.groups]
+    return [[spec.to_dict() for spec in stage.specs] for stage in plan.stages]
 
 
 def _outlets(plan: Plan, known: Kept, sinks: Mapping[str, Sink | None]) -> tuple[Outlet, ...]:
@@ -190,16 +191,24 @@ def _outlets(plan: Plan, known: Kept, sinks: Mapping[str, Sink | None]) -> tuple
             continue
         schema = schemas[output]
         shown = pa.schema([field for field in schema if not (output == PANES and field.name == PANE_ID)])
-        target = Target(known.query, output, shown, plan.key, plan.mode)
+        target = Target(known.query, output, shown, plan.last.key, plan.last.mode, plan.last.identity)
         sink.check(target)
         found.append(Outlet(target, sink, schema))
     return tuple(found)
 
 
-def _run_batch(plan: Plan, to: Sink, late: Sink | None, metrics: Sink | None, shards: int | None) -> Query:
+def _late_folder(checkpoint: str) -> str:
+    """Where rows that are in no pane go unless said."""
+    return f"{checkpoint.rstrip('/')}/{keeping.FOLDER}/late"
+
+
+def _run_batch(plan: Plan, to: Sink, late: Sink | None, metrics: Sink | None, checkpoint: str | None, shards: int | None) -> Query:
     """A batch has one delivery and an end; when this returns it is written."""
     known = Kept.new(layout_of(plan.session, shards), _documents(plan))
-    publisher = Publisher(_outlets(plan, known, {PANES: to, LATE: late if late is not None else noop(), METRICS: metrics}))
+    if late is None:
+        # Each run is a query of its own, and a folder holds one output of one query.
+        late = Dropped() if checkpoint is None else parquet(f"{_late_folder(checkpoint)}/run={known.query}")
+    publisher = Publisher(_outlets(plan, known, {PANES: to, LATE: late, METRICS: metrics}))
     publisher(plan.packed(known.layout), 0)
     return Query(None, known.query)
 

@@ -18,6 +18,8 @@ class Rekey:
 
     key: tuple[str, ...]
     layout: Layout
+    input: int = 0
+    """The input of the downstream that this feeds."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack what the shards of the upstream in this task put out; an upstream shard is a source to the downstream."""
@@ -27,7 +29,7 @@ class Rekey:
             for output, source, payload in zip(*(batch.column(name) for name in ("output", "shard", "payload")), strict=True):
                 for shard, kind, content in self._sent(output.as_py(), source.as_py(), payload.as_buffer()):
                     seq += 1
-                    rows.append(Shipped(shard, 0, source.as_py(), seq, kind, content))
+                    rows.append(Shipped(shard, self.input, source.as_py(), seq, kind, content))
             if rows:
                 yield batch_of(rows)
 

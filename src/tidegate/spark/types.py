@@ -6,6 +6,8 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from tidegate.kernel.frame import cast_to
+
 _SIGNED: dict[pa.DataType, pa.DataType] = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
@@ -60,5 +62,5 @@ def brought(table: pa.Table, schema: pa.Schema) -> pa.Table:
             columns.append(pa.nulls(table.num_rows, field.type))
             continue
         column = table.column(field.name)
-        columns.append(column if column.type == field.type else column.cast(field.type))
+        columns.append(cast_to(column, field.type))
     return pa.table(columns, schema=schema)

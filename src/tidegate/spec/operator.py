@@ -10,7 +10,7 @@ from typing import Any
 
 from tidegate.errors import InputError, SpecError
 from tidegate.instants import format_duration
-from tidegate.spec.aggregates import Aggregate
+from tidegate.spec.aggregates import INPUT, Aggregate, Python
 from tidegate.spec.evictors import Evictor
 from tidegate.spec.triggers import Policy, Trigger
 from tidegate.spec.watermarks import Bounded, Generated, Implied, PerKey, Punctuated, Watched, Watermarks, checked_key
@@ -165,6 +165,8 @@ class AggregateSpec:
     evictor: Evictor | None = None
     also: tuple[Input, ...] = ()
     """Further inputs: a union of streams with the same columns, each with watermarks of its own."""
+    names: tuple[str, ...] = ()
+    """The names of all inputs, where streams with columns of their own are merged: aggregates tell them apart."""
 
     def __post_init__(self) -> None:
         if self.mode not in _MODES:
@@ -172,6 +174,7 @@ class AggregateSpec:
         if self.allowed_lateness < 0:
             raise SpecError(f"`allow_lateness` can't be negative, got {self.allowed_lateness}")
         self._check_names()
+        self._check_inputs()
         self._check_modes()
         self._check_axis()
         self._check_watermarks()
@@ -186,11 +189,22 @@ class AggregateSpec:
         """The trigger in force: where none was given, one pane when complete and late updates batched for 10 seconds."""
         return Policy() if self.trigger is None else self.trigger
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The key columns of the panes."""
+        return self.input.key
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The columns that say what a pane replaces."""
+        return (*self.key, "window_start", "window_end")
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON form: two specifications with the same form may share stored state."""
         return {
             "input": self.input.to_dict(),
             **({"also": [given.to_dict() for given in self.also]} if self.also else {}),
+            **({"names": list(self.names)} if self.names else {}),
             "window": self.window.to_dict(),
             "aggregates": {name: aggregate.to_dict() for name, aggregate in self.aggregates},
             "trigger": str(self.firing),
@@ -212,6 +226,22 @@ class AggregateSpec:
         if both:
             raise SpecError(f"the name(s) {', '.join(sorted(both))} are key columns and aggregates at once. Hint: rename the aggregate")
 
+    def _check_inputs(self) -> None:
+        """What tells the inputs of a merge apart names inputs that there are."""
+        if self.names:
+            check_merge(self.names, self.inputs)
+        for name, aggregate in self.aggregates:
+            told = aggregate.told_apart()
+            if told and not self.names:
+                raise SpecError(f"`{name}` is of the input `{told[0]}`, but nothing is merged. Hint: tg.merge({told[0]}=..., other=...)")
+            unknown = [other for other in told if other not in self.names]
+            if unknown:
+                raise SpecError(f"`{name}` is of the input `{unknown[0]}`; the inputs of the merge are {_listed(self.names)}")
+            for steps in (aggregate.add, aggregate.remove) if isinstance(aggregate, Python) else ():
+                missing = [other for other in self.names if isinstance(steps, tuple) and other not in dict(steps)]
+                if missing:
+                    raise SpecError(f"`{name}` has no function for the input `{missing[0]}`. Hint: give one for each of {_listed(self.names)}")
+
     def _check_modes(self) -> None:
         if self.options.fire_only_updated and self.mode == "discarding":
             raise SpecError("`fire_only_updated` contradicts discarding: a discarded pane has no former value. Hint: use accumulating or retracting")
@@ -228,7 +258,7 @@ class AggregateSpec:
             raise SpecError("a window on offsets needs an offset column. Hint: tg.stream(offset='offset', ...)")
 
     def _check_watermarks(self) -> None:
-        if self.also:
+        if self.also and not self.names:
             check_union([dataclasses.replace(given, others=()) for given in self.inputs])
         if any(isinstance(given.watermark, PerKey) for given in self.inputs):
             if self.window.axis is not Axis.EVENT_TIME or isinstance(self.window, Inherited):
@@ -259,6 +289,19 @@ def input_of(inputs: Sequence[Input], number: int) -> Input:
     return inputs[number]
 
 
+def ordinal_of(names: Sequence[str], given: int | str) -> int:
+    """The number of an input that is said by its number or, where inputs have names, by its name."""
+    if isinstance(given, int):
+        return given
+    found = [number for number, name in enumerate(names) if name == given]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise InputError(f"`{given}` is several inputs that are united. Hint: say the number of one, {' or '.join(map(str, found))}")
+    known = f"they are {_listed(names)}" if names else "they have numbers only"
+    raise InputError(f"there is no input `{given}`; {known}")
+
+
 def check_union(inputs: Sequence[Input]) -> None:
     """Streams are united by their columns; a watermark key that some of them lack is never forwarded, and that is said."""
     columns = [_columns(given) for given in inputs]
@@ -276,6 +319,29 @@ def check_union(inputs: Sequence[Input]) -> None:
                 UserWarning,
                 stacklevel=3,
             )
+
+
+def check_merge(names: Sequence[str], inputs: Sequence[Input]) -> None:
+    """Streams are merged by their keys; beside these they may have any columns, but for the one that tells them apart."""
+    if len(names) != len(inputs) or len(inputs) < 2:
+        raise SpecError(f"a merge has two inputs or more, each with a name, got {len(inputs)} with the names {list(names)}")
+    for name, given in zip(names, inputs, strict=True):
+        if INPUT in {given.time, *given.key, given.id, given.offset, given.partition}:
+            raise SpecError(f"the stream `{name}` has a column `{INPUT}`, which in a merge names the input. Hint: rename the column")
+        if given.key != inputs[0].key:
+            raise SpecError(
+                f"streams that are merged must have the same key columns; {list(given.key)} of `{name}` differs from {list(inputs[0].key)} of "
+                f"`{names[0]}`. Hint: rename columns before"
+            )
+        if given.watermark_key != inputs[0].watermark_key:
+            raise SpecError(f"the watermark key of `{name}` is {given.watermark_key} and that of `{names[0]}` is {inputs[0].watermark_key}")
+        for role in ("time", "id", "offset", "partition"):
+            if (getattr(given, role) is None) != (getattr(inputs[0], role) is None):
+                raise SpecError(f"of the streams that are merged some have `{role}` and some have not. Hint: give it for all, or for none")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in dict.fromkeys(names))
 
 
 def _columns(given: Input) -> dict[str, Any]:

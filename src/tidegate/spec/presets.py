@@ -7,15 +7,20 @@ them where its user was silent.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from tidegate.errors import SpecError
-from tidegate.instants import MAX
+from tidegate.instants import MAX, duration
+from tidegate.spec.operator import Options
 from tidegate.spec.triggers import AfterCount, AfterWatermark, Default, Trigger
 
 OURS = "tidegate"
+_DURATIONS = ("future_tolerance",)
+"""Options that are said as durations."""
 
 
 @dataclass(frozen=True)
@@ -87,3 +92,18 @@ def preset(name: str) -> dict[str, Any]:
     'window'
     """
     return dict(habits(name).options)
+
+
+def choose(
+    options: Options, said: frozenset[str], semantics: str | None, changes: Mapping[str, Any]
+) -> tuple[Options, frozenset[str], Preset | None]:
+    """The options with some changed, the names of all that were ever said, and the habits of the system whose rest is taken."""
+    known = {field.name for field in dataclasses.fields(Options)}
+    unknown = sorted(set(changes) - known)
+    if unknown:
+        raise SpecError(f"there is no option {', '.join(f'`{u}`' for u in unknown)}; the options are {', '.join(sorted(known))}")
+    wanted: dict[str, Any] = {name: duration(value) if name in _DURATIONS else value for name, value in changes.items()}
+    said |= set(wanted)
+    found = None if semantics is None else habits(semantics)
+    rest = {} if found is None else {name: value for name, value in found.options.items() if name not in said}
+    return dataclasses.replace(options, **wanted, **rest), said, found

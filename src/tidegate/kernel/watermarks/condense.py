@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +17,9 @@ from tidegate.spec.operator import Input
 from tidegate.spec.watermarks import Generated
 from tidegate.spec.windows import Axis
 
+_ROW = "\x00row"
+"""The column that numbers the rows where they are chosen for several time columns."""
+
 
 def condense(table: pa.Table, given: Input, limit: int | None, *, axis: Axis = Axis.EVENT_TIME) -> pa.Table:
     """The rows and columns that the progress of an input on an axis is read from, in their order and with their types.
@@ -27,6 +32,8 @@ def condense(table: pa.Table, given: Input, limit: int | None, *, axis: Axis = A
         return _furthest(table.select(_named(given.partition, given.offset)), given)
     if axis is not Axis.EVENT_TIME or not table.num_rows:
         return _columns(table, given).slice(0, 0)
+    if given.others:
+        return _by_column(table, given, limit)
     generator = compile_generator(given.watermark)
     if not generator.repeats:
         table = _in_order(table, given)
@@ -44,11 +51,20 @@ def condense(table: pa.Table, given: Input, limit: int | None, *, axis: Axis = A
     return seen.table if len(rows) == len(seen) else seen.table.take(pa.array(rows))
 
 
+def _by_column(table: pa.Table, given: Input, limit: int | None) -> pa.Table:
+    """The rows that say the same about the watermark of one of the time columns, and of all of them."""
+    numbered = table.append_column(_ROW, pa.array(np.arange(table.num_rows)))
+    single = [replace(given, time=time.column, watermark=time.watermark, others=()) for time in given.times]
+    found = np.unique(np.concatenate([to_numpy(to_arrow(condense(numbered, one, limit).column(_ROW))) for one in single]))
+    return _columns(table, given).take(pa.array(found))
+
+
 def _columns(table: pa.Table, given: Input) -> pa.Table:
-    """The columns that the watermark is read from; a user's function may look at any."""
-    if isinstance(given.watermark, Generated):
+    """The columns that watermarks are read from; a user's function may look at any."""
+    if any(isinstance(time.watermark, Generated) for time in given.times):
         return table
-    return table.select(_named(given.time, given.partition, *columns_of(given.watermark)))
+    named = [name for time in given.times for name in (time.column, given.partition, *columns_of(time.watermark))]
+    return table.select(_named(*named, _ROW if _ROW in table.column_names else None))
 
 
 def _named(*names: str | None) -> list[str]:

@@ -29,6 +29,12 @@ class Target:
     """The key columns of the panes."""
     mode: str
     """`accumulating`, `discarding` or `retracting`."""
+    known_by: tuple[str, ...] | None = None
+    """The columns that say which former row a row replaces or takes back; for panes the key and the window."""
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        return (*self.key, "window_start", "window_end") if self.known_by is None else self.known_by
 
 
 class Sink:

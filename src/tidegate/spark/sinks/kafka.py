@@ -55,7 +55,7 @@ T = TypeVar("T")
 Headers = list[tuple[str, str | bytes | None]]
 # What brokers answer for a moment after a topic was made or has moved.
 _NOT_YET = {"LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC"}
-_HEADERS = {"panes": (PANE_ID, "op", "timing"), "late": ("class", "reason")}
+_HEADERS = {"panes": (PANE_ID, "pair_id", "op", "timing"), "late": ("class", "reason")}
 
 
 @dataclass(frozen=True)
@@ -280,7 +280,7 @@ def _messages(target: Target, table: pa.Table) -> Iterator[tuple[bytes | None, b
 
 def _key_columns(target: Target) -> list[str]:
     if target.output == "panes":
-        return [*target.key, "window_start", "window_end"]
+        return list(target.identity)
     return [name for name in target.key if name in target.schema.names] if target.output == "late" else []
 
 

@@ -1,7 +1,8 @@
-"""The sink that reads every row and keeps none: for benchmarks, and for outputs that nobody wants."""
+"""Sinks that keep nothing: for benchmarks and outputs that nobody wants, and for rows that have no place to go."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -23,6 +24,21 @@ class Noop(TaskSink):
         """There is nothing to publish."""
 
 
+@dataclass(frozen=True)
+class Dropped(TaskSink):
+    """Keeps nothing, and says how many rows that were."""
+
+    def stage(self, target: Target, batch: int, task: str, tables: Iterator[pa.Table]) -> list[str]:  # noqa: ARG002 - what a task sink is given
+        rows = sum(table.num_rows for table in tables)
+        return [str(rows)] if rows else []
+
+    def publish(self, target: Target, batch: int, staged: list[str]) -> None:  # noqa: ARG002 - what a task sink is given
+        rows = sum(map(int, staged))
+        if rows:
+            hint = f"write(..., {target.output}=...) with a sink, tg.sinks.noop() if nobody wants them, or checkpoint=... for a folder in it"
+            warnings.warn(f"{rows} rows of the output `{target.output}` were dropped: they have no place to go. Hint: {hint}", RuntimeWarning, 2)
+
+
 def noop() -> Noop:
-    """A sink that reads every row, so that all of the work is done, and keeps none."""
+    """A sink that keeps nothing; all of the work is done."""
     return Noop()

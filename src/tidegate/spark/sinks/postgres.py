@@ -81,7 +81,7 @@ class PostgresSink(DriverSink):
 
     def _check_names(self, target: Target) -> None:
         if "." in self.table:
-            raise SpecError(f"the table `{self.table}` has a point in its name. Hint: postgres(dsn, \"table\", schema=\"schema\")")
+            raise SpecError(f'the table `{self.table}` has a point in its name. Hint: postgres(dsn, "table", schema="schema")')
         names = [self.table, *target.schema.names]
         long = [name for name in names if len(name.encode()) > LONGEST_NAME or not name or "\0" in name]
         if long:
@@ -104,7 +104,7 @@ class PostgresSink(DriverSink):
             said: dict[str, Any] = dict(conninfo_to_dict(self.dsn))
         except psycopg.Error as error:
             raise SinkError(
-                f"the address of the PostgreSQL server cannot be read ({_line(error)}). Hint: \"host=... dbname=... user=...\" or postgresql://..."
+                f'the address of the PostgreSQL server cannot be read ({_line(error)}). Hint: "host=... dbname=... user=..." or postgresql://...'
             ) from None
         try:
             usual: dict[str, Any] = {"application_name": "tidegate", "connect_timeout": "10"}
@@ -285,7 +285,7 @@ def _is_panes(target: Target) -> bool:
 
 def _identity(target: Target) -> list[str]:
     """The columns by which a row of panes is known."""
-    return [*target.key, "window_start", "window_end", *(["pane"] if target.mode == "discarding" else [])]
+    return [*target.identity, *(["pane"] if target.mode == "discarding" else [])]
 
 
 def _wanted(target: Target) -> dict[str, str]:

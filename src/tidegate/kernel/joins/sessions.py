@@ -1,0 +1,177 @@
+"""Sessions as rows come one by one: for each row of a delivery the session that it is in when it comes, and the sessions that it joins to one.
+
+Rows that come in the order of their times only make the last session of their key longer or begin a new one, which is found for all of them
+at once. A row that lies before the last session of its key takes a round of its own, in which all keys have their next such row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tidegate.instants import MIN, saturating_add
+
+
+@dataclass
+class Table:
+    """Sessions by key number and start: the times of their first and of their last row."""
+
+    code: np.ndarray
+    start: np.ndarray
+    last: np.ndarray
+
+    def where(self, mask: np.ndarray) -> Table:
+        return Table(self.code[mask], self.start[mask], self.last[mask])
+
+    def and_also(self, code: np.ndarray, start: np.ndarray, last: np.ndarray) -> Table:
+        """With further sessions, in order."""
+        both = Table(*(np.concatenate(pair) for pair in ((self.code, code), (self.start, start), (self.last, last))))
+        order = np.lexsort((both.start, both.code))
+        return Table(both.code[order], both.start[order], both.last[order])
+
+    def before(self, code: np.ndarray, at: np.ndarray) -> np.ndarray:
+        """How many sessions lie before the next one of a key that begins after an instant."""
+        ranks = np.unique(np.concatenate([self.start, at]), return_inverse=True)[1]
+        width = int(ranks.max(initial=0)) + 1
+        return np.searchsorted(self.code * width + ranks[: len(self.code)], code * width + ranks[len(self.code) :], "right")
+
+
+@dataclass
+class Joined:
+    """Rows that join two sessions to one: the row, and first and last times of both."""
+
+    row: list[np.ndarray] = field(default_factory=list)
+    earlier: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    later: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+
+    def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """All of them: row, start and last of the earlier session, start and last of the later one."""
+        if not self.row:
+            nothing = np.zeros(0, np.int64)
+            return nothing, nothing, nothing, nothing, nothing
+        ends = [np.concatenate([pair[n] for pair in pairs]) for pairs in (self.earlier, self.later) for n in (0, 1)]
+        return np.concatenate(self.row), ends[0], ends[1], ends[2], ends[3]
+
+
+@dataclass
+class Followed:
+    """What became of rows: the session of each when it came, the joined sessions, and all sessions at the end."""
+
+    start: np.ndarray
+    last: np.ndarray
+    joined: Joined
+    table: Table
+
+
+def follow(code: np.ndarray, at: np.ndarray, table: Table, gap: int, *, touch: bool) -> Followed:
+    """Let rows come in their order; `code` numbers their keys, and the table has the sessions of these keys, sorted by key and start.
+
+    With `touch` a session that ends where the next begins is one with it.
+    """
+    reach = gap if touch else gap - 1
+    start, last = np.empty(len(at), np.int64), np.empty(len(at), np.int64)
+    joined, done = Joined(), []
+    rest = np.argsort(code, kind="stable")
+    while len(rest):
+        rows = _Round(code[rest], at[rest], table, reach)
+        start[rest[rows.taken]], last[rest[rows.taken]] = rows.start[rows.taken], rows.last[rows.taken]
+        table = rows.grown(table)
+        past = np.flatnonzero(rows.past)
+        if len(past):
+            table = _insert(rest[past], code[rest[past]], at[rest[past]], table, reach, joined, (start, last))
+        rest = rest[rows.left]
+        active = np.isin(table.code, code[rest])
+        done.append(table.where(~active))
+        table = table.where(active)
+    whole = Table(*(np.concatenate([getattr(part, name) for part in (*done, table)]) for name in ("code", "start", "last")))
+    order = np.lexsort((whole.start, whole.code))
+    return Followed(start, last, joined, Table(whole.code[order], whole.start[order], whole.last[order]))
+
+
+class _Round:
+    """Rows by key and arrival: those that can be taken at once, and the first of each key that lies before its last session."""
+
+    def __init__(self, code: np.ndarray, at: np.ndarray, table: Table, reach: int) -> None:
+        self._code = code
+        begins = np.ones(len(code), bool)
+        begins[1:] = code[1:] != code[:-1]
+        number = np.cumsum(begins) - 1
+        place = np.searchsorted(table.code, code, "right") - 1
+        known = (place >= 0) & (table.code[np.maximum(place, 0)] == code) if len(table.code) else np.zeros(len(code), bool)
+        place = np.maximum(place, 0)
+        first = np.where(known, table.start[place] if len(table.code) else MIN, MIN)
+        newest = np.where(known, table.last[place] if len(table.code) else MIN, MIN)
+        self.last = _running(number, at, newest)
+        before = np.where(begins, newest, np.concatenate([[MIN], self.last[:-1]]))
+        ahead = at >= before
+        fresh = ahead & ((before == MIN) | (at > saturating_add(before, reach)))
+        self.start = _running(number, np.where(fresh, at, first), first)
+        began = np.where(begins, first, np.concatenate([[MIN], self.start[:-1]]))
+        behind = ~ahead & (at < began)
+        total = np.cumsum(behind)
+        count = total - (total - behind)[np.maximum.accumulate(np.where(begins, np.arange(len(code)), 0))]
+        self.taken = count == 0
+        self.past = behind & (count == 1)
+        self.left = ~self.taken & ~self.past
+        self._first = first
+
+    def grown(self, table: Table) -> Table:
+        """The sessions with the rows that were taken."""
+        rows = np.flatnonzero(self.taken)
+        if not len(rows):
+            return table
+        code, start = self._code[rows], self.start[rows]
+        ends = np.ones(len(rows), bool)
+        ends[:-1] = (code[1:] != code[:-1]) | (start[1:] != start[:-1])
+        rows = rows[ends]
+        code, start, last = self._code[rows], self.start[rows], self.last[rows]
+        old = start == self._first[rows]
+        kept = table.where(~np.isin(_line(table.code, table.start, code, start), _line(code[old], start[old], code, start)))
+        return kept.and_also(code, start, last)
+
+
+def _line(code: np.ndarray, start: np.ndarray, codes: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Key and start as one number, or -1 where the start is none of those that matter."""
+    known = np.unique(starts)
+    place = np.minimum(np.searchsorted(known, start), len(known) - 1)
+    return np.where(known[place] == start, code * len(known) + place, -1 - np.arange(len(code))) if len(codes) else np.zeros(0, np.int64)
+
+
+def _running(number: np.ndarray, value: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """The greatest value so far in each group, which begins with `start`; groups are numbered in their order."""
+    values, ranks = np.unique(np.concatenate([value, start]), return_inverse=True)
+    most = np.maximum(ranks[: len(value)], ranks[len(value) :]) + number * len(values)
+    return values[np.maximum.accumulate(most) - number * len(values)]
+
+
+def _insert(
+    row: np.ndarray,
+    code: np.ndarray,
+    at: np.ndarray,
+    table: Table,
+    reach: int,
+    joined: Joined,
+    sessions: tuple[np.ndarray, np.ndarray],
+) -> Table:
+    """One row a key that lies before its last session: it is one of its own, makes another longer, or joins two."""
+    after = table.before(code, at)
+    before = np.maximum(after - 1, 0)
+    has_before = (after > 0) & (table.code[before] == code)
+    next_one = np.minimum(after, len(table.code) - 1)
+    has_after = (after < len(table.code)) & (table.code[next_one] == code)
+    earlier = has_before & (at <= saturating_add(table.last[before], reach))
+    later = has_after & (table.start[next_one] <= saturating_add(at, reach))
+    start = np.where(earlier, np.minimum(at, table.start[before]), at)
+    last = np.where(later, table.last[next_one], at)
+    last = np.where(earlier, np.maximum(last, table.last[before]), last)
+    sessions[0][row], sessions[1][row] = start, last
+    both = earlier & later
+    if both.any():
+        joined.row.append(row[both])
+        joined.earlier.append((table.start[before[both]], table.last[before[both]]))
+        joined.later.append((table.start[next_one[both]], table.last[next_one[both]]))
+    gone = np.zeros(len(table.code), bool)
+    gone[before[earlier]] = True
+    gone[next_one[later]] = True
+    return table.where(~gone).and_also(code, start, last)

@@ -1,0 +1,63 @@
+"""Stored state of a join: what it writes at a flush, and how another one continues from it."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.errors import CorruptStateError
+from tidegate.operators.join import WindowedJoin
+from tidegate.operators.migration import check_same
+
+FORMAT = 1
+
+
+def save(operator: WindowedJoin) -> dict[str, Any]:
+    """Write what changed since the last flush; the answer is the document to restore from."""
+    return {
+        "format": FORMAT,
+        "kind": "join",
+        "spec": operator.declared.to_dict(),
+        "op_columns": [side.op_column for side in operator.sides],
+        "progress": operator.progress.to_json(),
+        "intake": operator.intake.save(),
+        "schemas": [_written(side.schema) for side in operator.sides],
+        "sides": [side.save() for side in operator.sides],
+        "held": operator.emitter.save(),
+        "core": operator.core.save(),
+    }
+
+
+def release(operator: WindowedJoin) -> None:
+    """Let go of what the store can give back."""
+    for side in operator.sides:
+        side.inlet.ids.release()
+        side.buffer.release()
+
+
+def restore(operator: WindowedJoin, document: dict[str, Any], *, counts: int = 0) -> None:
+    """Continue from the last flush."""
+    if document.get("kind") == "join" and document.get("format") != FORMAT:
+        raise CorruptStateError(f"state of a join of format {document.get('format')!r} cannot be read; this version reads format {FORMAT}")
+    check_same(document["spec"], operator.declared.to_dict())
+    operator.progress.restore(document["progress"])
+    operator.intake.restore(document["intake"], counts=counts)
+    for side, schema, saved, op_column in zip(operator.sides, document["schemas"], document["sides"], document["op_columns"], strict=True):
+        side.op_column = op_column
+        side.shared = operator.progress
+        side.progress.counters = operator.progress.counters
+        side.restore(saved, _read(schema))
+    operator.emitter.counters = operator.progress.counters
+    operator.emitter.restore(waits=document["held"])
+    operator.core.restore(document["core"])
+    operator.name_columns()
+
+
+def _written(schema: pa.Schema | None) -> str | None:
+    return None if schema is None else base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def _read(text: str | None) -> pa.Schema | None:
+    return None if text is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))

@@ -1,0 +1,336 @@
+"""The kinds `join` and `join_watermark`: a timeline of two streams that are joined, and what a join promises downstream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any
+
+from tidegate.errors import TidegateError
+from tidegate.instants import MAX, MIN, saturating_add
+from tidegate.scenarios.document import MismatchError, Scenario, UnsupportedScenarioError, known, mapping
+from tidegate.scenarios.join_words import TYPES, read_condition, read_match, window_in
+from tidegate.scenarios.matching import TIMINGS, same_bag, same_value, same_window, unmatched
+from tidegate.scenarios.meeting import LateMessage, Meeting, Message, Pair, Terms
+from tidegate.scenarios.runtimes import EMBEDDED, Runtime
+from tidegate.scenarios.settings import choice, flag, lateness_of
+from tidegate.scenarios.ticks import MICROSECONDS, Ticks, ticks_of
+from tidegate.scenarios.wording import steps_of, switched
+from tidegate.spec.join import LEFT, PADDINGS, RIGHT, SIDES, Within
+from tidegate.spec.presets import NAMES, habits
+
+CONFIG = frozenset(
+    {
+        "type", "match", "window", "where", "keyed", "min_cleanup_interval", "allowed_lateness", "padding", "update_every", "semantics",
+        "initial_processing_time", "each_case_fresh",
+    }
+)  # fmt: skip
+MESSAGE = frozenset({"t", "k", "v", "offset"})
+ACTIONS = frozenset({"left", "right", "wm_left", "wm_right", "wm", "processing_time", "snapshot_restore", "end_of_input"})
+CHECKS = frozenset({"expect", "out_wm", "output_watermark", "late_left", "late_right", "buffer", "error"})
+PAIR = frozenset({"pair", "timing", "retract", "window"})
+# A promise does not depend on batches, but plans of Spark say how theirs are cut.
+WATERMARK_CONFIG = frozenset({"no_data_batches", "input_watermark", "input_watermark_ms", "semantics", "each_case_fresh"})
+CASE = frozenset(
+    {"match", "type", "input_watermark", "input_watermark_ms", "left_watermark", "right_watermark", "output_watermark", "output_watermark_ms"}
+    | {"output_watermarks"}
+)
+_LATER = {"spark": Fraction(1, 1000)}
+"""In seconds, how much less than it knows a system promises downstream of a join."""
+
+
+def run_join(scenario: Scenario, runtime: Runtime = EMBEDDED) -> None:
+    """Apply the steps in order."""
+    ticks, steps = ticks_of(scenario), steps_of(scenario, ACTIONS | CHECKS)
+    timeline = _Timeline(scenario, ticks, runtime)
+    for number, step in enumerate(steps, 1):
+        timeline.step(step, f"step {number}")
+    if scenario.must_fail and timeline.has_unread:
+        raise MismatchError("pairs were left over that no step expects")
+
+
+def terms_of(scenario: Scenario, ticks: Ticks) -> Terms:
+    """What a scenario's config asks for on top of the preset of its system."""
+    config = scenario.config
+    known("`config`", config, CONFIG)
+    _known_system(scenario)
+    wanted = read_condition(config["where"], ticks) if "where" in config else None
+    if wanted is not None and (wanted.bound or wanted.keyed or wanted.shares_window):
+        raise UnsupportedScenarioError(f"`where` is about values, got `{config['where']}`")
+    periods = mapping("`update_every`", config.get("update_every", {}))
+    known("`update_every`", periods, {"on_time", "late"})
+    # Flink's joins in SQL, which alone clean lazily, take rows however late they are.
+    takes_all = "min_cleanup_interval" in config and "allowed_lateness" not in config
+    return Terms(
+        window=window_in(scenario, ticks, config),
+        how=choice(config, "type", TYPES, "inner"),
+        keyed=flag(config, "keyed") if "keyed" in config else any("k" in message for message in _messages(scenario)),
+        where=None if wanted is None else wanted.where,
+        allowed_lateness=MAX if takes_all else lateness_of(scenario, ticks),
+        options=habits(scenario.system).options,
+        padding=choice(config, "padding", dict.fromkeys(PADDINGS), "complete"),
+        periods=(ticks(periods["on_time"]) if "on_time" in periods else None, ticks(periods["late"]) if "late" in periods else None),
+    )
+
+
+def _known_system(scenario: Scenario) -> None:
+    if scenario.system not in NAMES:
+        raise UnsupportedScenarioError(f"`semantics: {scenario.system}` is not one of {', '.join(NAMES)}")
+
+
+def _messages(scenario: Scenario) -> list[Message]:
+    steps = steps_of(scenario, ACTIONS | CHECKS)
+    return [message for step in steps for side in SIDES if side in step for message in _listed(step[side])]
+
+
+def _listed(given: Any) -> list[Message]:
+    """One message, or several of a delivery."""
+    messages = [mapping("a message", message) for message in (given if isinstance(given, list) else [given])]
+    for message in messages:
+        known("a message", message, MESSAGE)
+    return list(messages)
+
+
+class _Timeline:
+    """One run over the steps of a scenario."""
+
+    def __init__(self, scenario: Scenario, ticks: Ticks, runtime: Runtime) -> None:
+        self._ticks, self._terms = ticks, terms_of(scenario, ticks)
+        self._meeting = Meeting(self._terms, ticks, runtime, now=ticks(scenario.config.get("initial_processing_time", 0)))
+        self._marks = [MIN, MIN]
+        self._lazily = _cleaning(scenario, self._terms, ticks)
+        self._fresh: list[Pair] = []
+        self._fresh_late: list[LateMessage] = []
+        self._late: list[LateMessage] = []
+        self._promised: dict[int | None, int] = {LEFT: MIN, RIGHT: MIN, None: MIN}
+        self._forwarded: list[tuple[int | None, int]] = []
+        self._where = ""
+        self._checks: dict[str, Callable[[Any], None]] = {
+            "expect": self._expect,
+            "out_wm": self._out_wm,
+            "output_watermark": self._output_watermark,
+            "late_left": lambda rows: self._late_rows(LEFT, rows),
+            "late_right": lambda rows: self._late_rows(RIGHT, rows),
+            "buffer": self._buffer,
+        }
+
+    @property
+    def has_unread(self) -> bool:
+        return bool(self._fresh)
+
+    def step(self, step: dict[str, Any], where: str) -> None:
+        self._where = where
+        refused = switched(step, "error")
+        try:
+            self._act(step)
+        except TidegateError as error:
+            if not refused:
+                raise MismatchError(f"{where}: was refused: {error}") from error
+        else:
+            if refused and not self._meeting.is_rehearsed:
+                raise MismatchError(f"{where}: {step} must be refused, but it was accepted")
+        self._collect()
+        for name in step.keys() & self._checks.keys():
+            if not self._meeting.is_rehearsed:
+                self._checks[name](step[name])
+
+    def _act(self, step: dict[str, Any]) -> None:
+        if step.keys() & set(SIDES):
+            self._meeting.add(*(_listed(step[side]) if side in step else [] for side in SIDES))
+        for name, sides in (("wm_left", (LEFT,)), ("wm_right", (RIGHT,)), ("wm", (LEFT, RIGHT))):
+            for side in sides if name in step else ():
+                self._marks[side] = max(self._marks[side], self._ticks.watermark(step[name]))
+                self._meeting.advance_watermark(side, self._ticks.watermark(step[name]))
+        if "processing_time" in step:
+            self._meeting.run_clock(self._ticks(step["processing_time"]))
+        if switched(step, "snapshot_restore"):
+            self._meeting.restart()
+        if switched(step, "end_of_input"):
+            self._marks = [MAX, MAX]
+            self._meeting.finish()
+
+    def _collect(self) -> None:
+        pairs, late = self._meeting.take()
+        for pair in pairs:
+            # What a lazy system has not padded yet it need not take back.
+            told = next((p for p in self._fresh if (p.left, p.right) == (pair.left, pair.right) and self._may_wait(p)), None)
+            if pair.retract and told is not None:
+                self._fresh.remove(told)
+            else:
+                self._fresh.append(pair)
+        self._fresh_late += late
+        self._late += late
+        for side, before in self._promised.items():
+            promise = self._meeting.output_watermark(side)
+            if promise != before:
+                self._promised[side] = promise
+                self._forwarded.append((side, promise))
+
+    # What is expected -----------------------------------------------------------------------------------------------------------
+
+    def _expect(self, expected: Any) -> None:
+        if not isinstance(expected, list):
+            raise UnsupportedScenarioError(f"expected pairs must be a list, got `{expected}`")
+        missing, extra = unmatched([self._wanted(one) for one in expected], self._fresh, self._fits)
+        self._fresh = [pair for pair in extra if self._may_wait(pair)]
+        extra = [pair for pair in extra if not self._may_wait(pair)]
+        if missing or extra:
+            raise MismatchError(f"{self._where}: missing {missing}, unexpected {[self._shown(pair) for pair in extra]}")
+
+    def _wanted(self, one: Any) -> dict[str, Any]:
+        """A pair as it is written: `[left, right]`, or a mapping that says more of it."""
+        wanted = {"pair": one} if not isinstance(one, dict) else one
+        known("an expected pair", wanted, PAIR)
+        pair = wanted.get("pair")
+        sides = 2 if self._terms.how not in ("semi", "anti") else 1
+        if not isinstance(pair, list) or len(pair) != sides:
+            raise UnsupportedScenarioError(f"a row of this join is a list of {sides}, got `{pair}`")
+        if wanted.get("timing", "early") not in TIMINGS:
+            raise UnsupportedScenarioError(f"`timing: {wanted['timing']}` is not one of {', '.join(TIMINGS)}")
+        return wanted
+
+    def _fits(self, wanted: Mapping[str, Any], pair: Pair) -> bool:
+        shown = [_name(pair.message(side)) for side in range(len(wanted["pair"]))]
+        return (
+            all(map(same_value, wanted["pair"], shown))
+            and bool(wanted.get("retract", False)) == pair.retract
+            and ("timing" not in wanted or TIMINGS[wanted["timing"]] == pair.timing)
+            and ("window" not in wanted or (pair.window is not None and same_window(wanted["window"], pair.window, self._ticks)))
+        )
+
+    def _shown(self, pair: Pair) -> dict[str, Any]:
+        window = {} if pair.window is None else {"window": [self._ticks.shown(edge) for edge in pair.window]}
+        return {"pair": [_name(pair.left), _name(pair.right)], "timing": pair.timing, **({"retract": True} if pair.retract else {}), **window}
+
+    def _may_wait(self, pair: Pair) -> bool:
+        """Whether a system that pads when it cleans up need not have put out yet what is padded here at the watermark."""
+        if self._lazily is None or pair.retract or pair.timing != "on_time" or (pair.left is not None and pair.right is not None):
+            return False
+        interval, bound = self._lazily
+        side = LEFT if pair.right is None else RIGHT
+        reach = bound.high if side == RIGHT else None if bound.low is None else -bound.low
+        message = pair.message(side)
+        if reach is None or message is None:
+            return False
+        # Its timer is at the first instant after the interval, and a watermark passes it only beyond.
+        last = int(saturating_add(self._ticks(message["t"]), reach + interval + self._ticks(1)))
+        return self._marks[1 - side] <= last
+
+    def _late_rows(self, side: int, expected: Any) -> None:
+        """Either all rows so far or those since the last look, as for panes."""
+        if not isinstance(expected, list):
+            raise UnsupportedScenarioError(f"late rows must be a list, got `{expected}`")
+        for one in expected:
+            if isinstance(one, dict):
+                known("a late row", one, {"row", "reason"})
+        fresh, late = ([row for row in rows if row.side == side] for rows in (self._fresh_late, self._late))
+        self._fresh_late = [row for row in self._fresh_late if row.side != side]
+        if any(unmatched(expected, fresh, _is_late)) and any(unmatched(expected, late, _is_late)):
+            raise MismatchError(f"{self._where}: expected late {SIDES[side]} rows {expected}, got {[(_name(r.message), r.reason) for r in fresh]}")
+
+    def _buffer(self, expected: Any) -> None:
+        known("a buffer", mapping("a buffer", expected), SIDES)
+        if self._lazily is not None:
+            raise UnsupportedScenarioError("what a join that cleans lazily still keeps is not ours")
+        for side, name in enumerate(SIDES):
+            found = [_name(message) for message in self._meeting.held(side)]
+            if name in expected and not same_bag(expected[name], found):
+                raise MismatchError(f"{self._where}: expected the {name} rows {expected[name]} to be kept, got {found}")
+
+    def _out_wm(self, expected: Any) -> None:
+        """Watermarks that went on, as numbers, or with `left` or `right` before each."""
+        forwarded, self._forwarded = self._forwarded, []
+        keyed = [one for one in expected if isinstance(one, list)]
+        if keyed and (len(keyed) != len(expected) or not all(len(one) == 2 and one[0] in SIDES for one in keyed)):
+            raise UnsupportedScenarioError(f"watermarks are numbers, or all have `left` or `right` before them: {expected}")
+        for side in (LEFT, RIGHT) if keyed else (None,):
+            numbers = [one[1] for one in keyed if one[0] == SIDES[side]] if side is not None else expected
+            found = [mark for which, mark in forwarded if which == side]
+            if [self._ticks.watermark(number) for number in numbers] != found:
+                shown = [self._ticks.shown_watermark(mark) for mark in found]
+                raise MismatchError(f"{self._where}: expected {'' if side is None else SIDES[side] + ' '}watermarks {numbers}, got {shown}")
+
+    def _output_watermark(self, expected: Any) -> None:
+        """The least promise, or those of the sides."""
+        wanted = expected if isinstance(expected, dict) else {"": expected}
+        known("`output_watermark`", wanted, {"", *SIDES})
+        for name, number in wanted.items():
+            found = self._promised[SIDES.index(name) if name else None]
+            if (MIN if number is None else self._ticks.watermark(number)) != found:
+                raise MismatchError(f"{self._where}: expected output watermark {number}, got {self._ticks.shown_watermark(found)}")
+
+
+def _name(message: Message | None) -> Any:
+    """How a scenario calls a message: by its value, or by its time where it has none."""
+    return None if message is None else message.get("v", message.get("t"))
+
+
+def _is_late(expected: Any, row: LateMessage) -> bool:
+    if isinstance(expected, dict):
+        return ("reason" not in expected or expected["reason"] == row.reason) and ("row" not in expected or _is_late(expected["row"], row))
+    return same_value(expected, _name(row.message))
+
+
+def _cleaning(scenario: Scenario, terms: Terms, ticks: Ticks) -> tuple[int, Within] | None:
+    """How much later than it could a system cleans up, which is when it pads, and the bound that says when it could."""
+    if "min_cleanup_interval" not in scenario.config:
+        return None
+    if not isinstance(terms.window, tuple):
+        raise UnsupportedScenarioError("`min_cleanup_interval` is understood for joins with `match`")
+    return ticks(scenario.config["min_cleanup_interval"]), terms.window[0]
+
+
+# What a join promises ---------------------------------------------------------------------------------------------------------------------
+
+
+def run_join_watermark(scenario: Scenario, runtime: Runtime = EMBEDDED) -> None:
+    """Each case: what is promised downstream under the watermarks of the inputs."""
+    known("the scenario", scenario.body, {"cases"})
+    known("`config`", scenario.config, WATERMARK_CONFIG)
+    _known_system(scenario)
+    ticks = ticks_of(scenario)
+    for number, case in enumerate(scenario.entries("cases"), 1):
+        known("a case", mapping("a case", case), CASE)
+        _Promise({**scenario.config, **case}, scenario, ticks, runtime).check(f"case {number}")
+
+
+class _Promise:
+    """One case of the kind `join_watermark`."""
+
+    def __init__(self, case: Mapping[str, Any], scenario: Scenario, ticks: Ticks, runtime: Runtime) -> None:
+        self._case, self._ticks = case, ticks
+        self._later = _LATER.get(scenario.system, Fraction(0)) * 1_000_000 / MICROSECONDS[ticks.unit]
+        given = case.get("match")
+        bound = read_match(given, ticks) if isinstance(given, dict) else read_condition(given, ticks).bound
+        if bound is None:
+            raise UnsupportedScenarioError(f"the output watermark follows from bounds of times, got `{given}`")
+        terms = Terms((bound,), choice(case, "type", TYPES, "inner"), options=habits(scenario.system).options)
+        self._meeting = Meeting(terms, ticks, runtime)
+        for side in (LEFT, RIGHT):
+            self._meeting.advance_watermark(side, self._input(f"{SIDES[side]}_watermark"))
+
+    def _input(self, name: str) -> int:
+        for word in (name, "input_watermark"):
+            if word in self._case:
+                return self._ticks.watermark(self._case[word])
+        if "input_watermark_ms" in self._case:
+            return self._ticks.watermark(f"{self._case['input_watermark_ms']} ms")
+        raise UnsupportedScenarioError(f"a case needs `{name}`, `input_watermark` or `input_watermark_ms`")
+
+    def check(self, where: str) -> None:
+        if self._meeting.is_rehearsed:
+            return
+        case, units = self._case, Fraction(MICROSECONDS[self._ticks.unit], 1000)
+        looks: list[tuple[int | None, Any, Fraction]] = [(None, case["output_watermark"], Fraction(1))] if "output_watermark" in case else []
+        looks += [(None, case["output_watermark_ms"], units)] if "output_watermark_ms" in case else []
+        sides = mapping("`output_watermarks`", case.get("output_watermarks", {}))
+        known("`output_watermarks`", sides, SIDES)
+        looks += [(SIDES.index(name), number, Fraction(1)) for name, number in sides.items()]
+        if not looks:
+            raise UnsupportedScenarioError("a case says no output watermark")
+        for side, wanted, scale in looks:
+            found = self._meeting.output_watermark(side)
+            number = self._ticks.shown_watermark(found)
+            told = number if isinstance(number, str) else (Fraction(str(number)) - self._later) * scale
+            if (Fraction(str(wanted)) if not isinstance(wanted, str) else wanted) != told:
+                raise MismatchError(f"{where}: expected {wanted} to be promised, got {told}")

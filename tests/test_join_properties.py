@@ -1,0 +1,209 @@
+"""The windowed join does what the reference does, and its net is the batch answer, for random joins and histories."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from join_machines import Bare, Embedded, Model, late_shapes, name, net, play, shapes
+from join_strategies import HOWS, TIMED, Case, Step, cases, cut_cases
+from reference.join import LEFT, RIGHT, AsOf, JoinConfig, Row, Within, batch_answer
+from tidegate.instants import MIN
+from tidegate.spec.windows import Hopping, Tumbling
+from tidegate.state.protocol import Store
+from tidegate.state.rocksdb import RocksDBStore
+
+MACHINES = [Model, Bare]
+machines = pytest.mark.parametrize("machine", MACHINES)
+
+
+def taken(case: Case, outputs: list[Any]) -> list[list[Row]]:
+    """The rows that are in the join: what came for the first time, was not put to `late`, and was not taken back."""
+    known: set[tuple[int, Any]] = set()
+    found: list[list[Row]] = [[], []]
+    for step, (_, late) in zip(case.steps, outputs, strict=False):
+        refused = Counter((row["side"], row["row"]["n"], row["row"].get("op")) for row in late if row["reason"] != "bad_condition")
+        arrived = [(LEFT, row) for row in step.value[LEFT]] + [(RIGHT, row) for row in step.value[RIGHT]] if step.verb == "add" else []
+        for side, row in arrived:
+            identity = row["o"] if case.config.offset else row["n"]
+            again = (side, identity) in known and (case.config.offset or case.config.id)
+            known.add((side, identity))
+            if refused[side, row["n"], row.get("op")]:
+                refused[side, row["n"], row.get("op")] -= 1
+            elif again:
+                pass
+            elif row.get("op") == "-":
+                found[side].remove(next(other for other in found[side] if other["n"] == row["n"]))
+            else:
+                found[side].append(row)
+    return found
+
+
+def batch(case: Case, outputs: list[Any]) -> Counter[tuple[str | None, str | None]]:
+    return Counter((name(left), name(right)) for left, right in batch_answer(case.config, *taken(case, outputs)))
+
+
+@machines
+@given(case=cases(TIMED))
+def test_the_net_is_the_batch_answer(machine, case):
+    outputs = play(machine(case.config), case)
+    found = net(outputs)
+    assert not -found
+    assert found == batch(case, outputs)
+
+
+@pytest.mark.slow
+@machines
+@given(case=cases(TIMED, retracts=True))
+def test_the_net_is_the_batch_answer_of_what_was_not_taken_back(machine, case):
+    outputs = play(machine(case.config), case)
+    found = net(outputs)
+    assert not -found
+    assert +found == batch(case, outputs)
+
+
+@pytest.mark.slow
+@machines
+@given(case=cases(periods=True))
+def test_pairs_that_wait_for_their_period_come_out_once(machine, case):
+    found = net(play(machine(case.config), case))
+    at_once = replace(case.config, on_time_every=None, late_every=None)
+    assert +found == +net(play(machine(at_once), Case(at_once, case.steps)))
+    assert not -found
+
+
+@pytest.mark.slow
+@machines
+@given(pair=cut_cases())
+def test_cuts_do_not_matter(machine, pair):
+    one, other = (play(machine(case.config), case) for case in pair)
+    (rows, late), (other_rows, other_late) = ([[row for out in outputs for row in out[which]] for which in (0, 1)] for outputs in (one, other))
+    assert shapes(rows) == shapes(other_rows)
+    assert Counter(row.get("pair_id") for row in rows) == Counter(row.get("pair_id") for row in other_rows)
+    assert late_shapes(late) == late_shapes(other_late)
+
+
+@machines
+@given(case=cases(TIMED))
+def test_a_promise_is_not_broken_by_rows_that_were_on_time(machine, case):
+    model = Model(case.config)
+    play(model, case)
+    behind = {held.row["n"] for held in model.machine.accepted if held.late}
+    promised = [MIN, MIN]
+    for (rows, _), promises in play(machine(case.config), case, look=lambda found: found.output_watermarks()):
+        for row in (row for row in rows if row["op"] == "+" and not behind & {name(row["left"]), name(row["right"])}):
+            for side, number in (("left", LEFT), ("right", RIGHT)):
+                assert row[side] is None or row["timing"] == "late" or row[side]["ts"] >= promised[number], (side, promised)
+        promised = [max(before, after) for before, after in zip(promised, promises, strict=True)]
+
+
+@machines
+@given(case=cases())
+def test_a_row_is_in_the_answer_or_held_or_late(machine, case):
+    """Of sides whose rows come out alone where they have no partner."""
+    config = case.config
+    answers = play(machine(config), case, look=lambda found: [found.kept(side) for side in (LEFT, RIGHT)])
+    outputs = [output for output, _ in answers]
+    for number, (_, held) in enumerate(answers):
+        standing = net(outputs[: number + 1])
+        shown = [{pair[side] for pair, count in standing.items() if count} for side in (LEFT, RIGHT)]
+        there = taken(Case(config, case.steps[: number + 1]), outputs)
+        for side in (side for side in (LEFT, RIGHT) if config.pads(side) and config.how != "anti"):
+            assert {row["n"] for row in there[side]} <= shown[side] | set(held[side])
+    assert answers[-1][1] == [[], []]
+
+
+def held(machine: Any) -> list[list[str]]:
+    return [machine.kept(side) for side in (LEFT, RIGHT)]
+
+
+def looked_at(config: JoinConfig) -> Callable[[Any], list[Any]]:
+    """What is compared beside the output: the rows in state, and what is promised where that follows from the watermarks alone."""
+    kept, promises = [LEFT, RIGHT], type(config.window) in (tuple, Tumbling, Hopping)
+    if isinstance(config.window, AsOf):
+        # A right row may be forgotten as soon as a later one is the answer of all that can come.
+        kept = [LEFT]
+    if config.retracts and any("t2" in config.columns(side) for side in (LEFT, RIGHT)):
+        # A row that may be taken back is kept until every column says that this would be too late.
+        kept = []
+    return lambda machine: [*(machine.kept(side) for side in kept), *(machine.output_watermarks() if promises else ())]
+
+
+def compare(case: Case, store: Callable[[], Store] | None = None, machine: type[Bare] = Bare) -> None:
+    """Every step gives the same, and leaves the same in state."""
+    look = looked_at(case.config)
+    wanted, got = play(Model(case.config), case, look), play(machine(case.config, store), case, look)
+    for number, (((rows, late), there), ((have, have_late), have_there)) in enumerate(zip(wanted, got, strict=True)):
+        step = case.steps[number] if number < len(case.steps) else "finish"
+        assert shapes(have) == shapes(rows), step
+        assert late_shapes(have_late) == late_shapes(late), step
+        assert have_there == there, step
+    check_order([row for ((rows, _), _) in got for row in rows])
+
+
+def check_order(rows: list[Row]) -> None:
+    """A retraction takes back what stands under its id, all of it as it was told; nothing comes out twice."""
+    standing: dict[str, Row] = {}
+    for row in rows:
+        told = {name: value for name, value in row.items() if name not in ("op", "emitted_at")}
+        if row["op"] == "-":
+            assert standing.pop(row["pair_id"]) == told
+        else:
+            assert row["pair_id"] not in standing
+            standing[row["pair_id"]] = told
+
+
+def message(side: str, ts: int, op: str = "+") -> Row:
+    return {"ts": ts, "t2": ts, "k": "a", "v": 1, "n": f"{side}{ts}", "o": ts, "op": op}
+
+
+@pytest.mark.parametrize("padding", ["complete", "early", "final"])
+@pytest.mark.parametrize("how", HOWS)
+def test_rows_of_a_delivery_are_taken_back_and_sent_again_in_their_order(how, padding):
+    config = JoinConfig((Within(5, 5),), how, padding=padding, allowed_lateness=100, retracts=True)
+    meet = Step("add", ([message("l", 1)], [message("r", 2)]))
+    past = [Step("watermark", (side, 50, "ts")) for side in (LEFT, RIGHT)]
+    for rows in ([message("l", 1, "-"), message("l", 1)], [message("l", 1), message("l", 1, "-")], [message("l", 3, "-"), message("l", 3)]):
+        compare(Case(config, (meet, Step("add", (rows, [])))))
+        compare(Case(config, (meet, *past, Step("add", (rows, [])))))
+
+
+@given(case=cases())
+def test_every_step_is_that_of_the_reference(case):
+    compare(case)
+
+
+@given(case=cases(retracts=True))
+def test_retractions_go_through_as_in_the_reference(case):
+    compare(case)
+
+
+@given(case=cases(periods=True))
+def test_periods_are_those_of_the_reference(case):
+    compare(case)
+
+
+@given(case=cases(retention=True))
+def test_retention_is_that_of_the_reference(case):
+    compare(case)
+
+
+@pytest.mark.slow
+@pytest.mark.rocksdb
+@settings(max_examples=25)
+@given(case=cases(retracts=True, periods=True))
+def test_state_on_disk_is_that_of_the_reference(case):
+    with tempfile.TemporaryDirectory() as folder:
+        compare(case, lambda: RocksDBStore(f"{folder}/state"))
+
+
+@pytest.mark.slow
+@given(case=cases(periods=True))
+def test_the_embedded_runtime_gives_what_the_operator_gives(case):
+    compare(case, machine=Embedded)
