@@ -42,11 +42,10 @@ def repository() -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests with the session run in one process, because it takes long to start; those that start processes of their own run beside them."""
+    """Tests on Spark are known by their folder."""
     for item in items:
         if "spark" in Path(item.fspath).parent.name:
             item.add_marker(pytest.mark.spark)
-            item.add_marker(pytest.mark.xdist_group("spark" if "spark" in getattr(item, "fixturenames", ()) else "apart"))
 
 
 @pytest.fixture(scope="session")

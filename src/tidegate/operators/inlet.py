@@ -143,10 +143,14 @@ class Inlet:
 
 def readable_rows(delivery: Delivery) -> np.ndarray:
     """Which rows have a time, and no broken value, so that they may say how far their source has come."""
-    readable = delivery.verdict == OK
-    if MARK in delivery.table.column_names:
-        readable &= delivery.table.column(MARK).is_null().to_numpy()
-    return readable
+    return (delivery.verdict == OK) & whole_rows(delivery)
+
+
+def whole_rows(delivery: Delivery) -> np.ndarray:
+    """Which rows have no broken value."""
+    if MARK not in delivery.table.column_names:
+        return np.ones(len(delivery), bool)
+    return delivery.table.column(MARK).is_null().to_numpy()
 
 
 def observed_rows(delivery: Delivery, readable: np.ndarray, reader: Reader, now: int, limit: int) -> Observed:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import InputError
-from tidegate.instants import MAX, MIN
+from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.joins.shapes import BoundShape, Shape, WindowShape
 from tidegate.kernel.watermarks.marks import Mark, Watermark
 from tidegate.operators.delivery import Arrival, joined
@@ -48,7 +48,7 @@ class WindowedJoin:
         self.is_fed = False
         """Whether an upstream operator tells a watermark."""
         shape = _shape(spec)
-        self.emitter = Emitter(spec, store, counters=self.progress.counters)
+        self.emitter = Emitter(spec, store, counters=self.progress.counters, is_named=not spec.shows_pairs)
         columns = [op_column, op_column] if op_column is None or isinstance(op_column, str) else list(op_column)
         sides = [self._side(number, shape, columns[number]) for number in (LEFT, RIGHT)]
         self.sides: tuple[Side, Side] = (sides[LEFT], sides[RIGHT])
@@ -72,7 +72,7 @@ class WindowedJoin:
         main = spec.inputs[number].time
         columns = shape.columns(number) if shape is not None else {} if main is None or not spec.is_timed else {main: "at"}
         given = dataclasses.replace(spec, left=self.intake_input(LEFT), right=self.intake_input(RIGHT))
-        return Side(number, given, self.store, self.progress, self.intake, columns, marks, op_column)
+        return Side(number, given, self.store, self.progress, self.intake, columns, marks, op_column, _last_instant(spec, shape))
 
     def intake_input(self, side: int) -> Any:
         """The input of a side with the time columns that are looked at."""
@@ -184,6 +184,7 @@ class WindowedJoin:
         schemas = [side.schema for side in self.sides]
         _check_types(self.spec, schemas)
         dropped = [side.op_column for side in self.sides]
+        self.emitter.is_named = not self.spec.shows_pairs or all(schema is not None for schema in schemas)
         self.emitter.paired = out_columns(self.spec, schemas, dropped, pairs=True)
         self.emitter.columns = self.emitter.paired if self.spec.shows_pairs else out_columns(self.spec, schemas, dropped, pairs=False)
 
@@ -285,7 +286,7 @@ class WindowedJoin:
     @property
     def is_idle(self) -> bool:
         """Whether nobody downstream has to wait for this operator: both inputs are idle or done, and nothing waits."""
-        return self.intake.is_idle(self.key) and self.emitter.waiting == 0
+        return self.intake.is_idle(self.key) and self.emitter.waiting == 0 and self.emitter.unnamed == 0
 
     @property
     def next_due(self) -> int | None:
@@ -328,6 +329,16 @@ def _core(spec: JoinSpec, sides: tuple[Side, Side], emitter: Emitter, progress: 
     if isinstance(spec.window, Session):
         return SessionJoin(spec, sides, emitter, progress)
     return RangeJoin(spec, sides, emitter, progress, shape=shape)
+
+
+def _last_instant(spec: JoinSpec, shape: Shape | None) -> Callable[[np.ndarray], np.ndarray] | None:
+    """The last instant of the windows of rows, where that decides whether they are too late."""
+    if spec.options.drop_by != "window":
+        return None
+    if isinstance(shape, WindowShape):
+        return lambda at: shape.reach(LEFT, {"at": at})[1]
+    gap = spec.window.gap if isinstance(spec.window, Session) else None
+    return None if gap is None else lambda at: saturating_add(at, gap - 1)
 
 
 def _check_types(spec: JoinSpec, schemas: Sequence[pa.Schema | None]) -> None:

@@ -271,7 +271,7 @@ class AsOfJoin(JoinCore):
             self.answer(places, self.after(_STEPS * len(places.at)) + _STEPS * np.arange(len(places.at)))
 
     def _clean(self) -> None:
-        """Right rows go that no left row can have as an answer: a later one of their key is before all left rows that may still come or be corrected."""
+        """Right rows go that answer nobody: a later one of their key is before all left rows that may still come or be corrected."""
         lateness, strict, tolerance = self.spec.allowed_lateness, int(self.window.strict), self.window.tolerance
         first = min(taken_from(self.sides[LEFT].watermark, lateness), self.free())
         if first <= self._cleaned:

@@ -133,8 +133,8 @@ class JoinCore(ABC):
             names = [column.left for column in columns]
         else:
             names = [column.right for column in columns if not paired or column.left is None]
-        known = [] if paired and side == RIGHT else ["kid"] if self._has_kid else ["lead"]
-        at = ["at"] if self.spec.has_windows or self.emitter.holds_back else []
+        known = [] if paired and side == RIGHT else ["kid"] if self._has_kid else ["lead"] if paired else ["lead", "chk"]
+        at = ["at"] if self.spec.has_windows or self.emitter.keeps_times else []
         return [*known, "seq", *at, *(PAYLOAD + name for name in names if name is not None)]
 
     @property
@@ -290,7 +290,7 @@ class JoinCore(ABC):
         """What is to be remembered beside the sides."""
         return None
 
-    def restore(self, document: Any) -> None:
+    def restore(self, document: Any) -> None:  # noqa: B027 - most have nothing to remember
         """Continue from that."""
 
     # Retractions ----------------------------------------------------------------------------------------------------------------
@@ -313,8 +313,8 @@ class JoinCore(ABC):
         if len(missing):
             gone = rows.take(missing)
             table = self.table(side, gone.frame)
-            kinds = class_names(gone.late.astype(np.int8)) if self.spec.is_timed else texts("on_time", len(missing))
-            self.sides[side].late_table(table, "nothing_to_retract", kinds)
+            table = table.append_column(self.sides[side].op_column or "op", texts("-", len(missing)))
+            self.sides[side].late_table(table, "nothing_to_retract", class_names(gone.classes))
         kept = np.flatnonzero(chosen >= 0)
         return kept, Places(np.asarray(candidates.run)[chosen[kept]], candidates.at[chosen[kept]])
 

@@ -211,4 +211,6 @@ def _held(operator: WindowedJoin) -> list[str]:
             said.append(f"{owed:,} {own} rows have no partner and wait for the {other} watermark before they come out alone.")
     if operator.emitter.waiting:
         said.append(f"{operator.emitter.waiting:,} rows of the output wait for the clock.")
+    if operator.emitter.unnamed:
+        said.append(f"{operator.emitter.unnamed:,} rows of the output wait until the columns of the other side are known. Hint: give `schemas`.")
     return said

@@ -21,6 +21,8 @@ PAYLOAD = "m."
 """Names of input columns begin with this in the buffers of a join."""
 _NONE = MIN
 """The arrival number of a row that is not there."""
+NOBODY = (np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFFFE))
+"""The lead of rows whose equal fields are null, by side: they meet nobody."""
 _LARGE = 65_536
 """From this many rows on a piece of the output stays on its own."""
 
@@ -103,8 +105,13 @@ class Emitter:
     """Those of candidate pairs, which have both sides also where the output has one."""
     out: Output = field(default_factory=Output)
     counters: dict[str, int] = field(default_factory=dict)
+    is_named: bool = True
+    """Whether the output has its columns: where it has those of both sides, both must be known."""
     _pieces: list[_Piece] = field(default_factory=list)
     _held: Frame | None = None
+    """What waits for the clock."""
+    _unnamed: Frame | None = None
+    """What waits for the names of its columns: rows of the one side that is known."""
     _saved: bool = True
 
     # Making rows ----------------------------------------------------------------------------------------------------------------
@@ -128,13 +135,17 @@ class Emitter:
         n = len(order)
         if not n:
             return
-        columns = _columns(self.columns, left, right, n)
+        columns: dict[str, Column] = {} if self.is_named else {"side": constant(np.int8(LEFT if right is None else RIGHT), n)}
+        if self.is_named:
+            columns.update(_columns(self.columns, left, right, n))
         some = left if left is not None else right
         if some is not None:
-            columns["kid"] = some["kid"] if "kid" in some else some["lead"]
+            columns["kid"] = _identity(some)
+            if not self.is_named:
+                columns.update({name: some[name] for name in some.names if name.startswith(PAYLOAD)})
         for name, frame in (("lseq", left), ("rseq", right)):
             columns[name] = constant(np.int64(_NONE), n) if frame is None else frame["seq"]
-        if self.holds_back:
+        if self.keeps_times:
             for name, frame in (("lat", left), ("rat", right)):
                 columns[name] = constant(np.int64(MAX), n) if frame is None else frame["at"]
         columns["op"] = constant(np.int8(op), n)
@@ -146,6 +157,13 @@ class Emitter:
     def flush(self, *, watermark: int, now: int, finishing: bool = False) -> None:
         """What was put is put out in its order, or waits."""
         pieces, self._pieces = self._pieces, []
+        unnamed = [piece for piece in pieces if "side" in piece.frame]
+        if unnamed:
+            self._wait_for_names(unnamed, watermark)
+            pieces = [piece for piece in pieces if "side" not in piece.frame]
+        if self._unnamed is not None and (self.is_named or finishing):
+            named, self._unnamed, self._saved = self._named(self._unnamed), None, False
+            self._release(named if finishing else self._hold(named, now), now)
         if not pieces:
             return
         frames = [piece.frame for piece in pieces]
@@ -159,6 +177,27 @@ class Emitter:
         for frame in frames:
             told = frame.with_columns(watermark=constant(np.int64(watermark), len(frame)))
             self._release(told if finishing else self._hold(told, now), now)
+
+    # Waiting for names ----------------------------------------------------------------------------------------------------------
+
+    def _wait_for_names(self, pieces: Sequence[_Piece], watermark: int) -> None:
+        frame = concat_frames([piece.frame for piece in pieces])
+        frame = frame.take(np.argsort(np.concatenate([piece.order for piece in pieces]), kind="stable"))
+        frame = frame.with_columns(watermark=constant(np.int64(watermark), len(frame)))
+        self._unnamed = frame if self._unnamed is None else concat_frames([self._widened(self._unnamed, frame), frame])
+        self._saved = False
+
+    def _named(self, frame: Frame) -> Frame:
+        """Rows that have waited for their columns, with these."""
+        side = int(frame.ints("side")[0])
+        known = [column.left if side == LEFT else column.right for column in self.columns]
+        missing = [name for name in known if name is not None and PAYLOAD + name not in frame]
+        rows = frame.with_mapping({PAYLOAD + name: repeat(None, len(frame), pa.null()) for name in missing})
+        columns = _columns(self.columns, rows if side == LEFT else None, rows if side == RIGHT else None, len(frame))
+        rest = {name: frame[name] for name in frame.names if not name.startswith(PAYLOAD) and name != "side"}
+        if not self.holds_back:
+            rest = {name: column for name, column in rest.items() if name not in ("lat", "rat")}
+        return Frame({**columns, **rest}, len(frame))
 
     # Holding rows back ----------------------------------------------------------------------------------------------------------
 
@@ -211,33 +250,58 @@ class Emitter:
         return self.spec.on_time_period is not None or self.spec.late_period is not None
 
     @property
+    def keeps_times(self) -> bool:
+        """Whether the times of rows are kept with them, because they may wait."""
+        return self.holds_back or not self.is_named
+
+    @property
     def next_due(self) -> int:
         return MAX if self._held is None else int(self._held.ints("due").min())
 
     def least(self, side: int) -> int:
         """The least time of a side among what waits."""
-        return MAX if self._held is None else int(self._held.ints("rat" if side == RIGHT else "lat").min())
+        name = "rat" if side == RIGHT else "lat"
+        return min((int(frame.ints(name).min()) for frame in (self._held, self._unnamed) if frame is not None), default=MAX)
 
     @property
     def waiting(self) -> int:
+        """How many rows wait for the clock."""
         return 0 if self._held is None else len(self._held)
 
     @property
+    def unnamed(self) -> int:
+        """How many rows wait until the columns of the other side are known."""
+        return 0 if self._unnamed is None else len(self._unnamed)
+
+    @property
     def nbytes(self) -> int:
-        return 0 if self._held is None else self._held.nbytes
+        return sum(frame.nbytes for frame in (self._held, self._unnamed) if frame is not None)
 
-    def save(self) -> bool:
-        """Write what waits; whether anything does."""
+    def save(self) -> list[str]:
+        """Write what waits; the names under which something does."""
+        found = {"held": self._held, "unnamed": self._unnamed}
         if not self._saved:
-            if self._held is None:
-                self.store.delete("held")
-            else:
-                self.store.put_table("held", self._held.to_table())
+            for name, frame in found.items():
+                if frame is None:
+                    self.store.delete(name)
+                else:
+                    self.store.put_table(name, frame.to_table())
             self._saved = True
-        return self._held is not None
+        return [name for name, frame in found.items() if frame is not None]
 
-    def restore(self, *, waits: bool) -> None:
-        self._held = Frame.from_table(self.store.get_table("held")) if waits else None
+    def restore(self, names: Sequence[str]) -> None:
+        self._held, self._unnamed = (Frame.from_table(self.store.get_table(name)) if name in names else None for name in ("held", "unnamed"))
+
+
+def _identity(rows: Frame) -> Column:
+    """The identity of keys in ids of pairs; that of a row without a key is told by its second word."""
+    if "kid" in rows:
+        return rows["kid"]
+    lead = rows.ints("lead")
+    if "chk" not in rows:
+        return lead
+    nobody = (lead == NOBODY[LEFT]) | (lead == NOBODY[RIGHT])
+    return np.where(nobody, rows.ints("chk"), lead) if nobody.any() else lead
 
 
 def _columns(columns: Sequence[OutColumn], left: Frame | None, right: Frame | None, n: int) -> dict[str, Column]:

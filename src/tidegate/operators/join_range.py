@@ -203,7 +203,7 @@ class RangeJoin(JoinCore):
         own = self.sides[side]
         gone = self.stored(side, places, ["lead", "seq", "late", *self.compared, *own.buffer.watched, *self.payload(side)])
         times = {name: gone.ints(name) for name in own.buffer.watched}
-        asking = Taken(gone, rows.late[kept])
+        asking = Taken(gone, rows.late[kept], rows.classes[kept])
         found = self.met(side, gone, Query(asking.by, *self.shaped.reach(side, times)), self.shaped.holds, quiet=True)
         base = self.after(_STEPS * (len(found.row) + 1))
         if self.marks_rows(side):

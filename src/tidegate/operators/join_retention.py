@@ -44,7 +44,7 @@ class JoinRetention:
             return rows
         gone = rows.take(np.flatnonzero(full))
         own = self.core.sides[side]
-        own.late_table(self.core.table(side, gone.frame), "out_of_retention", class_names(gone.late.astype(np.int8)), detail=None)
+        own.late_table(self.core.table(side, gone.frame), "out_of_retention", class_names(gone.classes))
         return rows.take(np.flatnonzero(~full))
 
     def _of_keys(self, side: int, asking: Frame, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, Places]:

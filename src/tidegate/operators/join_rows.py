@@ -106,7 +106,7 @@ class RowsJoin(JoinCore):
             return
         own, other = self.sides[side], 1 - side
         gone = self.stored(side, places, ["lead", "at", "seen", "seq", *self.compared, *self.payload(side)])
-        asking = Taken(gone, rows.late[kept])
+        asking = Taken(gone, rows.late[kept], rows.classes[kept])
         found = self.met(side, gone, Query(asking.by, np.full(len(kept), MIN), np.full(len(kept), MAX)), quiet=True)
         held = self.stored(other, found, ["at", "seen"])
         mine = gone.take(found.row)

@@ -18,7 +18,8 @@ from tidegate.kernel.keys import KEY
 from tidegate.kernel.runs import Places, SortedRuns
 from tidegate.kernel.sessions import merge_intervals
 from tidegate.operators.join_core import AWAITED, JoinCore, Window, timing_of
-from tidegate.operators.join_side import NOBODY, Taken, taken_from
+from tidegate.operators.join_output import NOBODY
+from tidegate.operators.join_side import Taken, taken_from
 from tidegate.spec.join import LEFT, RIGHT
 from tidegate.spec.windows import Session
 
@@ -99,7 +100,7 @@ class SessionJoin(JoinCore):
         late = np.where(rows.late, np.where(complete, AWAITED, 1), 0).astype(np.int8)
         if rows.nobody is not None:
             self.nulls[side] |= bool(rows.nobody.any())
-        rows = Taken(frame.with_columns(late=squeezed(late)), rows.late, None, rows.nobody)
+        rows = Taken(frame.with_columns(late=squeezed(late)), rows.late, rows.classes, None, rows.nobody)
         places = self.keep(side, rows)
         left, right, step, order = self._met(side, rows, places, followed)
         base = self.after(_STEPS * (n + len(step) + 1))
@@ -135,7 +136,7 @@ class SessionJoin(JoinCore):
         at = frame.ints("at")
         if rows.nobody is not None and rows.nobody.any():
             some = np.flatnonzero(~rows.nobody)
-            found = self._followed(Taken(frame.take(some), rows.late[some]))
+            found = self._followed(Taken(frame.take(some), rows.late[some], rows.classes[some]))
             start, last = at.copy(), at.copy()
             start[some], last[some] = found.start, found.last
             found.joined.row = [some[row] for row in found.joined.row]
@@ -187,8 +188,16 @@ class SessionJoin(JoinCore):
         ours, others = (Places(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("run", "at"))) for parts in (mine, theirs))
         left, right = (ours, others) if side == LEFT else (others, ours)
         steps = np.concatenate(step)
-        lseq, rseq = self.stored(LEFT, left, ["seq"]).ints("seq"), self.stored(RIGHT, right, ["seq"]).ints("seq")
-        order = np.lexsort((rseq, lseq, steps))
+        if not len(row):
+            # Pairs are by row, and those of a row by the arrival of the partner.
+            return left, right, steps, np.arange(len(steps))
+        order = np.argsort(steps, kind="stable")
+        mixed = np.zeros(len(frame), bool)
+        mixed[row] = True
+        here = np.flatnonzero(mixed[steps[order]])
+        some = order[here]
+        lseq, rseq = (self.stored(number, places.take(some), ["seq"]).ints("seq") for number, places in ((LEFT, left), (RIGHT, right)))
+        order[here] = some[np.lexsort((rseq, lseq, steps[some]))]
         return left, right, steps, order
 
     def _across(
@@ -227,7 +236,7 @@ class SessionJoin(JoinCore):
             told = own.buffer.mark("alone", places) > 0
             self.take_back(side, places.take(told), np.arange(int(told.sum())) + self.after(int(told.sum())))
         gone = self.stored(side, places, ["lead", "seq", "chk", self._key])
-        somebody = ~((gone.ints("lead") == NOBODY[side]) & (gone.ints("chk") == NOBODY[side]))
+        somebody = gone.ints("lead") != NOBODY[side]
         gone = gone.where(somebody)
         keys = Frame.of({"kid": gone.ints(self._key), "chk": gone.ints("chk"), "lead": gone.ints("lead")}, len(gone))
         held = [self._rows_of(number, keys) for number in (LEFT, RIGHT)]
@@ -246,9 +255,8 @@ class SessionJoin(JoinCore):
         keep = rows.ints("chk") == keys.ints("chk")[found.row]
         if self._has_kid:
             keep &= rows.ints("kid") == keys.ints("kid")[found.row]
-        return Frame.of({"code": found.row, "at": rows.ints("at"), "seq": rows.ints("seq"), "run": np.asarray(found.run), "place": found.at}).where(
-            keep
-        )
+        columns = {"code": found.row, "at": rows.ints("at"), "seq": rows.ints("seq"), "run": np.asarray(found.run), "place": found.at}
+        return Frame.of(columns, len(found.row)).where(keep)
 
     def _rebuilt(self, keys: Frame, held: list[Frame]) -> Table:
         """The sessions of some keys, made anew from the rows that are there."""
@@ -286,7 +294,7 @@ class SessionJoin(JoinCore):
         """The first and the last time of the sessions that stored rows are in."""
         rows = self.stored(side, places, ["at", "lead", "chk", self._key])
         start, last = rows.ints("at").copy(), rows.ints("at").copy()
-        some = np.flatnonzero(~((rows.ints("lead") == NOBODY[side]) & (rows.ints("chk") == NOBODY[side])))
+        some = np.flatnonzero(rows.ints("lead") != NOBODY[side])
         if not len(some):
             return start, last
         keys = Groups.by([rows.ints(self._key)[some], rows.ints("chk")[some]])
@@ -372,8 +380,8 @@ class SessionJoin(JoinCore):
     def _null_rows(self, side: int, limit: int) -> Places:
         """Rows of sessions of their own that end at or before a limit."""
         places = self.sides[side].buffer.places({"at": int(saturating_add(int(saturating_add(limit, -self.gap)), 1))})
-        rows = self.stored(side, places, ["lead", "chk"])
-        return places.take((rows.ints("lead") == NOBODY[side]) & (rows.ints("chk") == NOBODY[side]))
+        rows = self.stored(side, places, ["lead"])
+        return places.take(rows.ints("lead") == NOBODY[side])
 
     def _let_go(self, limit: int) -> None:
         over = self.sessions.select("end", limit)

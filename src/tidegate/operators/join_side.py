@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -23,17 +23,17 @@ from tidegate.kernel.times import OK, read_times
 from tidegate.kernel.watermarks.generators import Observed
 from tidegate.operators.conform import bindable, conform, widened
 from tidegate.operators.delivery import Arrival, Delivery, Reader
-from tidegate.operators.inlet import Inlet, observed_rows, readable_rows
+from tidegate.operators.inlet import Inlet, observed_rows, readable_rows, whole_rows
 from tidegate.operators.intake import Intake
-from tidegate.operators.join_output import PAYLOAD
+from tidegate.operators.join_output import NOBODY, PAYLOAD
 from tidegate.operators.output import LateRows, Output, class_names, texts
 from tidegate.operators.progress import Progress
 from tidegate.spec.join import SIDES, JoinSpec
 from tidegate.state.prefixed import Prefixed
 from tidegate.state.protocol import Store
 
-NOBODY = (np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFFFE))
-"""The lead of rows whose equal fields are null, by side: they meet nobody, nor each other's kind on the other side."""
+_TAKEN = np.uint64(1 << 63)
+"""What tells a key apart whose identity happens to be that of nobody."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +43,8 @@ class Taken:
     frame: Frame
     late: np.ndarray
     """Whether each was behind the watermark when it came."""
+    classes: np.ndarray
+    """How each was judged."""
     weight: np.ndarray | None = None
     """-1 for a retraction; None where there are none."""
     nobody: np.ndarray | None = None
@@ -58,7 +60,7 @@ class Taken:
 
     def take(self, index: np.ndarray) -> Taken:
         weight, nobody = (None if column is None else column[index] for column in (self.weight, self.nobody))
-        return Taken(self.frame.take(index), self.late[index], weight, nobody)
+        return Taken(self.frame.take(index), self.late[index], self.classes[index], weight, nobody)
 
 
 @dataclass(eq=False)
@@ -75,6 +77,8 @@ class Side:
     """By time column of the input, the name that it has in the buffer."""
     marks_of_rows: Mapping[str, Any]
     op_column: str | None = None
+    last_instant: Callable[[np.ndarray], np.ndarray] | None = None
+    """The last instant of the last window of rows, where that decides whether they are too late, and not their own time."""
     out: Output = field(default_factory=Output)
     newest: int = MIN
     """The newest row that is not from the future, at the end of the last micro-batch."""
@@ -128,7 +132,7 @@ class Side:
         columns: dict[str, Column] = {}
         for field_ in schema:
             name = PAYLOAD + field_.name
-            held = frame[name] if name in frame else None
+            held = frame.columns.get(name)
             if held is None or (not isinstance(held, np.ndarray) and pa.types.is_null(held.type)):
                 columns[name] = repeat(None, len(frame), field_.type)
         return frame.with_mapping(columns)
@@ -172,12 +176,14 @@ class Side:
 
     def _observe(self, delivery: Delivery, readable: np.ndarray, reader: Reader) -> None:
         now = self.shared.now
+        # Every time column speaks for itself, as where rows are only looked at.
+        sound = whole_rows(delivery)
         for name, key in self.keys.items():
             limit = self.intake.limit(key)
             seen = observed_rows(delivery, readable, reader, now, limit)
             if name != reader.spec.time:
                 times, verdict = read_times(delivery.table.column(name), name)
-                seen = Observed(seen.table, times, readable & (verdict == OK), seen.partition, seen.partitions, now, limit)
+                seen = Observed(seen.table, times, sound & (verdict == OK), seen.partition, seen.partitions, now, limit)
             self.intake.observe(self.number, seen, key)
 
     def look_at(self, seen: Arrival) -> None:
@@ -199,7 +205,8 @@ class Side:
         """The time whose being very late makes a row forgotten; tuples are never late, so their ids go by the clock."""
         if not self.spec.is_timed:
             return np.full(len(delivery), self.shared.now)
-        return np.maximum(np.where(delivery.verdict == OK, delivery.time, MIN), self.marks[self.given.time or ""])
+        time = delivery.time if self.last_instant is None else np.maximum(delivery.time, self.last_instant(delivery.time))
+        return np.maximum(np.where(delivery.verdict == OK, time, MIN), self.marks[self.given.time or ""])
 
     def judged(self, delivery: Delivery) -> tuple[Delivery, dict[str, np.ndarray]]:
         """The rows that are neither too late nor refused, with their times under the names of the buffer."""
@@ -211,6 +218,10 @@ class Side:
         kinds = []
         for name in times:
             found = classify(times[name], self.marks[name], lateness, self.shared.now, options.future_tolerance, options.future_reference)
+            if self.last_instant is not None:
+                # A row is too late when its last window is.
+                open_still = self.last_instant(times[name]) >= taken_from(self.marks[name], lateness)
+                found[(found == VERY_LATE) & open_still] = MILDLY_LATE
             kinds.append(found)
         self._saw(times[self.given.time or ""])
         classes = _worst(kinds, rejects=options.future == "reject")
@@ -260,15 +271,19 @@ class Side:
         missing = self._nulls(table)
         if self._lead and self._lead != self.spec.fields(self.number):
             lead, _ = identify([table.column(name) for name in self._lead], n)
+        unlucky = (lead == NOBODY[0]) | (lead == NOBODY[1])
+        if unlucky.any():
+            lead, chk = np.where(unlucky, lead ^ _TAKEN, lead), np.where(unlucky, chk ^ _TAKEN, chk)
         if missing is not None:
-            lead = np.where(missing, NOBODY[self.number], lead)
-            chk = np.where(missing, NOBODY[self.number], chk)
+            # The second word still tells keys apart, which are null in part only.
+            lead, chk = np.where(missing, NOBODY[self.number], lead), np.where(missing, delivery.kid, chk)
         columns: dict[str, Column] = {"lead": lead, "chk": chk, **times, "seq": delivery.seq, "late": late.astype(np.int8)}
         if self._lead and self._lead != self.spec.fields(self.number):
             columns["kid"] = delivery.kid
         columns.update({PAYLOAD + name: to_arrow(table.column(name)) for name in table.column_names if name != self.op_column})
         weight = delivery.weight
-        return Taken(Frame.of(columns, n), late, None if weight is None or (weight > 0).all() else weight, missing)
+        classes = delivery.verdict if self.spec.is_timed else np.zeros(n, np.int8)
+        return Taken(Frame.of(columns, n), late, classes, None if weight is None or (weight > 0).all() else weight, missing)
 
     def _nulls(self, table: pa.Table) -> np.ndarray | None:
         """Which rows have a null among their equal fields; None where none has."""

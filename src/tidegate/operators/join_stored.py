@@ -50,7 +50,7 @@ def restore(operator: WindowedJoin, document: dict[str, Any], *, counts: int = 0
         side.progress.counters = operator.progress.counters
         side.restore(saved, _read(schema))
     operator.emitter.counters = operator.progress.counters
-    operator.emitter.restore(waits=document["held"])
+    operator.emitter.restore(document["held"])
     operator.core.restore(document["core"])
     operator.name_columns()
 

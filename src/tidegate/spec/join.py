@@ -261,7 +261,8 @@ class JoinSpec:
     def _check_shared(self, window: Window) -> None:
         if not isinstance(window, Tumbling | Hopping | Session) or window.axis is not Axis.EVENT_TIME:
             raise SpecError(
-                f"rows meet in tumbling, hopping or session windows on event time, got {window!r}. Hint: tg.within(...) bounds times, tg.rows(...) counts"
+                f"rows meet in tumbling, hopping or session windows on event time, got {window!r}. "
+                "Hint: tg.within(...) bounds times, tg.rows(...) counts messages"
             )
         if not isinstance(window, Session):
             return
@@ -297,7 +298,8 @@ class JoinSpec:
         unknown = [name for name in self.layout or () if name not in self.fields(LEFT)]
         if unknown or (self.layout is not None and not self.on):
             raise SpecError(
-                f"a keyed message store goes by equal fields, which are {list(self.fields(LEFT))}; got {unknown or 'none to go by'}. Hint: name them in `on`"
+                f"a keyed message store goes by equal fields, which are {list(self.fields(LEFT))}; got {unknown or 'none to go by'}. "
+                "Hint: name them in `on`"
             )
 
     def _check_rest(self) -> None:

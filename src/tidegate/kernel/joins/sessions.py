@@ -6,6 +6,7 @@ at once. A row that lies before the last session of its key takes a round of its
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,15 +27,20 @@ class Table:
 
     def and_also(self, code: np.ndarray, start: np.ndarray, last: np.ndarray) -> Table:
         """With further sessions, in order."""
-        both = Table(*(np.concatenate(pair) for pair in ((self.code, code), (self.start, start), (self.last, last))))
-        order = np.lexsort((both.start, both.code))
-        return Table(both.code[order], both.start[order], both.last[order])
+        return Table(*(np.concatenate(pair) for pair in ((self.code, code), (self.start, start), (self.last, last)))).sorted()
+
+    def sorted(self) -> Table:
+        """The same by key and start."""
+        line, _ = _lined(self.code, self.start)
+        if (line[1:] >= line[:-1]).all():
+            return self
+        order = np.argsort(line, kind="stable")
+        return Table(self.code[order], self.start[order], self.last[order])
 
     def before(self, code: np.ndarray, at: np.ndarray) -> np.ndarray:
         """How many sessions lie before the next one of a key that begins after an instant."""
-        ranks = np.unique(np.concatenate([self.start, at]), return_inverse=True)[1]
-        width = int(ranks.max(initial=0)) + 1
-        return np.searchsorted(self.code * width + ranks[: len(self.code)], code * width + ranks[len(self.code) :], "right")
+        line, _ = _lined(np.concatenate([self.code, code]), np.concatenate([self.start, at]))
+        return np.searchsorted(line[: len(self.code)], line[len(self.code) :], "right")
 
 
 @dataclass
@@ -85,8 +91,7 @@ def follow(code: np.ndarray, at: np.ndarray, table: Table, gap: int, *, touch: b
         done.append(table.where(~active))
         table = table.where(active)
     whole = Table(*(np.concatenate([getattr(part, name) for part in (*done, table)]) for name in ("code", "start", "last")))
-    order = np.lexsort((whole.start, whole.code))
-    return Followed(start, last, joined, Table(whole.code[order], whole.start[order], whole.last[order]))
+    return Followed(start, last, joined, whole.sorted())
 
 
 class _Round:
@@ -109,8 +114,8 @@ class _Round:
         self.start = _running(number, np.where(fresh, at, first), first)
         began = np.where(begins, first, np.concatenate([[MIN], self.start[:-1]]))
         behind = ~ahead & (at < began)
-        total = np.cumsum(behind)
-        count = total - (total - behind)[np.maximum.accumulate(np.where(begins, np.arange(len(code)), 0))]
+        total = np.cumsum(behind.astype(np.int64))
+        count: np.ndarray = total - (total - behind)[np.maximum.accumulate(np.where(begins, np.arange(len(code)), 0))]
         self.taken = count == 0
         self.past = behind & (count == 1)
         self.left = ~self.taken & ~self.past
@@ -127,22 +132,32 @@ class _Round:
         rows = rows[ends]
         code, start, last = self._code[rows], self.start[rows], self.last[rows]
         old = start == self._first[rows]
-        kept = table.where(~np.isin(_line(table.code, table.start, code, start), _line(code[old], start[old], code, start)))
-        return kept.and_also(code, start, last)
-
-
-def _line(code: np.ndarray, start: np.ndarray, codes: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Key and start as one number, or -1 where the start is none of those that matter."""
-    known = np.unique(starts)
-    place = np.minimum(np.searchsorted(known, start), len(known) - 1)
-    return np.where(known[place] == start, code * len(known) + place, -1 - np.arange(len(code))) if len(codes) else np.zeros(0, np.int64)
+        # The last session of a key is the one that may go on.
+        gone = np.zeros(len(table.code), bool)
+        gone[np.searchsorted(table.code, code[old], "right") - 1] = True
+        return table.where(~gone).and_also(code, start, last)
 
 
 def _running(number: np.ndarray, value: np.ndarray, start: np.ndarray) -> np.ndarray:
     """The greatest value so far in each group, which begins with `start`; groups are numbered in their order."""
-    values, ranks = np.unique(np.concatenate([value, start]), return_inverse=True)
-    most = np.maximum(ranks[: len(value)], ranks[len(value) :]) + number * len(values)
-    return values[np.maximum.accumulate(most) - number * len(values)]
+    line, values = _lined(number, np.maximum(value, start))
+    return values(np.maximum.accumulate(line), number)
+
+
+def _lined(code: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray, np.ndarray], np.ndarray]]:
+    """Codes and instants as one number each, in their order, and how an instant is told from such a number; `MIN` is before all others."""
+    known = at[at > MIN]
+    low, high = (int(known.min()), int(known.max())) if len(known) else (0, 0)
+    width = high - low + 2
+    if (int(code.max(initial=0)) + 1) * width < 1 << 62:
+        place = np.where(at > MIN, at - low + 1, 0)
+        return code * width + place, lambda line, number: _instants(line - number * width, low)
+    ranks = np.unique(at)
+    return code * len(ranks) + np.searchsorted(ranks, at), lambda line, number: ranks[line - number * len(ranks)]
+
+
+def _instants(place: np.ndarray, low: int) -> np.ndarray:
+    return np.where(place > 0, place + (low - 1), MIN)
 
 
 def _insert(

@@ -1,0 +1,468 @@
+"""Joins, concept by concept: what is refused, how ranges are found, how rows are kept, and what comes out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tidegate as tg
+from tidegate.errors import InputError, SpecError, SpecMismatchError
+from tidegate.instants import MAX, MIN
+from tidegate.kernel.frame import Frame
+from tidegate.kernel.joins.buffer import LARGE_WINDOW, Buffer, Query
+from tidegate.kernel.joins.ranges import Index, ordered
+from tidegate.kernel.joins.sessions import Table, follow
+from tidegate.operators.delivery import Arrival
+from tidegate.operators.join import WindowedJoin
+from tidegate.spec.join import JoinSpec, Within, equal_fields
+from tidegate.spec.operator import Input
+from tidegate.spec.watermarks import Explicit
+from tidegate.state.memory import MemoryStore
+
+LEFT = tg.stream(time="ts", watermark=tg.explicit())
+RIGHT = tg.stream(time="ts", watermark=tg.explicit())
+NEAR = tg.within(5, 5, unit="us")
+
+
+def made(window=NEAR, **words):
+    """A join that forgives nothing, whose sides have the columns ts, k and v."""
+    schema = pa.schema({"ts": pa.int64(), "k": pa.string(), "v": pa.int64()})
+    return LEFT.join(RIGHT, window, **{"on": "k", **words}).allow_lateness(0).embedded(now=0, schemas=(schema, schema))
+
+
+def row(ts, k="a", v=0):
+    return {"ts": ts, "k": k, "v": v}
+
+
+def told(operator, *columns):
+    """What has come out since the last look: op, and the named columns."""
+    panes = operator.get_result().panes.to_pylist()
+    operator.flush()
+    return [(pane["op"], *(pane[name] for name in columns or ("left_ts", "right_ts"))) for pane in panes]
+
+
+# What is asked for ----------------------------------------------------------------------------------------------------------------
+
+
+def test_bounds_are_whole_numbers_whatever_end_is_open():
+    assert [(b.low, b.high) for b in (Within(3, 4), Within(3, 4, "left"), Within(3, 4, "right"), Within(3, 4, "neither"))] == [
+        (-3, 4),
+        (-3, 3),
+        (-2, 4),
+        (-2, 3),
+    ]
+    assert (Within(None, 4).low, Within(3, None).high) == (None, None)
+
+
+@pytest.mark.parametrize("bound", [(-1, 0), (-5, 4), (0, -1)])
+def test_bounds_between_which_nothing_lies_are_refused(bound):
+    with pytest.raises(SpecError, match="no two rows"):
+        tg.within(*bound, unit="us")
+    with pytest.raises(SpecError, match="no two rows"):
+        tg.within(0, 0, closed="left")
+
+
+def test_equal_fields_are_said_in_four_ways():
+    plain, keyed = Input(time="ts"), Input(time="ts", key=("k",))
+    assert equal_fields("id", plain, plain) == (("id", "id"),)
+    assert equal_fields(["a", "b"], plain, plain) == (("a", "a"), ("b", "b"))
+    assert equal_fields({"id": "order_id"}, plain, plain) == (("id", "order_id"),)
+    assert equal_fields(None, keyed, keyed) == (("k", "k"),)
+    assert equal_fields(None, keyed, plain) == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ({"how": "outer"}, "`how` of a join"),
+        ({"window": tg.session("1 minute"), "on": None}, "has no equal fields"),
+        ({"window": tg.as_of(), "how": "full"}, "inner or a left"),
+        ({"window": tg.rows(3)}, "offset="),
+        ({"window": tg.within(1, 1, unit="us", left="due")}, "time column `due`"),
+        ({"window": tg.calendar("day")}, "tumbling, hopping or session"),
+        ({"window": ()}, "all `within`"),
+        ({"names": ("a_", "a_")}, "two different prefixes"),
+        ({"where": 3}, "`where` is an expression"),
+        ({"on": ["k", "k"]}, "twice"),
+    ],
+)
+def test_a_join_that_cannot_be_is_refused(words, why):
+    with pytest.raises(SpecError, match=why):
+        LEFT.join(RIGHT, **{"window": NEAR, "on": "k", **words})
+
+
+def test_a_session_join_that_leaves_the_session_key_out_is_refused_with_the_reason():
+    keyed = tg.stream(time="ts", key=["user", "device"])
+    with pytest.raises(SpecError, match=r"leaves out the session key `device`.*every session of the other"):
+        keyed.join(keyed, tg.session("1 minute"), on="user")
+
+
+def test_a_tuple_window_has_messages():
+    with pytest.raises(SpecError, match="1 or more"):
+        tg.rows(left=0)
+
+
+def test_other_words_that_contradict_a_join_are_refused():
+    joined = LEFT.join(RIGHT, NEAR)
+    with pytest.raises(SpecError, match="goes by equal fields"):
+        joined.keyed_message_store()
+    with pytest.raises(SpecError, match="goes by equal fields"):
+        LEFT.join(RIGHT, NEAR, on="k").keyed_message_store("v")
+    with pytest.raises(SpecError, match="no option"):
+        joined.options(speed=1)
+    with pytest.raises(SpecError, match="update period"):
+        joined.update_every(on_time="0 seconds")
+    with pytest.raises(SpecError, match="per-key"):
+        LEFT.join(tg.stream(time="ts", key="k", watermark=tg.per_key("1 second", floor="1 hour")), NEAR)
+    with pytest.raises(SpecError, match="united"):
+        tg.union(LEFT, LEFT).join(RIGHT, NEAR)
+
+
+def test_a_preset_says_what_was_not_said():
+    joined = LEFT.join(RIGHT, NEAR).options(semantics="flink")
+    assert (joined.spec.allowed_lateness, joined.spec.options.drop_by) == (0, "window")
+    assert LEFT.join(RIGHT, NEAR).allow_lateness("1 hour").options(semantics="flink").spec.allowed_lateness == 3_600_000_000
+
+
+def test_specifications_are_equal_by_what_they_say():
+    one, other = (LEFT.join(RIGHT, NEAR, on="k", where=pc.field("v") > 1).spec for _ in range(2))
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one != LEFT.join(RIGHT, NEAR, on="k", where=pc.field("v") > 2).spec
+
+
+def test_an_explanation_says_kind_bounds_freeing_padding_layout_and_promises():
+    text = LEFT.join(RIGHT, tg.within("1 hour", "10 minutes", closed="left"), on={"id": "order"}, how="left").explain()
+    for words in (
+        "a left join",
+        "left id = right order",
+        "left.ts in [right.ts - 1 hour, right.ts + 10 minutes)",
+        "Left rows: kept until the right watermark is 1 hour 1 minute beyond them",
+        "Right rows: kept until the left watermark is 11 minutes beyond them",
+        "no partner is expected",
+        "timestamp, equal_fields, offset; equal_fields, timestamp, offset once there are more than 10,000",
+        "left min(W_left, W_right - 1 hour), right min(W_right, W_left - 10 minutes)",
+    ):
+        assert words in text
+    assert "no bound frees them" in LEFT.join(RIGHT, tg.within(None, None), on="k").explain()
+
+
+@pytest.mark.parametrize(
+    ("window", "words"),
+    [
+        (tg.tumbling("1 minute"), "tumbling windows of 1 minute"),
+        (tg.hopping("1 minute", "30 seconds"), "the first that holds both"),
+        (tg.session("1 minute"), "session_key, timestamp, equal_fields, offset"),
+        (tg.as_of("1 minute", strict=True), "the latest right row before the left one, at most 1 minute older"),
+        ((tg.within(1, 1, unit="s"), tg.within("1 hour", None)), " and left.ts in [right.ts - 1 hour, +inf]"),
+    ],
+)
+def test_every_window_is_explained(window, words):
+    assert words in LEFT.join(RIGHT, window, on="k").explain()
+
+
+# How ranges are found -------------------------------------------------------------------------------------------------------------
+
+places = st.lists(st.tuples(st.integers(0, 4), st.integers(-9, 9)), min_size=1, max_size=30)
+far = st.lists(st.tuples(st.integers(0, 4), st.sampled_from([MIN + 1, -(2**61), 0, 2**61, MAX - 1])), min_size=1, max_size=12)
+
+
+@given(places | far, st.lists(st.tuples(st.integers(-1, 5), st.integers(-12, 12), st.integers(0, 6)), max_size=10))
+def test_an_index_finds_the_rows_of_a_lead_in_a_range(rows, asked):
+    lead, at = (np.array(column) for column in zip(*rows, strict=True))
+    order = ordered(lead.astype(np.uint64), at).order
+    assert order.tolist() == sorted(range(len(rows)), key=lambda n: (*rows[n], n))
+    index = Index.over(lead[order].astype(np.uint64), at[order])
+    if not asked:
+        return
+    leads, codes = np.unique(np.array([np.uint64(max(0, one[0]) + 9 * (one[0] < 0)) for one in asked], np.uint64), return_inverse=True)
+    low, high = np.array([one[1] for one in asked]), np.array([one[1] + one[2] for one in asked])
+    first, last = index.ranges(leads, codes, low, high)
+    for n, (key, begin, size) in enumerate(asked):
+        wanted = [place for place in order.tolist() if rows[place][0] == key and begin <= rows[place][1] <= begin + size]
+        assert order[first[n] : last[n]].tolist() == wanted
+
+
+@given(places, st.integers(1, 5), st.booleans())
+def test_sessions_are_followed_row_by_row(rows, gap, touch):
+    code, at = (np.array(column) for column in zip(*rows, strict=True))
+    nothing = np.zeros(0, np.int64)
+    found = follow(code, at, Table(nothing, nothing, nothing), gap, touch=touch)
+    sessions: dict[int, list[tuple[int, int]]] = {}
+    joined = []
+    for n, (key, time) in enumerate(rows):
+        near = [s for s in sessions.get(key, []) if s[0] - gap - touch < time < s[1] + gap + touch]
+        session = min([time, *(s[0] for s in near)]), max([time, *(s[1] for s in near)])
+        if len(near) > 1:
+            joined.append(n)
+        sessions[key] = sorted([*(s for s in sessions.get(key, []) if s not in near), session])
+        assert (found.start[n], found.last[n]) == session
+    assert sorted(found.joined.columns()[0].tolist()) == joined
+    table = found.table
+    left = [(key, *session) for key in sorted(sessions) for session in sessions[key]]
+    assert list(zip(table.code.tolist(), table.start.tolist(), table.last.tolist(), strict=True)) == left
+
+
+# How rows are kept ----------------------------------------------------------------------------------------------------------------
+
+
+def frame(rows):
+    lead, at = (np.array(column) for column in zip(*rows, strict=True))
+    return Frame.of({"lead": lead.astype(np.uint64), "at": at, "seq": np.arange(len(rows)), "m.v": pa.array([f"{a}" for a in at])})
+
+
+def asked(buffer, lead, low, high):
+    one = np.array([lead], np.uint64)
+    found = buffer.probe(Query(ordered(one, np.array([low])), np.array([low]), np.array([high])))
+    return sorted(pa.array(buffer.take(found, ["m.v"])["m.v"]).to_pylist()) if len(found.row) else []
+
+
+@pytest.mark.parametrize("keyed", [None, True, False])
+def test_a_buffer_finds_rows_in_either_layout_through_merges_and_restarts(keyed):
+    store = MemoryStore()
+    buffer = Buffer(store, "rows", keyed=keyed)
+    for n in range(9):
+        buffer.add(frame([(n % 2, 10 * n), (1, 10 * n + 5)]))
+    assert asked(buffer, 1, 15, 35) == ["15", "25", "30", "35"]
+    buffer.expire({"at": 30})
+    assert (len(buffer), asked(buffer, 1, MIN, 40)) == (12, ["30", "35"])
+    manifest = buffer.save()
+    again = Buffer(store, "rows", keyed=keyed)
+    again.restore(manifest)
+    assert (len(again), asked(again, 1, MIN, 40)) == (12, ["30", "35"])
+    assert again.runs < 9
+
+
+def test_a_buffer_is_kept_by_lead_when_it_is_large():
+    buffer = Buffer(MemoryStore(), "rows")
+    buffer.add(frame([(n % 7, n) for n in range(10)]))
+    assert not buffer.is_keyed
+    buffer.add(frame([(n % 7, n) for n in range(LARGE_WINDOW)]))
+    assert buffer.is_keyed
+    assert asked(buffer, 3, 3, 3) == ["3", "3"]
+
+
+def test_rows_that_were_removed_give_their_room_back():
+    buffer = Buffer(MemoryStore(), "rows")
+    buffer.add(frame([(0, n) for n in range(100)]))
+    before = buffer.held_bytes
+    buffer.remove(buffer.places({"at": 60}))
+    assert len(buffer) == 40
+    buffer.tidy()
+    assert buffer.held_bytes < before / 2
+
+
+# What comes out -------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_pair_comes_out_once_with_both_rows_side_by_side():
+    join = made()
+    join.add_message(row(10, v=1), input="left")
+    join.add_message(row(14, v=2), input="right")
+    join.add_message(row(16), input="right")
+    panes = join.get_result().panes
+    assert panes.column_names == ["k", "left_ts", "left_v", "right_ts", "right_v", "op", "timing", "pair_id", "watermark", "emitted_at"]
+    assert panes.drop_columns(["pair_id", "watermark", "emitted_at"]).to_pylist() == [
+        {"k": "a", "left_ts": 10, "left_v": 1, "right_ts": 14, "right_v": 2, "op": "+", "timing": "on_time"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("inner", [("+", 10, 12)]),
+        ("left", [("+", 10, 12), ("+", 30, None)]),
+        ("right", [("+", 10, 12), ("+", None, 50)]),
+        ("full", [("+", 10, 12), ("+", None, 50), ("+", 30, None)]),
+        ("semi", [("+", 10)]),
+        ("anti", [("+", 30)]),
+    ],
+)
+def test_rows_without_a_partner_come_out_when_the_watermark_has_passed(how, expected):
+    join = made(how=how)
+    join.add(left=[row(10), row(30)], right=[row(12), row(50)])
+    join.advance_watermark(100, input="left")
+    join.advance_watermark(100, input="right")
+    assert told(join, *(["ts"] if how in ("semi", "anti") else [])) == expected
+    assert (join.stats()["left_rows"], join.stats()["right_rows"]) == (0, 0)
+
+
+def test_a_partner_that_comes_late_takes_the_padding_back():
+    schema = pa.schema({"ts": pa.int64(), "k": pa.string()})
+    join = LEFT.join(RIGHT, NEAR, on="k", how="left").allow_lateness(20, unit="us").embedded(now=0, schemas=(schema, schema))
+    join.add_message({"ts": 10, "k": "a"}, input="left")
+    join.advance_watermark(16, input="right")
+    assert told(join) == [("+", 10, None)]
+    join.add_message({"ts": 15, "k": "a"}, input="right")
+    result = join.get_result().panes.to_pylist()
+    assert [(pane["op"], pane["right_ts"], pane["timing"]) for pane in result] == [("-", None, "on_time"), ("+", 15, "late")]
+
+
+def test_a_null_key_meets_nobody():
+    join = made(how="full")
+    join.add(left=[row(10, None)], right=[row(10, None)])
+    join.finish()
+    panes = join.get_result().panes.to_pylist()
+    assert [(pane["left_ts"], pane["right_ts"]) for pane in panes] == [(10, None), (None, 10)]
+    assert len({pane["pair_id"] for pane in panes}) == 2
+
+
+def test_a_condition_that_fails_for_a_pair_is_told_of_and_the_others_come_out():
+    join = made(on=None, where=lambda pairs: pc.greater(pc.divide(pairs["left_v"], pairs["right_v"]), 1))
+    join.add(left=[row(1, v=8)], right=[row(1, v=0), row(2, v=2), row(3, v=8)])
+    result = join.get_result()
+    assert result.panes.column("right_ts").to_pylist() == [2]
+    assert result.late.select(["input", "ts", "reason"]).to_pylist() == [{"input": "right", "ts": 1, "reason": "bad_condition"}]
+
+
+def test_several_bounds_on_several_columns_all_hold_and_each_frees_state():
+    times = {"due": (1, tg.explicit())}
+    both = tg.stream(time="ts", watermark=tg.explicit(), times=times)
+    window = (tg.within(100, 100, unit="us"), tg.within(2, 2, unit="us", left="due", right="due"))
+    join = both.join(both, window, on="k").allow_lateness(0).embedded(now=0)
+    message = {"ts": 10, "due": 50, "k": "a"}
+    join.add(left=[message], right=[{**message, "due": 53}, {**message, "due": 48}, {**message, "ts": 200}])
+    assert told(join, "left_due", "right_due") == [("+", 50, 48)]
+    join.advance_watermark(53, input="right", key=1)
+    assert join.stats()["left_rows"] == 0
+
+
+def test_keys_of_different_widths_agree_and_others_are_refused():
+    join = LEFT.join(RIGHT, NEAR, on={"k": "id"}).embedded(now=0)
+    join.add_messages(pa.table({"ts": [1], "k": pa.array([7], pa.int8())}), input="left")
+    join.add_messages(pa.table({"ts": [1], "id": pa.array([7], pa.int64())}), input="right")
+    assert told(join, "k") == [("+", 7)]
+    wrong = LEFT.join(RIGHT, NEAR, on="k").embedded(now=0)
+    wrong.add_messages(pa.table({"ts": [1], "k": [7]}), input="left")
+    with pytest.raises(InputError, match="never equal"):
+        wrong.add_messages(pa.table({"ts": [1], "k": ["7"]}), input="right")
+
+
+@pytest.mark.parametrize("fields", [(), ("k",), ("k", "v")])
+def test_a_keyed_message_store_finds_the_same_pairs(fields):
+    stream = tg.stream(time="ts", watermark=tg.explicit())
+    joined = stream.join(stream, NEAR, on=["k", "v"], how="full").keyed_message_store(*fields)
+    assert "asked for with `keyed_message_store" in joined.explain()
+    join = joined.embedded(now=0)
+    join.add(left=[row(1), row(2, v=1), row(3, "b")], right=[row(4), row(5, v=1), row(5, "b", 1)])
+    join.finish()
+    assert sorted(told(join), key=str) == [("+", 1, 4), ("+", 2, 5), ("+", 3, None), ("+", None, 5)]
+    assert all(side.buffer.is_keyed for side in join.operator.sides)
+
+
+# Windows of other kinds -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_pair_of_hopping_windows_comes_out_with_the_first_that_holds_both():
+    join = made(tg.hopping(10, 5, unit="us"))
+    join.add(left=[row(7)], right=[row(9), row(12), row(15)])
+    assert told(join, "right_ts", "window_start", "window_end") == [("+", 9, 0, 10), ("+", 12, 5, 15)]
+
+
+def test_rows_between_windows_are_in_none():
+    with pytest.warns(UserWarning, match="in no window"):
+        window = tg.hopping(3, 10, unit="us")
+    join = made(window)
+    join.add(left=[row(5)], right=[row(2)])
+    assert join.get_result().late.column("reason").to_pylist() == ["no_window"]
+
+
+def test_sessions_that_merge_give_the_pairs_that_become_members():
+    join = made(tg.session(10, unit="us"))
+    join.add_message(row(0), input="left")
+    join.add_message(row(15), input="right")
+    assert told(join) == []
+    join.add_message(row(8), input="left")
+    assert told(join, "left_ts", "right_ts", "window_start", "window_end") == [("+", 0, 15, 0, 25), ("+", 8, 15, 0, 25)]
+
+
+def test_a_tuple_join_looks_into_the_last_messages_in_the_order_of_their_alignment():
+    stream = tg.stream(offset="o")
+    schema = pa.schema({"o": pa.int64(), "k": pa.string()})
+    join = stream.join(stream, tg.rows(left=2), on="k", how="left").embedded(now=0, schemas=(schema, schema))
+    join.add(left=[{"o": n, "k": "a"} for n in (1, 2, 4)], right=[{"o": 1000 + n, "k": "a"} for n in (0, 1)])
+    # left 1, right 1000, left 2, right 1001, left 4 come in this order; a hole counts as a message.
+    assert told(join, "left_o", "right_o") == [("+", 1, 1000), ("+", 2, 1000), ("+", 1, 1001), ("+", 2, 1001), ("+", 4, 1000), ("+", 4, 1001)]
+    assert join.get_windows("left") == [{"window_start": 4, "window_end": 5, "count": 1}]
+
+
+def test_an_as_of_join_waits_for_the_latest_row_and_is_corrected_when_a_late_one_is_better():
+    schema = pa.schema({"ts": pa.int64(), "k": pa.string()})
+    join = LEFT.join(RIGHT, tg.as_of(), on="k", how="left").allow_lateness(100, unit="us").embedded(now=0, schemas=(schema, schema))
+    join.add(left=[{"ts": 20, "k": "a"}, {"ts": 3, "k": "a"}], right=[{"ts": 5, "k": "a"}, {"ts": 12, "k": "a"}])
+    assert told(join) == []
+    join.advance_watermark(21, input="right")
+    assert told(join) == [("+", 20, 12), ("+", 3, None)]
+    join.add_message({"ts": 18, "k": "a"}, input="right")
+    assert told(join) == [("-", 20, 12), ("+", 20, 18)]
+
+
+def test_right_rows_of_an_as_of_join_go_when_a_later_one_answers_all():
+    join = made(tg.as_of())
+    join.add_messages([row(n) for n in range(100)], input="right")
+    join.advance_watermark(50, input="right")
+    join.advance_watermark(50, input="left")
+    assert join.stats()["right_rows"] == 50
+
+
+# Retention and state --------------------------------------------------------------------------------------------------------------
+
+
+def test_retention_by_messages_keeps_the_newest_of_a_key_and_pads_what_it_pushes_out():
+    schema = pa.schema({"ts": pa.int64(), "k": pa.string()})
+    join = LEFT.join(RIGHT, tg.within(None, None), on="k", how="left").retain(messages=2).embedded(now=0, schemas=(schema, schema))
+    join.add_messages([{"ts": n, "k": "a"} for n in (1, 2, 3)] + [{"ts": 1, "k": "b"}], input="left")
+    assert told(join) == [("+", 1, None)]
+    assert join.get_messages("left", key="a").column("ts").to_pylist() == [2, 3]
+    join.add_message({"ts": 0, "k": "a"}, input="left")
+    assert join.get_result().late.column("reason").to_pylist() == ["out_of_retention"]
+
+
+def test_retention_by_bytes_pushes_the_oldest_out():
+    schema = pa.schema({"ts": pa.int64(), "k": pa.int64()})
+    join = LEFT.join(RIGHT, tg.within(None, None), on="k").retain(bytes=4_000).embedded(now=0, schemas=(schema, schema))
+    for n in range(0, 1000, 100):
+        join.add_messages(pa.table({"ts": np.arange(n, n + 100), "k": np.arange(100)}), input="left")
+    assert sum(side.buffer.held_bytes for side in join.operator.sides) <= 4_000
+    assert join.get_messages("left").column("ts").to_pylist()[-1] == 999
+    join.add_message({"ts": 1, "k": 1}, input="left")
+    assert join.get_result().late.column("reason").to_pylist() == ["out_of_retention"]
+
+
+def test_state_of_another_join_is_refused_with_the_difference():
+    store = MemoryStore()
+    join = LEFT.join(RIGHT, NEAR, on="k").embedded(store=store, now=0)
+    join.add_message(row(1), input="left")
+    join.flush()
+    with pytest.raises(SpecMismatchError, match="`how` was 'inner' and is now 'left'"):
+        LEFT.join(RIGHT, NEAR, on="k", how="left").embedded(store=store, now=0)
+
+
+def test_columns_that_come_later_are_taken_along():
+    join = LEFT.join(RIGHT, NEAR, on="k").embedded(now=0)
+    join.add_message({"ts": 1, "k": "a", "v": None}, input="left")
+    join.add_message({"ts": 2, "k": "a", "v": 5, "w": "x"}, input="left")
+    join.add_message({"ts": 1, "k": "a"}, input="right")
+    assert told(join, "v", "w") == [("+", None, None), ("+", 5, "x")]
+
+
+def test_observed_rows_move_watermarks_and_arrivals_do_not():
+    spec = LEFT.join(tg.stream(time="ts"), NEAR, on="k", how="left").allow_lateness(0).spec
+    join = WindowedJoin(spec, MemoryStore())
+    schema = pa.schema({"ts": pa.int64(), "k": pa.string()})
+    join.bind(schema, schema)
+    left, right = (pa.table({"ts": [ts], "k": ["a"]}) for ts in (10, 40))
+    output = join.process_all([Arrival(0, left)], 0, observed=[Arrival(1, right)])
+    assert join.renderer().render(output).panes.column("left_ts").to_pylist() == [10]
+    assert [side.watermark for side in join.sides] == [MIN, 40]
+
+
+def test_rows_that_cannot_be_delivered_are_in_late():
+    join = WindowedJoin(JoinSpec(Input(time="ts", watermark=Explicit()), Input(time="ts"), (NEAR,), (("k", "k"),)), MemoryStore())
+    output = join.refuse(pa.table({"ts": [1], "k": ["a"]}), 5, "bad_offset", "the offset is null", 1)
+    late = join.renderer().render(output).late.to_pylist()
+    assert [(one["input"], one["reason"], one["detail"]) for one in late] == [("right", "bad_offset", "the offset is null")]
