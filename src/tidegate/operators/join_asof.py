@@ -18,7 +18,7 @@ from tidegate.kernel.groups import Groups
 from tidegate.kernel.joins.buffer import Buffer, Query
 from tidegate.kernel.joins.ranges import Found, ordered
 from tidegate.kernel.runs import Places
-from tidegate.operators.join_core import JoinCore, firsts
+from tidegate.operators.join_core import JoinCore, firsts, take_in_turns
 from tidegate.operators.join_side import Taken, taken_from
 from tidegate.operators.output import EARLY, LATE, ON_TIME
 from tidegate.spec.join import LEFT, RIGHT, AsOf
@@ -77,23 +77,10 @@ class AsOfJoin(JoinCore):
 
     def take_all(self, rows: Mapping[int, Taken]) -> None:
         """A micro-batch: left before right."""
-        for side in (LEFT, RIGHT):
-            if side in rows and len(rows[side]):
-                self._take(side, rows[side])
+        # Every row of a key may change what the next one finds.
+        take_in_turns(rows, lambda mixed: Groups.by([mixed.frame.ints(name) for name in ("lead", "chk")]).ranks, self._plus, self._minus)
         for own in self.sides:
             own.buffer.tidy()
-
-    def _take(self, side: int, rows: Taken) -> None:
-        if rows.weight is None:
-            self._plus(side, rows)
-            return
-        # Every row of a key may change what the next one finds.
-        turns = Groups.by([rows.frame.ints(name) for name in ("lead", "chk")]).ranks
-        for turn in range(int(turns.max()) + 1):
-            for sign, work in ((1, self._plus), (-1, self._minus)):
-                chosen = np.flatnonzero((turns == turn) & (rows.weight == sign))
-                if len(chosen):
-                    work(side, rows.take(chosen))
 
     def _plus(self, side: int, rows: Taken) -> None:
         places = self.keep(side, rows)

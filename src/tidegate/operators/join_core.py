@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,26 @@ _PASSING = frozenset({"is_last", "watermark", "emitted_at", "pane_id"})
 """Columns of panes in which a retraction differs from what it takes back."""
 AWAITED = 2
 """What `late` says of a row that was late and for which no partner was to be expected when it came."""
+
+
+Work = Callable[[int, Taken], None]
+
+
+def take_in_turns(rows: Mapping[int, Taken], turns_of: Callable[[Taken], np.ndarray], plus: Work, minus: Work) -> None:
+    """A micro-batch in its order: left before right, and where rows are taken back, these and the others of a side turn by turn."""
+    for side in (LEFT, RIGHT):
+        given = rows.get(side)
+        if given is None or not len(given):
+            continue
+        if given.weight is None:
+            plus(side, given)
+            continue
+        turns = turns_of(given)
+        for turn in range(int(turns.max()) + 1):
+            for sign, work in ((1, plus), (-1, minus)):
+                chosen = np.flatnonzero((turns == turn) & (given.weight == sign))
+                if len(chosen):
+                    work(side, given.take(chosen))
 
 
 @dataclass(eq=False)

@@ -14,7 +14,7 @@ from tidegate.kernel.joins.buffer import Query
 from tidegate.kernel.joins.ranges import Found
 from tidegate.kernel.joins.shapes import Shape, WindowShape
 from tidegate.kernel.runs import Places
-from tidegate.operators.join_core import AWAITED, JoinCore, Window, below, firsts, pair_timing, timing_of
+from tidegate.operators.join_core import AWAITED, JoinCore, Window, below, firsts, pair_timing, take_in_turns, timing_of
 from tidegate.operators.join_side import Taken
 from tidegate.spec.join import LEFT, RIGHT
 
@@ -68,25 +68,11 @@ class RangeJoin(JoinCore):
 
     def take_all(self, rows: Mapping[int, Taken]) -> None:
         """A micro-batch: left before right."""
-        for side in (LEFT, RIGHT):
-            if side in rows and len(rows[side]):
-                self.take(side, rows[side])
+        take_in_turns(rows, _turns, self._plus, self._minus)
 
     def admitted(self, side: int, at: np.ndarray) -> np.ndarray:  # noqa: ARG002
         """Which rows are in a window at all."""
         return self.shape.has_window(at) if isinstance(self.shape, WindowShape) else np.ones(len(at), bool)
-
-    def take(self, side: int, rows: Taken) -> None:
-        """Take rows in their order; retractions and others of a key in turns."""
-        if rows.weight is None:
-            self._plus(side, rows)
-            return
-        turns = _turns(rows)
-        for turn in range(int(turns.max()) + 1):
-            for sign, work in ((1, self._plus), (-1, self._minus)):
-                chosen = np.flatnonzero((turns == turn) & (rows.weight == sign))
-                if len(chosen):
-                    work(side, rows.take(chosen))
 
     def _plus(self, side: int, rows: Taken) -> None:
         other, frame, n = 1 - side, rows.frame, len(rows)

@@ -17,7 +17,7 @@ from tidegate.kernel.joins.sessions import Followed, Table, follow
 from tidegate.kernel.keys import KEY
 from tidegate.kernel.runs import Places, SortedRuns
 from tidegate.kernel.sessions import merge_intervals
-from tidegate.operators.join_core import AWAITED, JoinCore, Window, timing_of
+from tidegate.operators.join_core import AWAITED, JoinCore, Window, take_in_turns, timing_of
 from tidegate.operators.join_output import NOBODY
 from tidegate.operators.join_side import Taken, taken_from
 from tidegate.spec.join import LEFT, RIGHT
@@ -74,23 +74,10 @@ class SessionJoin(JoinCore):
 
     def take_all(self, rows: Mapping[int, Taken]) -> None:
         """A micro-batch: left before right."""
-        for side in (LEFT, RIGHT):
-            if side in rows and len(rows[side]):
-                self._take(side, rows[side])
+        # A row that is taken back may let a session fall apart, so that the rows of a key come one by one.
+        take_in_turns(rows, lambda mixed: Groups.by([mixed.frame.ints(name) for name in ("lead", "chk")]).ranks, self._plus, self._minus)
         for own in self.sides:
             own.buffer.tidy()
-
-    def _take(self, side: int, rows: Taken) -> None:
-        if rows.weight is None:
-            self._plus(side, rows)
-            return
-        # A row that is taken back may let a session fall apart, so that the rows of a key come one by one.
-        turns = Groups.by([rows.frame.ints(name) for name in ("lead", "chk")]).ranks
-        for turn in range(int(turns.max()) + 1):
-            for sign, work in ((1, self._plus), (-1, self._minus)):
-                chosen = np.flatnonzero((turns == turn) & (rows.weight == sign))
-                if len(chosen):
-                    work(side, rows.take(chosen))
 
     def _plus(self, side: int, rows: Taken) -> None:
         frame, n = rows.frame, len(rows)
