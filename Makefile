@@ -55,10 +55,10 @@ lint: $(STAMP) ## ruff, mypy and the import contracts
 	$(BIN)/lint-imports --no-cache --no-logo
 
 test: java lint ## everything: lint, types, and all tests with their doctests
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal --hypothesis-profile=ci
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --hypothesis-profile=ci
 
 check: lint ## the same without the slow tests and without Spark, for use between edits
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow and not spark"
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "not slow and not spark"
 
 bench: $(STAMP) ## measure the kernel against bare Arrow, as ratios
 	@$(BIN)/tidegate bench kernel

@@ -66,7 +66,7 @@ class Pretended:
 @pytest.mark.slow
 def test_a_case_is_one_line_of_json_after_both_sides_were_found_equal(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     racing = race.Racing(lambda job, say: spark_job.do(job, spark, say), total=1_200, files=4, keys=40)
-    raced = ["tumbling_1m", "direct_1m", "sliding", "session"]
+    raced = ["tumbling_1m", "direct_1m", "session"]
     race.bench(race.named(",".join(raced)), racing, as_json=True)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [found["name"] for found in lines] == raced
@@ -93,12 +93,12 @@ def test_a_case_is_one_line_of_json_after_both_sides_were_found_equal(spark: Spa
 @pytest.mark.slow
 def test_joins_are_raced_over_the_same_pairs(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     racing = race.Racing(lambda job, say: spark_job.do(job, spark, say), total=2_400, files=4, keys=60)
-    raced = ["interval", "interval_hot", "interval_plain"]
+    raced = ["interval_hot", "interval_plain"]
     race.bench(race.named(",".join(raced), race.JOINS), racing, as_json=True)
     said = capsys.readouterr()
     lines = [json.loads(line) for line in said.out.splitlines()]
     assert [found["name"] for found in lines] == raced
-    assert [found["aim"] for found in lines] == [3, 1.5, None]
+    assert [found["aim"] for found in lines] == [1.5, None]
     for found in lines:
         assert found["ratio"] > 0
         assert math.isfinite(found["ratio"])
@@ -108,10 +108,9 @@ def test_joins_are_raced_over_the_same_pairs(spark: SparkSession, capsys: pytest
         assert found["checked_pairs"] > 0
         assert found["state_ratio"] > 0
         assert found["event_to_pane_ms"] == {"tidegate": None, "spark": None}
-    assert [found["source"] for found in lines] == ["direct", "direct", "dataframe"]
-    assert [found["hot"] for found in lines] == [0, 0.2, 0]
-    assert "interval: spark batch 1: 2,400 events" in said.err
-    assert lines[0]["batch_ms"]["spark"] == lines[2]["batch_ms"]["spark"], "the peer of both is one run"
+    assert [found["source"] for found in lines] == ["direct", "dataframe"]
+    assert [found["hot"] for found in lines] == [0.2, 0]
+    assert "interval_hot: spark batch 1: 2,400 events" in said.err
 
 
 @pytest.mark.slow

@@ -25,6 +25,8 @@ from tidegate.spark.script import Script, Step
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# All look at one long play, which one process is enough for.
+pytestmark = pytest.mark.xdist_group("scenarios on Spark")
 FILES = sorted((Path(__file__).parent.parent / "conformance").glob("*.yaml"))
 SCENARIOS = {s.id: s for path in FILES for s in load(path) if s.kind in OPERATED}
 RAW = {item["id"]: item for path in FILES for item in yaml.safe_load(path.read_text("utf-8")) if item["id"] in SCENARIOS}
