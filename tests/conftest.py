@@ -23,7 +23,7 @@ settings.load_profile("dev")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak-seconds", type=int, default=10, help="how long the soak test sends random traffic (default: 10)")
-    parser.addoption("--torture-kills", type=int, default=2, help="how many times the torture kills a driver of Spark (default: 2)")
+    parser.addoption("--torture-kills", type=int, default=1, help="how many times the torture kills a driver of Spark (default: 1)")
 
 
 @pytest.fixture(scope="session")
