@@ -6,9 +6,8 @@ results are offered to it; while it refuses, input is refused too, and `timeout`
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -33,14 +32,6 @@ from tidegate.state.memory import MemoryStore
 from tidegate.state.protocol import Store
 
 Downstream = Callable[[Results], "bool | None"]
-
-
-class Rendering(Protocol):
-    """Turns the output of a call into results."""
-
-    def render(self, output: Output) -> Results: ...
-
-    def by_window(self, output: Output) -> list[Results]: ...
 
 
 class Driven(Feeding):
@@ -74,10 +65,6 @@ class Driven(Feeding):
 
     def _drain(self) -> None:
         """Take what is buffered, so that nobody sees the buffering."""
-
-    @abstractmethod
-    def _renderer(self) -> Rendering:
-        """What turns the output of a call into results."""
 
     def _promised(self, target: Target) -> int:  # noqa: ARG002 - a window has one watermark
         """What is promised to a downstream."""
@@ -146,7 +133,7 @@ class Driven(Feeding):
     def get_result(self) -> Results:
         """A copy of the results that wait; they wait on until `flush`."""
         self._drain()
-        empty = self._renderer().render(Output())
+        empty = self.operator.renderer().render(Output())
         return Results.together([empty, *self._outlet.fetch()])
 
     def flush(self) -> None:
@@ -179,7 +166,7 @@ class Driven(Feeding):
         """Keep the results of a call, and offer them where there is somebody to take them."""
         automatic = self._downstream is not None or self._target is not None
         if not output.is_empty:
-            renderer = self._renderer()
+            renderer = self.operator.renderer()
             for results in renderer.by_window(output) if automatic else [renderer.render(output)]:
                 self._put(results)
         if automatic:

@@ -22,7 +22,7 @@ from tidegate.operators.explanation import explain, worded
 from tidegate.operators.intake import Source
 from tidegate.operators.parts import Parts
 from tidegate.operators.progress import late_by_reason
-from tidegate.operators.results import Renderer, Results
+from tidegate.operators.results import Results
 from tidegate.operators.standings import Explanation
 from tidegate.spec.windows import Axis
 
@@ -36,12 +36,6 @@ class Inspection:
 
     def _drain(self) -> None:
         """Take what is buffered, so that nobody sees the buffering."""
-
-    def _renderer(self) -> Renderer:
-        operator, parts = self.operator, self.operator.parts
-        if parts is None:
-            return Renderer(operator.spec, ticks=operator.ticks, schema=None, result_types={})
-        return Renderer(operator.spec, ticks=operator.ticks, schema=parts.core.schema, result_types=parts.core.bundle.result_types)
 
     @property
     def watermark(self) -> int | None:
@@ -133,7 +127,7 @@ class Inspection:
     def peek(self) -> pa.Table:
         """The current values of all windows that are not closed."""
         self._drain()
-        parts, renderer = self.operator.parts, self._renderer()
+        parts, renderer = self.operator.parts, self.operator.renderer()
         cells = None if parts is None else self._cells(parts)
         if parts is None or cells is None:
             return pa.table({})
@@ -167,7 +161,7 @@ class Inspection:
         return self._describe(cells.take(order), per_key=per_key)
 
     def _describe(self, cells: Frame, *, per_key: bool) -> list[dict[str, Any]]:
-        renderer, names = self._renderer(), self.operator.spec.input.key if per_key else ()
+        renderer, names = self.operator.renderer(), self.operator.spec.input.key if per_key else ()
         starts, ends = renderer.instants(cells.ints("start")).to_pylist(), renderer.instants(cells.ints("end")).to_pylist()
         keys = [to_arrow(cells[f"k.{name}"]).to_pylist() for name in names]
         found: dict[tuple[Any, ...], dict[str, Any]] = {}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.embedded.driven import Downstream, Driven, Rendering
+from tidegate.embedded.driven import Downstream, Driven
 from tidegate.embedded.outlet import Target
 from tidegate.embedded.rows import to_table
 from tidegate.errors import InputError
@@ -62,9 +62,6 @@ class EmbeddedJoin(Driven):
         given = [(LEFT, left), (RIGHT, right)]
         tables = [Arrival(side, to_table(rows, self.operator.expected(side))) for side, rows in given if rows is not None]
         self._give(self.operator.process_all(tables, self._now(now)))
-
-    def _renderer(self) -> Rendering:
-        return self.operator.renderer()
 
     def _promised(self, target: Target) -> int:
         """The watermark of the time column that the downstream looks at."""

@@ -238,6 +238,17 @@ class JoinCore(ABC):
         if self.spec.shows_pairs:
             self.put_pairs(left, right, 1, order + 2, window)
 
+    def leave(self, side: int, places: Places, found: Found, base: int, step: int) -> tuple[Places, Places]:
+        """Stored rows go, and what stood of them alone is taken back; their pairs, as places on the left and on the right, are still to be."""
+        buffer = self.sides[side].buffer
+        if self.marks_rows(side):
+            told = buffer.mark("alone", places) > 0
+            counts = np.bincount(found.row, minlength=len(places.at))
+            self.take_back(side, places.take(told), base + step * (np.cumsum(counts) - counts)[told])
+        buffer.remove(places)
+        mine, theirs = places.take(found.row), Places(np.asarray(found.run), found.at)
+        return (mine, theirs) if side == LEFT else (theirs, mine)
+
     def unpair(self, left: Places, right: Places, order: np.ndarray, window: Window | None, losing: Sequence[int]) -> None:
         """Pairs are taken back, in this order; rows of the losing sides, which stay, may come out alone again after their last one."""
         if not len(order):

@@ -192,13 +192,7 @@ class RangeJoin(JoinCore):
         asking = Taken(gone, rows.late[kept], rows.classes[kept])
         found = self.met(side, gone, Query(asking.by, *self.shaped.reach(side, times)), self.shaped.holds, quiet=True)
         base = self.after(_STEPS * (len(found.row) + 1))
-        if self.marks_rows(side):
-            told = own.buffer.mark("alone", places) > 0
-            counts = np.bincount(found.row, minlength=len(gone))
-            self.take_back(side, places.take(told), base + _STEPS * (np.cumsum(counts) - counts)[told])
-        own.buffer.remove(places)
-        mine, theirs = places.take(found.row), Places(np.asarray(found.run), found.at)
-        left, right = (mine, theirs) if side == LEFT else (theirs, mine)
+        left, right = self.leave(side, places, found, base, _STEPS)
         window = self._window(self.stored(LEFT, left, ["at"]), self.stored(RIGHT, right, ["at"])) if self.spec.has_windows else None
         self.unpair(left, right, base + _STEPS * np.arange(len(found.row)), window, [1 - side])
 

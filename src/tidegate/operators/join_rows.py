@@ -104,7 +104,7 @@ class RowsJoin(JoinCore):
         kept, places = self.found_again(side, rows)
         if not len(kept):
             return
-        own, other = self.sides[side], 1 - side
+        other = 1 - side
         gone = self.stored(side, places, ["lead", "at", "seen", "seq", *self.compared, *self.payload(side)])
         asking = Taken(gone, rows.late[kept], rows.classes[kept])
         found = self.met(side, gone, Query(asking.by, np.full(len(kept), MIN), np.full(len(kept), MAX)), quiet=True)
@@ -113,13 +113,7 @@ class RowsJoin(JoinCore):
         paired = self._saw(side, mine.ints("seen"), held.ints("at")) | self._saw(other, held.ints("seen"), mine.ints("at"))
         found = found.where(paired) if len(found.row) else found
         base = self.after(_STEPS * (len(found.row) + 1))
-        if self.marks_rows(side):
-            told = own.buffer.mark("alone", places) > 0
-            counts = np.bincount(found.row, minlength=len(kept))
-            self.take_back(side, places.take(told), base + _STEPS * (np.cumsum(counts) - counts)[told])
-        own.buffer.remove(places)
-        ours, theirs = places.take(found.row), Places(np.asarray(found.run), found.at)
-        left, right = (ours, theirs) if side == LEFT else (theirs, ours)
+        left, right = self.leave(side, places, found, base, _STEPS)
         self.unpair(left, right, base + _STEPS * np.arange(len(found.row)), None, [other])
 
     def _saw(self, side: int, seen: np.ndarray, at: np.ndarray) -> np.ndarray:

@@ -85,20 +85,21 @@ class Plan:
 
     def chains(self, layout: Layout) -> list[ChainPlan]:
         """What each stage runs; a specification that does not fit its input fails here."""
-        return [*(chain for _, chains in self._feeding(layout) for chain in chains), self._chain(layout)]
+        feeding = self._feeding(layout)
+        return [*(chain for chains in feeding.values() for chain in chains), self._chain(layout, {n: chains[-1] for n, chains in feeding.items()})]
 
-    def _feeding(self, layout: Layout) -> list[tuple[int, list[ChainPlan]]]:
+    def _feeding(self, layout: Layout) -> dict[int, list[ChainPlan]]:
         """The chains behind each input that another plan feeds."""
-        found = []
+        found: dict[int, list[ChainPlan]] = {}
         for number, given in enumerate(self.givens):
             if isinstance(given, Plan):
                 chains = given.chains(layout)
                 chains[-1] = dataclasses.replace(chains[-1], is_followed=True, followed_on=self.specs[0].inputs[number].time)
-                found.append((number, chains))
+                found[number] = chains
         return found
 
-    def _chain(self, layout: Layout) -> ChainPlan:
-        feeding = {number: chains[-1] for number, chains in self._feeding(layout)}
+    def _chain(self, layout: Layout, feeding: Mapping[int, ChainPlan]) -> ChainPlan:
+        """What this stage runs over the chains that feed its inputs."""
         schemas = [schemas_of(feeding[n])[0] if isinstance(given, Plan) else given.schema() for n, given in enumerate(self.givens)]
         first = self.specs[0]
         left, right = (schemas[0], schemas[1]) if isinstance(first, JoinSpec) else (_united(schemas, first), None)

@@ -129,10 +129,7 @@ class Buffer:
                 continue
             counts = self._counting(run)
             if mask is not None:
-                below = np.zeros(run.rows, bool)
-                for name, limit in mask.items():
-                    below |= self._ints(run, name) < limit
-                counts &= below
+                counts &= self._below(run, mask)
             found.append((number, np.flatnonzero(counts)))
         return Places.of(found)
 
@@ -398,12 +395,16 @@ class Buffer:
                 continue
             owes &= self._counting(run)
             if limits is not None:
-                below = np.zeros(run.rows, bool)
-                for name, limit in limits.items():
-                    below |= self._ints(run, name) < limit
-                owes &= below
+                owes &= self._below(run, limits)
             found.append((number, np.flatnonzero(owes)))
         return Places.of(found)
+
+    def _below(self, run: _Run, limits: Mapping[str, int]) -> np.ndarray:
+        """Which rows of a run are below one of the limits."""
+        mask = np.zeros(run.rows, bool)
+        for name, limit in limits.items():
+            mask |= self._ints(run, name) < limit
+        return mask
 
     def _numbers(self, run: np.ndarray) -> list[int]:
         if not len(run):
