@@ -174,6 +174,22 @@ def test_rows_of_a_delivery_are_taken_back_and_sent_again_in_their_order(how, pa
         compare(Case(config, (meet, *past, Step("add", (rows, [])))))
 
 
+@machines
+@pytest.mark.parametrize("side", [LEFT, RIGHT])
+def test_a_row_that_is_pushed_out_is_judged_by_the_watermarks_before_its_delivery(machine, side):
+    """Retention is enforced before watermarks move, those of both sides: a partner of the row was still expected."""
+    window, how = ((Within(0, None),), "left") if side == LEFT else ((Within(None, 0),), "right")
+    config = JoinConfig(window, how, on=(), retain_time=1, watermark="implied")
+    rows = ([message("l", 0)], [message("r", 0)])
+    rows[side].append(message("lr"[side], -2))
+    (panes, late), _ = play(machine(config), Case(config, (Step("add", rows),)))
+    assert [(name(row["left"]), name(row["right"]), row["timing"]) for row in panes] == [
+        ("l0", "r0", "on_time"),
+        ("l-2", None, "early") if side == LEFT else (None, "r-2", "early"),
+    ]
+    assert not late
+
+
 @given(case=cases())
 def test_every_step_is_that_of_the_reference(case):
     compare(case)

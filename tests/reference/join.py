@@ -160,10 +160,12 @@ class JoinReference:
         self._tick(now)
         for side, row in self._in_order(left, right):
             self._take(side, row)
-        for side, rows in ((LEFT, left), (RIGHT, right)):
-            if rows:
-                self._retain(side)
-                self._imply(side)
+        there = [side for side, rows in ((LEFT, left), (RIGHT, right)) if rows]
+        # What is pushed out is judged by the watermarks that stood before the delivery, so none moves until both sides are through.
+        for side in there:
+            self._retain(side)
+        for side in there:
+            self._imply(side)
         self._settle()
         return self._collect()
 
