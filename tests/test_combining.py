@@ -12,19 +12,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidegate as tg
-from spark_fakes import Fleet, shipped
+from spark_fakes import Fleet, Found, shipped
 from test_edge import Whole, check
 from tidegate.errors import StateError
 from tidegate.instants import MIN
 from tidegate.operators import combining
+from tidegate.operators.aggregate import WindowedAggregate
 from tidegate.operators.combining import Combiner, can_combine
+from tidegate.operators.core import IDENTITY
 from tidegate.operators.delivery import Arrival
+from tidegate.operators.output import Output
 from tidegate.spark.chain import ChainPlan
 from tidegate.spark.edge import Edge
 from tidegate.spark.floors import Floors
 from tidegate.spark.shards import Layout
 from tidegate.spark.wire import COMBINED, ROWS
+from tidegate.spec.triggers import Default
 from tidegate.spec.windows import Hopping
+from tidegate.state.memory import MemoryStore
 
 THREE = Layout.balanced(3)
 SCHEMA = pa.schema([("k", pa.string()), ("t", pa.timestamp("us", "UTC")), ("v", pa.int64()), ("f", pa.bool_())])
@@ -55,9 +60,10 @@ def edge_of(spec: Any, **more: Any) -> Edge:
     return Edge(spec.input, THREE, 0, spec.options.future_tolerance, combiner=Combiner(spec, SCHEMA), **more)
 
 
-windows = st.sampled_from(
+aligned = st.sampled_from(
     [tg.tumbling("10 us"), tg.hopping("20 us", "5 us"), Hopping(3, 10), tg.cumulative("20 us", "5 us"), tg.hopping("15 us", "10 us")]
 )
+sessions = st.builds(tg.session, st.sampled_from(["1 us", "4 us", "10 us"]), touch=st.sampled_from(["separate", "merge"]))
 rows = st.fixed_dictionaries(
     {
         "k": st.sampled_from(["a", "b", None]),
@@ -66,18 +72,24 @@ rows = st.fixed_dictionaries(
         "f": st.one_of(st.none(), st.booleans()),
     }
 )
+late_rows = st.fixed_dictionaries({"k": st.sampled_from(["a", "b"]), "t": st.integers(0, 60), "v": st.integers(-5, 5), "f": st.booleans()})
+"""Rows that are read and taken for the most part, many of them late."""
 
 
 @st.composite
-def configured(draw: st.DrawFn) -> Any:
+def configured(draw: st.DrawFn, windows: st.SearchStrategy[Any] = aligned) -> Any:
     windowed = panes(draw(windows)).allow_lateness(draw(st.integers(0, 15)), unit="us")
     windowed = windowed.options(
         drop_by=draw(st.sampled_from(["event", "window"])),
+        session_lateness=draw(st.sampled_from(["own", "merged"])),
+        granularity=draw(st.sampled_from(["element", "batch"])),
+        on_time=draw(st.sampled_from(["always", "if_nonempty", "if_updated"])),
+        closing=draw(st.sampled_from(["always", "if_nonempty", "never"])),
         timestamp=draw(st.sampled_from(["end_of_window", "earliest", "latest"])),
         future=draw(st.sampled_from(["process", "reject"])),
         future_tolerance="50 us",
     )
-    trigger = draw(st.sampled_from([None, tg.after_watermark(), tg.after_watermark(late=tg.after_count(1))]))
+    trigger = draw(st.sampled_from([None, tg.after_watermark(), tg.after_watermark(late=tg.after_count(1)), Default(), tg.never()]))
     windowed = windowed if trigger is None else windowed.trigger(trigger)
     return aggregated(draw(st.sampled_from([windowed.accumulating(), windowed.discarding(), windowed.retracting()]))).spec
 
@@ -86,10 +98,12 @@ def table(given_rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(given_rows, SCHEMA)
 
 
-@pytest.mark.slow
-@settings(max_examples=60)
-@given(configured(), st.lists(st.lists(st.lists(rows, max_size=8), min_size=1, max_size=3), max_size=5), st.booleans())
-def test_panes_are_the_same_as_those_of_rows_one_by_one(spec, history, forgetful):
+COUNTED = ("events", "on_time", "mildly_late", "very_late", "future", "unreadable", "late_rows", "panes_on_time", "panes_late", "retractions")
+histories = st.lists(st.lists(st.lists(rows, max_size=8), min_size=1, max_size=3), max_size=5)
+
+
+def check_history(spec: Any, history: list[list[list[dict[str, Any]]]], *, forgetful: bool) -> None:
+    """Shards that get what edges have combined put out what one operator puts out that gets all rows."""
     assert can_combine(spec)
     with pytest.MonkeyPatch().context() as patched:
         patched.setattr(combining, "_WORTH_IT", 1.0)
@@ -107,9 +121,106 @@ def test_panes_are_the_same_as_those_of_rows_one_by_one(spec, history, forgetful
             check(have, want, ("k",))
         now += 20_000_000
         check(fleet.wake(now, all_timers=True), whole.wake(now), ("k",))
-        counts = [dict(counters) for counters in (fleet.counters(), whole.operator.operator.progress.counters)]
-        names = ("events", "on_time", "mildly_late", "very_late", "future", "unreadable")
-        assert [counts[0].get(name, 0) for name in names] == [counts[1].get(name, 0) for name in names]
+        have, want = ({name: found[name] for name in COUNTED} for found in (fleet.counters(), whole.operator.operator.progress.counters))
+        assert have == want
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(configured(), histories, st.booleans())
+def test_panes_are_the_same_as_those_of_rows_one_by_one(spec, history, forgetful):
+    check_history(spec, history, forgetful=forgetful)
+
+
+@pytest.mark.slow
+@settings(max_examples=30)
+@given(configured(sessions), histories, st.booleans())
+def test_sessions_are_the_same_as_those_of_rows_one_by_one(spec, history, forgetful):
+    check_history(spec, history, forgetful=forgetful)
+
+
+def cells_of(operator: WindowedAggregate) -> list[dict[str, Any]]:
+    """The cells of an operator by key and window; without when something came last, which nothing asks where no messages are kept."""
+    cells = operator.bound().core.cells.all()
+    found = [] if cells is None else cells.drop(["newest_seq", "fired_seq"]).to_table().to_pylist()
+    # A time that waits for nothing may be anything.
+    plain = [{**row, "hold": row["hold"] if row["ontime"] else None} for row in found]
+    return sorted(plain, key=lambda row: repr([row[name] for name in IDENTITY]))
+
+
+def counted(operator: WindowedAggregate) -> dict[str, int]:
+    """What was counted; a session that later rows of the batch join to another was opened or not, depending on what came together."""
+    return {name: n for name, n in operator.progress.counters.items() if n and name != "windows_opened"}
+
+
+def combined_run(operator: WindowedAggregate, parts: list[list[dict[str, Any]]], now: int) -> tuple[Output, list[int]]:
+    """A micro-batch whose parts were combined one by one as far as that goes; and how many rows of each were not."""
+    combiner = Combiner(operator.spec, SCHEMA)
+    limit = now + operator.spec.options.future_tolerance
+    found = [(table(part), combiner.combine(table(part), operator.progress.watermark, limit)) for part in parts]
+    frames = [made[0] for _, made in found if made is not None]
+    rest = [Arrival(0, whole if made is None else made[1]) for whole, made in found]
+    output = operator.process_all(rest, now, observed=[Arrival(0, whole) for whole, _ in found], combined=frames)
+    return output, [arrival.table.num_rows for arrival in rest]
+
+
+def shown(operator: WindowedAggregate, output: Output) -> Found:
+    results = operator.renderer().render(output)
+    return Found(results.panes.to_pylist(), results.late.to_pylist())
+
+
+def check_states(spec: Any, history: list[list[list[dict[str, Any]]]]) -> list[list[int]]:
+    """Two operators of which one gets what was combined are the same after every batch; the answer is how many rows came one by one."""
+    travelled = []
+    with pytest.MonkeyPatch().context() as patched:
+        patched.setattr(combining, "_WORTH_IT", 1.0)
+        combined, single = (WindowedAggregate(spec, MemoryStore()) for _ in range(2))
+        for operator in (combined, single):
+            operator.bind(SCHEMA)
+        for number, parts in enumerate(history):
+            now = 100 + number
+            have, alone = combined_run(combined, parts, now)
+            want = single.process_all([Arrival(0, table(part)) for part in parts], now)
+            check(shown(combined, have), shown(single, want), ("k",))
+            assert cells_of(combined) == cells_of(single)
+            assert counted(combined) == counted(single)
+            assert (combined.hold, combined.output_watermark, combined.next_due) == (single.hold, single.output_watermark, single.next_due)
+            travelled.append(alone)
+        check(shown(combined, combined.finish()), shown(single, single.finish()), ("k",))
+    return travelled
+
+
+@pytest.mark.slow
+@given(configured(sessions), st.lists(st.lists(st.lists(late_rows, min_size=1, max_size=8), min_size=1, max_size=3), max_size=6))
+def test_the_state_of_sessions_is_the_same_after_every_batch(spec, history):
+    check_states(spec, history)
+
+
+def at(*times: int) -> list[dict[str, Any]]:
+    return [{"k": "a", "t": time, "v": 1, "f": True} for time in times]
+
+
+@pytest.mark.parametrize("granularity", ["element", "batch"])
+@pytest.mark.parametrize(
+    ("touch", "lateness", "history", "travelled"),
+    [
+        # The second batch is judged by 35. A late row joins a session that has fired to the rows on time.
+        ("separate", "30 us", [[at(10, 40)], [at(36, 44), at(28, 19)]], [[0], [0, 2]]),
+        # A row that is too late alone is saved by a session that what another task has aggregated is in; one that joins nothing is not.
+        ("separate", "5 us", [[at(22, 31, 40)], [at(38), at(15, 3, 60)]], [[0], [0, 2]]),
+        # The session from 25 to 35 has fired when the watermark is 35: who touches it is seen as a row.
+        ("merge", "30 us", [[at(25, 40)], [at(35, 35)]], [[0], [2]]),
+        ("separate", "30 us", [[at(25, 40)], [at(35, 35)]], [[0], [0]]),
+        # Parts of one session come from several slices and tasks.
+        ("separate", "30 us", [[at(1, 9, 12, 25), at(18, 30, 33)], [at(35, 44), at(53, 64)]], [[0, 0], [0, 0]]),
+    ],
+    ids=["bridged", "saved", "touched", "apart", "slices"],
+)
+@pytest.mark.parametrize("trigger", [tg.after_watermark(), tg.after_watermark(late=tg.after_count(1))], ids=["once", "late"])
+def test_parts_of_sessions_meet_sessions_that_have_fired_and_rows_that_are_late(touch, lateness, history, travelled, trigger, granularity):
+    windowed = panes(tg.session("10 us", touch=touch)).allow_lateness(lateness).trigger(trigger)
+    windowed = windowed.options(granularity=granularity, drop_by="window", session_lateness="merged")
+    assert check_states(aggregated(windowed.retracting()).spec, history) == travelled
 
 
 def kinds(edge: Edge, given_table: pa.Table, batch: int | None = 1) -> list[str]:
@@ -126,6 +237,12 @@ def test_a_batch_that_would_not_shrink_travels_as_it_is():
     assert ROWS not in kinds(edge, many(5))
     assert COMBINED not in kinds(edge, many(8192))
     assert COMBINED not in kinds(edge, many(5, n=1))
+
+
+def test_sessions_travel_in_parts():
+    edge = edge_of(aggregated(panes(tg.session("10 us"))).spec)
+    assert kinds(edge, many(5)) == [COMBINED, "observed"]
+    assert COMBINED not in kinds(edge_of(aggregated(panes(tg.session("1 us"))).spec), many(200)), "each slice has one row of a key"
 
 
 def test_rows_below_the_floor_travel_as_they_are(tmp_path):
@@ -166,14 +283,17 @@ def test_a_floor_of_another_query_is_told():
     [
         panes(id="v"),
         panes(offset="v"),
-        panes(tg.session("10 us")),
+        panes(tg.session(gap_column="v")),
+        panes(tg.session("10 us", axis="clock")),
+        panes(tg.session("10 us")).trigger(tg.every_element()),
+        panes(tg.session("10 us")).retain(windows=3),
         panes().trigger(tg.after_watermark(early=tg.after_count(3))),
         panes().retain(messages=3),
         panes().options(keep_messages=True),
         panes().options(future_reference="watermark"),
         panes(tg.tumbling("10 us", create="static")),
     ],
-    ids=["id", "offset", "session", "count", "retention", "messages", "future", "static"],
+    ids=["id", "offset", "gap", "clock", "elements", "windows", "count", "retention", "messages", "future", "static"],
 )
 def test_what_has_to_be_seen_one_by_one_is_not_combined(windowed):
     assert not can_combine(aggregated(windowed).spec)

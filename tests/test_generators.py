@@ -15,7 +15,7 @@ from tidegate.api import stream
 from tidegate.errors import InputError, ParseError, SpecError, WatermarkError
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.partitions import partitions_of
-from tidegate.kernel.times import OK, read_times
+from tidegate.kernel.times import NULL, OK, read_times
 from tidegate.kernel.watermarks.generators import Generator, Observed, Promises, check_columns, columns_of, compile_generator
 from tidegate.kernel.watermarks.tracker import SourceTracker
 from tidegate.spec import watermarks as w
@@ -103,20 +103,31 @@ def test_a_punctuated_watermark_is_what_a_column_says_and_rows_that_say_none_are
     assert promised(Punctuated(column="wm"), rows) == {"a": 4, "b": MIN}
 
 
+def marked(generator: Generator, rows: pa.Table) -> list[bool] | None:
+    verdict = read_times(rows.column("ts"), "ts")[1]
+    found = generator.markers(rows, verdict == OK, verdict == NULL)
+    return None if found is None else found.tolist()
+
+
 def test_marker_rows_say_their_own_time_and_events_are_signs_of_life():
     rows = [{"ts": 9, "p": "a", "m": False}, {"ts": 5, "p": "a", "m": True}, {"ts": 9, "p": "b"}]
     generator = compile_generator(Punctuated(marker="m"))
     assert last_words(generator.observe(observed(rows))) == {"a": 5, "b": MIN}
-    assert generator.markers(table(rows)).tolist() == [False, True, False]
-    assert generator.markers(table(rows).set_column(3, "m", pa.nulls(3))).tolist() == [False] * 3
+    assert marked(generator, table(rows)) == [False, True, False]
+    assert marked(generator, table(rows).set_column(3, "m", pa.nulls(3))) == [False] * 3
 
 
 def test_a_marker_without_a_readable_time_promises_nothing():
     assert promised(Punctuated(marker="m"), [{"p": "a", "m": True}]) == {"a": MIN}
 
 
-def test_only_marker_rows_are_no_events():
-    assert all(compile_generator(spec).markers(table([{"ts": 1}])) is None for spec in (Implied(), Bounded(1), Punctuated(column="wm"), Noted()))
+def test_only_markers_and_notes_are_no_events():
+    assert all(marked(compile_generator(spec), table([{"ts": 1}])) is None for spec in (Implied(), Bounded(1), Punctuated(column="wm"), Noted("wm")))
+
+
+def test_a_note_has_no_time_a_writer_and_a_time_that_can_be_read():
+    rows = [{"wm": 5, "writer": "x"}, {"ts": 1, "wm": 5, "writer": "x"}, {"wm": 5}, {"writer": "x"}, {"wm": MAX, "writer": "x"}]
+    assert marked(compile_generator(Noted("wm")), table(rows)) == [True, False, False, False, False]
 
 
 def test_writers_are_sources_of_their_own_in_each_partition():

@@ -11,6 +11,16 @@ from tidegate.spec.watermarks import Bounded, Explicit, Implied, Lagging, Noted,
 Row = dict[str, Any]
 
 
+def is_event(spec: Watermarks, row: Row) -> bool:
+    """Whether a row is one, be it broken: markers and notes only say a watermark."""
+    match spec:
+        case Punctuated(marker=str()):
+            return not (row["m"] and row["ts"] is not None)
+        case Noted():
+            return not (row["ts"] is None and row["wm"] is not None and row["writer"] is not None)
+    return True
+
+
 @dataclass
 class SlowSource:
     """A partition, or a writer."""

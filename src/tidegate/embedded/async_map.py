@@ -44,6 +44,7 @@ from tidegate.kernel.watermarks.marks import Mark
 from tidegate.operators.conform import bindable, conform, widened
 from tidegate.operators.delivery import Reader
 from tidegate.operators.explanation import explain_calls, waiting_marks
+from tidegate.operators.inlet import markers_in
 from tidegate.operators.intake import Intake, Source
 from tidegate.operators.migration import check_same
 from tidegate.operators.pending import Failed, Row, Rows, Saved, pending
@@ -305,7 +306,8 @@ class EmbeddedAsyncMap(Feeding):
         sound, broken, why = parted(delivery.table)
         limits = (self._intake.limit(given.watermark_key), self._intake.output(given.watermark_key))
         self._intake.observe_table(number, sound)
-        events = self._without_markers(number, given, sound)
+        markers = markers_in(sound, given)
+        events = sound if markers is None else sound.filter(pa.array(~markers))
         rows, unreadable, errors = readable(events)
         self._forms.input = schema
         if given.offset is not None:
@@ -328,14 +330,6 @@ class EmbeddedAsyncMap(Feeding):
         future = (times > limit) & (times >= watermark)
         self._counters["future"] += int(future.sum())
         self._newest = max(self._newest, int(times[~future].max(initial=MIN)))
-
-    def _without_markers(self, number: int, given: Input, table: pa.Table) -> pa.Table:
-        """The rows that are events: the others only say a watermark."""
-        for column in given.times:
-            markers = self._intake.markers(number, table, column.key)
-            if markers is not None and markers.any() and column.column is not None:
-                table = table.filter(pa.array(~(markers & (read_times(table.column(column.column), column.column)[1] == OK))))
-        return table
 
     def _mark(self) -> None:
         """Put what the inputs promise behind the rows that came before."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from tidegate.instants import MAX, MIN
+from tidegate.instants import MIN
 from tidegate.kernel.frame import Column, Frame, concat_frames
 from tidegate.kernel.groups import Groups, present
 from tidegate.kernel.runs import Places
@@ -17,6 +18,7 @@ from tidegate.operators.delivery import Delivery
 from tidegate.operators.firing import Firing
 from tidegate.operators.horizons import Horizons
 from tidegate.operators.output import class_names
+from tidegate.operators.slices import held_by
 from tidegate.spec.windows import Axis, Custom, Inherited, Session
 
 
@@ -123,26 +125,47 @@ class Absorber:
 
     def join(self, delivery: Delivery, joining: Joining) -> None:
         """Add rows to cells that are out of the table, let them fire, and put them back."""
-        core = self.core
-        joining = self._lifted(delivery, joining)
-        groups, cells = joining.groups, joining.cells
+        joining, partials = self._lifted(delivery, joining)
+        row, groups, cells = joining.row, joining.groups, joining.cells
         if not groups.n:
             return
-        row = joining.row
         self._keep(delivery, joining)
         weight = np.ones(len(row), np.int64) if delivery.weight is None else delivery.weight[row]
         # A retraction and what replaces it are one change to whoever counts.
         counts = groups.counts if delivery.weight is None else np.maximum(groups.sum((weight > 0).astype(np.int64)), 1)
-        pending = cells.ints("pending")
-        seq = groups.max(delivery.seq[row])
-        cells = cells.with_columns(n=cells.ints("n") + groups.sum(weight), newest_seq=np.maximum(cells.ints("newest_seq"), seq))
-        if core.spec.window.axis is Axis.ORDINAL:
+        if self.core.spec.window.axis is Axis.ORDINAL:
             cells = cells.with_mapping(self._ordinal_progress(delivery, row, groups))
-        cells = cells.with_mapping(self.holds(delivery, row, groups, cells))
+        seq, first = groups.max(delivery.seq[row]), groups.min(delivery.position[row])
+        brought = Frame.of({**partials, **self._held_by(delivery, row, groups), "n": groups.sum(weight)}, groups.n)
+        self.add(cells, brought.with_columns(count=counts, seq=seq, first=first))
+
+    def add(self, cells: Frame, brought: Frame) -> None:
+        """Add what came for each of some cells that are out of the table, let them fire, and put them back.
+
+        What was brought are partial aggregates, if cells hold any, with how many rows they are of, how often these `count` for the trigger,
+        the last arrival and the first position among them, and what of them came on time.
+        """
+        core = self.core
+        cells = cells.with_mapping(self._with_partials(cells, brought))
+        seq, counts, pending = brought.ints("seq"), brought.ints("count"), cells.ints("pending")
+        cells = cells.with_columns(n=cells.ints("n") + brought.ints("n"), newest_seq=np.maximum(cells.ints("newest_seq"), seq))
+        cells = cells.with_mapping(self._held(cells, brought))
         state = core.trigger_state(cells)
-        core.machine.on_elements(state, counts, core.context(cells, pending, groups.min(delivery.position[row])))
+        core.machine.on_elements(state, counts, core.context(cells, pending, brought.ints("first")))
         cells = cells.with_columns(pending=pending + counts)
         core.cells.put(self.firing.settle(cells, state, seq))
+
+    def _with_partials(self, cells: Frame, brought: Frame) -> Mapping[str, Column]:
+        """The partial aggregates of the cells and of what was brought together."""
+        core, n = self.core, len(cells)
+        if core.messages is not None:
+            return {}
+        partials = brought.select(core.bundle.partial_columns)
+        # A recent aggregate may not know what a cell held before everything in it was taken back.
+        if not (cells.ints("n") == 0).all() or core.bundle.recent:
+            both = concat_frames([cells.select(core.bundle.partial_columns), partials])
+            return core.bundle.combine(both, Groups(np.tile(np.arange(n), 2), n))
+        return partials.columns
 
     def _keep(self, delivery: Delivery, joining: Joining) -> None:
         """Store the messages where they are needed, and note their offsets where windows are not the same for all keys."""
@@ -184,27 +207,19 @@ class Absorber:
         order[np.concatenate([found, new])] = np.arange(len(identity))
         return concat_frames([old, fresh]).take(order)
 
-    def _lifted(self, delivery: Delivery, joining: Joining) -> Joining:
-        """The joining with partial aggregates of its rows in the cells; rows that a user's function refuses go to `late`."""
+    def _lifted(self, delivery: Delivery, joining: Joining) -> tuple[Joining, dict[str, Column]]:
+        """The joining with partial aggregates of its rows by cell; rows that a user's function refuses go to `late`, and are left out."""
         core = self.core
         if core.messages is not None:
-            return joining
+            return joining, {}
         rows = core.rows_of(delivery, joining.row)
         partials, failed, why = core.bundle.lift(rows, joining.groups)
         if failed is not None:
             self._refuse(delivery, joining, failed, why)
             joining = _narrowed(joining, ~failed)
-            if not joining.groups.n:
-                return joining
-            partials, _, _ = core.bundle.lift(core.rows_of(delivery, joining.row), joining.groups)
-        n = joining.groups.n
-        lifted = Frame(partials, n)
-        fresh = joining.cells.ints("n") == 0
-        # A recent aggregate may not know what a cell held before everything in it was taken back.
-        if not fresh.all() or core.bundle.recent:
-            both = concat_frames([joining.cells.select(core.bundle.partial_columns), lifted])
-            lifted = Frame(core.bundle.combine(both, Groups(np.tile(np.arange(n), 2), n)), n)
-        return Joining(joining.row, joining.groups, joining.cells.with_mapping(lifted.columns))
+            if joining.groups.n:
+                partials, _, _ = core.bundle.lift(core.rows_of(delivery, joining.row), joining.groups)
+        return joining, partials
 
     def _refuse(self, delivery: Delivery, joining: Joining, failed: np.ndarray, why: str) -> None:
         entries = np.flatnonzero(failed)
@@ -224,21 +239,20 @@ class Absorber:
 
     def holds(self, delivery: Delivery, row: np.ndarray, groups: Groups, cells: Frame) -> dict[str, Column]:
         """Whether something came on time since the last pane, and the earliest or latest of it."""
-        core = self.core
-        kind = core.spec.options.timestamp
+        return self._held(cells, Frame(self._held_by(delivery, row, groups), groups.n))
+
+    def _held_by(self, delivery: Delivery, row: np.ndarray, groups: Groups) -> dict[str, Column]:
+        return held_by(self.core.spec.options.timestamp, delivery.position[row], delivery.is_on_time[row], groups)
+
+    def _held(self, cells: Frame, brought: Frame) -> dict[str, Column]:
+        """What of the cells and of what was brought came on time."""
+        kind = self.core.spec.options.timestamp
         ontime, hold = cells.ints("ontime"), cells.ints("hold")
-        times = delivery.position[row]
-        good = delivery.is_on_time[row]
-        fresh = groups.any(good)
+        fresh, best = brought.ints("ontime"), brought.ints("hold")
         if kind == "end_of_window":
-            return {"ontime": ontime | fresh, "held": cells.ints("held") | (cells.ints("end") > core.before_of(cells))}
-        if kind == "earliest":
-            best = groups.min(np.where(good, times, MAX))
-            hold = np.where(ontime & fresh, np.minimum(hold, best), np.where(fresh, best, hold))
-        else:
-            best = groups.max(np.where(good, times, -MAX))
-            hold = np.where(ontime & fresh, np.maximum(hold, best), np.where(fresh, best, hold))
-        return {"ontime": ontime | fresh, "held": ontime | fresh, "hold": hold}
+            return {"ontime": ontime | fresh, "held": cells.ints("held") | (cells.ints("end") > self.core.before_of(cells))}
+        both = np.minimum(hold, best) if kind == "earliest" else np.maximum(hold, best)
+        return {"ontime": ontime | fresh, "held": ontime | fresh, "hold": np.where(ontime & fresh, both, np.where(fresh, best, hold))}
 
 
 def _narrowed(joining: Joining, keep: np.ndarray) -> Joining:

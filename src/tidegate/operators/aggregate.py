@@ -360,11 +360,10 @@ class WindowedAggregate:
         if looks and self._watched:
             # A watermark that goes back may refuse the delivery, so nothing is remembered of it before.
             self._observe(new, readable, reader, ordinal)
-        markers = self.intake.markers(ordinal, new.table, self.key)
         self._remember(delivery, new, fresh, ids)
         whole = self._inlet.numbered(new)
         parts.contents.begin()
-        delivery = self._inlet.without_markers(whole, markers, readable)
+        delivery = self._inlet.without_markers(whole, reader.spec)
         delivery = self._classified(self._inlet.sound(delivery, conformed, parts.core))
         if len(delivery):
             delivery = self._placed(delivery)
@@ -410,13 +409,13 @@ class WindowedAggregate:
         return classify(delivery.time, watermark, core.lateness, self.progress.now, options.future_tolerance, options.future_reference)
 
     def _take_combined(self, pieces: Sequence[Frame]) -> None:
-        opened = self.bound().open_windows
-        if opened is None:
+        partials = self.bound().partials
+        if partials is None:
             raise StateError("rows were aggregated on their way to windows that have to look at each of them")
         events = sum(int(piece.ints("n").sum()) for piece in pieces)
         self.progress.counters["events"] += events
         self.progress.counters["on_time"] += events
-        opened.take_partials(pieces)
+        partials.take_partials(pieces)
 
     def bound(self) -> Parts:
         """The parts that depend on the input's schema."""

@@ -1,7 +1,9 @@
 """Combining aggregates rows where they are read, before they travel: only those that nobody ever has to see one by one.
 
 Those are rows that are on time for sure, because the watermark that judges them is known, in windows whose trigger looks at nothing but the
-watermark. It pays only where many rows share a key and a slice, which is found out anew for every table.
+watermark. It pays only where many rows share a key and a slice, which is found out anew for every table. Rows of a key that are less than a gap
+apart are in one session, so slices of one gap serve for sessions: what is in one of them is a part of a session, from its first row to one gap
+after its last.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from tidegate.instants import MAX, MIN
+from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.lateness import ON_TIME
@@ -22,11 +24,11 @@ from tidegate.operators.bundle import Bundle
 from tidegate.operators.conform import bindable
 from tidegate.operators.delivery import Delivery, Reader
 from tidegate.operators.opening import partials_of
-from tidegate.operators.parts import keeps_slices
+from tidegate.operators.parts import takes_partials
 from tidegate.spec.aggregates import AllTrue, AnyTrue, Count, Max, Mean, Min, Stddev, Sum, Variance
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.watermarks import Bounded, Implied, Lagging
-from tidegate.spec.windows import Axis
+from tidegate.spec.windows import Axis, Session, Tumbling
 
 _UNORDERED = (Count, Sum, Mean, Min, Max, Variance, Stddev, AnyTrue, AllTrue)
 """Aggregates that do not ask which row came first."""
@@ -41,7 +43,7 @@ def can_combine(spec: AggregateSpec) -> bool:
     plain = not spec.also and spec.input.id is None and spec.input.offset is None and isinstance(spec.input.watermark, Bounded | Implied | Lagging)
     timely = spec.window.axis is Axis.EVENT_TIME and spec.window.create != "static" and spec.options.future_reference == "clock"
     free = all(isinstance(aggregate, _UNORDERED) and not aggregate.distinct and not callable(aggregate.where) for _, aggregate in spec.aggregates)
-    return plain and timely and free and keeps_slices(spec, keeps_messages=spec.evictor is not None or spec.options.keep_messages)
+    return plain and timely and free and takes_partials(spec, keeps_messages=spec.evictor is not None or spec.options.keep_messages)
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,21 @@ class Combiner:
         return Bundle.bound(self.spec, bindable(self.schema), retractions=False)
 
     @cached_property
+    def _gap(self) -> int | None:
+        """The gap of sessions; None where windows are no sessions."""
+        return self.spec.window.gap if isinstance(self.spec.window, Session) else None
+
+    @cached_property
     def _assigner(self) -> Aligned:
-        assigner = build(self.spec.window)
+        assigner = build(self.spec.window if self._gap is None else Tumbling(self._gap))
         if not isinstance(assigner, Aligned):
             raise TypeError(f"the windows of {self.spec.window} do not follow from time")
         return assigner
+
+    @cached_property
+    def _above(self) -> int:
+        """How far above the watermark a row has to be at least: a session that ends with the watermark has fired, and must not be touched."""
+        return 1 if isinstance(self.spec.window, Session) and self.spec.window.touch == "merge" else 0
 
     def combine(self, table: pa.Table, floor: int, limit: int) -> tuple[Frame, pa.Table] | None:
         """Partial aggregates of the rows from the watermark up to the limit, by slice and key, and the other rows; None where it does not pay."""
@@ -71,7 +83,7 @@ class Combiner:
         if not _repeats(delivery.kid):
             return None
         start, end = self._assigner.slice_of(delivery.time)
-        sure = (delivery.verdict == OK) & (delivery.time >= floor) & (delivery.time <= limit) & (start < end)
+        sure = (delivery.verdict == OK) & (delivery.time >= saturating_add(floor, self._above)) & (delivery.time <= limit) & (start < end)
         if not sure.any():
             return None
         found = self._combined(delivery, start if sure.all() else np.where(sure, start, MAX), end)
@@ -88,7 +100,10 @@ class Combiner:
         if failed is not None:
             # A row that a function refuses has to be told one by one.
             return None
-        return frame.with_columns(start=start[groups.lasts], end=end[groups.lasts]).slice(0, kept)
+        if self._gap is None:
+            return frame.with_columns(start=start[groups.lasts], end=end[groups.lasts]).slice(0, kept)
+        last = build(self.spec.window).assign(groups.max(delivery.time))
+        return frame.with_columns(start=groups.min(delivery.time), end=last.end).slice(0, kept)
 
 
 def _repeats(kid: np.ndarray) -> bool:

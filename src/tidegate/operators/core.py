@@ -146,6 +146,12 @@ class Core:
             columns["evicted"] = repeat([], n, pa.list_(pa.int64()))
         return Frame(columns, n)
 
+    def received(self, piece: Frame) -> Frame:
+        """What was aggregated before it came here, with the columns that partial aggregates have here."""
+        partials = [name for name in self.bundle.partial_columns if name not in self.bundle.known_columns]
+        names = [*KEY, *self.key_columns, "n", "ontime", "held", "hold", *partials, "start", "end"]
+        return piece.select(names).with_mapping(self.bundle.all_known(len(piece)))
+
     def retyped(self, frame: Frame) -> Frame:
         """A frame whose partial aggregates are replaced by nothing where their type has changed."""
         # Where messages are kept, cells hold no partial aggregates.

@@ -11,13 +11,14 @@ import pyarrow as pa
 
 from tidegate.kernel.duplicates import OffsetMarks, SeenIds
 from tidegate.kernel.lateness import CLASSES, FUTURE, VERY_LATE
-from tidegate.kernel.times import NULL, OK
-from tidegate.kernel.watermarks.generators import Observed
+from tidegate.kernel.times import NULL, OK, read_times
+from tidegate.kernel.watermarks.generators import Observed, columns_of, compile_generator
 from tidegate.operators.conform import MARK, Conformed, conform
 from tidegate.operators.delivery import Delivery, Reader
 from tidegate.operators.output import texts
 from tidegate.operators.progress import Progress
 from tidegate.spec.operator import Input, Options
+from tidegate.spec.watermarks import Noted, Punctuated
 from tidegate.state.protocol import Store
 
 Identities = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -74,11 +75,12 @@ class Inlet:
             progress.seq += len(delivery)
         return delivery.with_seq(seq)
 
-    def without_markers(self, delivery: Delivery, markers: np.ndarray | None, readable: np.ndarray) -> Delivery:
+    def without_markers(self, delivery: Delivery, given: Input, *, timed: bool = True) -> Delivery:
         """The events among the rows. A marker that cannot be read says nothing: it goes the way of all broken rows."""
-        if markers is None or not (markers & readable).any():
+        markers = markers_in(delivery.table, given, delivery.verdict if timed else None)
+        if markers is None:
             return delivery
-        markers &= readable
+        markers &= whole_rows(delivery)
         self._progress.counters["markers"] += int(markers.sum())
         self._progress.counters["events"] -= int(markers.sum())
         return delivery.where(~markers)
@@ -151,6 +153,25 @@ def whole_rows(delivery: Delivery) -> np.ndarray:
     if MARK not in delivery.table.column_names:
         return np.ones(len(delivery), bool)
     return delivery.table.column(MARK).is_null().to_numpy()
+
+
+def markers_in(table: pa.Table, given: Input, verdict: np.ndarray | None = None) -> np.ndarray | None:
+    """Which rows only say a watermark, of whichever time column, and are no events; None where there are none.
+
+    Whether the first time could be read may be known. Rows that only note a time have none at all, of no time column.
+    """
+    # A stream without times has markers where rows are taken as they come.
+    known: dict[str | None, np.ndarray] = {} if verdict is None else {given.time: verdict}
+    names = {*table.column_names, *known}
+    marks = {time.column: time.watermark for time in given.times if names.issuperset({time.column, *columns_of(time.watermark)})}
+    if not any(isinstance(mark, Noted | Punctuated) for mark in marks.values()):
+        return None
+    others = [time.column for time in given.times if time.column is not None and time.column in names and time.column not in known]
+    verdicts = known | dict[str | None, np.ndarray]((name, read_times(table.column(name), name)[1]) for name in others)
+    timeless = np.logical_and.reduce([one == NULL for one in verdicts.values()])
+    said = [compile_generator(mark).markers(table, verdicts[name] == OK, timeless) for name, mark in marks.items()]
+    found = [rows for rows in said if rows is not None and rows.any()]
+    return np.logical_or.reduce(found) if found else None
 
 
 def observed_rows(delivery: Delivery, readable: np.ndarray, reader: Reader, now: int, limit: int) -> Observed:

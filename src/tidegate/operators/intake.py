@@ -195,10 +195,6 @@ class Intake:
                 self.channels[ordinal][key].restore(saved, 0)
             raise
 
-    def markers(self, ordinal: int, table: pa.Table, key: int = 0) -> np.ndarray | None:
-        """Which rows only say a watermark and are no events; None where there cannot be any."""
-        return self._found(ordinal, key).generator.markers(table)
-
     def _take(self, channel: Channel, seen: Observed) -> None:
         before = channel.generator.save() if self._options.strict else None
         try:
@@ -484,5 +480,5 @@ def _watched(column: TimeColumn) -> Watched:
 
 
 def _markers(channel: Channel, seen: Observed) -> int:
-    found = channel.generator.markers(seen.table)
+    found = channel.generator.markers(seen.table, seen.readable, ~seen.readable)
     return 0 if found is None else int(found.sum())

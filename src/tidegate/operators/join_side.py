@@ -169,9 +169,8 @@ class Side:
         if looks:
             # A watermark that goes back may refuse the delivery, so nothing is remembered of it before.
             self._observe(new, readable, reader)
-        markers = self.intake.markers(self.number, new.table, self.given.watermark_key) if self.given.time is not None else None
         self.inlet.remember(delivery, new, fresh, ids, self._matters_until)
-        delivery = self.inlet.without_markers(self.inlet.numbered(new), markers, readable)
+        delivery = self.inlet.without_markers(self.inlet.numbered(new), self.given, timed=self.spec.is_timed)
         return self.inlet.sound(delivery, conformed, self)
 
     def _observe(self, delivery: Delivery, readable: np.ndarray, reader: Reader) -> None:

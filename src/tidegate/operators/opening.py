@@ -14,7 +14,6 @@ from tidegate.instants import MAX
 from tidegate.kernel.accumulations.protocol import Rows
 from tidegate.kernel.frame import Frame, concat_frames, constant
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.keys import KEY
 from tidegate.kernel.runs import Adapt, search_sorted
 from tidegate.kernel.windows import Aligned, Assigned
 from tidegate.operators.bundle import Bundle
@@ -22,7 +21,7 @@ from tidegate.operators.core import Core
 from tidegate.operators.delivery import Delivery
 from tidegate.operators.output import class_names
 from tidegate.operators.sharing import SharedMerges
-from tidegate.operators.slices import Bounds, Slices
+from tidegate.operators.slices import Bounds, Slices, held_by
 from tidegate.spec.operator import AggregateSpec
 
 
@@ -35,24 +34,10 @@ def partials_of(bundle: Bundle, spec: AggregateSpec, delivery: Delivery, groups:
         "chk": delivery.chk[some],
         **delivery.keys(spec.input.key, some),
         "n": groups.counts if delivery.weight is None else groups.sum(delivery.weight),
-        **_holds(spec.options.timestamp, delivery, groups),
+        **held_by(spec.options.timestamp, delivery.position, delivery.is_on_time, groups),
         **partials,
     }
     return Frame(columns, groups.n), failed, why
-
-
-def _holds(timestamp: str, delivery: Delivery, groups: Groups) -> dict[str, np.ndarray]:
-    """Whether something of a group came on time, and the earliest or latest of that where panes are told the time by it."""
-    x, good = delivery.position, delivery.is_on_time
-    late = np.flatnonzero(~good)
-    # Few rows are late, so they are counted and not those that are on time.
-    ontime = constant(np.True_, groups.n)
-    if len(late):
-        ontime = groups.counts > np.bincount(groups.ids[late], minlength=groups.n)
-    if timestamp == "end_of_window":
-        return {"ontime": ontime, "held": constant(np.True_, groups.n), "hold": constant(np.int64(0), groups.n)}
-    best = groups.min(np.where(good, x, MAX)) if timestamp == "earliest" else groups.max(np.where(good, x, -MAX))
-    return {"ontime": ontime, "held": ontime, "hold": best}
 
 
 class OpenWindows:
@@ -105,14 +90,11 @@ class OpenWindows:
 
     def take_partials(self, pieces: Sequence[Frame]) -> None:
         """Keep what was aggregated before it came here, of rows that are on time: pieces that are sorted by slice and key."""
-        bundle = self._core.bundle
-        partials = [name for name in bundle.partial_columns if name not in bundle.known_columns]
-        names = [*KEY, *self._core.key_columns, "n", "ontime", "held", "hold", *partials]
         by_slice: dict[Bounds, list[Frame]] = {}
         for piece in pieces:
             starts, ends = piece.ints("start"), piece.ints("end")
             breaks = np.flatnonzero(starts[1:] != starts[:-1]) + 1
-            frame = piece.select(names).with_mapping(bundle.all_known(len(piece)))
+            frame = self._core.received(piece).drop(("start", "end"))
             for at, until in pairwise([0, *breaks.tolist(), len(piece)]):
                 by_slice.setdefault((int(starts[at]), int(ends[at])), []).append(frame.slice(at, until))
         for bounds, frames in sorted(by_slice.items()):

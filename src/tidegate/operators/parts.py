@@ -74,6 +74,12 @@ class Parts:
         bursts = _bursts(core, firing, contents, absorber)
         return cls(core, contents, firing, horizons, absorber, _open_windows(core, assigner), Ordinals(store), static, bursts)
 
+    @property
+    def partials(self) -> OpenWindows | SessionAbsorber | None:
+        """What takes rows that were aggregated on their way; None where each of them has to be looked at."""
+        lazy = takes_partials(self.core.spec, keeps_messages=self.core.messages is not None)
+        return self.absorber if lazy and isinstance(self.absorber, SessionAbsorber) else self.open_windows
+
     def widen(self, schema: pa.Schema) -> None:
         """Columns that held nothing but nulls have a type now; what was aggregated of them is nothing in any type."""
         core = self.core
@@ -216,13 +222,15 @@ def _is_quiet(trigger: Trigger) -> bool:
     return isinstance(trigger, Default | Never) or (isinstance(trigger, AfterWatermark) and trigger.early is None)
 
 
-def keeps_slices(spec: AggregateSpec, *, keeps_messages: bool) -> bool:
-    """Whether windows follow from the axis and nothing looks at a cell before its window is complete, so that slices serve."""
+def takes_partials(spec: AggregateSpec, *, keeps_messages: bool) -> bool:
+    """Whether nothing looks at a row before its window is complete, and what rows are together in follows from how far they are apart."""
     by_key = isinstance(spec.input.watermark, PerKey)
     plain = spec.window.axis is not Axis.ORDINAL and not by_key and not keeps_messages and not spec.retention
-    return plain and _is_quiet(spec.firing) and isinstance(build(spec.window), Aligned)
+    fixed = isinstance(build(spec.window), Aligned) or (isinstance(spec.window, Session) and spec.window.gap is not None)
+    return plain and fixed and _is_quiet(spec.firing)
 
 
 def _open_windows(core: Core, assigner: Assigner) -> OpenWindows | None:
-    lazy = keeps_slices(core.spec, keeps_messages=core.messages is not None)
+    """Where windows follow from the axis and nothing looks at a cell before its window is complete, slices serve."""
+    lazy = takes_partials(core.spec, keeps_messages=core.messages is not None)
     return OpenWindows(core, assigner) if lazy and isinstance(assigner, Aligned) else None

@@ -80,12 +80,7 @@ class Slices:
         groups.ids[order] = np.cumsum(starts) - 1
         first = order[starts]
         columns: dict[str, Column] = dict(whole.select([n for n in whole.names if n in ("kid", "chk") or n.startswith("k.")]).take(first).columns)
-        columns["n"] = groups.sum(whole.ints("n"))
-        columns["hold"] = merged_hold(whole, groups, self._timestamp)
-        for name in ("ontime", "held"):
-            column = whole.ints(name)
-            columns[name] = constant(column[0], groups.n) if is_constant(column) else groups.any(column)
-        columns.update(self._bundle.combine(whole, groups))
+        columns.update(merged_contents(self._bundle, whole, groups, self._timestamp))
         return Frame(columns, groups.n)
 
     def retype(self, bundle: Bundle, retyped: Callable[[Frame], Frame]) -> None:
@@ -139,6 +134,33 @@ class Slices:
         self._next = document["next"]
         for (start, end), is_wide, runs in document["slices"]:
             self._slices[(start, end)] = _Slice([StoredFrame.from_manifest(run, adapt) for run in runs], is_wide)
+
+
+def held_by(timestamp: str, x: np.ndarray, good: np.ndarray, groups: Groups) -> dict[str, Column]:
+    """Whether something of a group is good, which is on time, and the earliest or latest of that where panes are told the time by it."""
+    late = np.flatnonzero(~good)
+    # Few rows are late, so they are counted and not those that are on time.
+    ontime = constant(np.True_, groups.n)
+    if len(late):
+        ontime = groups.counts > np.bincount(groups.ids[late], minlength=groups.n)
+    if timestamp == "end_of_window":
+        return {"ontime": ontime, "held": constant(np.True_, groups.n), "hold": constant(np.int64(0), groups.n)}
+    best = groups.min(np.where(good, x, MAX)) if timestamp == "earliest" else groups.max(np.where(good, x, -MAX))
+    return {"ontime": ontime, "held": ontime, "hold": best}
+
+
+def merged_contents(bundle: Bundle, frame: Frame, groups: Groups, timestamp: str) -> dict[str, Column]:
+    """What the partial aggregates of each group are together."""
+    return {**merged_counts(frame, groups, timestamp), **bundle.combine(frame, groups)}
+
+
+def merged_counts(frame: Frame, groups: Groups, timestamp: str) -> dict[str, Column]:
+    """How many rows each group is of, and what of them came on time."""
+    columns: dict[str, Column] = {"n": groups.sum(frame.ints("n")), "hold": merged_hold(frame, groups, timestamp)}
+    for name in ("ontime", "held"):
+        column = frame.ints(name)
+        columns[name] = constant(column[0], groups.n) if is_constant(column) else groups.any(column)
+    return columns
 
 
 def merged_hold(frame: Frame, groups: Groups, timestamp: str) -> np.ndarray:

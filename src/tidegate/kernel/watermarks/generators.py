@@ -126,8 +126,11 @@ class Generator:
         """The rows, in their order, that say the same as all of them, also where more rows come before or after."""
         return seen.newest_rows()
 
-    def markers(self, table: pa.Table) -> np.ndarray | None:  # noqa: ARG002 - most streams have none
-        """Which rows only say a watermark and are no events; None where there cannot be any."""
+    def markers(self, table: pa.Table, readable: np.ndarray, timeless: np.ndarray) -> np.ndarray | None:  # noqa: ARG002 - most streams have none
+        """Which rows only say a watermark and are no events; None where there are none.
+
+        Of each row it is said whether its time can be read, and whether it has none, nor any other time of its stream.
+        """
         return None
 
     def save(self) -> Any:
@@ -192,9 +195,9 @@ class _Marked(Generator):
     def __init__(self, marker: str) -> None:
         self._marker = marker
 
-    def markers(self, table: pa.Table) -> np.ndarray:
+    def markers(self, table: pa.Table, readable: np.ndarray, timeless: np.ndarray) -> np.ndarray:  # noqa: ARG002 - a marker has a time
         flags = to_arrow(table.column(self._marker)).cast(pa.bool_())
-        return np.asarray(pc.fill_null(flags, False).to_numpy(zero_copy_only=False))
+        return np.asarray(pc.fill_null(flags, False).to_numpy(zero_copy_only=False)) & readable
 
     def observe(self, seen: Observed) -> Promises:
         return Promises(*_words(seen.partitions, seen.partition, self._marks(seen)))
@@ -203,7 +206,7 @@ class _Marked(Generator):
         return _together(seen.newest_rows(), _telling(seen.partition, len(seen.partitions), self._marks(seen)))
 
     def _marks(self, seen: Observed) -> np.ndarray:
-        return np.where(self.markers(seen.table) & seen.readable, seen.times, MIN)
+        return np.where(self.markers(seen.table, seen.readable, ~seen.readable), seen.times, MIN)
 
 
 class _Noted(Generator):
@@ -212,6 +215,12 @@ class _Noted(Generator):
     def __init__(self, column: str, writer: str) -> None:
         self._column = column
         self._writer = writer
+
+    def markers(self, table: pa.Table, readable: np.ndarray, timeless: np.ndarray) -> np.ndarray | None:  # noqa: ARG002 - a note has no time
+        if not timeless.any():
+            return None
+        named = np.asarray(to_arrow(table.column(self._writer)).is_valid().to_numpy(zero_copy_only=False))
+        return timeless & named & (read_times(table.column(self._column), self._column)[1] == OK)
 
     def observe(self, seen: Observed) -> Promises:
         names, known, source = self._sources(seen)
