@@ -16,10 +16,10 @@ PYTHON     ?= $(shell for p in $(CANDIDATES); do if $$p -c '$(NEW_ENOUGH)' >/dev
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install java demo test check lint bench bench-spark bench-joins soak torture lock clean distclean
+.PHONY: help install java demo test check lint bench bench-spark bench-joins bench-streams soak soak-streams torture lock clean distclean
 
 help: ## say what the targets do
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 install: $(STAMP) ## build the environment in .venv
 
@@ -69,8 +69,14 @@ bench-spark: $(STAMP) java ## measure pipelines on Spark against Spark's own win
 bench-joins: $(STAMP) java ## measure joins on Spark against Spark's own joins, as ratios
 	@$(BIN)/tidegate bench joins
 
+bench-streams: $(STAMP) ## measure writing to streams against plain inserts (and a plain producer: BROKERS=host:port)
+	@$(BIN)/tidegate bench streams $(if $(BROKERS),--brokers $(BROKERS))
+
 soak: $(STAMP) ## random traffic with kills for 10 minutes (SOAK=seconds)
 	$(BIN)/pytest -s tests/test_soak.py --soak-seconds=$(SOAK)
+
+soak-streams: $(STAMP) java ## writers, controllers, readers and a Spark query, killed for 10 minutes (SOAK=seconds)
+	$(BIN)/pytest -s tests/spark/test_stream_soak.py --soak-seconds=$(SOAK)
 
 torture: $(STAMP) java ## kill a pipeline on Spark 50 times and compare its panes with the truth (KILLS=number)
 	$(BIN)/pytest -s tests/spark/test_torture.py --torture-kills=$(KILLS)

@@ -136,3 +136,25 @@ def test_bytes_are_counted_for_every_key_in_every_window(window, windows: int) -
     assert parts is not None
     assert parts.open_windows is not None
     assert runner.bytes_per_cell == parts.open_windows.slices.nbytes / (5 * windows)
+
+
+def test_streams_are_one_line_of_json_a_size_of_transactions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["streams", "--events", "100", "--json"]) == 0
+    out, error = capsys.readouterr()
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [(found["name"], found["synchronous"], found["segments"]) for found in rows[:5]] == [
+        ("sqlite_1", "normal", 1), ("sqlite_100", "normal", 1), ("sqlite_1000", "normal", 1), ("sqlite_1000", "normal", 4), ("sqlite_10000", "normal", 1),
+    ]  # fmt: skip
+    assert {found["synchronous"] for found in rows[5:]} == {"full"}
+    for found in rows:
+        assert found["aim"] == 0.5
+        assert all(found[field] > 0 for field in ("ratio", "events_per_second", "peer_events_per_second"))
+    assert "no --brokers" in error
+
+
+@pytest.mark.kafka
+def test_streams_of_kafka_are_measured_where_brokers_are_named(kafka, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["streams", "--events", "100", "--brokers", kafka.bootstrap_servers]) == 0
+    out, error = capsys.readouterr()
+    assert out.splitlines()[-1].split()[:3:2] == ["kafka", "0.8"]
+    assert not error

@@ -67,6 +67,17 @@ south comes back with what it had kept, and is waited for again
   south: active, promised 2025-03-14T12:00:45Z, is waited for
   the watermark is 2025-03-14T12:01:05Z
 """
+STREAM = """\
+south falls silent; time waits for it, and goes on without it after 30 seconds
+  north has written all up to 12:01:10
+  12:01:10 the controller: nothing new
+  12:01:41 the controller: all is written up to 12:01:10, cut {'0': 5, '1': 13}
+"""
+READ = """\
+  12:00 has 24 readings, and that is all of them
+  12:01 has 24 readings, and that is all of them
+  12:02 has 3 readings, and there may be more
+"""
 RESUMED = """\
 a process that lives, exit status 0:
   from offset 20
@@ -78,6 +89,7 @@ PRINTS = {
     "enrich": [ENRICHED],
     "resume": ["a process that dies, exit status -9:\n  from offset 0\n", RESUMED, "8 panes; spent 780, and the log says 780\n"],
     "sessions": ["open: ['12:00 to 12:14', '12:20 to 12:30']\n", MERGED],
+    "streams": [STREAM, "  r2 read 1 of the segment 1; the group is between 12:01:10 and 12:02:10\n", READ],
     "tuples": [
         *("  a  [0, 3)  n 3, mean 12.0\n", "  b  [0, 3)  n 3, mean 71.0\n"),
         *("  a  [0, 4)  values [10, 12, 14, 11]\n", "  a  [2, 6)  values [14, 11, 9, 13]\n"),

@@ -17,7 +17,7 @@ from tidegate.spec.operator import AggregateSpec, Input, Options, Retention, Tim
 PUBLIC = {
     # The steps of a pipeline, and what runs it.
     "stream", "union", "merge", "Stream", "Windowed", "Panes", "Mapped", "EmbeddedOperator", "Results", "EmbeddedAsyncMap", "AsyncResults",
-    "MemoryStore", "RocksDBStore", "sinks", "sources", "spark_session",
+    "MemoryStore", "RocksDBStore", "sinks", "sources", "spark_session", "streams",
     # Windows and where they lie.
     "Axis", "tumbling", "hopping", "sliding", "cumulative", "session", "calendar", "global_window", "custom",
     # Joins.
@@ -34,7 +34,7 @@ PUBLIC = {
     "approx_quantile", "quantile", "median", "top_k", "distinct", "count_distinct", "list_", "columnar", "python", "apply",
     # Errors.
     "TidegateError", "SpecError", "ParseError", "InputError", "WatermarkError", "BackpressureError", "StateError", "CorruptStateError",
-    "SpecMismatchError", "MissingExtraError", "SetupError", "SinkError",
+    "SpecMismatchError", "MissingExtraError", "SetupError", "SinkError", "StreamError",
 }  # fmt: skip
 
 

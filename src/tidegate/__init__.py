@@ -19,6 +19,7 @@ from tidegate.errors import (
     SpecError,
     SpecMismatchError,
     StateError,
+    StreamError,
     TidegateError,
     WatermarkError,
 )
@@ -74,6 +75,7 @@ from tidegate.state.memory import MemoryStore
 from tidegate.state.rocksdb import RocksDBStore
 
 if _typing.TYPE_CHECKING:
+    from tidegate import streams
     from tidegate.spark import sinks, sources
     from tidegate.spark.session import session as spark_session
 
@@ -81,13 +83,15 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> _typing.Any:
-    """What belongs to Spark is imported when it is first used: embedded operators need none of it."""
+    """What belongs to Spark, and streams, are imported when they are first used: embedded operators need none of it."""
     import importlib
 
     if name == "spark_session":
         return importlib.import_module("tidegate.spark.session").session
     if name in {"sinks", "sources"}:
         return importlib.import_module(f"tidegate.spark.{name}")
+    if name == "streams":
+        return importlib.import_module("tidegate.streams")
     raise AttributeError(f"module `tidegate` has no attribute `{name}`")
 
 
@@ -117,6 +121,7 @@ __all__ = [
     "SpecMismatchError",
     "StateError",
     "Stream",
+    "StreamError",
     "TidegateError",
     "Watermark",
     "WatermarkError",
@@ -180,6 +185,7 @@ __all__ = [
     "spark_session",
     "stddev",
     "stream",
+    "streams",
     "sum",
     "top_k",
     "tumbling",

@@ -9,6 +9,7 @@
     ├── StateError           stored state cannot be used
     │   ├── SpecMismatchError   it was written under another specification
     │   └── CorruptStateError   it is damaged or of an unknown format
+    ├── StreamError          a writer, a transaction or a reader of a stream is at its end, or its store does not answer
     ├── SinkError            a sink cannot take the rows of a batch, or holds what cannot be its own
     ├── SetupError           Java, Spark or a session is not as it must be; the message says how to mend it
     └── MissingExtraError    an optional package is needed; the message says how to install it
@@ -53,6 +54,10 @@ class SpecMismatchError(StateError):
 
 class CorruptStateError(StateError):
     """Stored state is damaged or of an unknown format."""
+
+
+class StreamError(TidegateError):
+    """A writer, a transaction or a reader of a stream cannot go on."""
 
 
 class SinkError(TidegateError):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tidegate.bench import per_key, spark, watermarks
+from tidegate.bench import per_key, spark, streams, watermarks
 from tidegate.bench.cases import CASES, FULL, Measured
 from tidegate.bench.spark_sides import FILES_A_BATCH, OURS
 
@@ -18,6 +19,7 @@ _OPTIONS = {
     "watermarks": ("events", "partitions"),
     "spark": _RACE,
     "joins": _RACE,
+    "streams": ("events", "brokers"),
 }
 """The parts, and which options mean something to them."""
 _RACES = {"spark": spark.CASES, "joins": spark.JOINS}
@@ -32,6 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(f"--{name} means nothing to `{options.part}`")
     if options.part in _RACES:
         _spark(options, _RACES[options.part])
+        return 0
+    if options.part == "streams":
+        _streams(options.events or streams.EVENTS, options.brokers, as_json=options.json)
         return 0
     events = options.events or FULL
     if options.part == "watermarks":
@@ -67,6 +72,15 @@ def _per_key(rows: int, *, as_json: bool) -> None:
         print(json.dumps(found.to_dict()) if as_json else per_key.line(found), flush=True)
 
 
+def _streams(events: int, brokers: str | None, *, as_json: bool) -> None:
+    if not as_json:
+        print(streams.HEAD)
+    for found in streams.measure(events, brokers):
+        print(json.dumps(found.to_dict()) if as_json else streams.line(found), flush=True)
+    if brokers is None:
+        print("Kafka is left out, because no --brokers were named", file=sys.stderr)
+
+
 def _spark(options: argparse.Namespace, known: Mapping[str, spark.Case]) -> None:
     racing = spark.Racing(total=options.events, files=options.files, keys=options.keys, memory=options.memory or "8g", cores=options.cores)
     cases = spark.named(options.cases, known)
@@ -95,7 +109,8 @@ def _parser() -> argparse.ArgumentParser:
     smaller = (
         f"kernel: rows of a large delivery; watermarks: rows for per-key watermarks; keys shrink along (default: {FULL:,}); "
         f"spark: all events of a case (default: {spark.FILES * spark.ROWS:,}); "
-        f"joins: events of each side (default: {spark.FILES * spark.JOINED_ROWS:,})"
+        f"joins: events of each side (default: {spark.FILES * spark.JOINED_ROWS:,}); "
+        f"streams: events of a turn (default: {streams.EVENTS:,})"
     )
     parser.add_argument("--events", type=_positive, metavar="N", help=smaller)
     cases = f"kernel: only this case, may be repeated: {', '.join(CASES)}"
@@ -109,6 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--files", type=_positive, metavar="N", help=f"{both}: so many files (of each side), {FILES_A_BATCH} of them a batch")
     parser.add_argument("--cores", type=_positive, metavar="N", help=f"{both}: so many cores (default: all)")
     parser.add_argument("--memory", metavar="SIZE", help=f"{both}: memory of the JVM (default: 8g)")
+    parser.add_argument("--brokers", metavar="HOST:PORT", help="streams: brokers of Kafka to measure against as well")
     parser.add_argument("--ours", action="store_true", help=f"{both}: only our side, without a check and a ratio")
     parser.add_argument("--profile", action="store_true", help=f"{both}: the same with a profile of our Python workers, which makes them slower")
     return parser

@@ -1,4 +1,4 @@
-"""The command line: `tidegate run`, `tidegate replay`, `tidegate demo`, `tidegate doctor` and `tidegate bench`."""
+"""The command line: `tidegate run`, `tidegate stream`, `tidegate replay`, `tidegate demo`, `tidegate doctor` and `tidegate bench`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from tidegate.cli import stream
 from tidegate.errors import TidegateError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit status is 0 when all is well, 1 when something failed, 2 when the command could not be run."""
-    options = _parser().parse_args(argv)
+    options = _parsed(argv)
     try:
         return int(options.command(options))
     except TidegateError as error:
@@ -21,6 +22,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output has seen enough; a second error while Python closes the pipe would only confuse.
         sys.stderr.close()
         return 1
+
+
+def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    options, left = parser.parse_known_args(argv)
+    # Files may stand behind options, where argparse does not look for them any more.
+    if left and (not hasattr(options, "files") or any(word.startswith("-") and word != "-" for word in left)):
+        parser.error(f"unrecognized arguments: {' '.join(left)}")
+    if left:
+        options.files = [*options.files, *left]
+    return options
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -45,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     state.add_argument("checkpoint", metavar="CHECKPOINT", help="the folder that was given as `checkpoint`")
     state.add_argument("--json", action="store_true", help="print one JSON object")
     state.set_defaults(command=_state)
+    stream.add(commands)
     doctor = commands.add_parser("doctor", help="check Java, Python, Spark and packages, and say how to mend them")
     doctor.add_argument("--checkpoint", metavar="FOLDER", help="check that a checkpoint can be written there")
     doctor.add_argument("--spark", action="store_true", help="also start a session and run a small query")

@@ -7,7 +7,6 @@ import json
 import logging
 import re
 import shutil
-import signal
 import sys
 import time
 from collections import Counter
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidegate import pipeline
+from tidegate.cli.asked import Asked, asking
 from tidegate.cli.noise import without_noise
 from tidegate.errors import MissingExtraError
 from tidegate.instants import format_instant
@@ -41,9 +41,10 @@ def run(path: str | Path, *, dry_run: bool = False, as_json: bool = False, until
         from pyspark.errors import PySparkException
     except ImportError:
         raise MissingExtraError("pyspark", "spark", "`tidegate run`") from None
-    report, asked = _Report(as_json=as_json), _Asked()
+    report, asked = _Report(as_json=as_json), Asked()
     try:
-        with _listening(asked), _session(read) as spark:
+        with asking(asked), _session(read) as spark:
+            # Spark has put its own handler in place.
             asked.listen()
             query = read.start(spark, trigger=AVAILABLE_NOW if until_idle else None)
             try:
@@ -64,44 +65,18 @@ def run(path: str | Path, *, dry_run: bool = False, as_json: bool = False, until
     return 0
 
 
-def _watch(query: Query, report: _Report, asked: _Asked) -> None:
+def _watch(query: Query, report: _Report, asked: Asked) -> None:
     """Tell the progress until the query ends or somebody asks for its end."""
     while query.is_active and not asked.stop:
-        time.sleep(_LOOK_EVERY)
+        asked.wait(_LOOK_EVERY)
         if report.is_due:
             report.tell(query)
-    if not asked.stop:
-        # It has ended: this raises what ended it, if that was an error.
-        query.await_termination()
-
-
-class _Asked:
-    """Whether somebody has asked for the end: Ctrl-C or SIGTERM. A second Ctrl-C does not wait for it."""
-
-    def __init__(self) -> None:
-        self.stop = False
-
-    def __call__(self, number: int, frame: object) -> None:  # noqa: ARG002 - what a handler is given
-        if self.stop and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.stop = True
+    if asked.stop:
         # It logs every connection that Spark has closed.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
-
-    def listen(self) -> None:
-        """Spark puts its own handler in place when a session starts, so this is said again after that."""
-        signal.signal(signal.SIGINT, self)
-
-
-@contextlib.contextmanager
-def _listening(asked: _Asked) -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    signal.signal(signal.SIGTERM, asked)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    else:
+        # It has ended: this raises what ended it, if that was an error.
+        query.await_termination()
 
 
 @contextlib.contextmanager

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from tidegate.cli.noise import without_noise
-from tidegate.instants import format_duration, format_instant
+from tidegate.cli.tables import table, when
+from tidegate.instants import format_duration
 from tidegate.spark.inspect import OperatorStanding, QueryStanding, check, look
 from tidegate.spark.session import running_session, session
 
@@ -52,10 +52,10 @@ def _shards(operator: OperatorStanding) -> list[str]:
     held = [*(f"{side} rows" for side in sides), *(["windows open"] if windows else [])]
     rows = [["shard", "batch", "watermark", "newest event", "clock", *held, "events", "state bytes"]]
     for shard in operator.shards:
-        times = [_when(shard.watermark), _when(shard.newest), _when(shard.clock)]
+        times = [when(shard.watermark), when(shard.newest), when(shard.clock)]
         counts = [*(shard.rows.get(side, 0) for side in sides), *([shard.windows_open] if windows else [])]
         rows.append([str(shard.shard), str(shard.batch), *times, *map(str, counts), str(shard.counters["events"]), str(shard.state_bytes)])
-    return _table(rows)
+    return table(rows)
 
 
 def _windows(operator: OperatorStanding) -> list[str]:
@@ -67,8 +67,8 @@ def _windows(operator: OperatorStanding) -> list[str]:
     if not keys:
         return []
     rows = [["window", "until", "keys"]]
-    rows += [[_when(start), _when(end), "many" if count is None else str(count)] for (start, end), count in sorted(keys.items())]
-    return ["", "the windows that complete next", *_table(rows)]
+    rows += [[when(start), when(end), "many" if count is None else str(count)] for (start, end), count in sorted(keys.items())]
+    return ["", "the windows that complete next", *table(rows)]
 
 
 def _sources(operator: OperatorStanding) -> list[str]:
@@ -76,9 +76,9 @@ def _sources(operator: OperatorStanding) -> list[str]:
         return []
     shown = operator.sources[:_SOURCES]
     rows = [["input", "source", "status", "watermark", "spoke at"]]
-    rows += [[str(given.input), given.name or "(all)", given.status, _when(given.watermark), _when(given.spoke_at)] for given in shown]
+    rows += [[str(given.input), given.name or "(all)", given.status, when(given.watermark), when(given.spoke_at)] for given in shown]
     more = len(operator.sources) - _SOURCES
-    return ["", *_table(rows), *([f"and {more} more"] if more > 0 else [])]
+    return ["", *table(rows), *([f"and {more} more"] if more > 0 else [])]
 
 
 def _operator(spec: dict[str, Any]) -> str:
@@ -102,12 +102,3 @@ def _window(window: dict[str, Any]) -> str:
 def _late(operator: OperatorStanding) -> list[str]:
     told = ", ".join(f"{reason} {count}" for reason, count in operator.late.items())
     return ["", f"late rows: {told or 'none'}"]
-
-
-def _when(instant: int | None) -> str:
-    return "none" if instant is None else format_instant(instant)
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
-    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from tidegate.errors import MissingExtraError, SetupError
 from tidegate.spark.java import HOW_TO_GET_JAVA, OLDEST_JAVA, find_java
@@ -61,7 +62,20 @@ def session(
         spark = _started(name, remote, {**starting, **said, **options})
     _tell(spark, {**RUNTIME_CONF, PARTITIONS: str(cores or cores_of(spark)), **said})
     _has_packages(spark, packages)
+    _register(spark)
     return spark
+
+
+_registered: WeakSet[SparkSession] = WeakSet()
+"""The sessions that know our sources: Spark warns where one is registered again."""
+
+
+def _register(spark: SparkSession) -> None:
+    from tidegate.spark.sources import register
+
+    if spark not in _registered:
+        register(spark)
+        _registered.add(spark)
 
 
 def check(spark: SparkSession) -> None:

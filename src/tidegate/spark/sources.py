@@ -135,6 +135,13 @@ class Files(Direct):
         return f"tidegate.sources.{type(self._format).__name__.lower()}({self._folder.location!r})"
 
 
+def register(spark: SparkSession) -> None:
+    """Let a session read streams of writers with `format("tidegate")`; those of `tg.spark_session` do already."""
+    from tidegate.spark.stream_source import StreamSource
+
+    spark.dataSource.register(StreamSource)
+
+
 def parquet(folder: str | os.PathLike[str], **options: Unpack[Options]) -> Files:
     """The Parquet files of a folder."""
     return Files(folder, Parquet(), options)

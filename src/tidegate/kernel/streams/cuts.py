@@ -6,8 +6,12 @@ keys the one of the later epoch is the successor, and everything in it comes aft
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
 
 from tidegate.errors import SpecError
 
@@ -65,20 +69,66 @@ class Segments:
 
     def newest(self) -> list[Segment]:
         """The segments that no other one has taken over, by their keys."""
-        every = self.by_name.values()
-        return sorted((one for one in every if not any(other.succeeds(one) for other in every)), key=lambda segment: segment.low)
+        return self._newest
+
+    def successors(self, name: str) -> list[str]:
+        """The segments that took over the keys of one when it was sealed; none while it is open."""
+        return self._after[self[name].name]
+
+    def predecessors(self, name: str) -> list[str]:
+        """The segments whose keys one took over."""
+        return self._before[self[name].name]
+
+    @cached_property
+    def _after(self) -> dict[str, list[str]]:
+        every = list(self.by_name.values())
+        low, high, epoch = self._columns(self.by_name)
+        found = {}
+        for one in every:
+            after = np.flatnonzero((epoch > one.epoch) & (low < one.high) & (high > one.low))
+            sealed = epoch[after].min(initial=epoch.max())
+            found[one.name] = sorted(every[n].name for n in after[epoch[after] == sealed])
+        return found
+
+    @cached_property
+    def _before(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {name: [] for name in self.by_name}
+        for name in sorted(self.by_name):
+            for after in self._after[name]:
+                found[after].append(name)
+        return found
+
+    @cached_property
+    def _newest(self) -> list[Segment]:
+        return sorted((one for one in self.by_name.values() if not self._after[one.name]), key=lambda segment: segment.low)
+
+    def _all_before(self, name: str) -> set[str]:
+        """The segments that are read before one is begun."""
+        found: set[str] = set()
+        ahead = [name]
+        while ahead:
+            fresh = set(self.predecessors(ahead.pop())) - found
+            found |= fresh
+            ahead += fresh
+        return found
+
+    def _columns(self, names: Iterable[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Where the keys of segments begin and end, and their epochs; a table of all pairs is much faster than a loop over them."""
+        found = [self[name] for name in names]
+        return np.array([one.low for one in found]), np.array([one.high for one in found]), np.array([one.epoch for one in found], int)
+
+    def _later(self, names: Iterable[str], others: Iterable[str]) -> np.ndarray:
+        """For each segment and each other one by how many epochs the first is later; 0 where they share no keys."""
+        (low, high, epoch), (its_low, its_high, its_epoch) = self._columns(names), self._columns(others)
+        meets = (low[:, None] < its_high) & (its_low < high[:, None])
+        return np.where(meets, epoch[:, None] - its_epoch, 0)
 
     def compare(self, position: Position, cut: Position) -> int:
         """Whether a position is before a cut, at or after it, or neither, because it is ahead in some keys and behind in others."""
-        behind = ahead = False
-        for name, at in position.items():
-            mine = self[name]
-            for other, mark in cut.items():
-                its = self[other]
-                if name == other:
-                    behind, ahead = behind or at < mark, ahead or at > mark
-                elif mine.meets(its):
-                    behind, ahead = behind or its.succeeds(mine), ahead or mine.succeeds(its)
+        later = self._later(position, cut)
+        same = [(at, cut[name]) for name, at in position.items() if name in cut]
+        behind = bool((later < 0).any()) or any(at < mark for at, mark in same)
+        ahead = bool((later > 0).any()) or any(at > mark for at, mark in same)
         if behind and ahead:
             return OVERLAPPING
         return BEFORE if behind else PASSED
@@ -97,17 +147,51 @@ class Segments:
             cut = self._without_predecessors({**cut, **{segment.name: 0 for segment in missing}})
         return cut
 
+    def lower_bound(self, position: Position, end: Callable[[str], int]) -> dict[str, int]:
+        """The last cut that a reader can stand at and that is not after a position with every key.
+
+        What comes after a segment that the position still is in cannot be begun yet: its predecessors take its place, at their ends.
+        """
+        found = dict(position)
+        while early := [name for name in found if not self._all_before(name).isdisjoint(found)]:
+            for name in early:
+                del found[name]
+            for before in {one for name in early for one in self.predecessors(name)} - found.keys():
+                found[before] = end(before)
+        return found
+
+    def without_covered(self, position: Position) -> dict[str, int]:
+        """A position that is as far as another, without segments whose keys all are in successors that it tells of too, where it is a long one."""
+        if len(position) <= len(self.newest()):
+            return dict(position)
+        known = [self.by_name[name] for name in position if name in self.by_name]
+        gone = {one.name for one in known if _covers(one, [other for other in known if other.succeeds(one)])}
+        return {name: at for name, at in position.items() if name not in gone}
+
     def _without_predecessors(self, position: Position) -> dict[str, int]:
-        return {name: at for name, at in position.items() if not any(self[other].succeeds(self[name]) for other in position)}
+        succeeded = np.any(self._later(position, position) < 0, axis=1).tolist()
+        return {name: at for (name, at), gone in zip(position.items(), succeeded, strict=True) if not gone}
 
     def _uncovered(self, names: Iterable[str]) -> list[Segment]:
         """The newest segments with keys that none of the named ones has."""
-        covered = sorted((self[name].low, self[name].high) for name in names)
         gaps, reached = [], 0.0
-        for low, high in covered:
+        for low, high in sorted((self[name].low, self[name].high) for name in names):
             if low > reached:
                 gaps.append((reached, low))
             reached = max(reached, high)
         if reached < 1:
             gaps.append((reached, 1.0))
-        return [segment for segment in self.newest() if any(segment.low < high and low < segment.high for low, high in gaps)]
+        begins, ends = [low for low, _ in gaps], [high for _, high in gaps]
+        # The first gap that ends after a segment begins has some of its keys, or none has.
+        first = [(segment, bisect_right(ends, segment.low)) for segment in self.newest()]
+        return [segment for segment, n in first if n < len(gaps) and begins[n] < segment.high]
+
+
+def _covers(one: Segment, others: Iterable[Segment]) -> bool:
+    """Whether others have all the keys of one."""
+    reached = one.low
+    for other in sorted(others, key=lambda segment: segment.low):
+        if other.low > reached:
+            return False
+        reached = max(reached, other.high)
+    return reached >= one.high

@@ -1,0 +1,224 @@
+"""`tidegate stream read`: the events of a stream, for a reader group or for nobody in particular."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from tidegate.cli.asked import Asked, asking
+from tidegate.errors import SpecError, StreamError, TidegateError
+from tidegate.kernel.streams.windows import time_window
+from tidegate.streams import Frontier, Reader, Stream, TimeWindow
+from tidegate.streams.stream import Start
+
+_STARTS = ("earliest", "latest")
+_HINT = '{"0": 12, "1": 7}, as `tidegate stream tail --json` shows it'
+_WAIT = 0.2
+_COLUMNS = ("segment", "offset", "key", "value", "appended")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What was asked for on the command line."""
+
+    group: str | None = None
+    reader: str | None = None
+    start: str | None = None
+    lease: str = "10 seconds"
+    limit: int | None = None
+    batch: int = 1000
+    follow: bool = False
+    as_json: bool = False
+
+    def check(self) -> None:
+        """Words that do not go together are told before anything is opened."""
+        if self.reader is not None and self.group is None:
+            raise SpecError("--reader is the name of a reader in a group. Hint: --group NAME")
+        if self.batch < 1 or (self.limit is not None and self.limit < 1):
+            raise SpecError(f"--batch and --limit take numbers from 1 on, got {self.batch} and {self.limit}")
+
+
+class _Source(Protocol):
+    """Where events come from."""
+
+    def next(self, most: int) -> pa.Table: ...
+    def confirm(self) -> None: ...
+    def place(self) -> object: ...
+    def window(self) -> TimeWindow: ...
+
+
+class _Member:
+    """A reader of a group, who confirms."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def next(self, most: int) -> pa.Table:
+        return self._reader.read_table(most)
+
+    def confirm(self) -> None:
+        try:
+            self._reader.checkpoint()
+        except StreamError as error:
+            _say(str(error))
+
+    def place(self) -> object:
+        return self._reader.segments, self._reader.position()
+
+    def window(self) -> TimeWindow:
+        return self._reader.current_time_window()
+
+
+class _Passer:
+    """Somebody who reads the whole stream and leaves no trace."""
+
+    def __init__(self, stream: Stream, start: Frontier) -> None:
+        self._stream, self._at, self._turn = stream, start, 0
+
+    def next(self, most: int) -> pa.Table:
+        found: list[pa.Table] = []
+        segments = self._stream.description().segments
+        names = self._at.readable
+        self._turn = (self._turn + 1) % max(len(names), 1)
+        for name in [*names[self._turn :], *names[: self._turn]]:
+            block = self._stream.store.read(self._stream.name, name, self._at.position[name], most)
+            self._at = self._at.advanced(segments, {name: block.next}, [name] if block.ended else [])
+            if block.rows.num_rows:
+                column = pa.array([name] * block.rows.num_rows, pa.string())
+                found.append(block.rows.append_column("segment", column).select(list(_COLUMNS)))
+                most -= block.rows.num_rows
+            if not most:
+                break
+        return pa.concat_tables(found) if found else pa.table({name: [] for name in _COLUMNS})
+
+    def confirm(self) -> None:
+        """Nobody is told."""
+
+    def place(self) -> object:
+        return self._at
+
+    def window(self) -> TimeWindow:
+        return time_window(self._at.position, self._stream.watermarks(), self._stream.description().segments)
+
+
+def read(stream: Stream, wish: Wish) -> int:
+    """Print events until there are no more, until the limit, or until Ctrl-C; 1 where it failed on the way."""
+    start = _start(stream, wish.start)
+    with asking() as asked, _source(stream, wish, start) as source:
+        try:
+            _print_all(source, wish, asked)
+        except TidegateError as error:
+            _say(str(error))
+            return 1
+    return 0
+
+
+def _print_all(source: _Source, wish: Wish, asked: Asked) -> None:
+    left, window = wish.limit, source.window() if wish.as_json else TimeWindow()
+    while not asked.stop and left != 0:
+        before = source.place()
+        table = source.next(wish.batch if left is None else min(wish.batch, left))
+        if table.num_rows:
+            # From the watermark before all of these events to the one after all of them.
+            after = source.window() if wish.as_json else window
+            lines = _told(table, TimeWindow(window.lower, after.upper)) if wish.as_json else _values(table)
+            print("\n".join(lines), flush=True)
+            window = after
+        if table.num_rows or source.place() != before:
+            # Only what was printed is confirmed. Where segments have ended, their successors begin.
+            source.confirm()
+            left = None if left is None else left - table.num_rows
+        elif wish.follow:
+            asked.wait(_WAIT)
+            if _is_broken(sys.stdout):
+                raise BrokenPipeError
+        else:
+            return
+
+
+def _values(table: pa.Table) -> Iterator[str]:
+    """Each value on a line of its own."""
+    for value in _column(table, "value"):
+        yield value.decode("utf-8", "backslashreplace").replace("\r", "\\r").replace("\n", "\\n")
+
+
+def _column(table: pa.Table, name: str) -> list[Any]:
+    return table.column(name).to_pylist()
+
+
+def _told(table: pa.Table, window: TimeWindow) -> Iterator[str]:
+    bounds = {"lower": window.lower, "upper": window.upper}
+    for segment, offset, key, value, appended in zip(*(_column(table, name) for name in _COLUMNS), strict=True):
+        said: dict[str, Any] = {"segment": segment, "offset": offset, "key": key}
+        try:
+            said["value"] = value.decode()
+        except UnicodeDecodeError:
+            said |= {"value": None, "base64": base64.b64encode(value).decode()}
+        yield json.dumps({**said, "appended": appended, "window": bounds}, ensure_ascii=False)
+
+
+@contextmanager
+def _source(stream: Stream, wish: Wish, start: Start) -> Iterator[_Source]:
+    if wish.group is None:
+        yield _Passer(stream, stream.frontier(start))
+        return
+    reader = stream.group(wish.group, start=start, lease=wish.lease).reader(wish.reader or f"{socket.gethostname()}-{os.getpid()}")
+    try:
+        yield _Member(reader)
+    finally:
+        with suppress(TidegateError):
+            reader.close()
+
+
+def _start(stream: Stream, text: str | None) -> Start:
+    """Where to read: a word, or a cut that is in the stream."""
+    if text is None or text in _STARTS:
+        return "latest" if text == "latest" else "earliest"
+    try:
+        cut = json.loads(text)
+    except ValueError:
+        cut = None
+    if not isinstance(cut, dict):
+        raise SpecError(f"--from is earliest, latest or a cut as JSON, got `{text}`. Hint: {_HINT}")
+    return stream.frontier(cut)
+
+
+def _is_broken(file: Any) -> bool:
+    """Whether nobody reads what is written to a pipe any more."""
+    try:
+        number = file.fileno()
+    except (OSError, AttributeError, ValueError):
+        return False
+    if not hasattr(select, "poll"):
+        return False
+    poll = select.poll()
+    poll.register(number, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _say(text: str) -> None:
+    print(f"tidegate stream read: {text}", file=sys.stderr, flush=True)
+
+
+def wish_of(options: Any) -> Wish:
+    """What the words of the command line ask for."""
+    return Wish(
+        group=options.group,
+        reader=options.reader,
+        start=options.start,
+        lease=options.lease,
+        limit=options.limit,
+        batch=options.batch,
+        follow=options.follow,
+        as_json=options.json,
+    )

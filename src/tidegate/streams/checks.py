@@ -1,0 +1,97 @@
+"""What every store of streams asks of names, changes and rows before it takes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+import pyarrow as pa
+
+from tidegate.errors import InputError, SpecError
+from tidegate.streams.description import checked_name
+from tidegate.streams.store import ROWS, Swap
+
+_KEY = re.compile(r"[A-Za-z0-9._/#-]{1,500}")
+_SEGMENT = re.compile(r"0|[1-9][0-9]{0,8}")
+
+
+def stream_name(name: str) -> str:
+    """The name of a stream."""
+    return checked_name("a stream", name)
+
+
+def owner_name(name: str) -> str:
+    """The name of what cells belong to: a stream, or "" for none."""
+    return name and stream_name(name)
+
+
+def cell_key(key: str) -> str:
+    """The key of a cell."""
+    if _KEY.fullmatch(key) is None:
+        raise SpecError(f"the key of a cell is 1 to 500 characters of a-z A-Z 0-9 . _ - / #, got {key!r}. Hint: replace other characters by _")
+    return key
+
+
+def key_prefix(prefix: str) -> str:
+    """What keys may begin with; "" for all."""
+    return prefix and cell_key(prefix)
+
+
+def segment_names(names: Sequence[str], present: Collection[str]) -> list[str]:
+    """The names among these that are not there yet, in their order; all together they must be 0, 1, 2, ... without gaps."""
+    for name in names:
+        if _SEGMENT.fullmatch(name) is None:
+            raise SpecError(f'segments are named by numbers, got {name!r}. Hint: "0", "1", "2"')
+    new = sorted({int(name) for name in names} - {int(name) for name in present})
+    wanted = list(range(len(present), len(present) + len(new)))
+    if new != wanted:
+        raise SpecError(f"segments are numbered without gaps: there are {len(present)}, so the next ones are {_listed(wanted)}, got {_listed(new)}")
+    return [str(number) for number in new]
+
+
+def swaps(changes: Sequence[Swap]) -> None:
+    """Changes of cells that are made together."""
+    if not changes:
+        raise InputError("a change of cells names at least one, got none")
+    keys = [cell_key(change.key) for change in changes]
+    if len(set(keys)) < len(keys):
+        raise InputError(f"a cell is changed once at a time, got the keys {', '.join(keys)}")
+    if len({key.partition("#")[0] for key in keys}) > 1:
+        raise InputError(f"cells that are changed together have keys that are equal up to a `#`, got {', '.join(keys)}")
+    for change in changes:
+        if change.version < 0:
+            raise InputError(f"the version of a cell is 0 for one that is not there, and more for others, got {change.version} for `{change.key}`")
+
+
+def rows(table: pa.Table, segment: str) -> pa.Table:
+    """Rows as `ROWS` has them."""
+    if not table.schema.equals(ROWS):
+        table = _cast(table, segment)
+    if table.column(1).null_count:
+        raise InputError(f"an event has a value, got {table.column(1).null_count} without one for segment {segment}. Hint: b'' is a value")
+    return table
+
+
+def _cast(table: pa.Table, segment: str) -> pa.Table:
+    if table.column_names != ROWS.names:
+        raise InputError(f"rows to append have the columns {', '.join(ROWS.names)}, got {', '.join(table.column_names)} for segment {segment}")
+    try:
+        return pa.table([column.cast(type) for column, type in zip(table.columns, ROWS.types, strict=True)], schema=ROWS)
+    except pa.ArrowException as error:
+        raise InputError(f"rows to append are of the types {_types(ROWS)}, got {_types(table.schema)} for segment {segment} ({error})") from error
+
+
+def reading(offset: int, most: int) -> None:
+    """Where to read, and how much."""
+    if most < 1:
+        raise InputError(f"a read takes at least one event, got {most}")
+    if offset < 0:
+        raise InputError(f"offsets begin at 0, got {offset}")
+
+
+def _types(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers)) or "none"

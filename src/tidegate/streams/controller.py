@@ -1,0 +1,185 @@
+"""The controller folds what writers say into the watermarks of their streams; of several controllers one owns a stream at a time."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import uuid
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from tidegate.errors import SpecError, StreamError, TidegateError
+from tidegate.instants import Duration, duration
+from tidegate.kernel.streams.aggregation import Aggregation, StreamMark
+from tidegate.kernel.streams.marks import Marks
+from tidegate.streams.description import CELL
+from tidegate.streams.store import Cell, Conflict, Store, Swap
+from tidegate.streams.stream import MARKS, Clock, Stream, machine_clock, mark_of
+from tidegate.streams.watermarks import WatermarkLog
+
+OWNER = "owner"
+
+
+@dataclass
+class _Owned:
+    """What a controller remembers of a stream that it owns: which writers it has seen silent, and the watermarks."""
+
+    aggregation: Aggregation
+    log: WatermarkLog
+
+
+class Controller:
+    """Computes the watermarks of streams, one round a period.
+
+    Any number of controllers may run, in any processes: for each stream one of them is the owner, and when it is silent for `lease` another
+    takes over from the watermark that was written last. An owner that was only slow finds that it is none any more, and writes nothing.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        streams: list[str] | None = None,
+        period: Duration = "1 second",
+        lease: Duration = "5 seconds",
+        name: str | None = None,
+        clock: Clock = machine_clock,
+    ) -> None:
+        """`streams` are the names of those to look after, all of the store unless said."""
+        self._store, self._streams, self._clock = store, streams, clock
+        self._period, self._lease = duration(period), duration(lease)
+        if not 0 < self._period < self._lease:
+            raise SpecError(f"a period is greater than 0 and shorter than the lease, got {period!r} and {lease!r}")
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._owned: dict[str, _Owned] = {}
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._died = False
+        self.failure: Exception | None = None
+        """Why the last round could not be made; None where it was."""
+
+    def round(self) -> dict[str, StreamMark]:
+        """One round over all streams; the watermarks that are new, by stream."""
+        found: dict[str, StreamMark] = {}
+        failure: TidegateError | None = None
+        for name in self._store.streams() if self._streams is None else self._streams:
+            if self._store.cell(name, CELL) is not None:
+                try:
+                    mark = self._look(name)
+                except TidegateError as error:
+                    # What was computed and is not written has not happened.
+                    self._owned.pop(name, None)
+                    # Somebody may have been faster: the owner that took over, a writer that spoke, or who has deleted the stream.
+                    if not isinstance(error, Conflict) and self._store.cell(name, CELL) is not None:
+                        failure = failure or error
+                    continue
+                if mark is not None:
+                    found[name] = mark
+        if failure is not None:
+            raise failure
+        return found
+
+    def _look(self, name: str) -> StreamMark | None:
+        now = self._clock()
+        until = self._owns(name, now)
+        if until is None:
+            self._owned.pop(name, None)
+            return None
+        cells = self._store.cells(name, MARKS)
+        log = WatermarkLog(self._store, name).refresh() if name not in self._owned else self._owned[name].log
+        # Read last, so that all segments of the others are known.
+        described = Stream(self._store, name, self._clock).description()
+        owned = self._owned.get(name)
+        if owned is None:
+            last = log.marks.get(log.newest)
+            owned = self._owned[name] = _Owned(Aggregation(described.settings.timestamp_aggregation_timeout, last), log)
+        if owned.aggregation.last is None and now < described.created + described.settings.initial_delay:
+            return None
+        known = {key: mark_of(cell.document) for key, cell in cells.items()}
+        marks = Marks({key: mark for key, mark in known.items() if mark is not None})
+        mark = owned.aggregation.compute(marks, described.segments, now)
+        if self._clock() >= until:
+            raise Conflict(f"the lease of the stream `{name}` is over, so another controller may own it")
+        for key, before in known.items():
+            if before is not None and key not in marks:
+                self._forget(name, key, cells[key])
+        if mark is not None:
+            owned.log.publish(mark)
+            owned.log.forget_before(owned.log.newest)
+        return mark
+
+    def _forget(self, name: str, key: str, cell: Cell) -> None:
+        """Forget what a writer has said, unless it speaks meanwhile; how many events it has committed is kept."""
+        document = {**cell.document, "time": None, "position": {}} if cell.document["events"] else None
+        self._store.swap(name, Swap(key, document, cell.version))
+
+    def _owns(self, name: str, now: int) -> int | None:
+        """Until when this controller is the owner, after it has tried to be; None where it is not."""
+        cell = self._store.cell(name, OWNER)
+        owner, until = (None, now) if cell is None else (cell.document["controller"], cell.document["until"])
+        if owner not in (None, self.name) and until > now:
+            return None
+        if owner == self.name and until - now > self._lease // 2:
+            return int(until)
+        if owner != self.name:
+            self._owned.pop(name, None)
+        self._store.swap(name, Swap(OWNER, {"controller": self.name, "until": now + self._lease}, 0 if cell is None else cell.version))
+        return now + self._lease
+
+    # In the background --------------------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Go round by round until `stop`; a store that does not answer is asked again, and `failure` tells it meanwhile."""
+        while not self._ended.is_set():
+            try:
+                self.round()
+                self.failure = None
+            except TidegateError as error:
+                self.failure = error
+            self._ended.wait(self._period / 1e6)
+
+    def start(self) -> Self:
+        """Run in a thread of its own."""
+        if self._thread is not None:
+            raise StreamError("the controller runs already")
+        self._ended.clear()
+        self._thread = threading.Thread(target=self._guarded, name=f"tidegate controller {self.name}", daemon=True)
+        self._thread.start()
+        return self
+
+    def _guarded(self) -> None:
+        try:
+            self.run()
+        except Exception as error:  # noqa: BLE001 - told at stop
+            self.failure, self._died = error, True
+
+    def stop(self) -> None:
+        """End, and give the streams free; a failure of the thread is told now."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        try:
+            for name in list(self._owned):
+                self._release(name)
+        finally:
+            self._owned.clear()
+            if self._died:
+                self._died = False
+                raise StreamError(f"the controller had ended before ({self.failure})") from self.failure
+
+    def _release(self, name: str) -> None:
+        cell = self._store.cell(name, OWNER)
+        if cell is not None and cell.document["controller"] == self.name:
+            try:
+                self._store.swap(name, Swap(OWNER, None, cell.version))
+            except Conflict:
+                return
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()

@@ -1,0 +1,157 @@
+"""The cells of a stream in Kafka: the newest record of each key in a compacted topic of one partition.
+
+The version of a cell stands in a header of its record, so that records of one change have the same. It is made of the clock and of all
+versions before it: it grows, and does not come again when a stream is dropped and made anew. What the store itself keeps there has keys with
+a `:`, which those of cells never have.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tidegate.state.ipc import decode_json, encode_json
+from tidegate.streams.kafka_clients import NOT_YET, SECONDS, Clients, hanging
+from tidegate.streams.store import Cell, Conflict, Swap
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
+
+VERSION = "version"
+SEALED = "sealed:"
+"""The key of a segment's end: null while it is being sealed."""
+# Compaction leaves the newest segment alone: small ones keep what has to be read at the start small.
+CONFIG = {
+    "cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "60000",
+    "max.message.bytes": str(16 << 20),
+}  # fmt: skip
+Change = tuple[str, int, bytes | None]
+"""A key, the version that it must have, and its new document."""
+
+
+def changes_of(swaps: Sequence[Swap]) -> list[Change]:
+    """The changes with their documents as they are stored."""
+    return [(swap.key, swap.version, None if swap.document is None else encode_json(swap.document, swap.key).encode()) for swap in swaps]
+
+
+class Follower:
+    """All cells of a topic, as far as they were read."""
+
+    def __init__(self, clients: Clients, topic: str) -> None:
+        self.topic = topic
+        self._clients = clients
+        self._lock = threading.RLock()
+        self._consumer: Consumer | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._at = 0
+        self._newest = 0
+        self._cells: dict[str, tuple[bytes, int]] = {}
+        self._keys: list[str] | None = None
+        self._ends: dict[str, int | None] = {}
+
+    # What is known ------------------------------------------------------------------------------------------------------------------------
+
+    def found(self, prefix: str) -> dict[str, Cell]:
+        """The cells whose keys begin so."""
+        with self._lock:
+            if self._keys is None:
+                self._keys = sorted(self._cells)
+            # All characters of a key are below this one.
+            keys = self._keys[bisect_left(self._keys, prefix) : bisect_left(self._keys, f"{prefix}\x7f")]
+            raw = [(key, *self._cells[key]) for key in keys]
+        return {key: Cell(decode_json(data, key), version) for key, data, version in raw}
+
+    def one(self, key: str) -> Cell | None:
+        with self._lock:
+            data, version = self._cells.get(key, (None, 0))
+        return None if data is None else Cell(decode_json(data, key), version)
+
+    def ends(self) -> dict[str, int | None]:
+        """The segments that are sealed, with their ends, and those that are being sealed."""
+        with self._lock:
+            return dict(self._ends)
+
+    def check(self, changes: Sequence[Change]) -> None:
+        """Raise where a cell is not what a change takes it for."""
+        with self._lock:
+            for key, version, _ in changes:
+                there = self._cells.get(key, (b"", 0))[1]
+                if there != version:
+                    raise Conflict(f"the cell `{key}` in `{self.topic}` has version {there} (0: it is not there), the change is of version {version}")
+
+    def has(self, changes: Sequence[Change], version: int) -> bool:
+        """Whether the change was made, and is still the newest."""
+        with self._lock:
+            return all(self._cells.get(key) == (data, version) for key, _, data in changes)
+
+    def next_version(self) -> int:
+        with self._lock:
+            return max(self._newest + 1, time.time_ns() // 1000)
+
+    # Reading ------------------------------------------------------------------------------------------------------------------------------
+
+    def read(self, *, committed: bool = True) -> None:
+        """Read to the end: to what readers of committed records see now, or, with open transactions, to what is there now."""
+        end = self._clients.end(self.topic, committed=committed)
+        with self._lock, self._clients.told(f"give out the topic `{self.topic}`"):
+            if end < self._at:
+                # The topic was dropped and made anew.
+                self._forget()
+            if end > self._at:
+                self._read_to(end)
+
+    def _read_to(self, end: int) -> None:
+        from confluent_kafka import KafkaException, TopicPartition
+
+        if self._consumer is None:
+            self._consumer = self._clients.consumer()
+        consumer = self._consumer
+        consumer.assign([TopicPartition(self.topic, 0, self._at)])
+        deadline = time.monotonic() + SECONDS + self._clients.transaction_seconds
+        while self._at < end:
+            message: Any = consumer.poll(0.1)
+            if message is None:
+                if time.monotonic() > deadline:
+                    raise hanging(self.topic)
+                continue
+            failure = message.error()
+            if failure is None:
+                self._take(message)
+                self._at = message.offset() + 1
+            elif failure.name() == "_PARTITION_EOF":
+                # The end may lie behind what is not given out: ends of transactions, and records of those that were undone.
+                self._at = max(self._at, message.offset())
+            elif failure.name() in {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}:
+                self._forget()
+                consumer.assign([TopicPartition(self.topic, 0, 0)])
+            elif failure.name() not in NOT_YET or time.monotonic() > deadline - self._clients.transaction_seconds:
+                raise KafkaException(failure)
+        consumer.unassign()
+
+    def _take(self, message: Any) -> None:
+        key, data = (message.key() or b"").decode("utf-8", "replace"), message.value()
+        version = int(dict(message.headers() or []).get(VERSION) or message.offset() + 1)
+        self._newest = max(self._newest, version)
+        if key.startswith(SEALED):
+            self._ends[key.removeprefix(SEALED)] = decode_json(data, key)["end"]
+            return
+        if data is None:
+            self._cells.pop(key, None)
+            self._keys = None
+            return
+        if key not in self._cells:
+            self._keys = None
+        self._cells[key] = (data, version)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._consumer is not None:
+                self._consumer.close()
+            self._consumer = None
+
+

@@ -1,0 +1,587 @@
+"""A store of streams in one SQLite file, for the processes of one machine.
+
+The file is in WAL mode: readers never wait, and changes wait for each other only. What an append brings to a segment is one row of the file as
+long as it is not large, so that a thousand events cost little more than one.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.errors import CorruptStateError, InputError, SetupError, SpecError, StateError, TidegateError
+from tidegate.state.ipc import decode_json, encode_json
+from tidegate.streams import checks
+from tidegate.streams.store import ROWS, Appended, Block, Cell, Conflict, Store, Swap
+
+T = TypeVar("T")
+
+APPLICATION = int.from_bytes(b"TdGt")
+"""SQLite's mark of files that are ours."""
+FORMAT = 1
+PATIENCE = 60.0
+"""For so many seconds a change waits for others before it gives up."""
+BLOCK_BYTES = 1 << 20
+BLOCK_EVENTS = 1 << 16
+READ_BYTES = 128 << 20
+"""A read ends early with the block that brings it beyond this."""
+PAUSE = (0.0002, 0.003)
+"""Seconds between two tries."""
+WAL_PAGES = 4000
+WAL_BYTES = 64 << 20
+"""A log of changes that grew beyond this is moved into the file, which waits for those who read at the moment."""
+_AT_ONCE = 100
+OFFSET_BITS = 40
+"""A block is found by the number of its segment and the offset of its first event, both in SQLite's row number."""
+
+TABLES = """
+CREATE TABLE counter (version INTEGER NOT NULL);
+INSERT INTO counter VALUES (0);
+CREATE TABLE cell (stream TEXT, key TEXT, version INTEGER NOT NULL, document TEXT NOT NULL, PRIMARY KEY (stream, key)) WITHOUT ROWID;
+CREATE TABLE segment (
+    id INTEGER PRIMARY KEY, stream TEXT NOT NULL, name TEXT NOT NULL,
+    first INTEGER NOT NULL DEFAULT 0, next INTEGER NOT NULL DEFAULT 0, sealed INTEGER NOT NULL DEFAULT 0, UNIQUE (stream, name)
+);
+CREATE TABLE block (id INTEGER PRIMARY KEY, count INTEGER NOT NULL, appended INTEGER NOT NULL, data BLOB NOT NULL)
+"""
+
+_BLOCK = pa.schema([*ROWS, pa.field("offset", pa.int64(), nullable=False), pa.field("appended", pa.int64(), nullable=False)])
+_open_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+
+
+class SqliteStore(Store):
+    """Streams in one SQLite file.
+
+    With `synchronous="full"` a change is on the disk when its call returns. With `"normal"` it survives the death of every process, but the
+    last changes may be lost when the machine itself stops; the file stays whole.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, synchronous: str = "full", create: bool = True) -> None:
+        if synchronous not in {"full", "normal"}:
+            raise SpecError(f"`synchronous` is full or normal, got {synchronous!r}. Hint: with normal a power cut may take the last changes")
+        self.path = Path(os.path.abspath(path))  # noqa: PTH100 - a link stays a link: what it leads to may change its place
+        if "?" in str(self.path):
+            raise SpecError(f"the path of a store has no `?`, because its address has options after one, got {self.path}")
+        if not create and not self.path.is_file():
+            raise InputError(f"there is no store {self.path}. Hint: tidegate stream create {self.path} NAME")
+        self.synchronous = synchronous
+        self.url = f"sqlite:{self.path}" + ("?synchronous=normal" if synchronous == "normal" else "")
+        self._idle: list[sqlite3.Connection] = []
+        self._busy = 0
+        self._gate = threading.Condition(threading.Lock())
+        self._turn = threading.Lock()
+        self._changes = 0
+        self._log = self.path.with_name(f"{self.path.name}-wal")
+        self._closed = False
+        with _registry:
+            _open_stores.add(self)
+        try:
+            self._prepare()
+        except BaseException:
+            self.close()
+            raise
+
+    # Cells --------------------------------------------------------------------------------------------------------------------------------
+
+    def cells(self, stream: str, prefix: str = "") -> dict[str, Cell]:
+        checks.owner_name(stream)
+        start = checks.key_prefix(prefix)
+        query = "SELECT key, document, version FROM cell WHERE stream = ? AND key >= ? AND key < ? ORDER BY key"
+        # All characters of a key are below this one.
+        found = self._seen(lambda file: file.execute(query, (stream, start, f"{start}\x7f")).fetchall())
+        return {key: Cell(decode_json(document, key), version) for key, document, version in found}
+
+    def cell(self, stream: str, key: str) -> Cell | None:
+        checks.owner_name(stream)
+        query = "SELECT document, version FROM cell WHERE stream = ? AND key = ?"
+        found = self._seen(lambda file: file.execute(query, (stream, checks.cell_key(key))).fetchone())
+        return None if found is None else Cell(decode_json(found[0], key), found[1])
+
+    def swap(self, stream: str, *swaps: Swap) -> int:
+        checks.owner_name(stream)
+        changes = _encoded(swaps)
+
+        def work(file: sqlite3.Connection) -> int:
+            _check(file, stream, changes)
+            return _put(file, stream, changes)
+
+        return self._changed(work)
+
+    # Logs ---------------------------------------------------------------------------------------------------------------------------------
+
+    def streams(self) -> list[str]:
+        query = "SELECT stream FROM segment UNION SELECT stream FROM cell WHERE stream != '' ORDER BY 1"
+        return [name for (name,) in self._seen(lambda file: file.execute(query).fetchall())]
+
+    def drop(self, stream: str) -> None:
+        checks.stream_name(stream)
+
+        def work(file: sqlite3.Connection) -> None:
+            for number, _, _, _ in _segments(file, stream).values():
+                file.execute("DELETE FROM block WHERE id >= ? AND id < ?", (_row(number, 0), _row(number + 1, 0)))
+            file.execute("DELETE FROM segment WHERE stream = ?", (stream,))
+            file.execute("DELETE FROM cell WHERE stream = ?", (stream,))
+
+        self._changed(work)
+
+    def open_segments(self, stream: str, names: list[str]) -> None:
+        checks.stream_name(stream)
+
+        def work(file: sqlite3.Connection) -> None:
+            new = checks.segment_names(names, _segments(file, stream))
+            file.executemany("INSERT INTO segment (stream, name) VALUES (?, ?)", [(stream, name) for name in new])
+
+        self._changed(work)
+
+    def append(self, stream: str, rows: Mapping[str, pa.Table], *, swap: Swap | None = None, whole: bool = False) -> Appended:
+        checks.stream_name(stream)
+        packed = {name: _packed(checks.rows(table, name)) for name, table in rows.items() if table.num_rows}
+        made = None if swap is None or not callable(swap.document) else swap.document
+        changes = [] if swap is None else _encoded([swap if made is None else replace(swap, document={})])
+
+        def work(file: sqlite3.Connection) -> Appended:
+            found = _named(file, stream, list(rows))
+            refused = {name: sum(count for count, _ in blocks) for name, blocks in packed.items() if found[name][3]}
+            _check(file, stream, changes)
+            if refused and (whole or changes):
+                return Appended({}, refused)
+            now = time.time_ns() // 1000
+            position: dict[str, int] = {}
+            written: list[tuple[int, int, int, bytes]] = []
+            for name, blocks in packed.items():
+                number, _, at, sealed = found[name]
+                if sealed:
+                    continue
+                for count, data in blocks:
+                    written.append((_row(number, at), count, now, data))
+                    at += count
+                position[name] = at
+            file.executemany("INSERT INTO block VALUES (?, ?, ?, ?)", written)
+            file.executemany("UPDATE segment SET next = ? WHERE id = ?", [(at, found[name][0]) for name, at in position.items()])
+            if swap is not None:
+                _put(file, stream, changes if made is None else _encoded([replace(swap, document=made(position))]))
+            return Appended(position, refused)
+
+        return self._changed(work)
+
+    def seal(self, stream: str, segment: str) -> int:
+        checks.stream_name(stream)
+
+        def work(file: sqlite3.Connection) -> int:
+            number, _, end, sealed = _segment(file, stream, segment)
+            if not sealed:
+                file.execute("UPDATE segment SET sealed = 1 WHERE id = ?", (number,))
+            return end
+
+        return self._changed(work)
+
+    def read(self, stream: str, segment: str, offset: int, most: int, *, before: int | None = None) -> Block:
+        checks.stream_name(stream)
+        checks.reading(offset, most)
+
+        def work(file: sqlite3.Connection) -> Block:
+            number, first, end, sealed = _segment(file, stream, segment)
+            if not first <= offset <= end:
+                hint = ". Hint: what stood there was truncated" if offset < first else ""
+                raise InputError(f"segment {segment} of stream `{stream}` can be read from {first} to {end}, got the offset {offset}{hint}")
+            stop = min(end, offset + most, end if before is None else before)
+            if stop <= offset:
+                return Block(_BLOCK.empty_table(), offset, sealed and offset == end)
+            blocks, reached = _blocks(file, number, offset, stop)
+            return Block(_unpacked(blocks, offset, reached), reached, sealed and reached == end)
+
+        return self._seen(work)
+
+    def bounds(self, stream: str) -> dict[str, tuple[int, int]]:
+        checks.stream_name(stream)
+
+        def work(file: sqlite3.Connection) -> dict[str, tuple[int, int]]:
+            found = _segments(file, stream)
+            if not found and file.execute("SELECT 1 FROM cell WHERE stream = ? LIMIT 1", (stream,)).fetchone() is None:
+                raise _unknown(file, stream)
+            return {name: (first, end) for name, (_, first, end, _) in found.items()}
+
+        return self._seen(work)
+
+    def truncate(self, stream: str, starts: Mapping[str, int]) -> None:
+        checks.stream_name(stream)
+
+        def work(file: sqlite3.Connection) -> None:
+            for name, start in starts.items():
+                number, first, end, _ = _segment(file, stream, name)
+                if start > end:
+                    raise InputError(f"segment {name} of stream `{stream}` ends at {end}, so it cannot be truncated at {start}")
+                if start <= first:
+                    continue
+                file.execute("UPDATE segment SET first = ? WHERE id = ?", (start, number))
+                # The last block that begins before the start may reach beyond it.
+                query = "SELECT id, id + count FROM block WHERE id < ? ORDER BY id DESC LIMIT 1"
+                last, after = file.execute(query, (_row(number, start),)).fetchone()
+                stop = last if after > _row(number, start) else after
+                file.execute("DELETE FROM block WHERE id >= ? AND id < ?", (_row(number, 0), stop))
+
+        self._changed(work)
+
+    def close(self) -> None:
+        with self._gate:
+            self._closed = True
+        self.hold()
+        self.release()
+        with _registry:
+            _open_stores.discard(self)
+
+    def hold(self) -> None:
+        """Wait for calls that are under way, close all connections, and let no other call begin."""
+        self._gate.acquire()
+        while self._busy:
+            self._gate.wait()
+        while self._idle:
+            self._idle.pop().close()
+
+    def release(self) -> None:
+        """Let calls begin again."""
+        self._gate.release()
+
+    # The file -----------------------------------------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """Make the file where there is none, and look whether it is ours where there is one."""
+        if not os.path.isdir(self.path.parent):  # noqa: PTH112 - it also says no where nobody may look
+            raise SetupError(f"a store of streams is a file in a folder that is there, got {self.path}. Hint: mkdir -p {self.path.parent}")
+
+        def kind(file: sqlite3.Connection) -> tuple[int, int, int]:
+            application, form, tables = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+            return tuple(file.execute(query).fetchone()[0] for query in (application, form, tables))
+
+        def make(file: sqlite3.Connection) -> None:
+            if kind(file) != (0, 0, 0):
+                return
+            for statement in TABLES.split(";"):
+                file.execute(statement)
+            file.execute(f"PRAGMA user_version = {FORMAT}")
+            file.execute(f"PRAGMA application_id = {APPLICATION}")
+
+        found = self._seen(kind)
+        if found == (0, 0, 0):
+            self._run("", lambda file: _into_wal(file, self.path))
+            self._changed(make)
+            found = self._seen(kind)
+        application, form, _ = found
+        if application != APPLICATION:
+            raise CorruptStateError(f"{self.path} is a file of SQLite, but no store of streams. Hint: give the store a file of its own")
+        if form != FORMAT:
+            raise CorruptStateError(f"{self.path} is a store of format {form}, this Tidegate knows {FORMAT}. Hint: use the Tidegate that wrote it")
+
+    def _seen(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """What a reader finds, all as of one moment."""
+        return self._run("BEGIN", work)
+
+    def _changed(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """What comes of a change; they are made one after the other."""
+        return self._run("BEGIN IMMEDIATE", work)
+
+    def _run(self, begin: str, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do work in a transaction, again and again while others are in the way; nothing of it is left where it fails."""
+        deadline = time.monotonic() + PATIENCE
+        with self._inside(), self._turn if begin == "BEGIN IMMEDIATE" else nullcontext(), self._connection() as file:
+            while True:
+                try:
+                    if begin:
+                        file.execute(begin)
+                    result = work(file)
+                    if begin:
+                        file.execute("COMMIT")
+                except BaseException as error:
+                    if file.in_transaction:
+                        file.execute("ROLLBACK")
+                    if not isinstance(error, sqlite3.Error):
+                        raise
+                    if not _in_the_way(error) or time.monotonic() > deadline:
+                        raise self._explained(error) from error
+                else:
+                    if begin == "BEGIN IMMEDIATE":
+                        self._shorten(file)
+                    return result
+                # Short and random, however long it has waited already, so that nobody is always too late.
+                time.sleep(random.uniform(*PAUSE))  # noqa: S311 - nobody gains by guessing it
+
+    def _shorten(self, file: sqlite3.Connection) -> None:
+        """Move the log of changes into the file where it has become long because somebody was always reading."""
+        self._changes += 1
+        if self._changes % 64:
+            return
+        # The change has been made: what fails here is tried again later.
+        with suppress(OSError, sqlite3.Error):
+            if self._log.stat().st_size > WAL_BYTES:
+                file.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        """A time in which this store is neither closed nor forked."""
+        with self._gate:
+            if self._closed:
+                raise InputError(f"the store {self.url} is closed. Hint: open it again")
+            self._busy += 1
+        try:
+            yield
+        finally:
+            with self._gate:
+                self._busy -= 1
+                self._gate.notify_all()
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """A connection that nobody else uses meanwhile."""
+        try:
+            file = self._idle.pop()
+        except IndexError:
+            file = self._connected()
+        try:
+            yield file
+        finally:
+            if file.in_transaction:
+                # It could not be taken back, so that nobody can begin another one there.
+                file.close()
+            else:
+                self._idle.append(file)
+
+    def _connected(self) -> sqlite3.Connection:
+        log = [f"wal_autocheckpoint = {WAL_PAGES}", f"journal_size_limit = {WAL_BYTES}"]
+        file = None
+        try:
+            file = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+            # From here on waiting is our own: SQLite's becomes longer and longer, so that who came last is served first.
+            for setting in (f"synchronous = {self.synchronous}", "secure_delete = OFF", *log, "busy_timeout = 0"):
+                file.execute(f"PRAGMA {setting}").close()
+        except sqlite3.Error as error:
+            if file is not None:
+                file.close()
+            raise self._explained(error) from error
+        return file
+
+    def _explained(self, error: sqlite3.Error) -> TidegateError:
+        """In our words what SQLite has told."""
+        kind, told = _REASONS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, (StateError, "cannot be used"))
+        return kind(f"the store {self.path} {told} ({getattr(error, 'sqlite_errorname', type(error).__name__)}: {error})")
+
+
+_REASONS: dict[int, tuple[type[TidegateError], str]] = {
+    sqlite3.SQLITE_BUSY: (StateError, f"was in use by others for {PATIENCE:g} seconds. Hint: a process may be stopped in the middle of a change"),
+    sqlite3.SQLITE_FULL: (StateError, "has no room: the disk is full. Nothing of the change was kept. Hint: make room, and do it again"),
+    sqlite3.SQLITE_IOERR: (StateError, "cannot be read or written: the disk failed. Hint: look what is there before it is done again"),
+    sqlite3.SQLITE_READONLY: (SetupError, "cannot be changed. Hint: file and folder must be writable, as SQLite keeps files beside it"),
+    sqlite3.SQLITE_CANTOPEN: (SetupError, "cannot be opened. Hint: file and folder must be readable and writable, as SQLite keeps files beside it"),
+    sqlite3.SQLITE_PERM: (SetupError, "cannot be opened. Hint: file and folder must be readable and writable"),
+    sqlite3.SQLITE_CORRUPT: (CorruptStateError, "is damaged. Hint: restore it from a copy"),
+    sqlite3.SQLITE_NOTADB: (CorruptStateError, "is no file of SQLite. Hint: give the store a file of its own"),
+    sqlite3.SQLITE_TOOBIG: (InputError, "does not take an event of this size. Hint: SQLite's limit is about 1 GB"),
+}
+
+
+def _in_the_way(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+
+def _into_wal(file: sqlite3.Connection, path: Path) -> None:
+    (mode,) = file.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise SetupError(f"{path} cannot be in SQLite's WAL mode, it stays in `{mode}`. Hint: a local disk that can be written")
+
+
+# Rows of the file -------------------------------------------------------------------------------------------------------------------------
+
+
+def _row(segment: int, offset: int) -> int:
+    return (segment << OFFSET_BITS) + offset
+
+
+Known = tuple[int, int, int, bool]
+"""Of a segment: its number in the file, its first offset, its end, and whether it is sealed."""
+Change = tuple[str, int, str | None]
+"""Of a cell: its key, the version that it must have, and its new document."""
+
+
+def _segments(file: sqlite3.Connection, stream: str) -> dict[str, Known]:
+    """All segments of a stream in the order of their names, in which they were made."""
+    query = "SELECT name, id, first, next, sealed FROM segment WHERE stream = ? ORDER BY id"
+    return {name: (number, first, end, bool(sealed)) for name, number, first, end, sealed in file.execute(query, (stream,))}
+
+
+def _named(file: sqlite3.Connection, stream: str, names: list[str]) -> dict[str, Known]:
+    """Some segments, found at once where they are few."""
+    if not 1 < len(names) <= _AT_ONCE:
+        return {name: _segment(file, stream, name) for name in names}
+    query = f"SELECT name, id, first, next, sealed FROM segment WHERE stream = ? AND name IN ({', '.join('?' * len(names))})"  # noqa: S608 - only marks
+    found = {name: (number, first, end, bool(sealed)) for name, number, first, end, sealed in file.execute(query, (stream, *names))}
+    return found if len(found) == len(names) else {name: _segment(file, stream, name) for name in names}
+
+
+def _segment(file: sqlite3.Connection, stream: str, name: str) -> Known:
+    row = file.execute("SELECT id, first, next, sealed FROM segment WHERE stream = ? AND name = ?", (stream, name)).fetchone()
+    if row is None:
+        known = list(_segments(file, stream))
+        if not known:
+            raise _unknown(file, stream)
+        raise InputError(f"stream `{stream}` has no segment `{name}`, it has {', '.join(known)}")
+    number, first, end, sealed = row
+    return number, first, end, bool(sealed)
+
+
+def _unknown(file: sqlite3.Connection, stream: str) -> InputError:
+    known = ", ".join(name for (name,) in file.execute("SELECT DISTINCT stream FROM segment ORDER BY stream"))
+    return InputError(f"there is no stream `{stream}` with segments; there {f'are {known}' if known else 'is none'}. Hint: open its segments first")
+
+
+def _encoded(swaps: Sequence[Swap]) -> list[Change]:
+    checks.swaps(swaps)
+    return [(swap.key, swap.version, None if swap.document is None else encode_json(swap.document, swap.key)) for swap in swaps]
+
+
+def _check(file: sqlite3.Connection, stream: str, changes: list[Change]) -> None:
+    for key, version, _ in changes:
+        row = file.execute("SELECT version FROM cell WHERE stream = ? AND key = ?", (stream, key)).fetchone()
+        found = 0 if row is None else row[0]
+        if found != version:
+            raise Conflict(f"the cell `{key}` of `{stream}` has version {found}, and the change is for version {version} (0: there is none)")
+
+
+def _put(file: sqlite3.Connection, stream: str, changes: list[Change]) -> int:
+    # One count for all cells of the file: a cell that was taken away and made again never has a version that it had before.
+    file.execute("UPDATE counter SET version = version + 1")
+    (new,) = file.execute("SELECT version FROM counter").fetchone()
+    for key, _, document in changes:
+        if document is None:
+            file.execute("DELETE FROM cell WHERE stream = ? AND key = ?", (stream, key))
+        else:
+            file.execute("INSERT OR REPLACE INTO cell (stream, key, version, document) VALUES (?, ?, ?, ?)", (stream, key, new, document))
+    return int(new)
+
+
+def _blocks(file: sqlite3.Connection, number: int, start: int, stop: int) -> tuple[list[tuple[int, int, int, bytes]], int]:
+    """The blocks with events between two offsets (first offset, how many, when, bytes), and the offset that they suffice for."""
+    query = "SELECT id, count, appended, data FROM block WHERE id >= (SELECT max(id) FROM block WHERE id <= ?) AND id < ? ORDER BY id"
+    found: list[tuple[int, int, int, bytes]] = []
+    reached, size = -1, 0
+    for row, count, appended, data in file.execute(query, (_row(number, start), _row(number, stop))):
+        first = row - _row(number, 0)
+        if first != reached and (found or first > start):
+            break
+        found.append((first, count, appended, data))
+        reached, size = first + count, size + len(data)
+        if size > READ_BYTES:
+            break
+    if reached <= start or (reached < stop and size <= READ_BYTES):
+        raise CorruptStateError(f"a store of streams has lost events: those from {start} to {stop} are not all there. Hint: restore it from a copy")
+    return found, min(reached, stop)
+
+
+# Blocks of events: one byte that says whether there are keys, the length of each value, that of each key (-1 for null), values, keys --------
+
+
+def _packed(rows: pa.Table) -> list[tuple[int, bytes]]:
+    """The rows as blocks: how many are in each, and their bytes."""
+    if rows.num_rows <= BLOCK_EVENTS and rows.nbytes <= BLOCK_BYTES:
+        return [(rows.num_rows, _block(_one(rows.column(1)), _one(rows.column(0))))]
+    found = []
+    for batch in rows.combine_chunks().to_batches():
+        keys, values = batch.columns
+        sizes, start = _ends(values).astype(np.int64) + _ends(keys), 0
+        while start < batch.num_rows:
+            fit = int(np.searchsorted(sizes, sizes[start] + BLOCK_BYTES, side="right")) - 1
+            stop = min(max(fit, start + 1), start + BLOCK_EVENTS, batch.num_rows)
+            found.append((stop - start, _block(values.slice(start, stop - start), keys.slice(start, stop - start))))
+            start = stop
+    return found
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    chunks = column.chunks
+    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+
+
+def _ends(array: pa.Array) -> np.ndarray:
+    """Where each element begins in the data, and where the last one ends."""
+    return np.frombuffer(memoryview(array.buffers()[1] or b""), np.int32, len(array) + 1, array.offset * 4)
+
+
+def _bytes(array: pa.Array, ends: np.ndarray) -> memoryview:
+    data = array.buffers()[2]
+    return memoryview(b"") if data is None else memoryview(data)[int(ends[0]) : int(ends[-1])]
+
+
+def _block(values: pa.Array, keys: pa.Array) -> bytes:
+    at = _ends(values)
+    if keys.null_count == len(keys):
+        return b"".join((b"\0", at[1:] - at[:-1], _bytes(values, at)))
+    if keys.null_count:
+        # Taken one by one, what is null has no bytes behind it.
+        keys = keys.take(pa.array(np.arange(len(keys))))
+    key_at = _ends(keys)
+    lengths = key_at[1:] - key_at[:-1]
+    if keys.null_count:
+        lengths[keys.is_null().to_numpy(zero_copy_only=False)] = -1
+    return b"".join((b"\1", at[1:] - at[:-1], lengths, _bytes(values, at), _bytes(keys, key_at)))
+
+
+def _unpacked(blocks: list[tuple[int, int, int, bytes]], start: int, stop: int) -> pa.Table:
+    """The events of neighbouring blocks between two offsets, in one piece."""
+    lengths, key_lengths, values, keys = [], [], [], []
+    for _, count, _, data in blocks:
+        sizes = np.frombuffer(data, np.int32, count, 1)
+        at = 1 + 4 * count * (1 + data[0])
+        end = at + int(sizes.sum())
+        lengths.append(sizes)
+        key_lengths.append(np.frombuffer(data, np.int32, count, 1 + 4 * count) if data[0] else np.full(count, -1, np.int32))
+        values.append(memoryview(data)[at:end])
+        keys.append(memoryview(data)[end:])
+    first, total = blocks[0][0], sum(count for _, count, _, _ in blocks)
+    value_sizes, key_sizes = np.concatenate(lengths), np.concatenate(key_lengths)
+    there = key_sizes >= 0
+    validity = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little").tobytes())
+    key = pa.Array.from_buffers(pa.string(), total, [validity, _offsets(np.maximum(key_sizes, 0)), pa.py_buffer(b"".join(keys))])
+    value = pa.Array.from_buffers(pa.binary(), total, [None, _offsets(value_sizes), pa.py_buffer(b"".join(values))])
+    appended = np.repeat([when for _, _, when, _ in blocks], [count for _, count, _, _ in blocks])
+    table = pa.Table.from_arrays([key, value, pa.array(np.arange(first, first + total)), pa.array(appended)], schema=_BLOCK)
+    return table.slice(start - first, stop - start)
+
+
+def _offsets(sizes: np.ndarray) -> pa.Buffer:
+    ends = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=ends[1:])
+    return pa.py_buffer(ends.data)
+
+
+# A fork of this process ---------------------------------------------------------------------------------------------------------------------
+
+_registry = threading.Lock()
+_held: list[SqliteStore] = []
+
+
+def _before_fork() -> None:
+    """Close all connections: SQLite keeps the locks of a process in memory, and a child would take those of its parent for its own."""
+    _registry.acquire()
+    for store in list(_open_stores):
+        store.hold()
+        _held.append(store)
+
+
+def _after_fork() -> None:
+    while _held:
+        _held.pop().release()
+    _registry.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

@@ -1,0 +1,91 @@
+"""Plain topics of Kafka as input: a watermark for each partition, and partitions that fall silent do not hold the others."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Self
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
+SECOND = 1_000_000
+BASE = 1_700_000_000 * SECOND // (60 * SECOND) * (60 * SECOND)
+READER = """
+import json, sys
+from pathlib import Path
+from pyspark.sql import functions as f
+import tidegate as tg
+from tidegate.spark.jars import kafka_jars
+
+servers, topic, folder, idle = sys.argv[1:]
+spark = tg.spark_session(cores=2, memory="1g", conf={"spark.jars": ",".join(map(str, kafka_jars()))})
+rows = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
+rows = rows.option("startingOffsets", "earliest").load()
+events = rows.select(f.from_json(f.col("value").cast("string"), "user string, t long").alias("e"), "partition", "offset")
+events = events.select(f.timestamp_micros("e.t").alias("ts"), "e.user", "partition", "offset")
+mark = tg.bounded("0 seconds", partitions=["0", "1"], idle_after=None if idle == "never" else idle)
+clicks = tg.stream(events, time="ts", key="user", partition="partition", offset="offset", watermark=mark)
+panes = clicks.window(tg.tumbling("1 minute")).aggregate(n=tg.count())
+to, late = tg.sinks.memory(), tg.sinks.memory()
+query = panes.write(to=to, late=late, checkpoint=Path(folder) / "ck", trigger="250 ms")
+query.process_all_available()
+for line in sys.stdin:
+    wanted = int(line)
+    while len(to.rows()) < wanted and query.is_active:
+        query.await_termination(1)
+    query.process_all_available()
+    print(json.dumps([[row["user"], row["window_start"].timestamp(), row["n"], row["timing"]] for row in to.rows()]), flush=True)
+query.stop()
+print(len(late.rows()), flush=True)
+"""
+
+
+class Query:
+    """A query over a topic in a process of its own, because the connector of Kafka has to be there when a session begins."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen([sys.executable, "-c", READER, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def panes(self, count: int) -> list[tuple[str, int, int, str]]:
+        """The panes as soon as there are so many, by key and minute."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{count}\n")
+        self.process.stdin.flush()
+        return sorted((user, round(start - BASE / SECOND) // 60, n, timing) for user, start, n, timing in json.loads(self.process.stdout.readline()))
+
+    def end(self) -> int:
+        """Stop it; how many rows were late."""
+        out, _ = self.process.communicate(timeout=60)
+        assert self.process.returncode == 0
+        return int(out)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+
+
+def send(kafka, topic: str, partition: int, *events: tuple[str, int]) -> None:
+    kafka.produce(topic, [{"value": {"user": user, "t": BASE + at * SECOND}, "partition": partition} for user, at in events])
+
+
+def test_partitions_have_watermarks_of_their_own_and_silent_ones_do_not_hold_the_others(kafka, tmp_path):
+    topic = kafka.create_topic("clicks-by-partition", 2)
+    send(kafka, topic, 0, ("a", 10), ("a", 190))
+    send(kafka, topic, 1, ("b", 20))
+    with Query(kafka.bootstrap_servers, topic, str(tmp_path), "15 seconds") as query:
+        # Partition 1 is at 20 seconds, so nothing is over, and what it brings next is not late, though partition 0 is far ahead.
+        assert query.panes(0) == []
+        send(kafka, topic, 1, ("b", 30), ("b", 70))
+        first = [("a", 0, 1, "on_time"), ("b", 0, 2, "on_time")]
+        assert query.panes(2) == first
+        # Nothing comes any more from partition 1: after a while it does not count, and the second minute is over as well.
+        send(kafka, topic, 0, ("a", 200))
+        assert query.panes(3) == [*first, ("b", 1, 1, "on_time")]
+        assert query.end() == 0
