@@ -143,8 +143,12 @@ def test_streams_are_one_line_of_json_a_size_of_transactions(capsys: pytest.Capt
     out, error = capsys.readouterr()
     rows = [json.loads(line) for line in out.splitlines()]
     assert [(found["name"], found["synchronous"], found["segments"]) for found in rows[:5]] == [
-        ("sqlite_1", "normal", 1), ("sqlite_100", "normal", 1), ("sqlite_1000", "normal", 1), ("sqlite_1000", "normal", 4), ("sqlite_10000", "normal", 1),
-    ]  # fmt: skip
+        ("sqlite_1", "normal", 1),
+        ("sqlite_100", "normal", 1),
+        ("sqlite_1000", "normal", 1),
+        ("sqlite_1000", "normal", 4),
+        ("sqlite_10000", "normal", 1),
+    ]
     assert {found["synchronous"] for found in rows[5:]} == {"full"}
     for found in rows:
         assert found["aim"] == 0.5
