@@ -32,7 +32,8 @@ from tidegate.spec.windows import Hopping
 from tidegate.state.memory import MemoryStore
 
 THREE = Layout.balanced(3)
-SCHEMA = pa.schema([("k", pa.string()), ("t", pa.timestamp("us", "UTC")), ("v", pa.int64()), ("f", pa.bool_())])
+STAMP = pa.timestamp("us", "UTC")
+SCHEMA = pa.schema([("k", pa.string()), ("t", STAMP), ("v", pa.int64()), ("f", pa.bool_()), ("writer", pa.string()), ("noted", STAMP)])
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,8 @@ class Known(Floors):
         return max(self.fleet[0].stages[0].watermarks(), default=MIN)
 
 
-def panes(window: Any = None, **input: Any) -> Any:
-    given_stream = tg.stream(time="t", key="k", watermark=tg.bounded("5 us"), **input)
+def panes(window: Any = None, watermark: Any = None, **input: Any) -> Any:
+    given_stream = tg.stream(time="t", key="k", watermark=watermark or tg.bounded("5 us"), **input)
     return given_stream.window(tg.tumbling("10 us") if window is None else window)
 
 
@@ -72,13 +73,16 @@ rows = st.fixed_dictionaries(
         "f": st.one_of(st.none(), st.booleans()),
     }
 )
+notes = st.fixed_dictionaries({"writer": st.sampled_from(["x", "y", None]), "noted": st.one_of(st.none(), st.integers(0, 60))})
+noting_rows = st.one_of(rows, st.builds(lambda row, note: {**row, **note}, rows, notes), notes)
+"""Events, events that note a time as well, and notes alone."""
 late_rows = st.fixed_dictionaries({"k": st.sampled_from(["a", "b"]), "t": st.integers(0, 60), "v": st.integers(-5, 5), "f": st.booleans()})
 """Rows that are read and taken for the most part, many of them late."""
 
 
 @st.composite
-def configured(draw: st.DrawFn, windows: st.SearchStrategy[Any] = aligned) -> Any:
-    windowed = panes(draw(windows)).allow_lateness(draw(st.integers(0, 15)), unit="us")
+def configured(draw: st.DrawFn, windows: st.SearchStrategy[Any] = aligned, watermark: Any = None) -> Any:
+    windowed = panes(draw(windows), watermark).allow_lateness(draw(st.integers(0, 15)), unit="us")
     windowed = windowed.options(
         drop_by=draw(st.sampled_from(["event", "window"])),
         session_lateness=draw(st.sampled_from(["own", "merged"])),
@@ -136,6 +140,13 @@ def test_panes_are_the_same_as_those_of_rows_one_by_one(spec, history, forgetful
 @settings(max_examples=30)
 @given(configured(sessions), histories, st.booleans())
 def test_sessions_are_the_same_as_those_of_rows_one_by_one(spec, history, forgetful):
+    check_history(spec, history, forgetful=forgetful)
+
+
+@pytest.mark.slow
+@settings(max_examples=30)
+@given(configured(watermark=tg.noted()), st.lists(st.lists(st.lists(noting_rows, max_size=8), min_size=1, max_size=3), max_size=5), st.booleans())
+def test_what_writers_note_is_heard_where_their_events_are_combined(spec, history, forgetful):
     check_history(spec, history, forgetful=forgetful)
 
 

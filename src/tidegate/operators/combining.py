@@ -27,11 +27,13 @@ from tidegate.operators.opening import partials_of
 from tidegate.operators.parts import takes_partials
 from tidegate.spec.aggregates import AllTrue, AnyTrue, Count, Max, Mean, Min, Stddev, Sum, Variance
 from tidegate.spec.operator import AggregateSpec
-from tidegate.spec.watermarks import Bounded, Implied, Lagging
+from tidegate.spec.watermarks import Bounded, Implied, Lagging, Noted
 from tidegate.spec.windows import Axis, Session, Tumbling
 
 _UNORDERED = (Count, Sum, Mean, Min, Max, Variance, Stddev, AnyTrue, AllTrue)
 """Aggregates that do not ask which row came first."""
+_QUIET = (Bounded, Implied, Lagging, Noted)
+"""Watermarks under which a row with a time is an event, whatever else it says."""
 _SAMPLE = 64
 """One row of so many is looked at to see whether keys repeat."""
 _WORTH_IT = 0.5
@@ -40,7 +42,7 @@ _WORTH_IT = 0.5
 
 def can_combine(spec: AggregateSpec) -> bool:
     """Whether rows of this operator may be aggregated before they reach it."""
-    plain = not spec.also and spec.input.id is None and spec.input.offset is None and isinstance(spec.input.watermark, Bounded | Implied | Lagging)
+    plain = not spec.also and spec.input.id is None and spec.input.offset is None and isinstance(spec.input.watermark, _QUIET)
     timely = spec.window.axis is Axis.EVENT_TIME and spec.window.create != "static" and spec.options.future_reference == "clock"
     free = all(isinstance(aggregate, _UNORDERED) and not aggregate.distinct and not callable(aggregate.where) for _, aggregate in spec.aggregates)
     return plain and timely and free and takes_partials(spec, keeps_messages=spec.evictor is not None or spec.options.keep_messages)

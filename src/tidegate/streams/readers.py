@@ -23,6 +23,8 @@ from tidegate.streams.stream import Start, Stream
 from tidegate.streams.watermarks import WatermarkLog
 
 _GROUPS = "group/"
+_PAUSES = (0.005, 0.1)
+"""How many seconds a reader that waits lets pass between two looks, at first and at last."""
 _COLUMNS: list[tuple[str, pa.DataType]] = [
     ("segment", pa.string()), ("offset", pa.int64()), ("key", pa.string()), ("value", pa.binary()), ("appended", pa.int64()),
 ]  # fmt: skip
@@ -138,7 +140,7 @@ class Reader:
         """The same as a table: `segment`, `offset`, `key`, `value` and `appended`."""
         if most < 1:
             raise SpecError(f"a reader reads at least one event, got {most}")
-        until = clocks.monotonic() + duration(wait) / 1e6
+        until, pause = clocks.monotonic() + duration(wait) / 1e6, _PAUSES[0]
         while True:
             self._renew()
             try:
@@ -155,7 +157,8 @@ class Reader:
                 left = until - clocks.monotonic()
                 if left <= 0:
                     return found
-                clocks.sleep(min(0.02, left))
+                clocks.sleep(min(pause, left))
+                pause = min(2 * pause, _PAUSES[1])
 
     def checkpoint(self) -> None:
         """Confirm all that was read: nobody of the group gets it again. What comes after the end of a segment is begun then.
