@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytest_plugins = ["services.fixtures"]
+pytest_plugins = ["services.fixtures", "stream_fixtures", "stream_local"]
 
 # Times vary with the load of the machine, so no example has a deadline.
 # "ci" tries the same examples on every run; "dev" tries fewer, and new ones each time.

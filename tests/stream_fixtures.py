@@ -1,6 +1,6 @@
 """Every store of streams as a fixture, each test in a place of its own.
 
-A test module says `pytest_plugins = ["stream_fixtures"]`, and asks for `store`, or for `store_url` where it opens several.
+A test asks for `store`, or for `store_url` where it opens several.
 """
 
 from __future__ import annotations

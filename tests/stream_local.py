@@ -1,6 +1,6 @@
 """A store of this machine, a clock that stands still and a stream of two segments, as fixtures.
 
-A test module says `pytest_plugins = ["stream_local"]`, and asks for `clock`, `local`, `streams` or `stream`.
+A test asks for `clock`, `local`, `streams` or `stream`.
 """
 
 from __future__ import annotations

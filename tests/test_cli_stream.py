@@ -24,8 +24,6 @@ from tidegate.cli import stream_lines as reading
 from tidegate.cli.stream_lines import Events, Form, events_of, lines_of
 from tidegate.streams.stream import machine_clock
 
-pytest_plugins = ["stream_fixtures"]
-
 NOW = ["--initial-delay", "0 s"]
 
 

@@ -14,8 +14,6 @@ from tidegate.kernel.streams.cuts import PASSED
 from tidegate.streams import Streams
 from tidegate.streams.store import Swap
 
-pytest_plugins = ["stream_fixtures", "stream_local"]
-
 
 @pytest.fixture
 def controller(streams):

@@ -12,8 +12,6 @@ from tidegate.streams import Frontier, Streams
 from tidegate.streams.readers import ReaderGroup
 from tidegate.streams.store import Conflict
 
-pytest_plugins = ["stream_fixtures", "stream_local"]
-
 
 def fill(stream, count, *, first=0, name=None):
     """Events of ten keys, so that both segments of a stream have some."""

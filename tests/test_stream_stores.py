@@ -20,8 +20,6 @@ from stream_stores import Child, blocks, everything, fresh, open_store, rows
 from tidegate.errors import InputError, SpecError
 from tidegate.streams.store import Appended, Conflict, Store, Swap, through
 
-pytest_plugins = ["stream_fixtures"]
-
 REFUSED = (InputError, SpecError)
 
 

@@ -11,8 +11,6 @@ from tidegate.kernel.streams.marks import Mark
 from tidegate.streams import Streams
 from tidegate.streams.store import Conflict, Swap
 
-pytest_plugins = ["stream_fixtures", "stream_local"]
-
 
 def test_a_transaction_is_seen_whole_at_its_commit(store, clock):
     stream = Streams(store, clock).create("s", 3)

@@ -18,8 +18,6 @@ from tidegate.streams.description import even
 from tidegate.streams.events import columns_of
 from tidegate.streams.routing import places, routed
 
-pytest_plugins = ["stream_fixtures", "stream_local"]
-
 
 def writer(stream, name="w", **options):
     return stream.writer(name, **{"linger": None, **options})

@@ -21,6 +21,7 @@ import pytest
 from stream_soak_worker import LAST, START, STEP, STREAM, noted_down
 from tidegate import streams
 from tidegate.streams import Stream
+from tidegate.streams.noting import WriterCell
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 WORKER = Path(__file__).parents[1] / "stream_soak_worker.py"
@@ -101,6 +102,9 @@ def test_kills_lose_nothing_and_double_nothing(
     print(f"the soak of streams has seed {seed}")
     dice = random.Random(seed)
     stream = streams.open(url).create(STREAM, 3, initial_delay="0 s", timestamp_aggregation_timeout="10 minutes")
+    # Time waits for a writer from its first mark on, and does not go back for one that is new: so all have said something before it begins.
+    for name in WRITERS:
+        WriterCell(stream, name).note(START, {}, stream.description().segments)
     fleet = fleet_of(url, dice)
     for name in [*ROLES, "spark"]:
         fleet.start(name)
@@ -215,12 +219,12 @@ def panes_of(folder: Path) -> Counter[tuple[str, int]]:
     if not (folder / "panes").exists():
         return found
     try:
-        table = ds.dataset(folder / "panes", format="parquet").to_table(columns=["k", "window_start", "op", "n"])
+        table = ds.dataset(folder / "panes", format="parquet").to_table(columns=["k", "window_start", "timing", "op", "n"])
     except (OSError, ValueError):
         return found
     for row in table.to_pylist():
-        key = (row["k"], int(row["window_start"].timestamp()) * SECOND)
-        found[key] += row["n"] if row["op"] == "+" else -row["n"]
+        assert (row["op"], row["timing"]) == ("+", "on_time"), f"the writers have kept their promises, and yet there is {row}"
+        found[row["k"], int(row["window_start"].timestamp()) * SECOND] += row["n"]
     return found
 
 
