@@ -4,7 +4,8 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 LOCK    := requirements/dev.lock
 STAMP   := $(VENV)/.installed
-WORKERS ?= 2
+# More than cores: tests on Spark wait for most of their time.
+WORKERS ?= 3
 SOAK    ?= 600
 KILLS   ?= 50
 

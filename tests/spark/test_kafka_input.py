@@ -79,7 +79,7 @@ def test_partitions_have_watermarks_of_their_own_and_silent_ones_do_not_hold_the
     topic = kafka.create_topic("clicks-by-partition", 2)
     send(kafka, topic, 0, ("a", 10), ("a", 190))
     send(kafka, topic, 1, ("b", 20))
-    with Query(kafka.bootstrap_servers, topic, str(tmp_path), "15 seconds") as query:
+    with Query(kafka.bootstrap_servers, topic, str(tmp_path), "10 seconds") as query:
         # Partition 1 is at 20 seconds, so nothing is over, and what it brings next is not late, though partition 0 is far ahead.
         assert query.panes(0) == []
         send(kafka, topic, 1, ("b", 30), ("b", 70))
