@@ -92,12 +92,15 @@ class Gathering:
 
     def add(self, event: Any, routing_key: object) -> None:
         """Add an event."""
-        value, key = encoded(event), checked_key(routing_key)
-        if self._largest is not None:
-            self._check(len(value) + (0 if key is None else len(key.encode())))
+        # What is bytes under a plain key already goes straight in: this is called once for every event.
+        value = event if type(event) is bytes else encoded(event)
+        key = routing_key if type(routing_key) is str and routing_key.isascii() else checked_key(routing_key)
+        size = len(value)
+        if self._largest is not None and size + 4 * len(key or "") > self._largest:
+            self._check(size + len((key or "").encode()))
         self._keys.append(key)
         self._values.append(value)
-        self.nbytes += len(value)
+        self.nbytes += size
 
     def add_all(self, values: Any, routing_keys: Any) -> None:
         """Add whole columns."""
