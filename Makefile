@@ -4,8 +4,7 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 LOCK    := requirements/dev.lock
 STAMP   := $(VENV)/.installed
-# More than cores: tests on Spark wait for most of their time.
-WORKERS ?= 3
+WORKERS ?= 2
 SOAK    ?= 600
 KILLS   ?= 50
 
