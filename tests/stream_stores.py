@@ -99,6 +99,17 @@ def nurse() -> None:
         say(str(pid))
 
 
+def through(store: Store, stream: str, segment: str, start: int, end: int, most: int) -> Iterator[Block]:
+    """The blocks of a segment between two offsets."""
+    at = start
+    while at < end:
+        block = store.read(stream, segment, at, most, before=end)
+        yield block
+        if block.ended or block.next <= at:
+            return
+        at = block.next
+
+
 class Child:
     """One of the programs below in a process of its own."""
 

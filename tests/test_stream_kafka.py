@@ -13,12 +13,12 @@ import pytest
 
 from services.kafka import KafkaBroker
 from services.processes import free_ports
-from stream_stores import blocks, everything, open_store, rows
+from stream_stores import blocks, everything, open_store, rows, through
 from tidegate.errors import InputError, MissingExtraError, SinkError, SpecError, StateError
 from tidegate.streams import kafka_clients
 from tidegate.streams.kafka import KafkaStore
 from tidegate.streams.kafka_cells import SEALED
-from tidegate.streams.store import Conflict, Swap, through
+from tidegate.streams.store import Conflict, Swap
 
 needs_broker = [pytest.mark.kafka, pytest.mark.slow]
 END = {"tidegate": b"end"}

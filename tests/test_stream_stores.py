@@ -16,9 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stream_stores import Child, blocks, everything, fresh, open_store, rows
+from stream_stores import Child, blocks, everything, fresh, open_store, rows, through
 from tidegate.errors import InputError, SpecError
-from tidegate.streams.store import Appended, Conflict, Store, Swap, through
+from tidegate.streams.store import Appended, Conflict, Store, Swap
 
 REFUSED = (InputError, SpecError)
 

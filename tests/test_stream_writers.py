@@ -16,7 +16,7 @@ from tidegate.kernel.streams.marks import Mark
 from tidegate.streams import Streams
 from tidegate.streams.description import even
 from tidegate.streams.events import columns_of
-from tidegate.streams.routing import places, routed
+from tidegate.streams.routing import Router, places
 
 
 def writer(stream, name="w", **options):
@@ -30,7 +30,7 @@ def writer(stream, name="w", **options):
 def test_columns_go_where_single_events_go(keys, count, first):
     segments = [Segment(str(n), low, high) for n, (low, high) in enumerate(even(count))]
     rows = columns_of(pa.array([str(n).encode() for n in range(len(keys))]), pa.array(keys, pa.string()))
-    found = {name: part["value"].to_pylist() for name, part in routed(rows, segments, first).items()}
+    found = {name: part["value"].to_pylist() for name, part in Router(segments).routed(rows, first).items()}
     slow: dict[str, list[bytes]] = {}
     for n, key in enumerate(keys):
         (at,) = places(pa.array([key], pa.string()), first + n)

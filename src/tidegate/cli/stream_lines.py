@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from tidegate.errors import InputError, ParseError
 from tidegate.instants import MAX, MIN, instant
 
@@ -47,6 +49,10 @@ class Events:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def columns(self) -> tuple[pa.Array, pa.Array]:
+        """Values and keys as a writer takes them."""
+        return pa.array(self.values, pa.binary()), pa.array(self.keys, pa.string())
 
     def split(self, count: int) -> tuple[Events, Events]:
         """The first so many events, and the rest; broken lines stay with the event that comes after them."""

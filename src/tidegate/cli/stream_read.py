@@ -19,12 +19,12 @@ from tidegate.cli.asked import Asked, asking
 from tidegate.errors import SpecError, StreamError, TidegateError
 from tidegate.kernel.streams.windows import time_window
 from tidegate.streams import Frontier, Reader, Stream, TimeWindow
-from tidegate.streams.stream import Start
+from tidegate.streams.events import EVENTS, table_of
+from tidegate.streams.store import Block
+from tidegate.streams.stream import Start, start_of
 
-_STARTS = ("earliest", "latest")
 _HINT = '{"0": 12, "1": 7}, as `tidegate stream tail --json` shows it'
 _WAIT = 0.2
-_COLUMNS = ("segment", "offset", "key", "value", "appended")
 
 
 @dataclass(frozen=True)
@@ -86,20 +86,17 @@ class _Passer:
         self._stream, self._at, self._turn = stream, start, 0
 
     def next(self, most: int) -> pa.Table:
-        found: list[pa.Table] = []
+        found: dict[str, Block] = {}
         segments = self._stream.description().segments
         names = self._at.readable
         self._turn = (self._turn + 1) % max(len(names), 1)
         for name in [*names[self._turn :], *names[: self._turn]]:
-            block = self._stream.store.read(self._stream.name, name, self._at.position[name], most)
+            block = found[name] = self._stream.store.read(self._stream.name, name, self._at.position[name], most)
             self._at = self._at.advanced(segments, {name: block.next}, [name] if block.ended else [])
-            if block.rows.num_rows:
-                column = pa.array([name] * block.rows.num_rows, pa.string())
-                found.append(block.rows.append_column("segment", column).select(list(_COLUMNS)))
-                most -= block.rows.num_rows
+            most -= block.rows.num_rows
             if not most:
                 break
-        return pa.concat_tables(found) if found else pa.table({name: [] for name in _COLUMNS})
+        return table_of(found)
 
     def confirm(self) -> None:
         """Nobody is told."""
@@ -158,7 +155,7 @@ def _column(table: pa.Table, name: str) -> list[Any]:
 
 def _told(table: pa.Table, window: TimeWindow) -> Iterator[str]:
     bounds = {"lower": window.lower, "upper": window.upper}
-    for segment, offset, key, value, appended in zip(*(_column(table, name) for name in _COLUMNS), strict=True):
+    for segment, offset, key, value, appended in zip(*(_column(table, name) for name in EVENTS.names), strict=True):
         said: dict[str, Any] = {"segment": segment, "offset": offset, "key": key}
         try:
             said["value"] = value.decode()
@@ -182,15 +179,8 @@ def _source(stream: Stream, wish: Wish, start: Start) -> Iterator[_Source]:
 
 def _start(stream: Stream, text: str | None) -> Start:
     """Where to read: a word, or a cut that is in the stream."""
-    if text is None or text in _STARTS:
-        return "latest" if text == "latest" else "earliest"
-    try:
-        cut = json.loads(text)
-    except ValueError:
-        cut = None
-    if not isinstance(cut, dict):
-        raise SpecError(f"--from is earliest, latest or a cut as JSON, got `{text}`. Hint: {_HINT}")
-    return stream.frontier(cut)
+    start = start_of("earliest" if text is None else text, "--from", _HINT)
+    return start if isinstance(start, str) else stream.frontier(start)
 
 
 def _is_broken(file: Any) -> bool:

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import pyarrow as pa
-
 from tidegate.cli.asked import Asked, asking
 from tidegate.cli.stream_lines import Events, Form, events_of, lines_of
 from tidegate.cli.tables import by_number, counted, places, when
@@ -105,7 +103,7 @@ class _Batches:
 
     def put(self, events: Events) -> None:
         self._tally.events += len(events)
-        self._writer.write_all(pa.array(events.values, pa.binary()), pa.array(events.keys, pa.string()))
+        self._writer.write_all(*events.columns())
         if (time := self._notes.after(events)) is not None:
             try:
                 self._writer.note_time(time)
@@ -147,7 +145,7 @@ class _Transactions:
 
     def _commit(self, events: Events) -> None:
         transaction = self._writer.begin()
-        transaction.write_all(pa.array(events.values, pa.binary()), pa.array(events.keys, pa.string()))
+        transaction.write_all(*events.columns())
         time = self._notes.after(events)
         done = transaction.commit(time)
         self._tally.events += len(events)

@@ -7,7 +7,6 @@ An offset says how far the stream was read and which watermark was noted last, s
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from tidegate.kernel.streams.cuts import Segments
 from tidegate.kernel.streams.reading import Frontier
 from tidegate.streams.opening import open_store
 from tidegate.streams.store import Store
-from tidegate.streams.stream import Start, Stream
+from tidegate.streams.stream import Start, Stream, start_of
 from tidegate.streams.watermarks import WatermarkLog
 
 if TYPE_CHECKING:
@@ -88,17 +87,9 @@ class Settings:
 
 
 def _start(text: str) -> Start:
-    if text.lower() == "earliest":
-        return "earliest"
-    if text.lower() == "latest":
-        return "latest"
-    try:
-        cut = json.loads(text)
-    except ValueError:
-        cut = None
-    if not isinstance(cut, dict):
-        raise SpecError(f'`startingPosition` is earliest, latest or a cut as JSON, got `{text}`. Hint: {{"0": 17, "1": 4}}')
-    return cut
+    """Spark's users write words as they like."""
+    word = text.lower()
+    return start_of(word if word in {"earliest", "latest"} else text, "`startingPosition`", '{"0": 17, "1": 4}')
 
 
 def _most(given: Mapping[str, str]) -> int | None:

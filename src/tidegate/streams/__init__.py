@@ -18,7 +18,7 @@ from tidegate.streams.events import Event
 from tidegate.streams.opening import open_store
 from tidegate.streams.readers import Reader, ReaderGroup
 from tidegate.streams.store import Conflict, Store, Swap
-from tidegate.streams.stream import Clock, Stream, machine_clock
+from tidegate.streams.stream import Clock, Stream, machine_clock, names_of
 from tidegate.streams.transactions import Committed, Transaction, TransactionalWriter
 from tidegate.streams.writer import Writer
 
@@ -65,7 +65,7 @@ class Streams:
 
     def names(self) -> list[str]:
         """The names of all streams, in their order."""
-        return [name for name in self.store.streams() if self.store.cell(name, CELL) is not None]
+        return names_of(self.store)
 
     def delete(self, name: str) -> None:
         """Remove a stream with all that is in it."""

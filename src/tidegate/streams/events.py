@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import InputError
-from tidegate.streams.store import ROWS
+from tidegate.streams.store import ROWS, Block
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,19 @@ class Event:
     def json(self) -> Any:
         """What the value says, where it is JSON."""
         return json.loads(self.value)
+
+
+_COLUMNS: list[tuple[str, pa.DataType]] = [
+    ("segment", pa.string()), ("offset", pa.int64()), ("key", pa.string()), ("value", pa.binary()), ("appended", pa.int64()),
+]  # fmt: skip
+EVENTS = pa.schema(_COLUMNS)
+"""The columns of events that were read."""
+
+
+def table_of(blocks: Mapping[str, Block]) -> pa.Table:
+    """What was read of some segments as one table."""
+    found = [[pa.repeat(name, block.rows.num_rows), *(block.rows.column(one) for one in EVENTS.names[1:])] for name, block in blocks.items()]
+    return pa.concat_tables([EVENTS.empty_table(), *(pa.table(columns, schema=EVENTS) for columns in found)])
 
 
 def encoded(event: Any) -> bytes:

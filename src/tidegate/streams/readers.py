@@ -17,7 +17,7 @@ from tidegate.kernel.streams.groups import GroupState
 from tidegate.kernel.streams.reading import Frontier
 from tidegate.kernel.streams.windows import TimeWindow, time_window
 from tidegate.streams.description import checked_name
-from tidegate.streams.events import Event
+from tidegate.streams.events import Event, table_of
 from tidegate.streams.store import Block, Conflict, Swap
 from tidegate.streams.stream import Start, Stream
 from tidegate.streams.watermarks import WatermarkLog
@@ -25,10 +25,6 @@ from tidegate.streams.watermarks import WatermarkLog
 _GROUPS = "group/"
 _PAUSES = (0.005, 0.1)
 """How many seconds a reader that waits lets pass between two looks, at first and at last."""
-_COLUMNS: list[tuple[str, pa.DataType]] = [
-    ("segment", pa.string()), ("offset", pa.int64()), ("key", pa.string()), ("value", pa.binary()), ("appended", pa.int64()),
-]  # fmt: skip
-_EVENTS = pa.schema(_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -300,7 +296,7 @@ class Reader:
         self._at |= {name: block.next for name, block in found.items()}
         self._ended.update(name for name, block in found.items() if block.ended)
         self._given.update(name for name, block in found.items() if block.rows.num_rows)
-        return pa.concat_tables([_EVENTS.empty_table(), *(_named(block, name) for name, block in found.items())])
+        return table_of(found)
 
     def _turn(self) -> list[str]:
         """The segments that are to be read, another one first each time."""
@@ -321,7 +317,3 @@ class Reader:
 class _Lost(Exception):  # noqa: N818 - how a change is given up
     """This reader does not have its segments any more."""
 
-
-def _named(block: Block, segment: str) -> pa.Table:
-    names = pa.repeat(segment, block.rows.num_rows)
-    return pa.table([names, *(block.rows.column(name) for name in _EVENTS.names[1:])], schema=_EVENTS)

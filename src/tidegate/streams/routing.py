@@ -25,11 +25,6 @@ def places(keys: pa.Array, first: int) -> np.ndarray:
     return (kid >> np.uint64(11)).astype(np.float64) / _UNIT
 
 
-def routed(rows: pa.Table, open_segments: Sequence[Segment], first: int = 0) -> dict[str, pa.Table]:
-    """The rows of each segment, in the order in which they came; the segments cover the key space, in the order of keys."""
-    return Router(open_segments).routed(rows, first)
-
-
 class Router:
     """Routes to the segments that are open, which cover the key space, in the order of keys."""
 

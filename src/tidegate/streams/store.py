@@ -7,7 +7,7 @@ stores. A store serves several processes at once, and several threads of each.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -146,14 +146,3 @@ class Store(ABC):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-
-
-def through(store: Store, stream: str, segment: str, start: int, end: int, most: int) -> Iterator[Block]:
-    """The blocks of a segment between two offsets."""
-    at = start
-    while at < end:
-        block = store.read(stream, segment, at, most, before=end)
-        yield block
-        if block.ended or block.next <= at:
-            return
-        at = block.next

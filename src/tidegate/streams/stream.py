@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,7 +51,7 @@ class Stream:
     def _described(self) -> tuple[Description, int]:
         cell = self.store.cell(self.name, CELL)
         if cell is None:
-            known = [name for name in self.store.streams() if self.store.cell(name, CELL) is not None]
+            known = names_of(self.store)
             hint = f"there are {', '.join(known)}" if known else "create it first"
             raise InputError(f"there is no stream `{self.name}`. Hint: {hint}")
         return Description.from_dict(cell.document), cell.version
@@ -178,6 +179,24 @@ class Stream:
         from tidegate.streams.readers import ReaderGroup
 
         return ReaderGroup.opened(self, name, start, duration(lease))
+
+
+def start_of(text: str, what: str, hint: str) -> Start:
+    """Where reading starts as a text says it: a word, or a cut as JSON."""
+    if text in {"earliest", "latest"}:
+        return "latest" if text == "latest" else "earliest"
+    try:
+        cut = json.loads(text)
+    except ValueError:
+        cut = None
+    if not isinstance(cut, dict):
+        raise SpecError(f"{what} is earliest, latest or a cut as JSON, got `{text}`. Hint: {hint}")
+    return cut
+
+
+def names_of(store: Store) -> list[str]:
+    """The names of all streams of a store, in their order; what has only cells of its own is none."""
+    return [name for name in store.streams() if store.cell(name, CELL) is not None]
 
 
 def mark_of(document: Mapping[str, Any]) -> Mark | None:

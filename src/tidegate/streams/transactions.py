@@ -16,7 +16,7 @@ from tidegate.kernel.streams.cuts import Position
 from tidegate.streams.description import checked_name
 from tidegate.streams.events import Gathering
 from tidegate.streams.noting import WriterCell, committed
-from tidegate.streams.routing import routed
+from tidegate.streams.routing import Router
 from tidegate.streams.store import Conflict, Swap
 from tidegate.streams.stream import Stream, mark_of
 
@@ -156,7 +156,7 @@ class Transaction:
 
         try:
             swap = Swap(self._cell.key, document, cell.version)
-            result = self._stream.store.append(self._stream.name, routed(rows, segments.newest()), swap=swap, whole=True)
+            result = self._stream.store.append(self._stream.name, Router(segments.newest()).routed(rows), swap=swap, whole=True)
         except Conflict:
             return None
         return None if result.refused else Committed(result.position, taken is not None)
