@@ -22,10 +22,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Self
 
-import pyarrow as pa
-
 from tidegate.streams.opening import open_store
-from tidegate.streams.store import ROWS, Block, Conflict, Store, Swap
+from tidegate.streams.store import Block, Conflict, Rows, Store, Swap
 
 
 def fresh() -> str:
@@ -33,11 +31,10 @@ def fresh() -> str:
     return f"s-{uuid.uuid4().hex[:12]}"
 
 
-def rows(*values: bytes | str, keys: Iterable[str | None] | None = None) -> pa.Table:
-    """Rows to append; without keys all of them are null."""
+def rows(*values: bytes | str, keys: Iterable[str | None] | None = None) -> Rows:
+    """Rows to append; without keys all of them have none."""
     data = [value.encode() if isinstance(value, str) else value for value in values]
-    found = [None] * len(data) if keys is None else list(keys)
-    return pa.table({"key": pa.array(found, pa.string()), "value": pa.array(data, pa.binary())}, schema=ROWS)
+    return Rows([None] * len(data) if keys is None else list(keys), data)
 
 
 def everything(store: Store, stream: str, segment: str, most: int = 1000) -> list[bytes]:
@@ -234,5 +231,4 @@ def forks(url: str, stream: str) -> None:
 PROGRAMS = {"appends": appends, "swaps": swaps, "shows": shows, "forks": forks}
 
 if __name__ == "__main__":
-    rows()  # the first table of a process looks for pandas, which is paid for before the forks
     nurse()

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import pyarrow as pa
-
 from tidegate.errors import StateError
 from tidegate.streams import Stream
-from tidegate.streams.store import Appended, Block, Cell, Store, Swap
+from tidegate.streams.store import Appended, Block, Cell, Rows, Store, Swap
 
 SECOND = 1_000_000
 
@@ -56,8 +54,8 @@ class Meddled(Store):
     def cells(self, stream: str, prefix: str = "") -> dict[str, Cell]:
         return self._call("cells", stream, prefix)
 
-    def swap(self, stream: str, *swaps: Swap) -> int:
-        return self._call("swap", stream, *swaps)
+    def swap(self, stream: str, swap: Swap) -> int:
+        return self._call("swap", stream, swap)
 
     def streams(self) -> list[str]:
         return self._call("streams")
@@ -68,7 +66,7 @@ class Meddled(Store):
     def open_segments(self, stream: str, names: list[str]) -> None:
         self._call("open_segments", stream, names)
 
-    def append(self, stream: str, rows: Mapping[str, pa.Table], *, swap: Swap | None = None, whole: bool = False) -> Appended:
+    def append(self, stream: str, rows: Mapping[str, Rows], *, swap: Swap | None = None, whole: bool = False) -> Appended:
         return self._call("append", stream, rows, swap=swap, whole=whole)
 
     def seal(self, stream: str, segment: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 import time
@@ -15,7 +16,7 @@ from services.kafka import KafkaBroker
 from services.processes import free_ports
 from stream_stores import blocks, everything, open_store, rows, through
 from tidegate.errors import InputError, MissingExtraError, SinkError, SpecError, StateError
-from tidegate.streams import kafka_clients
+from tidegate.streams import Streams, kafka_clients
 from tidegate.streams.kafka import KafkaStore
 from tidegate.streams.kafka_cells import SEALED
 from tidegate.streams.store import Conflict, Swap
@@ -98,9 +99,12 @@ class TestRecords:
 
     def test_what_is_too_large_is_told_with_what_to_do(self, kafka, stores):
         store, _ = stores
-        with pytest.raises(InputError, match=r"max\.message\.bytes"):
-            store.append("s", {"0": rows("a", b"x" * (17 << 20))})
-        assert everything(store, "s", "0") == []
+        large = b"x" * (17 << 20)
+        with Streams(store).create("large", 1).writer() as writer, pytest.raises(InputError, match="the store takes 16,776,192 at most"):
+            writer.write(large)
+        with pytest.raises(SinkError, match=r"max\.message\.bytes"):
+            store.append("s", {"0": rows(large)})
+        assert everything(store, "s", "0") == everything(store, "large", "0") == []
         kafka.create_topic(f"{store.prefix}narrow", 1, {"max.message.bytes": "2000"})
         for whole in (False, True):
             with pytest.raises(SinkError, match=r"could not take 1 of 1 rows.*max\.message\.bytes"):
@@ -159,6 +163,38 @@ class TestSealing:
             found = [value for block in through(other, "s", segment, 0, end + 1, 7000) for value in block.rows["value"].to_pylist()]
             assert found == values[:taken]
             assert done[0].position[segment] <= end
+
+    def test_a_writer_who_has_handed_over_much_meets_many_ends(self, stores):
+        made = Streams(stores[0]).create("scaled", 1)
+        theirs, stop = Streams(stores[1]).stream("scaled"), threading.Event()
+        writer = made.writer("w", linger=None)
+        writer._piece = 50
+        writer._waiting = writer._gathering()
+
+        def scale() -> None:
+            for segments in itertools.cycle([2, 1]):
+                theirs.scale(segments)
+                if stop.is_set():
+                    return
+
+        scaler = threading.Thread(target=scale)
+        scaler.start()
+        total = 0
+        while total < 3000:
+            writer.write(f"{total}", f"k{total % 7}")
+            total += 1
+            if total % 1000 == 0:
+                writer.flush()
+        stop.set()
+        scaler.join()
+        writer.close()
+        found: dict[str | None, list[int]] = {}
+        with made.group("g").reader("r") as reader:
+            while sum(map(len, found.values())) < total:
+                for event in reader.read(10_000, wait="30 s"):
+                    found.setdefault(event.key, []).append(int(event.value))
+        assert found == {f"k{n}": list(range(n, total, 7)) for n in range(7)}
+        assert len(stores[0].bounds("scaled")) > 2
 
     def test_what_a_dead_sealer_began_is_ended_by_the_next_writer(self, kafka, stores):
         one, other = stores
@@ -220,9 +256,9 @@ class TestChanges:
 
     def test_cells_are_the_same_after_compaction(self, kafka, stores):
         one, _ = stores
-        version = 0
+        version = other = 0
         for n in range(30):
-            version = one.swap("s", Swap("w#a", n, version), Swap("w#b", n, version))
+            version, other = one.swap("s", Swap("w#a", n, version)), one.swap("s", Swap("w#b", n, other))
         gone = one.swap("s", Swap("gone", 1, 0))
         one.swap("s", Swap("gone", None, gone))
         one.seal("s", "1")

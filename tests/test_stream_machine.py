@@ -27,7 +27,7 @@ from tidegate.streams.store import Store
 KEYS = ["a", "b", "c", "d", "e", "f"]
 LEASE, TIMEOUT, PATIENCE = 10, 20, 15
 """Seconds: of a reader, of a transaction, and until a silent writer is forgotten."""
-BATCH = 4
+BATCH, PIECE = 4, 2
 MOST_SEGMENTS = 30
 
 
@@ -118,6 +118,8 @@ class StreamMachine(RuleBasedStateMachine):
                 if self.store.cell("s", f"mark/{name}") is None:
                     hand.since = hand.life
                 hand.object = self.stream.writer(name, linger=None, batch_events=BATCH)
+                hand.object._piece = PIECE
+                hand.object._waiting = hand.object._gathering()
             else:
                 hand.object = self.stream.transactional_writer(name, timeout=f"{TIMEOUT} s")
         return hand
@@ -152,7 +154,7 @@ class StreamMachine(RuleBasedStateMachine):
                 del self.events[number]
                 continue
             hand.waiting.append(number)
-            if not len(hand.object._waiting):
+            if not hand.object._under_way + len(hand.object._waiting):
                 self.flushed(hand)
 
     @rule(name=st.sampled_from("pq"), ahead=st.integers(0, 20))

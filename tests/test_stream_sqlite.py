@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -337,14 +336,6 @@ def test_a_read_beyond_the_end_is_refused(store: SqliteStore) -> None:
     store.append("s", {"0": rows("a")})
     with pytest.raises(InputError, match="from 0 to 1, got the offset 2"):
         store.read("s", "0", 2, 1)
-
-
-def test_nulls_with_bytes_behind_them_are_nulls(store: SqliteStore) -> None:
-    keys = pa.Array.from_buffers(pa.string(), 3, [pa.py_buffer(b"\x05"), pa.array(["ab", "cd", "ef"]).buffers()[1], pa.py_buffer(b"abcdef")])
-    table = pa.table({"key": keys, "value": pa.array([b"1", b"2", b"3"])})
-    store.append("s", {"0": table})
-    store.append("s", {"0": table.slice(1)})
-    assert store.read("s", "0", 0, 9).rows["key"].to_pylist() == ["ab", None, "ef", None, "ef"]
 
 
 Events = list[tuple[str | None, bytes]]

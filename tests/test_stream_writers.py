@@ -15,8 +15,8 @@ from tidegate.kernel.streams.cuts import PASSED, Segment
 from tidegate.kernel.streams.marks import Mark
 from tidegate.streams import Streams
 from tidegate.streams.description import even
-from tidegate.streams.events import columns_of
 from tidegate.streams.routing import Router, places
+from tidegate.streams.store import Rows
 
 
 def writer(stream, name="w", **options):
@@ -29,8 +29,8 @@ def writer(stream, name="w", **options):
 @given(st.lists(st.one_of(st.none(), st.text(max_size=20)), max_size=30), st.integers(1, 7), st.integers(0, 100))
 def test_columns_go_where_single_events_go(keys, count, first):
     segments = [Segment(str(n), low, high) for n, (low, high) in enumerate(even(count))]
-    rows = columns_of(pa.array([str(n).encode() for n in range(len(keys))]), pa.array(keys, pa.string()))
-    found = {name: part["value"].to_pylist() for name, part in Router(segments).routed(rows, first).items()}
+    rows = Rows(keys, [str(n).encode() for n in range(len(keys))])
+    found = {name: list(part.values) for name, part in Router(segments).routed(rows, first).items()}
     slow: dict[str, list[bytes]] = {}
     for n, key in enumerate(keys):
         (at,) = places(pa.array([key], pa.string()), first + n)
@@ -224,7 +224,7 @@ def test_a_time_that_was_refused_in_the_background_is_told_by_the_next_flush(str
     new.flush()
     old.write("a", "k")
     old.note_time(40)
-    old._tried(note=True)
+    old._tried(lambda: old._push(note=True))
     with pytest.raises(WatermarkError, match="cannot go back"):
         old.flush()
     old.close()

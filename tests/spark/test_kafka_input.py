@@ -19,56 +19,63 @@ from pyspark.sql import functions as f
 import tidegate as tg
 from tidegate.spark.jars import kafka_jars
 
-servers, topic, folder, idle = sys.argv[1:]
+servers, topic, folder = sys.argv[1:]
 spark = tg.spark_session(cores=2, memory="1g", conf={"spark.jars": ",".join(map(str, kafka_jars()))})
 rows = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
 rows = rows.option("startingOffsets", "earliest").load()
 events = rows.select(f.from_json(f.col("value").cast("string"), "user string, t long").alias("e"), "partition", "offset")
 events = events.select(f.timestamp_micros("e.t").alias("ts"), "e.user", "partition", "offset")
-mark = tg.bounded("0 seconds", partitions=["0", "1"], idle_after=None if idle == "never" else idle)
-clicks = tg.stream(events, time="ts", key="user", partition="partition", offset="offset", watermark=mark)
-panes = clicks.window(tg.tumbling("1 minute")).aggregate(n=tg.count())
-to, late = tg.sinks.memory(), tg.sinks.memory()
-query = panes.write(to=to, late=late, checkpoint=Path(folder) / "ck", trigger="250 ms")
-query.process_all_available()
 for line in sys.stdin:
-    wanted = int(line)
-    while len(to.rows()) < wanted and query.is_active:
-        query.await_termination(1)
-    query.process_all_available()
-    print(json.dumps([[row["user"], row["window_start"].timestamp(), row["n"], row["timing"]] for row in to.rows()]), flush=True)
-query.stop()
-print(len(late.rows()), flush=True)
+    # A query until it has so many panes and no input that it has not read.
+    name, idle, *wanted = json.loads(line)
+    mark = tg.bounded("0 seconds", partitions=["0", "1"], idle_after=idle)
+    clicks = tg.stream(events, time="ts", key="user", partition="partition", offset="offset", watermark=mark)
+    panes = clicks.window(tg.tumbling("1 minute")).aggregate(n=tg.count())
+    to, late = tg.sinks.memory(), tg.sinks.memory()
+    query = panes.write(to=to, late=late, checkpoint=Path(folder) / name, trigger="250 ms")
+    for count in wanted:
+        query.process_all_available()
+        while len(to.rows()) < count and query.is_active:
+            query.await_termination(1)
+        panes = [[row["user"], row["window_start"].timestamp(), row["n"], row["timing"]] for row in to.rows()]
+        print(json.dumps([panes, len(late.rows())]), flush=True)
+        sys.stdin.readline()
+    query.stop()
 """
 
 
-class Query:
-    """A query over a topic in a process of its own, because the connector of Kafka has to be there when a session begins."""
+class Queries:
+    """Queries over a topic in a process of its own, because the connector of Kafka has to be there when a session begins."""
 
     def __init__(self, *arguments: str) -> None:
         self.process = subprocess.Popen([sys.executable, "-c", READER, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def panes(self, count: int) -> list[tuple[str, int, int, str]]:
-        """The panes as soon as there are so many, by key and minute."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(f"{count}\n")
-        self.process.stdin.flush()
-        return sorted((user, round(start - BASE / SECOND) // 60, n, timing) for user, start, n, timing in json.loads(self.process.stdout.readline()))
+    def begin(self, name: str, idle_after: str | None, *wanted: int) -> None:
+        """Begin a query under a name, for partitions that are idle after so long; it is asked for its panes as often as there are counts of them."""
+        self._say(json.dumps([name, idle_after, *wanted]))
 
-    def end(self) -> int:
-        """Stop it; how many rows were late."""
-        out, _ = self.process.communicate(timeout=60)
-        assert self.process.returncode == 0
-        return int(out)
+    def panes(self) -> list[tuple[str, int, int, str]]:
+        """The panes as soon as there are as many as wanted, by key and minute; nothing was late."""
+        assert self.process.stdout is not None
+        found, late = json.loads(self.process.stdout.readline())
+        assert late == 0
+        return sorted((user, round(start - BASE / SECOND) // 60, n, timing) for user, start, n, timing in found)
+
+    def go_on(self) -> None:
+        """Let the query look at what has come since."""
+        self._say("")
+
+    def _say(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.communicate()
+        self.process.kill()
+        self.process.communicate()
 
 
 def send(kafka, topic: str, partition: int, *events: tuple[str, int]) -> None:
@@ -79,13 +86,15 @@ def test_partitions_have_watermarks_of_their_own_and_silent_ones_do_not_hold_the
     topic = kafka.create_topic("clicks-by-partition", 2)
     send(kafka, topic, 0, ("a", 10), ("a", 190))
     send(kafka, topic, 1, ("b", 20))
-    with Query(kafka.bootstrap_servers, topic, str(tmp_path), "10 seconds") as query:
+    first = [("a", 0, 1, "on_time"), ("b", 0, 2, "on_time")]
+    with Queries(kafka.bootstrap_servers, topic, str(tmp_path)) as queries:
         # Partition 1 is at 20 seconds, so nothing is over, and what it brings next is not late, though partition 0 is far ahead.
-        assert query.panes(0) == []
+        queries.begin("patient", None, 0, 2)
+        assert queries.panes() == []
         send(kafka, topic, 1, ("b", 30), ("b", 70))
-        first = [("a", 0, 1, "on_time"), ("b", 0, 2, "on_time")]
-        assert query.panes(2) == first
+        queries.go_on()
+        assert queries.panes() == first
+        queries.go_on()
         # Nothing comes any more from partition 1: after a while it does not count, and the second minute is over as well.
-        send(kafka, topic, 0, ("a", 200))
-        assert query.panes(3) == [*first, ("b", 1, 1, "on_time")]
-        assert query.end() == 0
+        queries.begin("impatient", "2 seconds", 3)
+        assert queries.panes() == [*first, ("b", 1, 1, "on_time")]

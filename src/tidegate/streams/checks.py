@@ -1,15 +1,13 @@
-"""What every store of streams asks of names, changes and rows before it takes them."""
+"""What every store of streams asks of names and changes before it takes them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
 
-import pyarrow as pa
-
 from tidegate.errors import InputError, SpecError
 from tidegate.streams.description import checked_name
-from tidegate.streams.store import ROWS, Swap
+from tidegate.streams.store import Swap
 
 _KEY = re.compile(r"[A-Za-z0-9._/#-]{1,500}")
 _SEGMENT = re.compile(r"0|[1-9][0-9]{0,8}")
@@ -49,36 +47,11 @@ def segment_names(names: Sequence[str], present: Collection[str]) -> list[str]:
     return [str(number) for number in new]
 
 
-def swaps(changes: Sequence[Swap]) -> None:
-    """Changes of cells that are made together."""
-    if not changes:
-        raise InputError("a change of cells names at least one, got none")
-    keys = [cell_key(change.key) for change in changes]
-    if len(set(keys)) < len(keys):
-        raise InputError(f"a cell is changed once at a time, got the keys {', '.join(keys)}")
-    if len({key.partition("#")[0] for key in keys}) > 1:
-        raise InputError(f"cells that are changed together have keys that are equal up to a `#`, got {', '.join(keys)}")
-    for change in changes:
-        if change.version < 0:
-            raise InputError(f"the version of a cell is 0 for one that is not there, and more for others, got {change.version} for `{change.key}`")
-
-
-def rows(table: pa.Table, segment: str) -> pa.Table:
-    """Rows as `ROWS` has them."""
-    if not table.schema.equals(ROWS):
-        table = _cast(table, segment)
-    if table.column(1).null_count:
-        raise InputError(f"an event has a value, got {table.column(1).null_count} without one for segment {segment}. Hint: b'' is a value")
-    return table
-
-
-def _cast(table: pa.Table, segment: str) -> pa.Table:
-    if table.column_names != ROWS.names:
-        raise InputError(f"rows to append have the columns {', '.join(ROWS.names)}, got {', '.join(table.column_names)} for segment {segment}")
-    try:
-        return pa.table([column.cast(type) for column, type in zip(table.columns, ROWS.types, strict=True)], schema=ROWS)
-    except pa.ArrowException as error:
-        raise InputError(f"rows to append are of the types {_types(ROWS)}, got {_types(table.schema)} for segment {segment} ({error})") from error
+def swap(change: Swap) -> None:
+    """A change of a cell."""
+    cell_key(change.key)
+    if change.version < 0:
+        raise InputError(f"the version of a cell is 0 for one that is not there, and more for others, got {change.version} for `{change.key}`")
 
 
 def reading(offset: int, most: int) -> None:
@@ -87,10 +60,6 @@ def reading(offset: int, most: int) -> None:
         raise InputError(f"a read takes at least one event, got {most}")
     if offset < 0:
         raise InputError(f"offsets begin at 0, got {offset}")
-
-
-def _types(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def _listed(numbers: Sequence[int]) -> str:

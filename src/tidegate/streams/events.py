@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidegate.errors import InputError
-from tidegate.streams.store import ROWS, Block
+from tidegate.streams.store import Block, Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def checked_key(key: object) -> str | None:
     return key
 
 
-def columns_of(values: Any, keys: Any) -> pa.Table:
+def rows_of(values: Any, keys: Any) -> Rows:
     """Whole columns of events as a store takes them."""
     if not all(isinstance(column, pa.Array | pa.ChunkedArray) for column in (values, *([] if keys is None else [keys]))):
         raise InputError(f"columns of events are of Arrow, got {type(values).__name__} and {type(keys).__name__}. Hint: pyarrow.array(...)")
@@ -87,56 +87,61 @@ def columns_of(values: Any, keys: Any) -> pa.Table:
         raise InputError(f"events are columns of bytes or text, and of keys that are texts ({error})") from error
     if values.null_count or len(keys) != len(values):
         raise InputError(f"each event has a value, and a key or null; got {values.null_count} nulls, {len(values)} values, {len(keys)} keys")
-    return pa.table([keys, values], schema=ROWS)
+    return Rows(keys.to_pylist(), values.to_pylist())
 
 
 class Gathering:
-    """Events that wait, one by one or as whole columns, in the order in which they came; none is larger than the store can take."""
+    """Events that wait, in the order in which they came; none is larger than the store can take."""
 
-    def __init__(self, largest: int | None = None, tables: Sequence[pa.Table] = ()) -> None:
-        self._largest, self._tables = largest, list(tables)
+    def __init__(self, largest: int | None = None, rows: Iterable[Rows] = (), *, events: int = sys.maxsize, nbytes: int = sys.maxsize) -> None:
+        """They are enough when there are so many, or so many bytes."""
+        self._largest, self._enough, self._enough_bytes = largest, events, nbytes
+        # An event of which neither key nor value is longer than this fits, however many bytes the characters of the key have.
+        self._plenty = sys.maxsize if largest is None else largest // 8
         self._keys: list[str | None] = []
         self._values: list[bytes] = []
-        self._settled = sum(map(len, self._tables))
-        self.nbytes = sum(table.nbytes for table in self._tables)
+        self.nbytes = 0
+        for one in rows:
+            self._put(one)
 
     def __len__(self) -> int:
-        return self._settled + len(self._values)
+        return len(self._values)
 
-    def add(self, event: Any, routing_key: object) -> None:
-        """Add an event."""
+    def add(self, event: Any, routing_key: object) -> bool:
+        """Add an event; whether they are enough now."""
         # What is bytes under a plain key already goes straight in: this is called once for every event.
         value = event if type(event) is bytes else encoded(event)
         key = routing_key if type(routing_key) is str and routing_key.isascii() else checked_key(routing_key)
         size = len(value)
-        if self._largest is not None and size + 4 * len(key or "") > self._largest:
+        if size > self._plenty or (key is not None and len(key) > self._plenty):
             self._check(size + len((key or "").encode()))
         self._keys.append(key)
         self._values.append(value)
-        self.nbytes += size
+        self.nbytes = nbytes = self.nbytes + size
+        return nbytes >= self._enough_bytes or len(self._values) >= self._enough
 
     def add_all(self, values: Any, routing_keys: Any) -> None:
         """Add whole columns."""
-        rows = columns_of(values, routing_keys)
-        sizes = [pc.binary_length(rows.column("value")), pc.fill_null(pc.binary_length(rows.column("key")), 0)]
-        self._check(pc.max(pc.add(*sizes)).as_py() or 0)
-        self._gather()
-        self._tables.append(rows)
-        self._settled += rows.num_rows
-        self.nbytes += rows.nbytes
+        rows = rows_of(values, routing_keys)
+        longest = max(map(len, rows.values), default=0)
+        if longest + 4 * max(map(len, filter(None, set(rows.keys))), default=0) > self._plenty:
+            self._check(max(len(value) + len((key or "").encode()) for key, value in zip(rows.keys, rows.values, strict=True)))
+        self._put(rows)
 
-    def rows(self) -> pa.Table:
+    def rows(self) -> Rows:
         """All of them as a store takes them."""
-        self._gather()
-        if len(self._tables) != 1:
-            self._tables = [pa.concat_tables(self._tables) if self._tables else ROWS.empty_table()]
-        return self._tables[0]
+        return Rows(self._keys, self._values)
 
-    def _gather(self) -> None:
-        if self._values:
-            self._tables.append(pa.table([pa.array(self._keys, pa.string()), pa.array(self._values, pa.binary())], schema=ROWS))
-            self._settled += len(self._values)
-            self._keys, self._values = [], []
+    def taken(self) -> Rows:
+        """All of them, which wait no longer."""
+        rows = Rows(self._keys, self._values)
+        self._keys, self._values, self.nbytes = [], [], 0
+        return rows
+
+    def _put(self, rows: Rows) -> None:
+        self._keys += rows.keys
+        self._values += rows.values
+        self.nbytes += sum(map(len, rows.values))
 
     def _check(self, size: int) -> None:
         if self._largest is not None and size > self._largest:

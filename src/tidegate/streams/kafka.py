@@ -21,15 +21,13 @@ from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
-import pyarrow as pa
-
-from tidegate.errors import InputError, SinkError, SpecError, StateError
+from tidegate.errors import InputError, SinkError, SpecError, StateError, TidegateError
 from tidegate.streams import checks, kafka_cells, kafka_logs
-from tidegate.streams.kafka_cells import SEALED, VERSION, Change, Follower, changes_of
-from tidegate.streams.kafka_clients import FENCED, PAUSE, SECONDS, Clients, Place
+from tidegate.streams.kafka_cells import SEALED, VERSION, Change, Follower, change_of
+from tidegate.streams.kafka_clients import FENCED, PAUSE, SECONDS, UNSURE, Clients, Place
 from tidegate.streams.kafka_logs import END_MARKER, Readers
-from tidegate.streams.kafka_pens import OVERHEAD, Pen, Pens, Undelivered
-from tidegate.streams.store import Appended, Block, Cell, Store, Swap
+from tidegate.streams.kafka_pens import OVERHEAD, Letters, Pen, Pens, Sent, Undelivered
+from tidegate.streams.store import Appended, Block, Cell, Rows, Sending, Store, Swap
 
 T = TypeVar("T")
 CELLS = ".tidegate-cells"
@@ -77,23 +75,23 @@ class KafkaStore(Store):
         follower = self._follower(checks.owner_name(stream))
         return None if follower is None else follower.one(key)
 
-    def swap(self, stream: str, *swaps: Swap) -> int:
-        checks.swaps(swaps)
+    def swap(self, stream: str, swap: Swap) -> int:
+        checks.swap(swap)
         checks.owner_name(stream)
-        changes = changes_of(swaps)
+        change = change_of(swap)
         follower = self._made_follower(stream)
-        attempt = _Attempt(follower, changes)
+        attempt = _Attempt(follower, change)
 
         def work(pen: Pen) -> int:
             if attempt.was_made():
                 return attempt.version
-            follower.check(changes)
+            follower.check(change)
             with pen.transaction():
-                seen = attempt.write(pen)
-            self._clients.until_seen(seen)
+                place = attempt.write(pen)
+            attempt.seen(self._clients.until_seen(place))
             return attempt.version
 
-        return self._transacted(follower, swaps[0].key, work, changes)
+        return self._transacted(follower, swap.key, work, change)
 
     # Logs ---------------------------------------------------------------------------------------------------------------------------------
 
@@ -122,46 +120,50 @@ class KafkaStore(Store):
             self._make(topic, count, kafka_logs.CONFIG)
         self._grow(topic, count)
 
-    def append(self, stream: str, rows: Mapping[str, pa.Table], *, swap: Swap | None = None, whole: bool = False) -> Appended:
+    def append(self, stream: str, rows: Mapping[str, Rows], *, swap: Swap | None = None, whole: bool = False) -> Appended:
         checks.stream_name(stream)
+        if swap is None and not whole:
+            sending = self.sending(stream)
+            sending.add(rows)
+            return sending.wait()
         made = None if swap is None or not callable(swap.document) else swap.document
-        swaps = [] if swap is None else [swap if made is None else replace(swap, document={})]
-        if swaps:
-            checks.swaps(swaps)
-        changes = changes_of(swaps)
-        for name in rows:
-            self._place(stream, name)
-        parts = {int(name): checks.rows(table, name) for name, table in rows.items() if table.num_rows}
+        change = None
+        if swap is not None:
+            checks.swap(swap)
+            change = change_of(swap if made is None else replace(swap, document={}))
+        parts = self._parts(stream, rows)
         if swap is None and not parts:
             return Appended()
-        if swap is None and not whole:
-            return self._append_each(stream, parts)
         follower = self._made_follower(stream)
-        attempt = _Attempt(follower, changes)
+        attempt = _Attempt(follower, change)
         topic = self._topic(stream)
 
         def work(pen: Pen) -> Appended:
-            if swap is not None and attempt.was_made():
+            if attempt.was_made():
                 return attempt.result
-            follower.check(changes)
+            if change is not None:
+                follower.check(change)
             if refused := self._sealed(follower, parts):
                 return Appended({}, refused)
             with pen.transaction() as undo:
-                sent = self._sent(pen, topic, parts)
+                sent = self._sent_whole(pen, stream, parts)
                 follower.read()
                 if refused := self._sealed(follower, parts):
                     undo()
                     return Appended({}, refused)
                 position = {str(number): offsets[-1] + 1 for number, offsets in sent.items()}
                 if swap is not None and made is not None:
-                    attempt.changes = changes_of([replace(swap, document=made(position))])
+                    attempt.change = change_of(replace(swap, document=made(position)))
                 attempt.result = Appended(position)
-                seen: dict[Place, int] = {(topic, number): offsets[-1] for number, offsets in sent.items()}
-                seen |= attempt.write(pen)
-            self._clients.until_seen(seen)
+                places: dict[Place, int] = {(topic, number): offsets[-1] for number, offsets in sent.items()}
+                places |= attempt.write(pen)
+            attempt.seen(self._clients.until_seen(places))
             return attempt.result
 
-        return self._transacted(follower, self._own if swap is None else swap.key, work, changes)
+        return self._transacted(follower, self._own if swap is None else swap.key, work, change)
+
+    def sending(self, stream: str) -> Sending:
+        return _Sending(self, checks.stream_name(stream))
 
     def seal(self, stream: str, segment: str) -> int:
         place = self._place(checks.stream_name(stream), segment)
@@ -169,7 +171,7 @@ class KafkaStore(Store):
         key = SEALED + segment
 
         def put(pen: Pen, end: int | None) -> dict[Place, int]:
-            return _Attempt(follower, changes_of([Swap(key, {"end": end}, 0)])).write(pen)
+            return _Attempt(follower, change_of(Swap(key, {"end": end}, 0))).write(pen)
 
         def work(pen: Pen) -> int:
             ends = follower.ends()
@@ -180,14 +182,14 @@ class KafkaStore(Store):
             elif (known := ends[segment]) is not None:
                 return known
             with pen.transaction():
-                [end] = pen.write_records(place[0], [(None, None, END_MARKER)], place[1])
+                end = pen.write_record(place[0], (None, None, END_MARKER), place[1])
                 seen = {place: end, **put(pen, end)}
             self._clients.until_seen(seen)
             return end
 
         follower.read()
         known = follower.ends().get(segment)
-        return self._transacted(follower, key, work, []) if known is None else known
+        return self._transacted(follower, key, work, None) if known is None else known
 
     def read(self, stream: str, segment: str, offset: int, most: int, *, before: int | None = None) -> Block:
         checks.reading(offset, most)
@@ -232,71 +234,104 @@ class KafkaStore(Store):
 
     # Rows ---------------------------------------------------------------------------------------------------------------------------------
 
-    def _append_each(self, stream: str, parts: Mapping[int, pa.Table]) -> Appended:
-        """Rows that are taken one by one."""
+    def _parts(self, stream: str, rows: Mapping[str, Rows]) -> dict[int, Rows]:
+        """Rows by partition."""
+        places = {name: self._place(stream, name)[1] for name in rows}
+        return {places[name]: part for name, part in rows.items() if len(part)}
+
+    def send(self, stream: str, rows: Mapping[str, Rows], letters: Letters | None) -> Letters | None:
+        """Hand rows over that are taken one by one; not for segments of which it is known that they are sealed."""
         known = {} if (former := self._followers.get(self._cells_topic(stream))) is None else former.ends()
-        open_ones = {number: table for number, table in parts.items() if known.get(str(number)) is None}
-        sent: dict[int, list[int]] = {number: [] for number in parts}
-        if open_ones:
-            with self._clients.told(f"take rows of stream `{stream}`"):
+        parts = {number: part for number, part in self._parts(stream, rows).items() if known.get(str(number)) is None}
+        if not parts:
+            return letters
+        topic = self._topic(stream)
+        with self._clients.told(f"take rows of stream `{stream}`"):
+            if letters is None:
                 pen = self._plain
                 with pen.lock:
                     pen.open()
-                sent |= self._sent(pen, self._topic(stream), open_ones)
+                    letters = pen.letters(topic, self._partitions[topic])
+            for number, part in parts.items():
+                letters.send(topic, number, part)
+        return letters
+
+    def sent(self, stream: str, rows: Mapping[str, Rows], letters: Letters | None) -> Appended:
+        """Wait for rows that were sent; those behind the end of a segment are refused."""
+        sent = {}
+        if letters is not None:
+            try:
+                sent = letters.delivered()
+            except Undelivered as error:
+                if error.reason.fatal():
+                    self._plain = Pen(self._clients)
+                raise self._untaken(stream, error) from error
         follower = self._follower(stream)
         ends = {} if follower is None else follower.ends()
         position, refused = {}, {}
-        for number, offsets in sent.items():
-            name, count = str(number), len(offsets)
+        for name, part in rows.items():
+            offsets = sent.get(int(name), [])
+            count = len(offsets)
             if name in ends:
                 end = ends[name]
                 count = bisect_left(offsets, self.seal(stream, name) if end is None else end)
-                refused[name] = parts[number].num_rows - count
+                refused[name] = len(part) - count
             if count:
                 position[name] = offsets[count - 1] + 1
         return Appended(position, {name: count for name, count in refused.items() if count})
 
-    def _sent(self, pen: Pen, topic: str, parts: Mapping[int, pa.Table]) -> dict[int, list[int]]:
+    def _sent_whole(self, pen: Pen, stream: str, parts: Mapping[int, Rows]) -> Sent:
+        """Rows that were delivered inside a transaction."""
         from confluent_kafka import KafkaException
 
+        letters = pen.letters(self._topic(stream), max(parts, default=-1) + 1)
+        for number, part in parts.items():
+            letters.send(self._topic(stream), number, part)
         try:
-            return pen.write(topic, parts)
+            return letters.delivered()
         except Undelivered as error:
-            if error.reason.fatal() and pen is self._plain:
-                self._plain = Pen(self._clients)
-            if error.reason.name() in FENCED and pen is not self._plain:
+            if error.reason.name() in FENCED:
                 raise KafkaException(error.reason) from None
-            what = f"take {error.count} of {error.total} rows for the topic `{topic}`"
-            raise self._clients.failure(error.reason, what, SinkError) from KafkaException(error.reason)
+            raise self._untaken(stream, error) from error
+
+    def _untaken(self, stream: str, error: Undelivered) -> TidegateError:
+        return self._clients.failure(error.reason, f"take {error.count} of {error.total} rows for the topic `{self._topic(stream)}`", SinkError)
 
     @staticmethod
-    def _sealed(follower: Follower, parts: Mapping[int, pa.Table]) -> dict[str, int]:
+    def _sealed(follower: Follower, parts: Mapping[int, Rows]) -> dict[str, int]:
         ends = follower.ends()
-        return {str(number): table.num_rows for number, table in parts.items() if str(number) in ends}
+        return {str(number): len(rows) for number, rows in parts.items() if str(number) in ends}
 
     # Changes ------------------------------------------------------------------------------------------------------------------------------
 
-    def _transacted(self, follower: Follower, key: str, work: Callable[[Pen], T], changes: Sequence[Change]) -> T:
+    def _transacted(self, follower: Follower, key: str, work: Callable[[Pen], T], change: Change | None) -> T:
         """What comes of work under the transactional id of a key, all cells read; from the begin again when another has taken the id."""
         from confluent_kafka import KafkaException
 
         deadline = time.monotonic() + 2 * SECONDS
+        # Of rows alone nobody could tell afterwards whether they were committed.
+        passing = FENCED if key == self._own else FENCED | UNSURE
         name = f"tidegate.{follower.topic}.{key.partition('#')[0]}"
         with self._pens.held(name) as pen, self._clients.told(f"change `{key}` in `{follower.topic}`"):
             if not pen.is_open:
                 # Who is too late already need not disturb who holds it.
                 follower.read()
-                follower.check(changes)
+                if change is not None:
+                    follower.check(change)
             pause = PAUSE
             while True:
                 try:
-                    # A new holder has to see what the former one committed last, which may stand behind the open transactions of others.
-                    follower.read(committed=not pen.open())
+                    if pen.open():
+                        # A new holder has to see what the former one committed last, which may stand behind the open transactions of others.
+                        follower.read(committed=False)
+                    elif not follower.suffices(pen.last, change):
+                        follower.read()
+                    # Who knows what it wrote last under an id, and still has the id, knows all cells of it. Who has lost it learns so by writing.
                     return work(pen)
                 except (KafkaException, Undelivered) as error:
                     pen.discard()
                     reason = error.args[0]
-                    if reason.name() not in FENCED or time.monotonic() > deadline:
+                    if reason.name() not in passing or time.monotonic() > deadline:
                         raise error if isinstance(error, KafkaException) else KafkaException(reason) from error
                     time.sleep(pause * random.random())  # noqa: S311 - so that two do not meet again
                     pause = min(2 * pause, 0.5)
@@ -420,26 +455,49 @@ class KafkaStore(Store):
                     raise
 
 
-class _Attempt:
-    """A change of cells on its way. Where it is not known whether a commit was the last that its producer did, the cells tell."""
+class _Sending(Sending):
+    """Rows that the producer has already, and hands on while others are still written."""
 
-    def __init__(self, follower: Follower, changes: list[Change]) -> None:
-        self.changes = changes
+    def __init__(self, store: KafkaStore, stream: str) -> None:
+        super().__init__(store, stream)
+        self._kafka = store
+        self._letters: Letters | None = None
+
+    def add(self, rows: Mapping[str, Rows]) -> None:
+        super().add(rows)
+        self._letters = self._kafka.send(self.stream, rows, self._letters)
+
+    def wait(self) -> Appended:
+        return self._kafka.sent(self.stream, self.rows, self._letters)
+
+
+class _Attempt:
+    """A change of a cell on its way. Where it is not known whether a commit was the last that its producer did, the cells tell."""
+
+    def __init__(self, follower: Follower, change: Change | None) -> None:
+        self.change = change
         self.version = 0
         self.result = Appended()
         self._follower = follower
+        self._offset = -1
 
     def was_made(self) -> bool:
-        return bool(self.version and self.changes) and self._follower.has(self.changes, self.version)
+        return self.version > 0 and self.change is not None and self._follower.has(self.change, self.version)
 
     def write(self, pen: Pen) -> dict[Place, int]:
-        """Put the records into the open transaction, and return where the last one stands."""
-        self.version = self._follower.next_version()
-        if not self.changes:
+        """Put the record into the open transaction, and return where it stands."""
+        if self.change is None:
             return {}
-        headers: list[tuple[str, str | bytes | None]] = [(VERSION, str(self.version).encode())]
+        self.version = self._follower.next_version()
+        key, _, data = self.change
         topic = self._follower.topic
-        return {(topic, 0): pen.write_records(topic, [(key.encode(), data, headers) for key, _, data in self.changes])[-1]}
+        self._offset = pen.last = pen.write_record(topic, (key.encode(), data, [(VERSION, str(self.version).encode())]))
+        return {(topic, 0): self._offset}
+
+    def seen(self, ends: Mapping[Place, int]) -> None:
+        """Readers see it now, up to these ends."""
+        if self.change is not None:
+            self._follower.made(self.change, self.version, self._offset, ends[self._follower.topic, 0])
 
 
 def _least(end: int, sealed: int | None) -> int:

@@ -1,8 +1,9 @@
 """The cells of a stream in Kafka: the newest record of each key in a compacted topic of one partition.
 
-The version of a cell stands in a header of its record, so that records of one change have the same. It is made of the clock and of all
-versions before it: it grows, and does not come again when a stream is dropped and made anew. What the store itself keeps there has keys with
-a `:`, which those of cells never have.
+The version of a cell stands in a header of its record. It is made of the clock and of all versions before it: it grows, and does not come
+again when a stream is dropped and made anew. What the store itself keeps there has keys with a `:`, which those of cells never have.
+
+A change is one record. So what was read of the topic, up to wherever it was, is what the cells were at some moment.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidegate.state.ipc import decode_json, encode_json
@@ -32,9 +32,9 @@ Change = tuple[str, int, bytes | None]
 """A key, the version that it must have, and its new document."""
 
 
-def changes_of(swaps: Sequence[Swap]) -> list[Change]:
-    """The changes with their documents as they are stored."""
-    return [(swap.key, swap.version, None if swap.document is None else encode_json(swap.document, swap.key).encode()) for swap in swaps]
+def change_of(swap: Swap) -> Change:
+    """The change with its document as it is stored."""
+    return swap.key, swap.version, None if swap.document is None else encode_json(swap.document, swap.key).encode()
 
 
 class Follower:
@@ -76,18 +76,23 @@ class Follower:
         with self._lock:
             return dict(self._ends)
 
-    def check(self, changes: Sequence[Change]) -> None:
+    def check(self, change: Change) -> None:
         """Raise where a cell is not what a change takes it for."""
+        key, version, _ = change
         with self._lock:
-            for key, version, _ in changes:
-                there = self._cells.get(key, (b"", 0))[1]
-                if there != version:
-                    raise Conflict(f"the cell `{key}` in `{self.topic}` has version {there} (0: it is not there), the change is of version {version}")
+            there = self._cells.get(key, (b"", 0))[1]
+        if there != version:
+            raise Conflict(f"the cell `{key}` in `{self.topic}` has version {there} (0: it is not there), the change is of version {version}")
 
-    def has(self, changes: Sequence[Change], version: int) -> bool:
+    def has(self, change: Change, version: int) -> bool:
         """Whether the change was made, and is still the newest."""
         with self._lock:
-            return all(self._cells.get(key) == (data, version) for key, _, data in changes)
+            return self._cells.get(change[0]) == (change[2], version)
+
+    def suffices(self, offset: int, change: Change | None) -> bool:
+        """Whether what stands at an offset was read, and the cell that is to be changed is what the change takes it for."""
+        with self._lock:
+            return self._at > offset and (change is None or self._cells.get(change[0], (b"", 0))[1] == change[1])
 
     def next_version(self) -> int:
         with self._lock:
@@ -136,9 +141,12 @@ class Follower:
     def _take(self, message: Any) -> None:
         key, data = (message.key() or b"").decode("utf-8", "replace"), message.value()
         version = int(dict(message.headers() or []).get(VERSION) or message.offset() + 1)
+        self._put(key, data, version)
+
+    def _put(self, key: str, data: bytes | None, version: int) -> None:
         self._newest = max(self._newest, version)
         if key.startswith(SEALED):
-            self._ends[key.removeprefix(SEALED)] = decode_json(data, key)["end"]
+            self._ends[key.removeprefix(SEALED)] = decode_json(data or b"", key)["end"]
             return
         if data is None:
             self._cells.pop(key, None)
@@ -147,6 +155,16 @@ class Follower:
         if key not in self._cells:
             self._keys = None
         self._cells[key] = (data, version)
+
+    def made(self, change: Change, version: int, offset: int, end: int) -> None:
+        """Know a change of our own without reading it, where nothing else can have come between it and what was read before.
+
+        A record and the mark of its commit are two offsets.
+        """
+        with self._lock:
+            if self._at == offset and end == offset + 2:
+                self._put(change[0], change[2], version)
+                self._at = end
 
     def close(self) -> None:
         with self._lock:

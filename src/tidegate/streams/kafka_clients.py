@@ -33,6 +33,8 @@ NOT_YET = {
 GONE = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_ID"}
 # Another one has taken the transactional id, or the brokers have forgotten it. Records that were still to be sent are then purged.
 FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING", "_PURGE_QUEUE", "_PURGE_INFLIGHT"}
+# A broker that is asked to end a transaction while another producer takes its id may answer that it does not know.
+UNSURE = {"UNKNOWN"}
 TOO_LARGE = {"MSG_SIZE_TOO_LARGE", "_MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "RECORD_LIST_TOO_LARGE"}
 T = TypeVar("T")
 Place = tuple[str, int]
@@ -174,20 +176,22 @@ class Clients:
         with self.told(f"tell the ends of {', '.join(sorted({topic for topic, _ in places}))}"):
             return retried(ask)
 
-    def until_seen(self, places: Mapping[Place, int]) -> None:
-        """Wait until readers see what stands at these offsets.
+    def until_seen(self, places: Mapping[Place, int]) -> dict[Place, int]:
+        """Wait until readers see what stands at these offsets, and return the ends that they see.
 
         A commit is sure when it returns, but readers see it a moment later, and later still while somebody else's transaction is open before it.
         """
         waiting = dict(places)
+        seen: dict[Place, int] = {}
         deadline = time.monotonic() + self.transaction_seconds + SECONDS
         while waiting:
-            ends = self.ends(list(waiting))
-            waiting = {place: offset for place, offset in waiting.items() if ends[place] <= offset}
+            seen |= self.ends(list(waiting))
+            waiting = {place: offset for place, offset in waiting.items() if seen[place] <= offset}
             if waiting and time.monotonic() > deadline:
                 raise hanging(next(iter(waiting))[0])
             if waiting:
-                time.sleep(PAUSE)
+                time.sleep(PAUSE / 5)
+        return seen
 
 
 def hanging(topic: str) -> StateError:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tidegate.errors import InputError
 from tidegate.streams.kafka_clients import NOT_YET, SECONDS, Clients, Place, hanging
-from tidegate.streams.store import ROWS, Block
+from tidegate.streams.store import BLOCK, Block
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -21,7 +21,6 @@ END_MARKER: list[tuple[str, str | bytes | None]] = [("tidegate", b"end")]
 """The header of the record, without a value, that ends a segment."""
 MOST_READERS = 32
 MOST_AT_ONCE = 100_000
-BLOCK = pa.schema([*ROWS, pa.field("offset", pa.int64(), nullable=False), pa.field("appended", pa.int64(), nullable=False)])
 # Streams are truncated by those who own them, not by the brokers.
 CONFIG = {
     "cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1", "message.timestamp.type": "LogAppendTime",

@@ -9,22 +9,17 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from tidegate.errors import InputError
 from tidegate.streams.kafka_clients import ANSWER_SECONDS, PAUSE, SECONDS, Clients, retried
+from tidegate.streams.store import Rows
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
 
 MOST_PENS = 32
-PIECE = 4096
 OVERHEAD = 1024
 """More than what a record has beside its key and value."""
 Record = tuple[bytes | None, bytes | None, list[tuple[str, str | bytes | None]]]
@@ -41,6 +36,69 @@ class Undelivered(Exception):  # noqa: N818 - it never leaves the store
         self.reason, self.count, self.total = reason, count, total
 
 
+class Letters:
+    """Records that were handed to a producer, and what the brokers have answered. Several threads may use one producer."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._count = 0
+        self._sent: Sent = {}
+        self._failures: list[Any] = []
+
+    def send(self, topic: str, number: int, rows: Rows) -> None:
+        """Hand rows over, which are at the end of a partition some time later."""
+        report, produce = self._report(number), self._producer.produce
+        self._count += len(rows)
+        for key, value in zip(rows.keys, rows.values, strict=True):
+            try:
+                produce(topic, value, key, number, report)
+            except BufferError:
+                self._when_free(topic, value, key, number, report)
+        self._producer.poll(0)
+
+    def send_record(self, topic: str, number: int, record: Record) -> None:
+        """Hand a record over that has headers."""
+        key, value, headers = record
+        self._count += 1
+        self._producer.produce(topic, value, key, number, self._report(number), headers=headers)
+
+    def delivered(self) -> Sent:
+        """Wait until all of them are where they stay."""
+        from confluent_kafka import KafkaError
+
+        deadline = time.monotonic() + 2 * SECONDS
+        while (there := sum(map(len, self._sent.values()))) + len(self._failures) < self._count and time.monotonic() < deadline:
+            self._producer.flush(0.05)
+        if there < self._count:
+            # What follows from a failure may be told before it.
+            told = [failure for failure in self._failures if not failure.name().startswith("_PURGE")]
+            reason = (told or self._failures or [KafkaError(KafkaError._TIMED_OUT)])[0]  # noqa: SLF001 - its name
+            raise Undelivered(reason, self._count - there, self._count)
+        return self._sent
+
+    def _report(self, number: int) -> Any:
+        """What takes the answers for a partition, which come in the order of records."""
+        put, failures = self._sent.setdefault(number, []).append, self._failures
+
+        def report(failure: Any, message: Any) -> None:
+            if failure is None:
+                put(message.offset())
+            else:
+                failures.append(failure)
+
+        return report
+
+    def _when_free(self, *record: Any) -> None:
+        """Send a record when there is room for it."""
+        while True:
+            self._producer.poll(0.05)
+            try:
+                self._producer.produce(*record)
+            except BufferError:
+                continue
+            return
+
+
 class Pen:
     """A producer, for one user at a time where it has a transactional id."""
 
@@ -51,6 +109,8 @@ class Pen:
         self._id = transactional_id
         self._producer: Producer | None = None
         self._known: dict[str, int] = {}
+        self.last = -1
+        """Where the last record stands that it has committed beside rows."""
 
     @property
     def is_open(self) -> bool:
@@ -104,55 +164,21 @@ class Pen:
             # Who takes the id next undoes it before anything else.
             self.discard()
 
-    def write(self, topic: str, parts: Mapping[int, pa.Table]) -> Sent:
-        """Put rows at the ends of partitions, and wait until they are there."""
-        producer = self._ready()
-        sent: Sent = {number: [] for number in parts}
-        failures: list[Any] = []
-        for table in parts.values():
-            self._check_sizes(table)
-        self._learn(topic, max(parts, default=-1) + 1)
-        total = sum(table.num_rows for table in parts.values())
-        produce = producer.produce
-        for number, table in parts.items():
-            delivered = _delivered(sent[number], failures)
-            # In pieces, so that the first are under way while others are still unpacked.
-            for piece in table.to_batches(max_chunksize=PIECE):
-                keys, values = piece.columns
-                for key, value in zip(repeat(None) if keys.null_count == len(keys) else keys.to_pylist(), values.to_pylist(), strict=False):
-                    try:
-                        produce(topic, value, key, number, delivered)
-                    except BufferError:
-                        _when_free(producer, topic, value, key, number, delivered)
-                producer.poll(0)
-        self._await(total, sent, failures)
-        return sent
+    def letters(self, topic: str, partitions: int) -> Letters:
+        """What is sent to a topic that has so many partitions at least."""
+        self._learn(topic, partitions)
+        return Letters(self._ready())
 
-    def write_records(self, topic: str, records: Sequence[Record], number: int = 0) -> list[int]:
-        """Put records at the end of a partition, together, and return their offsets."""
-        offsets: list[int] = []
-        failures: list[Any] = []
-        self._learn(topic, number + 1)
-        delivered = _delivered(offsets, failures)
-        for key, value, headers in records:
-            self._ready().produce(topic, value, key, number, delivered, headers=headers)
-        self._await(len(records), {number: offsets}, failures)
-        return offsets
+    def write_record(self, topic: str, record: Record, number: int = 0) -> int:
+        """Put a record at the end of a partition, and return its offset."""
+        letters = self.letters(topic, number + 1)
+        letters.send_record(topic, number, record)
+        return letters.delivered()[number][0]
 
     def _ready(self) -> Producer:
         if self._producer is None:
             raise RuntimeError("a pen is opened before it writes")
         return self._producer
-
-    def _check_sizes(self, rows: pa.Table) -> None:
-        if rows.nbytes + OVERHEAD <= self._clients.largest:
-            return
-        size = sum(pc.max(pc.binary_length(column)).as_py() or 0 for column in rows.columns) + OVERHEAD
-        if size > self._clients.largest:
-            raise InputError(
-                f"an event has at most {self._clients.largest - OVERHEAD} bytes with its key, got one of about {size - OVERHEAD}. Hint: raise "
-                '`max.message.bytes` of the topic and give the store the option "message.max.bytes"'
-            )
 
     def _learn(self, topic: str, partitions: int) -> None:
         """Wait until this producer knows so many partitions of a topic: it does not look again by itself for a while."""
@@ -164,22 +190,6 @@ class Pen:
             if self._known[topic] >= partitions or time.monotonic() > deadline:
                 return
             time.sleep(20 * PAUSE)
-
-    def _await(self, total: int, sent: Sent, failures: list[Any]) -> None:
-        """Wait for the own rows; several threads may use one producer."""
-        from confluent_kafka import KafkaError
-
-        producer = self._ready()
-        deadline = time.monotonic() + 2 * SECONDS
-        while sum(map(len, sent.values())) + len(failures) < total:
-            producer.flush(0.05)
-            if time.monotonic() > deadline:
-                break
-        there = sum(map(len, sent.values()))
-        if there < total:
-            # What follows from a failure may be told before it.
-            told = [failure for failure in failures if not failure.name().startswith("_PURGE")]
-            raise Undelivered((told or failures or [KafkaError(KafkaError._TIMED_OUT)])[0], total - there, total)  # noqa: SLF001 - its name
 
 
 class Pens:
@@ -211,26 +221,3 @@ class Pens:
         with self._lock:
             gone = [self._pens.pop(name) for name in list(self._pens) if name.startswith(beginning)]
         del gone
-
-
-def _delivered(offsets: list[int], failures: list[Any]) -> Any:
-    put = offsets.append
-
-    def report(failure: Any, message: Any) -> None:
-        if failure is None:
-            put(message.offset())
-        else:
-            failures.append(failure)
-
-    return report
-
-
-def _when_free(producer: Producer, *record: Any) -> None:
-    """Send a record when there is room for it."""
-    while True:
-        producer.poll(0.05)
-        try:
-            producer.produce(*record)
-        except BufferError:
-            continue
-        return

@@ -18,6 +18,8 @@ class WriterCell:
 
     def __init__(self, stream: Stream, writer: str) -> None:
         self._stream, self._writer, self.key = stream, writer, f"{MARKS}{writer}"
+        self._kept: Cell | None = None
+        """The cell after our last change: as long as nobody else changes it, it need not be read again."""
 
     def read(self) -> Cell:
         return self._stream.store.cell(self._stream.name, self.key) or _NEW
@@ -25,7 +27,7 @@ class WriterCell:
     def note(self, time: int, position: Position, segments: Segments) -> None:
         """Note a time at a position; `WatermarkError` where it goes back."""
         while True:
-            cell = self.read()
+            cell, self._kept = self._kept or self.read(), None
             try:
                 self._swap(noted(cell.document, self._writer, time, position, segments), cell.version)
             except Conflict:
@@ -42,7 +44,7 @@ class WriterCell:
             return
 
     def _swap(self, document: Any, version: int) -> None:
-        self._stream.store.swap(self._stream.name, Swap(self.key, document, version))
+        self._kept = Cell(document, self._stream.store.swap(self._stream.name, Swap(self.key, document, version)))
 
 
 def noted(document: Mapping[str, Any], writer: str, time: int, position: Position, segments: Segments) -> dict[str, Any]:

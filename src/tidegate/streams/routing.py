@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
 
 from tidegate.kernel.keys import identify, mix
 from tidegate.kernel.streams.cuts import Segment
+from tidegate.streams.store import Rows
 
 _UNIT = float(2**53)
-_FEW = 256
 _MANY = 100_000
 
 
@@ -31,30 +31,37 @@ class Router:
     def __init__(self, open_segments: Sequence[Segment]) -> None:
         self._names = [one.name for one in open_segments]
         self._lows = np.array([one.low for one in open_segments])
-        self._known: dict[str, int] = {}
-        """Which segment has a key, for batches that are too small to pay for whole columns."""
+        self._known: dict[str | None, int] = {}
+        """Which segment has a key: most writers write the same keys again."""
 
-    def routed(self, rows: pa.Table, first: int = 0) -> dict[str, pa.Table]:
-        """The rows of each segment, in the order in which they came."""
-        if len(self._names) == 1 or not rows.num_rows:
-            return dict.fromkeys(self._names, rows) if rows.num_rows else {}
-        keys = rows.column("key")
-        few = rows.num_rows <= _FEW and not keys.null_count
-        segment = self._looked_up(keys.to_pylist()) if few else self._hashed(keys.combine_chunks(), first)
-        if rows.num_rows == 1:
-            return {self._names[int(segment[0])]: rows}
-        order = np.argsort(segment, kind="stable")
-        bounds = np.searchsorted(segment[order], np.arange(len(self._names) + 1)).tolist()
-        ordered = rows.take(pa.array(order))
-        found = {name: (bounds[n], bounds[n + 1] - bounds[n]) for n, name in enumerate(self._names)}
-        return {name: ordered.slice(start, count) for name, (start, count) in found.items() if count}
+    def routed(self, rows: Rows, first: int = 0) -> dict[str, Rows]:
+        """The rows of each segment, in the order in which they came; `first` counts the events without a key round."""
+        if len(self._names) == 1 or not len(rows):
+            return dict.fromkeys(self._names, rows) if len(rows) else {}
+        segments = self._segments(rows.keys, first)
+        if len(set(segments)) == 1:
+            return {self._names[segments[0]]: rows}
+        places = np.fromiter(segments, np.int64, len(segments))
+        order = np.argsort(places, kind="stable")
+        bounds = np.searchsorted(places[order], np.arange(len(self._names) + 1)).tolist()
+        in_order = itemgetter(*order.tolist())
+        ordered = Rows(in_order(rows.keys), in_order(rows.values))
+        found = {name: (bounds[n], bounds[n + 1]) for n, name in enumerate(self._names)}
+        return {name: ordered.between(start, stop) for name, (start, stop) in found.items() if stop > start}
 
-    def _hashed(self, keys: pa.Array, first: int) -> np.ndarray:
-        return np.searchsorted(self._lows, places(keys, first), side="right") - 1
+    def _segments(self, keys: Sequence[str | None], first: int) -> list[int]:
+        known = self._known
+        new = set(keys).difference(known)
+        if None in new or len(new) > _MANY:
+            return self._hashed(keys, first)
+        if new:
+            if len(known) + len(new) > _MANY:
+                known.clear()
+                new = set(keys)
+            names = list(new)
+            known.update(zip(names, self._hashed(names, 0), strict=True))
+        return list(map(known.__getitem__, keys))
 
-    def _looked_up(self, keys: list[Any]) -> np.ndarray:
-        if len(self._known) > _MANY:
-            self._known.clear()
-        if new := list({key for key in keys if key not in self._known}):
-            self._known |= dict(zip(new, self._hashed(pa.array(new, pa.string()), 0).tolist(), strict=True))
-        return np.fromiter(map(self._known.__getitem__, keys), np.int64, len(keys))
+    def _hashed(self, keys: Sequence[str | None], first: int) -> list[int]:
+        found: list[int] = (np.searchsorted(self._lows, places(pa.array(keys, pa.string()), first), side="right") - 1).tolist()
+        return found

@@ -12,7 +12,8 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ import pyarrow as pa
 from tidegate.errors import CorruptStateError, InputError, SetupError, SpecError, StateError, TidegateError
 from tidegate.state.ipc import decode_json, encode_json
 from tidegate.streams import checks
-from tidegate.streams.store import ROWS, Appended, Block, Cell, Conflict, Store, Swap
+from tidegate.streams.store import BLOCK, Appended, Block, Cell, Conflict, Rows, Store, Swap
 
 T = TypeVar("T")
 
@@ -56,8 +57,14 @@ CREATE TABLE segment (
 );
 CREATE TABLE block (id INTEGER PRIMARY KEY, count INTEGER NOT NULL, appended INTEGER NOT NULL, data BLOB NOT NULL)
 """
+# The end of a segment is that of its last block, so that an append changes one table only; `next` is the end when blocks were last taken away.
+_LAST = f"SELECT block.id + count FROM block WHERE block.id < (segment.id + 1) << {OFFSET_BITS} ORDER BY block.id DESC LIMIT 1"  # noqa: S608 - a number
+END = f"max(next, coalesce(({_LAST}), 0) - (segment.id << {OFFSET_BITS}))"
+SEGMENT = f"SELECT name, id, first, {END}, sealed FROM segment WHERE stream = ?"  # noqa: S608 - all of it is ours
+APPEND = f"""
+INSERT INTO block SELECT (segment.id << {OFFSET_BITS}) + {END}, ?, ?, ? FROM segment WHERE stream = ? AND name = ? AND NOT sealed
+"""  # noqa: S608 - the same
 
-_BLOCK = pa.schema([*ROWS, pa.field("offset", pa.int64(), nullable=False), pa.field("appended", pa.int64(), nullable=False)])
 _open_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 
 
@@ -109,13 +116,14 @@ class SqliteStore(Store):
         found = self._seen(lambda file: file.execute(query, (stream, checks.cell_key(key))).fetchone())
         return None if found is None else Cell(decode_json(found[0], key), found[1])
 
-    def swap(self, stream: str, *swaps: Swap) -> int:
+    def swap(self, stream: str, swap: Swap) -> int:
         checks.owner_name(stream)
-        changes = _encoded(swaps)
+        checks.swap(swap)
+        document = _document(swap)
 
         def work(file: sqlite3.Connection) -> int:
-            _check(file, stream, changes)
-            return _put(file, stream, changes)
+            _check(file, stream, swap)
+            return _put(file, stream, swap.key, document)
 
         return self._changed(work)
 
@@ -145,17 +153,21 @@ class SqliteStore(Store):
 
         self._changed(work)
 
-    def append(self, stream: str, rows: Mapping[str, pa.Table], *, swap: Swap | None = None, whole: bool = False) -> Appended:
+    def append(self, stream: str, rows: Mapping[str, Rows], *, swap: Swap | None = None, whole: bool = False) -> Appended:
         checks.stream_name(stream)
-        packed = {name: _packed(checks.rows(table, name)) for name, table in rows.items() if table.num_rows}
-        made = None if swap is None or not callable(swap.document) else swap.document
-        changes = [] if swap is None else _encoded([swap if made is None else replace(swap, document={})])
+        packed = {name: _packed(part) for name, part in rows.items() if len(part)}
+        if swap is not None:
+            checks.swap(swap)
+        document = None if swap is None or callable(swap.document) else _document(swap)
+        if swap is None and len(rows) == 1 and (done := self._append_one(stream, packed)) is not None:
+            return done
 
         def work(file: sqlite3.Connection) -> Appended:
             found = _named(file, stream, list(rows))
-            refused = {name: sum(count for count, _ in blocks) for name, blocks in packed.items() if found[name][3]}
-            _check(file, stream, changes)
-            if refused and (whole or changes):
+            refused = {name: len(rows[name]) for name in packed if found[name][3]}
+            if swap is not None:
+                _check(file, stream, swap)
+            if refused and (whole or swap is not None):
                 return Appended({}, refused)
             now = time.time_ns() // 1000
             position: dict[str, int] = {}
@@ -169,12 +181,21 @@ class SqliteStore(Store):
                     at += count
                 position[name] = at
             file.executemany("INSERT INTO block VALUES (?, ?, ?, ?)", written)
-            file.executemany("UPDATE segment SET next = ? WHERE id = ?", [(at, found[name][0]) for name, at in position.items()])
             if swap is not None:
-                _put(file, stream, changes if made is None else _encoded([replace(swap, document=made(position))]))
+                _put(file, stream, swap.key, _document(replace(swap, document=swap.document(position))) if callable(swap.document) else document)
             return Appended(position, refused)
 
         return self._changed(work)
+
+    def _append_one(self, stream: str, packed: Mapping[str, list[tuple[int, bytes]]]) -> Appended | None:
+        """Append a block that is the only one, which one statement can do; None where the segment takes none."""
+        if len(packed) != 1 or len(packed[name := next(iter(packed))]) != 1:
+            return None
+        [(count, data)] = packed[name]
+        done = self._run("", lambda file: file.execute(APPEND, (count, time.time_ns() // 1000, data, stream, name)), changes=True)
+        if not done.rowcount or done.lastrowid is None:
+            return None
+        return Appended({name: (done.lastrowid & _row(1, -1)) + count})
 
     def seal(self, stream: str, segment: str) -> int:
         checks.stream_name(stream)
@@ -198,7 +219,7 @@ class SqliteStore(Store):
                 raise InputError(f"segment {segment} of stream `{stream}` can be read from {first} to {end}, got the offset {offset}{hint}")
             stop = min(end, offset + most, end if before is None else before)
             if stop <= offset:
-                return Block(_BLOCK.empty_table(), offset, sealed and offset == end)
+                return Block(BLOCK.empty_table(), offset, sealed and offset == end)
             blocks, reached = _blocks(file, number, offset, stop)
             return Block(_unpacked(blocks, offset, reached), reached, sealed and reached == end)
 
@@ -225,7 +246,7 @@ class SqliteStore(Store):
                     raise InputError(f"segment {name} of stream `{stream}` ends at {end}, so it cannot be truncated at {start}")
                 if start <= first:
                     continue
-                file.execute("UPDATE segment SET first = ? WHERE id = ?", (start, number))
+                file.execute("UPDATE segment SET first = ?, next = ? WHERE id = ?", (start, end, number))
                 # The last block that begins before the start may reach beyond it.
                 query = "SELECT id, id + count FROM block WHERE id < ? ORDER BY id DESC LIMIT 1"
                 last, after = file.execute(query, (_row(number, start),)).fetchone()
@@ -290,12 +311,15 @@ class SqliteStore(Store):
 
     def _changed(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """What comes of a change; they are made one after the other."""
-        return self._run("BEGIN IMMEDIATE", work)
+        return self._run("BEGIN IMMEDIATE", work, changes=True)
 
-    def _run(self, begin: str, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do work in a transaction, again and again while others are in the way; nothing of it is left where it fails."""
+    def _run(self, begin: str, work: Callable[[sqlite3.Connection], T], *, changes: bool = False) -> T:
+        """Do work in a transaction, again and again while others are in the way; nothing of it is left where it fails.
+
+        Without a begin each statement is a transaction of its own.
+        """
         deadline = time.monotonic() + PATIENCE
-        with self._inside(), self._turn if begin == "BEGIN IMMEDIATE" else nullcontext(), self._connection() as file:
+        with self._turn if changes else nullcontext(), self._connection() as file:
             while True:
                 try:
                     if begin:
@@ -311,7 +335,7 @@ class SqliteStore(Store):
                     if not _in_the_way(error) or time.monotonic() > deadline:
                         raise self._explained(error) from error
                 else:
-                    if begin == "BEGIN IMMEDIATE":
+                    if changes:
                         self._shorten(file)
                     return result
                 # Short and random, however long it has waited already, so that nobody is always too late.
@@ -328,34 +352,25 @@ class SqliteStore(Store):
                 file.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
 
     @contextmanager
-    def _inside(self) -> Iterator[None]:
-        """A time in which this store is neither closed nor forked."""
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """A connection that nobody else uses meanwhile, at a time in which this store is neither closed nor forked."""
         with self._gate:
             if self._closed:
                 raise InputError(f"the store {self.url} is closed. Hint: open it again")
             self._busy += 1
+        file = None
         try:
-            yield
-        finally:
-            with self._gate:
-                self._busy -= 1
-                self._gate.notify_all()
-
-    @contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
-        """A connection that nobody else uses meanwhile."""
-        try:
-            file = self._idle.pop()
-        except IndexError:
-            file = self._connected()
-        try:
+            file = self._idle.pop() if self._idle else self._connected()
             yield file
         finally:
-            if file.in_transaction:
-                # It could not be taken back, so that nobody can begin another one there.
-                file.close()
-            else:
-                self._idle.append(file)
+            with self._gate:
+                if file is not None and file.in_transaction:
+                    # It could not be taken back, so that nobody can begin another one there.
+                    file.close()
+                elif file is not None:
+                    self._idle.append(file)
+                self._busy -= 1
+                self._gate.notify_all()
 
     def _connected(self) -> sqlite3.Connection:
         log = [f"wal_autocheckpoint = {WAL_PAGES}", f"journal_size_limit = {WAL_BYTES}"]
@@ -409,34 +424,30 @@ def _row(segment: int, offset: int) -> int:
 
 Known = tuple[int, int, int, bool]
 """Of a segment: its number in the file, its first offset, its end, and whether it is sealed."""
-Change = tuple[str, int, str | None]
-"""Of a cell: its key, the version that it must have, and its new document."""
 
 
 def _segments(file: sqlite3.Connection, stream: str) -> dict[str, Known]:
     """All segments of a stream in the order of their names, in which they were made."""
-    query = "SELECT name, id, first, next, sealed FROM segment WHERE stream = ? ORDER BY id"
-    return {name: (number, first, end, bool(sealed)) for name, number, first, end, sealed in file.execute(query, (stream,))}
+    return {name: (number, first, end, bool(sealed)) for name, number, first, end, sealed in file.execute(f"{SEGMENT} ORDER BY id", (stream,))}
 
 
-def _named(file: sqlite3.Connection, stream: str, names: list[str]) -> dict[str, Known]:
-    """Some segments, found at once where they are few."""
-    if not 1 < len(names) <= _AT_ONCE:
-        return {name: _segment(file, stream, name) for name in names}
-    query = f"SELECT name, id, first, next, sealed FROM segment WHERE stream = ? AND name IN ({', '.join('?' * len(names))})"  # noqa: S608 - only marks
-    found = {name: (number, first, end, bool(sealed)) for name, number, first, end, sealed in file.execute(query, (stream, *names))}
-    return found if len(found) == len(names) else {name: _segment(file, stream, name) for name in names}
+def _named(file: sqlite3.Connection, stream: str, names: Collection[str]) -> dict[str, Known]:
+    """Some segments."""
+    if len(names) > _AT_ONCE:
+        known = _segments(file, stream)
+    else:
+        rows = file.execute(f"{SEGMENT} AND name IN ({', '.join('?' * len(names))})", (stream, *names))
+        known = {name: (number, first, end, bool(sealed)) for name, number, first, end, sealed in rows}
+    if unknown := [name for name in names if name not in known]:
+        known = _segments(file, stream)
+        if not known:
+            raise _unknown(file, stream)
+        raise InputError(f"stream `{stream}` has no segment `{unknown[0]}`, it has {', '.join(known)}")
+    return known
 
 
 def _segment(file: sqlite3.Connection, stream: str, name: str) -> Known:
-    row = file.execute("SELECT id, first, next, sealed FROM segment WHERE stream = ? AND name = ?", (stream, name)).fetchone()
-    if row is None:
-        known = list(_segments(file, stream))
-        if not known:
-            raise _unknown(file, stream)
-        raise InputError(f"stream `{stream}` has no segment `{name}`, it has {', '.join(known)}")
-    number, first, end, sealed = row
-    return number, first, end, bool(sealed)
+    return _named(file, stream, [name])[name]
 
 
 def _unknown(file: sqlite3.Connection, stream: str) -> InputError:
@@ -444,28 +455,25 @@ def _unknown(file: sqlite3.Connection, stream: str) -> InputError:
     return InputError(f"there is no stream `{stream}` with segments; there {f'are {known}' if known else 'is none'}. Hint: open its segments first")
 
 
-def _encoded(swaps: Sequence[Swap]) -> list[Change]:
-    checks.swaps(swaps)
-    return [(swap.key, swap.version, None if swap.document is None else encode_json(swap.document, swap.key)) for swap in swaps]
+def _document(swap: Swap) -> str | None:
+    return None if swap.document is None else encode_json(swap.document, swap.key)
 
 
-def _check(file: sqlite3.Connection, stream: str, changes: list[Change]) -> None:
-    for key, version, _ in changes:
-        row = file.execute("SELECT version FROM cell WHERE stream = ? AND key = ?", (stream, key)).fetchone()
-        found = 0 if row is None else row[0]
-        if found != version:
-            raise Conflict(f"the cell `{key}` of `{stream}` has version {found}, and the change is for version {version} (0: there is none)")
+def _check(file: sqlite3.Connection, stream: str, swap: Swap) -> None:
+    row = file.execute("SELECT version FROM cell WHERE stream = ? AND key = ?", (stream, swap.key)).fetchone()
+    found = 0 if row is None else row[0]
+    if found != swap.version:
+        raise Conflict(f"the cell `{swap.key}` of `{stream}` has version {found}, and the change is for version {swap.version} (0: there is none)")
 
 
-def _put(file: sqlite3.Connection, stream: str, changes: list[Change]) -> int:
+def _put(file: sqlite3.Connection, stream: str, key: str, document: str | None) -> int:
     # One count for all cells of the file: a cell that was taken away and made again never has a version that it had before.
     file.execute("UPDATE counter SET version = version + 1")
     (new,) = file.execute("SELECT version FROM counter").fetchone()
-    for key, _, document in changes:
-        if document is None:
-            file.execute("DELETE FROM cell WHERE stream = ? AND key = ?", (stream, key))
-        else:
-            file.execute("INSERT OR REPLACE INTO cell (stream, key, version, document) VALUES (?, ?, ?, ?)", (stream, key, new, document))
+    if document is None:
+        file.execute("DELETE FROM cell WHERE stream = ? AND key = ?", (stream, key))
+    else:
+        file.execute("INSERT OR REPLACE INTO cell (stream, key, version, document) VALUES (?, ?, ?, ?)", (stream, key, new, document))
     return int(new)
 
 
@@ -490,49 +498,28 @@ def _blocks(file: sqlite3.Connection, number: int, start: int, stop: int) -> tup
 # Blocks of events: one byte that says whether there are keys, the length of each value, that of each key (-1 for null), values, keys --------
 
 
-def _packed(rows: pa.Table) -> list[tuple[int, bytes]]:
+def _packed(rows: Rows) -> list[tuple[int, bytes]]:
     """The rows as blocks: how many are in each, and their bytes."""
-    if rows.num_rows <= BLOCK_EVENTS and rows.nbytes <= BLOCK_BYTES:
-        return [(rows.num_rows, _block(_one(rows.column(1)), _one(rows.column(0))))]
-    found = []
-    for batch in rows.combine_chunks().to_batches():
-        keys, values = batch.columns
-        sizes, start = _ends(values).astype(np.int64) + _ends(keys), 0
-        while start < batch.num_rows:
-            fit = int(np.searchsorted(sizes, sizes[start] + BLOCK_BYTES, side="right")) - 1
-            stop = min(max(fit, start + 1), start + BLOCK_EVENTS, batch.num_rows)
-            found.append((stop - start, _block(values.slice(start, stop - start), keys.slice(start, stop - start))))
-            start = stop
+    sizes = array("i", map(len, rows.values))
+    keys: list[bytes] = []
+    lengths = array("i")
+    if (without := rows.keys.count(None)) < len(rows):
+        keys = [b"" if key is None else key.encode() for key in rows.keys] if without else list(map(str.encode, rows.keys))  # type: ignore[arg-type]
+        lengths = array("i", [-1 if key is None else len(data) for key, data in zip(rows.keys, keys, strict=True)] if without else map(len, keys))
+    if len(rows) <= BLOCK_EVENTS and sum(sizes) + sum(lengths) <= BLOCK_BYTES:
+        return [(len(rows), _block(sizes, rows.values, lengths, keys))]
+    found, start = [], 0
+    ends = np.cumsum(np.asarray(sizes, np.int64) + (np.maximum(lengths, 0) if keys else 0))
+    while start < len(rows):
+        fit = int(np.searchsorted(ends, (ends[start - 1] if start else 0) + BLOCK_BYTES, side="right"))
+        part = slice(start, min(max(fit, start + 1), start + BLOCK_EVENTS, len(rows)))
+        found.append((part.stop - start, _block(sizes[part], rows.values[part], lengths[part], keys[part])))
+        start = part.stop
     return found
 
 
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    chunks = column.chunks
-    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
-
-
-def _ends(array: pa.Array) -> np.ndarray:
-    """Where each element begins in the data, and where the last one ends."""
-    return np.frombuffer(memoryview(array.buffers()[1] or b""), np.int32, len(array) + 1, array.offset * 4)
-
-
-def _bytes(array: pa.Array, ends: np.ndarray) -> memoryview:
-    data = array.buffers()[2]
-    return memoryview(b"") if data is None else memoryview(data)[int(ends[0]) : int(ends[-1])]
-
-
-def _block(values: pa.Array, keys: pa.Array) -> bytes:
-    at = _ends(values)
-    if keys.null_count == len(keys):
-        return b"".join((b"\0", at[1:] - at[:-1], _bytes(values, at)))
-    if keys.null_count:
-        # Taken one by one, what is null has no bytes behind it.
-        keys = keys.take(pa.array(np.arange(len(keys))))
-    key_at = _ends(keys)
-    lengths = key_at[1:] - key_at[:-1]
-    if keys.null_count:
-        lengths[keys.is_null().to_numpy(zero_copy_only=False)] = -1
-    return b"".join((b"\1", at[1:] - at[:-1], lengths, _bytes(values, at), _bytes(keys, key_at)))
+def _block(sizes: array[int], values: Sequence[bytes], lengths: array[int], keys: list[bytes]) -> bytes:
+    return b"".join((b"\1" if keys else b"\0", sizes, lengths, *values, *keys))
 
 
 def _unpacked(blocks: list[tuple[int, int, int, bytes]], start: int, stop: int) -> pa.Table:
@@ -553,7 +540,7 @@ def _unpacked(blocks: list[tuple[int, int, int, bytes]], start: int, stop: int) 
     key = pa.Array.from_buffers(pa.string(), total, [validity, _offsets(np.maximum(key_sizes, 0)), pa.py_buffer(b"".join(keys))])
     value = pa.Array.from_buffers(pa.binary(), total, [None, _offsets(value_sizes), pa.py_buffer(b"".join(values))])
     appended = np.repeat([when for _, _, when, _ in blocks], [count for _, count, _, _ in blocks])
-    table = pa.Table.from_arrays([key, value, pa.array(np.arange(first, first + total)), pa.array(appended)], schema=_BLOCK)
+    table = pa.Table.from_arrays([key, value, pa.array(np.arange(first, first + total)), pa.array(appended)], schema=BLOCK)
     return table.slice(start - first, stop - start)
 
 

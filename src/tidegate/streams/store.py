@@ -7,18 +7,39 @@ stores. A store serves several processes at once, and several threads of each.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
 
-from tidegate.errors import TidegateError
+from tidegate.errors import InputError, TidegateError
 
 _COLUMNS: list[tuple[str, pa.DataType]] = [("key", pa.string()), ("value", pa.binary())]
-ROWS = pa.schema(_COLUMNS)
-"""What is appended: the routing key of each event (null where it has none), and its bytes."""
+BLOCK = pa.schema([*pa.schema(_COLUMNS), pa.field("offset", pa.int64(), nullable=False), pa.field("appended", pa.int64(), nullable=False)])
+"""What is read: the routing key of each event (null where it has none), its bytes, its offset, and the clock of the store when it took it (µs)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What is appended to a segment: the routing key of each event (None where it has none), and its bytes.
+
+    Events come to writers one by one, and every store hands them on as Python's bytes, so they are lists here and not columns.
+    """
+
+    keys: Sequence[str | None]
+    values: Sequence[bytes]
+
+    def __post_init__(self) -> None:
+        if len(self.keys) != len(self.values):
+            raise InputError(f"each event has a key or None, got {len(self.keys)} keys for {len(self.values)} events")
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def between(self, start: int, stop: int) -> Rows:
+        return Rows(self.keys[start:stop], self.values[start:stop])
 
 
 class Conflict(TidegateError):  # noqa: N818 - it is no failure: somebody else was faster
@@ -58,11 +79,38 @@ class Block:
     """Neighbouring events of a segment."""
 
     rows: pa.Table
-    """Columns `key` and `value` as in `ROWS`, `offset` (int64), and `appended`, the clock of the store when it took them (µs, int64)."""
+    """As `BLOCK` has them."""
     next: int
     """Where to read on; beyond the last row's offset, and possibly further."""
     ended: bool = False
     """Whether the segment is sealed and nothing comes after this."""
+
+
+class Sending:
+    """Rows on their way to the ends of segments, handed over piece by piece before anybody waits for them."""
+
+    def __init__(self, store: Store, stream: str) -> None:
+        self.store, self.stream = store, stream
+        self._added: dict[str, tuple[list[str | None], list[bytes]]] = {}
+
+    @property
+    def rows(self) -> dict[str, Rows]:
+        """All that was added, by segment."""
+        return {name: Rows(keys, values) for name, (keys, values) in self._added.items()}
+
+    def add(self, rows: Mapping[str, Rows]) -> None:
+        """Hand over more rows."""
+        for name, more in rows.items():
+            if name in self._added:
+                keys, values = self._added[name]
+                keys += more.keys
+                values += more.values
+            else:
+                self._added[name] = [*more.keys], [*more.values]
+
+    def wait(self) -> Appended:
+        """What became of all of it: it is in the stream now, as if it had come in one append."""
+        return self.store.append(self.stream, self.rows)
 
 
 class Store(ABC):
@@ -91,11 +139,8 @@ class Store(ABC):
         """The cells whose keys begin so, by key, in the order of keys; all as of one moment."""
 
     @abstractmethod
-    def swap(self, stream: str, *swaps: Swap) -> int:
-        """Change cells of a stream together, and return the new version, which all of them have; `Conflict` where one is not as it was.
-
-        All keys must be equal up to a `#`.
-        """
+    def swap(self, stream: str, swap: Swap) -> int:
+        """Change a cell of a stream, and return its new version; `Conflict` where it is not as it was."""
 
     def cell(self, stream: str, key: str) -> Cell | None:
         return self.cells(stream, key).get(key)
@@ -115,8 +160,12 @@ class Store(ABC):
         """Make segments that can be appended to; those that are there already stay as they are. Names are numbers, without gaps."""
 
     @abstractmethod
-    def append(self, stream: str, rows: Mapping[str, pa.Table], *, swap: Swap | None = None, whole: bool = False) -> Appended:
-        """Put rows (`ROWS`) at the ends of segments, and change a cell with them."""
+    def append(self, stream: str, rows: Mapping[str, Rows], *, swap: Swap | None = None, whole: bool = False) -> Appended:
+        """Put rows at the ends of segments, and change a cell with them."""
+
+    def sending(self, stream: str) -> Sending:
+        """Rows that will be appended, neither whole nor with a swap, and may be under way before that."""
+        return Sending(self, stream)
 
     @abstractmethod
     def seal(self, stream: str, segment: str) -> int:

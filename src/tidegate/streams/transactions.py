@@ -17,7 +17,7 @@ from tidegate.streams.description import checked_name
 from tidegate.streams.events import Gathering
 from tidegate.streams.noting import WriterCell, committed
 from tidegate.streams.routing import Router
-from tidegate.streams.store import Conflict, Swap
+from tidegate.streams.store import Conflict, Rows, Swap
 from tidegate.streams.stream import Stream, mark_of
 
 OPEN, COMMITTED, ABORTED, TIMED_OUT = "open", "committed", "aborted", "timed out"
@@ -139,7 +139,7 @@ class Transaction:
             if self._status == OPEN:
                 self._end(ABORTED)
 
-    def _tried(self, rows: pa.Table, time: int | None) -> Committed | None:
+    def _tried(self, rows: Rows, time: int | None) -> Committed | None:
         """Commit under the segments of now; None where they, or the writer's cell, have changed meanwhile."""
         cell = self._cell.read()
         last = cell.document["last"]
@@ -152,7 +152,7 @@ class Transaction:
 
         def document(position: Position) -> dict[str, Any]:
             last = {"id": self.id, "position": dict(position), "noted": taken is not None}
-            return {**committed(cell.document, self._writer.id, taken, rows.num_rows, position, segments), "last": last}
+            return {**committed(cell.document, self._writer.id, taken, len(rows), position, segments), "last": last}
 
         try:
             swap = Swap(self._cell.key, document, cell.version)

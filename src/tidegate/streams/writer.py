@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Collection, Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,7 +15,11 @@ from tidegate.streams.description import checked_name
 from tidegate.streams.events import Gathering
 from tidegate.streams.noting import WriterCell
 from tidegate.streams.routing import Router
+from tidegate.streams.store import Rows
 from tidegate.streams.stream import Stream
+
+PIECE = 4000
+"""So many events are handed to the store at a time, which may send them on while others are written."""
 
 
 class Writer:
@@ -45,6 +50,7 @@ class Writer:
             raise SpecError(f"a batch holds at least one event and one byte, got {batch_events} and {batch_bytes}")
         self.id = None if writer_id is None else checked_name("a writer", writer_id)
         self._stream, self._batch_events, self._batch_bytes = stream, batch_events, batch_bytes
+        self._piece = min(PIECE, batch_events)
         self._segments = stream.description().segments
         self._router, self._outdated = Router(self._segments.newest()), False
         self._cell = None if self.id is None else WriterCell(stream, self.id)
@@ -54,10 +60,12 @@ class Writer:
         self._position: dict[str, int] = {}
         # A former life of this writer may have written more than it has noted, and the times of this one are for that too.
         self._before: dict[str, int] = stream.tail() if former is not None and former.version else {}
-        self._waiting = Gathering(stream.store.largest)
-        self._written = 0
+        self._waiting = self._gathering()
+        self._sending = stream.store.sending(stream.name)
+        self._under_way, self._bytes_under_way = 0, 0
+        self._handed_over = 0
         self._lock = threading.RLock()
-        self._closed = threading.Event()
+        self._closed, self._ended = threading.Event(), False
         self._failure: Exception | None = None
         self._auto = duration(note_every) if auto_note_time else None
         self._linger = None if linger is None else duration(linger)
@@ -69,16 +77,17 @@ class Writer:
     def write(self, event: Any, routing_key: str | None = None) -> None:
         """Write an event: bytes, text, or what JSON can say. Without a key it goes to any segment."""
         with self._lock:
-            self._check_open()
-            self._waiting.add(event, routing_key)
-            self._push_if_full()
+            if self._ended or self._failure is not None:
+                self._check_open()
+            if self._waiting.add(event, routing_key):
+                self._go_on()
 
     def write_all(self, values: pa.Array | pa.ChunkedArray, routing_keys: pa.Array | pa.ChunkedArray | None = None) -> None:
         """Write whole columns: values of bytes or text, and their keys."""
         with self._lock:
             self._check_open()
             self._waiting.add_all(values, routing_keys)
-            self._push_if_full()
+            self._go_on()
 
     def note_time(self, time: Instant) -> None:
         """Say that all events before this time are written. A time that goes back is refused, and what was written stays written."""
@@ -111,11 +120,12 @@ class Writer:
         """Flush, and leave: time does not wait for this writer any more."""
         try:
             with self._lock:
-                if self._closed.is_set():
+                if self._ended:
                     return
                 try:
                     self.flush()
                 finally:
+                    self._ended = True
                     self._closed.set()
         finally:
             if self._pulse is not None:
@@ -132,27 +142,33 @@ class Writer:
     # How it goes out ----------------------------------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
-        if self._closed.is_set():
+        if self._ended:
             raise StreamError("the writer is closed")
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise StreamError(f"what was written or noted before is not in the stream yet ({failure}). Hint: flush") from failure
 
-    def _push_if_full(self) -> None:
-        if len(self._waiting) >= self._batch_events or self._waiting.nbytes >= self._batch_bytes:
+    def _go_on(self) -> None:
+        """Hand over what waits, so that the store may work on it while more is written; wait for it where the batch is full."""
+        events, size = self._under_way + len(self._waiting), self._bytes_under_way + self._waiting.nbytes
+        if events >= self._batch_events or size >= self._batch_bytes:
             # Not every batch carries a mark: it is a change of a cell, and the controller looks once a period.
-            self._tried(self._stream.clock() - self._last_note >= (self._linger or 0))
+            self._tried(lambda: self._push(note=self._stream.clock() - self._last_note >= (self._linger or 0)))
+        else:
+            self._tried(self._hand_over)
 
-    def _tried(self, note: bool) -> None:  # noqa: FBT001 - private
-        """Push; a failure is told at the next call, because what was written now is taken and waits."""
+    def _tried(self, step: Callable[[], None]) -> None:
+        """Do it; a failure is told at the next call, because what was written now is taken and waits."""
         try:
-            self._push(note)
+            step()
         except Exception as error:  # noqa: BLE001 - told at the next call
             self._failure = error
 
     def _push(self, note: bool) -> None:  # noqa: FBT001 - private
-        while len(self._waiting):
-            self._append()
+        while len(self._waiting) or self._under_way:
+            if len(self._waiting):
+                self._hand_over()
+            self._settle()
         pending = self._pending
         if note and pending is not None and self._cell is not None:
             try:
@@ -163,19 +179,49 @@ class Writer:
                 raise
             self._noted, self._pending, self._last_note = pending, None, self._stream.clock()
 
-    def _append(self) -> None:
-        """Append what waits; rows of segments that have successors now wait on, for these."""
+    def _hand_over(self) -> None:
+        """Give the store what waits; where that fails all that was given since the last wait waits again."""
         if self._outdated:
             self._segments = self._stream.description().segments
             self._router, self._outdated = Router(self._segments.newest()), False
-        rows = self._waiting.rows()
-        parts = self._router.routed(rows, self._written)
-        result = self._stream.store.append(self._stream.name, parts)
-        refused = [parts[name].slice(parts[name].num_rows - count) for name, count in result.refused.items() if count]
-        self._waiting = Gathering(self._stream.store.largest, refused)
-        self._written += rows.num_rows - len(self._waiting)
-        self._position = self._segments.without_covered({**self._position, **result.position})
-        self._outdated = len(self._waiting) > 0
+        self._bytes_under_way += self._waiting.nbytes
+        rows = self._waiting.taken()
+        parts = self._router.routed(rows, self._handed_over)
+        count = len(rows)
+        self._handed_over += count
+        self._under_way += count
+        try:
+            self._sending.add(parts)
+        except BaseException:
+            self._begin_again(self._sending.rows.values())
+            raise
+
+    def _settle(self) -> None:
+        """Wait for what was handed over; rows of segments that have successors now wait again, before all that came after them."""
+        try:
+            result = self._sending.wait()
+        except BaseException:
+            self._begin_again(self._sending.rows.values())
+            raise
+        if result.position.keys() <= self._position.keys():
+            self._position |= result.position
+        else:
+            self._position = self._segments.without_covered({**self._position, **result.position})
+        refused: list[Rows] = []
+        if result.refused:
+            rows = self._sending.rows
+            refused = [rows[name].between(len(rows[name]) - count, len(rows[name])) for name, count in result.refused.items() if count]
+        self._outdated = len(refused) > 0
+        self._begin_again(refused)
+
+    def _begin_again(self, first: Collection[Rows]) -> None:
+        if first:
+            self._waiting = self._gathering([*first, self._waiting.rows()])
+        self._sending = self._stream.store.sending(self._stream.name)
+        self._under_way, self._bytes_under_way = 0, 0
+
+    def _gathering(self, rows: Iterable[Rows] = ()) -> Gathering:
+        return Gathering(self._stream.store.largest, rows, events=self._piece, nbytes=self._batch_bytes)
 
     # The pulse ----------------------------------------------------------------------------------------------------------------------------
 
@@ -192,12 +238,12 @@ class Writer:
         auto_at = self._stream.clock()
         while not self._closed.wait(seconds):
             with self._lock:
-                if self._closed.is_set():
+                if self._ended:
                     return
                 now = self._stream.clock()
                 if self._auto is not None and now >= auto_at:
                     auto_at = now + self._auto
                     self._pending = max(now, self._noted or now, self._pending or now)
-                    self._tried(note=True)
-                elif self._linger is not None and (len(self._waiting) or self._pending is not None):
-                    self._tried(note=True)
+                    self._tried(lambda: self._push(note=True))
+                elif self._linger is not None and (len(self._waiting) or self._under_way or self._pending is not None):
+                    self._tried(lambda: self._push(note=True))
