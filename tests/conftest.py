@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,10 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from services.processes import SHORT_LIVED
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytest_plugins = ["services.fixtures", "stream_fixtures", "stream_local"]
+
+# Processes that tests start have this too.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(SHORT_LIVED))
 
 # Times vary with the load of the machine, so no example has a deadline.
 # "ci" tries the same examples on every run; "dev" tries fewer, and new ones each time.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from services.processes import Process, ServiceUnavailable, free_ports
+from services.processes import SHORT_LIVED, Process, ServiceUnavailable, free_ports
 from tidegate.spark.java import find_java
 
 WORKERS = 2
@@ -84,6 +84,8 @@ def spark_environment(folder: Path) -> dict[str, str]:
     return kept | {
         "SPARK_HOME": str(spark_home()),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SUBMIT_OPTS": " ".join(SHORT_LIVED),
+        "SPARK_DAEMON_JAVA_OPTS": " ".join(SHORT_LIVED),
         "SPARK_LOCAL_DIRS": str(folder / "local"),
         "SPARK_WORKER_DIR": str(folder / "work"),
         "PYSPARK_PYTHON": sys.executable,

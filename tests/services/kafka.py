@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from services.processes import Process, ServiceUnavailable, free_ports
+from services.processes import SHORT_LIVED, Process, ServiceUnavailable, free_ports
 from tidegate.errors import SetupError
 from tidegate.spark.jars import cache_folder, fetch
 
@@ -178,7 +178,7 @@ def kafka_broker() -> Iterator[KafkaBroker]:
         }
         properties = folder / "server.properties"
         properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), "utf-8")
-        java = ["java", "-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classes]
+        java = ["java", "-Xms128m", "-Xmx512m", *SHORT_LIVED, "-cp", classes]
         formatted = subprocess.run(
             [*java, "kafka.tools.StorageTool", "format", "-t", "tidegateTidegateTideAA", "-c", properties],
             capture_output=True, text=True, check=False,

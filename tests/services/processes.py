@@ -11,6 +11,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+SHORT_LIVED = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""For Java: the many processes of the tests end before its better compiler and collector pay."""
+
 
 class ServiceUnavailable(Exception):  # noqa: N818 - a reason to skip, not a fault
     """A server cannot be had on this machine; the text says why, in one line."""
