@@ -20,6 +20,7 @@ from tidegate.kernel.packing import pack
 from tidegate.kernel.watermarks.condense import condense
 from tidegate.operators.combining import Combiner
 from tidegate.operators.conform import MARK
+from tidegate.spark.batch_clock import BatchClock
 from tidegate.spark.floors import Floors
 from tidegate.spark.shards import Layout
 from tidegate.spark.wire import COMBINED, FLOOR, OBSERVED, REFUSED, ROWS, Shipped, batches_of, pieces
@@ -28,7 +29,7 @@ from tidegate.spec.windows import Axis
 from tidegate.state.ipc import encode_table
 
 CLOCK = "__tidegate_clock"
-"""The column that the clock of the batch comes in."""
+"""The column that the clock of the batch comes in where nothing else tells it."""
 FLUSH_BYTES = 64 << 20
 FLUSH_ROWS = 1 << 20
 Computed = tuple[str, Callable[[pa.Table], pa.Array | pa.ChunkedArray]]
@@ -53,11 +54,15 @@ class Edge:
     """What aggregates rows that are on time before they travel, where that is allowed."""
     floors: Floors | None = None
     """What tells which are; without it nothing was said of time before, as in a batch."""
+    clock: BatchClock | None = None
+    """What tells the clock of a batch that Spark runs; without it the clock comes as a column."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the batches of a task of Spark."""
         context = TaskContext.get()
-        yield from self.pack(batches, 0 if context is None else context.partitionId())
+        running = None if self.clock is None else _running()
+        clock = None if self.clock is None or running is None else self.clock.of(running)
+        yield from self.pack(batches, 0 if context is None else context.partitionId(), clock)
 
     def pack(self, batches: Iterator[pa.RecordBatch], task: int, clock: int | None = None, batch: int | None = None) -> Iterator[pa.RecordBatch]:
         """Rows for the shards, a record batch for each so many bytes that came.

@@ -18,6 +18,7 @@ from tidegate.operators.combining import Combiner, can_combine
 from tidegate.operators.merging import check_schemas
 from tidegate.spark import metrics
 from tidegate.spark.batch import finite
+from tidegate.spark.batch_clock import BatchClock
 from tidegate.spark.chain import ChainPlan, Fed, late_schema, schemas_of
 from tidegate.spark.edge import CLOCK, Edge
 from tidegate.spark.floors import Floors
@@ -49,6 +50,8 @@ class Plan:
     """Whether the query ends when it has read everything."""
     floors: Floors | None = None
     """Where shards leave their watermarks for the edges; None where there is no place for it."""
+    clock: BatchClock | None = None
+    """What tells edges behind DataFrames the clock of a batch; None where it comes as a column."""
 
     def running(self, *, silence: int, ends: bool, checkpoint: str) -> Plan:
         """The same plan, all of it, as a query runs it."""
@@ -56,7 +59,8 @@ class Plan:
 
         def run(plan: Plan) -> Plan:
             givens = tuple(run(given) if isinstance(given, Plan) else given for given in plan.givens)
-            return dataclasses.replace(plan, givens=givens, silence=silence, ends=ends, floors=Floors(checkpoint, str(numbers[id(plan)])))
+            floors, clock = Floors(checkpoint, str(numbers[id(plan)])), BatchClock.beside(checkpoint)
+            return dataclasses.replace(plan, givens=givens, silence=silence, ends=ends, floors=floors, clock=clock)
 
         return run(self)
 
@@ -151,13 +155,14 @@ class Plan:
         edge = self.edge(number, given, layout)
         if isinstance(given.source, Direct):
             return given.source.load(edge)
-        return _numbered(given.source).withColumn(CLOCK, F.current_timestamp()).mapInArrow(edge, SHIPPED)
+        rows = _numbered(given.source)
+        return (rows if edge.clock is not None else rows.withColumn(CLOCK, F.current_timestamp())).mapInArrow(edge, SHIPPED)
 
     def edge(self, number: int, given: Given, layout: Layout) -> Edge:
         """What packs the rows of an input for the shards."""
         names = () if isinstance(given.source, Direct) or not _is_odd(given.source) else tuple(given.source.columns)
         edge = edge_of(self.specs[0], number, layout)
-        return dataclasses.replace(edge, computed=given.computed, names=names, combiner=self._combiner, floors=self.floors)
+        return dataclasses.replace(edge, computed=given.computed, names=names, combiner=self._combiner, floors=self.floors, clock=self.clock)
 
     @cached_property
     def _combiner(self) -> Combiner | None:

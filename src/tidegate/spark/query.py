@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from tidegate.errors import SpecError
 from tidegate.instants import Duration, duration
 from tidegate.operators import migration
 from tidegate.spark import kept as keeping
+from tidegate.spark.batch_clock import is_local
 from tidegate.spark.chain import rehearse
 from tidegate.spark.kept import Kept
 from tidegate.spark.plan import Plan, unpacked
@@ -126,6 +128,9 @@ def start(
         return _run_batch(plan, to, late, metrics, checkpoint, shards)
     if checkpoint is None:
         raise SpecError("a streaming query needs a place for its state. Hint: write(..., checkpoint='out/checkpoint')")
+    if is_local(checkpoint) and not checkpoint.startswith("file:"):
+        # Spark, this process and the workers need not have the same current folder.
+        checkpoint = os.path.abspath(checkpoint)  # noqa: PTH100 - a link stays a link: what it leads to may change its place
     available = trigger == "available_now"
     interval = 0 if available else _interval(trigger)
     plan = plan.running(silence=max(2 * interval, _AT_LEAST), ends=available, checkpoint=checkpoint)
