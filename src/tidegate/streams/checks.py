@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 
 from tidegate.errors import InputError, SpecError
 from tidegate.streams.description import checked_name
@@ -15,6 +16,12 @@ _SEGMENT = re.compile(r"0|[1-9][0-9]{0,8}")
 
 def stream_name(name: str) -> str:
     """The name of a stream."""
+    return _stream_name(name) if type(name) is str else checked_name("a stream", name)
+
+
+@lru_cache(1024)
+def _stream_name(name: str) -> str:
+    # Remembered, because every append asks.
     return checked_name("a stream", name)
 
 

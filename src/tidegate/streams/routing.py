@@ -36,8 +36,8 @@ class Router:
 
     def routed(self, rows: Rows, first: int = 0) -> dict[str, Rows]:
         """The rows of each segment, in the order in which they came; `first` counts the events without a key round."""
-        if len(self._names) == 1 or not len(rows):
-            return dict.fromkeys(self._names, rows) if len(rows) else {}
+        if len(self._names) == 1 or not rows.values:
+            return dict.fromkeys(self._names, rows) if rows.values else {}
         segments = self._segments(rows.keys, first)
         if len(set(segments)) == 1:
             return {self._names[segments[0]]: rows}

@@ -13,8 +13,8 @@ import threading
 import time
 import weakref
 from array import array
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -40,12 +40,14 @@ READ_BYTES = 128 << 20
 """A read ends early with the block that brings it beyond this."""
 PAUSE = (0.0002, 0.003)
 """Seconds between two tries."""
-WAL_PAGES = 4000
+WAL_PAGES = 10_000
+"""After so many pages the log of changes is moved into the file, which waits for the disk."""
 WAL_BYTES = 64 << 20
 """A log of changes that grew beyond this is moved into the file, which waits for those who read at the moment."""
 _AT_ONCE = 100
 OFFSET_BITS = 40
 """A block is found by the number of its segment and the offset of its first event, both in SQLite's row number."""
+_OFFSETS = (1 << OFFSET_BITS) - 1
 
 TABLES = """
 CREATE TABLE counter (version INTEGER NOT NULL);
@@ -87,7 +89,9 @@ class SqliteStore(Store):
         self.url = f"sqlite:{self.path}" + ("?synchronous=normal" if synchronous == "normal" else "")
         self._idle: list[sqlite3.Connection] = []
         self._busy = 0
-        self._gate = threading.Condition(threading.Lock())
+        self._gate = threading.Lock()
+        self._quiet = threading.Condition(self._gate)
+        self._held = False
         self._turn = threading.Lock()
         self._changes = 0
         self._log = self.path.with_name(f"{self.path.name}-wal")
@@ -155,7 +159,7 @@ class SqliteStore(Store):
 
     def append(self, stream: str, rows: Mapping[str, Rows], *, swap: Swap | None = None, whole: bool = False) -> Appended:
         checks.stream_name(stream)
-        packed = {name: _packed(part) for name, part in rows.items() if len(part)}
+        packed = {name: _packed(part) for name, part in rows.items() if part.values}
         if swap is not None:
             checks.swap(swap)
         document = None if swap is None or callable(swap.document) else _document(swap)
@@ -195,7 +199,7 @@ class SqliteStore(Store):
         done = self._run("", lambda file: file.execute(APPEND, (count, time.time_ns() // 1000, data, stream, name)), changes=True)
         if not done.rowcount or done.lastrowid is None:
             return None
-        return Appended({name: (done.lastrowid & _row(1, -1)) + count})
+        return Appended({name: (done.lastrowid & _OFFSETS) + count}, {})
 
     def seal(self, stream: str, segment: str) -> int:
         checks.stream_name(stream)
@@ -267,12 +271,15 @@ class SqliteStore(Store):
         """Wait for calls that are under way, close all connections, and let no other call begin."""
         self._gate.acquire()
         while self._busy:
-            self._gate.wait()
+            # Again each time: another who held meanwhile may have let go.
+            self._held = True
+            self._quiet.wait()
         while self._idle:
             self._idle.pop().close()
 
     def release(self) -> None:
         """Let calls begin again."""
+        self._held = False
         self._gate.release()
 
     # The file -----------------------------------------------------------------------------------------------------------------------------
@@ -319,27 +326,40 @@ class SqliteStore(Store):
         Without a begin each statement is a transaction of its own.
         """
         deadline = time.monotonic() + PATIENCE
-        with self._turn if changes else nullcontext(), self._connection() as file:
-            while True:
+        # First of all: whoever has the turn is inside, so a process is never forked while somebody has it.
+        self._enter()
+        file = None
+        try:
+            with self._turn if changes else nullcontext():
                 try:
-                    if begin:
-                        file.execute(begin)
-                    result = work(file)
-                    if begin:
-                        file.execute("COMMIT")
-                except BaseException as error:
-                    if file.in_transaction:
-                        file.execute("ROLLBACK")
-                    if not isinstance(error, sqlite3.Error):
-                        raise
-                    if not _in_the_way(error) or time.monotonic() > deadline:
-                        raise self._explained(error) from error
-                else:
-                    if changes:
-                        self._shorten(file)
-                    return result
-                # Short and random, however long it has waited already, so that nobody is always too late.
-                time.sleep(random.uniform(*PAUSE))  # noqa: S311 - nobody gains by guessing it
+                    file = self._idle.pop()
+                except IndexError:
+                    file = self._connected()
+                return self._again(file, begin, work, deadline, changes=changes)
+        finally:
+            self._leave(file)
+
+    def _again(self, file: sqlite3.Connection, begin: str, work: Callable[[sqlite3.Connection], T], deadline: float, *, changes: bool) -> T:
+        while True:
+            try:
+                if begin:
+                    file.execute(begin)
+                result = work(file)
+                if begin:
+                    file.execute("COMMIT")
+            except BaseException as error:
+                if file.in_transaction:
+                    file.execute("ROLLBACK")
+                if not isinstance(error, sqlite3.Error):
+                    raise
+                if not _in_the_way(error) or time.monotonic() > deadline:
+                    raise self._explained(error) from error
+            else:
+                if changes:
+                    self._shorten(file)
+                return result
+            # Short and random, however long it has waited already, so that nobody is always too late.
+            time.sleep(random.uniform(*PAUSE))  # noqa: S311 - nobody gains by guessing it
 
     def _shorten(self, file: sqlite3.Connection) -> None:
         """Move the log of changes into the file where it has become long because somebody was always reading."""
@@ -351,26 +371,24 @@ class SqliteStore(Store):
             if self._log.stat().st_size > WAL_BYTES:
                 file.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
 
-    @contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
-        """A connection that nobody else uses meanwhile, at a time in which this store is neither closed nor forked."""
+    def _enter(self) -> None:
+        """Begin a call, during which this store is neither closed nor forked."""
         with self._gate:
             if self._closed:
                 raise InputError(f"the store {self.url} is closed. Hint: open it again")
             self._busy += 1
-        file = None
-        try:
-            file = self._idle.pop() if self._idle else self._connected()
-            yield file
-        finally:
-            with self._gate:
-                if file is not None and file.in_transaction:
-                    # It could not be taken back, so that nobody can begin another one there.
-                    file.close()
-                elif file is not None:
-                    self._idle.append(file)
-                self._busy -= 1
-                self._gate.notify_all()
+
+    def _leave(self, file: sqlite3.Connection | None) -> None:
+        """End a call, and keep its connection for others."""
+        with self._gate:
+            if file is not None and file.in_transaction:
+                # It could not be taken back, so that nobody can begin another one there.
+                file.close()
+            elif file is not None:
+                self._idle.append(file)
+            self._busy -= 1
+            if self._held:
+                self._quiet.notify_all()
 
     def _connected(self) -> sqlite3.Connection:
         log = [f"wal_autocheckpoint = {WAL_PAGES}", f"journal_size_limit = {WAL_BYTES}"]
@@ -500,19 +518,20 @@ def _blocks(file: sqlite3.Connection, number: int, start: int, stop: int) -> tup
 
 def _packed(rows: Rows) -> list[tuple[int, bytes]]:
     """The rows as blocks: how many are in each, and their bytes."""
+    count = len(rows.values)
     sizes = array("i", map(len, rows.values))
     keys: list[bytes] = []
     lengths = array("i")
-    if (without := rows.keys.count(None)) < len(rows):
+    if (without := rows.keys.count(None)) < count:
         keys = [b"" if key is None else key.encode() for key in rows.keys] if without else list(map(str.encode, rows.keys))  # type: ignore[arg-type]
         lengths = array("i", [-1 if key is None else len(data) for key, data in zip(rows.keys, keys, strict=True)] if without else map(len, keys))
-    if len(rows) <= BLOCK_EVENTS and sum(sizes) + sum(lengths) <= BLOCK_BYTES:
-        return [(len(rows), _block(sizes, rows.values, lengths, keys))]
+    if count <= BLOCK_EVENTS and sum(sizes) + sum(lengths) <= BLOCK_BYTES:
+        return [(count, _block(sizes, rows.values, lengths, keys))]
     found, start = [], 0
     ends = np.cumsum(np.asarray(sizes, np.int64) + (np.maximum(lengths, 0) if keys else 0))
-    while start < len(rows):
+    while start < count:
         fit = int(np.searchsorted(ends, (ends[start - 1] if start else 0) + BLOCK_BYTES, side="right"))
-        part = slice(start, min(max(fit, start + 1), start + BLOCK_EVENTS, len(rows)))
+        part = slice(start, min(max(fit, start + 1), start + BLOCK_EVENTS, count))
         found.append((part.stop - start, _block(sizes[part], rows.values[part], lengths[part], keys[part])))
         start = part.stop
     return found

@@ -14,14 +14,14 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from tidegate.errors import InputError, TidegateError
+from tidegate.errors import TidegateError
 
 _COLUMNS: list[tuple[str, pa.DataType]] = [("key", pa.string()), ("value", pa.binary())]
 BLOCK = pa.schema([*pa.schema(_COLUMNS), pa.field("offset", pa.int64(), nullable=False), pa.field("appended", pa.int64(), nullable=False)])
 """What is read: the routing key of each event (null where it has none), its bytes, its offset, and the clock of the store when it took it (µs)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Rows:
     """What is appended to a segment: the routing key of each event (None where it has none), and its bytes.
 
@@ -30,10 +30,6 @@ class Rows:
 
     keys: Sequence[str | None]
     values: Sequence[bytes]
-
-    def __post_init__(self) -> None:
-        if len(self.keys) != len(self.values):
-            raise InputError(f"each event has a key or None, got {len(self.keys)} keys for {len(self.values)} events")
 
     def __len__(self) -> int:
         return len(self.values)

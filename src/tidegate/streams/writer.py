@@ -165,8 +165,8 @@ class Writer:
             self._failure = error
 
     def _push(self, note: bool) -> None:  # noqa: FBT001 - private
-        while len(self._waiting) or self._under_way:
-            if len(self._waiting):
+        while (waits := len(self._waiting) > 0) or self._under_way:
+            if waits:
                 self._hand_over()
             self._settle()
         pending = self._pending
