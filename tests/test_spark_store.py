@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,9 @@ from hypothesis import strategies as st
 
 from spark_fakes import FakeMap, FakeValue
 from tidegate.errors import CorruptStateError, InputError, StateError
+from tidegate.spark import near as nears
 from tidegate.spark import store as stores
+from tidegate.spark.near import Near
 from tidegate.spark.store import SparkStore
 from tidegate.state.memory import MemoryStore
 from tidegate.state.prefixed import Prefixed
@@ -22,8 +26,9 @@ from tidegate.state.prefixed import Prefixed
 class State:
     """The two variables of one shard."""
 
-    def __init__(self) -> None:
+    def __init__(self, near: Near | None = None) -> None:
         self.held: dict[Any, Any] = {}
+        self.near = near
 
     @property
     def meta(self) -> FakeValue:
@@ -34,7 +39,7 @@ class State:
         return FakeMap(self.held, "blobs")
 
     def open(self) -> SparkStore:
-        return SparkStore(self.meta, self.blobs, self.meta.get())
+        return SparkStore(self.meta, self.blobs, self.meta.get(), self.near)
 
     @property
     def names(self) -> set[tuple[str, int]]:
@@ -60,15 +65,20 @@ names = st.sampled_from(["a", "a/1", "a/2", "b", "b/\x00", "é"])
 tables = st.lists(st.integers(-(2**62), 2**62), max_size=60).map(lambda values: table(*values))
 leaves = st.none() | st.booleans() | st.integers() | st.text(max_size=30)
 documents = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
-calls = st.one_of(
+own = st.one_of(
     st.tuples(st.just("put_table"), names, tables),
     st.tuples(st.just("put_json"), names, documents),
     st.tuples(st.just("delete"), names),
     st.tuples(st.just("delete_prefix"), st.sampled_from(["", "a", "a/", "b/"])),
     st.tuples(st.just("commit")),
+)
+"""What is asked of a store, and then what happens around it too."""
+calls = own | st.one_of(
     st.tuples(st.just("open")),
     st.tuples(st.just("attach")),
     st.tuples(st.just("lose")),
+    st.tuples(st.just("undo")),
+    st.tuples(st.just("harm"), st.sampled_from(["remove", "cut"])),
 )
 
 
@@ -96,12 +106,20 @@ def copied(memory: MemoryStore) -> MemoryStore:
     return other
 
 
-@given(st.lists(calls, max_size=30))
-def test_it_does_what_the_memory_store_does(history):
-    with pytest.MonkeyPatch.context() as patched:
+def harm(near: Near | None, how: str) -> None:
+    """The machine has cleaned its temporary files, or its disk was full."""
+    for file in near.folder.iterdir() if near is not None and near.folder.exists() else ():
+        file.unlink() if how == "remove" else file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+@given(st.lists(calls, max_size=30), st.sampled_from([None, 0, 2000, 1 << 20]))
+def test_it_does_what_the_memory_store_does(history, limit):
+    with pytest.MonkeyPatch.context() as patched, tempfile.TemporaryDirectory() as folder:
         patched.setattr(stores, "PART", 64)
-        state, memory = State(), MemoryStore()
+        patched.setattr(nears, "SMALL", 0)
+        state, memory = State(None if limit is None else Near(Path(folder), limit)), MemoryStore()
         store, committed = state.open(), copied(memory)
+        before = dict(state.held), committed
         for verb, *args in history:
             if verb == "open":
                 # The worker is gone: only what was committed is there.
@@ -109,9 +127,16 @@ def test_it_does_what_the_memory_store_does(history):
             elif verb == "lose":
                 store.close()
                 store, memory = state.open(), copied(committed)
+            elif verb == "undo":
+                # The batch failed after the commit of its shard, so Spark has the state before it.
+                state.held, committed = dict(before[0]), before[1]
+                store, memory = state.open(), copied(committed)
             elif verb == "attach":
                 store.attach(state.meta, state.blobs)
+            elif verb == "harm":
+                harm(state.near, *args)
             else:
+                before = (dict(state.held), committed) if verb == "commit" else before
                 for one in (store, memory):
                     getattr(one, verb)(*args)
                 committed = copied(memory) if verb == "commit" else committed
@@ -119,6 +144,44 @@ def test_it_does_what_the_memory_store_does(history):
         store.commit()
         check_same(state.open(), memory)
         check_clean(state)
+
+
+def test_another_worker_reads_copies_and_not_the_state(tmp_path):
+    near = Near.of(tmp_path, "run", 1 << 20)
+    state = State(near)
+    store = state.open()
+    store.put_table("large", noise(100_000))
+    store.put_table("small", table(1))
+    store.commit()
+    assert len(list(near.folder.iterdir())) == 1
+    # Were it read from the state, parts would be missing.
+    state.held = {key: value for key, value in state.held.items() if key == "meta" or key[1][0] != "large"}
+    other = state.open()
+    assert other.get_table("large") == noise(100_000)
+    assert other.get_table("small") == table(1)
+    other.delete("large")
+    other.commit()
+    assert list(near.folder.iterdir()) == []
+
+
+def test_copies_end_at_their_limit_and_go_with_their_run(tmp_path):
+    near = Near.of(tmp_path, "first", 250_000)
+    names = [near.put(noise(100_000, seed)) for seed in range(3)]
+    assert [name is None for name in names] == [False, False, True]
+    assert near.put(noise(300_000)) is None
+    assert near.get(names[1]) == noise(100_000, 1)
+    near.drop(names[0])
+    assert near.get(names[0]) is None
+    assert near.put(noise(100_000)) is not None
+    later = Near.of(tmp_path, "second", 250_000)
+    assert [folder.name for folder in tmp_path.iterdir()] == []
+    assert later.get(names[1]) is None
+
+
+def test_without_a_place_for_copies_there_are_none(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    near = Near.of(tmp_path / "file", "run", 1 << 20)
+    assert near.put(noise(100_000)) is None
 
 
 def check_clean(state: State) -> None:
@@ -131,7 +194,7 @@ def check_clean(state: State) -> None:
     assert (version, not spilled) == (stores.FORMAT, bool(document))
 
 
-@given(st.lists(calls.filter(lambda call: call[0] not in {"open", "lose", "attach"}), max_size=12), st.lists(calls, max_size=3))
+@given(st.lists(own, max_size=12), st.lists(own, max_size=3))
 def test_only_the_store_that_committed_last_is_the_same(history, others):
     state = State()
     store = state.open()
@@ -144,8 +207,7 @@ def test_only_the_store_that_committed_last_is_the_same(history, others):
     other = state.open()
     assert other.is_same(state.meta.get())
     for verb, *args in others:
-        if verb in {"put_table", "put_json", "delete", "delete_prefix"}:
-            getattr(other, verb)(*args)
+        getattr(other, verb)(*args)
     other.commit()
     assert not store.is_same(state.meta.get()), "somebody else has written since"
     state.held = before

@@ -122,7 +122,7 @@ def test_a_run_in_a_process_of_its_own_tells_what_its_workers_did(capsys: pytest
     assert found["ratio"] is None
     assert found["events_per_second"]["tidegate"] > 0
     assert "tidegate batch 1: 400 events" in said.err
-    for part, function in {"edge": "pack", "operator": "handleInputRows", "sink": "stage"}.items():
+    for part, function in {"edge": "pack", "operator": "handleInputRows"}.items():
         report = said.err.partition(f"== {part}, by cumulative")[2].partition("\n==")[0]
         assert re.search(rf"\({function}\)", report), part
 

@@ -1,4 +1,4 @@
-"""Profiles of what Tidegate does in Spark's Python workers: the edge, the operator and the sink, each with cProfile, added up over processes.
+"""Profiles of what Tidegate does in Spark's Python workers: the edge and the operator with its sinks, each with cProfile, added up.
 
 The classes of the plan are replaced by subclasses of them before a query starts, so nothing of the library knows of it.
 """
@@ -9,13 +9,13 @@ import cProfile
 import io
 import os
 import pstats
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pyspark import TaskContext
 
-from tidegate.spark import plan, publish
+from tidegate.spark import plan
 from tidegate.spark.edge import Edge
 from tidegate.spark.processor import Operate
 
@@ -55,29 +55,17 @@ class ProfiledOperate(Operate):
         return profiled("operator", super().handleInputRows(key, rows, timerValues))
 
 
-class _Stage:
-    """The sink's part of a task, watched."""
-
-    def __init__(self, stage: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
-        self._stage = stage
-
-    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        return profiled("sink", self._stage(batches))
-
-
 def install(folder: Path) -> None:
     """From now on the queries of this process are watched; before the session starts, so that the workers know where to write."""
     os.environ[FOLDER] = str(folder)
-    stager = publish._stager  # noqa: SLF001 - only a profile wants to know
     setattr(plan, "Edge", ProfiledEdge)  # noqa: B010 - a type checker would not have a class replaced
     setattr(plan, "Operate", ProfiledOperate)  # noqa: B010
-    setattr(publish, "_stager", lambda outlets, batch: _Stage(stager(outlets, batch)))  # noqa: B010
 
 
 def report(folder: Path, lines: int = 25) -> str:
     """The functions that took the most time, part by part."""
     found = io.StringIO()
-    for part in ("edge", "operator", "sink"):
+    for part in ("edge", "operator"):
         dumps = sorted(str(path) for path in folder.glob(f"{part}-*"))
         if not dumps:
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from tidegate.scenarios.runtimes import window_of
 from tidegate.spark.chain import Chain, ChainPlan, Outcome
 from tidegate.spark.processor import Operate
 from tidegate.spark.shards import Layout
+from tidegate.spark.staging import Emitted
 from tidegate.spark.store import SparkStore
 from tidegate.spark.wire import document
 from tidegate.spec.join import SIDES
@@ -46,10 +47,10 @@ class Players(Operate):
         super().__init__(some.plan, some.layout)
         self._roles, self._keeps = dict(roles), keeps
 
-    def _call(self, shard: int, timers: Any, work: Callable[[Chain, int], list[Outcome]]) -> Iterator[Row]:
+    def _call(self, shard: int, timers: Any, work: Callable[[Chain, int], list[Outcome]], passing: Sequence[Emitted] = ()) -> Iterator[Row]:
         role = self._roles[shard]
         self._plan, self._layout = role.plan, role.layout
-        seen: list[tuple[str, bytes]] = []
+        seen: list[Emitted] = []
 
         def watched(chain: Chain, now: int) -> list[Outcome]:
             found = work(chain, now)
@@ -57,7 +58,7 @@ class Players(Operate):
             return found
 
         try:
-            rows = list(super()._call(shard, timers, watched))
+            rows = list(super()._call(shard, timers, watched, passing))
         except TidegateError as error:
             # As after a batch that failed, nothing has been stored.
             rows, seen = [], [(SEEN, document({"refused": str(error)}))]
@@ -71,7 +72,7 @@ class Players(Operate):
             super()._keep(shard, chain, store)
 
 
-def _seen(chain: Chain) -> Iterator[tuple[str, bytes]]:
+def _seen(chain: Chain) -> Iterator[Emitted]:
     first = chain.operators[0]
     return _join_seen(first) if isinstance(first, WindowedJoin) else _aggregate_seen(first)
 

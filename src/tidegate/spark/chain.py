@@ -283,7 +283,7 @@ class Chain:
         parts = last.bound()
         windows, shared = parts.open_windows.waiting(_SHOWN, 0) if parts.open_windows is not None else ([], 0)
         if len(parts.core.cells) <= _COUNTED:
-            windows = [*windows, *_windows_of(parts.core.cells)]
+            windows = [*windows, *_first_windows(parts.core.cells)]
         next_ones = sorted(windows, key=lambda window: (window[0][1], window[0][0]))[:_SHOWN]
         messages = 0 if parts.core.messages is None else parts.core.messages.count
         shown = [{"start": start, "end": end, "keys": keys} for (start, end), keys in next_ones]
@@ -381,13 +381,19 @@ def _check_floor(combined: Frame, watermark: int) -> None:
         raise StateError(f"rows were aggregated by the watermark {floor}, but it stands at {watermark}. Hint: {hint}")
 
 
-def _windows_of(cells: SortedRuns) -> list[tuple[tuple[int, int], int | None]]:
-    """The windows that are kept cell by cell, with how many keys they have."""
+def _first_windows(cells: SortedRuns) -> list[tuple[tuple[int, int], int | None]]:
+    """Of the windows that are kept cell by cell those that end first, with how many keys they have."""
     frames = [frame for frame in cells.live(("start", "end", "closed")) if len(frame)]
     if not frames:
         return []
     whole = concat_frames(frames)
     whole = whole.where(~whole.ints("closed"))
+    # Where every key has windows of its own there are as many as cells, and most need not be looked at.
+    last, later = MIN, whole.ints("end")
+    for _ in range(_SHOWN):
+        last = int(later.min(initial=MAX))
+        later = later[later > last]
+    whole = whole.where(whole.ints("end") <= last)
     groups = Groups.by([whole.ints("start"), whole.ints("end")])
     starts, ends = (whole.ints(name)[groups.firsts].tolist() for name in ("start", "end"))
     return list(zip(zip(starts, ends, strict=True), groups.counts.tolist(), strict=True))

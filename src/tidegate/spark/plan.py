@@ -27,6 +27,7 @@ from tidegate.spark.processor import PACKED, Operate
 from tidegate.spark.rekey import Rekey
 from tidegate.spark.shards import Layout
 from tidegate.spark.sources import Direct
+from tidegate.spark.staging import Outlet
 from tidegate.spark.types import brought, carried, spark_schema
 from tidegate.spark.wire import LATE, METRICS, PANES, SHIPPED, unpack
 from tidegate.spec.join import JoinSpec, Upstream
@@ -124,14 +125,16 @@ class Plan:
         late = late_schema([rows for _, rows in found])
         return {PANES: carried(found[-1][0]), LATE: carried(late), METRICS: metrics.SCHEMA}
 
-    def packed(self, layout: Layout) -> DataFrame:
-        """The query up to the packed rows of all outputs."""
+    def packed(self, layout: Layout, outlets: Sequence[Outlet] | None = None) -> DataFrame:
+        """The query up to the packed rows of all outputs; what the outlets can write in a task is written by the last operator."""
         check(self, layout)
         chains = self.chains(layout)
         numbers = {id(plan): number for number, plan in enumerate(self.stages)}
-        return self._operated(layout, chains, numbers)
+        return self._operated(layout, chains, numbers, outlets)
 
-    def _operated(self, layout: Layout, chains: Sequence[ChainPlan], numbers: Mapping[int, int]) -> DataFrame:
+    def _operated(
+        self, layout: Layout, chains: Sequence[ChainPlan], numbers: Mapping[int, int], outlets: Sequence[Outlet] | None = None
+    ) -> DataFrame:
         """What the stateful operator of this plan puts out."""
         frames = []
         for number, given in enumerate(self.givens):
@@ -144,7 +147,8 @@ class Plan:
         chain, last = chains[number], number + 1 == len(chains)
         floors = self.floors if self._combiner is not None else None
         shipped = functools.reduce(DataFrame.unionByName, frames)
-        return _operate(shipped, chain, layout, str(number), floors).observe("tidegate" if last else f"tidegate_{number}", *_observed())
+        operator = Operate(chain, layout, name=str(number), floors=floors, outlets=outlets)
+        return _operate(shipped, operator, chain, outlets).observe("tidegate" if last else f"tidegate_{number}", *_observed())
 
     def rekeyed(self, number: int, layout: Layout) -> Rekey:
         """What sends the output of another plan to an input."""
@@ -243,11 +247,11 @@ def _check_watermark(spec: Upstream, given: Input, source: Given) -> None:
         raise SpecError("per-key watermarks with `future_reference='watermark'` are not told to the edges of a query. Hint: use the clock")
 
 
-def _operate(frame: DataFrame, chain: ChainPlan, layout: Layout, name: str, floors: Floors | None) -> DataFrame:
+def _operate(frame: DataFrame, operator: Operate, chain: ChainPlan, outlets: Sequence[Outlet] | None) -> DataFrame:
     grouped = frame.groupBy("shard")
     if frame.isStreaming:
-        return grouped.transformWithState(Operate(chain, layout, name=name, floors=floors), PACKED, "append", "processingTime")
-    return grouped.applyInArrow(finite(chain, time.time_ns() // 1000), PACKED)
+        return grouped.transformWithState(operator, PACKED, "append", "processingTime")
+    return grouped.applyInArrow(finite(chain, time.time_ns() // 1000, outlets), PACKED)
 
 
 def _observed() -> list[Column]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import SparkFiles, TaskContext
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
@@ -20,22 +21,21 @@ from tidegate.operators.delivery import Arrival
 from tidegate.spark import metrics
 from tidegate.spark.chain import Batch, Chain, ChainPlan, Outcome, Told
 from tidegate.spark.floors import Floors
+from tidegate.spark.near import Near
 from tidegate.spark.shards import Layout, check_layout
+from tidegate.spark.staging import Emitted, Leaving, Outlet
 from tidegate.spark.store import BLOB, BLOB_KEY, META, SparkStore
 from tidegate.spark.wire import (
     COMBINED,
-    LATE,
     MARKS,
     METRICS,
     OBSERVED,
-    PANES,
     REFUSED,
     ROWS,
     THROUGH,
     TOLD,
     Shipped,
     document,
-    pieces,
     through,
     together,
     unpack,
@@ -49,8 +49,6 @@ EMITTED_AT_ONCE = 1536 << 20
 """The same where no further batch may come; beyond 2 GB a call fails."""
 CACHED = 512 << 20
 """How many bytes of decoded state a worker keeps from batch to batch at most."""
-Emitted = tuple[str, bytes]
-"""An output and a payload."""
 
 
 def batch_from(rows: Sequence[Shipped]) -> Batch:
@@ -82,14 +80,18 @@ class _Kept:
     run: str
 
 
+Numbers = dict[str, int | None]
 _KEPT: OrderedDict[tuple[str, str, int], _Kept] = OrderedDict()
 
 
 class Operate(StatefulProcessor):
     """One chain on Spark; the same object serves all shards of a task."""
 
-    def __init__(self, plan: ChainPlan, layout: Layout, *, name: str = "0", floors: Floors | None = None) -> None:
-        self._plan, self._layout, self._name, self._floors = plan, layout, name, floors
+    def __init__(
+        self, plan: ChainPlan, layout: Layout, *, name: str = "0", floors: Floors | None = None, outlets: Sequence[Outlet] | None = None
+    ) -> None:
+        """With `outlets` what they can write in a task is written here, and the rows say what that was; without them everything leaves."""
+        self._plan, self._layout, self._name, self._floors, self._outlets = plan, layout, name, floors, outlets
         # Workers outlive a query: the chain of a former start has its specification and its functions.
         self._run = uuid.uuid4().hex
         # Said here and not where it is used: a module that the driver has changed is another one in the workers.
@@ -103,6 +105,7 @@ class Operate(StatefulProcessor):
         context = TaskContext.get()
         self._query = "" if context is None else context.getLocalProperty("sql.streaming.queryId") or ""
         self._held: dict[int, dict[str, int]] = {}
+        self._calls: Counter[int] = Counter()
         self._batch = int(("-1" if context is None else context.getLocalProperty("streaming.sql.batchId")) or -1)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
@@ -110,11 +113,7 @@ class Operate(StatefulProcessor):
         shipped = [Shipped(*row) for row in rows]
         passing = [row for row in shipped if row.kind == THROUGH]
         batch = batch_from([row for row in shipped if row.kind != THROUGH])
-        yield from self._call(key[0], timerValues, lambda chain, now: chain.take(batch, now))
-        for output, payload in map(through, passing):
-            # What the chain before has counted is part of what is observed of the query.
-            numbers = Row(**metrics.numbers_of(unpack(payload))) if output == METRICS else None
-            yield _packed(output, payload, key[0], numbers)
+        yield from self._call(key[0], timerValues, lambda chain, now: chain.take(batch, now), [through(row) for row in passing])
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
         """The clock has come to an instant at which something is due."""
@@ -123,12 +122,17 @@ class Operate(StatefulProcessor):
     def close(self) -> None:
         """State is Spark's; there is nothing to close."""
 
-    def _call(self, shard: int, timers: Any, work: Callable[[Chain, int], list[Outcome]]) -> Iterator[Row]:
+    def _call(self, shard: int, timers: Any, work: Callable[[Chain, int], list[Outcome]], passing: Sequence[Emitted] = ()) -> Iterator[Row]:
         now = timers.getCurrentProcessingTimeInMs() * 1000
         chain, store = self._opened(shard, now)
         chain.rest(now)
         before = chain.counters
-        emitted = [*_waiting(store), *(one for outcome in work(chain, now) for one in payloads_of(outcome))]
+        leaving = Leaving(self._outlets)
+        for output, payload in _waiting(store):
+            leaving.add_payload(output, payload)
+        for outcome in work(chain, now):
+            leaving.add_all(outcome)
+        emitted = leaving.drained()
         fits = _fitting(emitted, EMITTED_AT_ONCE if self._plan.ends else EMITTED)
         _wait(store, emitted[fits:])
         if self._plan.is_followed and fits == len(emitted):
@@ -143,9 +147,25 @@ class Operate(StatefulProcessor):
         waiting = sum(len(payload) for _, payload in emitted[fits:])
         store.summary = self._summary(chain, waiting)
         store.commit()
-        measured = self._measured(shard, chain, store, before, waiting)
+        counted = [self._measured(shard, chain, store, before, waiting)]
+        # What the chain before has counted is part of what is observed of the query.
+        counted += [(unpack(payload), metrics.numbers_of(unpack(payload))) for output, payload in passing if output == METRICS]
+        yield from self._left(shard, leaving, counted, [row for row in passing if row[0] != METRICS])
         self._keep(shard, chain, store)
-        yield measured
+
+    def _left(self, shard: int, leaving: Leaving, counted: Sequence[tuple[pa.Table, Numbers]], passing: Sequence[Emitted]) -> Iterator[Row]:
+        """What was counted, what only passes, and what was written here: a call that fails on the way has kept nothing."""
+        for table, numbers in counted:
+            leaving.add(METRICS, table)
+            # The numbers leave as they are, whoever wants the table.
+            yield _packed(METRICS, next((payload for _, payload in leaving.drained()), None), shard, Row(**numbers))
+        for output, payload in passing:
+            leaving.add_payload(output, payload)
+        number, self._calls[shard] = self._calls[shard], self._calls[shard] + 1
+        # A shard may be called for rows and for a timer in one batch.
+        task = f"{shard:05d}-{number}" if number else f"{shard:05d}"
+        for output, payload in [*leaving.drained(), *leaving.staged(self._batch, task)]:
+            yield _packed(output, payload, shard)
 
     def _opened(self, shard: int, now: int) -> tuple[Chain, SparkStore]:
         """The chain of the shard: the one that this worker kept if the state is still the one that it wrote, or that of the state."""
@@ -155,12 +175,18 @@ class Operate(StatefulProcessor):
         if kept is not None and kept.run == self._run and kept.store.is_same(found):
             kept.store.attach(self._meta, self._blobs)
             return kept.chain, kept.store
-        store = SparkStore(self._meta, self._blobs, found)
+        store = SparkStore(self._meta, self._blobs, found, self._near(shard))
         layout = store.get_json("layout")
         if layout is not None:
             check_layout(layout, self._layout)
         store.put_json("layout", self._layout.to_dict())
         return Chain(self._plan, store, now=self._plan.begins if self._plan.is_told else now), store
+
+    def _near(self, shard: int) -> Near | None:
+        """Copies of the state beside Spark's own files of the application, which it removes at its end."""
+        if TaskContext.get() is None:
+            return None
+        return Near.of(Path(SparkFiles.getRootDirectory()) / "tidegate" / self._query / f"{self._name}-{shard}", self._run, self._cached)
 
     def _keep(self, shard: int, chain: Chain, store: SparkStore) -> None:
         nbytes = chain.nbytes
@@ -178,7 +204,8 @@ class Operate(StatefulProcessor):
         counted = {"operator": self._name, "batch": self._batch, "counters": dict(counters), "waiting_bytes": waiting}
         return {**counted, **instants, **chain.held()}
 
-    def _measured(self, shard: int, chain: Chain, store: SparkStore, counted: dict[str, int], waiting: int) -> Row:
+    def _measured(self, shard: int, chain: Chain, store: SparkStore, counted: dict[str, int], waiting: int) -> tuple[pa.Table, Numbers]:
+        """What this call has counted: as a row for people, and as numbers that Spark adds up."""
         follows, is_followed = self._plan.follows, self._plan.is_followed
         before, after = (metrics.parted(counts, follows=follows, is_followed=is_followed) for counts in (counted, chain.counters))
         windows = 0 if is_followed else store.summary["windows_open"]
@@ -188,8 +215,7 @@ class Operate(StatefulProcessor):
         first = chain.operators[0].progress
         instants = {"watermark": first.watermark, "newest": MIN if follows else first.newest, "clock": chain.now}
         numbers = metrics.measured(before, after, {name: size - former.get(name, 0) for name, size in held.items()}, instants)
-        table = metrics.row(numbers, before, after, batch=self._batch, shard=shard)
-        return _packed(METRICS, next(pieces(table)).to_pybytes(), shard, Row(**numbers))
+        return metrics.row(numbers, before, after, batch=self._batch, shard=shard), numbers
 
     def _set_timer(self, chain: Chain, store: SparkStore, now: int, *, at_once: bool) -> None:
         """One timer a shard: a new one where something is due before the one that is set."""
@@ -205,13 +231,6 @@ class Operate(StatefulProcessor):
         if set_for is None or set_for * 1000 <= now or at < set_for:
             self._handle.registerTimer(at)
             store.put_json("timer", at)
-
-
-def payloads_of(outcome: Outcome) -> Iterator[Emitted]:
-    """What came out, in pieces."""
-    for output, tables in ((PANES, outcome.panes), (LATE, outcome.late)):
-        for table in tables:
-            yield from ((output, payload.to_pybytes()) for payload in pieces(table))
 
 
 def _fitting(emitted: Sequence[Emitted], limit: int) -> int:
@@ -238,5 +257,5 @@ def _wait(store: SparkStore, rest: Sequence[Emitted]) -> None:
         store.put_table(f"waiting/{number:08d}", pa.table({"output": [output], "payload": pa.array([payload], pa.large_binary())}))
 
 
-def _packed(output: str, payload: bytes, shard: int, numbers: Row | None = None) -> Row:
+def _packed(output: str, payload: bytes | None, shard: int, numbers: Row | None = None) -> Row:
     return Row(output=output, shard=shard, payload=payload, metrics=numbers)

@@ -20,14 +20,16 @@ from tidegate.spark import kept as keeping
 from tidegate.spark.batch_clock import is_local
 from tidegate.spark.chain import rehearse
 from tidegate.spark.kept import Kept
+from tidegate.spark.passing import limits
 from tidegate.spark.plan import Plan, unpacked
 from tidegate.spark.progress import Progress, read_progress
-from tidegate.spark.publish import Outlet, Publisher
+from tidegate.spark.publish import Publisher
 from tidegate.spark.session import PARTITIONS, check, cores_of
 from tidegate.spark.shards import Layout
 from tidegate.spark.sinks import parquet
 from tidegate.spark.sinks.base import PANE_ID, Sink, Target
 from tidegate.spark.sinks.noop import Dropped
+from tidegate.spark.staging import Outlet
 from tidegate.spark.wire import LATE, METRICS, PANES
 
 NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
@@ -137,9 +139,9 @@ def start(
     known = _opened(plan, checkpoint, spark, shards)
     late = late if late is not None else parquet(_late_folder(checkpoint))
     publisher = Publisher(_outlets(plan, known, {PANES: to, LATE: late, METRICS: metrics}))
-    settings = {PARTITIONS: str(known.layout.partitions), NO_DATA: str(not available).lower()}
+    settings = {PARTITIONS: str(known.layout.partitions), NO_DATA: str(not available).lower(), **limits(plan, known.layout, spark)}
     with settings_of(spark, settings):
-        packed = plan.packed(known.layout)
+        packed = plan.packed(known.layout, publisher.outlets)
         writer = packed.writeStream.outputMode("append").foreachBatch(publisher).option("checkpointLocation", checkpoint)
         writer = writer.trigger(availableNow=True) if available else writer.trigger(processingTime=f"{interval // 1000} milliseconds")
         keeping.write(checkpoint, dataclasses.replace(known, specs=_documents(plan)))
@@ -214,7 +216,8 @@ def _run_batch(plan: Plan, to: Sink, late: Sink | None, metrics: Sink | None, ch
         # Each run is a query of its own, and a folder holds one output of one query.
         late = Dropped() if checkpoint is None else parquet(f"{_late_folder(checkpoint)}/run={known.query}")
     publisher = Publisher(_outlets(plan, known, {PANES: to, LATE: late, METRICS: metrics}))
-    publisher(plan.packed(known.layout), 0)
+    with settings_of(plan.session, limits(plan, known.layout, plan.session)):
+        publisher(plan.packed(known.layout, publisher.outlets), 0)
     return Query(None, known.query)
 
 

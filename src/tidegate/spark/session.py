@@ -147,6 +147,9 @@ def _start_conf(master: str | None, cores: int | None, memory: str | None, packa
         # Works without a network, and where the name of the machine has no address.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         found |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        # On a TCP socket a small message to a worker waits until the one before is acknowledged, for which systems take 40 ms. Not on a cluster: the
+        # path of a socket has room for a hundred characters, and the temporary folders of executors may need more.
+        found["spark.python.unix.domain.socket.enabled"] = str(os.name == "posix").lower()
     elif cores:
         found["spark.cores.max"] = str(cores)
     if memory:

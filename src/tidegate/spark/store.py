@@ -13,15 +13,18 @@ import zlib
 from typing import Any, Protocol
 
 import pyarrow as pa
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
 
 from tidegate.errors import CorruptStateError
+from tidegate.spark.near import Near
 from tidegate.state.ipc import decode_json, decode_table, encode_json, encode_table
 from tidegate.state.protocol import wrong_kind
 
 FORMAT = 1
-META = "format int, summary string, document binary"
-BLOB_KEY = "name string, part int"
-BLOB = "payload binary"
+# Written out, because each worker would have a text read by Spark, and more than once.
+META = StructType().add("format", IntegerType()).add("summary", StringType()).add("document", BinaryType())
+BLOB_KEY = StructType().add("name", StringType()).add("part", IntegerType())
+BLOB = StructType().add("payload", BinaryType())
 PART = 4 << 20
 _SPILLED = "\x00document"
 """Where the index and the documents go when they are too large for one value."""
@@ -50,13 +53,15 @@ class SparkStore:
 
     spills = True
 
-    def __init__(self, meta: ValueState, blobs: MapState, found: tuple[Any, ...] | None = None) -> None:
-        """`found` is what the meta variable holds."""
-        self._meta, self._blobs = meta, blobs
+    def __init__(self, meta: ValueState, blobs: MapState, found: tuple[Any, ...] | None = None, near: Near | None = None) -> None:
+        """`found` is what the meta variable holds; `near` has copies of tables, which are faster to read."""
+        self._meta, self._blobs, self._near = meta, blobs, near
         self.summary: dict[str, Any] = {}
         """What somebody who looks into the checkpoint sees first; written with each commit."""
         self._tables: dict[str, list[int]] = {}
         """By name how many parts a stored table has, and how many bytes."""
+        self._copies: dict[str, str] = {}
+        """By name the near copy of a stored table, as far as there is one."""
         self._documents: dict[str, str] = {}
         self._fresh: dict[str, pa.Table | None] = {}
         """What a commit has to write; None for a table to be removed."""
@@ -89,7 +94,8 @@ class SparkStore:
             if table is None:
                 raise KeyError(name)
             return table
-        return decode_table(self._read(name, self._tables[name][0]), name)
+        copy = self._near.get(self._copies[name]) if self._near is not None and name in self._copies else None
+        return decode_table(self._read(name, self._tables[name][0]), name) if copy is None else copy
 
     def put_json(self, name: str, document: Any) -> None:
         self._documents[name] = encode_json(document, name)
@@ -129,7 +135,8 @@ class SparkStore:
         for name, table in self._fresh.items():
             digest.update(f"{name} {self._write(name, table)};".encode())
         self._fresh.clear()
-        content = json.dumps({"tables": self._tables, "documents": self._documents}, separators=(",", ":")).encode()
+        document = {"tables": self._tables, "documents": self._documents, "copies": self._copies}
+        content = json.dumps(document, separators=(",", ":")).encode()
         digest.update(content)
         self._digest = digest.hexdigest()
         self._write_meta(zlib.compress(content, 1))
@@ -154,7 +161,7 @@ class SparkStore:
         stored = self._read(_SPILLED, self._spilled) if self._spilled else bytes(document)
         self._size = len(stored)
         content = json.loads(zlib.decompress(stored))
-        self._tables, self._documents = content["tables"], content["documents"]
+        self._tables, self._documents, self._copies = content["tables"], content["documents"], content.get("copies", {})
 
     def _read(self, name: str, parts: int) -> bytes:
         found = [self._blobs.getValue((name, part)) for part in range(parts)]
@@ -170,7 +177,19 @@ class SparkStore:
             self._tables.pop(name, None)
         else:
             self._tables[name] = [_parts(data), len(data)]
+        self._copy(name, table)
         return zlib.crc32(data)
+
+    def _copy(self, name: str, table: pa.Table | None) -> None:
+        """Put a copy of what was written in the place of the former one."""
+        former = self._copies.pop(name, None)
+        if self._near is None:
+            return
+        if former is not None:
+            self._near.drop(former)
+        copy = None if table is None else self._near.put(table)
+        if copy is not None:
+            self._copies[name] = copy
 
     def _write_parts(self, name: str, former: int, data: bytes) -> None:
         wanted = _parts(data)

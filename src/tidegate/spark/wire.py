@@ -32,7 +32,7 @@ FLOOR = "floor"
 PANES, LATE, METRICS = "panes", "late", "metrics"
 OUTPUTS = (PANES, LATE, METRICS)
 
-PIECE = 1 << 20
+PIECE = 512 << 10
 """How large a payload should be at most; a single event may be larger."""
 TOGETHER = 256 << 20
 """How many bytes of payloads a record batch holds at most, unless a single one is larger; Arrow ends at 2 GB."""
