@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.kernel.frame import constant
 from tidegate.kernel.groups import Groups, present
+from tidegate.kernel.keys import identify, near_numbers
 
 small = st.integers(-3, 3)
 wide = st.sampled_from([-(2**63), 2**63 - 1, 0, 1, -1])
@@ -68,6 +70,40 @@ def test_oracle_groups_in_order_are_numbered_by_part_then_by_key(table, collide)
     groups = Groups.in_order(kid, chk, part)
     same(groups, names)
     assert [names[at] for at in groups.firsts.tolist()] == sorted(set(names))
+
+
+@given(st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 2)), max_size=60), st.sampled_from([0, 2**63 - 10, -(2**63) + 9]))
+def test_oracle_groups_in_order_by_numbers_that_are_close_together(table, at):
+    numbers, part = column(at + k for k, _ in table), column(p for _, p in table)
+    kid, chk = identify([pa.array(numbers)], len(table))
+    near = near_numbers([pa.chunked_array([pa.array(numbers)])], len(table))
+    assert (near is not None) == (len(table) > 0 and int(numbers.max()) - int(numbers.min()) <= 4 * len(table))
+    known, plain = Groups.in_order(kid, chk, part, near), Groups.in_order(kid, chk, part)
+    assert (known.ids.tolist(), known.n) == (plain.ids.tolist(), plain.n)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [],
+        [pa.array([1, None])],
+        [pa.array(["a", "b"])],
+        [pa.array([1, 2]), pa.array([1, 2])],
+        [pa.array([0, 2**40])],
+        [pa.array([1, 2]).dictionary_encode()],
+        [pa.array([0, 2**64 - 1], pa.uint64())],
+        [pa.array([], pa.int64())],
+    ],
+)
+def test_keys_that_are_not_close_together(columns):
+    assert near_numbers(columns, len(columns[0]) if columns else 2) is None
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.uint8(), pa.int64(), pa.uint64()])
+def test_numbers_that_are_close_together_begin_at_zero(kind):
+    low = 2**64 - 4 if kind == pa.uint64() else 100
+    found = near_numbers([pa.array([low + 3, low, low + 1], kind)], 3)
+    assert (found.tolist(), found.dtype) == ([3, 0, 1], np.int64)
 
 
 @pytest.mark.parametrize("parts", [[], [5], [3, 3, 1, 2, 1], [2**63 - 1, -(2**63), 0]])

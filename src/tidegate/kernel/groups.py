@@ -72,8 +72,19 @@ def _mostly_different(column: np.ndarray) -> bool:
     return sample > 0 and len(pa.array(column[:sample]).unique()) > _RARELY * sample
 
 
-def ranked_values(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The rank of each value among the different ones, and these in order: by sorting where values rarely repeat, else by hashing."""
+def ranked_values(column: np.ndarray, near: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """The rank of each value among the different ones, and these in order: by sorting where values rarely repeat, else by hashing.
+
+    `near` are small numbers from 0 that tell rows apart as the values do, where there are such: then a table of them does it.
+    """
+    if near is not None:
+        one = np.empty(int(near.max(initial=-1)) + 1, column.dtype)
+        one[near] = column
+        known = present(near, len(one))
+        order = ascending(one[known])
+        rank = np.empty(len(one), np.int64)
+        rank[known[order]] = np.arange(len(order))
+        return rank[near], one[known[order]]
     if _mostly_different(column):
         order = ascending(column)
         values = column[order]
@@ -128,14 +139,14 @@ class Groups:
         return cls(ids, n)
 
     @classmethod
-    def in_order(cls, kid: np.ndarray, chk: np.ndarray, part: np.ndarray) -> Groups:
-        """Rows with the same key and part are one group, and groups are numbered by part, then by key."""
+    def in_order(cls, kid: np.ndarray, chk: np.ndarray, part: np.ndarray, near: np.ndarray | None = None) -> Groups:
+        """Rows with the same key and part are one group, and groups are numbered by part, then by key; see `ranked_values` for `near`."""
         if not len(part):
             return cls.single(0)
         parts, many = _ranked(part)
         if kid.strides == (0,):
             return cls(parts, many)
-        ids, kids = ranked_values(kid)
+        ids, kids = ranked_values(kid, near)
         if chk.strides != (0,) and _collide(ids, len(kids), chk):
             found = cls.by([part, kid, chk])
             order = np.lexsort((chk[found.firsts], kid[found.firsts], part[found.firsts]))

@@ -22,6 +22,8 @@ KEY = ("kid", "chk")
 _NULL = np.uint64(0x7F4A7C159E3779B9)
 _SEEDS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 _WORD = 8
+_SPREAD = 4
+"""Keys are close together where a table of all numbers between them has so many entries a row at most."""
 
 
 def mix(values: np.ndarray) -> np.ndarray:
@@ -50,6 +52,17 @@ def identify(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> tuple[
         kid = mix(kid ^ first)
         chk = mix(chk + second)
     return kid, chk
+
+
+def near_numbers(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> np.ndarray | None:
+    """Numbers from 0 that tell keys apart, where a key is one whole number and all of them are close together; None elsewhere."""
+    if len(columns) != 1 or not rows or not pa.types.is_integer(columns[0].type) or columns[0].null_count:
+        return None
+    numbers = to_arrow(columns[0]).to_numpy(zero_copy_only=False)
+    low, high = int(numbers.min()), int(numbers.max())
+    if high - low > _SPREAD * rows:
+        return None
+    return numbers.astype(np.int64) - low if high <= np.iinfo(np.int64).max else (numbers - numbers.dtype.type(low)).astype(np.int64)
 
 
 def shard_of(kid: np.ndarray, shards: int) -> np.ndarray:

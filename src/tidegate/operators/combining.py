@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.frame import Frame
-from tidegate.kernel.groups import Groups
 from tidegate.kernel.lateness import ON_TIME
 from tidegate.kernel.times import OK
 from tidegate.kernel.windows import Aligned, build
@@ -93,7 +92,7 @@ class Combiner:
 
     def _combined(self, delivery: Delivery, start: np.ndarray, end: np.ndarray) -> Frame | None:
         """Rows whose slice starts at `MAX`, where no slice can, ride along and are left out at the end: few are, and leaving out costs a copy."""
-        groups = Groups.in_order(delivery.kid, delivery.chk, start)
+        groups = delivery.grouped(self.spec.input.key, start)
         kept = int(np.searchsorted(start[groups.lasts], MAX))
         if kept > _WORTH_IT * len(delivery):
             return None

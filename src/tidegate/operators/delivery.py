@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from tidegate.errors import InputError
 from tidegate.kernel.frame import Column, Frame, constant, is_constant, repeat, to_arrow, to_numpy
-from tidegate.kernel.keys import identify
+from tidegate.kernel.groups import Groups
+from tidegate.kernel.keys import identify, near_numbers
 from tidegate.kernel.lateness import FUTURE, ON_TIME
 from tidegate.kernel.partitions import partitions_of
 from tidegate.kernel.times import is_ticks, read_times
@@ -104,6 +105,11 @@ class Delivery:
 
     def with_table(self, table: pa.Table) -> Delivery:
         return replace(self, table=table)
+
+    def grouped(self, key: Sequence[str], part: np.ndarray) -> Groups:
+        """The rows of each key and part, by part, then by key."""
+        near = near_numbers([self.table.column(name) for name in key], len(self))
+        return Groups.in_order(self.kid, self.chk, part, near)
 
     def keys(self, names: tuple[str, ...], index: np.ndarray) -> dict[str, Column]:
         """The key columns at the given rows, under the names that state uses."""

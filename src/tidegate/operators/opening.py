@@ -72,7 +72,7 @@ class OpenWindows:
     def _append(self, delivery: Delivery, start: np.ndarray, end: np.ndarray) -> None:
         """Rows whose slice starts at `MAX`, where no slice can, are not kept: they ride along and are left out at the end."""
         core = self._core
-        groups = Groups.in_order(delivery.kid, delivery.chk, start)
+        groups = delivery.grouped(core.spec.input.key, start)
         if not groups.n:
             return
         frame, failed, why = partials_of(core.bundle, core.spec, delivery, groups)

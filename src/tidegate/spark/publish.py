@@ -26,7 +26,7 @@ class Publisher:
             # Each of them runs the rows again, and the operator must not run twice.
             packed = packed.persist()
         try:
-            found = packed.select(*PACKED_SCHEMA.names).toArrow()
+            found = packed.toArrow()
             for outlet in self.outlets:
                 _write(outlet, batch, found, packed)
         finally:
