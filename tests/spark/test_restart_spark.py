@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+from collections import Counter
+from pathlib import Path
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
@@ -31,6 +34,32 @@ def test_a_query_that_is_stopped_in_the_middle_goes_on_where_it_stopped(spark, t
     found = second.panes
     wanted = own_answer(feed.batch(spark), F.count("*"), F.sum("price"), F.max("price"))
     assert complete(netted(found, ["user"], "n", "spent", "best")) == complete(wanted)
+
+
+def test_workers_leave_copies_of_large_tables_that_go_with_their_run(spark, tmp_path):
+    feed = Feed(tmp_path / "in")
+    for second in (1, 2):
+        feed.put(clicks(*((f"user {number}", second, float(number)) for number in range(20_000))))
+    panes = (
+        tg.stream(feed.stream(spark), time="ts", key="user", watermark=tg.ascending())
+        .window(tg.tumbling("1 minute"))
+        .aggregate(spent=tg.sum("price"))
+    )
+    first = finished(panes, tmp_path / "ck", shards=2)
+    (local,) = spark.sparkContext.parallelize([None], 1).map(lambda _: os.environ["SPARK_LOCAL_DIRS"]).collect()
+    query = first.query.spark_query.id
+
+    def copies() -> dict[str, int]:
+        """How many each run has left."""
+        return Counter(path.parent.name for path in Path(local.split(",")[0], "tidegate", query).glob("0-*/*/*"))
+
+    (before,) = copies().items()
+    assert before[1] >= 2, "of both shards"
+    feed.put(clicks(("user 7", 100, 1.0)))
+    second = finished(panes, tmp_path / "ck", name=first.name)
+    spent = {user: spent for (user, _), (spent,) in netted(second.panes, ["user"], "spent").items()}
+    assert spent == {f"user {number}": 2.0 * number for number in range(20_000)}
+    assert before[0] not in copies()
 
 
 def test_a_changed_specification_is_followed_where_that_is_safe_and_refused_elsewhere(spark, tmp_path):

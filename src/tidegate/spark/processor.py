@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark import SparkFiles, TaskContext
+from pyspark import TaskContext
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
@@ -183,10 +184,11 @@ class Operate(StatefulProcessor):
         return Chain(self._plan, store, now=self._plan.begins if self._plan.is_told else now), store
 
     def _near(self, shard: int) -> Near | None:
-        """Copies of the state beside Spark's own files of the application, which it removes at its end."""
-        if TaskContext.get() is None:
+        """Copies of the state among the temporary files of the executor, which Spark removes at its end."""
+        places = os.environ.get("SPARK_LOCAL_DIRS", "")
+        if TaskContext.get() is None or not places:
             return None
-        return Near.of(Path(SparkFiles.getRootDirectory()) / "tidegate" / self._query / f"{self._name}-{shard}", self._run, self._cached)
+        return Near.of(Path(places.split(",")[0], "tidegate", self._query, f"{self._name}-{shard}"), self._run, self._cached)
 
     def _keep(self, shard: int, chain: Chain, store: SparkStore) -> None:
         nbytes = chain.nbytes
