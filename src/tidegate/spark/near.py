@@ -22,13 +22,15 @@ SMALL = 32 << 10
 """A table of fewer bytes is not worth a file."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Near:
-    """The copies of one shard in one run of a query."""
+    """The copies of one shard in one run of a query; as long as one worker has the shard, nobody else changes them."""
 
     folder: Path
     limit: int
     """How many bytes of copies there are at most."""
+    _used: int | None = None
+    """How many there are; None until somebody asks."""
 
     @classmethod
     def of(cls, folder: Path, run: str, limit: int) -> Near:
@@ -45,14 +47,18 @@ class Near:
             return None
         name = uuid.uuid4().hex
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if sum(file.stat().st_size for file in self.folder.iterdir()) + table.nbytes > self.limit:
+            if self._used is None:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self._used = sum(file.stat().st_size for file in self.folder.iterdir())
+            if self._used + table.nbytes > self.limit:
                 return None
             with pa.OSFile(str(self.folder / name), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
                 writer.write_table(table)
+            self._used += (self.folder / name).stat().st_size
         except OSError:
-            # No space, most likely.
+            # No space, most likely; how much there is will be looked up.
             self.drop(name)
+            self._used = None
             return None
         return name
 
@@ -64,5 +70,8 @@ class Near:
 
     def drop(self, name: str) -> None:
         """Remove a copy."""
+        file = self.folder / name
         with suppress(OSError):
-            (self.folder / name).unlink(missing_ok=True)
+            size = file.stat().st_size
+            file.unlink()
+            self._used = None if self._used is None else self._used - size
