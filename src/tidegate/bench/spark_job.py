@@ -89,7 +89,7 @@ def run_of(result: dict[str, Any]) -> Run:
 
 def main(text: str) -> None:
     """Do it in a session that is made for it."""
-    from tidegate.spark.session import session
+    from tidegate.spark.session import UNIX_SOCKETS, session
 
     job = Job.from_text(text)
     try:
@@ -97,7 +97,7 @@ def main(text: str) -> None:
             from tidegate.bench import spark_profile
 
             spark_profile.install(Path(job.profile))
-        spark = session("tidegate bench", cores=job.cores, memory=job.memory)
+        spark = session("tidegate bench", cores=job.cores, memory=job.memory, conf=UNIX_SOCKETS)
         try:
             result = do(job, spark, lambda line: print(f"{_SAYING}{line}", flush=True))
         finally:

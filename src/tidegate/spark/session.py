@@ -25,6 +25,12 @@ PACKAGES = "spark.jars.packages"
 _FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _JVM_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 
+UNIX_SOCKETS = {"spark.python.unix.domain.socket.enabled": "true"}
+"""What lets a session talk to its Python workers without TCP, on which a small message waits 40 ms for the acknowledgement of the one before.
+
+Not for everybody: PySpark prints an error when Spark lets a worker go that had nothing to do for a minute, and the path of a socket has room for a
+hundred characters, of which the temporary folder of an executor may need more.
+"""
 RUNTIME_CONF: dict[str, str] = {
     PROVIDER: ROCKSDB,
     # Without it every batch uploads whole snapshots of the state.
@@ -147,9 +153,6 @@ def _start_conf(master: str | None, cores: int | None, memory: str | None, packa
         # Works without a network, and where the name of the machine has no address.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         found |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        # On a TCP socket a small message to a worker waits until the one before is acknowledged, for which systems take 40 ms. Not on a cluster: the
-        # path of a socket has room for a hundred characters, and the temporary folders of executors may need more.
-        found["spark.python.unix.domain.socket.enabled"] = str(os.name == "posix").lower()
     elif cores:
         found["spark.cores.max"] = str(cores)
     if memory:
