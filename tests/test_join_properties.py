@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from join_machines import Bare, Embedded, Model, late_shapes, name, net, play, shapes
 from join_strategies import HOWS, TIMED, Case, Step, cases, cut_cases
@@ -89,8 +89,20 @@ def test_cuts_do_not_matter(machine, pair):
     assert late_shapes(late) == late_shapes(other_late)
 
 
+def row(ts: int, name: str) -> Row:
+    return {"ts": ts, "t2": ts, "k": "a", "v": 0, "n": name, "o": ts}
+
+
+AT_LAST = Case(
+    JoinConfig(AsOf(None, strict=False), "inner", on=(), padding="final", allowed_lateness=30, watermark="explicit"),
+    (Step("add", ([row(-25, "l")], [row(-25, "r")])), Step("watermark", (0, -12, "ts")), Step("watermark", (1, -12, "ts"))),
+)
+"""Answers that are never taken back come after the watermark of both."""
+
+
 @machines
 @given(case=cases(TIMED))
+@example(AT_LAST)
 def test_a_promise_is_not_broken_by_rows_that_were_on_time(machine, case):
     model = Model(case.config)
     play(model, case)

@@ -532,10 +532,10 @@ class JoinReference:
             bounds = [bound for bound in window if bound.column(side) == "ts"]
             behind = [_behind(self.marks[1 - side][b.column(1 - side)], b.before if side == LEFT else b.after) for b in bounds]
             promises = [own, max(behind, default=MIN)]
-        elif isinstance(window, AsOf) and side == RIGHT:
-            # The latest row may be of any age, but for the tolerance.
+        elif isinstance(window, AsOf):
+            # The latest right row may be of any age, but for the tolerance.
             waiting = [held.row["ts"] for held in self._side(LEFT) if not self._is_due(held)]
-            promises = [own, _behind(min([other, *waiting]), window.tolerance)]
+            promises = [own, other, *waiting] if side == LEFT else [own, _behind(min([other, *waiting]), window.tolerance)]
         elif isinstance(window, Tumbling | Hopping):
             # A new row may still meet one from the start of its first window.
             first = min(own, other)

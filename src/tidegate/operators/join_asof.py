@@ -329,12 +329,14 @@ class AsOfJoin(JoinCore):
     # What can be asked ----------------------------------------------------------------------------------------------------------
 
     def promised(self, side: int) -> dict[str, int]:
-        """The lesser of both watermarks for left rows; right rows may be of any age, but for the tolerance."""
+        """The lesser of both watermarks for left rows, if none waits beyond it; right rows may be of any age, but for the tolerance."""
         left, right = self.sides
-        waiting = left.buffer.owing(None)
-        least = int(self.stored(LEFT, waiting, ["at"]).ints("at").min(initial=MAX))
+        waiting = self.stored(LEFT, left.buffer.owing(None), ["at"]).ints("at")
+        least = int(waiting.min(initial=MAX))
         if side == LEFT:
-            promise = min(left.watermark, right.watermark, least if self.spec.pads(LEFT) else MAX)
+            # A row without an answer that is due gets none any more where rows are not padded.
+            unanswered = least if self.spec.pads(LEFT) else int(waiting[waiting >= self._due_below()].min(initial=MAX))
+            promise = min(left.watermark, right.watermark, unanswered)
         else:
             first, tolerance = min(left.watermark, least), self.window.tolerance
             behind = MIN if first == MIN or (tolerance is None and first != MAX) else int(saturating_add(first, -(tolerance or 0)))
