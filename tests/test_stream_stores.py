@@ -339,6 +339,11 @@ def test_many_events_in_one_append(store: Store) -> None:
     assert keys[:7] == ["k0", None, None, "k3", None, None, "k6"]
 
 
+def test_each_row_has_a_key_or_none() -> None:
+    with pytest.raises(InputError, match="got 1 keys for 2 events"):
+        rows("a", "b", keys=["1"])
+
+
 def test_rows_that_are_handed_over_in_pieces_are_one_append(store: Store) -> None:
     stream = opened(store, 3)
     sending = store.sending(stream)

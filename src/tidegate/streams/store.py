@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from tidegate.errors import TidegateError
+from tidegate.errors import InputError, TidegateError
 
 _COLUMNS: list[tuple[str, pa.DataType]] = [("key", pa.string()), ("value", pa.binary())]
 BLOCK = pa.schema([*pa.schema(_COLUMNS), pa.field("offset", pa.int64(), nullable=False), pa.field("appended", pa.int64(), nullable=False)])
@@ -30,6 +30,10 @@ class Rows:
 
     keys: Sequence[str | None]
     values: Sequence[bytes]
+
+    def __post_init__(self) -> None:
+        if len(self.keys) != len(self.values):
+            raise InputError(f"each event has a key or None, got {len(self.keys)} keys for {len(self.values)} events")
 
     def __len__(self) -> int:
         return len(self.values)
