@@ -38,8 +38,7 @@ def finite(plan: ChainPlan, now: int, outlets: Sequence[Outlet] | None = None) -
         first = chain.operators[0].progress
         instants = {"watermark": first.watermark, "newest": MIN if follows else first.newest, "clock": chain.now}
         numbers = metrics.measured({}, after, {}, instants)
-        leaving.add(METRICS, metrics.row(numbers, {}, after, batch=0, shard=shard))
-        yield _packed(METRICS, next((payload for _, payload in leaving.drained()), None), shard, numbers)
+        yield _packed(METRICS, leaving.counted(metrics.row(numbers, {}, after, batch=0, shard=shard)), shard, numbers)
         yield from (_packed(*one, shard) for one in leaving.staged(0, f"{shard:05d}"))
 
     # Spark reads the annotations to know that it may give record batches one after the other.

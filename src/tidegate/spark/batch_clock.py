@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from pyarrow import fs
-
 from tidegate.errors import CorruptStateError
+from tidegate.spark.kept import place_of
 
 
 @dataclass(frozen=True)
@@ -27,8 +26,8 @@ class BatchClock:
 
     def of(self, batch: int) -> int:
         """What the clock showed, in microseconds."""
-        system, folder = fs.FileSystem.from_uri(self.checkpoint) if self.checkpoint.startswith("file:") else (fs.LocalFileSystem(), self.checkpoint)
-        path = f"{folder.rstrip('/')}/offsets/{batch}"
+        system, folder = place_of(self.checkpoint)
+        path = f"{folder}/offsets/{batch}"
         try:
             with system.open_input_stream(path) as file:
                 told = json.loads(file.readall().split(b"\n")[1])

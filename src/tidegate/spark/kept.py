@@ -30,8 +30,8 @@ class Kept:
         return cls(str(uuid.uuid4()), layout, specs)
 
 
-def folder_of(checkpoint: str) -> tuple[fs.FileSystem, str]:
-    """Where a query keeps its own files: below its checkpoint."""
+def place_of(checkpoint: str) -> tuple[fs.FileSystem, str]:
+    """A checkpoint as Arrow reaches it."""
     try:
         if "://" in checkpoint or checkpoint.startswith("file:"):
             system, path = fs.FileSystem.from_uri(checkpoint)
@@ -39,7 +39,13 @@ def folder_of(checkpoint: str) -> tuple[fs.FileSystem, str]:
             system, path = fs.LocalFileSystem(), checkpoint
     except (OSError, ValueError) as error:
         raise SetupError(f"the checkpoint `{checkpoint}` cannot be reached: {error}. Hint: a path, or an address that Arrow knows") from error
-    return system, f"{path.rstrip('/')}/{FOLDER}"
+    return system, path.rstrip("/")
+
+
+def folder_of(checkpoint: str) -> tuple[fs.FileSystem, str]:
+    """Where a query keeps its own files: below its checkpoint."""
+    system, path = place_of(checkpoint)
+    return system, f"{path}/{FOLDER}"
 
 
 def read(checkpoint: str) -> Kept | None:

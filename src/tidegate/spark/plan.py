@@ -147,8 +147,13 @@ class Plan:
         chain, last = chains[number], number + 1 == len(chains)
         floors = self.floors if self._combiner is not None else None
         shipped = functools.reduce(DataFrame.unionByName, frames)
-        operator = Operate(chain, layout, name=str(number), floors=floors, outlets=outlets)
-        return _operate(shipped, operator, chain, outlets).observe("tidegate" if last else f"tidegate_{number}", *_observed())
+        grouped = shipped.groupBy("shard")
+        if shipped.isStreaming:
+            operator = Operate(chain, layout, name=str(number), floors=floors, outlets=outlets)
+            operated = grouped.transformWithState(operator, PACKED, "append", "processingTime")
+        else:
+            operated = grouped.applyInArrow(finite(chain, time.time_ns() // 1000, outlets), PACKED)
+        return operated.observe("tidegate" if last else f"tidegate_{number}", *_observed())
 
     def rekeyed(self, number: int, layout: Layout) -> Rekey:
         """What sends the output of another plan to an input."""
@@ -245,13 +250,6 @@ def _check_watermark(spec: Upstream, given: Input, source: Given) -> None:
         raise SpecError("nobody can advance an explicit watermark on Spark. Hint: tg.bounded('10 seconds'), or a column: tg.punctuated('mark')")
     if isinstance(given.watermark, PerKey) and spec.options.future_reference == "watermark":
         raise SpecError("per-key watermarks with `future_reference='watermark'` are not told to the edges of a query. Hint: use the clock")
-
-
-def _operate(frame: DataFrame, operator: Operate, chain: ChainPlan, outlets: Sequence[Outlet] | None) -> DataFrame:
-    grouped = frame.groupBy("shard")
-    if frame.isStreaming:
-        return grouped.transformWithState(operator, PACKED, "append", "processingTime")
-    return grouped.applyInArrow(finite(chain, time.time_ns() // 1000, outlets), PACKED)
 
 
 def _observed() -> list[Column]:

@@ -150,16 +150,14 @@ class Operate(StatefulProcessor):
         store.commit()
         counted = [self._measured(shard, chain, store, before, waiting)]
         # What the chain before has counted is part of what is observed of the query.
-        counted += [(unpack(payload), metrics.numbers_of(unpack(payload))) for output, payload in passing if output == METRICS]
+        counted += [(table, metrics.numbers_of(table)) for table in (unpack(payload) for output, payload in passing if output == METRICS)]
         yield from self._left(shard, leaving, counted, [row for row in passing if row[0] != METRICS])
         self._keep(shard, chain, store)
 
     def _left(self, shard: int, leaving: Leaving, counted: Sequence[tuple[pa.Table, Numbers]], passing: Sequence[Emitted]) -> Iterator[Row]:
         """What was counted, what only passes, and what was written here: a call that fails on the way has kept nothing."""
         for table, numbers in counted:
-            leaving.add(METRICS, table)
-            # The numbers leave as they are, whoever wants the table.
-            yield _packed(METRICS, next((payload for _, payload in leaving.drained()), None), shard, Row(**numbers))
+            yield _packed(METRICS, leaving.counted(table), shard, Row(**numbers))
         for output, payload in passing:
             leaving.add_payload(output, payload)
         number, self._calls[shard] = self._calls[shard], self._calls[shard] + 1

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tidegate.spark.chain import Outcome
 from tidegate.spark.sinks.base import Sink, Target, TaskSink
 from tidegate.spark.types import brought
-from tidegate.spark.wire import LATE, PANES, pieces, unpack
+from tidegate.spark.wire import LATE, METRICS, PANES, pieces, unpack
 
 Emitted = tuple[str, bytes]
 """An output and a payload."""
@@ -28,21 +28,16 @@ class Outlet:
     def tables(self, payloads: Iterable[pa.Buffer]) -> Iterator[pa.Table]:
         return (brought(unpack(payload), self.schema) for payload in payloads)
 
-    def stage(self, batch: int, task: str, tables: Iterable[pa.Table]) -> list[str]:
-        """Write in the task what its sink can write there; what was staged, as the sink tells it."""
-        if not isinstance(self.sink, TaskSink):
-            return []
-        return self.sink.stage(self.target, batch, task, (brought(table, self.schema) for table in tables))
-
 
 class Leaving:
     """What one call of an operator puts out."""
 
     def __init__(self, outlets: Sequence[Outlet] | None) -> None:
         """Without outlets everything leaves; with them, what none of them wants does not."""
-        self._outlets = None if outlets is None else {outlet.target.output: outlet for outlet in outlets}
+        self._sinks = {outlet.target.output: (outlet, outlet.sink) for outlet in outlets or () if isinstance(outlet.sink, TaskSink)}
+        self._passing = None if outlets is None else {outlet.target.output for outlet in outlets} - self._sinks.keys()
         self._staged: dict[str, list[pa.Table]] = {}
-        self.payloads: list[Emitted] = []
+        self._payloads: list[Emitted] = []
 
     def add_all(self, outcome: Outcome) -> None:
         for output, tables in ((PANES, outcome.panes), (LATE, outcome.late)):
@@ -50,33 +45,36 @@ class Leaving:
                 self.add(output, table)
 
     def add(self, output: str, table: pa.Table) -> None:
-        if self.stages(output):
+        if output in self._sinks:
             self._staged.setdefault(output, []).append(table)
-        elif self.passes(output):
-            self.payloads += [(output, payload.to_pybytes()) for payload in pieces(table)]
+        elif self._passes(output):
+            self._payloads += [(output, payload.to_pybytes()) for payload in pieces(table)]
 
     def add_payload(self, output: str, payload: bytes) -> None:
         """What came packed, from another operator or from a former call."""
-        if self.stages(output):
+        if output in self._sinks:
             self.add(output, unpack(payload))
-        elif self.passes(output):
-            self.payloads.append((output, payload))
+        elif self._passes(output):
+            self._payloads.append((output, payload))
 
-    def stages(self, output: str) -> bool:
-        """Whether an output is written here."""
-        return self._outlets is not None and output in self._outlets and isinstance(self._outlets[output].sink, TaskSink)
-
-    def passes(self, output: str) -> bool:
-        """Whether an output leaves as payloads."""
-        return self._outlets is None or (output in self._outlets and not self.stages(output))
+    def counted(self, row: pa.Table) -> bytes | None:
+        """A row of the metrics table: the payload that leaves with its numbers, or None where nobody wants it there."""
+        if not self._passes(METRICS):
+            self.add(METRICS, row)
+            return None
+        return next(pieces(row)).to_pybytes()
 
     def drained(self) -> list[Emitted]:
         """The payloads so far, which leave now."""
-        found, self.payloads = self.payloads, []
+        found, self._payloads = self._payloads, []
         return found
 
     def staged(self, batch: int, task: str) -> Iterator[Emitted]:
         """Write what is written here, and tell what that was."""
         for output, tables in self._staged.items():
-            texts = self._outlets[output].stage(batch, task, tables) if self._outlets is not None else []
+            outlet, sink = self._sinks[output]
+            texts = sink.stage(outlet.target, batch, task, (brought(table, outlet.schema) for table in tables))
             yield from ((output, text.encode()) for text in texts)
+
+    def _passes(self, output: str) -> bool:
+        return self._passing is None or output in self._passing
