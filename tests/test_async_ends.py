@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import signal
 import subprocess
@@ -143,6 +144,28 @@ def test_a_function_that_stops_its_loop_hinders_nobody():
         with pytest.warns(RuntimeWarning, match="has stopped it"):
             run(mapped, rows("stop"), rows("a"))
         assert brief(mapped.get_result()) == [("late", "stop"), "a", Idle()]
+
+
+def test_a_call_that_a_stopped_loop_had_not_begun_leaves_no_warning_behind():
+    """A retry is scheduled in the very round of the loop in which another call stops it; that it never ran must not be complained of later."""
+    asked = []
+
+    async def stop(row: Row) -> Row:
+        asked.append(row["v"])
+        if row["v"] == "stop":
+            await asyncio.sleep(0)
+            asyncio.get_running_loop().stop()
+            await never(row)
+        if asked.count("a") == 1:
+            raise ValueError("not yet")
+        return row
+
+    with made(stop, retries=1) as mapped:
+        with pytest.warns(RuntimeWarning, match="has stopped it"):
+            run(mapped, rows("a", "stop"))
+        assert brief(mapped.get_result()) == [("late", "a"), ("late", "stop"), Idle()]
+    del mapped
+    gc.collect()
 
 
 def test_close_reports_a_function_that_blocks(impatient):

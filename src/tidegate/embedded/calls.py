@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import inspect
 import threading
 import time
 import warnings
@@ -230,8 +231,16 @@ class _Loop:
         try:
             self._loop.run_forever()
         finally:
+            self._forget_unbegun()
             self._loop.close()
             self.replies.put(None)
+
+    def _forget_unbegun(self) -> None:
+        """Python complains of coroutines that never ran, and a function may stop the loop between the making of a task and its first step."""
+        for task in self._running:
+            coroutine = task.get_coro()
+            if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                coroutine.close()
 
     def _begin(self, calls: dict[int, Row]) -> None:
         for ticket, row in calls.items():
