@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -39,9 +40,11 @@ def frames(draw: st.DrawFn) -> Frame:
     return Frame.of(columns, rows)
 
 
-@given(frames())
-def test_a_frame_comes_back_as_it_was(frame):
-    found = unpack(pack(frame))
+@given(frames(), st.booleans(), st.booleans())
+def test_a_frame_comes_back_as_it_was(frame, by_key, is_sorted):
+    if is_sorted:
+        frame = frame.take(np.lexsort((frame.ints("chk"), frame.ints("kid"))))
+    found = unpack(pack(frame, by_key=by_key))
     assert sorted(found.names) == sorted(frame.names)
     assert len(found) == len(frame)
     for name in frame.names:
@@ -100,6 +103,45 @@ def test_numbers_that_former_versions_narrowed_are_read():
     table = pa.table({"n": pa.array([1, 2], pa.uint8())}).replace_schema_metadata({"narrowed": '{"n": "<i8"}', "identity": ""})
     assert unpack(table).ints("n").tolist() == [1, 2]
     assert unpack(table).ints("n").dtype == np.int64
+
+
+KEYED = st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3), st.integers(0, 5)), min_size=1, max_size=9)
+
+
+@given(KEYED, st.sampled_from([np.int64, np.uint64, np.int32, np.int8]))
+def test_rows_in_the_order_of_their_keys_are_read_in_the_order_of_their_identities(rows, kind):
+    keys = np.array([key for key, _ in rows], np.int64).astype(kind)
+    starts = np.array([start for _, start in rows])
+    kid, chk = identify([pa.array(keys)], len(keys))
+    order = np.lexsort((starts, chk, kid))
+    frame = Frame.of({"kid": kid, "chk": chk, "k.key": keys, "start": starts}).take(order)
+    found = unpack(pack(frame, by_key=True))
+    for name in frame.names:
+        assert found.ints(name).tolist() == frame.ints(name).tolist()
+        assert found.ints(name).dtype == frame.ints(name).dtype
+
+
+@pytest.mark.parametrize("bounds", [(0, 300), (-(10**6), 10**6), (-(2**63), 2**63 - 1), (2**40, 2**40 + 2**20)])
+def test_many_rows_in_the_order_of_their_keys_are_read_in_the_order_of_their_identities(bounds):
+    random = np.random.default_rng(5)
+    keys, starts = random.integers(*bounds, 9_000), random.integers(0, 50, 9_000)
+    kid, chk = identify([pa.array(keys)], len(keys))
+    frame = Frame.of({"kid": kid, "chk": chk, "k.key": keys, "start": starts}).take(np.lexsort((starts, chk, kid)))
+    table = pack(frame, by_key=True)
+    assert table.column("k.key").to_pylist() != frame.ints("k.key").tolist()
+    assert all(np.array_equal(unpack(table).ints(name), frame.ints(name)) for name in frame.names)
+
+
+def test_keys_that_are_close_to_each_other_are_a_byte_each():
+    keys = np.arange(0, 3_000_000, 3_000)
+    kid, chk = identify([pa.array(keys)], len(keys))
+    frame = Frame.of({"kid": kid, "chk": chk, "k.key": keys * 7, "start": np.arange(len(keys))})
+    mixed = Frame.of({"kid": kid, "chk": chk, "k.key": keys, "start": np.arange(len(keys))})
+    ordered = mixed.take(np.argsort(kid))
+    assert pack(ordered, by_key=True).column_names == ["k.key", "start"]
+    assert len(pack(ordered, by_key=True).column("k.key").unique()) == 2, "the first step, and all others"
+    assert pack(mixed, by_key=True).column("k.key").to_pylist() == keys.tolist(), "not sorted by identity, so the order could not be found again"
+    assert "kid" in pack(frame, by_key=True).column_names, "identities of other keys"
 
 
 def test_identities_that_do_not_follow_from_the_key_are_kept():

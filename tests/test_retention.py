@@ -133,7 +133,7 @@ def test_by_bytes_bounds_the_operator(aggregates):
 
 
 def test_by_bytes_pushes_the_oldest_windows_first():
-    op = windowed().retain(bytes=20_000).aggregate(n=tg.count()).embedded(now=0)
+    op = windowed().retain(bytes=10_000).aggregate(n=tg.count()).embedded(now=0)
     for start in range(0, 2_000, 10):
         op.add_messages([row(start)])
     gone = [p[1] for p in panes(op)]

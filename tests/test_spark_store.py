@@ -19,6 +19,7 @@ from tidegate.spark import near as nears
 from tidegate.spark import store as stores
 from tidegate.spark.near import Near
 from tidegate.spark.store import SparkStore
+from tidegate.state.ipc import encode_table
 from tidegate.state.memory import MemoryStore
 from tidegate.state.prefixed import Prefixed
 
@@ -289,9 +290,22 @@ def test_state_of_another_format_is_refused():
     state = State()
     state.open().commit()
     _, summary, document = state.meta.get()
-    state.meta.update((2, summary, document))
-    with pytest.raises(CorruptStateError, match=r"format 2.*Hint"):
+    state.meta.update((3, summary, document))
+    with pytest.raises(CorruptStateError, match=r"format 3; this version reads up to 2.*Hint"):
         state.open()
+
+
+def test_state_of_the_former_format_is_read(monkeypatch):
+    # As it was written before columns were split into their bytes.
+    monkeypatch.setattr(stores, "FORMAT", 1)
+    monkeypatch.setattr(stores, "encode_small", lambda given: encode_table(given, "zstd"))
+    state = State()
+    store = state.open()
+    store.put_table("t", table(*range(5_000)))
+    store.commit()
+    assert state.meta.get()[0] == 1
+    monkeypatch.undo()
+    assert state.open().get_table("t").equals(table(*range(5_000)))
 
 
 def test_a_part_that_is_missing_is_told():

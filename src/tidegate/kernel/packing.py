@@ -1,8 +1,8 @@
 """Packing: frames as tables that take little room in a store, because what can be told in a word, in fewer bytes or from another column is.
 
 A column of one value is a word in the schema, and one that is the same as another is the name of that. Whole numbers and times are stored in as few
-bytes as their range needs. The identity of a key that is one number is left out: it is a function of that number. Reading gives back the frame as it
-was, types included.
+bytes as their range needs. The identity of a key that is one number is left out: it is a function of that number. A frame that is sorted by identity
+may be stored in the order of such a key, of which then only the steps are told. Reading gives back the frame as it was, types included.
 """
 
 from __future__ import annotations
@@ -15,19 +15,22 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.kernel.frame import Column, Frame, constant, to_arrow
+from tidegate.kernel.groups import ascending
 from tidegate.kernel.keys import KEY, identify, is_word
 
-_CONSTANTS, _NARROWED, _TWINS, _TIMES, _IDENTITY, _HASHES = b"constants", b"narrowed", b"twins", b"times", b"identity", b"hashes"
+_CONSTANTS, _NARROWED, _TWINS, _TIMES = b"constants", b"narrowed", b"twins", b"times"
+_IDENTITY, _HASHES, _STEPS = b"identity", b"hashes", b"steps"
 _IDENTITIES = (("k.", KEY), ("m.", ("lead", "chk")))
 """How the columns are named that an identity may follow from, and what the two words of it are called."""
 _WORDS = (np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.uint32))
 _TRIED = 16
 
 
-def pack(frame: Frame) -> pa.Table:
-    """The frame as a table for a store."""
+def pack(frame: Frame, *, by_key: bool = False) -> pa.Table:
+    """The frame as a table for a store; in the order of its key where that is asked for and can be undone."""
     key, hashes = _key_of(frame)
-    columns = {name: column for name, column in frame.columns.items() if name not in hashes}
+    ordered, steps = _in_steps(frame, key, hashes) if by_key and key else (frame, [])
+    columns = {name: column for name, column in ordered.columns.items() if name not in hashes}
     constants: dict[str, Any] = {}
     narrowed: dict[str, Any] = {}
     times: dict[str, Any] = {}
@@ -51,7 +54,7 @@ def pack(frame: Frame) -> pa.Table:
     if not columns:
         # A table needs a column to have rows.
         return frame.to_table()
-    lists: dict[bytes, Any] = {_CONSTANTS: constants, _NARROWED: narrowed, _TWINS: twins, _TIMES: times, _HASHES: hashes}
+    lists: dict[bytes, Any] = {_CONSTANTS: constants, _NARROWED: narrowed, _TWINS: twins, _TIMES: times, _HASHES: hashes, _STEPS: steps}
     told = {_IDENTITY: key, **{name: json.dumps(value) for name, value in lists.items()}}
     return Frame(columns, len(frame)).to_table().replace_schema_metadata(told)
 
@@ -105,10 +108,16 @@ def unpack(table: pa.Table) -> Frame:
     for name, (unit, zone) in json.loads(told.get(_TIMES, b"{}")).items():
         columns[name] = to_arrow(columns[name]).cast(pa.timestamp(unit, zone))
     key = told.get(_IDENTITY, b"").decode()
-    if key:
-        hashes = json.loads(told[_HASHES]) if _HASHES in told else KEY
-        columns.update(zip(hashes, identify([to_arrow(columns[key])], table.num_rows), strict=True))
-    return Frame(columns, table.num_rows)
+    if not key:
+        return Frame(columns, table.num_rows)
+    steps = json.loads(told.get(_STEPS, b"[]"))
+    if steps:
+        kind, first = steps
+        columns[key] = (np.cumsum(columns[key], dtype=np.uint64) + np.uint64(first)).astype(kind)
+    hashes = json.loads(told[_HASHES]) if _HASHES in told else KEY
+    columns.update(zip(hashes, identify([to_arrow(columns[key])], table.num_rows), strict=True))
+    frame = Frame(columns, table.num_rows)
+    return frame.take(ascending(frame.ints(hashes[0]))) if steps else frame
 
 
 def _key_of(frame: Frame) -> tuple[str, tuple[str, ...]]:
@@ -119,6 +128,25 @@ def _key_of(frame: Frame) -> tuple[str, tuple[str, ...]]:
             if found is not None:
                 return found, hashes
     return "", ()
+
+
+def _in_steps(frame: Frame, key: str, hashes: tuple[str, ...]) -> tuple[Frame, list[Any]]:
+    """The frame in the order of its key, with the steps from one to the next in its place, and what tells the key by them.
+
+    The same frame and nothing where sorting by identity would not give back the order that the frame has.
+    """
+    column = frame[key]
+    values = None if not isinstance(column, np.ndarray) and not pa.types.is_integer(column.type) else _numbers(column)
+    if values is None or values.dtype.kind not in "ui":
+        return frame, []
+    kid = frame.ints(hashes[0])
+    if not ((kid[1:] > kid[:-1]) | (values[1:] == values[:-1])).all():
+        return frame, []
+    # From the least one on, because steps between signed numbers may be too large for them.
+    first = values.min().astype(np.uint64)
+    above = values.astype(np.uint64) - first
+    order = ascending(above, [word for word in range(4) if int(above.max()) >> 16 * word])
+    return frame.take(order).with_mapping({key: np.diff(above[order], prepend=np.uint64(0))}), [values.dtype.str, int(first)]
 
 
 def _gives(frame: Frame, name: str, hashes: tuple[str, ...]) -> bool:

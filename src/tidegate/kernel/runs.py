@@ -46,9 +46,9 @@ class StoredFrame:
         frame = unpack(store.get_table(self.name))
         return frame if self.adapt is None else self.adapt(frame)
 
-    def save(self, store: Store) -> None:
+    def save(self, store: Store, *, by_key: bool = False) -> None:
         if not self.stored and self._frame is not None:
-            store.put_table(self.name, pack(self._frame))
+            store.put_table(self.name, pack(self._frame, by_key=by_key))
             self.stored = True
 
     def release(self) -> None:
@@ -246,7 +246,8 @@ class SortedRuns:
     def save(self) -> list[Any]:
         """Write what changed; the answer is the manifest to restore from."""
         for run in self._runs:
-            run.body.save(self._store)
+            # A run mostly holds most of its keys, so these are close to each other.
+            run.body.save(self._store, by_key=True)
             if run.touched:
                 mask = pa.table({"alive": pa.array(run.alive)})
                 self._store.put_table(run.body.name + "/alive", mask)

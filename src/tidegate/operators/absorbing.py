@@ -148,7 +148,10 @@ class Absorber:
         core = self.core
         cells = cells.with_mapping(self._with_partials(cells, brought))
         seq, counts, pending = brought.ints("seq"), brought.ints("count"), cells.ints("pending")
-        cells = cells.with_columns(n=cells.ints("n") + brought.ints("n"), newest_seq=np.maximum(cells.ints("newest_seq"), seq))
+        cells = cells.with_columns(n=cells.ints("n") + brought.ints("n"))
+        if core.messages is not None:
+            # Only messages are asked whether they came since the last pane.
+            cells = cells.with_columns(newest_seq=np.maximum(cells.ints("newest_seq"), seq))
         cells = cells.with_mapping(self._held(cells, brought))
         state = core.trigger_state(cells)
         core.machine.on_elements(state, counts, core.context(cells, pending, brought.ints("first")))

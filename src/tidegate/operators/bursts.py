@@ -223,7 +223,8 @@ class Bursts:
         columns.update(Frame(holds, len(segments.cell)).take(end).columns)
         for name in ("ontime", "held"):
             columns[name] = to_numpy(columns[name]) & ~fired_at_end
-        columns["newest_seq"] = np.maximum(cells.ints("newest_seq"), segments.groups.max(delivery.seq[segments.row])[end])
+        if core.messages is not None:
+            columns["newest_seq"] = np.maximum(cells.ints("newest_seq"), segments.groups.max(delivery.seq[segments.row])[end])
         cells = cells.with_mapping(columns)
         if core.spec.mode == "discarding":
             cells = cells.with_mapping(self._contents.emptied(cells, fired_at_end))

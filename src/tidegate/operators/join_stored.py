@@ -11,7 +11,9 @@ from tidegate.errors import CorruptStateError
 from tidegate.operators.join import WindowedJoin
 from tidegate.operators.migration import check_same
 
-FORMAT = 1
+FORMAT = 2
+_READABLE = (1, 2)
+"""Format 1 knew of no frames in the order of their keys; it is the same otherwise."""
 
 
 def save(operator: WindowedJoin) -> dict[str, Any]:
@@ -39,8 +41,9 @@ def release(operator: WindowedJoin) -> None:
 
 def restore(operator: WindowedJoin, document: dict[str, Any], *, counts: int = 0) -> None:
     """Continue from the last flush."""
-    if document.get("kind") == "join" and document.get("format") != FORMAT:
-        raise CorruptStateError(f"state of a join of format {document.get('format')!r} cannot be read; this version reads format {FORMAT}")
+    if document.get("kind") == "join" and document.get("format") not in _READABLE:
+        told = f"this version reads formats {_READABLE[0]} to {FORMAT}"
+        raise CorruptStateError(f"state of a join of format {document.get('format')!r} cannot be read; {told}")
     check_same(document["spec"], operator.declared.to_dict())
     operator.progress.restore(document["progress"])
     operator.intake.restore(document["intake"], counts=counts)

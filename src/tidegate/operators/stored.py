@@ -13,9 +13,9 @@ from tidegate.operators import join_stored, migration
 from tidegate.operators.aggregate import WindowedAggregate
 from tidegate.operators.join import WindowedJoin
 
-FORMAT = 3
-_READABLE = (2, 3)
-"""Format 2 knew of no migrations; it is the same otherwise."""
+FORMAT = 4
+_READABLE = (2, 3, 4)
+"""Format 2 knew of no migrations, format 3 of no frames in the order of their keys; they are the same otherwise."""
 NAME = "operator"
 
 
@@ -82,8 +82,7 @@ def restore(operator: Operator, *, counts: int = 0) -> bool:
         join_stored.restore(operator, document, counts=counts)
         return True
     if document.get("format") not in _READABLE:
-        readable = " and ".join(map(str, _READABLE))
-        raise CorruptStateError(f"state of format {document.get('format')!r} cannot be read; this version reads the formats {readable}")
+        raise CorruptStateError(f"state of format {document.get('format')!r} cannot be read; this version reads formats {_READABLE[0]} to {FORMAT}")
     changed = migration.changes(document["spec"], operator.declared.to_dict())
     if document["followed_lateness"] is not None:
         fed = document.get("panes_from", range(len(operator.spec.inputs)))

@@ -17,10 +17,12 @@ from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
 
 from tidegate.errors import CorruptStateError
 from tidegate.spark.near import Near
-from tidegate.state.ipc import decode_json, decode_table, encode_json, encode_table
+from tidegate.state.ipc import decode_json, decode_table, encode_json, encode_small
 from tidegate.state.protocol import wrong_kind
 
-FORMAT = 1
+FORMAT = 2
+_READABLE = (1, 2)
+"""Format 1 knew of no columns that are split into their bytes; it is the same otherwise."""
 # Written out, because each worker would have a text read by Spark, and more than once.
 META = StructType().add("format", IntegerType()).add("summary", StringType()).add("document", BinaryType())
 BLOB_KEY = StructType().add("name", StringType()).add("part", IntegerType())
@@ -153,9 +155,9 @@ class SparkStore:
 
     def _load(self, found: tuple[Any, ...]) -> None:
         version, summary, document = found
-        if version != FORMAT:
+        if version not in _READABLE:
             hint = "start it with the version that wrote it, or from a new checkpoint"
-            raise CorruptStateError(f"the state of this query has format {version}; this version reads format {FORMAT}. Hint: {hint}")
+            raise CorruptStateError(f"the state of this query has format {version}; this version reads up to {FORMAT}. Hint: {hint}")
         self.summary = json.loads(summary)
         self._spilled, self._digest = self.summary["spilled"], self.summary["digest"]
         stored = self._read(_SPILLED, self._spilled) if self._spilled else bytes(document)
@@ -171,7 +173,7 @@ class SparkStore:
 
     def _write(self, name: str, table: pa.Table | None) -> int:
         """Write or remove a table; the answer tells two contents apart."""
-        data = b"" if table is None else encode_table(table, "zstd").to_pybytes()
+        data = b"" if table is None else encode_small(table).to_pybytes()
         self._write_parts(name, self._tables[name][0] if name in self._tables else 0, data)
         if table is None:
             self._tables.pop(name, None)
