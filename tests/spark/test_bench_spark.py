@@ -65,7 +65,7 @@ class Pretended:
 
 @pytest.mark.slow
 def test_a_case_is_one_line_of_json_after_both_sides_were_found_equal(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    racing = race.Racing(lambda job, say: spark_job.do(job, spark, say), total=1_200, files=4, keys=40)
+    racing = race.Racing(lambda job, say: spark_job.do(job, spark, say), total=1_200, files=4, keys=40, warm=1)
     raced = ["tumbling_1m", "direct_1m", "session"]
     race.bench(race.named(",".join(raced)), racing, as_json=True)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -92,7 +92,7 @@ def test_a_case_is_one_line_of_json_after_both_sides_were_found_equal(spark: Spa
 
 @pytest.mark.slow
 def test_joins_are_raced_over_the_same_pairs(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    racing = race.Racing(lambda job, say: spark_job.do(job, spark, say), total=2_400, files=4, keys=60)
+    racing = race.Racing(lambda job, say: spark_job.do(job, spark, say), total=2_400, files=4, keys=60, warm=0)
     raced = ["interval_hot", "interval_plain"]
     race.bench(race.named(",".join(raced), race.JOINS), racing, as_json=True)
     said = capsys.readouterr()
@@ -210,6 +210,20 @@ def test_cases_that_share_something_do_it_once() -> None:
     assert done == [(None, False), ("tidegate", False), ("spark", False), (None, True), ("tidegate", True)]
     assert [raced.ratio for raced in found] == [2.0] * 3
     assert not Path(pretended.jobs[1].folder).exists(), "the events are removed"
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"), [({}, 20), ({"total": 3_000}, 6), ({"files": 60}, 20), ({"total": 60, "files": 60}, 20), ({"warm": 0}, 0), ({"warm": 9}, 9)]
+)
+def test_both_sides_warm_up_alike(given: dict[str, int], wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def do(job: Job, say: Callable[[str], None]) -> dict[str, Any]:
+        warmed[job.side] = job.warm
+        return {"panes": 9} if job.side is None else fast(job.side, job.events.total)
+
+    warmed: dict[str | None, int] = {}
+    monkeypatch.setattr(spark_data, "write", lambda folder, events: folder.mkdir(parents=True))
+    list(race.Racing(do, **given).race(race.named("tumbling_100k")))
+    assert warmed == {None: 0, "tidegate": wanted, "spark": wanted}
 
 
 def test_people_get_a_table_with_the_aim_beside_the_ratio(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from tidegate.bench import per_key, spark, streams, watermarks
 from tidegate.bench.cases import CASES, FULL, Measured
-from tidegate.bench.spark_sides import FILES_A_BATCH, OURS
+from tidegate.bench.spark_sides import FILES_A_BATCH, OURS, WARM
 
-_RACE = ("events", "cases", "keys", "files", "cores", "memory", "ours", "profile")
+_RACE = ("events", "cases", "keys", "files", "warm", "cores", "memory", "ours", "profile")
 _OPTIONS = {
     "kernel": ("events", "case"),
     "watermarks": ("events", "partitions"),
@@ -82,7 +82,8 @@ def _streams(events: int, brokers: str | None, *, as_json: bool) -> None:
 
 
 def _spark(options: argparse.Namespace, known: Mapping[str, spark.Case]) -> None:
-    racing = spark.Racing(total=options.events, files=options.files, keys=options.keys, memory=options.memory or "8g", cores=options.cores)
+    sizes = {"total": options.events, "files": options.files, "keys": options.keys, "warm": options.warm}
+    racing = spark.Racing(**sizes, memory=options.memory or "8g", cores=options.cores)
     cases = spark.named(options.cases, known)
     if options.ours or options.profile:
         racing.sides = (OURS,)
@@ -92,7 +93,7 @@ def _spark(options: argparse.Namespace, known: Mapping[str, spark.Case]) -> None
     from tidegate.bench import spark_profile
 
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
-        racing.profile = Path(folder)
+        racing.profile, racing.warm = Path(folder), 0
         spark.bench(cases, racing, as_json=options.json)
         spark.say(spark_profile.report(racing.profile))
 
@@ -122,6 +123,8 @@ def _parser() -> argparse.ArgumentParser:
     both = ", ".join(_RACES)
     parser.add_argument("--keys", type=_positive, metavar="N", help=f"{both}: so many keys, whatever the case says")
     parser.add_argument("--files", type=_positive, metavar="N", help=f"{both}: so many files (of each side), {FILES_A_BATCH} of them a batch")
+    before = f"{both}: so many batches of few events before a run, in which the JVM compiles what they share (default: {WARM}, fewer with --events)"
+    parser.add_argument("--warm", type=_whole, metavar="N", help=before)
     parser.add_argument("--cores", type=_positive, metavar="N", help=f"{both}: so many cores (default: all)")
     parser.add_argument("--memory", metavar="SIZE", help=f"{both}: memory of the JVM (default: 8g)")
     parser.add_argument("--brokers", metavar="HOST:PORT", help="streams: brokers of Kafka to measure against as well")
@@ -131,9 +134,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> int:
+    return _number(text, 1)
+
+
+def _whole(text: str) -> int:
+    return _number(text, 0)
+
+
+def _number(text: str, least: int) -> int:
     number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    if number < least:
+        raise argparse.ArgumentTypeError(f"must be at least {least}, got {number}")
     return number
 
 

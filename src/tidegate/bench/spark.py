@@ -16,7 +16,7 @@ from typing import Any
 from tidegate.bench import spark_data
 from tidegate.bench.spark_data import INPUTS, Events
 from tidegate.bench.spark_job import Job, apart, run_of
-from tidegate.bench.spark_sides import FILES_A_BATCH, INTERVAL, OURS, SIDES, THEIRS, WARM_UP, Run, Shape
+from tidegate.bench.spark_sides import FILES_A_BATCH, INTERVAL, OURS, SIDES, THEIRS, WARM, WARM_UP, Run, Shape
 from tidegate.bench.traffic import MINUTE
 from tidegate.errors import SpecError
 
@@ -158,6 +158,8 @@ class Racing:
     sides: tuple[str, ...] = SIDES
     profile: Path | None = None
     """Where to write profiles of our side, which is slower then."""
+    warm: int | None = None
+    """How many batches of few events a run has before; as many as it has files where it is a short one, unless said."""
     _checked: dict[tuple[Shape, Events], int] = field(default_factory=dict)
     _runs: dict[tuple[str, Shape, Events], Run] = field(default_factory=dict)
 
@@ -199,7 +201,9 @@ class Racing:
             spark_data.write(folder, events)
             (place / _tag(events)).touch()
         profile = None if self.profile is None or side != OURS else str(self.profile)
-        found = run_of(self.do(Job(shape, events, side, str(folder), self.memory, self.cores, profile), lambda line: say(f"{case.name}: {line}")))
+        usual = WARM if self.total is None else min(WARM, events.files)
+        job = Job(shape, events, side, str(folder), self.memory, self.cores, profile, usual if self.warm is None else self.warm)
+        found = run_of(self.do(job, lambda line: say(f"{case.name}: {line}")))
         if found.events != events.total:
             raise SpecError(f"{case.name}: {side} read {found.events:,} of {events.total:,} events, so its time says nothing")
         self._runs[side, shape, events] = found

@@ -45,9 +45,9 @@ class Events:
         """All events, of all inputs."""
         return self.files * self.rows * max(1, len(self.inputs))
 
-    def small(self) -> Events:
+    def small(self, files: int = 8) -> Events:
         """Few enough for every key to have gaps, and none too late: who is late is decided differently by the two sides."""
-        return replace(self, files=8, rows=1_000, keys=500, is_late=False)
+        return replace(self, files=files, rows=1_000, keys=500, is_late=False)
 
 
 def write(folder: Path, events: Events) -> None:

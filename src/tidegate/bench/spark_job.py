@@ -37,6 +37,8 @@ class Job:
     memory: str = "8g"
     cores: int | None = None
     profile: str | None = None
+    warm: int = 0
+    """How many batches of few events run before."""
 
     @classmethod
     def from_text(cls, text: str) -> Job:
@@ -51,6 +53,9 @@ def do(job: Job, spark: SparkSession, say: Say) -> dict[str, Any]:
 
     if job.side is None:
         return {"panes": spark_check.check(spark, job.shape, job.events)}
+    if job.warm:
+        say(f"{job.side} warms up over {job.warm} batches of few events")
+        spark_sides.warm(spark, job.side, job.shape, job.events.small(job.warm * spark_sides.FILES_A_BATCH))
     return spark_sides.run(spark, job.side, job.shape, Path(job.folder), say).to_dict()
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from tidegate.api import Panes, Stream, stream
 from tidegate.api.joins import Joined
-from tidegate.bench.spark_data import DELAY, INPUTS, SCHEMA
+from tidegate.bench.spark_data import DELAY, INPUTS, SCHEMA, Events, write
 from tidegate.bench.spark_usage import Usage
 from tidegate.spec.aggregates import count
 from tidegate.spec.aggregates import max as largest
@@ -33,7 +33,9 @@ OURS, THEIRS = "tidegate", "spark"
 SIDES = (OURS, THEIRS)
 FILES_A_BATCH = 2
 WARM_UP = 1
-"""So many batches of a run are not counted: they start workers, compile and make files."""
+"""So many batches of a run are not counted: they start workers and make files."""
+WARM = 20
+"""So many batches of few events run before: in them the JVM compiles what every batch runs, whatever its size."""
 SIZE, SLIDE, GAP = "10 minutes", "10 seconds", "30 seconds"
 INTERVAL, BOUND = "interval", "1 minute"
 WINDOWS: dict[str, Callable[[], Window]] = {
@@ -151,6 +153,17 @@ def _watermarked(spark: SparkSession, folder: Path) -> DataFrame:
 def read(spark: SparkSession, folder: Path) -> DataFrame:
     """The events as a streaming DataFrame."""
     return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_A_BATCH).parquet(str(folder))
+
+
+def warm(spark: SparkSession, side: str, shape: Shape, events: Events) -> None:
+    """Run one side over few events, and forget what came of it."""
+    with ExitStack() as stack:
+        place = Path(tempfile.mkdtemp(prefix="tidegate-bench-"))
+        stack.callback(shutil.rmtree, place, ignore_errors=True)
+        write(place / "events", events)
+        query = _start(spark, side, shape, place / "events", str(place / "checkpoint"))
+        stack.callback(query.stop)
+        query.awaitTermination()
 
 
 def run(spark: SparkSession, side: str, shape: Shape, folder: Path, say: Say) -> Run:
