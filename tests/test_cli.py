@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,6 +71,24 @@ def test_replay_of_what_cannot_be_read(content: str | None, passing: str, tmp_pa
     assert told.out == ""
     assert told.err.startswith("tidegate replay: ")
     assert "odd.yaml" in told.err
+
+
+@pytest.mark.parametrize(
+    ("lacking", "told"),
+    [("pyspark", "needs `pyspark`, which is not installed"), ("pyspark.sql.streaming.datasource", "scenarios run on Spark 4.2 or newer")],
+)
+def test_replay_on_a_spark_that_is_missing_or_too_old(
+    lacking: str, told: str, passing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def absent(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "tidegate.scenarios.spark_runtime":
+            raise ModuleNotFoundError(f"No module named {lacking!r}", name=lacking)
+        return imported(name, *args, **kwargs)
+
+    imported = builtins.__import__
+    monkeypatch.setattr(builtins, "__import__", absent)
+    assert main(["replay", "--runtime", "spark", passing]) == 2
+    assert told in capsys.readouterr().err
 
 
 def test_replay_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

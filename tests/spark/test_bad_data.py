@@ -179,7 +179,9 @@ def test_late_rows_of_a_batch_go_where_those_of_a_stream_go_and_without_a_place_
     sink = tg.sinks.memory("late_of_a_batch")
     with pytest.warns(RuntimeWarning, match=r"2 rows of the output `late` were dropped.*Hint") as told:
         panes.write(sink)
-    assert (len(told), sink.table()["n"].to_pylist()) == (1, [1])
+    # PySpark 4.1 leaves sockets open, and Python may tell so at any moment.
+    assert [one.category for one in told if one.category is not ResourceWarning] == [RuntimeWarning]
+    assert sink.table()["n"].to_pylist() == [1]
     panes.write(tg.sinks.noop(), late=tg.sinks.noop())
     for runs in (1, 2):
         panes.write(tg.sinks.noop(), checkpoint=tmp_path / "ck")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tidegate.errors import MissingExtraError, TidegateError
+from tidegate.errors import MissingExtraError, SetupError, TidegateError
 from tidegate.scenarios.assignment import run_assign, run_groups, run_merge, run_merge_sequence, run_sessions
 from tidegate.scenarios.asynchrony import run_async
 from tidegate.scenarios.checks import run_classify, run_state_store, run_validation
@@ -76,6 +76,8 @@ def run_files(paths: Iterable[Path], *, runtime: str = "embedded") -> Iterator[O
     except ImportError as missing:
         if (missing.name or "").split(".")[0] != "pyspark":
             raise
+        if missing.name != "pyspark":
+            raise SetupError("scenarios run on Spark 4.2 or newer, the one that is installed is older. Hint: pip install 'pyspark>=4.2'") from None
         raise MissingExtraError("pyspark", "spark", "the runtime `spark`") from None
     return iter(run_on_spark(loaded))
 

@@ -94,6 +94,8 @@ def check(checkpoint: str) -> None:
 def look(spark: SparkSession, checkpoint: str) -> QueryStanding:
     """How the query with this checkpoint stood after its last batch; it is not disturbed."""
     known: Kept | None = keeping.read(checkpoint)
+    # In Spark 4.1 reading state asks somebody who is there only when somebody has asked for streams.
+    _ = spark.streams.active
     try:
         found = spark.read.format("state-metadata").load(checkpoint).select("operatorId").distinct().collect()
         numbers = sorted(int(row.operatorId) for row in found)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from typing import Any
+
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
@@ -14,17 +17,19 @@ _SIGNED: dict[pa.DataType, pa.DataType] = {
     pa.uint32(): pa.int64(),
     pa.uint64(): pa.decimal128(20, 0),
 }
+_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {"timestamp_utc": True}
+"""How PySpark is told that instants are of UTC; before 4.3 in another way."""
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The columns as the workers see them; instants are of UTC whatever the session's zone is."""
-    found = to_arrow_schema(schema, timezone="UTC")
+    found = to_arrow_schema(schema, **_UTC)
     return pa.schema([field.with_nullable(True).remove_metadata() for field in found])
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
     """The columns as Spark declares them."""
-    return from_arrow_schema(carried(schema))
+    return from_arrow_schema(carried(schema), prefer_timestamp_ntz=True)
 
 
 def carried(schema: pa.Schema) -> pa.Schema:
