@@ -15,7 +15,7 @@ import tidegate as tg
 from spark_fakes import Fleet, Found, shipped
 from test_edge import Whole, check
 from tidegate.errors import StateError
-from tidegate.instants import MIN
+from tidegate.instants import MAX, MIN
 from tidegate.operators import combining
 from tidegate.operators.aggregate import WindowedAggregate
 from tidegate.operators.combining import Combiner, can_combine
@@ -254,6 +254,26 @@ def test_sessions_travel_in_parts():
     edge = edge_of(aggregated(panes(tg.session("10 us"))).spec)
     assert kinds(edge, many(5)) == [COMBINED, "observed"]
     assert COMBINED not in kinds(edge_of(aggregated(panes(tg.session("1 us"))).spec), many(200)), "each slice has one row of a key"
+
+
+def parts_of_sessions(*times: int, floor: int = 0, limit: int = 100) -> list[tuple[int, int, int]]:
+    combiner = Combiner(aggregated(panes(tg.session("10 us"))).spec, SCHEMA)
+    found = combiner.combine(table(at(*times)), floor, limit)
+    assert found is not None
+    frame, rest = found
+    assert rest.num_rows == sum(not floor <= time <= limit for time in times)
+    return sorted(zip(*(frame.ints(name).tolist() for name in ("start", "end", "n")), strict=True))
+
+
+def test_parts_of_sessions_end_with_the_newest_row():
+    assert parts_of_sessions(9, 12, 18, 18, 9, 10) == [(9, 28, 6)], "a grid from 0 would cut them at 10"
+    assert parts_of_sessions(9, 12, 12, 22, 19, 9) == [(9, 22, 4), (19, 32, 2)], "12 and 22 are a gap apart"
+    assert parts_of_sessions(3, 3, 3, 3, 8, 200, floor=5) == [(8, 18, 1)], "rows that are late or from the future are in none"
+
+
+def test_parts_of_sessions_over_all_of_time():
+    first, last = MIN + 50, MAX - 50
+    assert parts_of_sessions(first, first, last, last, last, 0, floor=MIN, limit=MAX) == [(first, first + 10, 2), (0, 10, 1), (last, last + 10, 3)]
 
 
 def test_rows_below_the_floor_travel_as_they_are(tmp_path):

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from tidegate.kernel.frame import constant
 from tidegate.kernel.groups import Groups, present
-from tidegate.kernel.keys import identify, near_numbers
+from tidegate.kernel.keys import Identities, Near, identify
+from tidegate.operators.delivery import Reader
+from tidegate.spec.operator import Input
 
 small = st.integers(-3, 3)
 wide = st.sampled_from([-(2**63), 2**63 - 1, 0, 1, -1])
@@ -72,14 +74,37 @@ def test_oracle_groups_in_order_are_numbered_by_part_then_by_key(table, collide)
     assert [names[at] for at in groups.firsts.tolist()] == sorted(set(names))
 
 
-@given(st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 2)), max_size=60), st.sampled_from([0, 2**63 - 10, -(2**63) + 9]))
+@given(st.lists(st.tuples(st.integers(-9, 9), st.sampled_from([0, 1, 2, 40, 10**6])), max_size=60), st.sampled_from([0, 2**63 - 10, -(2**63) + 9]))
 def test_oracle_groups_in_order_by_numbers_that_are_close_together(table, at):
     numbers, part = column(at + k for k, _ in table), column(p for _, p in table)
     kid, chk = identify([pa.array(numbers)], len(table))
-    near = near_numbers([pa.chunked_array([pa.array(numbers)])], len(table))
+    near = Near.of([pa.chunked_array([pa.array(numbers)])], len(table))
     assert (near is not None) == (len(table) > 0 and int(numbers.max()) - int(numbers.min()) <= 4 * len(table))
-    known, plain = Groups.in_order(kid, chk, part, near), Groups.in_order(kid, chk, part)
-    assert (known.ids.tolist(), known.n) == (plain.ids.tolist(), plain.n)
+    if near is not None:
+        known, plain = Groups.of_numbers(near.numbers, near.kid_of, part), Groups.in_order(kid, chk, part)
+        assert (known.ids.tolist(), known.n) == (plain.ids.tolist(), plain.n)
+
+
+keys = st.one_of(*(st.lists(one, max_size=40) for one in (st.integers(-9, 9), st.integers(-(2**63), 2**63 - 1), st.sampled_from(["a", "b", None]))))
+
+
+@given(keys, st.data())
+def test_oracle_rows_outside_are_in_the_last_groups(keys, data):
+    some = st.tuples(st.sampled_from([0, 1, 2, 40, 10**6]), st.booleans())
+    places = data.draw(st.lists(some, min_size=len(keys), max_size=len(keys)))
+    part, inside = column(p for p, _ in places), np.array([i for _, i in places], bool)
+    table = pa.table({"t": pa.array(range(len(keys)), pa.int64()), "k": pa.array(keys)})
+    delivery = Reader(Input("t", key=("k",))).read(table, table.column("t"), 0)
+    groups, kept = delivery.grouped(("k",), part, inside)
+    assert Near.of([table.column("k")], len(keys)) is None or "all" not in vars(delivery.identities), "near keys need no hashes of rows"
+    kid, chk = delivery.identities.all
+    names = list(zip(part.tolist(), kid.tolist(), chk.tolist(), strict=True))
+    wanted = sorted({name for name, one in zip(names, inside.tolist(), strict=True) if one})
+    assert kept == len(wanted)
+    assert [wanted[group] for group in groups.ids[inside].tolist()] == [name for name, one in zip(names, inside.tolist(), strict=True) if one]
+    assert (groups.ids[~inside] >= kept).all()
+    at = groups.lasts
+    assert [word.tolist() for word in Identities([table.column("k")], len(keys)).at(at)] == [kid[at].tolist(), chk[at].tolist()]
 
 
 @pytest.mark.parametrize(
@@ -96,14 +121,16 @@ def test_oracle_groups_in_order_by_numbers_that_are_close_together(table, at):
     ],
 )
 def test_keys_that_are_not_close_together(columns):
-    assert near_numbers(columns, len(columns[0]) if columns else 2) is None
+    assert Near.of(columns, len(columns[0]) if columns else 2) is None
 
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.uint8(), pa.int64(), pa.uint64()])
 def test_numbers_that_are_close_together_begin_at_zero(kind):
     low = 2**64 - 4 if kind == pa.uint64() else 100
-    found = near_numbers([pa.array([low + 3, low, low + 1], kind)], 3)
-    assert (found.tolist(), found.dtype) == ([3, 0, 1], np.int64)
+    keys = pa.array([low + 3, low, low + 1], kind)
+    found = Near.of([keys], 3)
+    assert (found.numbers.tolist(), found.numbers.dtype) == ([3, 0, 1], np.int64)
+    assert found.kid_of(found.numbers).tolist() == identify([keys], 3)[0].tolist()
 
 
 @pytest.mark.parametrize("parts", [[], [5], [3, 3, 1, 2, 1], [2**63 - 1, -(2**63), 0]])

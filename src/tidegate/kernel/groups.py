@@ -7,7 +7,7 @@ so "first" and "last" mean the order of arrival.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -15,8 +15,12 @@ import pyarrow as pa
 
 _FEW = 4096
 """Below this many rows counting does not pay."""
+_CLOSE = 1024
+"""Numbers within so many are close together."""
 _RARELY = 0.96
 """The share of different values in a sample from which on sorting is quicker than hashing."""
+_SPARSE = 4
+"""A table of numbers is not worth it where it has more than so many entries a row."""
 
 
 def _codes(column: np.ndarray) -> tuple[np.ndarray, int]:
@@ -33,11 +37,20 @@ def present(numbers: np.ndarray, bound: int) -> np.ndarray:
 
 
 def _ranked(column: np.ndarray) -> tuple[np.ndarray, int]:
-    """The rank of each value among the different ones, and how many there are; one or two are told apart without hashing."""
+    """The rank of each value among the different ones, and how many there are; those that are close together are told apart without hashing."""
     low, high = column.min(), column.max()
-    above = column != low
-    if low == high or not (above & (column != high)).any():
-        return above.astype(np.int64), 1 if low == high else 2
+    span = int(high) - int(low) + 1
+    if span <= _CLOSE:
+        number = column - low
+        known = present(number, span)
+        if len(known) == span:
+            return number, span
+        rank = np.empty(span, np.int64)
+        rank[known] = np.arange(len(known))
+        return rank[number], len(known)
+    top = column == high
+    if (top | (column == low)).all():
+        return top.astype(np.int64), 2
     encoded = pa.array(column).dictionary_encode()
     values = encoded.dictionary.to_numpy()
     return inverse(np.argsort(values))[encoded.indices.to_numpy(zero_copy_only=False)], len(values)
@@ -72,19 +85,8 @@ def _mostly_different(column: np.ndarray) -> bool:
     return sample > 0 and len(pa.array(column[:sample]).unique()) > _RARELY * sample
 
 
-def ranked_values(column: np.ndarray, near: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """The rank of each value among the different ones, and these in order: by sorting where values rarely repeat, else by hashing.
-
-    `near` are small numbers from 0 that tell rows apart as the values do, where there are such: then a table of them does it.
-    """
-    if near is not None:
-        one = np.empty(int(near.max(initial=-1)) + 1, column.dtype)
-        one[near] = column
-        known = present(near, len(one))
-        order = ascending(one[known])
-        rank = np.empty(len(one), np.int64)
-        rank[known[order]] = np.arange(len(order))
-        return rank[near], one[known[order]]
+def ranked_values(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The rank of each value among the different ones, and these in order: by sorting where values rarely repeat, else by hashing."""
     if _mostly_different(column):
         order = ascending(column)
         values = column[order]
@@ -108,13 +110,18 @@ def _collide(codes: np.ndarray, n: int, chk: np.ndarray) -> bool:
 
 def _dense(codes: np.ndarray, bound: int) -> tuple[np.ndarray, int]:
     """Codes below the bound, renumbered in their order so that every number occurs; without sorting where the range is small."""
-    if bound > 4 * len(codes):
+    if bound > _SPARSE * len(codes):
         values, number = np.unique(codes, return_inverse=True)
         return number, len(values)
     used = np.zeros(bound, bool)
     used[codes] = True
     number = np.cumsum(used) - 1
     return number[codes], int(number[-1]) + 1
+
+
+def _parted(ids: np.ndarray, n: int, parts: np.ndarray, many: int) -> tuple[np.ndarray, int]:
+    """The numbers of groups whose rows have the same id and the same part, by part, then by id; and how many there are."""
+    return (ids, n) if many == 1 else _dense(parts * n + ids, many * n)
 
 
 class Groups:
@@ -135,23 +142,46 @@ class Groups:
         for column in varying[1:]:
             more, m = _codes(column)
             packed = ids.astype(np.int64) * m + more
-            ids, n = _codes(packed) if n * m > 4 * rows else _dense(packed, n * m)
+            ids, n = _codes(packed) if n * m > _SPARSE * rows else _dense(packed, n * m)
         return cls(ids, n)
 
     @classmethod
-    def in_order(cls, kid: np.ndarray, chk: np.ndarray, part: np.ndarray, near: np.ndarray | None = None) -> Groups:
-        """Rows with the same key and part are one group, and groups are numbered by part, then by key; see `ranked_values` for `near`."""
+    def in_order(cls, kid: np.ndarray, chk: np.ndarray, part: np.ndarray) -> Groups:
+        """Rows with the same key and part are one group, and groups are numbered by part, then by key."""
         if not len(part):
             return cls.single(0)
-        parts, many = _ranked(part)
         if kid.strides == (0,):
-            return cls(parts, many)
-        ids, kids = ranked_values(kid, near)
+            return cls(*_ranked(part))
+        ids, kids = ranked_values(kid)
         if chk.strides != (0,) and _collide(ids, len(kids), chk):
             found = cls.by([part, kid, chk])
             order = np.lexsort((chk[found.firsts], kid[found.firsts], part[found.firsts]))
             return cls(inverse(order)[found.ids], found.n)
-        return cls(ids, len(kids)) if many == 1 else cls(*_dense(parts * len(kids) + ids, many * len(kids)))
+        return cls(*_parted(ids, len(kids), *_ranked(part)))
+
+    @classmethod
+    def of_numbers(cls, numbers: np.ndarray, kid_of: Callable[[np.ndarray], np.ndarray], part: np.ndarray) -> Groups:
+        """The same where keys are small numbers from 0: a table ranks them, and only those that occur are asked for their identities."""
+        if not len(part):
+            return cls.single(0)
+        parts, many = _ranked(part)
+        bound = int(numbers.max()) + 1
+        if many * bound > _SPARSE * len(part):
+            known = present(numbers, bound)
+            rank = np.empty(bound, np.int64)
+            rank[known[ascending(kid_of(known))]] = np.arange(len(known))
+            return cls(*_parted(rank[numbers], len(known), parts, many))
+        code = parts
+        code *= bound
+        code += numbers
+        used = np.zeros((many, bound), bool)
+        used.ravel()[code] = True
+        known = np.flatnonzero(used.any(axis=0))
+        order = known[ascending(kid_of(known))]
+        number = np.cumsum(used[:, order]) - 1
+        table = np.empty((many, bound), np.int64)
+        table[:, order] = number.reshape(many, len(order))
+        return cls(table.ravel()[code], int(number[-1]) + 1)
 
     @classmethod
     def single(cls, rows: int) -> Groups:
@@ -222,6 +252,7 @@ class Groups:
         return ~self.any(~values)
 
     def _extreme(self, pick: np.ufunc, values: np.ndarray) -> np.ndarray:
-        best = values[self.firsts]
+        # Any row of a group will do to begin with.
+        best = values[self.firsts if "firsts" in vars(self) else self.lasts]
         pick.at(best, self.ids, values)
         return best

@@ -8,6 +8,8 @@ has two independent 64-bit hashes; two different keys share both with a probabil
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -15,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import InputError
-from tidegate.kernel.frame import constant, to_arrow
+from tidegate.kernel.frame import constant, is_constant, to_arrow
 
 KEY = ("kid", "chk")
 """The columns of a key's identity, wherever it stands in a frame."""
@@ -54,15 +56,66 @@ def identify(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> tuple[
     return kid, chk
 
 
-def near_numbers(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> np.ndarray | None:
-    """Numbers from 0 that tell keys apart, where a key is one whole number and all of them are close together; None elsewhere."""
-    if len(columns) != 1 or not rows or not pa.types.is_integer(columns[0].type) or columns[0].null_count:
-        return None
-    numbers = to_arrow(columns[0]).to_numpy(zero_copy_only=False)
-    low, high = int(numbers.min()), int(numbers.max())
-    if high - low > _SPREAD * rows:
-        return None
-    return numbers.astype(np.int64) - low if high <= np.iinfo(np.int64).max else (numbers - numbers.dtype.type(low)).astype(np.int64)
+class Identities:
+    """The identities of some rows, hashed when somebody asks for them."""
+
+    def __init__(self, columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> None:
+        self._columns, self._rows = columns, rows
+
+    @classmethod
+    def known(cls, kid: np.ndarray, chk: np.ndarray) -> Identities:
+        """Those that are known already."""
+        found = cls((), len(kid))
+        found.all = kid, chk
+        return found
+
+    @cached_property
+    def all(self) -> tuple[np.ndarray, np.ndarray]:
+        """The (kid, chk) of every row."""
+        return identify(self._columns, self._rows)
+
+    def at(self, index: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
+        """Those of some rows; only these are hashed where the others are not yet."""
+        if "all" in vars(self):
+            kid, chk = self.all
+            return kid[index], chk[index]
+        if isinstance(index, slice):
+            return identify([column[index] for column in self._columns], len(range(self._rows)[index]))
+        rows = pa.array(index)
+        return identify([column.take(rows) for column in self._columns], len(index))
+
+    def picked(self, pick: np.ndarray, rows: int) -> Identities:
+        """Those of so many rows, by their numbers or by a mask; one that all rows share stays free of memory."""
+        kid, chk = (constant(column[0], rows) if is_constant(column) else column[pick] for column in self.all)
+        return Identities.known(kid, chk)
+
+
+@dataclass(frozen=True)
+class Near:
+    """Keys that are whole numbers close together, as numbers from 0 that tell them apart."""
+
+    numbers: np.ndarray
+    first: np.generic
+    """The key that is number 0."""
+    kind: pa.DataType
+
+    @classmethod
+    def of(cls, columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> Near | None:
+        """The keys of some rows, None where they are others."""
+        if len(columns) != 1 or not rows or not pa.types.is_integer(columns[0].type) or columns[0].null_count:
+            return None
+        keys = to_arrow(columns[0]).to_numpy(zero_copy_only=False)
+        low, high = keys.min(), keys.max()
+        if int(high) - int(low) > _SPREAD * rows:
+            return None
+        # Differences of small types may be too large for them, and numbers beyond the signed ones only fit as differences.
+        wide = keys if keys.dtype.itemsize == _WORD else keys.astype(np.int64)
+        return cls((wide - wide.dtype.type(low)).astype(np.int64, copy=False), low, columns[0].type)
+
+    def kid_of(self, numbers: np.ndarray) -> np.ndarray:
+        """The identities of the keys with some numbers."""
+        keys = numbers.astype(self.first.dtype) + self.first
+        return identify([pa.array(keys, self.kind)], len(keys))[0]
 
 
 def shard_of(kid: np.ndarray, shards: int) -> np.ndarray:

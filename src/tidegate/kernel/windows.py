@@ -44,6 +44,8 @@ class Aligned(Assigner):
 
     is_sliced: bool = False
     """Whether a window can be made of several slices."""
+    has_gaps: bool = False
+    """Whether an event may be in no window."""
 
     def assign(self, x: np.ndarray, rows: Frame | None = None) -> Assigned:  # noqa: ARG002 - aligned windows need no columns
         return self.windows_of(x)
@@ -51,6 +53,10 @@ class Aligned(Assigner):
     @abstractmethod
     def slice_of(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Start and end of the slice each event is in; the two are equal where no window is."""
+
+    def numbers_of(self, x: np.ndarray) -> np.ndarray:
+        """What tells slices apart, in their order; where all have one size, neighbours have neighbouring numbers."""
+        return self.slice_of(x)[0]
 
     def windows_of(self, x: np.ndarray) -> Assigned:
         """The windows of each event; one slice is one window unless a class says otherwise."""
@@ -111,9 +117,15 @@ def _roomy(x: np.ndarray, reach: int) -> bool:
     return not len(x) or (int(x.min()) >= MIN + reach and int(x.max()) <= MAX - reach)
 
 
+def _period(x: np.ndarray, period: int, offset: int) -> np.ndarray:
+    """The number of each event's period, for roomy events."""
+    number: np.ndarray = (x - offset if offset else x) // period
+    return number
+
+
 def _floor(x: np.ndarray, period: int, offset: int) -> np.ndarray:
     """The start of each event's period, for roomy events: fewer passes over the column than `_position`."""
-    start: np.ndarray = (x - offset if offset else x) // period
+    start = _period(x, period, offset)
     start *= period
     if offset:
         start += offset
@@ -160,6 +172,9 @@ class TumblingAssigner(Aligned):
         into = _position(x, self._size, self._offset)
         return _back(x, into), _ahead(x, self._size - into)
 
+    def numbers_of(self, x: np.ndarray) -> np.ndarray:
+        return _period(x, self._size, self._offset) if _roomy(x, self._size) else super().numbers_of(x)
+
     def last_end(self, x: np.ndarray) -> np.ndarray:
         return self.slice_of(x)[1]
 
@@ -176,7 +191,7 @@ class HoppingAssigner(Aligned):
         self._size, self._slide, self._offset = spec.size, spec.slide, spec.offset
         # Windows of former periods end here; at the end of the period where size is a multiple of slide, and then nothing is cut.
         self._cut = spec.size % spec.slide or spec.slide
-        self._gaps = spec.slide > spec.size
+        self.has_gaps = spec.slide > spec.size
         self.is_sliced = spec.slide < spec.size
 
     def slice_of(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -185,14 +200,18 @@ class HoppingAssigner(Aligned):
             return self._cut_apart(x, start) if self._cut < self._slide else (start, start + self._slide)
         into = _position(x, self._slide, self._offset)
         tail = into >= self._cut
-        if self._gaps:
+        if self.has_gaps:
             return _back(x, np.where(tail, 0, into)), _ahead(x, np.where(tail, 0, self._cut - into))
         return _back(x, np.where(tail, into - self._cut, into)), _ahead(x, np.where(tail, self._slide, self._cut) - into)
+
+    def numbers_of(self, x: np.ndarray) -> np.ndarray:
+        whole = self._cut == self._slide and _roomy(x, self._slide)
+        return _period(x, self._slide, self._offset) if whole else super().numbers_of(x)
 
     def _cut_apart(self, x: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Slices of periods that are cut in two, the second being a gap where windows are shorter than the slide."""
         tail = x - start >= self._cut
-        if self._gaps:
+        if self.has_gaps:
             return np.where(tail, x, start), np.where(tail, x, start + self._cut)
         start += tail * self._cut
         end = start + self._cut
@@ -208,7 +227,7 @@ class HoppingAssigner(Aligned):
 
     def last_end(self, x: np.ndarray) -> np.ndarray:
         left = self._size - _position(x, self._slide, self._offset)
-        return np.where(left > 0, _ahead(x, np.maximum(left, 0)), MIN) if self._gaps else _ahead(x, left)
+        return np.where(left > 0, _ahead(x, np.maximum(left, 0)), MIN) if self.has_gaps else _ahead(x, left)
 
     def windows_ending_in(self, lo: int, hi: int) -> Iterator[tuple[int, int]]:
         return _hops_ending_in(lo, hi, self._size, self._slide, self._offset)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.lateness import ON_TIME
 from tidegate.kernel.times import OK
-from tidegate.kernel.windows import Aligned, build
+from tidegate.kernel.windows import Aligned, Assigner, build
 from tidegate.operators.bundle import Bundle
 from tidegate.operators.conform import bindable
 from tidegate.operators.delivery import Delivery, Reader
@@ -27,7 +28,7 @@ from tidegate.operators.parts import takes_partials
 from tidegate.spec.aggregates import AllTrue, AnyTrue, Count, Max, Mean, Min, Stddev, Sum, Variance
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.watermarks import Bounded, Implied, Lagging, Noted
-from tidegate.spec.windows import Axis, Session, Tumbling
+from tidegate.spec.windows import Axis, Session
 
 _UNORDERED = (Count, Sum, Mean, Min, Max, Variance, Stddev, AnyTrue, AllTrue)
 """Aggregates that do not ask which row came first."""
@@ -59,16 +60,8 @@ class Combiner:
         return Bundle.bound(self.spec, bindable(self.schema), retractions=False)
 
     @cached_property
-    def _gap(self) -> int | None:
-        """The gap of sessions; None where windows are no sessions."""
-        return self.spec.window.gap if isinstance(self.spec.window, Session) else None
-
-    @cached_property
-    def _assigner(self) -> Aligned:
-        assigner = build(self.spec.window if self._gap is None else Tumbling(self._gap))
-        if not isinstance(assigner, Aligned):
-            raise TypeError(f"the windows of {self.spec.window} do not follow from time")
-        return assigner
+    def _assigner(self) -> Assigner:
+        return build(self.spec.window)
 
     @cached_property
     def _above(self) -> int:
@@ -81,19 +74,30 @@ class Combiner:
         if time is None or not table.num_rows or not bindable(table.schema).equals(bindable(self.schema)):
             return None
         delivery = Reader(self.spec.input).read(table, table.column(time), MIN)
-        if not _repeats(delivery.kid):
+        if self.spec.input.key and not _repeats(delivery):
             return None
-        start, end = self._assigner.slice_of(delivery.time)
-        sure = (delivery.verdict == OK) & (delivery.time >= saturating_add(floor, self._above)) & (delivery.time <= limit) & (start < end)
+        sure = (delivery.verdict == OK) & (delivery.time >= saturating_add(floor, self._above)) & (delivery.time <= limit)
+        if isinstance(self._assigner, Aligned) and self._assigner.has_gaps:
+            start, end = self._assigner.slice_of(delivery.time)
+            sure &= start < end
         if not sure.any():
             return None
-        found = self._combined(delivery, start if sure.all() else np.where(sure, start, MAX), end)
+        found = self._combined(delivery, sure, self._numbers(delivery.time, sure, floor, limit))
         return None if found is None else (found, table.slice(0, 0) if sure.all() else table.filter(pa.array(~sure)))
 
-    def _combined(self, delivery: Delivery, start: np.ndarray, end: np.ndarray) -> Frame | None:
-        """Rows whose slice starts at `MAX`, where no slice can, ride along and are left out at the end: few are, and leaving out costs a copy."""
-        groups = delivery.grouped(self.spec.input.key, start)
-        kept = int(np.searchsorted(start[groups.lasts], MAX))
+    def _numbers(self, time: np.ndarray, sure: np.ndarray, floor: int, limit: int) -> np.ndarray:
+        """What tells slices apart: of sessions the last one ends with the newest row, because most rows are less than a gap older."""
+        if isinstance(self._assigner, Aligned):
+            return self._assigner.numbers_of(time)
+        gap = cast("Session", self.spec.window).gap
+        if limit - floor > MAX:
+            return time // gap
+        newest = np.where(sure, time, MIN).max()
+        number: np.ndarray = (time - (newest + 1)) // gap
+        return number
+
+    def _combined(self, delivery: Delivery, sure: np.ndarray, number: np.ndarray) -> Frame | None:
+        groups, kept = delivery.grouped(self.spec.input.key, number, sure)
         if kept > _WORTH_IT * len(delivery):
             return None
         delivery = delivery.with_position(delivery.time).with_classes(np.full(len(delivery), ON_TIME, np.int8))
@@ -101,19 +105,21 @@ class Combiner:
         if failed is not None:
             # A row that a function refuses has to be told one by one.
             return None
-        if self._gap is None:
-            return frame.with_columns(start=start[groups.lasts], end=end[groups.lasts]).slice(0, kept)
-        last = build(self.spec.window).assign(groups.max(delivery.time))
-        return frame.with_columns(start=groups.min(delivery.time), end=last.end).slice(0, kept)
+        if isinstance(self._assigner, Aligned):
+            start, end = self._assigner.slice_of(delivery.time[groups.lasts])
+        else:
+            start, end = groups.min(delivery.time), self._assigner.assign(groups.max(delivery.time)).end
+        return frame.with_columns(start=start, end=end).slice(0, kept)
 
 
-def _repeats(kid: np.ndarray) -> bool:
+def _repeats(delivery: Delivery) -> bool:
     """Whether rows share their keys so often that aggregating them may pay, as far as a sample tells.
 
     With K keys, n rows leave K (1 - exp(-n / K)) groups: half of them at K = 0.63 n. Of a sample of s rows then s / 2 K have a key that was
     there before.
     """
-    sample = len(kid) // _SAMPLE
-    if sample < _SAMPLE or kid.strides == (0,):
+    sample = len(delivery) // _SAMPLE
+    if sample < _SAMPLE:
         return True
-    return len(pa.array(kid[:sample]).unique()) < (1 - 0.8 / _SAMPLE) * sample
+    kid, _ = delivery.identities.at(slice(sample))
+    return len(pa.array(kid).unique()) < (1 - 0.8 / _SAMPLE) * sample

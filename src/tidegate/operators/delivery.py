@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from tidegate.errors import InputError
 from tidegate.kernel.frame import Column, Frame, constant, is_constant, repeat, to_arrow, to_numpy
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.keys import identify, near_numbers
+from tidegate.kernel.keys import Identities, Near, identify
 from tidegate.kernel.lateness import FUTURE, ON_TIME
 from tidegate.kernel.partitions import partitions_of
 from tidegate.kernel.times import is_ticks, read_times
@@ -48,8 +48,7 @@ class Delivery:
 
     table: pa.Table
     time: np.ndarray
-    kid: np.ndarray
-    chk: np.ndarray
+    identities: Identities
     seq: np.ndarray
     offset: np.ndarray
     partition: np.ndarray
@@ -60,6 +59,16 @@ class Delivery:
 
     def __len__(self) -> int:
         return len(self.time)
+
+    @property
+    def kid(self) -> np.ndarray:
+        """The first word of the identity of each row's key."""
+        return self.identities.all[0]
+
+    @property
+    def chk(self) -> np.ndarray:
+        """The second one."""
+        return self.identities.all[1]
 
     @property
     def position(self) -> np.ndarray:
@@ -84,8 +93,7 @@ class Delivery:
             self,
             table=table,
             time=self.time[pick],
-            kid=_pick(self.kid, pick, table.num_rows),
-            chk=_pick(self.chk, pick, table.num_rows),
+            identities=self.identities.picked(pick, table.num_rows),
             seq=self.seq[pick],
             offset=_pick(self.offset, pick, table.num_rows),
             partition=_pick(self.partition, pick, table.num_rows),
@@ -106,10 +114,19 @@ class Delivery:
     def with_table(self, table: pa.Table) -> Delivery:
         return replace(self, table=table)
 
-    def grouped(self, key: Sequence[str], part: np.ndarray) -> Groups:
-        """The rows of each key and part, by part, then by key."""
-        near = near_numbers([self.table.column(name) for name in key], len(self))
-        return Groups.in_order(self.kid, self.chk, part, near)
+    def grouped(self, key: Sequence[str], part: np.ndarray, inside: np.ndarray) -> tuple[Groups, int]:
+        """The rows of each key and part, by part, then by key, and how many groups have rows inside.
+
+        The other rows ride along and are in the last groups: few are, and leaving them out would cost a copy.
+        """
+        outside = None
+        if not inside.all():
+            part = np.where(inside, part, part.min())
+            outside = part.max() + 1
+            np.putmask(part, ~inside, outside)
+        near = Near.of([self.table.column(name) for name in key], len(self))
+        groups = Groups.in_order(self.kid, self.chk, part) if near is None else Groups.of_numbers(near.numbers, near.kid_of, part)
+        return groups, groups.n if outside is None else int(np.searchsorted(part[groups.lasts], outside))
 
     def keys(self, names: tuple[str, ...], index: np.ndarray) -> dict[str, Column]:
         """The key columns at the given rows, under the names that state uses."""
@@ -164,8 +181,8 @@ class Reader:
             time, verdict = np.full(rows, now, np.int64), np.zeros(rows, np.int8)
         else:
             time, verdict = read_times(times, self.spec.time, null_is=self.null_time)
-        kid, chk = identify([table.column(name) for name in self.spec.key], rows)
-        return Delivery(table, time, kid, chk, np.arange(rows), offset, partition, names, verdict, self._weights(table))
+        identities = Identities([table.column(name) for name in self.spec.key], rows)
+        return Delivery(table, time, identities, np.arange(rows), offset, partition, names, verdict, self._weights(table))
 
     def identities(self, delivery: Delivery) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The hashed id of each row, and whether it has one."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 from tidegate.instants import saturating_add
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.groups import Groups
+from tidegate.kernel.keys import Identities
 from tidegate.kernel.messages import MessageStore
 from tidegate.kernel.runs import Places
 from tidegate.kernel.windows import Assigned, ByDifferenceAssigner
@@ -106,8 +107,7 @@ def _with_older(delivery: Delivery, older: Frame, x: np.ndarray) -> Delivery:
         delivery,
         table=payload(older).cast(delivery.table.schema),
         time=older.ints("event_time"),
-        kid=older.ints("kid"),
-        chk=older.ints("chk"),
+        identities=Identities.known(older.ints("kid"), older.ints("chk")),
         seq=older.ints("arrival"),
         offset=older.ints("offset"),
         partition=np.zeros(len(older), np.int64),
@@ -115,10 +115,11 @@ def _with_older(delivery: Delivery, older: Frame, x: np.ndarray) -> Delivery:
         weight=None if delivery.weight is None else older.ints("weight"),
         x=x,
     )
-    names = ("time", "kid", "chk", "seq", "offset", "partition", "verdict", "x")
+    names = ("time", "seq", "offset", "partition", "verdict", "x")
     columns: dict[str, Any] = {name: np.concatenate([getattr(added, name), getattr(delivery, name)]) for name in names}
+    identities = Identities.known(*(np.concatenate(both) for both in zip(added.identities.all, delivery.identities.all, strict=True)))
     weight = None if added.weight is None or delivery.weight is None else np.concatenate([added.weight, delivery.weight])
-    return replace(delivery, table=pa.concat_tables([added.table, delivery.table]), weight=weight, **columns)
+    return replace(delivery, table=pa.concat_tables([added.table, delivery.table]), identities=identities, weight=weight, **columns)
 
 
 def _identities(delivery: Delivery, *assigned: Assigned) -> Frame:

@@ -29,9 +29,10 @@ def partials_of(bundle: Bundle, spec: AggregateSpec, delivery: Delivery, groups:
     """The partial aggregates of each group of rows, the rows that a user's function refused, and why."""
     partials, failed, why = bundle.lift(Rows(delivery.table, delivery.time, delivery.seq, delivery.weight), groups)
     some = groups.lasts
+    kid, chk = delivery.identities.at(some)
     columns = {
-        "kid": delivery.kid[some],
-        "chk": delivery.chk[some],
+        "kid": kid,
+        "chk": chk,
         **delivery.keys(spec.input.key, some),
         "n": groups.counts if delivery.weight is None else groups.sum(delivery.weight),
         **held_by(spec.options.timestamp, delivery.position, delivery.is_on_time, groups),
@@ -66,27 +67,24 @@ class OpenWindows:
             is_open = (end > watermark) & inside
             complete = np.flatnonzero((end <= watermark) & inside)
             rest = Assigned(complete, start[complete], end[complete])
-        self._append(delivery, start if is_open.all() else np.where(is_open, start, MAX), end)
+        self._append(delivery, is_open)
         return rest
 
-    def _append(self, delivery: Delivery, start: np.ndarray, end: np.ndarray) -> None:
-        """Rows whose slice starts at `MAX`, where no slice can, are not kept: they ride along and are left out at the end."""
-        core = self._core
-        groups = delivery.grouped(core.spec.input.key, start)
-        if not groups.n:
+    def _append(self, delivery: Delivery, is_open: np.ndarray) -> None:
+        """Keep the rows that are in an open window."""
+        core, x = self._core, delivery.position
+        groups, kept = delivery.grouped(core.spec.input.key, self._assigner.numbers_of(x), is_open)
+        if not kept:
             return
         frame, failed, why = partials_of(core.bundle, core.spec, delivery, groups)
         if failed is not None:
-            self._refuse(delivery, np.flatnonzero(failed & (start != MAX)), start, end, why)
-            rest = delivery.where(~failed)
-            self._append(rest, start[~failed], end[~failed])
+            self._refuse(delivery, np.flatnonzero(failed & is_open), why)
+            self._append(delivery.where(~failed), is_open[~failed])
             return
-        some = groups.lasts
-        starts, ends = start[some], end[some]
+        starts, ends = self._assigner.slice_of(x[groups.lasts[:kept]])
         breaks = np.flatnonzero(starts[1:] != starts[:-1]) + 1
-        for at, until in pairwise([0, *breaks.tolist(), groups.n]):
-            if starts[at] != MAX:
-                self._add((int(starts[at]), int(ends[at])), frame.slice(at, until))
+        for at, until in pairwise([0, *breaks.tolist(), kept]):
+            self._add((int(starts[at]), int(ends[at])), frame.slice(at, until))
 
     def take_partials(self, pieces: Sequence[Frame]) -> None:
         """Keep what was aggregated before it came here, of rows that are on time: pieces that are sorted by slice and key."""
@@ -108,8 +106,8 @@ class OpenWindows:
         self.slices.append(bounds, frame)
         self._shared.patch(bounds, frame)
 
-    def _refuse(self, delivery: Delivery, rows: np.ndarray, start: np.ndarray, end: np.ndarray, why: str) -> None:
-        bounds = (np.arange(len(rows)), start[rows], end[rows])
+    def _refuse(self, delivery: Delivery, rows: np.ndarray, why: str) -> None:
+        bounds = (np.arange(len(rows)), *self._assigner.slice_of(delivery.position[rows]))
         self._core.late_rows(delivery, rows, "accumulation_failed", class_names(delivery.verdict[rows]), bounds, why)
 
     def complete(self, watermark: int) -> list[Frame]:

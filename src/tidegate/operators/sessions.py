@@ -9,8 +9,8 @@ from typing import cast
 
 import numpy as np
 
-from tidegate.kernel.frame import Column, Frame, concat_frames
-from tidegate.kernel.groups import Groups, inverse, present
+from tidegate.kernel.frame import Column, Frame, concat_frames, constant
+from tidegate.kernel.groups import Groups, present
 from tidegate.kernel.keys import KEY
 from tidegate.kernel.runs import Places, search_sorted
 from tidegate.kernel.sessions import Merged, merge_intervals
@@ -219,7 +219,5 @@ def _nothing() -> Frame:
 
 def _key_codes(kid: np.ndarray, chk: np.ndarray) -> tuple[Frame, np.ndarray]:
     """The distinct keys, sorted, and the number of each key among them."""
-    groups = Groups.by([kid, chk])
-    kids, chks = kid[groups.firsts], chk[groups.firsts]
-    order = np.lexsort((chks, kids))
-    return Frame.of({"kid": kids[order], "chk": chks[order]}, groups.n), inverse(order)[groups.ids]
+    groups = Groups.in_order(kid, chk, constant(np.int64(0), len(kid)))
+    return Frame.of({"kid": kid[groups.lasts], "chk": chk[groups.lasts]}, groups.n), groups.ids

@@ -64,6 +64,8 @@ class Observed:
     def newest_rows(self) -> np.ndarray:
         """One row of each partition, in the order of rows: its newest, or its first where no time could be read."""
         values = self.read_times
+        if len(self.partitions) == 1:
+            return np.array([values.argmax()])
         return _firsts(np.flatnonzero(values == self.newest()[self.partition]), self.partition, len(self.partitions))
 
     def without_future(self, watermark: int = MIN) -> Observed:
@@ -72,7 +74,7 @@ class Observed:
         if len(self) and times.max() > self.limit:
             kept = ~readable | (times <= self.limit) | (times < watermark)
             table, times, readable, partition = table.filter(pa.array(kept)), times[kept], readable[kept], partition[kept]
-        used = present(partition, len(names))
+        used = np.arange(1) if len(names) == 1 and len(partition) else present(partition, len(names))
         if len(used) < len(names):
             names, partition = [names[n] for n in used.tolist()], np.searchsorted(used, partition)
         return replace(self, table=table, times=times, readable=readable, partition=partition, partitions=names)
