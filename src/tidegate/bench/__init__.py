@@ -82,8 +82,10 @@ def _streams(events: int, brokers: str | None, *, as_json: bool) -> None:
 
 
 def _spark(options: argparse.Namespace, known: Mapping[str, spark.Case]) -> None:
-    sizes = {"total": options.events, "files": options.files, "keys": options.keys, "warm": options.warm}
-    racing = spark.Racing(**sizes, memory=options.memory or "8g", cores=options.cores)
+    warm = WARM if options.warm is None else options.warm
+    racing = spark.Racing(
+        total=options.events, files=options.files, keys=options.keys, memory=options.memory or "8g", cores=options.cores, warm=warm
+    )
     cases = spark.named(options.cases, known)
     if options.ours or options.profile:
         racing.sides = (OURS,)
@@ -123,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     both = ", ".join(_RACES)
     parser.add_argument("--keys", type=_positive, metavar="N", help=f"{both}: so many keys, whatever the case says")
     parser.add_argument("--files", type=_positive, metavar="N", help=f"{both}: so many files (of each side), {FILES_A_BATCH} of them a batch")
-    before = f"{both}: so many batches of few events before a run, in which the JVM compiles what they share (default: {WARM}, fewer with --events)"
+    before = f"{both}: so many batches of few events before a run, in which the JVM compiles what they share (default: {WARM})"
     parser.add_argument("--warm", type=_whole, metavar="N", help=before)
     parser.add_argument("--cores", type=_positive, metavar="N", help=f"{both}: so many cores (default: all)")
     parser.add_argument("--memory", metavar="SIZE", help=f"{both}: memory of the JVM (default: 8g)")

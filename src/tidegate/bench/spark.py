@@ -158,8 +158,8 @@ class Racing:
     sides: tuple[str, ...] = SIDES
     profile: Path | None = None
     """Where to write profiles of our side, which is slower then."""
-    warm: int | None = None
-    """How many batches of few events a run has before; as many as it has files where it is a short one, unless said."""
+    warm: int = WARM
+    """How many batches of few events a run has before."""
     _checked: dict[tuple[Shape, Events], int] = field(default_factory=dict)
     _runs: dict[tuple[str, Shape, Events], Run] = field(default_factory=dict)
 
@@ -201,8 +201,7 @@ class Racing:
             spark_data.write(folder, events)
             (place / _tag(events)).touch()
         profile = None if self.profile is None or side != OURS else str(self.profile)
-        usual = WARM if self.total is None else min(WARM, events.files)
-        job = Job(shape, events, side, str(folder), self.memory, self.cores, profile, usual if self.warm is None else self.warm)
+        job = Job(shape, events, side, str(folder), self.memory, self.cores, profile, self.warm)
         found = run_of(self.do(job, lambda line: say(f"{case.name}: {line}")))
         if found.events != events.total:
             raise SpecError(f"{case.name}: {side} read {found.events:,} of {events.total:,} events, so its time says nothing")

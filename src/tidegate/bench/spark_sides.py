@@ -34,8 +34,8 @@ SIDES = (OURS, THEIRS)
 FILES_A_BATCH = 2
 WARM_UP = 1
 """So many batches of a run are not counted: they start workers and make files."""
-WARM = 20
-"""So many batches of few events run before: in them the JVM compiles what every batch runs, whatever its size."""
+WARM = 60
+"""So many batches of few events run before: in them the JVM compiles what every batch runs, whatever its size. After 20 it is still busy with it."""
 SIZE, SLIDE, GAP = "10 minutes", "10 seconds", "30 seconds"
 INTERVAL, BOUND = "interval", "1 minute"
 WINDOWS: dict[str, Callable[[], Window]] = {
