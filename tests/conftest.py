@@ -25,7 +25,7 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(SHORT_LIVED))
 # Times vary with the load of the machine, so no example has a deadline.
 # "ci" tries the same examples on every run; "dev" tries fewer, and new ones each time.
 settings.register_profile("dev", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", deadline=None, max_examples=40, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("dev")
 
 
@@ -49,9 +49,17 @@ def repository() -> Path:
     return Path(__file__).resolve().parent.parent
 
 
+SERVERS = ("kafka", "connect", "cluster")
+"""Servers that take long to start: one of each is enough, and one process of the tests has it."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests on Spark are known by their folder."""
     for item in items:
+        for server in SERVERS:
+            if item.get_closest_marker(server) is not None:
+                item.add_marker(pytest.mark.xdist_group(server))
         if "spark" in Path(item.fspath).parent.name:
             item.add_marker(pytest.mark.spark)
 

@@ -42,7 +42,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:a watermark generator failed:Run
 
 def many_shards(test: Any) -> Any:
     """Every step is one of seven shards with state that is written and read, so fewer examples have to do."""
-    return pytest.mark.slow(settings(max_examples=25)(test))
+    return pytest.mark.slow(settings(max_examples=15)(test))
 
 
 @pytest.fixture(autouse=True)

@@ -141,7 +141,7 @@ def compare_with_new_from_the_start(made: tg.Windowed, base: dict[str, Any], cal
     op.close()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data())
 def test_oracle_a_new_aggregate_is_null_for_windows_that_were_open_and_right_for_all_others(data, tmp_path_factory):
     path = tmp_path_factory.mktemp("state") / "s"
@@ -420,7 +420,7 @@ def longer_and_longer(draw: st.DrawFn) -> tuple[list[Call], dict[int, int], int]
     return calls, dict(zip(cuts, rest, strict=False)), first
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     history=longer_and_longer(),
     window=st.sampled_from(["tumbling", "hopping"]),
@@ -442,7 +442,7 @@ def test_oracle_with_a_longer_lateness_a_pane_holds_every_row_that_was_taken(tmp
         assert n == len([r for r in rows if r["k"] == key and start <= r["ts"] < end and (r["o"], start) not in missed])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 # A trigger that finishes is left out: it closes its session, and a later one may lie over it.
 @given(history=longer_and_longer(), trigger=st.sampled_from([None, EAGER]), whole=st.booleans())
 def test_oracle_with_a_longer_lateness_sessions_never_overlap_one_that_is_gone(tmp_path_factory, history, trigger, whole):

@@ -13,8 +13,7 @@ import pytest
 from prometheus_text import by_label, parse, single
 from streams import BASE, SECOND, Feed, clicks, netted
 
-# One server is enough, and one process of the tests has it.
-pytestmark = [pytest.mark.connect, pytest.mark.slow, pytest.mark.xdist_group("connect")]
+pytestmark = [pytest.mark.connect, pytest.mark.slow]
 
 FILES = [
     [("ann", 1, 1.0), ("bob", 2, 2.0), ("ann", 3, 4.0)],

@@ -200,6 +200,8 @@ def test_another_schema_and_odd_names(postgres):
 ])  # fmt: skip
 def test_a_table_with_other_columns_is_refused(postgres, sink, columns, said):
     target = pane_target(name())
+    # Another query has written, so there is a place for what was written.
+    postgres_sink(postgres.url, name()).write(pane_target(name()), 0, iter([panes(target, [("a", 0, "+", 0, 1, 1.0)])]))
     if columns is None:
         sink.write(target, 0, iter([panes(target, [("a", 0, "+", 0, 1, 1.0)])]))
         postgres.query(f'ALTER TABLE "{sink.table}" ALTER clicks TYPE text')
