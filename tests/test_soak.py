@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -61,7 +62,9 @@ class Supervisor:
         self._in.write(json.dumps(order).encode() + b"\n")
         pid = self._number()
         if patience is not None and not select.select([self._out], [], [], patience)[0]:
-            os.kill(pid, signal.SIGKILL)
+            # It may have come to its end meanwhile.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         status = self._number()
         assert status in {0, signal.SIGKILL}, "the worker failed by itself; its error is on stderr"
         return status == 0
