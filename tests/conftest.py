@@ -55,7 +55,7 @@ SERVERS = ("kafka", "connect", "cluster")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests on Spark are known by their folder."""
+    """Tests on Spark are known by their folder, and those that share a server run in one process."""
     for item in items:
         for server in SERVERS:
             if item.get_closest_marker(server) is not None:

@@ -45,9 +45,7 @@ def _ranked(column: np.ndarray) -> tuple[np.ndarray, int]:
         known = present(number, span)
         if len(known) == span:
             return number, span
-        rank = np.empty(span, np.int64)
-        rank[known] = np.arange(len(known))
-        return rank[number], len(known)
+        return inverse(known, span)[number], len(known)
     top = column == high
     if (top | (column == low)).all():
         return top.astype(np.int64), 2
@@ -56,9 +54,9 @@ def _ranked(column: np.ndarray) -> tuple[np.ndarray, int]:
     return inverse(np.argsort(values))[encoded.indices.to_numpy(zero_copy_only=False)], len(values)
 
 
-def inverse(order: np.ndarray) -> np.ndarray:
-    """Where each row went under an order."""
-    rank = np.empty(len(order), np.int64)
+def inverse(order: np.ndarray, bound: int | None = None) -> np.ndarray:
+    """Where each row went under an order; of rows below a bound only some may be in it, and the others went anywhere."""
+    rank = np.empty(len(order) if bound is None else bound, np.int64)
     rank[order] = np.arange(len(order))
     return rank
 
@@ -168,8 +166,7 @@ class Groups:
         bound = int(numbers.max()) + 1
         if many * bound > _SPARSE * len(part):
             known = present(numbers, bound)
-            rank = np.empty(bound, np.int64)
-            rank[known[ascending(kid_of(known))]] = np.arange(len(known))
+            rank = inverse(known[ascending(kid_of(known))], bound)
             return cls(*_parted(rank[numbers], len(known), parts, many))
         code = parts
         code *= bound

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import InputError
-from tidegate.kernel.frame import constant, is_constant, to_arrow
+from tidegate.kernel.frame import constant, to_arrow
 
 KEY = ("kid", "chk")
 """The columns of a key's identity, wherever it stands in a frame."""
@@ -83,11 +83,6 @@ class Identities:
             return identify([column[index] for column in self._columns], len(range(self._rows)[index]))
         rows = pa.array(index)
         return identify([column.take(rows) for column in self._columns], len(index))
-
-    def picked(self, pick: np.ndarray, rows: int) -> Identities:
-        """Those of so many rows, by their numbers or by a mask; one that all rows share stays free of memory."""
-        kid, chk = (constant(column[0], rows) if is_constant(column) else column[pick] for column in self.all)
-        return Identities.known(kid, chk)
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ class Delivery:
             self,
             table=table,
             time=self.time[pick],
-            identities=self.identities.picked(pick, table.num_rows),
+            identities=Identities.known(*(_pick(word, pick, table.num_rows) for word in self.identities.all)),
             seq=self.seq[pick],
             offset=_pick(self.offset, pick, table.num_rows),
             partition=_pick(self.partition, pick, table.num_rows),
