@@ -1,4 +1,6 @@
-"""Accumulations of one's own: a mean price weighted by amount over whole columns, and the item ordered most often in plain Python."""
+"""Accumulations of one's own: a mean price weighted by amount over whole columns, and the item
+ordered most often in plain Python.
+"""
 
 # ruff: noqa: INP001, T201
 
@@ -62,14 +64,26 @@ FAVOURITE = tg.python(
     name="favourite",
 )
 
-PANES = tg.stream(time="ts", key="shop", watermark=tg.explicit()).window(tg.tumbling("1 hour")).aggregate(price=MEAN_PRICE, favourite=FAVOURITE)
+PANES = (
+    tg.stream(time="ts", key="shop", watermark=tg.explicit())
+    .window(tg.tumbling("1 hour"))
+    .aggregate(price=MEAN_PRICE, favourite=FAVOURITE)
+)
 
 
 def main() -> None:
     """Two deliveries into one window."""
     op = PANES.embedded(now="2025-03-14T12:00:00Z")
-    rows = [(1, 2.0, 10.0, "tea"), (2, 4.0, 10.0, "jam"), (3, 3.0, 20.0, "tea"), (4, 8.0, 10.0, "rum")]
-    orders = [{"ts": f"2025-03-14T12:{m:02}:00Z", "shop": "x", "price": p, "amount": a, "item": i} for m, p, a, i in rows]
+    rows = [
+        (1, 2.0, 10.0, "tea"),
+        (2, 4.0, 10.0, "jam"),
+        (3, 3.0, 20.0, "tea"),
+        (4, 8.0, 10.0, "rum"),
+    ]
+    orders = [
+        {"ts": f"2025-03-14T12:{m:02}:00Z", "shop": "x", "price": p, "amount": a, "item": i}
+        for m, p, a, i in rows
+    ]
     op.add_messages(orders[:2])
     op.add_messages(orders[2:])
     op.finish()

@@ -1,4 +1,6 @@
-"""A chain: clicks per user and minute feed clicks per city and minute, and a late click corrects both through retractions."""
+"""A chain: clicks per user and minute feed clicks per city and minute, and a late click corrects
+both through retractions.
+"""
 
 # ruff: noqa: INP001, T201
 
@@ -31,7 +33,10 @@ def click(second: int, city: str, user: str) -> dict[str, object]:
 def show(cities: tg.EmbeddedOperator) -> None:
     """Print the panes of the cities, and let go of them."""
     for pane in cities.get_result().panes.to_pylist():
-        print(f"  {pane['op']} {pane['city']:<6} {pane['timing']:<8} clicks {pane['clicks']}  busiest {pane['busiest']}")
+        print(
+            f"  {pane['op']} {pane['city']:<6} {pane['timing']:<8} clicks {pane['clicks']}  busiest"
+            f" {pane['busiest']}"
+        )
     cities.flush()
 
 
@@ -39,7 +44,14 @@ def main() -> None:
     """The downstream names no window: it takes those of the panes that come."""
     cities = CITIES.embedded(now="2025-03-14T12:00:00Z")
     users = USERS.embedded(downstream=cities, now="2025-03-14T12:00:00Z")
-    users.add_messages([click(1, "Lyon", "ann"), click(2, "Lyon", "bob"), click(3, "Lyon", "bob"), click(4, "Turin", "cid")])
+    users.add_messages(
+        [
+            click(1, "Lyon", "ann"),
+            click(2, "Lyon", "bob"),
+            click(3, "Lyon", "bob"),
+            click(4, "Turin", "cid"),
+        ]
+    )
     print("the watermark reaches 12:01")
     users.advance_watermark("2025-03-14T12:01:00Z")
     show(cities)

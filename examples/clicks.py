@@ -1,4 +1,6 @@
-"""Clicks per user and minute: an early pane for every second click, one on time, corrections for late clicks, and what came too late."""
+"""Clicks per user and minute: an early pane for every second click, one on time, corrections for
+late clicks, and what came too late.
+"""
 
 # ruff: noqa: INP001, T201
 
@@ -26,9 +28,15 @@ def show(op: tg.EmbeddedOperator) -> None:
     results = op.get_result()
     for pane in results.panes.to_pylist():
         window = f"{pane['window_start']:%H:%M} to {pane['window_end']:%H:%M}"
-        print(f"  {pane['op']} {pane['user']}  {window}  {pane['timing']:<8} clicks {pane['clicks']}  spent {pane['spent']}")
+        print(
+            f"  {pane['op']} {pane['user']}  {window}  {pane['timing']:<8} clicks {pane['clicks']} "
+            f" spent {pane['spent']}"
+        )
     for row in results.late.to_pylist():
-        print(f"  late: {row['user']} {row['ts']} price {row['price']}, reason {row['reason']}, watermark {row['watermark']:%H:%M:%S}")
+        print(
+            f"  late: {row['user']} {row['ts']} price {row['price']}, reason {row['reason']},"
+            f" watermark {row['watermark']:%H:%M:%S}"
+        )
     op.flush()
 
 
@@ -36,7 +44,9 @@ def main() -> None:
     """Deliver four clicks, complete the minute, and deliver two more."""
     op = PANES.embedded(now="2025-03-14T12:00:00Z")
     print("four clicks")
-    op.add_messages([click(5, "ann", 10), click(20, "ann", 7), click(31, "bob", 2), click(40, "ann", 3)])
+    op.add_messages(
+        [click(5, "ann", 10), click(20, "ann", 7), click(31, "bob", 2), click(40, "ann", 3)]
+    )
     show(op)
     print("the watermark reaches 12:01")
     op.advance_watermark("2025-03-14T12:01:00Z")
@@ -48,7 +58,12 @@ def main() -> None:
     op.finish()
     show(op)
     stats = op.stats()
-    print({name: stats[name] for name in ("on_time", "mildly_late", "very_late", "windows", "keys", "bytes")})
+    print(
+        {
+            name: stats[name]
+            for name in ("on_time", "mildly_late", "very_late", "windows", "keys", "bytes")
+        }
+    )
 
 
 if __name__ == "__main__":

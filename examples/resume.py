@@ -1,4 +1,6 @@
-"""Crash and resume: a process is killed between two flushes, the next one continues from RocksDB, and no pane is lost or counted twice."""
+"""Crash and resume: a process is killed between two flushes, the next one continues from RocksDB,
+and no pane is lost or counted twice.
+"""
 
 # ruff: noqa: INP001, T201, S603
 
@@ -22,12 +24,17 @@ PANES = (
 )
 NOON = datetime(2025, 3, 14, 12, tzinfo=UTC)
 # The input can be read again from any offset, as a partition of Kafka can.
-LOG = [{"offset": n, "ts": NOON + timedelta(seconds=n), "user": ["ann", "bob"][n % 2], "price": n} for n in range(40)]
+LOG = [
+    {"offset": n, "ts": NOON + timedelta(seconds=n), "user": ["ann", "bob"][n % 2], "price": n}
+    for n in range(40)
+]
 DELIVERY = 5
 
 
 def consume(folder: Path, *, dies: bool) -> None:
-    """Read the log from where the last flush left it. Every second delivery: put out what waits, then flush."""
+    """Read the log from where the last flush left it. Every second delivery: put out what waits,
+    then flush.
+    """
     op = PANES.embedded(store=tg.RocksDBStore(folder))
     start = op.resume_offsets().get("", 0)
     print(f"  from offset {start}", flush=True)
@@ -52,11 +59,18 @@ def put_out(op: tg.EmbeddedOperator) -> None:
 
 
 def main() -> None:
-    """One process that is killed and one that ends, and a sink that keeps what it gets by pane id."""
+    """One process that is killed and one that ends, and a sink that keeps what it gets by pane
+    id.
+    """
     sink: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         for mode in ("dies", "lives"):
-            child = subprocess.run([sys.executable, __file__, mode, str(Path(folder) / "state")], capture_output=True, text=True, check=False)
+            child = subprocess.run(
+                [sys.executable, __file__, mode, str(Path(folder) / "state")],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             print(f"a process that {mode}, exit status {child.returncode}:")
             for line in child.stdout.splitlines():
                 name, _, pane = line.strip().partition(" ")

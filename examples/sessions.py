@@ -1,4 +1,6 @@
-"""Sessions: a late message joins two sessions that had been put out, and both are taken back before the one that replaces them."""
+"""Sessions: a late message joins two sessions that had been put out, and both are taken back before
+the one that replaces them.
+"""
 
 # ruff: noqa: INP001, T201
 
@@ -25,7 +27,10 @@ def show(op: tg.EmbeddedOperator) -> None:
     """Print the panes that wait, and let go of them."""
     for pane in op.get_result().panes.to_pylist():
         window = f"{pane['window_start']:%H:%M} to {pane['window_end']:%H:%M}"
-        print(f"  {pane['op']} {window}  {pane['timing']:<8} {pane['pages']} pages: {', '.join(pane['path'])}")
+        print(
+            f"  {pane['op']} {window}  {pane['timing']:<8} {pane['pages']} pages:"
+            f" {', '.join(pane['path'])}"
+        )
     op.flush()
 
 
@@ -33,7 +38,13 @@ def main() -> None:
     """Two sessions, then the page view between them."""
     op = PANES.embedded(now="2025-03-14T12:00:00Z")
     op.add_messages([view(4, "shoes"), view(0, "home"), view(20, "basket")])
-    print("open:", [f"{window['window_start']:%H:%M} to {window['window_end']:%H:%M}" for window in op.get_windows()])
+    print(
+        "open:",
+        [
+            f"{window['window_start']:%H:%M} to {window['window_end']:%H:%M}"
+            for window in op.get_windows()
+        ],
+    )
     print("the watermark reaches 12:40")
     op.advance_watermark("2025-03-14T12:40:00Z")
     show(op)

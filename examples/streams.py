@@ -1,4 +1,6 @@
-"""A stream whose writers say the time: a watermark that waits for the slower one, a scaling in between, and readers that know where they are."""
+"""A stream whose writers say the time: a watermark that waits for the slower one, a scaling in
+between, and readers that know where they are.
+"""
 
 # ruff: noqa: INP001, T201
 
@@ -26,14 +28,24 @@ class Clock:
 
 def told(time: int | None) -> str:
     """A time of the hour from noon on."""
-    return "?" if time is None else f"12:{(time - NOON) // SECOND // 60:02}:{(time - NOON) // SECOND % 60:02}"
+    return (
+        "?"
+        if time is None
+        else f"12:{(time - NOON) // SECOND // 60:02}:{(time - NOON) // SECOND % 60:02}"
+    )
 
 
 def look(controller: tg.streams.Controller, clock: Clock, seconds: int) -> None:
-    """Let the clock come to so many seconds past noon, and the controller look at what the writers have said."""
+    """Let the clock come to so many seconds past noon, and the controller look at what the writers
+    have said.
+    """
     clock.now = NOON + seconds * SECOND
     mark = controller.round().get("readings")
-    news = "nothing new" if mark is None else f"all is written up to {told(mark.time)}, cut {dict(sorted(mark.cut.items()))}"
+    news = (
+        "nothing new"
+        if mark is None
+        else f"all is written up to {told(mark.time)}, cut {dict(sorted(mark.cut.items()))}"
+    )
     print(f"  {told(clock.now)} the controller: {news}")
 
 
@@ -47,7 +59,9 @@ def measure(writer: tg.streams.Writer, first: int, last: int) -> None:
 
 
 def read_all(stream: tg.streams.Stream) -> None:
-    """Two readers share the segments, and a minute is complete when their group has passed its end."""
+    """Two readers share the segments, and a minute is complete when their group has passed its
+    end.
+    """
     group = stream.group("report")
     readers = [group.reader("r1"), group.reader("r2")]
     for reader in readers:
@@ -63,19 +77,35 @@ def read_all(stream: tg.streams.Stream) -> None:
             reader.checkpoint()
             if events:
                 times = f"between {told(window.lower)} and {told(window.upper)}"
-                print(f"  {reader.id} read {len(events)} of the segment {events[0].segment}; the group is {times}")
+                print(
+                    f"  {reader.id} read {len(events)} of the segment {events[0].segment}; the"
+                    f" group is {times}"
+                )
     for minute, count in sorted(minutes.items()):
         end = NOON + (minute + 1) * 60 * SECOND
         complete = window.lower is not None and window.lower >= end
-        print(f"  12:{minute:02} has {count} readings, and {'that is all of them' if complete else 'there may be more'}")
+        print(
+            f"  12:{minute:02} has {count} readings, and"
+            f" {'that is all of them' if complete else 'there may be more'}"
+        )
 
 
 def main() -> None:
     """Two writers, one of which falls silent and comes back."""
     clock = Clock()
-    with tempfile.TemporaryDirectory() as folder, tg.streams.open(Path(folder) / "readings.db", clock=clock) as store:
-        stream = store.create("readings", segments=2, timestamp_aggregation_timeout="30 seconds", initial_delay="10 seconds")
-        controller = store.controller(lease="1 hour")  # no other controller takes over between two looks
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tg.streams.open(Path(folder) / "readings.db", clock=clock) as store,
+    ):
+        stream = store.create(
+            "readings",
+            segments=2,
+            timestamp_aggregation_timeout="30 seconds",
+            initial_delay="10 seconds",
+        )
+        controller = store.controller(
+            lease="1 hour"
+        )  # no other controller takes over between two looks
         north, south = stream.writer("north", linger=None), stream.writer("south", linger=None)
         print("both write")
         measure(north, 0, 30)

@@ -1,4 +1,6 @@
-"""Windows on messages instead of time: every three messages of a key, the last four every two, and sessions on offsets."""
+"""Windows on messages instead of time: every three messages of a key, the last four every two, and
+sessions on offsets.
+"""
 
 # ruff: noqa: INP001, T201
 
@@ -8,7 +10,19 @@ import tidegate as tg
 
 READINGS = [
     {"offset": offset, "sensor": sensor, "value": value}
-    for offset, (sensor, value) in enumerate([("a", 10), ("a", 12), ("b", 70), ("a", 14), ("a", 11), ("b", 72), ("a", 9), ("b", 71), ("a", 13)])
+    for offset, (sensor, value) in enumerate(
+        [
+            ("a", 10),
+            ("a", 12),
+            ("b", 70),
+            ("a", 14),
+            ("a", 11),
+            ("b", 72),
+            ("a", 9),
+            ("b", 71),
+            ("a", 13),
+        ]
+    )
 ]
 
 
@@ -26,10 +40,23 @@ def run(title: str, window: tg.Windowed, **aggregates: object) -> None:
 def main() -> None:
     """The same nine readings in three kinds of windows; no window here needs a time column."""
     by_sensor = tg.stream(key="sensor")
-    run("three messages of a sensor", by_sensor.window(tg.tumbling(3, axis="ordinal")), n=tg.count(), mean=tg.mean("value"))
-    run("four messages of a sensor, every two", by_sensor.window(tg.hopping(4, 2, axis="ordinal")), values=tg.list_("value"))
+    run(
+        "three messages of a sensor",
+        by_sensor.window(tg.tumbling(3, axis="ordinal")),
+        n=tg.count(),
+        mean=tg.mean("value"),
+    )
+    run(
+        "four messages of a sensor, every two",
+        by_sensor.window(tg.hopping(4, 2, axis="ordinal")),
+        values=tg.list_("value"),
+    )
     by_offset = tg.stream(key="sensor", offset="offset")
-    run("a sensor's messages at most two offsets apart", by_offset.window(tg.session(2, axis="offset")), values=tg.list_("value"))
+    run(
+        "a sensor's messages at most two offsets apart",
+        by_offset.window(tg.session(2, axis="offset")),
+        values=tg.list_("value"),
+    )
 
 
 if __name__ == "__main__":

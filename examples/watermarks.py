@@ -1,4 +1,6 @@
-"""Watermarks of partitions: one that falls silent is waited for and then left out, one that comes back corrects, and a wrong clock closes nothing."""
+"""Watermarks of partitions: one that falls silent is waited for and then left out, one that comes
+back corrects, and a wrong clock closes nothing.
+"""
 
 # ruff: noqa: INP001, T201
 
@@ -10,7 +12,11 @@ import tidegate as tg
 
 NOON = datetime(2025, 3, 14, 12, tzinfo=UTC)
 PANES = (
-    tg.stream(time="ts", partition="line", watermark=tg.bounded("5 seconds", partitions=["north", "south"], idle_after="30 seconds"))
+    tg.stream(
+        time="ts",
+        partition="line",
+        watermark=tg.bounded("5 seconds", partitions=["north", "south"], idle_after="30 seconds"),
+    )
     .window(tg.tumbling("1 minute"))
     .trigger(tg.after_watermark(late=tg.after_count(1)))
     .retracting()
@@ -26,11 +32,17 @@ def at(seconds: int) -> datetime:
 def show(op: tg.EmbeddedOperator) -> None:
     """Print the panes that wait and let go of them, then why there are no others."""
     for pane in op.get_result().panes.to_pylist():
-        print(f"  {pane['op']} {pane['window_start']:%H:%M} to {pane['window_end']:%H:%M}  {pane['timing']:<8} n {pane['n']}")
+        print(
+            f"  {pane['op']} {pane['window_start']:%H:%M} to {pane['window_end']:%H:%M} "
+            f" {pane['timing']:<8} n {pane['n']}"
+        )
     op.flush()
     why = op.explain_watermark().to_dict()
     for source in why["sources"]:
-        print(f"  {source['name']}: {source['status']}, promised {source['promise']}{', is waited for' if source['holds'] else ''}")
+        print(
+            f"  {source['name']}: {source['status']}, promised"
+            f" {source['promise']}{', is waited for' if source['holds'] else ''}"
+        )
     print(f"  the watermark is {why['watermark']}")
 
 

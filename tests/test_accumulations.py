@@ -1,4 +1,6 @@
-"""Accumulations against plain Python: whole, in any split, and after a trip through stored tables."""
+"""Accumulations against plain Python: whole, in any split, and after a trip through stored
+tables.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,14 @@ TYPES: dict[str, tuple[pa.DataType, st.SearchStrategy]] = {
     "text": (pa.string(), st.text("abß", max_size=3)),
     "binary": (pa.binary(), st.binary(max_size=2)),
     "decimal": (pa.decimal128(38, 2), st.decimals(min_value=-(10**35), max_value=10**35, places=2)),
-    "decimal256": (pa.decimal256(60, 1), st.decimals(min_value=-(10**20), max_value=10**20, places=1)),
-    "timestamp": (pa.timestamp("us", "UTC"), st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(2100, 1, 1), timezones=st.just(UTC))),  # noqa: DTZ001
+    "decimal256": (
+        pa.decimal256(60, 1),
+        st.decimals(min_value=-(10**20), max_value=10**20, places=1),
+    ),
+    "timestamp": (
+        pa.timestamp("us", "UTC"),
+        st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(2100, 1, 1), timezones=st.just(UTC)),
+    ),
     "date": (pa.date32(), st.dates(dt.date(1900, 1, 1), dt.date(2100, 1, 1))),
     "time": (pa.time64("us"), st.times()),
     "duration": (pa.duration("us"), st.timedeltas(dt.timedelta(days=-999), dt.timedelta(days=999))),
@@ -51,7 +59,9 @@ DECIMALS = ["decimal", "decimal256"]
 
 @st.composite
 def batches(draw: Any, kind: str) -> dict[str, Any]:
-    """Random rows: values with nulls, a few equal times, groups of which some are empty, and a cut into parts."""
+    """Random rows: values with nulls, a few equal times, groups of which some are empty, and a cut
+    into parts.
+    """
     _, values = TYPES[kind]
     n = draw(st.integers(0, 24))
     lists = {
@@ -64,8 +74,15 @@ def batches(draw: Any, kind: str) -> dict[str, Any]:
     return {**lists, "order": draw(st.permutations(order))}
 
 
-def rows_of(batch: dict[str, Any], type: pa.DataType, keep: np.ndarray | None = None) -> tuple[Rows, np.ndarray]:
-    table = pa.table({"v": pa.array(batch["v"], type), "w": pa.array([t % 2 == 0 for t in batch["time"]], pa.bool_())})
+def rows_of(
+    batch: dict[str, Any], type: pa.DataType, keep: np.ndarray | None = None
+) -> tuple[Rows, np.ndarray]:
+    table = pa.table(
+        {
+            "v": pa.array(batch["v"], type),
+            "w": pa.array([t % 2 == 0 for t in batch["time"]], pa.bool_()),
+        }
+    )
     index = np.arange(len(batch["v"])) if keep is None else np.flatnonzero(keep)
     time, order, ids = (np.array(batch[name], np.int64)[index] for name in ("time", "order", "id"))
     return Rows(table.take(pa.array(index)), time, order), ids
@@ -74,7 +91,9 @@ def rows_of(batch: dict[str, Any], type: pa.DataType, keep: np.ndarray | None = 
 def stored(partials: dict[str, Any], accumulation: Accumulation) -> Frame:
     """Partials as they come back from a store, with the types they promised."""
     table = Frame.of(partials).to_table()
-    assert {name: table.schema.field(name).type for name in table.column_names} == accumulation.partial_types
+    assert {
+        name: table.schema.field(name).type for name in table.column_names
+    } == accumulation.partial_types
     return Frame.from_table(table)
 
 
@@ -102,7 +121,9 @@ def same(left: Any, right: Any, tolerance: float = 1e-6) -> bool:
     if isinstance(left, list) and isinstance(right, list):
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, float) and isinstance(right, float):
-        return (math.isnan(left) and math.isnan(right)) or math.isclose(left, right, rel_tol=1e-9, abs_tol=tolerance)
+        return (math.isnan(left) and math.isnan(right)) or math.isclose(
+            left, right, rel_tol=1e-9, abs_tol=tolerance
+        )
     return left == right
 
 
@@ -116,7 +137,12 @@ def as_stored(batch: dict[str, Any], type: pa.DataType) -> dict[str, Any]:
     return {**batch, "v": pa.array(batch["v"], type).to_pylist()}
 
 
-def differential(aggregate: tg.Aggregate, kind: str, batch: dict[str, Any], expected: Callable[[list[tuple[int, int, Any]]], Any]) -> None:
+def differential(
+    aggregate: tg.Aggregate,
+    kind: str,
+    batch: dict[str, Any],
+    expected: Callable[[list[tuple[int, int, Any]]], Any],
+) -> None:
     type = TYPES[kind][0]
     accumulation = bind(aggregate, pa.schema({"v": type, "w": pa.bool_()}))
     wanted = [expected(members(as_stored(batch, type), group)) for group in range(GROUPS)]
@@ -171,13 +197,20 @@ def test_decimal_sums_are_exact(given_batch):
 @given(drawn(["float", "float32"]))
 def test_float_sums(given_batch):
     kind, batch = given_batch
-    differential(tg.sum("v"), kind, batch, lambda rows: math.fsum(known(rows)) if known(rows) else None)
+    differential(
+        tg.sum("v"), kind, batch, lambda rows: math.fsum(known(rows)) if known(rows) else None
+    )
 
 
 @given(drawn(["duration"]))
 def test_duration_sums_and_means(given_batch):
     kind, batch = given_batch
-    differential(tg.sum("v"), kind, batch, lambda rows: sum(known(rows), dt.timedelta()) if known(rows) else None)
+    differential(
+        tg.sum("v"),
+        kind,
+        batch,
+        lambda rows: sum(known(rows), dt.timedelta()) if known(rows) else None,
+    )
 
     def floor_mean(rows):
         micros = [v // dt.timedelta(microseconds=1) for v in known(rows)]
@@ -194,7 +227,15 @@ def test_mean(given_batch):
         values = known(rows)
         if no_nan(values) != values:
             return math.nan
-        return float(statistics.mean(map(float, values) if kind.startswith("float") else map(int, values))) if values else None
+        return (
+            float(
+                statistics.mean(
+                    map(float, values) if kind.startswith("float") else map(int, values)
+                )
+            )
+            if values
+            else None
+        )
 
     def expected_decimal(rows):
         values = known(rows)
@@ -226,9 +267,13 @@ def test_variance_and_deviation(given_batch):
 
 
 def test_variance_keeps_its_digits_far_from_zero():
-    rows = Rows(pa.table({"v": [1e9 + x for x in (4.0, 7.0, 13.0, 16.0)]}), np.arange(4), np.arange(4))
+    rows = Rows(
+        pa.table({"v": [1e9 + x for x in (4.0, 7.0, 13.0, 16.0)]}), np.arange(4), np.arange(4)
+    )
     accumulation = bind(tg.variance("v"), rows.table.schema)
-    assert accumulation.lower(accumulation.lift(rows, Groups.single(4)).partials).to_pylist() == [30.0]
+    assert accumulation.lower(accumulation.lift(rows, Groups.single(4)).partials).to_pylist() == [
+        30.0
+    ]
 
 
 @given(drawn(list(TYPES)))
@@ -251,8 +296,12 @@ def test_first_and_last(given_batch):
     kind, batch = given_batch
     differential(tg.first("v"), kind, batch, lambda rows: rows[0][2] if rows else None)
     differential(tg.last("v"), kind, batch, lambda rows: rows[-1][2] if rows else None)
-    differential(tg.first("v", ignore_nulls=True), kind, batch, lambda rows: next(iter(known(rows)), None))
-    differential(tg.last("v", ignore_nulls=True), kind, batch, lambda rows: next(reversed(known(rows)), None))
+    differential(
+        tg.first("v", ignore_nulls=True), kind, batch, lambda rows: next(iter(known(rows)), None)
+    )
+    differential(
+        tg.last("v", ignore_nulls=True), kind, batch, lambda rows: next(reversed(known(rows)), None)
+    )
 
 
 @given(drawn(list(TYPES)))
@@ -305,9 +354,24 @@ def test_distinct_values(given_batch):
 @given(drawn(["small", "int8"]))
 def test_distinct_before_any_aggregate(given_batch):
     kind, batch = given_batch
-    differential(tg.sum("v", distinct=True), kind, batch, lambda rows: sum(different(rows)) if different(rows) else None)
-    differential(tg.mean("v", distinct=True), kind, batch, lambda rows: statistics.mean(map(float, different(rows))) if different(rows) else None)
-    differential(tg.median("v", distinct=True), kind, batch, lambda rows: float(statistics.median(different(rows))) if different(rows) else None)
+    differential(
+        tg.sum("v", distinct=True),
+        kind,
+        batch,
+        lambda rows: sum(different(rows)) if different(rows) else None,
+    )
+    differential(
+        tg.mean("v", distinct=True),
+        kind,
+        batch,
+        lambda rows: statistics.mean(map(float, different(rows))) if different(rows) else None,
+    )
+    differential(
+        tg.median("v", distinct=True),
+        kind,
+        batch,
+        lambda rows: float(statistics.median(different(rows))) if different(rows) else None,
+    )
 
 
 @given(drawn(list(TYPES)), st.integers(1, 4))
@@ -319,7 +383,9 @@ def test_top_k(given_batch, k):
         return (good + [math.nan] * (len(values) - len(good)))[:k]
 
     differential(tg.top_k("v", k), kind, batch, lambda rows: largest(known(rows)))
-    differential(tg.top_k("v", k, distinct=True), kind, batch, lambda rows: largest(different(rows)))
+    differential(
+        tg.top_k("v", k, distinct=True), kind, batch, lambda rows: largest(different(rows))
+    )
 
 
 @given(drawn(["small", "text", "decimal", "timestamp"]), st.integers(1, 4))
@@ -327,25 +393,54 @@ def test_top_k_by_another_column_takes_the_earliest_of_equals(given_batch, k):
     kind, batch = given_batch
 
     def by_value(rows):
-        return sorted((row for row in rows if row[2] is not None), key=lambda row: row[2], reverse=True)
+        return sorted(
+            (row for row in rows if row[2] is not None), key=lambda row: row[2], reverse=True
+        )
 
     def novel(rows):
         seen = []
-        return [seen.append(key) or row for row in by_value(rows) if (key := (row[2], row[0] % 2)) not in seen]
+        return [
+            seen.append(key) or row
+            for row in by_value(rows)
+            if (key := (row[2], row[0] % 2)) not in seen
+        ]
 
-    differential(tg.top_k("w", k, by="v"), kind, batch, lambda rows: [row[0] % 2 == 0 for row in by_value(rows)[:k]])
-    differential(tg.top_k("w", k, by="v", distinct=True), kind, batch, lambda rows: [row[0] % 2 == 0 for row in novel(rows)[:k]])
+    differential(
+        tg.top_k("w", k, by="v"),
+        kind,
+        batch,
+        lambda rows: [row[0] % 2 == 0 for row in by_value(rows)[:k]],
+    )
+    differential(
+        tg.top_k("w", k, by="v", distinct=True),
+        kind,
+        batch,
+        lambda rows: [row[0] % 2 == 0 for row in novel(rows)[:k]],
+    )
 
 
-@given(drawn(["small", "float", "int8", "decimal256"]), st.lists(st.sampled_from([0, 0.1, 0.25, 0.5, 0.9, 1]), min_size=1, max_size=3))
+@given(
+    drawn(["small", "float", "int8", "decimal256"]),
+    st.lists(st.sampled_from([0, 0.1, 0.25, 0.5, 0.9, 1]), min_size=1, max_size=3),
+)
 def test_exact_quantiles(given_batch, qs):
     kind, batch = given_batch
 
     def values(rows):
         return no_nan(list(map(float, known(rows))))
 
-    differential(tg.median("v"), kind, batch, lambda rows: statistics.median(values(rows)) if values(rows) else None)
-    differential(tg.quantile("v", qs, exact=True), kind, batch, lambda rows: np.quantile(values(rows), qs).tolist() if values(rows) else None)
+    differential(
+        tg.median("v"),
+        kind,
+        batch,
+        lambda rows: statistics.median(values(rows)) if values(rows) else None,
+    )
+    differential(
+        tg.quantile("v", qs, exact=True),
+        kind,
+        batch,
+        lambda rows: np.quantile(values(rows), qs).tolist() if values(rows) else None,
+    )
 
 
 @given(drawn(["small", "wild", "text"]))
@@ -353,8 +448,18 @@ def test_rows_that_fail_the_filter_do_not_count(given_batch):
     kind, batch = given_batch
     even = lambda rows: [row for row in rows if row[0] % 2 == 0]  # noqa: E731
     differential(tg.count(where="w"), kind, batch, lambda rows: len(even(rows)))
-    differential(tg.max("v", where="w"), kind, batch, lambda rows: max(no_nan(known(even(rows))) or known(even(rows)), default=None))
-    differential(tg.list_("v", where=lambda table: table["w"]), kind, batch, lambda rows: [v for _, _, v in even(rows)])
+    differential(
+        tg.max("v", where="w"),
+        kind,
+        batch,
+        lambda rows: max(no_nan(known(even(rows))) or known(even(rows)), default=None),
+    )
+    differential(
+        tg.list_("v", where=lambda table: table["w"]),
+        kind,
+        batch,
+        lambda rows: [v for _, _, v in even(rows)],
+    )
 
 
 @given(drawn(NUMBERS), st.data())
@@ -362,7 +467,9 @@ def test_what_can_be_inverted_forgets_rows_that_are_taken_back(given_batch, data
     """Rows that come and go, in any order and any split, leave what the others give."""
     kind, batch = given_batch
     type = TYPES[kind][0]
-    gone = np.array(data.draw(st.lists(st.booleans(), min_size=len(batch["v"]), max_size=len(batch["v"]))), bool)
+    gone = np.array(
+        data.draw(st.lists(st.booleans(), min_size=len(batch["v"]), max_size=len(batch["v"]))), bool
+    )
     rows, ids = rows_of(batch, type)
     kept, kept_ids = rows_of(batch, type, ~gone)
     back = np.flatnonzero(gone)
@@ -370,7 +477,9 @@ def test_what_can_be_inverted_forgets_rows_that_are_taken_back(given_batch, data
     mixed = data.draw(st.permutations(range(len(weight)))) if len(weight) else []
     mixed = np.array(mixed, np.int64)
     index = np.concatenate([np.arange(len(ids)), back])[mixed]
-    both = Rows(rows.table.take(pa.array(index)), rows.time[index], rows.order[index], weight[mixed])
+    both = Rows(
+        rows.table.take(pa.array(index)), rows.time[index], rows.order[index], weight[mixed]
+    )
     aggregates: list[tg.Aggregate] = [tg.count(), tg.count("v"), tg.sum("v"), tg.mean("v")]
     # Squares of numbers near 2**63 leave no digits to compare.
     aggregates += [tg.variance("v")] if kind in ("small", "int8", "float", "bool") else []
@@ -379,37 +488,64 @@ def test_what_can_be_inverted_forgets_rows_that_are_taken_back(given_batch, data
         assert accumulation.invertible
         half = len(mixed) // 2
         parts = [np.arange(len(mixed)) < half, np.arange(len(mixed)) >= half]
-        lifted = [Frame.of(accumulation.lift(both.where(p), Groups(ids[index][p], GROUPS)).partials) for p in parts]
+        lifted = [
+            Frame.of(accumulation.lift(both.where(p), Groups(ids[index][p], GROUPS)).partials)
+            for p in parts
+        ]
         frame = concat_frames(lifted)
-        found = accumulation.lower(accumulation.combine(frame.columns, Groups(np.tile(np.arange(GROUPS), 2), GROUPS))).to_pylist()
-        wanted = accumulation.lower(accumulation.lift(kept, Groups(kept_ids, GROUPS)).partials).to_pylist()
+        found = accumulation.lower(
+            accumulation.combine(frame.columns, Groups(np.tile(np.arange(GROUPS), 2), GROUPS))
+        ).to_pylist()
+        wanted = accumulation.lower(
+            accumulation.lift(kept, Groups(kept_ids, GROUPS)).partials
+        ).to_pylist()
         tolerance = 0.1 if isinstance(aggregate, tg.Variance) else 1e-6
         near = [same(a, b, tolerance) for a, b in zip(found, wanted, strict=True)]
         assert all(near), (aggregate, found, wanted)
 
 
 def test_infinities_and_nan_can_be_taken_back():
-    table = pa.table({"v": [math.inf, -math.inf, math.nan, 1.0, 2.0, math.inf, -math.inf, math.nan]})
+    table = pa.table(
+        {"v": [math.inf, -math.inf, math.nan, 1.0, 2.0, math.inf, -math.inf, math.nan]}
+    )
     rows = Rows(table, np.arange(8), np.arange(8), np.array([1, 1, 1, 1, 1, -1, -1, -1]))
     for aggregate, wanted in ((tg.sum("v"), 3.0), (tg.mean("v"), 1.5), (tg.variance("v"), 0.5)):
         accumulation = bind(aggregate, table.schema, retractions=True)
-        assert accumulation.lower(accumulation.lift(rows, Groups.single(8)).partials).to_pylist() == [wanted]
+        assert accumulation.lower(
+            accumulation.lift(rows, Groups.single(8)).partials
+        ).to_pylist() == [wanted]
         early = rows.where(np.arange(8) < 4)
-        assert math.isnan(accumulation.lower(accumulation.lift(early, Groups.single(4)).partials)[0].as_py())
+        assert math.isnan(
+            accumulation.lower(accumulation.lift(early, Groups.single(4)).partials)[0].as_py()
+        )
     total = bind(tg.sum("v"), table.schema, retractions=True)
     for place, wanted in ((0, math.inf), (1, -math.inf)):
-        assert total.lower(total.lift(rows.where(np.arange(8) == place), Groups.single(1)).partials).to_pylist() == [wanted]
+        assert total.lower(
+            total.lift(rows.where(np.arange(8) == place), Groups.single(1)).partials
+        ).to_pylist() == [wanted]
 
 
 def test_any_and_all_take_rows_back():
-    rows = Rows(pa.table({"v": [True, False, True]}), np.arange(3), np.arange(3), np.array([1, 1, -1]))
+    rows = Rows(
+        pa.table({"v": [True, False, True]}), np.arange(3), np.arange(3), np.array([1, 1, -1])
+    )
     for aggregate, wanted in ((tg.any("v"), False), (tg.all("v"), False)):
         accumulation = bind(aggregate, rows.table.schema)
-        assert accumulation.lower(accumulation.lift(rows, Groups.single(3)).partials).to_pylist() == [wanted]
+        assert accumulation.lower(
+            accumulation.lift(rows, Groups.single(3)).partials
+        ).to_pylist() == [wanted]
 
 
 @pytest.mark.parametrize(
-    "aggregate", [tg.max("v"), tg.first("v"), tg.list_("v"), tg.count_distinct("v"), tg.sum("v", distinct=True), tg.top_k("v", 2)]
+    "aggregate",
+    [
+        tg.max("v"),
+        tg.first("v"),
+        tg.list_("v"),
+        tg.count_distinct("v"),
+        tg.sum("v", distinct=True),
+        tg.top_k("v", 2),
+    ],
 )
 def test_others_refuse_retractions(aggregate):
     rows = Rows(pa.table({"v": [1, 1]}), np.arange(2), np.arange(2), np.array([1, -1]))
@@ -420,7 +556,9 @@ def test_others_refuse_retractions(aggregate):
 
 
 def test_overflow_is_reported_and_goes_away_when_the_sum_fits_again():
-    rows = Rows(pa.table({"v": pa.array([2**63 - 1, 1, -1, 5], pa.int64())}), np.arange(4), np.arange(4))
+    rows = Rows(
+        pa.table({"v": pa.array([2**63 - 1, 1, -1, 5], pa.int64())}), np.arange(4), np.arange(4)
+    )
     accumulation = bind(tg.sum("v"), rows.table.schema)
     partials = accumulation.lift(rows, Groups(np.array([0, 0, 1, 2]), 3)).partials
     lowered = accumulation.evaluate(partials)
@@ -436,17 +574,31 @@ def test_overflow_is_reported_and_goes_away_when_the_sum_fits_again():
 def test_decimal_overflow_is_reported():
     high = Decimal(10**38 - 1)
     rows = Rows(
-        pa.table({"v": pa.array([high, Decimal(1), high.copy_negate(), Decimal(-1), high], pa.decimal128(38, 0))}), np.arange(5), np.arange(5)
+        pa.table(
+            {
+                "v": pa.array(
+                    [high, Decimal(1), high.copy_negate(), Decimal(-1), high], pa.decimal128(38, 0)
+                )
+            }
+        ),
+        np.arange(5),
+        np.arange(5),
     )
     accumulation = bind(tg.sum("v"), rows.table.schema)
     partials = accumulation.lift(rows, Groups(np.array([0, 0, 1, 1, 2]), 3)).partials
     assert accumulation.lower(partials).to_pylist() == [None, None, high]
     assert accumulation.overflowed(partials).tolist() == [True, True, False]
-    assert accumulation.lower(accumulation.combine(partials, Groups.single(3))).to_pylist() == [high]
+    assert accumulation.lower(accumulation.combine(partials, Groups.single(3))).to_pylist() == [
+        high
+    ]
 
 
 def test_mean_of_integers_beyond_int64_and_float_precision():
-    rows = Rows(pa.table({"v": pa.array([2**63 - 1] * 3 + [2**53 + 1], pa.int64())}), np.arange(4), np.arange(4))
+    rows = Rows(
+        pa.table({"v": pa.array([2**63 - 1] * 3 + [2**53 + 1], pa.int64())}),
+        np.arange(4),
+        np.arange(4),
+    )
     accumulation = bind(tg.mean("v"), rows.table.schema)
     partials = accumulation.lift(rows, Groups(np.array([0, 0, 0, 1]), 2)).partials
     assert accumulation.lower(partials).to_pylist() == [float(2**63 - 1), float(2**53 + 1)]
@@ -454,14 +606,29 @@ def test_mean_of_integers_beyond_int64_and_float_precision():
 
 
 def test_dictionary_columns_are_read_as_their_values():
-    rows = Rows(pa.table({"v": pa.array(["b", "a", None]).dictionary_encode()}), np.arange(3), np.arange(3))
-    for aggregate, wanted in ((tg.max("v"), "b"), (tg.first("v"), "b"), (tg.distinct("v"), ["a", "b"]), (tg.count("v"), 2)):
+    rows = Rows(
+        pa.table({"v": pa.array(["b", "a", None]).dictionary_encode()}), np.arange(3), np.arange(3)
+    )
+    for aggregate, wanted in (
+        (tg.max("v"), "b"),
+        (tg.first("v"), "b"),
+        (tg.distinct("v"), ["a", "b"]),
+        (tg.count("v"), 2),
+    ):
         accumulation = bind(aggregate, rows.table.schema)
-        assert accumulation.lower(accumulation.lift(rows, Groups.single(3)).partials).to_pylist() == [wanted]
+        assert accumulation.lower(
+            accumulation.lift(rows, Groups.single(3)).partials
+        ).to_pylist() == [wanted]
 
 
 def test_structs_can_be_counted_once():
-    values = [{"a": 1, "b": "x"}, {"a": 1, "b": "x"}, {"a": 1, "b": None}, {"a": None, "b": "x"}, None]
+    values = [
+        {"a": 1, "b": "x"},
+        {"a": 1, "b": "x"},
+        {"a": 1, "b": None},
+        {"a": None, "b": "x"},
+        None,
+    ]
     rows = Rows(pa.table({"v": pa.array(values)}), np.arange(5), np.arange(5))
     accumulation = bind(tg.count_distinct("v"), rows.table.schema)
     assert accumulation.lower(accumulation.lift(rows, Groups.single(5)).partials).to_pylist() == [3]
@@ -472,26 +639,53 @@ def test_groups_without_rows(n):
     schema = pa.schema({"v": pa.int64(), "b": pa.bool_()})
     nothing = np.zeros(0, np.int64)
     expected = {
-        tg.count(): 0, tg.sum("v"): None, tg.mean("v"): None, tg.max("v"): None, tg.variance("v"): None, tg.last("v"): None,
-        tg.arg_max("v", "v"): None, tg.any("b"): None, tg.list_("v"): [], tg.distinct("v"): [], tg.median("v"): None,
-        tg.top_k("v", 2): [], tg.count_distinct("v"): 0, tg.quantile("v", 0.5): None, tg.approx_distinct("v"): 0,
-    }  # fmt: skip
+        tg.count(): 0,
+        tg.sum("v"): None,
+        tg.mean("v"): None,
+        tg.max("v"): None,
+        tg.variance("v"): None,
+        tg.last("v"): None,
+        tg.arg_max("v", "v"): None,
+        tg.any("b"): None,
+        tg.list_("v"): [],
+        tg.distinct("v"): [],
+        tg.median("v"): None,
+        tg.top_k("v", 2): [],
+        tg.count_distinct("v"): 0,
+        tg.quantile("v", 0.5): None,
+        tg.approx_distinct("v"): 0,
+    }
     for aggregate, wanted in expected.items():
         accumulation = bind(aggregate, schema)
-        partials = accumulation.lift(Rows(schema.empty_table(), nothing, nothing), Groups(nothing, n)).partials
+        partials = accumulation.lift(
+            Rows(schema.empty_table(), nothing, nothing), Groups(nothing, n)
+        ).partials
         merged = accumulation.combine(partials, Groups(np.arange(n), n))
         assert accumulation.lower(merged).to_pylist() == [wanted] * n
 
 
 def test_unknown_columns_and_unsuitable_types_are_refused():
-    schema = pa.schema({"name": pa.string(), "tags": pa.list_(pa.string()), "at": pa.timestamp("us")})
-    for aggregate in (tg.sum("nme"), tg.count("nme"), tg.arg_min("name", "nme"), tg.count(where="nme")):
-        with pytest.raises(SpecError, match="reads column `nme`, but the input has `name`, `tags`, `at`"):
+    schema = pa.schema(
+        {"name": pa.string(), "tags": pa.list_(pa.string()), "at": pa.timestamp("us")}
+    )
+    for aggregate in (
+        tg.sum("nme"),
+        tg.count("nme"),
+        tg.arg_min("name", "nme"),
+        tg.count(where="nme"),
+    ):
+        with pytest.raises(
+            SpecError, match="reads column `nme`, but the input has `name`, `tags`, `at`"
+        ):
             bind(aggregate, schema)
     for aggregate, wanted in (
-        (tg.sum("name"), "needs numbers, but column `name` is of type string"), (tg.mean("at"), "needs numbers"), (tg.max("tags"), "can be sorted"),
-        (tg.any("name"), "needs booleans"), (tg.count(where="name"), "needs booleans"), (tg.quantile("name", 0.5), "needs numbers"),
-    ):  # fmt: skip
+        (tg.sum("name"), "needs numbers, but column `name` is of type string"),
+        (tg.mean("at"), "needs numbers"),
+        (tg.max("tags"), "can be sorted"),
+        (tg.any("name"), "needs booleans"),
+        (tg.count(where="name"), "needs booleans"),
+        (tg.quantile("name", 0.5), "needs numbers"),
+    ):
         with pytest.raises(SpecError, match=wanted):
             bind(aggregate, schema)
     with pytest.raises(SpecError, match="is not an aggregate"):

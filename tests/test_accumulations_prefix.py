@@ -13,9 +13,24 @@ from tidegate.kernel.groups import Groups
 from tidegate.spec import aggregates as tg
 
 JOINED = tg.python(
-    zero=list, add=lambda state, v: [*state, v], merge=lambda a, b: a + b, result=lambda s: s, result_type=pa.list_(pa.int64()), columns="v"
+    zero=list,
+    add=lambda state, v: [*state, v],
+    merge=lambda a, b: a + b,
+    result=lambda s: s,
+    result_type=pa.list_(pa.int64()),
+    columns="v",
 )
-AGGREGATES = [tg.count(), tg.sum("v"), tg.max("v"), tg.mean("v"), tg.last("v"), tg.list_("v"), tg.distinct("v"), tg.top_k("v", 2), JOINED]
+AGGREGATES = [
+    tg.count(),
+    tg.sum("v"),
+    tg.max("v"),
+    tg.mean("v"),
+    tg.last("v"),
+    tg.list_("v"),
+    tg.distinct("v"),
+    tg.top_k("v", 2),
+    JOINED,
+]
 
 
 @pytest.mark.parametrize("aggregate", AGGREGATES, ids=lambda a: a.kind)
@@ -23,7 +38,9 @@ AGGREGATES = [tg.count(), tg.sum("v"), tg.max("v"), tg.mean("v"), tg.last("v"), 
 def test_every_row_sees_its_prefix(aggregate, data):
     n = data.draw(st.integers(0, 20))
     ids = np.array(data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)), np.int64)
-    values = pa.array(data.draw(st.lists(st.none() | st.integers(-3, 3), min_size=n, max_size=n)), pa.int64())
+    values = pa.array(
+        data.draw(st.lists(st.none() | st.integers(-3, 3), min_size=n, max_size=n)), pa.int64()
+    )
     place = np.arange(n)
     rows = Rows(pa.table({"v": values}), place, place)
     groups = Groups.by([ids])

@@ -1,4 +1,6 @@
-"""Sketches: close to the truth, the same on every run, and a distinct count that does not depend on the cut."""
+"""Sketches: close to the truth, the same on every run, and a distinct count that does not depend on
+the cut.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,14 @@ def rows_of(values: pa.Array) -> Rows:
 def one(accumulation: Accumulation, values: pa.Array, cuts: int = 1) -> object:
     """The result of one group, its rows lifted in some cuts and combined."""
     rows, part = rows_of(values), np.arange(len(values)) % cuts
-    lifted = [accumulation.lift(rows.where(part == i), Groups.single(int((part == i).sum()))).partials for i in range(cuts)]
+    lifted = [
+        accumulation.lift(rows.where(part == i), Groups.single(int((part == i).sum()))).partials
+        for i in range(cuts)
+    ]
     frame = concat_frames([Frame.from_table(Frame.of(partials).to_table()) for partials in lifted])
-    return accumulation.lower(accumulation.combine(frame.columns, Groups.single(len(frame))))[0].as_py()
+    return accumulation.lower(accumulation.combine(frame.columns, Groups.single(len(frame))))[
+        0
+    ].as_py()
 
 
 @pytest.mark.parametrize("n", [1, 10, 300, 500, 20_000])
@@ -83,7 +90,10 @@ def test_groups_are_kept_apart_and_nulls_and_nan_left_out():
         accumulation = bind(aggregate, table.schema)
         partials = accumulation.lift(Rows(table, place, place), groups).partials
         assert accumulation.lower(partials).to_pylist() == wanted
-        assert accumulation.lower(accumulation.combine(partials, Groups(np.arange(5), 5))).to_pylist() == wanted
+        assert (
+            accumulation.lower(accumulation.combine(partials, Groups(np.arange(5), 5))).to_pylist()
+            == wanted
+        )
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch):

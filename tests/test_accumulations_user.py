@@ -1,4 +1,6 @@
-"""A user's own accumulations: plain Python, whole columns, and functions over rows; what they refuse goes nowhere else."""
+"""A user's own accumulations: plain Python, whole columns, and functions over rows; what they
+refuse goes nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from tidegate.kernel.groups import Groups
 from tidegate.spec import aggregates as tg
 
 IDS = np.array([0, 1, 0, 1, 2, 0])
-TABLE = pa.table({"v": [1, 2, 3, 4, 5, 6], "k": ["a", "b", "a", None, "c", "c"], "ok": [True, True, True, True, False, True]})
+TABLE = pa.table(
+    {
+        "v": [1, 2, 3, 4, 5, 6],
+        "k": ["a", "b", "a", None, "c", "c"],
+        "ok": [True, True, True, True, False, True],
+    }
+)
 
 
 def rows_of(table: pa.Table = TABLE, weight: list[int] | None = None) -> Rows:
@@ -33,9 +41,14 @@ def results(accumulation: Accumulation, lifted: Lifted) -> list[Any]:
 def in_two(accumulation: Accumulation, table: pa.Table = TABLE) -> list[Any]:
     """The two halves lifted apart, stored and combined."""
     rows, early = rows_of(table), np.arange(table.num_rows) < table.num_rows // 2
-    parts = [accumulation.lift(rows.where(mask), Groups(IDS[: table.num_rows][mask], 3)).partials for mask in (early, ~early)]
+    parts = [
+        accumulation.lift(rows.where(mask), Groups(IDS[: table.num_rows][mask], 3)).partials
+        for mask in (early, ~early)
+    ]
     frame = concat_frames([Frame.from_table(Frame.of(part).to_table()) for part in parts])
-    return accumulation.lower(accumulation.combine(frame.columns, Groups(np.tile(np.arange(3), 2), 3))).to_pylist()
+    return accumulation.lower(
+        accumulation.combine(frame.columns, Groups(np.tile(np.arange(3), 2), 3))
+    ).to_pylist()
 
 
 def product(**options: Any) -> tg.Python:
@@ -67,11 +80,21 @@ def test_plain_python_over_rows_with_a_filter():
     def merge(left: dict[str, int], right: dict[str, int]) -> dict[str, int]:
         return {key: left.get(key, 0) + right.get(key, 0) for key in sorted({*left, *right})}
 
-    aggregate = tg.python(zero={}, add=add, merge=merge, result=json.dumps, result_type=pa.string(), columns=["k", "v"], where="ok")
+    aggregate = tg.python(
+        zero={},
+        add=add,
+        merge=merge,
+        result=json.dumps,
+        result_type=pa.string(),
+        columns=["k", "v"],
+        where="ok",
+    )
     accumulation = bind(aggregate, TABLE.schema)
     wanted = ['{"a": 4, "c": 6}', '{"b": 2, "None": 4}', "{}"]
     assert results(accumulation, accumulation.lift(rows_of(), Groups(IDS, 3))) == wanted
-    assert [json.loads(text) for text in in_two(accumulation)] == [json.loads(text) for text in wanted]
+    assert [json.loads(text) for text in in_two(accumulation)] == [
+        json.loads(text) for text in wanted
+    ]
     assert accumulation.lift(rows_of(), Groups(IDS, 3)).partials["state"].to_pylist()[2] is None
 
 
@@ -90,7 +113,9 @@ def test_remove_makes_it_invertible():
     )
     accumulation = bind(aggregate, TABLE.schema)
     assert accumulation.invertible
-    assert results(accumulation, accumulation.lift(rows_of(weight=[1, 1, -1, 1, -1, 1]), Groups(IDS, 3))) == [4, 6, -5]
+    assert results(
+        accumulation, accumulation.lift(rows_of(weight=[1, 1, -1, 1, -1, 1]), Groups(IDS, 3))
+    ) == [4, 6, -5]
 
 
 def test_a_row_that_raises_is_marked_and_leaves_no_trace_in_the_state():
@@ -100,7 +125,14 @@ def test_a_row_that_raises_is_marked_and_leaves_no_trace_in_the_state():
             raise ValueError(f"{v} is unlucky")
         return state
 
-    aggregate = tg.python(zero=list, add=add, merge=lambda a, b: a + b, result=lambda s: s, result_type=pa.list_(pa.int64()), columns="v")
+    aggregate = tg.python(
+        zero=list,
+        add=add,
+        merge=lambda a, b: a + b,
+        result=lambda s: s,
+        result_type=pa.list_(pa.int64()),
+        columns="v",
+    )
     accumulation = bind(aggregate, TABLE.schema)
     lifted = accumulation.lift(rows_of(), Groups(IDS, 3))
     assert results(accumulation, lifted) == [[1, 6], [4], [5]]
@@ -109,7 +141,10 @@ def test_a_row_that_raises_is_marked_and_leaves_no_trace_in_the_state():
 
 
 def test_failed_rows_are_numbered_before_the_filter():
-    accumulation = bind(product(add=lambda s, v: s * (10 // (6 - v)), where=lambda t: pc.greater(t["v"], 2)), TABLE.schema)
+    accumulation = bind(
+        product(add=lambda s, v: s * (10 // (6 - v)), where=lambda t: pc.greater(t["v"], 2)),
+        TABLE.schema,
+    )
     lifted = accumulation.lift(rows_of(), Groups(IDS, 3))
     assert lifted.failed.tolist() == [False] * 5 + [True]
     assert results(accumulation, lifted) == [3, 5, 10]
@@ -133,9 +168,13 @@ def test_null_in_a_filter_does_not_count():
     assert results(accumulation, lifted) == [0, 1, 0]
 
 
-@pytest.mark.parametrize("zero", [{1: 2}, (1, 2), {"a": {3}}, object()], ids=["number as key", "tuple", "set", "object"])
+@pytest.mark.parametrize(
+    "zero", [{1: 2}, (1, 2), {"a": {3}}, object()], ids=["number as key", "tuple", "set", "object"]
+)
 def test_a_state_that_json_cannot_hold_is_refused_when_bound(zero):
-    with pytest.raises(SpecError, match="the state of the accumulation `my_own` must be what JSON can hold"):
+    with pytest.raises(
+        SpecError, match="the state of the accumulation `my_own` must be what JSON can hold"
+    ):
         bind(product(zero=zero, name="my_own"), TABLE.schema)
 
 
@@ -161,7 +200,14 @@ def test_a_state_of_another_kind_brings_its_own_text_form():
 
 
 def test_a_result_that_fails_or_does_not_fit_is_null_and_reported():
-    accumulation = bind(product(result=lambda s: {18: 1 // (s - 18), 8: "eight"}[s] if s == 18 else "eight" if s == 8 else s), TABLE.schema)
+    accumulation = bind(
+        product(
+            result=lambda s: (
+                {18: 1 // (s - 18), 8: "eight"}[s] if s == 18 else "eight" if s == 8 else s
+            )
+        ),
+        TABLE.schema,
+    )
     lowered = accumulation.evaluate(accumulation.lift(rows_of(), Groups(IDS, 3)).partials)
     assert lowered.values.to_pylist() == [None, None, 5]
     assert lowered.failed.tolist() == [True, True, False]
@@ -181,7 +227,9 @@ def test_distinct_before_plain_python():
 
 def test_distinct_over_several_columns_counts_each_row_once():
     table = pa.table({"v": [1, 1, 1, None, None, 2], "k": ["a", "a", None, "a", "a", "a"]})
-    accumulation = bind(tg.apply(lambda t: t.num_rows, pa.int64(), ["v", "k"], distinct=True), table.schema)
+    accumulation = bind(
+        tg.apply(lambda t: t.num_rows, pa.int64(), ["v", "k"], distinct=True), table.schema
+    )
     assert results(accumulation, accumulation.lift(rows_of(table), Groups.single(6))) == [4]
 
 
@@ -195,8 +243,14 @@ def test_distinct_reports_groups_whose_values_are_refused():
 def squares(**options: Any) -> tg.Columnar:
     return tg.columnar(
         **{
-            "lift": lambda table, groups: {"total": groups.sum(table["v"].to_numpy() ** 2), "low": groups.min(table["v"].to_numpy())},
-            "combine": lambda parts, groups: {"total": groups.sum(parts["total"]), "low": groups.min(parts["low"])},
+            "lift": lambda table, groups: {
+                "total": groups.sum(table["v"].to_numpy() ** 2),
+                "low": groups.min(table["v"].to_numpy()),
+            },
+            "combine": lambda parts, groups: {
+                "total": groups.sum(parts["total"]),
+                "low": groups.min(parts["low"]),
+            },
             "lower": lambda parts: pa.array(parts["total"] / parts["low"]),
             "partial_types": {"total": pa.int64(), "low": pa.int64()},
             "result_type": pa.float64(),
@@ -245,17 +299,29 @@ def test_columns_whose_lower_raises_report_the_groups():
 
 def test_columns_that_break_their_promise_are_named():
     for lift, complaint in (
-        (lambda table, groups: {"total": groups.counts}, r"must give the partial columns \['low', 'total'\], got \['total'\]"),
-        (lambda table, groups: {"total": groups.counts, "low": groups.counts[:1]}, r"one value per group \(3\) in `low`, got 1"),
+        (
+            lambda table, groups: {"total": groups.counts},
+            r"must give the partial columns \['low', 'total'\], got \['total'\]",
+        ),
+        (
+            lambda table, groups: {"total": groups.counts, "low": groups.counts[:1]},
+            r"one value per group \(3\) in `low`, got 1",
+        ),
     ):
         with pytest.raises(SpecError, match=complaint):
             bind(squares(lift=lift), TABLE.schema).lift(rows_of(), Groups(IDS, 3))
 
 
 def test_a_function_over_rows_gets_them_by_event_time():
-    accumulation = bind(tg.apply(lambda table: table["v"].to_pylist(), pa.list_(pa.int64()), ["v"]), TABLE.schema)
+    accumulation = bind(
+        tg.apply(lambda table: table["v"].to_pylist(), pa.list_(pa.int64()), ["v"]), TABLE.schema
+    )
     assert accumulation.full_state
-    assert results(accumulation, accumulation.lift(rows_of(), Groups(IDS, 3))) == [[6, 3, 1], [4, 2], [5]]
+    assert results(accumulation, accumulation.lift(rows_of(), Groups(IDS, 3))) == [
+        [6, 3, 1],
+        [4, 2],
+        [5],
+    ]
     assert in_two(accumulation) == [[6, 3, 1], [4, 2], [5]]
 
 

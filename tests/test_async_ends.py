@@ -1,4 +1,6 @@
-"""How an async map ends and begins again: functions that never answer, block or ignore their end, restarts, and a real kill."""
+"""How an async map ends and begins again: functions that never answer, block or ignore their end,
+restarts, and a real kill.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,6 @@ import sys
 import threading
 from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,10 +22,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tidegate as tg
-from async_service import BOTH, MS, PATIENCE, TOLD, Row, Service, Sink, brief, counting, echo, hear, made, never, rows
-from tidegate.embedded import calls
+from support import SUPPORT
+from support.async_service import (
+    BOTH,
+    MS,
+    PATIENCE,
+    TOLD,
+    Row,
+    Service,
+    Sink,
+    brief,
+    counting,
+    echo,
+    hear,
+    made,
+    never,
+    rows,
+)
+from tidegate.embedded import async_executor as calls
 from tidegate.embedded.async_map import EmbeddedAsyncMap
-from tidegate.errors import BackpressureError, CorruptStateError, InputError, SpecMismatchError, StateError
+from tidegate.errors import (
+    BackpressureError,
+    CorruptStateError,
+    InputError,
+    SpecMismatchError,
+    StateError,
+)
 from tidegate.kernel.watermarks.marks import Idle, Mark, Watermark
 from tidegate.spec.operator import Input
 from tidegate.spec.watermarks import Bounded, Explicit
@@ -33,10 +56,14 @@ from tidegate.state.rocksdb import RocksDBStore
 
 pytestmark = pytest.mark.slow
 
-STORES = pytest.mark.parametrize("kind", [MemoryStore, pytest.param(RocksDBStore, marks=pytest.mark.rocksdb)], ids=["memory", "rocksdb"])
+STORES = pytest.mark.parametrize(
+    "kind",
+    [MemoryStore, pytest.param(RocksDBStore, marks=pytest.mark.rocksdb)],
+    ids=["memory", "rocksdb"],
+)
 
 
-# The end --------------------------------------------------------------------------------------------------------------------------
+# The end
 
 
 @pytest.fixture
@@ -72,7 +99,13 @@ def test_close_cancels_what_runs():
     assert sorted(cancelled) in (["a", "b"], [])
     assert not service.thread.is_alive()
     mapped.close()
-    for use in (mapped.get_result, mapped.flush, mapped.timeout, mapped.finish, lambda: mapped.add_messages(rows("c"))):
+    for use in (
+        mapped.get_result,
+        mapped.flush,
+        mapped.timeout,
+        mapped.finish,
+        lambda: mapped.add_messages(rows("c")),
+    ):
         with pytest.raises(StateError, match="closed"):
             use()
 
@@ -147,7 +180,9 @@ def test_a_function_that_stops_its_loop_hinders_nobody():
 
 
 def test_a_call_that_a_stopped_loop_had_not_begun_leaves_no_warning_behind():
-    """A retry is scheduled in the very round of the loop in which another call stops it; that it never ran must not be complained of later."""
+    """A retry is scheduled in the very round of the loop in which another call stops it; that it
+    never ran must not be complained of later.
+    """
     asked = []
 
     async def stop(row: Row) -> Row:
@@ -193,7 +228,9 @@ def test_a_function_that_ignores_its_cancellation_is_left_behind(ordered, monkey
     mapped = made(stubborn, ordered=ordered, timeout=MS, retries=1)
     mapped.add_messages(rows("stubborn", "a"))
     mapped.finish()
-    assert sorted(map(str, brief(mapped.get_result()))) == sorted(map(str, [("late", "stubborn"), "a", Idle()]))
+    assert sorted(map(str, brief(mapped.get_result()))) == sorted(
+        map(str, [("late", "stubborn"), "a", Idle()])
+    )
     loop = mapped._calls._loop
     with pytest.warns(RuntimeWarning, match="ignores that 2 of its calls were cancelled"):
         mapped.close()
@@ -209,13 +246,16 @@ def test_who_forgets_to_close_leaves_no_thread_behind():
     assert not thread.is_alive()
 
 
-# Restarts -------------------------------------------------------------------------------------------------------------------------
+# Restarts
 
 OFFSETS = Input("ts", offset="offset", watermark=Bounded(0))
 
 
 def numbered(*values: Any) -> list[Row]:
-    return [{"ts": v, "offset": v, "v": v, "at": datetime(2024, 1, 1, tzinfo=UTC), "n": None} for v in values]
+    return [
+        {"ts": v, "offset": v, "v": v, "at": datetime(2024, 1, 1, tzinfo=UTC), "n": None}
+        for v in values
+    ]
 
 
 @STORES
@@ -245,7 +285,12 @@ def test_a_restart_loses_and_doubles_nothing(kind, ordered, tmp_path):
     mapped.finish()
     found = mapped.get_result()
     out = [*before, *brief(found)]
-    assert [item for item in out if isinstance(item, Mark)] == [Watermark(2), Watermark(3), Watermark(4), Idle()]
+    assert [item for item in out if isinstance(item, Mark)] == [
+        Watermark(2),
+        Watermark(3),
+        Watermark(4),
+        Idle(),
+    ]
     assert sorted(item for item in out if isinstance(item, int)) == [0, 1, 3, 4]
     assert ("late", 2) in out
     if ordered:
@@ -370,7 +415,7 @@ def test_state_of_another_specification_or_format_is_refused(tmp_path):
         made(echo, OFFSETS, store=store)
 
 
-# Any traffic ----------------------------------------------------------------------------------------------------------------------
+# Any traffic
 
 
 async def hesitant(row: Row) -> Any:
@@ -378,10 +423,19 @@ async def hesitant(row: Row) -> Any:
         await asyncio.sleep(0)
     if row["fate"] == "fail":
         raise ValueError(row["v"])
-    return None if row["fate"] == "filter" else [{"ts": row["ts"], "v": row["v"], "n": n} for n in range(row["results"])]
+    return (
+        None
+        if row["fate"] == "filter"
+        else [{"ts": row["ts"], "v": row["v"], "n": n} for n in range(row["results"])]
+    )
 
 
-sent_rows = st.tuples(st.integers(0, 40), st.integers(0, 6), st.integers(1, 3), st.sampled_from(["go", "go", "fail", "filter"]))
+sent_rows = st.tuples(
+    st.integers(0, 40),
+    st.integers(0, 6),
+    st.integers(1, 3),
+    st.sampled_from(["go", "go", "fail", "filter"]),
+)
 traffic = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.lists(sent_rows, max_size=8)),
@@ -394,11 +448,19 @@ traffic = st.lists(
 
 @BOTH
 @given(steps=traffic, slots=st.integers(1, 5))
-def test_nothing_is_lost_doubled_or_made_late_by_any_traffic(ordered, steps, slots, tmp_path_factory):
+def test_nothing_is_lost_doubled_or_made_late_by_any_traffic(
+    ordered, steps, slots, tmp_path_factory
+):
     path = tmp_path_factory.mktemp("state") / "state"
 
     def opened() -> EmbeddedAsyncMap:
-        return made(hesitant, Input("ts", watermark=Explicit()), ordered=ordered, max_in_flight=slots, store=MemoryStore(path))
+        return made(
+            hesitant,
+            Input("ts", watermark=Explicit()),
+            ordered=ordered,
+            max_in_flight=slots,
+            store=MemoryStore(path),
+        )
 
     mapped, out = opened(), []
     sent: list[Row] = []
@@ -411,7 +473,10 @@ def test_nothing_is_lost_doubled_or_made_late_by_any_traffic(ordered, steps, slo
 
     for verb, value in steps:
         if verb == "add":
-            new = [{"ts": t, "v": len(sent) + n, "steps": s, "results": r, "fate": f} for n, (t, s, r, f) in enumerate(value)]
+            new = [
+                {"ts": t, "v": len(sent) + n, "steps": s, "results": r, "fate": f}
+                for n, (t, s, r, f) in enumerate(value)
+            ]
             on_time |= {row["v"] for row in new if row["ts"] >= watermark}
             sent += new
             mapped.add_messages(new)
@@ -431,7 +496,9 @@ def test_nothing_is_lost_doubled_or_made_late_by_any_traffic(ordered, steps, slo
     expected = [(row["v"], n) for row in sent if row["fate"] == "go" for n in range(row["results"])]
     results = [(row["v"], row["n"]) for kind, row in tables if kind == "rows"]
     assert (results if ordered else sorted(results)) == expected
-    assert sorted(row["v"] for kind, row in tables if kind == "late") == [row["v"] for row in sent if row["fate"] == "fail"]
+    assert sorted(row["v"] for kind, row in tables if kind == "late") == [
+        row["v"] for row in sent if row["fate"] == "fail"
+    ]
     reached = -1
     for kind, value in out:
         if kind == "rows":
@@ -442,14 +509,16 @@ def test_nothing_is_lost_doubled_or_made_late_by_any_traffic(ordered, steps, slo
     assert reached == watermark
 
 
-# A real kill ----------------------------------------------------------------------------------------------------------------------
+# A real kill
 
 
 def lives(*arguments: str, kill: bool) -> list[list[Any]]:
     """What a worker said until it was done, or until it had flushed and was killed."""
-    worker = Path(__file__).with_name("async_worker.py")
+    worker = SUPPORT / "async_worker.py"
     said = []
-    with subprocess.Popen([sys.executable, worker, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, worker, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             said.append(json.loads(line))
@@ -460,7 +529,10 @@ def lives(*arguments: str, kill: bool) -> list[list[Any]]:
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
-@pytest.mark.parametrize(("kind", "order"), [("memory", "ordered"), pytest.param("rocksdb", "unordered", marks=pytest.mark.rocksdb)])
+@pytest.mark.parametrize(
+    ("kind", "order"),
+    [("memory", "ordered"), pytest.param("rocksdb", "unordered", marks=pytest.mark.rocksdb)],
+)
 def test_a_killed_process_calls_again_what_was_pending(kind, order, tmp_path):
     first = lives(kind, str(tmp_path / "state"), order, "first", kill=True)
     assert first[-1] == ["flushed", 4]
@@ -469,8 +541,15 @@ def test_a_killed_process_calls_again_what_was_pending(kind, order, tmp_path):
     assert second[-1] == ["flushed", 0]
     found = [[words[1]["v"] for words in life if words[0] == "rows"] for life in (first, second)]
     assert sorted([*found[0], *found[1]]) == list(range(20))
-    assert found == [[0, 1, 2], list(range(3, 20))] if order == "ordered" else sorted(found[1]) == [3, 7, 8, 15]
-    assert [words[1] for words in [*first, *second] if words[0] == "mark"] == [repr(Watermark(19)), repr(Idle())]
+    assert (
+        found == [[0, 1, 2], list(range(3, 20))]
+        if order == "ordered"
+        else sorted(found[1]) == [3, 7, 8, 15]
+    )
+    assert [words[1] for words in [*first, *second] if words[0] == "mark"] == [
+        repr(Watermark(19)),
+        repr(Idle()),
+    ]
 
 
 class Unusual(BaseException):

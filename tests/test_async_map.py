@@ -15,7 +15,22 @@ import pyarrow as pa
 import pytest
 
 import tidegate as tg
-from async_service import BOTH, MS, PATIENCE, TOLD, Row, Service, Sink, brief, counting, echo, hear, made, never, rows
+from support.async_service import (
+    BOTH,
+    MS,
+    PATIENCE,
+    TOLD,
+    Row,
+    Service,
+    Sink,
+    brief,
+    counting,
+    echo,
+    hear,
+    made,
+    never,
+    rows,
+)
 from tidegate.embedded.async_map import AsyncResults, EmbeddedAsyncMap
 from tidegate.errors import BackpressureError, InputError, SpecError
 from tidegate.kernel.watermarks.marks import Active, Idle, Watermark
@@ -23,7 +38,7 @@ from tidegate.spec.async_map import AsyncMap
 from tidegate.spec.operator import Input, TimeColumn
 from tidegate.spec.watermarks import Bounded, Explicit, Punctuated
 
-# Order ----------------------------------------------------------------------------------------------------------------------------
+# Order
 
 
 def test_ordered_results_keep_the_order_of_messages_and_watermarks():
@@ -47,7 +62,11 @@ def test_unordered_results_leave_at_once_and_watermarks_when_all_before_them_hav
         mapped.add_messages(rows("a", "b"))
         mapped.advance_watermark(10)
         mapped.add_messages([{"ts": 11, "v": "c"}])
-        for v, left, out in (("c", 2, ["c"]), ("b", 1, ["c", "b"]), ("a", 0, ["c", "b", "a", Watermark(10)])):
+        for v, left, out in (
+            ("c", 2, ["c"]),
+            ("b", 1, ["c", "b"]),
+            ("a", 0, ["c", "b", "a", Watermark(10)]),
+        ):
             service.answer(v)
             hear(mapped, left)
             assert brief(mapped.get_result()) == out
@@ -112,7 +131,16 @@ def test_a_watermark_generated_from_the_rows_stands_behind_them():
         mapped.add_messages(rows("a", "b", "c", "d"))
         mapped.add_messages([{"ts": 9, "v": "e"}])
         mapped.finish()
-        assert brief(mapped.get_result()) == ["a", "b", "c", "d", Watermark(1), "e", Watermark(7), Idle()]
+        assert brief(mapped.get_result()) == [
+            "a",
+            "b",
+            "c",
+            "d",
+            Watermark(1),
+            "e",
+            Watermark(7),
+            Idle(),
+        ]
 
 
 def test_several_inputs_have_one_watermark():
@@ -129,13 +157,19 @@ def test_several_inputs_have_one_watermark():
 
 def test_rows_that_only_say_a_watermark_are_not_called():
     with made(echo, Input("ts", watermark=Punctuated(marker="mark"))) as mapped:
-        mapped.add_messages([{"ts": 1, "v": "a", "mark": None}, {"ts": 3, "v": "m", "mark": True}, {"ts": 4, "v": "b", "mark": False}])
+        mapped.add_messages(
+            [
+                {"ts": 1, "v": "a", "mark": None},
+                {"ts": 3, "v": "m", "mark": True},
+                {"ts": 4, "v": "b", "mark": False},
+            ]
+        )
         hear(mapped)
         assert brief(mapped.get_result()) == ["a", "b", Watermark(3)]
         assert mapped.stats()["markers"] == 1
 
 
-# What a function may answer -------------------------------------------------------------------------------------------------------
+# What a function may answer
 
 
 def test_an_answer_is_a_row_some_rows_or_nothing():
@@ -151,7 +185,12 @@ def test_an_answer_is_a_row_some_rows_or_nothing():
         assert found.rows.to_pylist() == [{"v": 0}, {"v": 10}, {"v": 11}, {"v": 40}]
         assert found.late.num_rows == 0
         stats = mapped.stats()
-        assert (stats["events"], stats["results"], stats["filtered"], stats["failed"]) == (5, 4, 2, 0)
+        assert (stats["events"], stats["results"], stats["filtered"], stats["failed"]) == (
+            5,
+            4,
+            2,
+            0,
+        )
 
 
 class Unspeakable(Exception):  # noqa: N818
@@ -176,9 +215,21 @@ def raising(error: BaseException) -> Callable[[Row], Any]:
         (raising(Unspeakable()), "Unspeakable: (its text cannot be read)"),
         (raising(ValueError("\ud800")), "ValueError: ?"),
         (lambda row: 5, "TypeError: a mapping, a list of mappings or None was expected, got int"),
-        (lambda row: "text", "TypeError: a mapping, a list of mappings or None was expected, got str"),
-        (lambda row: [row, 5], "TypeError: a mapping, a list of mappings or None was expected, got int"),
-        (lambda row: {}, "TypeError: a row without columns says nothing. Hint: return None to leave a message out"),
+        (
+            lambda row: "text",
+            "TypeError: a mapping, a list of mappings or None was expected, got str",
+        ),
+        (
+            lambda row: [row, 5],
+            "TypeError: a mapping, a list of mappings or None was expected, got int",
+        ),
+        (
+            lambda row: {},
+            (
+                "TypeError: a row without columns says nothing. Hint: return None to leave a"
+                " message out"
+            ),
+        ),
         (lambda row: {1: 2}, "TypeError: the names of columns are texts, got 1"),
         (lambda row: {"v": object()}, "TypeError: `v` should be null"),
         (lambda row: {"v": 2**80}, "TypeError: `v` should be"),
@@ -197,14 +248,23 @@ def test_what_is_no_answer_goes_to_late_with_the_error(answer, detail, ordered):
         mapped.finish()
         found = mapped.get_result()
         assert sorted(found.rows["v"].to_pylist()) == [0, 2]
-        assert [(row["ts"], row["v"], row["reason"]) for row in found.late.to_pylist()] == [(1, 1, "async_failed")]
+        assert [(row["ts"], row["v"], row["reason"]) for row in found.late.to_pylist()] == [
+            (1, 1, "async_failed")
+        ]
         assert found.late["detail"][0].as_py().startswith(detail)
         assert brief(found)[-2:] == [Watermark(5), Idle()]
         assert mapped.stats()["late_by_reason"] == {"async_failed": 1}
 
 
 def test_results_of_one_type_are_wanted_and_the_first_one_says_which():
-    answers: list[Any] = [{"x": None}, {"x": 1}, {"x": 2.5, "y": "new"}, {"x": "text"}, [{"x": 4}, {"x": b"bytes"}], {"x": 5, "y": None}]
+    answers: list[Any] = [
+        {"x": None},
+        {"x": 1},
+        {"x": 2.5, "y": "new"},
+        {"x": "text"},
+        [{"x": 4}, {"x": b"bytes"}],
+        {"x": 5, "y": None},
+    ]
 
     async def function(row: Row) -> Any:
         return answers[row["v"]]
@@ -214,7 +274,12 @@ def test_results_of_one_type_are_wanted_and_the_first_one_says_which():
             mapped.add_message(row)
             hear(mapped)
         found = mapped.get_result()
-        assert found.rows.to_pylist() == [{"x": None, "y": None}, {"x": 1.0, "y": None}, {"x": 2.5, "y": "new"}, {"x": 5.0, "y": None}]
+        assert found.rows.to_pylist() == [
+            {"x": None, "y": None},
+            {"x": 1.0, "y": None},
+            {"x": 2.5, "y": "new"},
+            {"x": 5.0, "y": None},
+        ]
         assert [(row["v"], row["detail"]) for row in found.late.to_pylist()] == [
             (3, "TypeError: `x` should be double, got 'text'"),
             (4, "TypeError: `x` should be int64, got b'bytes'"),
@@ -255,7 +320,11 @@ def test_a_function_may_change_its_row():
         mapped.add_messages([{"ts": 1, "v": "a", "tags": ["x"]}])
         mapped.finish()
         [late] = mapped.get_result().late.to_pylist()
-        assert (late["v"], late["tags"], late["detail"]) == ("a", ["x"], "ValueError: ['x', 'spoilt']")
+        assert (late["v"], late["tags"], late["detail"]) == (
+            "a",
+            ["x"],
+            "ValueError: ['x', 'spoilt']",
+        )
 
 
 def test_late_rows_tell_their_columns_from_ours():
@@ -266,10 +335,16 @@ def test_late_rows_tell_their_columns_from_ours():
         mapped.add_messages([{"ts": 1, "v": 1, "reason": "mine"}])
         mapped.finish()
         [late] = mapped.get_result().late.to_pylist()
-        assert late == {"ts": 1, "v": 1, "input_reason": "mine", "reason": "async_failed", "detail": "ValueError: x"}
+        assert late == {
+            "ts": 1,
+            "v": 1,
+            "input_reason": "mine",
+            "reason": "async_failed",
+            "detail": "ValueError: x",
+        }
 
 
-# Attempts -------------------------------------------------------------------------------------------------------------------------
+# Attempts
 
 
 def test_a_failed_call_is_tried_again():
@@ -329,13 +404,21 @@ def test_an_attempt_ends_with_its_timeout(ordered):
 
 def test_pauses_double_up_to_a_bound():
     spec = AsyncMap(echo, retries=3, backoff=100 * MS, timeout=1_000 * MS)
-    assert [spec.pause(n) for n in (0, 1, 2, 10, 2000)] == [100 * MS, 200 * MS, 400 * MS, 60_000 * MS, 60_000 * MS]
+    assert [spec.pause(n) for n in (0, 1, 2, 10, 2000)] == [
+        100 * MS,
+        200 * MS,
+        400 * MS,
+        60_000 * MS,
+        60_000 * MS,
+    ]
     assert spec.limit == (4_000 + 700) * MS
     assert AsyncMap(echo, retries=1, backoff=90_000 * MS).pause(5) == 90_000 * MS
-    assert AsyncMap(echo, retries=100, backoff=MS, timeout=1).limit == 101 + sum(min(MS << n, 60_000 * MS) for n in range(100))
+    assert AsyncMap(echo, retries=100, backoff=MS, timeout=1).limit == 101 + sum(
+        min(MS << n, 60_000 * MS) for n in range(100)
+    )
 
 
-# Bounds ---------------------------------------------------------------------------------------------------------------------------
+# Bounds
 
 
 @BOTH
@@ -409,7 +492,7 @@ def test_other_calls_do_not_wait(ordered):
         assert mapped.stats()["in_flight"] == 1
 
 
-# Downstream -----------------------------------------------------------------------------------------------------------------------
+# Downstream
 
 
 @BOTH
@@ -437,7 +520,12 @@ def test_a_refusing_downstream_holds_results_and_input_back():
         mapped.advance_watermark(1)
         assert sink.taken == ["a"]
         assert mapped.is_refusing
-        for refused in (lambda: mapped.add_messages(rows("b")), lambda: mapped.advance_watermark(2), mapped.finish, lambda: mapped.take_marks([])):
+        for refused in (
+            lambda: mapped.add_messages(rows("b")),
+            lambda: mapped.advance_watermark(2),
+            mapped.finish,
+            lambda: mapped.take_marks([]),
+        ):
             with pytest.raises(BackpressureError, match="call timeout"):
                 refused()
         mapped.timeout()
@@ -553,19 +641,25 @@ def test_async_maps_can_be_chained():
         hear(second)
         assert sink.taken == ["a", "b", Watermark(7), Idle()]
         second.take_marks([Active(), Watermark(8), Watermark(9, 5)])
-        assert [mark for mark in sink.taken if isinstance(mark, Watermark)] == [Watermark(7), Watermark(8)]
+        assert [mark for mark in sink.taken if isinstance(mark, Watermark)] == [
+            Watermark(7),
+            Watermark(8),
+        ]
         first.finish()
         assert second.finished
 
 
 def test_unordered_results_are_refused_where_offsets_recognise_duplicates():
-    for downstream in (counting(offset="offset").embedded(now=0), made(echo, Input("ts", offset="offset"))):
+    for downstream in (
+        counting(offset="offset").embedded(now=0),
+        made(echo, Input("ts", offset="offset")),
+    ):
         with pytest.raises(SpecError, match="results out of order would look like some"):
             made(echo, ordered=False, downstream=downstream)
         made(echo, ordered=True, downstream=downstream).close()
 
 
-# Input ----------------------------------------------------------------------------------------------------------------------------
+# Input
 
 
 def test_empty_deliveries_change_nothing_and_start_nothing():
@@ -590,7 +684,10 @@ def test_rows_with_nulls_go_through():
             {"ts": 4, "k": None, "v": "a"},
             {"ts": 5, "k": "x", "v": None},
         ]
-        assert [mark for mark in found.marks if isinstance(mark, Watermark)] == [Watermark(4), Watermark(5)]
+        assert [mark for mark in found.marks if isinstance(mark, Watermark)] == [
+            Watermark(4),
+            Watermark(5),
+        ]
 
 
 def test_values_that_do_not_fit_their_column_go_to_late():
@@ -620,7 +717,12 @@ def test_messages_come_as_tables_batches_frames_and_dictionaries():
     pandas = pytest.importorskip("pandas")
     table = pa.table({"ts": [1], "v": [1]})
     with made(echo) as mapped:
-        for form in (table, table.to_batches()[0], pandas.DataFrame({"ts": [1], "v": [1]}), [{"ts": 1, "v": 1}]):
+        for form in (
+            table,
+            table.to_batches()[0],
+            pandas.DataFrame({"ts": [1], "v": [1]}),
+            [{"ts": 1, "v": 1}],
+        ):
             mapped.add_messages(form)
         mapped.add_message({"ts": 1, "v": 1})
         mapped.finish()
@@ -649,7 +751,13 @@ def test_duplicates_are_recognised_by_partition_and_offset():
     with made(echo, given) as mapped:
         first = [{"ts": 0, "p": "x", "offset": n, "v": f"x{n}"} for n in (2, 1, 1, 3)]
         mapped.add_messages(first)
-        mapped.add_messages([*first, {"ts": 0, "p": "y", "offset": 1, "v": "y1"}, {"ts": 0, "p": "x", "offset": 4, "v": "x4"}])
+        mapped.add_messages(
+            [
+                *first,
+                {"ts": 0, "p": "y", "offset": 1, "v": "y1"},
+                {"ts": 0, "p": "x", "offset": 4, "v": "x4"},
+            ]
+        )
         mapped.finish()
         assert brief(mapped.get_result()) == ["x1", "x2", "x3", "x4", "y1", Idle()]
         assert mapped.resume_offsets() == {"x": 5, "y": 2}
@@ -667,7 +775,9 @@ def test_partitions_of_several_inputs_are_told_apart():
 
 
 def test_silent_sources_fall_idle_by_the_clock():
-    with made(echo, Input("ts", watermark=tg.bounded(0, unit="us", idle_after="1 second"))) as mapped:
+    with made(
+        echo, Input("ts", watermark=tg.bounded(0, unit="us", idle_after="1 second"))
+    ) as mapped:
         mapped.add_messages(rows("a"), now=0)
         hear(mapped)
         mapped.timeout(2_000_000)
@@ -676,7 +786,7 @@ def test_silent_sources_fall_idle_by_the_clock():
         assert isinstance(idle, Idle)
 
 
-# Specification --------------------------------------------------------------------------------------------------------------------
+# Specification
 
 
 class Callable_:  # noqa: N801
@@ -687,7 +797,9 @@ class Callable_:  # noqa: N801
         return row
 
 
-@pytest.mark.parametrize("function", [echo, Callable_(), Callable_().method, functools.partial(echo)])
+@pytest.mark.parametrize(
+    "function", [echo, Callable_(), Callable_().method, functools.partial(echo)]
+)
 def test_coroutine_functions_of_all_kinds_are_taken(function):
     with made(function) as mapped:
         mapped.add_messages(rows("a"))
@@ -755,9 +867,18 @@ def test_a_downstream_is_told_the_clock_with_the_rows():
     async def same(row: Row) -> Row:
         return row
 
-    told = tg.stream(time="ts", watermark=tg.explicit()).window(tg.tumbling("1 hour")).options(future="reject").aggregate(n=tg.count())
+    told = (
+        tg.stream(time="ts", watermark=tg.explicit())
+        .window(tg.tumbling("1 hour"))
+        .options(future="reject")
+        .aggregate(n=tg.count())
+    )
     last = told.embedded(now=0)
-    with tg.stream(time="ts", watermark=tg.bounded("1 second")).async_map(same).embedded(now=0, downstream=last) as first:
+    with (
+        tg.stream(time="ts", watermark=tg.bounded("1 second"))
+        .async_map(same)
+        .embedded(now=0, downstream=last) as first
+    ):
         for minute in range(10):
             first.add_messages([{"ts": minute * 60_000_000}], now=minute * 60_000_000)
         first.finish()

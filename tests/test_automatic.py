@@ -1,4 +1,6 @@
-"""Automatic mode: results go to a downstream, refusals hold input back, and state is flushed where it has to be."""
+"""Automatic mode: results go to a downstream, refusals hold input back, and state is flushed where
+it has to be.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ import tidegate as tg
 
 
 class Sink:
-    """A downstream that accepts while it has room, and remembers what it was offered and what it took."""
+    """A downstream that accepts while it has room, and remembers what it was offered and what it
+    took.
+    """
 
     def __init__(self, room: float = float("inf")) -> None:
         self.room = room
@@ -53,7 +57,11 @@ class CountingStore(tg.MemoryStore):
 
 
 def windowed(**stream: Any) -> tg.Windowed:
-    return tg.stream(time="ts", key="k", watermark=tg.explicit(), **stream).window(tg.tumbling(10, unit="us")).allow_lateness(5, unit="us")
+    return (
+        tg.stream(time="ts", key="k", watermark=tg.explicit(), **stream)
+        .window(tg.tumbling(10, unit="us"))
+        .allow_lateness(5, unit="us")
+    )
 
 
 def counting(**stream: Any) -> tg.Panes:
@@ -98,7 +106,9 @@ def test_late_rows_are_offered_too():
     operator = counting().embedded(downstream=sink, now=0)
     operator.advance_watermark(100)
     operator.add_messages([row(1), row(120)])
-    assert [(r["ts"], r["reason"], r["class"], r["watermark"]) for r in sink.late] == [(1, "very_late", "very_late", 100)]
+    assert [(r["ts"], r["reason"], r["class"], r["watermark"]) for r in sink.late] == [
+        (1, "very_late", "very_late", 100)
+    ]
     assert all(len(results) for results in sink.offered)
 
 
@@ -107,7 +117,11 @@ def test_windows_are_offered_one_after_the_other():
     operator = counting().embedded(downstream=sink, now=0)
     operator.add_messages([row(25), row(1), row(11, "b"), row(12, "a")])
     operator.advance_watermark(30)
-    assert [set(results.panes.column("window_start").to_pylist()) for results in sink.taken] == [{0}, {10}, {20}]
+    assert [set(results.panes.column("window_start").to_pylist()) for results in sink.taken] == [
+        {0},
+        {10},
+        {20},
+    ]
 
 
 def test_refusal_is_told_as_a_clear_error_and_takes_no_input():
@@ -159,21 +173,36 @@ def test_the_pending_list_is_kept_and_timeout_resumes_where_it_stopped():
 
 def test_once_all_is_accepted_the_same_timeout_evaluates_what_became_due():
     sink = Sink(room=0)
-    panes = windowed().trigger(tg.after_watermark(early=tg.after_delay(100, unit="us"), late=tg.after_delay(100, unit="us"))).aggregate(n=tg.count())
+    panes = (
+        windowed()
+        .trigger(
+            tg.after_watermark(
+                early=tg.after_delay(100, unit="us"), late=tg.after_delay(100, unit="us")
+            )
+        )
+        .aggregate(n=tg.count())
+    )
     operator = panes.embedded(downstream=sink, now=0)
     operator.add_messages([row(1), row(21)])
     operator.advance_watermark(10)
     assert operator.is_refusing
     sink.room = 9
     operator.timeout(150)
-    assert [(p["window_start"], p["timing"], p["emitted_at"]) for p in sink.panes] == [(0, "on_time", 0), (20, "early", 150)]
+    assert [(p["window_start"], p["timing"], p["emitted_at"]) for p in sink.panes] == [
+        (0, "on_time", 0),
+        (20, "early", 150),
+    ]
     operator.add_messages([row(22)])
     assert not operator.is_refusing
 
 
 def test_a_timeout_that_is_refused_leaves_the_clock_for_the_next_one():
     sink = Sink(room=0)
-    panes = windowed().trigger(tg.after_watermark(early=tg.after_delay(100, unit="us"))).aggregate(n=tg.count())
+    panes = (
+        windowed()
+        .trigger(tg.after_watermark(early=tg.after_delay(100, unit="us")))
+        .aggregate(n=tg.count())
+    )
     operator = panes.embedded(downstream=sink, now=0)
     operator.add_messages([row(1), row(21)])
     operator.advance_watermark(10)
@@ -236,7 +265,7 @@ def test_finish_that_is_refused_is_resumed_by_timeout():
         operator.add_messages([row(1)])
 
 
-# Flush points -------------------------------------------------------------------------------------------------------------------
+# Flush points
 
 
 def test_state_and_offsets_are_flushed_after_opening_a_window():
@@ -283,7 +312,9 @@ def test_state_is_flushed_after_a_purge_even_if_nothing_is_put_out():
 def test_the_purge_comes_before_the_flush():
     """What is on record after a watermark holds no window that the watermark ended."""
     store = CountingStore()
-    operator = windowed().aggregate(n=tg.median("v")).embedded(store=store, downstream=Sink(), now=0)
+    operator = (
+        windowed().aggregate(n=tg.median("v")).embedded(store=store, downstream=Sink(), now=0)
+    )
     operator.add_messages([row(t, v=t) for t in range(30)])
     operator.advance_watermark(24)
     again = windowed().aggregate(n=tg.median("v")).embedded(store=store, downstream=Sink(), now=0)
@@ -293,11 +324,15 @@ def test_the_purge_comes_before_the_flush():
 
 def test_output_that_is_refused_is_not_on_record_as_delivered(tmp_path):
     sink = Sink(room=1)
-    operator = counting(offset="o").embedded(store=tg.MemoryStore(tmp_path / "s"), downstream=sink, now=0)
+    operator = counting(offset="o").embedded(
+        store=tg.MemoryStore(tmp_path / "s"), downstream=sink, now=0
+    )
     operator.add_messages([row(1, o=0), row(11, o=1), row(21, o=2)])
     operator.advance_watermark(30)
     again_sink = Sink()
-    again = counting(offset="o").embedded(store=tg.MemoryStore(tmp_path / "s"), downstream=again_sink, now=0)
+    again = counting(offset="o").embedded(
+        store=tg.MemoryStore(tmp_path / "s"), downstream=again_sink, now=0
+    )
     assert again.is_refusing
     again.timeout(1)
     again.add_messages([row(31, o=3)])
@@ -305,7 +340,9 @@ def test_output_that_is_refused_is_not_on_record_as_delivered(tmp_path):
 
 
 def test_a_crash_before_acceptance_is_on_record_gives_the_same_panes_again(tmp_path):
-    """The downstream took a pane and the process died before the flush: the pane comes again, with its id."""
+    """The downstream took a pane and the process died before the flush: the pane comes again, with
+    its id.
+    """
 
     class CrashError(Exception):
         pass
@@ -326,7 +363,9 @@ def test_a_crash_before_acceptance_is_on_record_gives_the_same_panes_again(tmp_p
     with pytest.raises(CrashError):
         operator.advance_watermark(10)
     second = Sink()
-    again = counting(offset="o").embedded(store=tg.MemoryStore(tmp_path / "s"), downstream=second, now=0)
+    again = counting(offset="o").embedded(
+        store=tg.MemoryStore(tmp_path / "s"), downstream=second, now=0
+    )
     resume = again.resume_offsets().get("", 0)
     again.add_messages([r for r in rows if r["o"] >= resume])
     again.advance_watermark(10)

@@ -1,4 +1,6 @@
-"""Bad input: what cannot be read goes to `late` with its reason, a call that cannot be taken changes nothing, and nothing vanishes."""
+"""Bad input: what cannot be read goes to `late` with its reason, a call that cannot be taken
+changes nothing, and nothing vanishes.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ from tidegate.instants import MAX, MIN
 
 
 def operator(**aggregates: Any) -> tg.EmbeddedOperator:
-    windowed = tg.stream(time="ts", key="k", watermark=tg.explicit()).window(tg.tumbling(10, unit="us")).allow_lateness(5, unit="us")
+    windowed = (
+        tg.stream(time="ts", key="k", watermark=tg.explicit())
+        .window(tg.tumbling(10, unit="us"))
+        .allow_lateness(5, unit="us")
+    )
     return windowed.aggregate(**(aggregates or {"n": tg.count()})).embedded(now=0)
 
 
@@ -29,16 +35,24 @@ def late(op: tg.EmbeddedOperator) -> list[tuple[Any, ...]]:
     return [(row["ts"], row["reason"]) for row in op.get_result().late.to_pylist()]
 
 
-# Times --------------------------------------------------------------------------------------------------------------------------
+# Times
 
 
 def test_a_null_time_goes_to_late_and_is_counted():
     op = operator()
     op.add_messages([{"ts": None, "k": "a", "v": 1}, {"ts": 3, "k": "a", "v": 2}])
     [row] = op.get_result().late.to_pylist()
-    assert {name: row[name] for name in ("ts", "k", "v", "reason", "class", "watermark", "windows")} == {
-        "ts": None, "k": "a", "v": 1, "reason": "null_time", "class": None, "watermark": None, "windows": [],
-    }  # fmt: skip
+    assert {
+        name: row[name] for name in ("ts", "k", "v", "reason", "class", "watermark", "windows")
+    } == {
+        "ts": None,
+        "k": "a",
+        "v": 1,
+        "reason": "null_time",
+        "class": None,
+        "watermark": None,
+        "windows": [],
+    }
     assert op.stats()["unreadable"] == 1
     assert finished(op).panes["n"].to_pylist() == [1]
 
@@ -57,13 +71,20 @@ def test_a_first_delivery_of_null_times_only_does_not_fix_the_type_of_time():
     [
         pa.array(["2024-01-01T00:00:00Z", "yesterday", "2024-01-01T00:00:01+00:00", ""]),
         pa.array(["2024-01-01T00:00:00", "31/12/2023", "2024-01-01 00:00:01", "2024-13-01"]),
-        pa.array(["2024-01-01T00:00:00Z", "yesterday", "2024-01-01T01:00:01+01:00", ""]).dictionary_encode(),
+        pa.array(
+            ["2024-01-01T00:00:00Z", "yesterday", "2024-01-01T01:00:01+01:00", ""]
+        ).dictionary_encode(),
         pa.array(["2024-01-01T00:00:00Z", "?", "2024-01-01T00:00:01Z", "!"], pa.large_string()),
     ],
     ids=["zoned", "plain", "dictionary", "large"],
 )
 def test_a_text_that_is_no_instant_goes_to_late(times):
-    op = tg.stream(time="ts").window(tg.tumbling("1 minute")).aggregate(n=tg.count()).embedded(now="2024-01-01T00:00:00Z")
+    op = (
+        tg.stream(time="ts")
+        .window(tg.tumbling("1 minute"))
+        .aggregate(n=tg.count())
+        .embedded(now="2024-01-01T00:00:00Z")
+    )
     op.add_messages(pa.table({"ts": times}))
     result = finished(op)
     assert result.late["reason"].to_pylist() == ["bad_time"] * 2
@@ -85,17 +106,29 @@ def test_huge_and_negative_times_have_a_window_that_holds_them(ts):
     result = finished(op)
     assert result.late.num_rows == 0
     [pane] = result.panes.to_pylist()
-    assert (MIN if pane["window_start"] is None else pane["window_start"]) <= ts < (MAX if pane["window_end"] is None else pane["window_end"])
+    assert (
+        (MIN if pane["window_start"] is None else pane["window_start"])
+        <= ts
+        < (MAX if pane["window_end"] is None else pane["window_end"])
+    )
     assert pane["n"] == 1
 
 
 @pytest.mark.parametrize(
     ("kind", "raw"),
-    [("ms", 9_223_372_036_854_776), ("ms", -9_223_372_036_854_776), ("s", 9_223_372_036_855), ("ms", 2**62), ("s", -(2**62))],
+    [
+        ("ms", 9_223_372_036_854_776),
+        ("ms", -9_223_372_036_854_776),
+        ("s", 9_223_372_036_855),
+        ("ms", 2**62),
+        ("s", -(2**62)),
+    ],
 )
 def test_a_timestamp_beyond_int64_microseconds_is_told_and_never_wraps_around(kind, raw):
     op = operator()
-    op.add_messages(pa.table({"ts": pa.array([raw, 0], pa.int64()).cast(pa.timestamp(kind)), "k": ["a", "a"]}))
+    op.add_messages(
+        pa.table({"ts": pa.array([raw, 0], pa.int64()).cast(pa.timestamp(kind)), "k": ["a", "a"]})
+    )
     table = op.get_result().late
     assert table["reason"].to_pylist() == ["bad_time"]
 
@@ -138,12 +171,16 @@ def test_a_time_column_that_is_no_time_is_refused_and_the_operator_stays_as_it_w
 
 
 def test_a_time_column_that_changes_its_unit_keeps_its_meaning():
-    """Microseconds first, then timestamps in seconds: taken at their instant, or told; never as if seconds were microseconds."""
+    """Microseconds first, then timestamps in seconds: taken at their instant, or told; never as if
+    seconds were microseconds.
+    """
     op = operator()
     op.add_messages([{"ts": 2_000_001, "k": "a"}])
     op.add_messages(pa.table({"ts": pa.array([2], pa.timestamp("s")), "k": ["a"]}))
     result = finished(op)
-    assert [(p["window_start"], p["n"]) for p in result.panes.to_pylist()] == [(2_000_000, 2)] or result.late.num_rows == 1
+    assert [(p["window_start"], p["n"]) for p in result.panes.to_pylist()] == [
+        (2_000_000, 2)
+    ] or result.late.num_rows == 1
     assert 0 not in result.panes["window_start"].to_pylist()
 
 
@@ -152,10 +189,13 @@ def test_finer_timestamps_later_are_not_lost():
     op.add_messages(pa.table({"ts": pa.array([0], pa.timestamp("s")), "k": ["a"]}))
     op.add_messages(pa.table({"ts": pa.array([15], pa.timestamp("us")), "k": ["a"]}))
     result = finished(op)
-    assert [(p["window_start"].microsecond, p["n"]) for p in result.panes.to_pylist()] == [(0, 1), (10, 1)]
+    assert [(p["window_start"].microsecond, p["n"]) for p in result.panes.to_pylist()] == [
+        (0, 1),
+        (10, 1),
+    ]
 
 
-# Columns ------------------------------------------------------------------------------------------------------------------------
+# Columns
 
 
 @pytest.mark.parametrize("missing", ["ts", "k"])
@@ -163,7 +203,9 @@ def test_a_delivery_without_a_named_column_is_refused_with_the_names(missing):
     op = operator()
     full = {"ts": [1], "k": ["a"], "v": [1]}
     with pytest.raises(tg.InputError, match=f"`{missing}`"):
-        op.add_messages(pa.table({name: column for name, column in full.items() if name != missing}))
+        op.add_messages(
+            pa.table({name: column for name, column in full.items() if name != missing})
+        )
     assert op.stats()["events"] == 0
     op.add_messages(pa.table(full))
     assert finished(op).panes["n"].to_pylist() == [1]
@@ -177,7 +219,14 @@ def test_an_aggregate_over_an_unknown_column_is_refused_with_the_names():
     assert finished(op).panes["total"].to_pylist() == [4]
 
 
-@pytest.mark.parametrize("empty", [[], pa.table({"ts": pa.array([], pa.int64()), "k": pa.array([], pa.string())}), pd.DataFrame({"ts": [], "k": []})])
+@pytest.mark.parametrize(
+    "empty",
+    [
+        [],
+        pa.table({"ts": pa.array([], pa.int64()), "k": pa.array([], pa.string())}),
+        pd.DataFrame({"ts": [], "k": []}),
+    ],
+)
 def test_an_empty_delivery_changes_nothing(empty):
     op = operator()
     op.add_messages(empty)
@@ -202,7 +251,10 @@ def test_a_key_that_is_null_at_first_gets_its_type_later():
     op.add_messages([{"ts": 2, "k": "a"}, {"ts": 2, "k": None}])
     result = finished(op)
     assert result.late.to_pylist() == []
-    assert sorted((str(p["k"]), p["n"]) for p in result.panes.to_pylist()) == [("None", 2), ("a", 1)]
+    assert sorted((str(p["k"]), p["n"]) for p in result.panes.to_pylist()) == [
+        ("None", 2),
+        ("a", 1),
+    ]
 
 
 def test_a_value_of_a_wrong_type_goes_to_late_with_its_own_text():
@@ -223,13 +275,17 @@ def test_a_fraction_for_a_whole_number_is_never_cut_off(form):
     op = operator(total=tg.sum("v"))
     op.add_messages([{"ts": 1, "k": "a", "v": 4}])
     rows = [{"ts": 2, "k": "a", "v": 5.5}]
-    op.add_messages({"dicts": rows, "arrow": pa.Table.from_pylist(rows), "pandas": pd.DataFrame(rows)}[form])
+    op.add_messages(
+        {"dicts": rows, "arrow": pa.Table.from_pylist(rows), "pandas": pd.DataFrame(rows)}[form]
+    )
     result = finished(op)
     told = [row["reason"] for row in result.late.to_pylist()]
     assert (result.panes["total"].to_pylist(), told) in [([4], ["bad_value"]), ([9.5], [])]
 
 
-@pytest.mark.parametrize("value", [2**70, object(), [1, "x"]], ids=["beyond int64", "object", "mixture"])
+@pytest.mark.parametrize(
+    "value", [2**70, object(), [1, "x"]], ids=["beyond int64", "object", "mixture"]
+)
 @pytest.mark.parametrize("known", [False, True], ids=["first", "later"])
 def test_a_value_that_no_column_can_hold_stops_nothing(value, known):
     op = operator()
@@ -251,7 +307,9 @@ def test_a_pandas_column_of_mixed_objects_stops_nothing():
 
 
 def test_decimals_of_other_digits_are_not_refused():
-    """Arrow gives a Python decimal as few digits as it has; a later one with more is no bad value."""
+    """Arrow gives a Python decimal as few digits as it has; a later one with more is no bad
+    value.
+    """
     op = operator(total=tg.sum("v"))
     for text in ("1.5", "12.25", "-1000.125"):
         op.add_messages([{"ts": 1, "k": "a", "v": Decimal(text)}])
@@ -277,9 +335,25 @@ def test_a_column_that_stays_away_is_null():
     assert [(p["total"], p["n"]) for p in result.panes.to_pylist()] == [(3, 1)]
 
 
-@pytest.mark.parametrize("name", ["class", "reason", "detail", "watermark", "windows", "emitted_at", "op", "pane", "time", "window_start"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "class",
+        "reason",
+        "detail",
+        "watermark",
+        "windows",
+        "emitted_at",
+        "op",
+        "pane",
+        "time",
+        "window_start",
+    ],
+)
 def test_an_input_may_have_columns_of_any_name(name):
-    """The names of our own columns are not reserved in the input; what such a column says is still in the late row."""
+    """The names of our own columns are not reserved in the input; what such a column says is still
+    in the late row.
+    """
     op = operator()
     op.add_messages([{"ts": 1, "k": "a", name: "mine"}])
     op.advance_watermark(100)
@@ -293,9 +367,27 @@ def test_an_input_may_have_columns_of_any_name(name):
 
 def test_columns_in_another_order_and_of_other_width_are_the_same_columns():
     op = operator(total=tg.sum("v"))
-    op.add_messages(pa.table({"ts": pa.array([1], pa.int64()), "k": ["a"], "v": pa.array([1], pa.int64())}))
-    op.add_messages(pa.table({"v": pa.array([2], pa.int8()), "k": pa.array(["a"]).dictionary_encode(), "ts": pa.array([2], pa.uint16())}))
-    op.add_messages(pa.table({"k": pa.array(["a"], pa.large_string()), "v": pa.array([4.0]), "ts": pa.array([2], pa.int64())}))
+    op.add_messages(
+        pa.table({"ts": pa.array([1], pa.int64()), "k": ["a"], "v": pa.array([1], pa.int64())})
+    )
+    op.add_messages(
+        pa.table(
+            {
+                "v": pa.array([2], pa.int8()),
+                "k": pa.array(["a"]).dictionary_encode(),
+                "ts": pa.array([2], pa.uint16()),
+            }
+        )
+    )
+    op.add_messages(
+        pa.table(
+            {
+                "k": pa.array(["a"], pa.large_string()),
+                "v": pa.array([4.0]),
+                "ts": pa.array([2], pa.int64()),
+            }
+        )
+    )
     result = finished(op)
     assert result.late.to_pylist() == []
     assert result.panes["total"].to_pylist() == [7]
@@ -303,13 +395,30 @@ def test_columns_in_another_order_and_of_other_width_are_the_same_columns():
 
 def test_dictionaries_that_differ_between_chunks_are_one_column():
     op = operator()
-    chunks = pa.chunked_array([pa.array(["a", "b", None]).dictionary_encode(), pa.array(["b", "c", "b"]).dictionary_encode()])
+    chunks = pa.chunked_array(
+        [
+            pa.array(["a", "b", None]).dictionary_encode(),
+            pa.array(["b", "c", "b"]).dictionary_encode(),
+        ]
+    )
     op.add_messages(pa.table({"ts": list(range(6)), "k": chunks}))
-    assert sorted((str(p["k"]), p["n"]) for p in finished(op).panes.to_pylist()) == [("None", 1), ("a", 1), ("b", 3), ("c", 1)]
+    assert sorted((str(p["k"]), p["n"]) for p in finished(op).panes.to_pylist()) == [
+        ("None", 1),
+        ("a", 1),
+        ("b", 3),
+        ("c", 1),
+    ]
 
 
 def test_a_pandas_frame_is_taken_with_its_columns_and_without_its_index():
-    frame = pd.DataFrame({"ts": pd.to_datetime([1, 2], unit="us", utc=True), "k": pd.Categorical(["a", "a"]), "v": [1.5, np.nan]}, index=["x", "y"])
+    frame = pd.DataFrame(
+        {
+            "ts": pd.to_datetime([1, 2], unit="us", utc=True),
+            "k": pd.Categorical(["a", "a"]),
+            "v": [1.5, np.nan],
+        },
+        index=["x", "y"],
+    )
     op = operator(total=tg.sum("v"), n=tg.count("v"))
     op.add_messages(frame)
     op.advance_watermark(1_000)
@@ -339,8 +448,13 @@ def test_a_row_that_makes_a_user_function_fail_goes_to_late_with_its_window():
     def add_up(one: int, other: int) -> int:
         return one + other
 
-    op = operator(x=tg.python(columns="v", zero=0, add=add, merge=add_up, result=int, result_type=pa.int64()), n=tg.count())
-    op.add_messages([{"ts": 1, "k": "a", "v": 5}, {"ts": 2, "k": "a", "v": 0}, {"ts": 3, "k": "a", "v": 2}])
+    op = operator(
+        x=tg.python(columns="v", zero=0, add=add, merge=add_up, result=int, result_type=pa.int64()),
+        n=tg.count(),
+    )
+    op.add_messages(
+        [{"ts": 1, "k": "a", "v": 5}, {"ts": 2, "k": "a", "v": 0}, {"ts": 3, "k": "a", "v": 2}]
+    )
     result = finished(op)
     [row] = result.late.to_pylist()
     assert (row["ts"], row["v"], row["k"], row["reason"]) == (2, 0, "a", "accumulation_failed")
@@ -350,16 +464,26 @@ def test_a_row_that_makes_a_user_function_fail_goes_to_late_with_its_window():
 
 def test_a_sum_that_overflows_is_told_with_key_and_window():
     op = operator(total=tg.sum("v"))
-    op.add_messages([{"ts": 1, "k": "a", "v": MAX}, {"ts": 2, "k": "a", "v": 1}, {"ts": 2, "k": "b", "v": 1}])
+    op.add_messages(
+        [{"ts": 1, "k": "a", "v": MAX}, {"ts": 2, "k": "a", "v": 1}, {"ts": 2, "k": "b", "v": 1}]
+    )
     result = finished(op)
-    assert sorted((p["k"], p["total"]) for p in result.panes.to_pylist()) in ([("a", None), ("b", 1)], [("b", 1)])
+    assert sorted((p["k"], p["total"]) for p in result.panes.to_pylist()) in (
+        [("a", None), ("b", 1)],
+        [("b", 1)],
+    )
     [row] = result.late.to_pylist()
     assert (row["k"], row["reason"]) == ("a", "overflow")
     assert [tuple(w.values()) for w in row["windows"]] == [(0, 10)]
 
 
 def test_offsets_must_be_whole_and_present_and_a_refusal_changes_nothing():
-    op = tg.stream(time="ts", offset="o", watermark=tg.explicit()).window(tg.tumbling(10, unit="us")).aggregate(n=tg.count()).embedded(now=0)
+    op = (
+        tg.stream(time="ts", offset="o", watermark=tg.explicit())
+        .window(tg.tumbling(10, unit="us"))
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
     for bad in ({"ts": 1, "o": None}, {"ts": 1, "o": "x"}, {"ts": 1, "o": 1.5}):
         with pytest.raises(tg.InputError, match="`o`"):
             op.add_messages([bad])
@@ -368,7 +492,12 @@ def test_offsets_must_be_whole_and_present_and_a_refusal_changes_nothing():
 
 
 def test_a_refused_delivery_is_taken_whole_or_not_at_all():
-    op = tg.stream(time="ts", offset="o", watermark=tg.explicit()).window(tg.tumbling(10, unit="us")).aggregate(n=tg.count()).embedded(now=0)
+    op = (
+        tg.stream(time="ts", offset="o", watermark=tg.explicit())
+        .window(tg.tumbling(10, unit="us"))
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
     op.add_messages([{"ts": 1, "o": 0}])
     with pytest.raises(tg.InputError):
         op.add_messages(pa.table({"ts": [2, 3], "o": pa.array([1, None], pa.int64())}))
@@ -377,14 +506,23 @@ def test_a_refused_delivery_is_taken_whole_or_not_at_all():
 
 
 def test_windows_at_the_end_of_the_calendar_can_be_fetched():
-    op = tg.stream(time="ts", watermark=tg.explicit()).window(tg.tumbling("1 minute")).aggregate(n=tg.count()).embedded(now=0)
+    op = (
+        tg.stream(time="ts", watermark=tg.explicit())
+        .window(tg.tumbling("1 minute"))
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
     op.add_message({"ts": "9999-12-31T23:59:59Z"})
     op.finish()
     assert op.get_result().panes["n"].to_pylist() == [1]
 
 
 def test_a_first_delivery_that_strict_refuses_says_nothing_about_the_columns():
-    made = tg.stream(time="ts", watermark=tg.punctuated("wm")).window(tg.tumbling(10, unit="us")).options(strict=True)
+    made = (
+        tg.stream(time="ts", watermark=tg.punctuated("wm"))
+        .window(tg.tumbling(10, unit="us"))
+        .options(strict=True)
+    )
     op = made.aggregate(total=tg.sum("v")).embedded(now=0)
     with pytest.raises(tg.WatermarkError):
         op.add_messages([{"ts": 1, "wm": 9, "v": 1}, {"ts": 2, "wm": 3, "v": 2}])
@@ -393,7 +531,12 @@ def test_a_first_delivery_that_strict_refuses_says_nothing_about_the_columns():
 
 
 def test_rows_that_were_late_before_any_time_was_seen_can_be_fetched_with_later_ones():
-    op = tg.stream(time="ts", watermark=tg.explicit()).window(tg.tumbling("1 minute")).aggregate(n=tg.count()).embedded(now=0)
+    op = (
+        tg.stream(time="ts", watermark=tg.explicit())
+        .window(tg.tumbling("1 minute"))
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
     op.add_messages([{"ts": None}])
     op.add_messages([{"ts": datetime(2025, 3, 14, 12, tzinfo=UTC)}])
     op.finish()
@@ -405,8 +548,16 @@ def test_rows_that_were_late_before_any_time_was_seen_can_be_fetched_with_later_
 def test_an_event_that_no_window_holds_is_told():
     with pytest.warns(UserWarning, match="between two windows"):
         gaps = tg.hopping("5 us", "10 us")
-    for window in (gaps, tg.custom(lambda t, _: (np.flatnonzero(t < 5), t[t < 5], t[t < 5] + 1), name="some")):
-        op = tg.stream(time="t", watermark=tg.explicit()).window(window).aggregate(n=tg.count()).embedded(now=0)
+    for window in (
+        gaps,
+        tg.custom(lambda t, _: (np.flatnonzero(t < 5), t[t < 5], t[t < 5] + 1), name="some"),
+    ):
+        op = (
+            tg.stream(time="t", watermark=tg.explicit())
+            .window(window)
+            .aggregate(n=tg.count())
+            .embedded(now=0)
+        )
         op.add_messages([{"t": 1}, {"t": 7}])
         op.finish()
         result = op.get_result()
@@ -415,17 +566,31 @@ def test_an_event_that_no_window_holds_is_told():
 
 
 def test_custom_windows_hold_what_was_said_where_messages_are_kept():
-    """Membership is what the function said, also where windows overlap or do not hold the time of their events."""
+    """Membership is what the function said, also where windows overlap or do not hold the time of
+    their events.
+    """
     for shift in (0, 100):
         window = tg.custom(lambda t, _, shift=shift: (t + shift, t + shift + 3), name="own")
-        op = tg.stream(time="t", watermark=tg.explicit()).window(window).aggregate(n=tg.count(), all=tg.list_("t")).embedded(now=0)
+        op = (
+            tg.stream(time="t", watermark=tg.explicit())
+            .window(window)
+            .aggregate(n=tg.count(), all=tg.list_("t"))
+            .embedded(now=0)
+        )
         op.add_messages([{"t": 1}, {"t": 2}, {"t": 3}])
         op.finish()
-        assert [(p["window_start"] - shift, p["n"], p["all"]) for p in op.get_result().panes.to_pylist()] == [(1, 1, [1]), (2, 1, [2]), (3, 1, [3])]
+        assert [
+            (p["window_start"] - shift, p["n"], p["all"]) for p in op.get_result().panes.to_pylist()
+        ] == [(1, 1, [1]), (2, 1, [2]), (3, 1, [3])]
 
 
 def test_keys_that_are_views_are_their_values():
-    op = tg.stream(time="t", key="k", watermark=tg.explicit()).window(tg.tumbling("10 us")).aggregate(n=tg.count()).embedded(now=0)
+    op = (
+        tg.stream(time="t", key="k", watermark=tg.explicit())
+        .window(tg.tumbling("10 us"))
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
     op.add_messages(pa.table({"t": [1, 2], "k": pa.array(["a", "a"], pa.string_view())}))
     op.finish()
     assert [(p["k"], p["n"]) for p in op.get_result().panes.to_pylist()] == [("a", 2)]
@@ -433,7 +598,12 @@ def test_keys_that_are_views_are_their_values():
 
 @pytest.mark.parametrize("name", [["a"], {"a": 1}, b"\xff"], ids=["list", "struct", "bytes"])
 def test_a_partition_that_is_no_name_is_refused_and_leaves_nothing_behind(name):
-    op = tg.stream(time="ts", partition="p").window(tg.tumbling(10, unit="us")).aggregate(n=tg.count()).embedded(now=0)
+    op = (
+        tg.stream(time="ts", partition="p")
+        .window(tg.tumbling(10, unit="us"))
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
     with pytest.raises(tg.InputError, match=r"the partition column `p` has type .* Hint: use text"):
         op.add_messages([{"ts": 1, "p": name}])
     op.add_messages([{"ts": 1, "p": "a"}])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.errors import CorruptStateError
-from tidegate.spark.batch_clock import BatchClock, is_local
+from tidegate.spark.tasks.batch_clock import BatchClock, is_local
 
 LOG = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1794793921138,"conf":{"a":"b"}}\n{"logOffset":3}\n'
 
@@ -26,16 +26,25 @@ def test_it_is_what_spark_wrote_before_the_batch(checkpoint: Path, form: str) ->
     assert clock.of(7) == 1794793921138 * 1000
 
 
-@pytest.mark.parametrize("place", ["s3a://bucket/checkpoint", "hdfs://name:8020/checkpoint", "abfss://a@b.example/c"])
+@pytest.mark.parametrize(
+    "place", ["s3a://bucket/checkpoint", "hdfs://name:8020/checkpoint", "abfss://a@b.example/c"]
+)
 def test_where_only_spark_reaches_the_log_nobody_else_tries(place: str) -> None:
     assert not is_local(place)
     assert BatchClock.beside(place) is None
 
 
-@pytest.mark.parametrize("content", [None, "", "v1\n", "v1\n{}\n", "v1\nnothing\n", 'v1\n{"batchTimestampMs":null}\n'])
+@pytest.mark.parametrize(
+    "content", [None, "", "v1\n", "v1\n{}\n", "v1\nnothing\n", 'v1\n{"batchTimestampMs":null}\n']
+)
 def test_a_log_that_cannot_be_read_is_told(checkpoint: Path, content: str | None) -> None:
     log = checkpoint / "offsets" / "7"
     log.unlink() if content is None else log.write_text(content)
     clock = BatchClock(str(checkpoint))
-    with pytest.raises(CorruptStateError, match=r"the clock of batch 7 cannot be read from Spark's log .*offsets/7 .*Hint: all machines"):
+    with pytest.raises(
+        CorruptStateError,
+        match=(
+            r"the clock of batch 7 cannot be read from Spark's log .*offsets/7 .*Hint: all machines"
+        ),
+    ):
         clock.of(7)

@@ -7,18 +7,30 @@ import math
 
 import numpy as np
 import pytest
+from bench import main
+from bench.cases import CASES, aggregated, windowed
+from bench.racing import OperatorRunner
+from bench.traffic import MINUTE, PER_MINUTE, START, Traffic, deliver, distinct_keys
+from bench.watermarks import LoopRunner, TrackerRunner
 
-from tidegate.bench import main
-from tidegate.bench.cases import CASES, aggregated, windowed
-from tidegate.bench.racing import OperatorRunner
-from tidegate.bench.traffic import MINUTE, PER_MINUTE, START, Traffic, deliver, distinct_keys
-from tidegate.bench.watermarks import LoopRunner, TrackerRunner
 from tidegate.spec.windows import hopping, tumbling
 
 pytestmark = pytest.mark.slow
 
 NAMES = ["tumbling_100k", "tumbling_1m", "sliding", "session", "retracting", "small_deliveries"]
-FIELDS = {"name", "ratio", "aim", "peer", "keys", "events", "seconds", "peer_seconds", "events_per_second", "wall_ratio", "bytes_per_key_and_window"}
+FIELDS = {
+    "name",
+    "ratio",
+    "aim",
+    "peer",
+    "keys",
+    "events",
+    "seconds",
+    "peer_seconds",
+    "events_per_second",
+    "wall_ratio",
+    "bytes_per_key_and_window",
+}
 SMALL = ["kernel", "--events", "200"]
 
 
@@ -35,7 +47,10 @@ def test_a_case_is_one_line_of_json(name: str, capsys: pytest.CaptureFixture[str
     assert found["name"] == name
     for measured in [found, *others]:
         assert set(measured) == FIELDS
-        numbers = [measured[field] for field in ("ratio", "events_per_second", "wall_ratio", "bytes_per_key_and_window")]
+        numbers = [
+            measured[field]
+            for field in ("ratio", "events_per_second", "wall_ratio", "bytes_per_key_and_window")
+        ]
         assert all(math.isfinite(number) and number > 0 for number in numbers)
 
 
@@ -44,7 +59,9 @@ def test_all_cases_run_unless_one_is_named(capsys: pytest.CaptureFixture[str]) -
     assert [json.loads(line)["name"] for line in printed(capsys, "--json")] == NAMES == list(CASES)
 
 
-def test_people_get_a_table_with_the_aim_beside_the_ratio(capsys: pytest.CaptureFixture[str]) -> None:
+def test_people_get_a_table_with_the_aim_beside_the_ratio(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     head, _, *lines = printed(capsys, "--case", "retracting")
     assert head.split()[:3] == ["case", "ratio", "aim"]
     assert lines[0].split()[0] == "retracting"
@@ -57,7 +74,17 @@ def test_watermarks_are_one_line_of_json_a_size(capsys: pytest.CaptureFixture[st
     told = [(found["partitions"], found["aim"], found["shuffled"]) for found in rows]
     assert told == [(50, None, False), (10_000, 5.0, False), (10_000, 5.0, True)]
     for found in rows:
-        assert all(found[field] > 0 for field in ("best", "median", "microseconds_per_partition", "peer_best", "peer_median", "ratio"))
+        assert all(
+            found[field] > 0
+            for field in (
+                "best",
+                "median",
+                "microseconds_per_partition",
+                "peer_best",
+                "peer_median",
+                "ratio",
+            )
+        )
 
 
 def test_people_get_the_aim_beside_the_milliseconds(capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,15 +96,30 @@ def test_people_get_the_aim_beside_the_milliseconds(capsys: pytest.CaptureFixtur
     assert shuffled.removesuffix("over").rstrip().endswith("names shuffled")
 
 
-def test_watermarks_of_all_sizes_are_followed_by_those_of_keys(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.bench.watermarks.SIZES", (10,))
-    monkeypatch.setattr("tidegate.bench.per_key._DELIVERIES", 2)
+def test_watermarks_of_all_sizes_are_followed_by_those_of_keys(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.watermarks.SIZES", (10,))
+    monkeypatch.setattr("bench.per_key._DELIVERIES", 2)
     assert main(["watermarks", "--events", "200", "--json"]) == 0
     _, *found = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert [(row["name"], row["rows"], row["keys"]) for row in found] == [("per_key", 200, 20)] * 2
-    assert all(row[field] > 0 for row in found for field in ("seconds", "peer_seconds", "events_per_second", "ratio"))
+    assert all(
+        row[field] > 0
+        for row in found
+        for field in ("seconds", "peer_seconds", "events_per_second", "ratio")
+    )
     assert main(["watermarks", "--events", "200"]) == 0
-    assert capsys.readouterr().out.splitlines()[4].split() == ["rows", "keys", "per", "key", "events/s", "peer", "ratio", "against"]
+    assert capsys.readouterr().out.splitlines()[4].split() == [
+        "rows",
+        "keys",
+        "per",
+        "key",
+        "events/s",
+        "peer",
+        "ratio",
+        "against",
+    ]
 
 
 def test_the_loop_that_the_tracker_is_compared_with_finds_the_same_watermark() -> None:
@@ -112,7 +154,9 @@ def test_traffic_is_the_same_in_every_run_and_stays_in_its_minute() -> None:
     first, again = (deliver(traffic.minute(), 2) for _ in range(2))
     assert [d.rows for d in first] == [d.rows for d in again]
     assert len(first) == PER_MINUTE
-    assert [d.now for d in first] == [START + 2 * MINUTE + n * MINUTE // PER_MINUTE for n in range(1, PER_MINUTE + 1)]
+    assert [d.now for d in first] == [
+        START + 2 * MINUTE + n * MINUTE // PER_MINUTE for n in range(1, PER_MINUTE + 1)
+    ]
     starts = {start for d in first for start in d.starts.to_pylist()}
     assert starts <= {START + MINUTE, START + 2 * MINUTE}
 
@@ -128,18 +172,22 @@ def test_late_panes_and_retractions_are_part_of_what_is_measured() -> None:
     assert stats["retractions"] > 0
 
 
-@pytest.mark.parametrize(("window", "windows"), [(tumbling("1 minute"), 1), (hopping("2 minutes", "1 minute"), 2)])
+@pytest.mark.parametrize(
+    ("window", "windows"), [(tumbling("1 minute"), 1), (hopping("2 minutes", "1 minute"), 2)]
+)
 def test_bytes_are_counted_for_every_key_in_every_window(window, windows: int) -> None:
     runner = OperatorRunner(aggregated(windowed(window)))
     runner.take([distinct_keys(0, 5), distinct_keys(0, 5)])
     parts = runner.operator.operator.parts
     assert parts is not None
-    assert parts.open_windows is not None
-    assert runner.bytes_per_cell == parts.open_windows.slices.nbytes / (5 * windows)
+    assert parts.slice_buffer is not None
+    assert runner.bytes_per_cell == parts.slice_buffer.slices.nbytes / (5 * windows)
 
 
 @pytest.mark.kafka
-def test_streams_are_one_line_of_json_a_size_of_transactions(kafka, capsys: pytest.CaptureFixture[str]) -> None:
+def test_streams_are_one_line_of_json_a_size_of_transactions(
+    kafka, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["streams", "--events", "100", "--json", "--brokers", kafka.bootstrap_servers]) == 0
     *rows, last = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert [(found["name"], found["synchronous"], found["segments"]) for found in rows[:5]] == [
@@ -152,4 +200,6 @@ def test_streams_are_one_line_of_json_a_size_of_transactions(kafka, capsys: pyte
     assert {found["synchronous"] for found in rows[5:]} == {"full"}
     assert (last["name"], last["aim"], {found["aim"] for found in rows}) == ("kafka", 0.8, {0.5})
     for found in [*rows, last]:
-        assert all(found[field] > 0 for field in ("ratio", "events_per_second", "peer_events_per_second"))
+        assert all(
+            found[field] > 0 for field in ("ratio", "events_per_second", "peer_events_per_second")
+        )

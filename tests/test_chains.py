@@ -16,7 +16,9 @@ EAGER = tg.after_watermark(early=tg.after_count(1), late=tg.after_count(1))
 
 def upstream(trigger: Any = EAGER, lateness: int = 100, **stream: Any) -> tg.Windowed:
     keyed = tg.stream(time="ts", key=["city", "user"], watermark=tg.explicit(), **stream)
-    windowed = keyed.window(tg.tumbling(10, unit="us")).allow_lateness(lateness, unit="us").retracting()
+    windowed = (
+        keyed.window(tg.tumbling(10, unit="us")).allow_lateness(lateness, unit="us").retracting()
+    )
     return windowed if trigger is None else windowed.trigger(trigger)
 
 
@@ -40,7 +42,14 @@ def net(panes: list[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], Any]:
     """Emits minus retracts, which must be one row a key and window."""
     left: Counter[tuple[Any, ...]] = Counter()
     for pane in panes:
-        left[(pane["city"], pane["window_start"], pane["window_end"], *(pane[name] for name in names))] += 1 if pane["op"] == "+" else -1
+        left[
+            (
+                pane["city"],
+                pane["window_start"],
+                pane["window_end"],
+                *(pane[name] for name in names),
+            )
+        ] += 1 if pane["op"] == "+" else -1
     assert set((+left).values()) <= {1}
     assert not -left
     return {key[:3]: key[3:] for key in +left}
@@ -48,7 +57,11 @@ def net(panes: list[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], Any]:
 
 def last(panes: list[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], Any]:
     """The last word on each window."""
-    return {(p["city"], p["window_start"], p["window_end"]): tuple(p[n] for n in names) for p in panes if p["op"] == "+"}
+    return {
+        (p["city"], p["window_start"], p["window_end"]): tuple(p[n] for n in names)
+        for p in panes
+        if p["op"] == "+"
+    }
 
 
 def test_a_downstream_without_a_window_inherits_those_of_the_panes():
@@ -59,19 +72,29 @@ def test_a_downstream_without_a_window_inherits_those_of_the_panes():
     first.add_messages([row(1), row(2, "b", v=5), row(3, "b", "Y", v=7), row(15, "c", v=9)])
     first.advance_watermark(20)
     panes = taken(second)
-    assert last(panes, "total", "users") == {("X", 0, 10): (6, 2), ("Y", 0, 10): (7, 1), ("X", 10, 20): (9, 1)}
+    assert last(panes, "total", "users") == {
+        ("X", 0, 10): (6, 2),
+        ("Y", 0, 10): (7, 1),
+        ("X", 10, 20): (9, 1),
+    }
     assert {p["timing"] for p in panes} == {"on_time"}
 
 
 def test_a_downstream_may_have_no_key_at_all():
-    first, second = linked(upstream(tg.after_watermark()).aggregate(total=tg.sum("v")), tg.stream().aggregate(total=tg.sum("total")))
+    first, second = linked(
+        upstream(tg.after_watermark()).aggregate(total=tg.sum("v")),
+        tg.stream().aggregate(total=tg.sum("total")),
+    )
     first.add_messages([row(1), row(2, "b", "Y", v=5)])
     first.advance_watermark(10)
     assert [p["total"] for p in taken(second)] == [6]
 
 
 def test_the_end_of_input_goes_through_the_chain():
-    first, second = linked(upstream().aggregate(total=tg.sum("v")), tg.stream(key="city").aggregate(total=tg.sum("total")))
+    first, second = linked(
+        upstream().aggregate(total=tg.sum("v")),
+        tg.stream(key="city").aggregate(total=tg.sum("total")),
+    )
     first.add_messages([row(1), row(2)])
     first.finish()
     assert last(taken(second), "total") == {("X", 0, 10): (2,)}
@@ -79,7 +102,12 @@ def test_the_end_of_input_goes_through_the_chain():
 
 
 INVERTIBLE = {"total": tg.sum("total"), "users": tg.count(), "mean": tg.mean("total")}
-OTHERS = {"best": tg.max("total"), "least": tg.min("total"), "middle": tg.median("total"), "all": tg.list_("total")}
+OTHERS = {
+    "best": tg.max("total"),
+    "least": tg.min("total"),
+    "middle": tg.median("total"),
+    "all": tg.list_("total"),
+}
 
 
 def batch(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], list[int]]:
@@ -95,7 +123,10 @@ def batch(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], list[int]]:
 
 
 def test_retractions_leave_the_truth_in_invertible_aggregates():
-    first, second = linked(upstream().aggregate(total=tg.sum("v")), tg.stream(key="city").inherit().retracting().aggregate(**INVERTIBLE))
+    first, second = linked(
+        upstream().aggregate(total=tg.sum("v")),
+        tg.stream(key="city").inherit().retracting().aggregate(**INVERTIBLE),
+    )
     rows = [row(1), row(2, v=4), row(3, "b", v=10), row(4, v=-3), row(12, "b", v=2)]
     for r in rows:
         first.add_messages([r])
@@ -107,17 +138,26 @@ def test_retractions_leave_the_truth_in_invertible_aggregates():
 
 def test_retractions_leave_the_truth_in_aggregates_that_cannot_subtract():
     """The former maximum was taken back, so it must not be the maximum any more."""
-    first, second = linked(upstream().aggregate(total=tg.sum("v")), tg.stream(key="city").inherit().retracting().aggregate(**OTHERS))
+    first, second = linked(
+        upstream().aggregate(total=tg.sum("v")),
+        tg.stream(key="city").inherit().retracting().aggregate(**OTHERS),
+    )
     first.add_messages([row(1, v=50), row(2, "b", v=7), row(3, v=-48)])
     first.advance_watermark(10)
     panes = taken(second)
-    assert net([{**p, "all": tuple(sorted(p["all"]))} for p in panes], "best", "least", "middle", "all") == {("X", 0, 10): (7, 2, 4.5, (2, 7))}
+    assert net(
+        [{**p, "all": tuple(sorted(p["all"]))} for p in panes], "best", "least", "middle", "all"
+    ) == {("X", 0, 10): (7, 2, 4.5, (2, 7))}
 
 
 def test_a_retraction_of_equal_panes_takes_one_of_them_back():
     """Two users have the same total; the correction of one leaves that of the other."""
-    first, second = linked(upstream(None).trigger(tg.after_watermark(late=tg.after_count(1))).aggregate(total=tg.sum("v")),
-                           tg.stream(key="city").inherit().aggregate(best=tg.max("total"), n=tg.count()))  # fmt: skip
+    first, second = linked(
+        upstream(None)
+        .trigger(tg.after_watermark(late=tg.after_count(1)))
+        .aggregate(total=tg.sum("v")),
+        tg.stream(key="city").inherit().aggregate(best=tg.max("total"), n=tg.count()),
+    )
     first.add_messages([row(1, "a", v=5), row(1, "b", v=5)])
     first.advance_watermark(10)
     first.add_messages([row(1, "a", v=-4)])
@@ -127,20 +167,35 @@ def test_a_retraction_of_equal_panes_takes_one_of_them_back():
 
 def test_a_window_whose_panes_were_all_taken_back_counts_nothing():
     """A session that grows replaces its window: under the old bounds nothing is left downstream."""
-    sessions = tg.stream(time="ts", key=["city", "user"], watermark=tg.explicit()).window(tg.session(5, unit="us")).allow_lateness(50, unit="us")
+    sessions = (
+        tg.stream(time="ts", key=["city", "user"], watermark=tg.explicit())
+        .window(tg.session(5, unit="us"))
+        .allow_lateness(50, unit="us")
+    )
     first, second = linked(
         sessions.retracting().trigger(EAGER).aggregate(total=tg.sum("v")),
-        tg.stream(key="city").inherit().retracting().aggregate(total=tg.sum("total"), best=tg.max("total"), n=tg.count()),
+        tg.stream(key="city")
+        .inherit()
+        .retracting()
+        .aggregate(total=tg.sum("total"), best=tg.max("total"), n=tg.count()),
     )
     for ts in (1, 4, 8):
         first.add_messages([row(ts)])
     first.finish()
     panes = [p for p in taken(second) if p["n"] or p["op"] == "-"]
-    assert {key: value for key, value in net(panes, "total", "best", "n").items() if value[2]} == {("X", 1, 13): (3, 3, 1)}
+    assert {key: value for key, value in net(panes, "total", "best", "n").items() if value[2]} == {
+        ("X", 1, 13): (3, 3, 1)
+    }
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 29), st.sampled_from("ab"), st.sampled_from("XY"), st.integers(-3, 3)), min_size=1, max_size=25),
+    st.lists(
+        st.tuples(
+            st.integers(0, 29), st.sampled_from("ab"), st.sampled_from("XY"), st.integers(-3, 3)
+        ),
+        min_size=1,
+        max_size=25,
+    ),
     st.integers(1, 4),
     st.sampled_from(["accumulating", "retracting"]),
     st.booleans(),
@@ -157,19 +212,30 @@ def test_oracle_a_chain_ends_in_the_answer_of_a_batch(events, cut, mode, use_mes
     first.finish()
     panes = taken(final)
     names = list(aggregates)
-    found = last(panes, *names) if mode == "accumulating" else net([{**p, "all": tuple(p.get("all") or ())} for p in panes], *names)
+    found = (
+        last(panes, *names)
+        if mode == "accumulating"
+        else net([{**p, "all": tuple(p.get("all") or ())} for p in panes], *names)
+    )
     wanted = batch(rows)
     assert set(found) == set(wanted)
     for key, totals in wanted.items():
         values = dict(zip(names, found[key], strict=True))
         if use_messages:
-            assert (values["best"], values["least"], sorted(values["all"])) == (max(totals), min(totals), totals)
+            assert (values["best"], values["least"], sorted(values["all"])) == (
+                max(totals),
+                min(totals),
+                totals,
+            )
         else:
             assert (values["total"], values["users"]) == (sum(totals), len(totals))
 
 
 def test_panes_with_inherited_windows_are_never_late_downstream():
-    first, second = linked(upstream().aggregate(total=tg.sum("v")), tg.stream(key="city").aggregate(total=tg.sum("total")))
+    first, second = linked(
+        upstream().aggregate(total=tg.sum("v")),
+        tg.stream(key="city").aggregate(total=tg.sum("total")),
+    )
     first.add_messages([row(1)])
     first.advance_watermark(100)
     first.add_messages([row(2)])
@@ -181,7 +247,10 @@ def test_panes_with_inherited_windows_are_never_late_downstream():
 
 
 def test_the_downstream_keeps_windows_as_long_as_the_upstream_corrects_them():
-    first, second = linked(upstream(lateness=10_000_000_000).aggregate(total=tg.sum("v")), tg.stream(key="city").aggregate(total=tg.sum("total")))
+    first, second = linked(
+        upstream(lateness=10_000_000_000).aggregate(total=tg.sum("v")),
+        tg.stream(key="city").aggregate(total=tg.sum("total")),
+    )
     first.add_messages([row(1)])
     first.advance_watermark(9_000_000_000)
     first.add_messages([row(2)])
@@ -190,7 +259,10 @@ def test_the_downstream_keeps_windows_as_long_as_the_upstream_corrects_them():
 
 
 def test_the_downstream_is_not_told_more_than_the_upstream_has_delivered():
-    first, second = linked(upstream(None).aggregate(total=tg.sum("v")), tg.stream(key="city").aggregate(total=tg.sum("total")))
+    first, second = linked(
+        upstream(None).aggregate(total=tg.sum("v")),
+        tg.stream(key="city").aggregate(total=tg.sum("total")),
+    )
     first.add_messages([row(1)])
     first.advance_watermark(5)
     assert (second.watermark or 0) <= 5
@@ -200,8 +272,13 @@ def test_the_downstream_is_not_told_more_than_the_upstream_has_delivered():
 
 
 def test_late_batches_of_the_upstream_hold_the_downstream_open():
-    """The upstream owes a correction until its clock fires; the downstream must not close the window before."""
-    first, second = linked(upstream(None, lateness=20).aggregate(total=tg.sum("v")), tg.stream(key="city").aggregate(total=tg.sum("total")))
+    """The upstream owes a correction until its clock fires; the downstream must not close the
+    window before.
+    """
+    first, second = linked(
+        upstream(None, lateness=20).aggregate(total=tg.sum("v")),
+        tg.stream(key="city").aggregate(total=tg.sum("total")),
+    )
     first.add_messages([row(1)])
     first.advance_watermark(12)
     first.add_messages([row(2, v=5)])
@@ -214,10 +291,17 @@ def test_late_batches_of_the_upstream_hold_the_downstream_open():
 
 def test_a_window_without_ends_can_be_inherited():
     first, second = linked(
-        tg.stream(time="ts", key=["city", "user"], watermark=tg.explicit()).window(tg.global_window())
-        .trigger(tg.repeatedly(tg.after_count(1))).retracting().aggregate(total=tg.sum("v")),
-        tg.stream(key="city").inherit().trigger(tg.repeatedly(tg.after_count(1))).retracting().aggregate(best=tg.max("total")),
-    )  # fmt: skip
+        tg.stream(time="ts", key=["city", "user"], watermark=tg.explicit())
+        .window(tg.global_window())
+        .trigger(tg.repeatedly(tg.after_count(1)))
+        .retracting()
+        .aggregate(total=tg.sum("v")),
+        tg.stream(key="city")
+        .inherit()
+        .trigger(tg.repeatedly(tg.after_count(1)))
+        .retracting()
+        .aggregate(best=tg.max("total")),
+    )
     first.add_messages([row(1, v=5), row(2, "b", v=3), row(3, v=-4)])
     first.finish()
     assert net(taken(second), "best") == {("X", None, None): (3,)}
@@ -225,17 +309,31 @@ def test_a_window_without_ends_can_be_inherited():
 
 def test_timestamps_go_through_a_chain():
     first, second = linked(
-        tg.stream(time="ts", key=["city", "user"], watermark=tg.explicit()).window(tg.tumbling("1 minute")).aggregate(total=tg.sum("v")),
+        tg.stream(time="ts", key=["city", "user"], watermark=tg.explicit())
+        .window(tg.tumbling("1 minute"))
+        .aggregate(total=tg.sum("v")),
         tg.stream(key="city").aggregate(total=tg.sum("total")),
     )
-    first.add_messages([{**row(0), "ts": "2024-02-29T23:59:59Z"}, {**row(0, "b"), "ts": "2024-02-29T23:59:01Z"}])
+    first.add_messages(
+        [{**row(0), "ts": "2024-02-29T23:59:59Z"}, {**row(0, "b"), "ts": "2024-02-29T23:59:01Z"}]
+    )
     first.finish()
     [pane] = taken(second)
-    assert (str(pane["window_start"]), str(pane["window_end"]), pane["total"]) == ("2024-02-29 23:59:00+00:00", "2024-03-01 00:00:00+00:00", 2)
+    assert (str(pane["window_start"]), str(pane["window_end"]), pane["total"]) == (
+        "2024-02-29 23:59:00+00:00",
+        "2024-03-01 00:00:00+00:00",
+        2,
+    )
 
 
 def test_three_in_a_row():
-    middle = tg.stream(key="city").inherit().retracting().trigger(EAGER).aggregate(total=tg.sum("total"), best=tg.max("total"))
+    middle = (
+        tg.stream(key="city")
+        .inherit()
+        .retracting()
+        .trigger(EAGER)
+        .aggregate(total=tg.sum("total"), best=tg.max("total"))
+    )
     end = tg.stream().inherit().retracting().aggregate(total=tg.sum("total"), best=tg.max("best"))
     third = end.embedded(now=0)
     second = middle.embedded(downstream=third, now=0)
@@ -255,7 +353,13 @@ def test_a_chain_whose_end_refuses_holds_the_first_operator_back():
             got.extend(results.panes.to_pylist())
         return accept[0]
 
-    second = tg.stream(key="city").inherit().trigger(EAGER).aggregate(total=tg.sum("total")).embedded(downstream=sink, now=0)
+    second = (
+        tg.stream(key="city")
+        .inherit()
+        .trigger(EAGER)
+        .aggregate(total=tg.sum("total"))
+        .embedded(downstream=sink, now=0)
+    )
     first = upstream().aggregate(total=tg.sum("v")).embedded(downstream=second, now=0)
     first.add_messages([row(1)])
     assert second.is_refusing
@@ -307,8 +411,16 @@ def test_a_downstream_is_on_record_before_its_upstream_says_delivered():
             super().commit()
 
     order: list[str] = []
-    second = tg.stream(key="city").aggregate(total=tg.sum("total")).embedded(store=Noting("second"), now=0)
-    first = upstream(None).aggregate(total=tg.sum("v")).embedded(store=Noting("first"), downstream=second, now=0)
+    second = (
+        tg.stream(key="city")
+        .aggregate(total=tg.sum("total"))
+        .embedded(store=Noting("second"), now=0)
+    )
+    first = (
+        upstream(None)
+        .aggregate(total=tg.sum("v"))
+        .embedded(store=Noting("first"), downstream=second, now=0)
+    )
     first.add_messages([row(1)])
     order.clear()
     first.advance_watermark(10)
@@ -320,7 +432,13 @@ def test_a_downstream_is_on_record_before_its_upstream_says_delivered():
 
 
 def test_panes_that_come_again_are_recognised_by_their_id():
-    second = tg.stream(key="city", id="pane_id").inherit().retracting().aggregate(total=tg.sum("total"), best=tg.max("total")).embedded(now=0)
+    second = (
+        tg.stream(key="city", id="pane_id")
+        .inherit()
+        .retracting()
+        .aggregate(total=tg.sum("total"), best=tg.max("total"))
+        .embedded(now=0)
+    )
     first = upstream().aggregate(total=tg.sum("v")).embedded(now=0)
     for v in (5, -3):
         first.add_messages([row(1, v=v)])
@@ -348,8 +466,12 @@ def test_panes_fetched_from_one_operator_may_be_given_to_the_next_by_hand():
 
 def test_a_downstream_with_a_window_of_its_own_takes_retractions_for_what_they_are():
     """Emits minus retracts is always the truth, whatever windows come next."""
-    hourly = tg.stream(time="time", key="city", watermark=tg.explicit()).window(tg.tumbling(100, unit="us"))
-    first, second = linked(upstream().aggregate(total=tg.sum("v")), hourly.aggregate(total=tg.sum("total")))
+    hourly = tg.stream(time="time", key="city", watermark=tg.explicit()).window(
+        tg.tumbling(100, unit="us")
+    )
+    first, second = linked(
+        upstream().aggregate(total=tg.sum("v")), hourly.aggregate(total=tg.sum("total"))
+    )
     for r in [row(1), row(2, v=4), row(15, v=10)]:
         first.add_messages([r])
     first.finish()
@@ -359,18 +481,30 @@ def test_a_downstream_with_a_window_of_its_own_takes_retractions_for_what_they_a
 def test_panes_of_overlapping_windows_stay_apart_where_messages_are_kept():
     """A pane's time lies in other windows too, but it is only in the one that it came with."""
     tail = tg.stream(key="c").aggregate(n=tg.sum("n"), most=tg.max("n")).embedded(now=0)
-    head = tg.stream(time="ts", key=["c", "u"], watermark=tg.explicit()).window(tg.hopping("10 us", "5 us")).aggregate(n=tg.count())
+    head = (
+        tg.stream(time="ts", key=["c", "u"], watermark=tg.explicit())
+        .window(tg.hopping("10 us", "5 us"))
+        .aggregate(n=tg.count())
+    )
     op = head.embedded(now=0, downstream=tail)
-    op.add_messages([{"ts": t, "c": "x", "u": u} for t, u in ((1, "p"), (4, "p"), (2, "q"), (6, "q"))])
+    op.add_messages(
+        [{"ts": t, "c": "x", "u": u} for t, u in ((1, "p"), (4, "p"), (2, "q"), (6, "q"))]
+    )
     op.finish()
     found = [(p["window_start"], p["n"], p["most"]) for p in tail.get_result().panes.to_pylist()]
     assert found == [(-5, 3, 2), (0, 4, 2), (5, 1, 1)]
 
 
 def test_a_chain_goes_on_after_a_restart():
-    """The downstream remembers that it takes retractions, and for how long its upstream may correct."""
+    """The downstream remembers that it takes retractions, and for how long its upstream may
+    correct.
+    """
     stores = tg.MemoryStore(), tg.MemoryStore()
-    head = tg.stream(time="ts", key="u", watermark=tg.explicit()).window(tg.tumbling("10 us")).trigger(tg.repeatedly(tg.after_count(1)))
+    head = (
+        tg.stream(time="ts", key="u", watermark=tg.explicit())
+        .window(tg.tumbling("10 us"))
+        .trigger(tg.repeatedly(tg.after_count(1)))
+    )
     head = head.allow_lateness("5 minutes").retracting().aggregate(n=tg.count())
     inherited = tg.stream().aggregate(total=tg.sum("n"))
 
@@ -390,12 +524,20 @@ def test_a_chain_goes_on_after_a_restart():
 def test_late_rows_of_an_upstream_stay_to_be_fetched(tmp_path):
     """A downstream operator takes panes; what is in no pane must not vanish on the way."""
     panes = upstream(tg.after_watermark(), lateness=0).aggregate(n=tg.count())
-    first = panes.embedded(downstream=tg.stream(key="city").aggregate(n=tg.sum("n")).embedded(now=0), store=tg.MemoryStore(tmp_path / "first"), now=0)
+    first = panes.embedded(
+        downstream=tg.stream(key="city").aggregate(n=tg.sum("n")).embedded(now=0),
+        store=tg.MemoryStore(tmp_path / "first"),
+        now=0,
+    )
     first.advance_watermark(50)
     first.add_messages([row(1), row(60)])
     first.advance_watermark(100)
     assert first.get_result().late["reason"].to_pylist() == ["very_late"]
-    again = panes.embedded(downstream=tg.stream(key="city").aggregate(n=tg.sum("n")).embedded(now=0), store=tg.MemoryStore(tmp_path / "first"), now=0)
+    again = panes.embedded(
+        downstream=tg.stream(key="city").aggregate(n=tg.sum("n")).embedded(now=0),
+        store=tg.MemoryStore(tmp_path / "first"),
+        now=0,
+    )
     assert again.get_result().late["ts"].to_pylist() == [1]
     again.flush()
     assert again.get_result().late.num_rows == 0
@@ -405,14 +547,25 @@ def test_a_window_may_feed_an_async_map_that_feeds_a_window():
     async def named(pane: dict[str, Any]) -> dict[str, Any]:
         return {**pane, "country": {"X": "FR"}.get(pane["city"], "?")}
 
-    countries = tg.stream(time="time", key="country", watermark=tg.explicit()).window(tg.tumbling(20, unit="us"))
+    countries = tg.stream(time="time", key="country", watermark=tg.explicit()).window(
+        tg.tumbling(20, unit="us")
+    )
     by_country = countries.aggregate(n=tg.sum("n")).embedded(now=0)
-    enrich = tg.stream(time="time", watermark=tg.explicit()).async_map(named).embedded(downstream=by_country, now=0)
-    first = upstream().aggregate(n=tg.count()).embedded(downstream=enrich, now=0)  # early panes, each taken back by the next
+    enrich = (
+        tg.stream(time="time", watermark=tg.explicit())
+        .async_map(named)
+        .embedded(downstream=by_country, now=0)
+    )
+    first = (
+        upstream().aggregate(n=tg.count()).embedded(downstream=enrich, now=0)
+    )  # early panes, each taken back by the next
     first.add_messages([row(1), row(2, "b"), row(3, "b"), row(13, "c"), row(14, "c", "Y")])
     first.advance_watermark(40)
     first.finish()
-    found = [(p["country"], p["window_start"], p["window_end"], p["n"]) for p in by_country.get_result().panes.to_pylist()]
+    found = [
+        (p["country"], p["window_start"], p["window_end"], p["n"])
+        for p in by_country.get_result().panes.to_pylist()
+    ]
     assert sorted(found) == [("?", 0, 20, 1), ("FR", 0, 20, 4)]
     assert by_country.get_result().late.num_rows == 0
     enrich.close()
@@ -422,7 +575,11 @@ def test_retractions_are_not_given_to_an_async_map_that_may_reorder_them():
     async def same(pane: dict[str, Any]) -> dict[str, Any]:
         return pane
 
-    unordered = tg.stream(time="time", watermark=tg.explicit()).async_map(same, ordered=False).embedded(now=0)
+    unordered = (
+        tg.stream(time="time", watermark=tg.explicit())
+        .async_map(same, ordered=False)
+        .embedded(now=0)
+    )
     with pytest.raises(tg.SpecError, match="retract"):
         upstream().aggregate(n=tg.count()).embedded(downstream=unordered, now=0)
 
@@ -431,8 +588,18 @@ def test_an_operator_that_is_fed_takes_the_watermark_of_its_upstream_and_makes_n
     async def same(message: dict[str, Any]) -> dict[str, Any]:
         return message
 
-    counts = tg.stream(time="ts").window(tg.tumbling(10, unit="us")).allow_lateness(0).aggregate(n=tg.count()).embedded(now=0)
-    mapped = tg.stream(time="ts", watermark=tg.bounded(100, unit="us")).async_map(same).embedded(downstream=counts, now=0)
+    counts = (
+        tg.stream(time="ts")
+        .window(tg.tumbling(10, unit="us"))
+        .allow_lateness(0)
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
+    mapped = (
+        tg.stream(time="ts", watermark=tg.bounded(100, unit="us"))
+        .async_map(same)
+        .embedded(downstream=counts, now=0)
+    )
     with mapped:
         for ts in (150, 60, 55):  # none is late at the input: the watermark is 50
             mapped.add_message({"ts": ts})
@@ -445,18 +612,35 @@ def test_a_watermark_of_its_own_is_refused_where_an_upstream_tells_it():
     async def same(message: dict[str, Any]) -> dict[str, Any]:
         return message
 
-    counts = tg.stream(time="ts", watermark=tg.bounded(1, unit="us")).window(tg.tumbling(10, unit="us")).aggregate(n=tg.count())
+    counts = (
+        tg.stream(time="ts", watermark=tg.bounded(1, unit="us"))
+        .window(tg.tumbling(10, unit="us"))
+        .aggregate(n=tg.count())
+    )
     with pytest.raises(tg.SpecError, match="the upstream tells the watermark"):
         tg.stream(time="ts").async_map(same).embedded(downstream=counts.embedded(now=0), now=0)
-    late = tg.stream(time="time", watermark=tg.lagging("1 s")).window(tg.tumbling(10, unit="us")).aggregate(n=tg.count())
+    late = (
+        tg.stream(time="time", watermark=tg.lagging("1 s"))
+        .window(tg.tumbling(10, unit="us"))
+        .aggregate(n=tg.count())
+    )
     with pytest.raises(tg.SpecError, match="the upstream tells the watermark"):
         upstream().aggregate(n=tg.count()).embedded(downstream=late.embedded(now=0), now=0)
 
 
 def test_a_downstream_is_told_the_clock_with_the_panes():
-    second = tg.stream(time="time", watermark=tg.explicit()).window(tg.tumbling("1 hour")).options(future="reject").aggregate(n=tg.count())
+    second = (
+        tg.stream(time="time", watermark=tg.explicit())
+        .window(tg.tumbling("1 hour"))
+        .options(future="reject")
+        .aggregate(n=tg.count())
+    )
     last = second.embedded(now=0)
-    minutes = tg.stream(time="ts", watermark=tg.bounded("1 second")).window(tg.tumbling("1 minute")).aggregate(n=tg.count())
+    minutes = (
+        tg.stream(time="ts", watermark=tg.bounded("1 second"))
+        .window(tg.tumbling("1 minute"))
+        .aggregate(n=tg.count())
+    )
     first = minutes.embedded(now=0, downstream=last)
     for minute in range(10):
         instant = minute * 60_000_000

@@ -1,4 +1,6 @@
-"""A change log in the form of Delta's change data feed, applied to a table, gives what the panes give when they are netted."""
+"""A change log in the form of Delta's change data feed, applied to a table, gives what the panes
+give when they are netted.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,11 @@ class Pane:
 
     @property
     def place(self) -> tuple[Any, ...]:
-        return (self.key[0], "nan" if self.key[1] is not None and math.isnan(self.key[1]) else self.key[1], *self.window)
+        return (
+            self.key[0],
+            "nan" if self.key[1] is not None and math.isnan(self.key[1]) else self.key[1],
+            *self.window,
+        )
 
 
 def table_of(panes: Sequence[Pane]) -> pa.Table:
@@ -66,7 +72,9 @@ def table_of(panes: Sequence[Pane]) -> pa.Table:
         "emitted_at": list(range(len(panes))),
         "pane_id": [f"{number:032x}" for number in range(len(panes))],
     }
-    return pa.table({field.name: pa.array(columns[field.name], field.type) for field in SCHEMA}, schema=SCHEMA)
+    return pa.table(
+        {field.name: pa.array(columns[field.name], field.type) for field in SCHEMA}, schema=SCHEMA
+    )
 
 
 def changes_of(panes: Sequence[Pane], mode: str) -> list[str]:
@@ -78,17 +86,23 @@ def slow_changes(panes: Sequence[Pane], mode: str) -> list[str]:
     found = []
     for number, pane in enumerate(panes):
         after = next((other for other in panes[number + 1 :] if other.place == pane.place), None)
-        before = next((other for other in reversed(panes[:number]) if other.place == pane.place), None)
+        before = next(
+            (other for other in reversed(panes[:number]) if other.place == pane.place), None
+        )
         if pane.op == "-":
             found.append("update_preimage" if after is not None and after.op == "+" else "delete")
         elif before is not None and before.op == "-":
             found.append("update_postimage")
         else:
-            found.append("update_postimage" if mode == "accumulating" and pane.pane > 0 else "insert")
+            found.append(
+                "update_postimage" if mode == "accumulating" and pane.pane > 0 else "insert"
+            )
     return found
 
 
-def applied(table: dict[tuple[Any, ...], int], panes: Sequence[Pane], changes: Sequence[str]) -> None:
+def applied(
+    table: dict[tuple[Any, ...], int], panes: Sequence[Pane], changes: Sequence[str]
+) -> None:
     """Do to the table what the changes say; each has to fit what is there."""
     between: set[tuple[Any, ...]] = set()
     for pane, change in zip(panes, changes, strict=True):
@@ -117,7 +131,9 @@ windows = st.sampled_from([(0, 10), (0, 20), (10, 20), (None, None), (-10, None)
 
 @st.composite
 def retracting(draw: st.DrawFn) -> list[Pane]:
-    """Windows that fire, fire again and are merged into others, several at once: first all retractions, then what replaces them."""
+    """Windows that fire, fire again and are merged into others, several at once: first all
+    retractions, then what replaces them.
+    """
     live: dict[tuple[Any, Any], int] = {}
     rows = []
     for number in range(draw(st.integers(0, 12))):
@@ -132,7 +148,9 @@ def retracting(draw: st.DrawFn) -> list[Pane]:
 
 
 @given(rows=retracting(), data=st.data())
-def test_changes_of_retracting_panes_give_the_netted_table_however_it_is_cut(rows: list[Pane], data: st.DataObject):
+def test_changes_of_retracting_panes_give_the_netted_table_however_it_is_cut(
+    rows: list[Pane], data: st.DataObject
+):
     cuts = sorted({0, len(rows), *data.draw(st.lists(st.integers(0, len(rows)), max_size=3))})
     table: dict[tuple[Any, ...], int] = {}
     for start, stop in pairwise(cuts):
@@ -143,7 +161,10 @@ def test_changes_of_retracting_panes_give_the_netted_table_however_it_is_cut(row
     assert table == netted(rows)
 
 
-@given(fired=st.lists(st.tuples(keys, windows), max_size=20), mode=st.sampled_from(["accumulating", "discarding"]))
+@given(
+    fired=st.lists(st.tuples(keys, windows), max_size=20),
+    mode=st.sampled_from(["accumulating", "discarding"]),
+)
 def test_changes_without_retractions(fired: list[tuple[Any, Any]], mode: str):
     index = Counter[str]()
     rows = []
@@ -154,7 +175,9 @@ def test_changes_without_retractions(fired: list[tuple[Any, Any]], mode: str):
     assert changes == slow_changes(rows, mode)
     table: dict[tuple[Any, ...], list[int]] = {}
     for row, change in zip(rows, changes, strict=True):
-        table[row.place] = [row.n] if change == "update_postimage" else [*table.get(row.place, []), row.n]
+        table[row.place] = (
+            [row.n] if change == "update_postimage" else [*table.get(row.place, []), row.n]
+        )
     last = {row.place: [row.n] for row in rows}
     every = {row.place: [other.n for other in rows if other.place == row.place] for row in rows}
     assert table == (last if mode == "accumulating" else every)
@@ -174,7 +197,14 @@ def test_the_sessions_of_an_operator_give_its_last_results(seconds: list[int], c
     table: dict[Any, int] = {}
     for start in range(0, len(seconds), cut):
         stamps = [second * 1_000_000 for second in seconds[start : start + cut]]
-        operator.add_messages(pa.table({"ts": pa.array(stamps, STAMP), "k": ["a" if stamp % 2_000_000 else "b" for stamp in stamps]}))
+        operator.add_messages(
+            pa.table(
+                {
+                    "ts": pa.array(stamps, STAMP),
+                    "k": ["a" if stamp % 2_000_000 else "b" for stamp in stamps],
+                }
+            )
+        )
         rows = operator.get_result().panes
         operator.flush()
         for row in changelog(rows, ["k", *WINDOW], "retracting").to_pylist():
@@ -188,8 +218,18 @@ def test_the_sessions_of_an_operator_give_its_last_results(seconds: list[int], c
 
 
 def test_several_corrections_of_a_window_are_pairs():
-    rows = [Pane(("a", 1.0), (0, 10), op, n) for op, n in [("+", 1), ("-", 1), ("+", 2), ("-", 2), ("+", 2), ("-", 2)]]
-    assert changes_of(rows, "retracting") == ["insert", "update_preimage", "update_postimage", "update_preimage", "update_postimage", "delete"]
+    rows = [
+        Pane(("a", 1.0), (0, 10), op, n)
+        for op, n in [("+", 1), ("-", 1), ("+", 2), ("-", 2), ("+", 2), ("-", 2)]
+    ]
+    assert changes_of(rows, "retracting") == [
+        "insert",
+        "update_preimage",
+        "update_postimage",
+        "update_preimage",
+        "update_postimage",
+        "delete",
+    ]
 
 
 def test_only_the_last_of_several_retractions_is_replaced():
@@ -198,14 +238,23 @@ def test_only_the_last_of_several_retractions_is_replaced():
 
 
 def test_a_merge_deletes_what_it_replaces():
-    rows = [Pane(("a", None), (0, 10), "-", 1), Pane(("a", None), (15, 20), "-", 1), Pane(("a", None), (0, 20), "+", 3)]
+    rows = [
+        Pane(("a", None), (0, 10), "-", 1),
+        Pane(("a", None), (15, 20), "-", 1),
+        Pane(("a", None), (0, 20), "+", 3),
+    ]
     assert changes_of(rows, "retracting") == ["delete", "delete", "insert"]
 
 
 def test_the_columns_of_a_change_log():
-    found = changelog(table_of([Pane(("a", 1.0), (0, 10), "+", 1)]), IDENTITY, "retracting", version=7)
+    found = changelog(
+        table_of([Pane(("a", 1.0), (0, 10), "+", 1)]), IDENTITY, "retracting", version=7
+    )
     ours = ["_change_type", "_commit_version", "_commit_timestamp", "pane_id"]
-    assert found.column_names == [name for name in SCHEMA.names if name not in {"op", "pane_id"}] + ours
+    assert (
+        found.column_names
+        == [name for name in SCHEMA.names if name not in {"op", "pane_id"}] + ours
+    )
     assert found.column("_commit_version").to_pylist() == [7]
     assert found.column("_commit_timestamp").equals(found.column("emitted_at"))
     without = changelog(table_of([]).drop_columns(["pane_id"]), IDENTITY, "accumulating")
@@ -217,7 +266,10 @@ def test_the_columns_of_a_change_log():
 def test_chunks_and_no_key_columns():
     rows = [Pane((None, None), (0, 10), "-", 1), Pane((None, None), (0, 10), "+", 2)]
     cut = pa.concat_tables([table_of(rows[:1]), table_of([]), table_of(rows[1:])])
-    assert changelog(cut, WINDOW, "retracting").column("_change_type").to_pylist() == ["update_preimage", "update_postimage"]
+    assert changelog(cut, WINDOW, "retracting").column("_change_type").to_pylist() == [
+        "update_preimage",
+        "update_postimage",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -225,11 +277,23 @@ def test_chunks_and_no_key_columns():
     [
         (table_of([]), KEY, "upsert", "accumulating, discarding, retracting"),
         (table_of([]), ["user"], "retracting", "missing: user"),
-        (table_of([]).drop_columns(["op", "emitted_at"]), KEY, "discarding", "missing: op, emitted_at"),
-        (table_of([]).append_column("_change_type", pa.array([], pa.string())), KEY, "discarding", "_change_type is there"),
+        (
+            table_of([]).drop_columns(["op", "emitted_at"]),
+            KEY,
+            "discarding",
+            "missing: op, emitted_at",
+        ),
+        (
+            table_of([]).append_column("_change_type", pa.array([], pa.string())),
+            KEY,
+            "discarding",
+            "_change_type is there",
+        ),
     ],
 )
-def test_what_is_no_table_of_panes_is_refused(table: pa.Table, key: Sequence[str], mode: str, said: str):
+def test_what_is_no_table_of_panes_is_refused(
+    table: pa.Table, key: Sequence[str], mode: str, said: str
+):
     with pytest.raises(InputError, match=said) as caught:
         changelog(table, key, mode)
     assert "Hint: " in str(caught.value)

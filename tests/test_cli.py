@@ -22,7 +22,10 @@ PASSING = """
 - {id: a.pass, kind: assign, config: {window: {type: fixed, size: 5}}, cases: [{t: 7, windows: [[5, 10]]}]}
 - {id: a.cut, kind: stream_made_up, config: {}}
 """
-FAILING = "- {id: b.fail, kind: assign, config: {window: {type: fixed, size: 5}}, cases: [{t: 7, windows: [[0, 5]]}]}"
+FAILING = (
+    "- {id: b.fail, kind: assign, config: {window: {type: fixed, size: 5}}, cases: [{t: 7, windows:"
+    " [[0, 5]]}]}"
+)
 
 
 @pytest.fixture
@@ -39,7 +42,9 @@ def failing(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_replay_prints_a_line_for_each_scenario(passing: str, failing: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_prints_a_line_for_each_scenario(
+    passing: str, failing: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["replay", passing, failing]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "pass        a.pass",
@@ -49,7 +54,9 @@ def test_replay_prints_a_line_for_each_scenario(passing: str, failing: str, caps
     ]
 
 
-def test_replay_ends_well_if_nothing_failed(passing: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_ends_well_if_nothing_failed(
+    passing: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["replay", "--runtime", "embedded", passing]) == 0
     assert capsys.readouterr().out.endswith("2 scenarios: 1 passed, 0 failed, 1 unsupported\n")
 
@@ -57,12 +64,18 @@ def test_replay_ends_well_if_nothing_failed(passing: str, capsys: pytest.Capture
 def test_replay_json(passing: str, failing: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", passing, failing, "--json"]) == 1
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(line["id"], line["status"]) for line in lines] == [("a.pass", "pass"), ("a.cut", "unsupported"), ("b.fail", "fail")]
+    assert [(line["id"], line["status"]) for line in lines] == [
+        ("a.pass", "pass"),
+        ("a.cut", "unsupported"),
+        ("b.fail", "fail"),
+    ]
     assert all(set(line) == {"id", "status", "detail"} for line in lines)
 
 
 @pytest.mark.parametrize("content", [None, "- id: [", "{}", "- 3"])
-def test_replay_of_what_cannot_be_read(content: str | None, passing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_of_what_cannot_be_read(
+    content: str | None, passing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "odd.yaml"
     if content is not None:
         path.write_text(content, "utf-8")
@@ -75,10 +88,17 @@ def test_replay_of_what_cannot_be_read(content: str | None, passing: str, tmp_pa
 
 @pytest.mark.parametrize(
     ("lacking", "told"),
-    [("pyspark", "needs `pyspark`, which is not installed"), ("pyspark.sql.streaming.datasource", "scenarios run on Spark 4.2 or newer")],
+    [
+        ("pyspark", "needs `pyspark`, which is not installed"),
+        ("pyspark.sql.streaming.datasource", "scenarios run on Spark 4.2 or newer"),
+    ],
 )
 def test_replay_on_a_spark_that_is_missing_or_too_old(
-    lacking: str, told: str, passing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lacking: str,
+    told: str,
+    passing: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def absent(name: str, *args: Any, **kwargs: Any) -> Any:
         if name == "tidegate.scenarios.spark_runtime":
@@ -96,7 +116,9 @@ def test_replay_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "cannot be read" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [[], ["replay"], ["fly"], ["replay", "x.yaml", "--runtime", "flink"]])
+@pytest.mark.parametrize(
+    "words", [[], ["replay"], ["fly"], ["replay", "x.yaml", "--runtime", "flink"]]
+)
 def test_words_that_make_no_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(words)
@@ -106,7 +128,12 @@ def test_words_that_make_no_command(words: list[str], capsys: pytest.CaptureFixt
 
 def test_the_installed_command_is_this_one(passing: str) -> None:
     program = "import sys; from tidegate.cli import main; sys.exit(main())"
-    done = subprocess.run([sys.executable, "-c", program, "replay", passing], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program, "replay", passing],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
 
@@ -117,7 +144,9 @@ def test_the_clicks_of_the_demonstration_are_the_same_every_time_and_spare_nothi
     assert made == list(files(now))
     assert len(made) == FILES
     flat = [click for clicks in made for click in clicks]
-    repeated = [name for name, times in Counter(click.event_id for click in flat).items() if times > 1]
+    repeated = [
+        name for name, times in Counter(click.event_id for click in flat).items() if times > 1
+    ]
     assert repeated
     times = {click.event_id: click.ts for click in flat}
     assert times["8-null"] is None
@@ -133,7 +162,9 @@ def test_clicks_are_written_in_the_order_in_which_they_came(tmp_path: Path) -> N
     made = write(tmp_path / "clicks", datetime(2026, 1, 1, 12, tzinfo=UTC))
     found = sorted((tmp_path / "clicks").iterdir(), key=lambda path: path.stat().st_mtime)
     assert [path.name for path in found] == [f"clicks-{number:02}.json" for number in range(FILES)]
-    assert [[json.loads(line) for line in path.read_text("utf-8").splitlines()] for path in found] == [[asdict(c) for c in clicks] for clicks in made]
+    assert [
+        [json.loads(line) for line in path.read_text("utf-8").splitlines()] for path in found
+    ] == [[asdict(c) for c in clicks] for clicks in made]
 
 
 def test_a_picture_as_text() -> None:
@@ -142,7 +173,9 @@ def test_a_picture_as_text() -> None:
 
     moments = [
         Moment(at(3600), [at(0), at(30), at(30), at(900)], None),
-        Moment(at(3605), [at(60)], at(90), [(at(0), at(60), "on_time"), (at(60), at(120), "early")]),
+        Moment(
+            at(3605), [at(60)], at(90), [(at(0), at(60), "on_time"), (at(60), at(120), "early")]
+        ),
         Moment(at(3610), [], at(500), [(at(0), at(60), "late")]),
     ]
     assert as_text(moments, Span(at(0), at(120)), width=24) == [

@@ -1,4 +1,6 @@
-"""`tidegate stream`: what it writes, reads and prints, the status it ends with, and what is left when it is interrupted or killed."""
+"""`tidegate stream`: what it writes, reads and prints, the status it ends with, and what is left
+when it is interrupted or killed.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class Run:
 class Command:
     """`tidegate stream` in this process, on one store."""
 
-    def __init__(self, store: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, store: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         self.store, self._capsys, self._monkeypatch = store, capsys, monkeypatch
 
     def __call__(self, action: str, *words: object, given: str | bytes = b"") -> Run:
@@ -66,7 +70,9 @@ def store(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def tidegate(store: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+def tidegate(
+    store: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Command:
     monkeypatch.delenv("TIDEGATE_STORE", raising=False)
     return Command(store, capsys, monkeypatch)
 
@@ -79,24 +85,37 @@ def clicks(tidegate: Command) -> Command:
 
 
 def rows(count: int, first: int = 0) -> str:
-    return "".join(json.dumps({"n": n, "user": f"u{n % 5}", "ts": n * 1000}) + "\n" for n in range(first, first + count))
+    return "".join(
+        json.dumps({"n": n, "user": f"u{n % 5}", "ts": n * 1000}) + "\n"
+        for n in range(first, first + count)
+    )
 
 
 def numbers(lines: list[str]) -> list[int]:
     return [json.loads(line)["n"] for line in lines]
 
 
-# Making and showing streams ---------------------------------------------------------------------------------------------------------------
+# Making and showing streams
 
 
 def test_a_stream_is_made_shown_and_removed(tidegate: Command):
     assert tidegate("create", "clicks", "--segments", 2).out == "created clicks with 2 segments\n"
     assert tidegate("create", "views", "--json").json["segments"][0] == {
-        "name": "0", "epoch": 0, "low": 0.0, "high": 1.0, "open": True, "first": 0, "end": 0,
-    }  # fmt: skip
+        "name": "0",
+        "epoch": 0,
+        "low": 0.0,
+        "high": 1.0,
+        "open": True,
+        "first": 0,
+        "end": 0,
+    }
     listed = [json.loads(line) for line in tidegate("list", "--json").lines]
     assert [(one["stream"], one["segments"]) for one in listed] == [("clicks", 2), ("views", 1)]
-    assert [line.split()[:3] for line in tidegate("list").lines] == [["stream", "segments", "epoch"], ["clicks", "2", "0"], ["views", "1", "0"]]
+    assert [line.split()[:3] for line in tidegate("list").lines] == [
+        ["stream", "segments", "epoch"],
+        ["clicks", "2", "0"],
+        ["views", "1", "0"],
+    ]
     assert tidegate("delete", "clicks").out == "deleted clicks\n"
     assert tidegate("delete", "views", "--json").json == {"deleted": "views"}
     assert tidegate("list").out == "no streams\n"
@@ -106,10 +125,15 @@ def test_settings_are_those_that_were_said(tidegate: Command, store: str):
     tidegate("create", "clicks", "--timeout", "30 seconds", "--initial-delay", "2 minutes")
     with streams.open(store) as opened:
         settings = opened.stream("clicks").description().settings
-    assert (settings.timestamp_aggregation_timeout, settings.initial_delay) == (30_000_000, 120_000_000)
+    assert (settings.timestamp_aggregation_timeout, settings.initial_delay) == (
+        30_000_000,
+        120_000_000,
+    )
 
 
-def test_the_store_may_come_from_the_environment(clicks: Command, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_store_may_come_from_the_environment(
+    clicks: Command, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     file = tmp_path / "some.jsonl"
     file.write_text(rows(3), "utf-8")
     monkeypatch.setenv("TIDEGATE_STORE", store)
@@ -129,7 +153,10 @@ def test_a_stream_that_is_not_there(clicks: Command, action: str):
     words = ["--segments", 2] if action == "scale" else []
     told = clicks(action, "visits", *words, given="1\n")
     assert (told.status, told.out) == (2, "")
-    assert told.err == f"tidegate stream {action}: there is no stream `visits`. Hint: there are clicks\n"
+    assert (
+        told.err
+        == f"tidegate stream {action}: there is no stream `visits`. Hint: there are clicks\n"
+    )
 
 
 @pytest.mark.parametrize("action", ["write", "read", "marks", "tail", "delete", "list", "control"])
@@ -177,13 +204,25 @@ def test_a_file_that_is_no_store(tidegate: Command, tmp_path: Path):
         (["read", "clicks", "--from", "[1]"], "--from is earliest, latest or a cut"),
         (["read", "clicks", "--from", '{"0": 0}'], "a cut has every key once"),
         (["read", "clicks", "--from", '{"0": 0, "1": 0, "9": 0}'], "has no segment `9`"),
-        (["read", "clicks", "--from", '{"0": 0, "1": 0, "2": 5}'], "the segment `2` ends at 0, so there is no cut at"),
+        (
+            ["read", "clicks", "--from", '{"0": 0, "1": 0, "2": 5}'],
+            "the segment `2` ends at 0, so there is no cut at",
+        ),
         (["read", "clicks", "--from", '{"0": 0, "1": 0, "2": "x"}'], "a cut names the offset"),
         (["scale", "clicks"], "scaling takes a number of segments"),
-        (["scale", "clicks", "--segments", "2", "--seal", "0", "--ranges", "0-1"], "scaling takes a number of segments"),
-        (["scale", "clicks", "--seal", "0", "--ranges", "0-0.1"], "the successors must have the keys"),
+        (
+            ["scale", "clicks", "--segments", "2", "--seal", "0", "--ranges", "0-1"],
+            "scaling takes a number of segments",
+        ),
+        (
+            ["scale", "clicks", "--seal", "0", "--ranges", "0-0.1"],
+            "the successors must have the keys",
+        ),
         (["scale", "clicks", "--seal", "7", "--ranges", "0-1"], "has no segment `7`"),
-        (["scale", "clicks", "--seal", "0", "--ranges", "low-high"], "--ranges takes parts of 0 to 1"),
+        (
+            ["scale", "clicks", "--seal", "0", "--ranges", "low-high"],
+            "--ranges takes parts of 0 to 1",
+        ),
         (["marks", "clicks", "--limit", "0"], "--limit"),
         (["tail", "clicks", "--every", "0 s"], "--every"),
         (["control", "--stream", "visits"], "there is no stream `visits`"),
@@ -199,14 +238,19 @@ def test_words_that_cannot_be_followed(clicks: Command, words: list[str], told: 
 
 
 def test_words_that_nobody_knows(clicks: Command, capsys: pytest.CaptureFixture[str]):
-    for words in (["fly"], ["write", clicks.store, "clicks", "--wings"], ["tail", clicks.store, "clicks", "more"], []):
+    for words in (
+        ["fly"],
+        ["write", clicks.store, "clicks", "--wings"],
+        ["tail", clicks.store, "clicks", "more"],
+        [],
+    ):
         with pytest.raises(SystemExit) as stopped:
             main(["stream", *words])
         assert stopped.value.code == 2
         assert "usage: tidegate" in capsys.readouterr().err
 
 
-# Writing and reading ----------------------------------------------------------------------------------------------------------------------
+# Writing and reading
 
 
 def test_what_is_written_is_read(clicks: Command):
@@ -223,11 +267,19 @@ def test_keys_keep_their_order_in_one_segment(clicks: Command):
     for user in {event["key"] for event in events}:
         mine = [event for event in events if event["key"] == user]
         assert len({event["segment"] for event in mine}) == 1
-        assert numbers([event["value"] for event in mine]) == sorted(numbers([event["value"] for event in mine]))
+        assert numbers([event["value"] for event in mine]) == sorted(
+            numbers([event["value"] for event in mine])
+        )
 
 
 def test_keys_that_are_no_text_are_as_json_says_them(clicks: Command):
-    clicks("write", "clicks", "--key", "k", given='{"k": 7}\n{"k": true}\n{"k": {"b": 1, "a": "é"}}\n{"k": "7"}\n{"k": ""}\n')
+    clicks(
+        "write",
+        "clicks",
+        "--key",
+        "k",
+        given='{"k": 7}\n{"k": true}\n{"k": {"b": 1, "a": "é"}}\n{"k": "7"}\n{"k": ""}\n',
+    )
     keys = [json.loads(line)["key"] for line in clicks("read", "clicks", "--json").lines]
     assert sorted(keys) == ["", "7", "7", "true", '{"a":"é","b":1}']
 
@@ -236,7 +288,12 @@ def test_text_is_taken_as_it_is(clicks: Command):
     clicks("write", "clicks", "--text", given=b"one\r\n\n tw\xffo \nthree")
     assert sorted(clicks("read", "clicks").lines) == ["", " tw\\xffo ", "one", "three"]
     found = [json.loads(line) for line in clicks("read", "clicks", "--json").lines]
-    assert sorted(str(one.get("base64", one["value"])) for one in found) == ["", "IHR3/28g", "one", "three"]
+    assert sorted(str(one.get("base64", one["value"])) for one in found) == [
+        "",
+        "IHR3/28g",
+        "one",
+        "three",
+    ]
 
 
 def test_values_with_line_ends_stay_on_one_line(clicks: Command, store: str):
@@ -248,16 +305,30 @@ def test_values_with_line_ends_stay_on_one_line(clicks: Command, store: str):
 
 def test_broken_lines_are_told_and_the_rest_goes_on(clicks: Command):
     lines = [
-        b'{"k": "a", "ts": 5}', b"no", b'{"k": "a"}', b"[1]", b'{"k": "\xff", "ts": 1}', b'{"k": null, "ts": 1}', b'{"k": "a", "ts": "noon"}',
-        b'{"k": "a", "ts": NaN}', b"[" * 100_000, b'{"k": "a", "ts": 1.5}', b'{"k": "\\ud800", "ts": 1}', b'{"k": "a", "ts": 1e400}',
+        b'{"k": "a", "ts": 5}',
+        b"no",
+        b'{"k": "a"}',
+        b"[1]",
+        b'{"k": "\xff", "ts": 1}',
+        b'{"k": null, "ts": 1}',
+        b'{"k": "a", "ts": "noon"}',
+        b'{"k": "a", "ts": NaN}',
+        b"[" * 100_000,
+        b'{"k": "a", "ts": 1.5}',
+        b'{"k": "\\ud800", "ts": 1}',
+        b'{"k": "a", "ts": 1e400}',
         b"1,2",
         b'{"k": "b", "ts": 6}',
-    ]  # fmt: skip
-    done = clicks("write", "clicks", "--key", "k", "--time", "ts", "--writer", "w", given=b"\n".join(lines))
+    ]
+    done = clicks(
+        "write", "clicks", "--key", "k", "--time", "ts", "--writer", "w", given=b"\n".join(lines)
+    )
     assert done.status == 1
     assert done.out.startswith("2 events written, 12 lines broken, position ")
     told = done.err.splitlines()
-    assert [line.split(" is broken: ")[0] for line in told] == [f"tidegate stream write: line {n}" for n in range(2, 14)]
+    assert [line.split(" is broken: ")[0] for line in told] == [
+        f"tidegate stream write: line {n}" for n in range(2, 14)
+    ]
     reasons = dict(enumerate((line.split(" is broken: ")[1] for line in told), 2))
     assert reasons[2].startswith("it is not JSON")
     assert reasons[3] == "it has no field `ts`"
@@ -277,7 +348,9 @@ def test_many_broken_lines_are_counted(clicks: Command):
     assert "1,000 lines are broken" in done.err
 
 
-def test_files_are_named_with_their_broken_lines_and_may_stand_anywhere(clicks: Command, tmp_path: Path):
+def test_files_are_named_with_their_broken_lines_and_may_stand_anywhere(
+    clicks: Command, tmp_path: Path
+):
     one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
     one.write_bytes(b"\xef\xbb\xbf" + rows(3).encode())
     two.write_text("no\n" + rows(2, 3), "utf-8")
@@ -286,7 +359,9 @@ def test_files_are_named_with_their_broken_lines_and_may_stand_anywhere(clicks: 
     assert sorted(numbers(clicks("read", "clicks").lines)) == list(range(6))
 
 
-def test_a_line_of_ten_megabytes_is_an_event_and_one_that_is_too_long_is_broken(clicks: Command, monkeypatch: pytest.MonkeyPatch):
+def test_a_line_of_ten_megabytes_is_an_event_and_one_that_is_too_long_is_broken(
+    clicks: Command, monkeypatch: pytest.MonkeyPatch
+):
     long = json.dumps({"n": 1, "text": "x" * 10_000_000})
     assert clicks("write", "clicks", given=f"{long}\n{rows(1)}").status == 0
     assert sorted(map(len, clicks("read", "clicks").lines)) == [len(rows(1)) - 1, len(long)]
@@ -303,14 +378,22 @@ def test_a_reader_begins_where_it_is_told(clicks: Command):
     clicks("write", "clicks", given=rows(10))
     cut = clicks("tail", "clicks", "--json").json["tail"]
     clicks("write", "clicks", given=rows(5, 10))
-    assert sorted(numbers(clicks("read", "clicks", "--from", json.dumps(cut)).lines)) == [10, 11, 12, 13, 14]
+    assert sorted(numbers(clicks("read", "clicks", "--from", json.dumps(cut)).lines)) == [
+        10,
+        11,
+        12,
+        13,
+        14,
+    ]
     assert clicks("read", "clicks", "--from", "latest").out == ""
     assert len(clicks("read", "clicks", "--from", "earliest", "--limit", 4).lines) == 4
 
 
 def test_a_group_goes_on_after_what_was_printed(clicks: Command):
     clicks("write", "clicks", given=rows(20))
-    first = clicks("read", "clicks", "--group", "g", "--reader", "r", "--limit", 7, "--batch", 3).lines
+    first = clicks(
+        "read", "clicks", "--group", "g", "--reader", "r", "--limit", 7, "--batch", 3
+    ).lines
     rest = clicks("read", "clicks", "--group", "g").lines
     assert len(first) == 7
     assert sorted(numbers(first + rest)) == list(range(20))
@@ -324,11 +407,15 @@ def test_scaled_streams_are_read_through(clicks: Command, group: list[str]):
     clicks("scale", "clicks", "--segments", 2)
     clicks("write", "clicks", "--key", "user", given=rows(50, 50))
     shown = clicks("scale", "clicks", "--seal", "3,4", "--ranges", "0-1/4,1/4-1", "--json").json
-    assert [(one["low"], one["high"], one["epoch"]) for one in shown["segments"] if one["open"]] == [(0, 0.25, 2), (0.25, 1, 2)]
+    assert [
+        (one["low"], one["high"], one["epoch"]) for one in shown["segments"] if one["open"]
+    ] == [(0, 0.25, 2), (0.25, 1, 2)]
     clicks("write", "clicks", "--key", "user", given=rows(50, 100))
     found = [json.loads(line) for line in clicks("read", "clicks", "--batch", 9, *group).lines]
     assert sorted(one["n"] for one in found) == list(range(150))
-    for _, mine in itertools.groupby(sorted(found, key=lambda one: one["user"]), key=lambda one: one["user"]):
+    for _, mine in itertools.groupby(
+        sorted(found, key=lambda one: one["user"]), key=lambda one: one["user"]
+    ):
         ordered = [one["n"] for one in mine]
         assert ordered == sorted(ordered)
 
@@ -341,11 +428,22 @@ def test_segments_without_events_are_passed(clicks: Command, group: list[str]):
     assert sorted(numbers(clicks("read", "clicks", *group).lines)) == [0, 1, 2, 3, 4]
 
 
-# Time -------------------------------------------------------------------------------------------------------------------------------------
+# Time
 
 
 def test_the_time_of_events_is_noted_and_becomes_a_watermark(clicks: Command):
-    words = ["--key", "user", "--time", "ts", "--unit", "ms", "--writer", "w1", "--disorder", "2 seconds"]
+    words = [
+        "--key",
+        "user",
+        "--time",
+        "ts",
+        "--unit",
+        "ms",
+        "--writer",
+        "w1",
+        "--disorder",
+        "2 seconds",
+    ]
     done = clicks("write", "clicks", *words, given=rows(100))
     assert done.out.endswith(", noted 1970-01-01T00:01:37Z\n")
     assert done.status == 0
@@ -353,12 +451,19 @@ def test_the_time_of_events_is_noted_and_becomes_a_watermark(clicks: Command):
     tail = clicks("tail", "clicks", "--json").json
     assert shown["watermarks"] == [{"time": 97_000_000, "upper": 97_000_000, "cut": tail["tail"]}]
     assert tail["watermark"] == shown["watermarks"][0]
-    assert "watermark  1970-01-01T00:01:37Z, upper 1970-01-01T00:01:37Z, cut 0:" in clicks("tail", "clicks").out
+    assert (
+        "watermark  1970-01-01T00:01:37Z, upper 1970-01-01T00:01:37Z, cut 0:"
+        in clicks("tail", "clicks").out
+    )
 
 
 def test_marks_and_watermarks_are_shown(clicks: Command, store: str):
     assert clicks("marks", "clicks").lines == ["  no writer is known", "", "  no watermark yet"]
-    assert clicks("marks", "clicks", "--json").json == {"stream": "clicks", "writers": [], "watermarks": []}
+    assert clicks("marks", "clicks", "--json").json == {
+        "stream": "clicks",
+        "writers": [],
+        "watermarks": [],
+    }
     with streams.open(store) as opened:
         stream, controller = opened.stream("clicks"), opened.controller()
         with stream.writer("w1") as one, stream.writer("w2") as two:
@@ -371,12 +476,29 @@ def test_marks_and_watermarks_are_shown(clicks: Command, store: str):
                 assert controller.round()
             shown = clicks("marks", "clicks").lines
             told = clicks("marks", "clicks", "--json", "--limit", 2).json
-    assert re.split(r"\s{2,}", shown[0].strip()) == ["writer", "time", "alive", "behind the clock", "position"]
-    assert re.match(r"  w1      1970-01-01T00:00:30Z  yes    \d+ days .* seconds.*  \d:3$", shown[1])
-    assert [line.split()[0] for line in shown[4:]] == ["watermark", *(f"1970-01-01T00:00:{s}Z" for s in (30, 20, 10))]
-    assert [(one["writer"], one["time"], one["alive"]) for one in told["writers"]] == [("w1", 30_000_000, True), ("w2", 35_000_000, True)]
+    assert re.split(r"\s{2,}", shown[0].strip()) == [
+        "writer",
+        "time",
+        "alive",
+        "behind the clock",
+        "position",
+    ]
+    assert re.match(
+        r"  w1      1970-01-01T00:00:30Z  yes    \d+ days .* seconds.*  \d:3$", shown[1]
+    )
+    assert [line.split()[0] for line in shown[4:]] == [
+        "watermark",
+        *(f"1970-01-01T00:00:{s}Z" for s in (30, 20, 10)),
+    ]
+    assert [(one["writer"], one["time"], one["alive"]) for one in told["writers"]] == [
+        ("w1", 30_000_000, True),
+        ("w2", 35_000_000, True),
+    ]
     assert all(one["lag"] > 10**15 for one in told["writers"])
-    assert [(one["time"], one["upper"]) for one in told["watermarks"]] == [(30_000_000, 35_000_000), (20_000_000, 25_000_000)]
+    assert [(one["time"], one["upper"]) for one in told["watermarks"]] == [
+        (30_000_000, 35_000_000),
+        (20_000_000, 25_000_000),
+    ]
 
 
 def test_windows_bound_the_times_of_their_events(clicks: Command, store: str):
@@ -391,7 +513,10 @@ def test_windows_bound_the_times_of_their_events(clicks: Command, store: str):
                 writer.flush()
                 controller.round()
     for group in ([], ["--group", "g"]):
-        found = [json.loads(line) for line in clicks("read", "clicks", "--json", "--batch", 4, *group).lines]
+        found = [
+            json.loads(line)
+            for line in clicks("read", "clicks", "--json", "--batch", 4, *group).lines
+        ]
         assert len(found) == 60
         for one in found:
             lower, upper = one["window"]["lower"], one["window"]["upper"]
@@ -407,7 +532,10 @@ def test_a_time_that_goes_back_is_told_and_loses_nothing(clicks: Command, store:
     words = ["--time", "ts", "--unit", "ms", "--writer", "w"]
     done = clicks("write", "clicks", "--no-control", *words, given=rows(10))
     assert done.status == 0
-    assert "has noted 1970-01-01T00:00:50Z, and its time cannot go back to 1970-01-01T00:00:09Z; the events are written all the same" in done.err
+    assert (
+        "has noted 1970-01-01T00:00:50Z, and its time cannot go back to 1970-01-01T00:00:09Z; the"
+        " events are written all the same" in done.err
+    )
     assert done.out.endswith(", 10 behind the time noted before them\n")
     done = clicks("write", "clicks", "--no-control", *words, "--transaction", 3, given=rows(10))
     assert (done.status, len(done.err.splitlines())) == (0, 1)
@@ -427,7 +555,20 @@ def test_a_time_that_goes_back_is_told_and_loses_nothing(clicks: Command, store:
     ],
 )
 def test_times_are_read_in_their_unit(clicks: Command, unit: list[str], value: object, time: int):
-    assert clicks("write", "clicks", "--time", "t", "--writer", "w", "--json", *unit, given=f'{{"t": {value}}}').json["noted"] == time
+    assert (
+        clicks(
+            "write",
+            "clicks",
+            "--time",
+            "t",
+            "--writer",
+            "w",
+            "--json",
+            *unit,
+            given=f'{{"t": {value}}}',
+        ).json["noted"]
+        == time
+    )
 
 
 def test_without_a_controller_there_is_no_watermark(clicks: Command):
@@ -436,13 +577,25 @@ def test_without_a_controller_there_is_no_watermark(clicks: Command):
     assert (shown["watermarks"], shown["writers"][0]["alive"]) == ([], False)
 
 
-# Transactions -----------------------------------------------------------------------------------------------------------------------------
+# Transactions
 
 
 def test_each_commit_notes_the_time_of_its_own_lines(clicks: Command, store: str):
     times = [5, 9, 30, 20, 30, 40, 41]
     given = "".join(f'{{"ts": {time}}}\n' for time in times)
-    done = clicks("write", "clicks", "--time", "ts", "--writer", "w", "--transaction", 3, "--no-control", "--json", given=given)
+    done = clicks(
+        "write",
+        "clicks",
+        "--time",
+        "ts",
+        "--writer",
+        "w",
+        "--transaction",
+        3,
+        "--no-control",
+        "--json",
+        given=given,
+    )
     # The 20 comes after a commit that has noted 30; the second 30 is not behind it.
     assert (done.json["events"], done.json["noted"], done.json["behind"]) == (7, 41, 1)
     with streams.open(store) as opened:
@@ -452,36 +605,73 @@ def test_each_commit_notes_the_time_of_its_own_lines(clicks: Command, store: str
 
 def test_resume_skips_what_is_there(clicks: Command):
     words = ["--writer", "w", "--transaction", 4, "--key", "user"]
-    assert clicks("write", "clicks", *words, "--resume", given="no\n" + rows(10)).out.startswith("10 events written, 1 line broken")
-    done = clicks("write", "clicks", *words, "--resume", "--json", given="no\n" + rows(10) + "no\n" + rows(7, 10))
-    assert {name: done.json[name] for name in ("events", "skipped", "broken")} == {"events": 7, "skipped": 10, "broken": 1}
+    assert clicks("write", "clicks", *words, "--resume", given="no\n" + rows(10)).out.startswith(
+        "10 events written, 1 line broken"
+    )
+    done = clicks(
+        "write",
+        "clicks",
+        *words,
+        "--resume",
+        "--json",
+        given="no\n" + rows(10) + "no\n" + rows(7, 10),
+    )
+    assert {name: done.json[name] for name in ("events", "skipped", "broken")} == {
+        "events": 7,
+        "skipped": 10,
+        "broken": 1,
+    }
     assert "line 12 is broken" in done.err
     assert sorted(numbers(clicks("read", "clicks").lines)) == list(range(17))
     done = clicks("write", "clicks", *words, "--resume", given=rows(17))
-    assert (done.status, done.out) == (0, "0 events written, 0 lines broken, position none, 17 skipped that were there already\n")
+    assert (done.status, done.out) == (
+        0,
+        "0 events written, 0 lines broken, position none, 17 skipped that were there already\n",
+    )
     short = clicks("write", "clicks", *words, "--resume", given=rows(5))
     assert short.status == 1
     assert "have brought 17 events, and the input has only 5" in short.err
-    assert "has brought 17 events before; --resume" in clicks("write", "clicks", *words, given=rows(1)).err
+    assert (
+        "has brought 17 events before; --resume"
+        in clicks("write", "clicks", *words, given=rows(1)).err
+    )
 
 
 def test_resume_remembers_the_times_of_what_it_skips(clicks: Command):
-    words = ["--writer", "w", "--transaction", 1, "--time", "ts", "--no-control", "--resume", "--json"]
+    words = [
+        "--writer",
+        "w",
+        "--transaction",
+        1,
+        "--time",
+        "ts",
+        "--no-control",
+        "--resume",
+        "--json",
+    ]
     assert clicks("write", "clicks", *words, given='{"ts": 100}\n').json["noted"] == 100
     done = clicks("write", "clicks", *words, given='{"ts": 100}\n{"ts": 50}\n')
     assert (done.json["noted"], done.json["behind"], done.err) == (100, 1, "")
 
 
-# Lines ------------------------------------------------------------------------------------------------------------------------------------
+# Lines
 
 
-@given(st.lists(st.binary(max_size=5).map(lambda line: line.replace(b"\n", b"n").replace(b"\r", b"r"))), st.integers(1, 7), st.booleans())
+@given(
+    st.lists(
+        st.binary(max_size=5).map(lambda line: line.replace(b"\n", b"n").replace(b"\r", b"r"))
+    ),
+    st.integers(1, 7),
+    st.booleans(),
+)
 def test_lines_do_not_depend_on_how_they_come(lines: list[bytes], size: int, ended: bool):
     data = b"\n".join(lines) + (b"\n" if ended and lines else b"")
     pieces = [data[at : at + size] for at in range(0, len(data), size)]
     found = list(lines_of(pieces))
     wanted = data.split(b"\n")
-    assert [line for _, several in found for line in several] == (wanted if wanted[-1] else wanted[:-1])
+    assert [line for _, several in found for line in several] == (
+        wanted if wanted[-1] else wanted[:-1]
+    )
     at = 1
     for number, several in found:
         assert number == at
@@ -489,8 +679,30 @@ def test_lines_do_not_depend_on_how_they_come(lines: list[bytes], size: int, end
 
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.text(max_size=4)
-JSON = st.recursive(PLAIN, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2))
-ODD = st.sampled_from(["1,2", "[3", "4]", '{"a":1', '"b":2}', "1],[2", "]", "[", '"', "NaN", "-Infinity", "{}", "[]", ","])
+JSON = st.recursive(
+    PLAIN,
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2)
+    ),
+)
+ODD = st.sampled_from(
+    [
+        "1,2",
+        "[3",
+        "4]",
+        '{"a":1',
+        '"b":2}',
+        "1],[2",
+        "]",
+        "[",
+        '"',
+        "NaN",
+        "-Infinity",
+        "{}",
+        "[]",
+        ",",
+    ]
+)
 
 
 @given(st.lists(JSON.map(json.dumps) | ODD, max_size=8))
@@ -508,7 +720,9 @@ def test_lines_that_are_read_together_say_what_each_says_alone(lines: list[str])
 
     found = events_of(1, [line.encode() for line in lines], Form())
     assert found.numbers == [at for at, line in enumerate(lines, 1) if is_good(line)]
-    assert [at for at, _ in found.broken] == [at for at, line in enumerate(lines, 1) if not is_good(line)]
+    assert [at for at, _ in found.broken] == [
+        at for at, line in enumerate(lines, 1) if not is_good(line)
+    ]
 
 
 @given(st.integers(0, 6))
@@ -520,17 +734,26 @@ def test_splitting_keeps_broken_lines_with_what_comes_after_them(count: int):
     whole.extend(rest)
     assert whole == events
     assert len(first) == min(count, 4)
-    assert all(at < first.numbers[-1] for at, _ in first.broken) if first.numbers and count <= 4 else True
+    assert (
+        all(at < first.numbers[-1] for at, _ in first.broken)
+        if first.numbers and count <= 4
+        else True
+    )
 
 
-# Other processes --------------------------------------------------------------------------------------------------------------------------
+# Other processes
 
 PROGRAM = "import sys; from tidegate.cli import main; sys.exit(main(['stream', *sys.argv[1:]]))"
 
 
 @contextmanager
 def started(*words: object, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    options = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        **options,
+    }
     with subprocess.Popen([sys.executable, "-c", PROGRAM, *map(str, words)], **options) as process:
         try:
             yield process
@@ -559,7 +782,9 @@ def test_lines_go_out_while_the_input_is_open_and_ctrl_c_flushes(clicks: Command
             assert len(reader.read(10, wait="30 seconds")) > 0
             process.stdin.write(rows(2, 3).encode() + b'{"n": 5}')
             process.stdin.flush()
-            until(lambda: sum(end for _, end in opened.store.bounds("clicks").values()) == 5, process)
+            until(
+                lambda: sum(end for _, end in opened.store.bounds("clicks").values()) == 5, process
+            )
             process.send_signal(signal.SIGINT)
             process.wait(60)
             status, out, err = ended(process)
@@ -569,23 +794,39 @@ def test_lines_go_out_while_the_input_is_open_and_ctrl_c_flushes(clicks: Command
     assert sorted(numbers(clicks("read", "clicks").lines)) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("words", [["--transaction", 1000, "--writer", "w"], ["--writer", "w", "--auto-note-time"]])
-def test_sigterm_commits_what_was_read_and_lets_go_of_the_writer(clicks: Command, store: str, words: list[object]):
+@pytest.mark.parametrize(
+    "words", [["--transaction", 1000, "--writer", "w"], ["--writer", "w", "--auto-note-time"]]
+)
+def test_sigterm_commits_what_was_read_and_lets_go_of_the_writer(
+    clicks: Command, store: str, words: list[object]
+):
     with started("write", store, "clicks", "--json", *words) as process:
         assert process.stdin is not None
         process.stdin.write(rows(7).encode())
         process.stdin.flush()
         with streams.open(store) as opened:
             stream = opened.stream("clicks")
-            # What looks at the stream beside has begun when there is an owner, and what is written when there is a mark.
-            until(lambda: bool(stream.marks().by_writer) or ("--transaction" in words and opened.store.cell("clicks", "owner") is not None), process)
+            # What looks at the stream beside has begun when there is an owner, and what is written
+            # when there is a mark.
+            until(
+                lambda: (
+                    bool(stream.marks().by_writer)
+                    or (
+                        "--transaction" in words
+                        and opened.store.cell("clicks", "owner") is not None
+                    )
+                ),
+                process,
+            )
         process.send_signal(signal.SIGTERM)
         status, out, err = ended(process)
     assert (status, err) == (0, b"")
     told = json.loads(out)
     assert (told["events"] in (0, 7), told["interrupted"]) == (True, True)
     assert len(clicks("read", "clicks").lines) == told["events"]
-    assert [one for one in clicks("marks", "clicks", "--json").json["writers"] if one["alive"]] == []
+    assert [
+        one for one in clicks("marks", "clicks", "--json").json["writers"] if one["alive"]
+    ] == []
 
 
 @pytest.mark.parametrize("words", [[], ["--transaction", 2, "--writer", "w"]])
@@ -608,11 +849,28 @@ def test_a_writer_that_is_killed_goes_on_exactly_once(clicks: Command, store: st
     file = tmp_path / "many.jsonl"
     file.write_text("no\n" + rows(30_000), "utf-8")
     times = ["--time", "ts", "--unit", "ms", "--writer", "w"]
-    words = ["write", store, "clicks", file, "--key", "user", *times, "--transaction", 50, "--resume", "--json"]
+    words = [
+        "write",
+        store,
+        "clicks",
+        file,
+        "--key",
+        "user",
+        *times,
+        "--transaction",
+        50,
+        "--resume",
+        "--json",
+    ]
     with streams.open(store) as opened:
         writer, before = opened.stream("clicks").transactional_writer("w"), -1
         for _ in range(3):
-            with started(*words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            with started(
+                *words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            ) as process:
                 until(lambda: writer.written > before + 200, process)  # noqa: B023 - it is called now
                 process.kill()
                 process.wait()
@@ -634,7 +892,9 @@ def test_a_writer_that_is_killed_goes_on_exactly_once(clicks: Command, store: st
 
 
 @pytest.mark.parametrize("follow", [[], ["--follow"]])
-def test_a_closed_pipe_ends_quietly_and_confirms_nothing_that_was_not_printed(clicks: Command, store: str, follow: list[str]):
+def test_a_closed_pipe_ends_quietly_and_confirms_nothing_that_was_not_printed(
+    clicks: Command, store: str, follow: list[str]
+):
     wide = "".join(json.dumps({"n": n, "wide": "x" * 2000}) + "\n" for n in range(500))
     clicks("write", "clicks", given=wide)
     with started("read", store, "clicks", "--group", "g", "--batch", 100, *follow) as process:
@@ -672,7 +932,10 @@ def test_a_follower_prints_what_comes_until_ctrl_c(clicks: Command, store: str):
 
 
 def test_a_controller_tells_watermarks_until_ctrl_c(clicks: Command, store: str):
-    with started("control", store, "--period", "50 ms", "--stream", "clicks", "--json") as process, streams.open(store) as opened:
+    with (
+        started("control", store, "--period", "50 ms", "--stream", "clicks", "--json") as process,
+        streams.open(store) as opened,
+    ):
         assert process.stdout is not None
         with opened.stream("clicks").writer("w") as writer:
             for time in (10, 20):
@@ -683,7 +946,9 @@ def test_a_controller_tells_watermarks_until_ctrl_c(clicks: Command, store: str)
                 assert (told["stream"], told["time"], told["upper"]) == ("clicks", time, time)
         process.send_signal(signal.SIGINT)
         assert ended(process) == (0, b"", b"")
-        assert opened.store.cell("clicks", "owner") is None, "the stream is free for another controller at once"
+        assert opened.store.cell("clicks", "owner") is None, (
+            "the stream is free for another controller at once"
+        )
 
 
 def test_the_tail_is_shown_again_and_again_until_ctrl_c(clicks: Command, store: str):
@@ -697,12 +962,19 @@ def test_the_tail_is_shown_again_and_again_until_ctrl_c(clicks: Command, store: 
         assert ended(process)[0] == 0
 
 
-PEAK = "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
+PEAK = (
+    "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
+)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="nobody tells how much memory a process has had at most")
-def test_a_file_larger_than_what_is_held_streams_through(clicks: Command, store: str, tmp_path: Path):
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(),
+    reason="nobody tells how much memory a process has had at most",
+)
+def test_a_file_larger_than_what_is_held_streams_through(
+    clicks: Command, store: str, tmp_path: Path
+):
     def peak(megabytes: int) -> int:
         file = tmp_path / "lines.txt"
         with file.open("wb") as out:
@@ -710,7 +982,9 @@ def test_a_file_larger_than_what_is_held_streams_through(clicks: Command, store:
                 out.write((b"y" * 999 + b"\n") * 1000)
         words = ["write", f"sqlite:{store}?synchronous=normal", "clicks", "--text", file]
         program = f"{PROGRAM.replace('sys.exit', 'print')}; {PEAK}"
-        done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words], capture_output=True, text=True, check=True
+        )
         told, _, used = done.stdout.splitlines()
         assert told.startswith(f"{megabytes * 1000:,} events written, 0 lines broken")
         return int(used)
@@ -719,7 +993,7 @@ def test_a_file_larger_than_what_is_held_streams_through(clicks: Command, store:
     assert peak(80) < peak(20) + 30_000
 
 
-# On Kafka ---------------------------------------------------------------------------------------------------------------------------------
+# On Kafka
 
 
 def test_the_same_on_every_store(store_url: str, tidegate: Command):
@@ -736,5 +1010,8 @@ def test_the_same_on_every_store(store_url: str, tidegate: Command):
     assert tidegate("read", "clicks", "--group", "g").out == ""
     assert sorted(numbers(tidegate("read", "clicks").lines)) == list(range(40))
     assert tidegate("marks", "clicks", "--json").json["watermarks"][0]["time"] == 39_000_000
-    assert len([one for one in tidegate("tail", "clicks", "--json").json["segments"] if one["open"]]) == 3
+    assert (
+        len([one for one in tidegate("tail", "clicks", "--json").json["segments"] if one["open"]])
+        == 3
+    )
     assert tidegate("delete", "clicks").status == 0

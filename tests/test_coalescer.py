@@ -1,4 +1,6 @@
-"""One watermark of many promises: who is waited for, who is left out, and what goes out when, with one key and with many."""
+"""One watermark of many promises: who is waited for, who is left out, and what goes out when, with
+one key and with many.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,13 @@ def after(coalescer: Coalescer, verb: str, *given: object) -> Released:
 def test_the_example_of_the_design():
     c = Coalescer(2)
     said = [(0, 10), (1, 12), (0, 11), (1, 13), (0, 14)]
-    assert [after(c, "promise", number, value).watermark for number, value in said] == [None, 10, 11, None, 13]
+    assert [after(c, "promise", number, value).watermark for number, value in said] == [
+        None,
+        10,
+        11,
+        None,
+        13,
+    ]
     assert c.advances == 3
 
 
@@ -94,7 +102,10 @@ def test_values_that_only_tell_what_was_seen_do_not_step_back():
 def test_strict_names_the_source_and_both_values_and_takes_nothing():
     c = Coalescer(2, Rules(strict=True), names=["p0", "p1"])
     c.promise([0, 1], [1_000_000, 2_000_000])
-    with pytest.raises(WatermarkError, match=r"source `p1` went back from 1970-01-01T00:00:02Z to 1970-01-01T00:00:01Z.*Hint"):
+    with pytest.raises(
+        WatermarkError,
+        match=r"source `p1` went back from 1970-01-01T00:00:02Z to 1970-01-01T00:00:01Z.*Hint",
+    ):
         c.promise([0, 1], [5_000_000, 1_000_000])
     assert c.promises.tolist() == [1_000_000, 2_000_000]
     with pytest.raises(WatermarkError, match="input 1 went back"):
@@ -181,7 +192,10 @@ def test_realign_leaves_one_that_is_behind_out_until_it_has_caught_up():
     c.promise([0, 1, 2], [10, 7, 3])
     assert c.release().watermark == 3
     assert after(c, "idle", 2).watermark == 7
-    assert [after(c, verb, *given).watermark for verb, given in [("touch", (2,)), ("promise", (2, 5)), ("promise", (2, 9))]] == [None] * 3
+    assert [
+        after(c, verb, *given).watermark
+        for verb, given in [("touch", (2,)), ("promise", (2, 5)), ("promise", (2, 9))]
+    ] == [None] * 3
     assert after(c, "promise", 1, 12).watermark == 9
 
 
@@ -240,7 +254,9 @@ def test_without_a_quorum_of_active_ones_none_is_left_out():
     assert after(c, "promise", 0, 12).watermark == 12
 
 
-@pytest.mark.parametrize(("share", "inputs", "needed"), [(0.29, 100, 29), (0.5, 3, 1), (0.1, 3, 1), (0.999, 1000, 999)])
+@pytest.mark.parametrize(
+    ("share", "inputs", "needed"), [(0.29, 100, 29), (0.5, 3, 1), (0.1, 3, 1), (0.999, 1000, 999)]
+)
 def test_a_quorum_is_rounded_down_and_at_least_one(share, inputs, needed):
     c = Coalescer(inputs, Rules(quorum=share))
     c.promise(np.arange(needed - 1), 5)
@@ -251,7 +267,14 @@ def test_a_quorum_is_rounded_down_and_at_least_one(share, inputs, needed):
 
 def test_frames_hold_small_steps_back_but_not_the_end():
     c = Coalescer(1, Rules(frame=10))
-    assert [after(c, "promise", 0, value).watermark for value in (-11, -1, 0, 9, 10, MAX)] == [-20, -10, 0, None, 10, MAX]
+    assert [after(c, "promise", 0, value).watermark for value in (-11, -1, 0, 9, 10, MAX)] == [
+        -20,
+        -10,
+        0,
+        None,
+        10,
+        MAX,
+    ]
     low = Coalescer(1, Rules(frame=10))
     assert after(low, "promise", 0, MIN + 1) == Released()
 
@@ -268,10 +291,17 @@ def test_numbers_that_nobody_has_are_refused():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"policy": "mean"}, {"woken_by": "noise"}, {"quorum": 0}, {"quorum": 1.5}, {"quorum": True}, {"frame": -1}, {"increasing": True},
-        {"policy": "max", "quorum": 0.5}, {"policy": "max", "realign": True},
+        {"policy": "mean"},
+        {"woken_by": "noise"},
+        {"quorum": 0},
+        {"quorum": 1.5},
+        {"quorum": True},
+        {"frame": -1},
+        {"increasing": True},
+        {"policy": "max", "quorum": 0.5},
+        {"policy": "max", "realign": True},
     ],
-)  # fmt: skip
+)
 def test_rules_that_make_no_sense_are_refused(wrong):
     with pytest.raises(SpecError):
         Rules(**wrong)
@@ -279,13 +309,18 @@ def test_rules_that_make_no_sense_are_refused(wrong):
 
 @pytest.mark.parametrize("key", [-1, 128, 1.0, "0", True])
 def test_a_watermark_key_is_0_to_127(key):
-    for made in (lambda: Watermark(5, key), lambda: Idle(key), lambda: Active(key), lambda: KeyedCoalescer(1).promise(0, 5, key)):
+    for made in (
+        lambda: Watermark(5, key),
+        lambda: Idle(key),
+        lambda: Active(key),
+        lambda: KeyedCoalescer(1).promise(0, 5, key),
+    ):
         with pytest.raises(SpecError, match="0 to 127"):
             made()
     assert Watermark(5, np.int8(127)).key == 127
 
 
-# Keys -----------------------------------------------------------------------------------------------------------------------------
+# Keys
 
 
 def test_keys_are_coalesced_on_their_own():

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import assume, given
 
 import tidegate as tg
-from reference import Config, Reference
-from reference.model import SECOND
-from strategies import Case, Step, cases, cut_cases
+from support.reference import Config, Reference
+from support.reference.model import SECOND
+from support.strategies import Case, Step, cases, cut_cases
 from tidegate.api import Panes
 from tidegate.instants import MAX
 from tidegate.spec.operator import AggregateSpec, Input, Options, Retention
@@ -24,11 +24,33 @@ from tidegate.state.memory import MemoryStore
 
 Output = tuple[list[dict[str, Any]], list[dict[str, Any]]]
 SCHEMA = pa.schema(
-    {"ts": pa.int64(), "k": pa.string(), "v": pa.int64(), "gap": pa.int64(), "partition": pa.string(), "offset": pa.int64(), "id": pa.string()}
+    {
+        "ts": pa.int64(),
+        "k": pa.string(),
+        "v": pa.int64(),
+        "gap": pa.int64(),
+        "partition": pa.string(),
+        "offset": pa.int64(),
+        "id": pa.string(),
+    }
 )
 AGGREGATES = {"n": tg.count(), "total": tg.sum("v"), "values": tg.list_("v")}
-OPTIONS = {field.name for field in dataclasses.fields(Options)} & {field.name for field in dataclasses.fields(Config)}
-PANE = ("k", "window_start", "window_end", "op", "timing", "pane", "pane_nonspeculative", "is_first", "is_last", "time", "emitted_at")
+OPTIONS = {field.name for field in dataclasses.fields(Options)} & {
+    field.name for field in dataclasses.fields(Config)
+}
+PANE = (
+    "k",
+    "window_start",
+    "window_end",
+    "op",
+    "timing",
+    "pane",
+    "pane_nonspeculative",
+    "is_first",
+    "is_last",
+    "time",
+    "emitted_at",
+)
 
 
 def watermark(config: Config) -> Watermarks:
@@ -109,14 +131,22 @@ class Model(Reference):
 
 def play(machine: Any, case: Case) -> list[Output]:
     """What each step gives; the last is the end of input."""
-    verbs = {"add": machine.add, "watermark": machine.advance_watermark, "timeout": machine.timeout, "restart": lambda _: machine.restart()}
+    verbs = {
+        "add": machine.add,
+        "watermark": machine.advance_watermark,
+        "timeout": machine.timeout,
+        "restart": lambda _: machine.restart(),
+    }
     return [*(verbs[step.verb](step.value) for step in case.steps), machine.finish()]
 
 
 def panes(config: Config, rows: list[dict[str, Any]]) -> list[str]:
     """The panes of one step in an order that does not depend on who made them."""
     names = [*PANE, *config.aggregates, *(["watermark"] if config.window.axis.is_time else [])]
-    return sorted(repr({name: plain(row, name) for name in names if name != "k" or config.key}) for row in rows)
+    return sorted(
+        repr({name: plain(row, name) for name in names if name != "k" or config.key})
+        for row in rows
+    )
 
 
 def plain(row: dict[str, Any], name: str) -> Any:
@@ -125,10 +155,26 @@ def plain(row: dict[str, Any], name: str) -> Any:
 
 
 def late(config: Config, rows: list[dict[str, Any]]) -> list[str]:
-    """The late rows of one step; what never fired is told by window, because an operator need not keep the messages."""
-    told = Counter(repr((row.get("k") if config.key else None, spans(row))) for row in rows if row["reason"] == "unfired")
-    names = [*SCHEMA.names, "class", "reason", *(["watermark"] if config.window.axis.is_time else []), "emitted_at"]
-    single = sorted(repr([*(row.get(name) for name in names), spans(row)]) for row in rows if row["reason"] != "unfired")
+    """The late rows of one step; what never fired is told by window, because an operator need not
+    keep the messages.
+    """
+    told = Counter(
+        repr((row.get("k") if config.key else None, spans(row)))
+        for row in rows
+        if row["reason"] == "unfired"
+    )
+    names = [
+        *SCHEMA.names,
+        "class",
+        "reason",
+        *(["watermark"] if config.window.axis.is_time else []),
+        "emitted_at",
+    ]
+    single = sorted(
+        repr([*(row.get(name) for name in names), spans(row)])
+        for row in rows
+        if row["reason"] != "unfired"
+    )
     return [*single, *sorted(told)]
 
 
@@ -137,10 +183,15 @@ def spans(row: dict[str, Any]) -> list[tuple[Any, ...]]:
     return sorted(found, key=repr)
 
 
-def check_order(rows: list[dict[str, Any]], standing: dict[tuple[Any, ...], Any], names: tuple[str, ...]) -> None:
+def check_order(
+    rows: list[dict[str, Any]], standing: dict[tuple[Any, ...], Any], names: tuple[str, ...]
+) -> None:
     """A retraction takes back what stands, and a pane does not replace one that still does."""
     for row in rows:
-        window, value = (row.get("k"), row["window_start"], row["window_end"]), [row[name] for name in names]
+        window, value = (
+            (row.get("k"), row["window_start"], row["window_end"]),
+            [row[name] for name in names],
+        )
         if row["op"] == "-":
             assert standing.pop(window) == value
         else:
@@ -160,65 +211,191 @@ def compare(case: Case) -> None:
 
 
 def message(number: int, ts: int, gap: int = 0) -> dict[str, Any]:
-    return {"ts": ts, "k": "a", "v": number, "gap": gap, "partition": "p0", "offset": number, "id": f"m{number}"}
+    return {
+        "ts": ts,
+        "k": "a",
+        "v": number,
+        "gap": gap,
+        "partition": "p0",
+        "offset": number,
+        "id": f"m{number}",
+    }
 
 
 @pytest.mark.parametrize("touch", ["separate", "merge"])
 @pytest.mark.parametrize("lateness", [0, 3])
-def test_a_session_that_ends_at_the_watermark_leaves_nothing_to_a_later_one_in_its_place(touch, lateness):
-    config = Config(Session(gap_column="gap", touch=touch), allowed_lateness=lateness, key=("k",), future_tolerance=MAX // 2)
+def test_a_session_that_ends_at_the_watermark_leaves_nothing_to_a_later_one_in_its_place(
+    touch, lateness
+):
+    config = Config(
+        Session(gap_column="gap", touch=touch),
+        allowed_lateness=lateness,
+        key=("k",),
+        future_tolerance=MAX // 2,
+    )
     past = Step("watermark", 42 + lateness)
-    compare(Case(config, (Step("add", [message(1, 42)]), past, Step("add", [message(2, 42)]), Step("add", [message(3, 42, 4), message(4, 40, 2)]))))
-    compare(Case(config, (Step("add", [message(1, 40, 2), message(2, 42)]), past, Step("add", [message(3, 42)]), Step("add", [message(4, 42, 3)]))))
+    compare(
+        Case(
+            config,
+            (
+                Step("add", [message(1, 42)]),
+                past,
+                Step("add", [message(2, 42)]),
+                Step("add", [message(3, 42, 4), message(4, 40, 2)]),
+            ),
+        )
+    )
+    compare(
+        Case(
+            config,
+            (
+                Step("add", [message(1, 40, 2), message(2, 42)]),
+                past,
+                Step("add", [message(3, 42)]),
+                Step("add", [message(4, 42, 3)]),
+            ),
+        )
+    )
 
 
 def test_sessions_that_are_too_late_are_told_as_each_message_alone_makes_them():
-    config = Config(Session(gap_column="gap"), Never(), key=("k",), future_tolerance=MAX // 2, drop_by="window", session_lateness="merged")
-    compare(Case(config, (Step("watermark", 100 * SECOND), Step("add", [message(1, -5, 8), message(2, -1, 1), message(3, -3, 8)]))))
+    config = Config(
+        Session(gap_column="gap"),
+        Never(),
+        key=("k",),
+        future_tolerance=MAX // 2,
+        drop_by="window",
+        session_lateness="merged",
+    )
+    compare(
+        Case(
+            config,
+            (
+                Step("watermark", 100 * SECOND),
+                Step("add", [message(1, -5, 8), message(2, -1, 1), message(3, -3, 8)]),
+            ),
+        )
+    )
 
 
-MERGED = Config(Session(7), allowed_lateness=0, key=("k",), future_tolerance=MAX // 2, drop_by="window", session_lateness="merged")
+MERGED = Config(
+    Session(7),
+    allowed_lateness=0,
+    key=("k",),
+    future_tolerance=MAX // 2,
+    drop_by="window",
+    session_lateness="merged",
+)
 
 
 def test_a_session_keeps_a_message_that_is_older_than_any_that_would_be_taken_alone():
-    late = (Step("add", [message(3, 0)]), Step("add", [message(4, 3)]), Step("add", [message(5, 0)]), Step("add", [message(6, -6)]))
-    compare(Case(MERGED, (Step("add", [message(1, 0), message(2, 0)]), Step("watermark", 9), *late)))
+    late = (
+        Step("add", [message(3, 0)]),
+        Step("add", [message(4, 3)]),
+        Step("add", [message(5, 0)]),
+        Step("add", [message(6, -6)]),
+    )
+    compare(
+        Case(MERGED, (Step("add", [message(1, 0), message(2, 0)]), Step("watermark", 9), *late))
+    )
 
 
 def test_a_session_that_grows_backwards_does_not_find_what_an_expired_one_held():
-    """Another key has an older session, so no position tells that the messages of the expired one are of no use."""
+    """Another key has an older session, so no position tells that the messages of the expired one
+    are of no use.
+    """
     older = [{**message(number, at), "k": "b"} for number, at in ((1, 2), (2, 8))]
     back = (Step("add", [message(4, 6)]), Step("add", [message(5, 3)]))
     compare(Case(MERGED, (Step("add", [*older, message(3, 4)]), Step("watermark", 12), *back)))
 
 
 def test_a_late_message_joins_a_session_of_its_own_delivery_only_if_that_came_before_it():
-    """A trigger that waits for the watermark alone takes deliveries at once, but for keys with late messages."""
+    """A trigger that waits for the watermark alone takes deliveries at once, but for keys with late
+    messages.
+    """
     quiet = dataclasses.replace(MERGED, trigger=Never())
-    compare(Case(quiet, (Step("watermark", 9), Step("add", [message(1, 0), message(2, 3), message(3, 1)]))))
+    compare(
+        Case(
+            quiet,
+            (Step("watermark", 9), Step("add", [message(1, 0), message(2, 3), message(3, 1)])),
+        )
+    )
 
 
 @pytest.mark.parametrize("window", [Session(7), Session(gap_column="gap")], ids=str)
 def test_a_session_does_not_find_what_an_expired_one_held_inside_a_closed_one(window):
-    """The closed session [0, 19) holds no messages, and those of [2, 9) must go though they lie after its start."""
+    """The closed session [0, 19) holds no messages, and those of [2, 9) must go though they lie
+    after its start.
+    """
     config = dataclasses.replace(MERGED, window=window, trigger=AfterCount(3))
-    closed, inside = [message(n, at, 7) for n, at in ((1, 0), (2, 6), (3, 12))], Step("add", [message(4, 2, 7)])
-    compare(Case(config, (Step("add", closed), inside, Step("watermark", 10), Step("add", [message(5, 6, 7)]), Step("add", [message(6, 1, 7)]))))
+    closed, inside = (
+        [message(n, at, 7) for n, at in ((1, 0), (2, 6), (3, 12))],
+        Step("add", [message(4, 2, 7)]),
+    )
+    compare(
+        Case(
+            config,
+            (
+                Step("add", closed),
+                inside,
+                Step("watermark", 10),
+                Step("add", [message(5, 6, 7)]),
+                Step("add", [message(6, 1, 7)]),
+            ),
+        )
+    )
 
 
 def test_windows_behind_a_horizon_and_windows_without_room_are_told_in_one_late_row():
     config = Config(Hopping(7, 2), key=("k",), future_tolerance=MAX // 2, retain_windows=3)
-    compare(Case(config, (Step("add", [message(1, -18)]), Step("add", [message(2, 28)]), Step("add", [message(3, -13)]))))
+    compare(
+        Case(
+            config,
+            (
+                Step("add", [message(1, -18)]),
+                Step("add", [message(2, 28)]),
+                Step("add", [message(3, -13)]),
+            ),
+        )
+    )
 
 
 def test_of_sessions_that_end_together_the_one_that_starts_later_has_the_room():
-    config = Config(Session(gap_column="gap"), key=("k",), future_tolerance=MAX // 2, retain_windows=1)
-    compare(Case(config, (Step("add", [message(1, 2, 5)]), Step("add", [message(2, 7)]), Step("restart"), Step("add", [message(3, 6, 1)]))))
+    config = Config(
+        Session(gap_column="gap"), key=("k",), future_tolerance=MAX // 2, retain_windows=1
+    )
+    compare(
+        Case(
+            config,
+            (
+                Step("add", [message(1, 2, 5)]),
+                Step("add", [message(2, 7)]),
+                Step("restart"),
+                Step("add", [message(3, 6, 1)]),
+            ),
+        )
+    )
 
 
 def test_an_id_is_known_as_long_as_a_window_by_difference_can_take_its_message():
-    config = Config(ByDifference(6), key=("k",), id="id", future_tolerance=MAX // 2, drop_by="window", allowed_lateness=10)
-    compare(Case(config, (Step("add", [message(1, 5), message(2, 8)]), Step("watermark", 16), Step("add", [message(1, 5)]))))
+    config = Config(
+        ByDifference(6),
+        key=("k",),
+        id="id",
+        future_tolerance=MAX // 2,
+        drop_by="window",
+        allowed_lateness=10,
+    )
+    compare(
+        Case(
+            config,
+            (
+                Step("add", [message(1, 5), message(2, 8)]),
+                Step("watermark", 16),
+                Step("add", [message(1, 5)]),
+            ),
+        )
+    )
 
 
 @given(cases(retention=False))
@@ -237,20 +414,36 @@ def test_cuts_do_not_matter(pair):
     one, other = (play(Embedded(case.config), case) for case in pair)
     config = pair[0].config
     for which, normal in enumerate((panes, late)):
-        assert normal(config, [row for out in one for row in out[which]]) == normal(config, [row for out in other for row in out[which]])
+        assert normal(config, [row for out in one for row in out[which]]) == normal(
+            config, [row for out in other for row in out[which]]
+        )
 
 
 @given(cases(retention=False))
 def test_emits_minus_retracts_are_what_stands_in_the_reference(case):
-    """The net of the operator's rows is what the reference has standing; that this is the batch answer is checked in `test_reference`."""
-    config = dataclasses.replace(case.config, mode="retracting", fire_only_updated=False, closing="if_nonempty", aggregates=("n", "total"))
+    """The net of the operator's rows is what the reference has standing; that this is the batch
+    answer is checked in `test_reference`.
+    """
+    config = dataclasses.replace(
+        case.config,
+        mode="retracting",
+        fire_only_updated=False,
+        closing="if_nonempty",
+        aggregates=("n", "total"),
+    )
     outputs = play(Embedded(config), Case(config, case.steps))
     net: Counter[str] = Counter()
     for row in (row for out in outputs for row in out[0]):
-        net[repr([row.get(name) for name in ("k", "window_start", "window_end", "n", "total")])] += 1 if row["op"] == "+" else -1
+        net[
+            repr([row.get(name) for name in ("k", "window_start", "window_end", "n", "total")])
+        ] += 1 if row["op"] == "+" else -1
     truth: Counter[str] = Counter()
-    for row in last_of_each(row for out in play(Model(config), Case(config, case.steps)) for row in out[0]):
-        truth[repr([row.get(name) for name in ("k", "window_start", "window_end", "n", "total")])] += 1
+    for row in last_of_each(
+        row for out in play(Model(config), Case(config, case.steps)) for row in out[0]
+    ):
+        truth[
+            repr([row.get(name) for name in ("k", "window_start", "window_end", "n", "total")])
+        ] += 1
     assert +net == truth
     assert not -net
 

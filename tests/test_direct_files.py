@@ -20,15 +20,26 @@ from hypothesis import strategies as st
 from pyarrow import feather
 
 from tidegate.errors import CorruptStateError, InputError, SpecError
-from tidegate.operators.conform import MARK
-from tidegate.spark import files as files_module
-from tidegate.spark import formats
-from tidegate.spark.files import DAY, Folder, Follower, Found, Offset, Part, parts_of, shares
-from tidegate.spark.formats import Arrow, Csv, Format, Json, Parquet, Reading, read_schema
+from tidegate.operators.ingest.schema_cast import MARK
+from tidegate.spark.sources import files as files_module
+from tidegate.spark.sources import formats
+from tidegate.spark.sources.files import (
+    DAY,
+    Folder,
+    Follower,
+    Found,
+    Offset,
+    Part,
+    parts_of,
+    shares,
+)
+from tidegate.spark.sources.formats import Arrow, Csv, Format, Json, Parquet, Reading, read_schema
 
 UTC = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema([("key", pa.int64()), ("ts", UTC), ("value", pa.float64())])
-EVENTS = pa.table({"key": [1, 2, 3], "ts": pa.array([10, 20, 30], UTC), "value": [0.5, None, 2.5]}, schema=SCHEMA)
+EVENTS = pa.table(
+    {"key": [1, 2, 3], "ts": pa.array([10, 20, 30], UTC), "value": [0.5, None, 2.5]}, schema=SCHEMA
+)
 
 
 def put(folder: Path, name: str, content: bytes = b"x", at: int = 1_700_000_000) -> Path:
@@ -48,11 +59,21 @@ def replayed(offset: Offset) -> Offset:
     return Offset.from_dict(json.loads(json.dumps(offset.to_dict())))
 
 
-# Which files ----------------------------------------------------------------------------------------------------------------------------
+# Which files
 
 
-def test_hidden_and_empty_files_are_left_out_and_names_are_chosen_by_a_pattern(tmp_path: Path) -> None:
-    for name in ("a.json", "b.json", "c.csv", "_d.json", ".e.json", "_temporary/f.json", "deep/g.json"):
+def test_hidden_and_empty_files_are_left_out_and_names_are_chosen_by_a_pattern(
+    tmp_path: Path,
+) -> None:
+    for name in (
+        "a.json",
+        "b.json",
+        "c.csv",
+        "_d.json",
+        ".e.json",
+        "_temporary/f.json",
+        "deep/g.json",
+    ):
         put(tmp_path, name)
     put(tmp_path, "empty.json", b"")
 
@@ -93,7 +114,9 @@ def test_batches_go_by_age_and_within_their_limits(tmp_path: Path) -> None:
     assert names(follower.next(Offset(), 5, max_bytes=35)) == ["d", "e", "c"]
     assert names(follower.next(Offset(), 5, max_bytes=1)) == ["d"], "a batch has one file at least"
     assert names(follower.next(Offset(), 5)) == ["d", "e", "c", "b", "a"]
-    assert names(Follower(Folder(str(tmp_path)), latest_first=True).next(Offset(), 5, max_files=2)) == ["a", "b"]
+    assert names(
+        Follower(Folder(str(tmp_path)), latest_first=True).next(Offset(), 5, max_files=2)
+    ) == ["a", "b"]
 
 
 def test_a_file_that_comes_later_with_an_older_date_is_read(tmp_path: Path) -> None:
@@ -121,7 +144,9 @@ def test_a_file_that_is_written_again_is_not_read_again(tmp_path: Path) -> None:
 def test_what_is_too_old_is_forgotten_so_that_offsets_stay_small() -> None:
     offset = Offset()
     for day in range(30):
-        offset = offset.followed_by([Found(f"{day}-{n}", 1, day * DAY + n) for n in range(10)], 0, max_age=7 * DAY)
+        offset = offset.followed_by(
+            [Found(f"{day}-{n}", 1, day * DAY + n) for n in range(10)], 0, max_age=7 * DAY
+        )
     assert len(offset.hashes) == 80
     assert offset.horizon == 22 * DAY + 9
     assert len(replayed(offset).hashes) == 80
@@ -144,11 +169,24 @@ def test_a_clock_that_went_back_does_not_go_back_in_offsets() -> None:
 
 
 @settings(max_examples=50)
-@given(st.lists(st.lists(st.tuples(st.text(min_size=1, max_size=8), st.integers(0, 5 * DAY)), min_size=1, max_size=5), max_size=8))
-def test_every_file_that_was_read_is_known_after_a_replay(batches: list[list[tuple[str, int]]]) -> None:
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(st.text(min_size=1, max_size=8), st.integers(0, 5 * DAY)),
+            min_size=1,
+            max_size=5,
+        ),
+        max_size=8,
+    )
+)
+def test_every_file_that_was_read_is_known_after_a_replay(
+    batches: list[list[tuple[str, int]]],
+) -> None:
     offset, paths = Offset(), set()
     for batch in batches:
-        offset = replayed(offset.followed_by([Found(path, 1, changed) for path, changed in batch], 0, None))
+        offset = replayed(
+            offset.followed_by([Found(path, 1, changed) for path, changed in batch], 0, None)
+        )
         paths |= {path for path, _ in batch}
     assert {*offset.hashes.tolist()} == {*files_module._hashes(paths).tolist()}
 
@@ -161,13 +199,17 @@ def test_offsets_of_others_are_refused() -> None:
 
 
 def test_a_hundred_thousand_files_make_an_offset_of_less_than_a_megabyte() -> None:
-    offset = Offset().followed_by([Found(f"part-{n:06}.parquet", 1, n) for n in range(100_000)], 0, None)
+    offset = Offset().followed_by(
+        [Found(f"part-{n:06}.parquet", 1, n) for n in range(100_000)], 0, None
+    )
     assert len(json.dumps({**offset.to_dict(), "files": []})) < 1_000_000
 
 
 def test_shares_keep_the_order_and_are_about_equal() -> None:
     def sizes(*given_sizes: int, tasks: int = 2) -> list[list[int]]:
-        parts = parts_of([Found(str(n), size, 0) for n, size in enumerate(given_sizes)], splits=False)
+        parts = parts_of(
+            [Found(str(n), size, 0) for n, size in enumerate(given_sizes)], splits=False
+        )
         return [[part.number for part in share] for share in shares(parts, tasks)]
 
     big = 20 << 20
@@ -195,7 +237,7 @@ def test_every_part_is_in_one_share(sizes: list[int], tasks: int) -> None:
         assert all(a.end == b.start for a, b in itertools.pairwise(own))
 
 
-# What is read ---------------------------------------------------------------------------------------------------------------------------
+# What is read
 
 
 def read(folder: Path, form: Format, schema: pa.Schema = SCHEMA, **options: Any) -> pa.Table:
@@ -203,7 +245,9 @@ def read(folder: Path, form: Format, schema: pa.Schema = SCHEMA, **options: Any)
     where = Folder(str(folder))
     found = sorted(where.files(), key=lambda file: file.path)
     reading = Reading(where, form, schema, **options)
-    tables = [table for part in parts_of(found, splits=form.splits) for table in reading.tables(part)]
+    tables = [
+        table for part in parts_of(found, splits=form.splits) for table in reading.tables(part)
+    ]
     return pa.concat_tables(tables, promote_options="default") if tables else schema.empty_table()
 
 
@@ -235,9 +279,19 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, form: str) -> None:
 def test_a_schema_that_changes_between_files(tmp_path: Path, form: str) -> None:
     instants = pa.array([1], UTC)
     write(pa.table({"key": [1], "ts": instants, "value": [1.5]}), tmp_path / "a", form)
-    write(pa.table({"extra": ["new"], "key": [2], "ts": instants, "value": pa.array([2], pa.int32())}), tmp_path / "b", form)
+    write(
+        pa.table(
+            {"extra": ["new"], "key": [2], "ts": instants, "value": pa.array([2], pa.int32())}
+        ),
+        tmp_path / "b",
+        form,
+    )
     write(pa.table({"key": [3], "ts": instants}), tmp_path / "c", form)
-    write(pa.table({"key": ["4", "five"], "ts": pa.array([1, 1], UTC), "value": ["4.5", "6"]}), tmp_path / "d", form)
+    write(
+        pa.table({"key": ["4", "five"], "ts": pa.array([1, 1], UTC), "value": ["4.5", "6"]}),
+        tmp_path / "d",
+        form,
+    )
     table = read(tmp_path, FORMS[form])
     assert table.select(SCHEMA.names).schema.equals(SCHEMA)
     # Text in the place of a number is a number in CSV and where it can be read as one.
@@ -248,15 +302,30 @@ def test_a_schema_that_changes_between_files(tmp_path: Path, form: str) -> None:
 
 @pytest.mark.parametrize("form", ["json", "csv"])
 def test_instants_are_read_in_any_form(tmp_path: Path, form: str) -> None:
-    texts = ["1970-01-01T00:00:01Z", "1970-01-01 00:00:02", "1970-01-01T01:00:03+01:00", "1970-01-01T00:00:04.000005", "1969-12-31T23:59:59Z"]
+    texts = [
+        "1970-01-01T00:00:01Z",
+        "1970-01-01 00:00:02",
+        "1970-01-01T01:00:03+01:00",
+        "1970-01-01T00:00:04.000005",
+        "1969-12-31T23:59:59Z",
+    ]
     write(pa.table({"key": range(6), "ts": [*texts, "soon"]}), tmp_path / "a", form)
     table = read(tmp_path, FORMS[form])
-    assert table.column("ts").cast(pa.int64()).to_pylist() == [1_000_000, 2_000_000, 3_000_000, 4_000_005, -1_000_000, None]
+    assert table.column("ts").cast(pa.int64()).to_pylist() == [
+        1_000_000,
+        2_000_000,
+        3_000_000,
+        4_000_005,
+        -1_000_000,
+        None,
+    ]
     assert marks(table) == [None] * 5 + ["`ts` should be timestamp[us, tz=UTC], got 'soon'"]
 
 
 def test_finer_instants_are_rounded_down(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"ts": pa.array([1_999, -1], pa.timestamp("ns", "UTC"))}), tmp_path / "a")
+    pq.write_table(
+        pa.table({"ts": pa.array([1_999, -1], pa.timestamp("ns", "UTC"))}), tmp_path / "a"
+    )
     assert read(tmp_path, Parquet()).column("ts").cast(pa.int64()).to_pylist() == [1, -1]
     assert MARK not in read(tmp_path, Parquet()).column_names
 
@@ -278,9 +347,21 @@ def test_broken_lines_of_json_keep_their_text(tmp_path: Path) -> None:
     table = read(tmp_path, Json())
     assert table.column("key").to_pylist() == [1, None, None, None, 3, None, None, 4, None]
     assert table.column("value").to_pylist()[-2] == 1000
-    assert table.column("ts").cast(pa.int64()).to_pylist()[-2] == 7_000_000, "numbers are seconds, as Spark reads them"
+    assert table.column("ts").cast(pa.int64()).to_pylist()[-2] == 7_000_000, (
+        "numbers are seconds, as Spark reads them"
+    )
     found = marks(table)
-    assert [text is None for text in found] == [True, False, False, False, False, False, False, True, False]
+    assert [text is None for text in found] == [
+        True,
+        False,
+        False,
+        False,
+        False,
+        False,
+        False,
+        True,
+        False,
+    ]
     assert str(found[1]).startswith("line 2 of `a.json` cannot be read")
     assert str(found[1]).endswith('{"key": 2, "ts": "1970')
     assert "line 4" in str(found[2])
@@ -292,12 +373,19 @@ def test_broken_lines_of_json_keep_their_text(tmp_path: Path) -> None:
 
 
 def test_broken_rows_of_csv_keep_their_text(tmp_path: Path) -> None:
-    put(tmp_path, "a.csv", b'key,ts,value\r\n1,1970-01-01T00:00:00Z,1\r\n2,1970-01-01T00:00:00Z\r\n\r\nx,,\r\n3,,"4"\r\n5,\xff,6\r\n')
+    put(
+        tmp_path,
+        "a.csv",
+        b'key,ts,value\r\n1,1970-01-01T00:00:00Z,1\r\n2,1970-01-01T00:00:00Z\r\n\r\nx,,\r\n3,,"4"\r\n5,\xff,6\r\n',
+    )
     table = read(tmp_path, Csv())
     assert table.column("key").to_pylist() == [1, None, None, 3, None]
     assert table.column("value").to_pylist() == [1, None, None, 4, None]
     found = marks(table)
-    assert found[1] == "line 3 of `a.csv` cannot be read (it has 2 cells, not 3): 2,1970-01-01T00:00:00Z"
+    assert (
+        found[1]
+        == "line 3 of `a.csv` cannot be read (it has 2 cells, not 3): 2,1970-01-01T00:00:00Z"
+    )
     assert found[2] == "`key` should be int64, got 'x'"
     assert found[3] is None
     assert "line 7" in str(found[4])
@@ -316,7 +404,9 @@ def test_broken_rows_of_csv_keep_their_text(tmp_path: Path) -> None:
         ("key,value\n", None, []),
     ],
 )
-def test_the_first_line_of_csv(tmp_path: Path, text: str, header: bool | None, expected: list[tuple[Any, Any]]) -> None:
+def test_the_first_line_of_csv(
+    tmp_path: Path, text: str, header: bool | None, expected: list[tuple[Any, Any]]
+) -> None:
     put(tmp_path, "a.csv", text.encode())
     table = read(tmp_path, Csv(header), pa.schema([("key", pa.int64()), ("value", pa.float64())]))
     assert [tuple(row.values()) for row in table.to_pylist()] == expected
@@ -330,11 +420,17 @@ def test_a_first_line_that_fits_nothing_loses_no_file_without_a_trace(tmp_path: 
 
 def test_other_delimiters_quotes_and_nulls_of_csv(tmp_path: Path) -> None:
     put(tmp_path, "a.csv", b"key;name\n1;'a;b'\n-;''\n")
-    table = read(tmp_path, Csv(delimiter=";", quote="'", null="-"), pa.schema([("key", pa.int64()), ("name", pa.string())]))
+    table = read(
+        tmp_path,
+        Csv(delimiter=";", quote="'", null="-"),
+        pa.schema([("key", pa.int64()), ("name", pa.string())]),
+    )
     assert table.to_pylist() == [{"key": 1, "name": "a;b"}, {"key": None, "name": ""}]
 
 
-def test_many_blocks_read_as_one_and_only_the_broken_line_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_blocks_read_as_one_and_only_the_broken_line_is_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(formats, "BLOCK", 3_000)
     monkeypatch.setattr(formats, "_SMALL_BLOCK", 200)
     lines = [json.dumps({"key": n, "value": n / 2}) for n in range(1_000)]
@@ -343,7 +439,10 @@ def test_many_blocks_read_as_one_and_only_the_broken_line_is_marked(tmp_path: Pa
     put(tmp_path, "a.json", "\n".join(lines).encode())
     table = read(tmp_path, Json())
     assert [n for n, text in enumerate(marks(table)) if text is not None] == [500]
-    assert marks(table)[500] == "line 501 of `a.json` cannot be read (Expecting value: line 1 column 1 (char 0)): broken"
+    assert (
+        marks(table)[500]
+        == "line 501 of `a.json` cannot be read (Expecting value: line 1 column 1 (char 0)): broken"
+    )
     assert table.column("key").to_pylist() == [n if n != 500 else None for n in range(1_000)]
 
 
@@ -367,7 +466,10 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, form: str) -> None:
 
 
 def test_a_file_that_breaks_off_gives_what_could_be_read_and_a_mark(tmp_path: Path) -> None:
-    with pa.OSFile(str(tmp_path / "whole"), "wb") as sink, pa.ipc.new_stream(sink, SCHEMA) as writer:
+    with (
+        pa.OSFile(str(tmp_path / "whole"), "wb") as sink,
+        pa.ipc.new_stream(sink, SCHEMA) as writer,
+    ):
         for _ in range(10):
             writer.write_table(EVENTS)
     content = (tmp_path / "whole").read_bytes()
@@ -380,7 +482,14 @@ def test_a_file_that_breaks_off_gives_what_could_be_read_and_a_mark(tmp_path: Pa
 
 def test_damage_inside_a_parquet_file_does_not_stop_anybody(tmp_path: Path) -> None:
     random = np.random.default_rng(5)
-    table = pa.table({"key": random.integers(0, 1 << 60, 10_000), "ts": pa.array(range(10_000), UTC), "value": random.random(10_000)}, schema=SCHEMA)
+    table = pa.table(
+        {
+            "key": random.integers(0, 1 << 60, 10_000),
+            "ts": pa.array(range(10_000), UTC),
+            "value": random.random(10_000),
+        },
+        schema=SCHEMA,
+    )
     pq.write_table(table, tmp_path / "a", compression="zstd")
     content = bytearray((tmp_path / "a").read_bytes())
     content[4:60] = bytes(56)
@@ -392,12 +501,23 @@ def test_a_file_that_vanished(tmp_path: Path) -> None:
     part = Part(0, Found("gone.json", 10, 0), 0, 10)
     with pytest.raises(InputError, match=r"gone\.json.*ignore_missing"):
         list(Reading(Folder(str(tmp_path)), Json(), SCHEMA).tables(part))
-    assert list(Reading(Folder(str(tmp_path)), Json(), SCHEMA, ignore_missing=True).tables(part)) == []
+    assert (
+        list(Reading(Folder(str(tmp_path)), Json(), SCHEMA, ignore_missing=True).tables(part)) == []
+    )
 
 
-def test_large_parquet_files_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_parquet_files_are_read_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files_module, "SPLIT_BYTES", 20_000)
-    table = pa.table({"key": np.arange(50_000), "ts": pa.array(np.arange(50_000), UTC), "value": np.arange(50_000) / 7}, schema=SCHEMA)
+    table = pa.table(
+        {
+            "key": np.arange(50_000),
+            "ts": pa.array(np.arange(50_000), UTC),
+            "value": np.arange(50_000) / 7,
+        },
+        schema=SCHEMA,
+    )
     pq.write_table(table, tmp_path / "a", row_group_size=1_000)
     folder = Folder(str(tmp_path))
     parts = parts_of(folder.files(), splits=True)
@@ -411,7 +531,9 @@ def test_rows_without_any_column_that_is_wanted_are_still_rows(tmp_path: Path) -
     for form in FORMS:
         (tmp_path / form).mkdir()
         write(pa.table({"other": [1, 2]}), tmp_path / form / "a", form)
-    assert [read(tmp_path / form, FORMS[form]).num_rows for form in ("parquet", "arrow", "json")] == [2, 2, 2]
+    assert [
+        read(tmp_path / form, FORMS[form]).num_rows for form in ("parquet", "arrow", "json")
+    ] == [2, 2, 2]
 
 
 def test_columns_that_folders_name(tmp_path: Path) -> None:
@@ -420,10 +542,13 @@ def test_columns_that_folders_name(tmp_path: Path) -> None:
         pq.write_table(pa.table({"key": [day * 10]}), tmp_path / f"day={day}" / "a.parquet")
     schema = read_schema(Folder(str(tmp_path)), Parquet())
     assert schema == pa.schema([("key", pa.int64()), ("day", pa.int64())])
-    assert read(tmp_path, Parquet(), schema).to_pylist() == [{"key": 10, "day": 1}, {"key": 20, "day": 2}]
+    assert read(tmp_path, Parquet(), schema).to_pylist() == [
+        {"key": 10, "day": 1},
+        {"key": 20, "day": 2},
+    ]
 
 
-# Schemas --------------------------------------------------------------------------------------------------------------------------------
+# Schemas
 
 
 @pytest.fixture
@@ -435,15 +560,23 @@ def mixed(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("form", ["parquet", "arrow"])
 def test_the_schema_is_that_of_the_first_file_that_can_be_read(mixed: Path, form: str) -> None:
-    write(pa.table({"name": pa.array(["x"]).dictionary_encode(), "ts": pa.array([1], UTC)}), mixed / "c", form)
-    assert read_schema(Folder(str(mixed)), FORMS[form]) == pa.schema([("name", pa.string()), ("ts", UTC)])
+    write(
+        pa.table({"name": pa.array(["x"]).dictionary_encode(), "ts": pa.array([1], UTC)}),
+        mixed / "c",
+        form,
+    )
+    assert read_schema(Folder(str(mixed)), FORMS[form]) == pa.schema(
+        [("name", pa.string()), ("ts", UTC)]
+    )
 
 
 def test_the_schema_of_text_is_inferred(tmp_path: Path) -> None:
     put(tmp_path, "a.json", b'{"key": 1, "ts": "2024-01-01T00:00:00Z", "value": 2.5}')
     put(tmp_path, "b.csv", b"key,value\n1,2.5\n")
     assert read_schema(Folder(str(tmp_path), "*.json"), Json()).names == ["key", "ts", "value"]
-    assert read_schema(Folder(str(tmp_path), "*.csv"), Csv()) == pa.schema([("key", pa.int64()), ("value", pa.float64())])
+    assert read_schema(Folder(str(tmp_path), "*.csv"), Csv()) == pa.schema(
+        [("key", pa.int64()), ("value", pa.float64())]
+    )
     assert read_schema(Folder(str(tmp_path), "*.csv"), Csv(header=False)).names == ["_c0", "_c1"]
 
 
@@ -469,7 +602,11 @@ def test_a_schema_that_cannot_be_known_is_an_error(tmp_path: Path) -> None:
 
 def test_a_row_of_ten_megabytes(tmp_path: Path) -> None:
     schema = pa.schema([("key", pa.string())])
-    put(tmp_path, "a.json", json.dumps({"key": "x" * 10_000_000}).encode() + b'\n{"key": "y"}\n{"key"')
+    put(
+        tmp_path,
+        "a.json",
+        json.dumps({"key": "x" * 10_000_000}).encode() + b'\n{"key": "y"}\n{"key"',
+    )
     table = read(tmp_path, Json(), schema)
     assert [len(text or "") for text in table.column("key").to_pylist()] == [10_000_000, 1, 0]
     put(tmp_path, "a.json", b"k,key\n1," + b"x" * 10_000_000 + b"\n1,y\n1")

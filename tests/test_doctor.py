@@ -1,4 +1,6 @@
-"""`tidegate doctor` finds what is missing and says how to mend it, and `make` finds or installs Java."""
+"""`tidegate doctor` finds what is missing and says how to mend it, and `make` finds or installs
+Java.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ import pytest
 from tidegate.cli import main
 from tidegate.cli.doctor import NOTE, OK, PROBLEM, Finding, findings
 from tidegate.errors import SetupError
-from tidegate.spark.java import find_java
-from tidegate.spark.session import session
+from tidegate.spark.environment.java import find_java
+from tidegate.spark.environment.session import session
 
 
 def java_of(folder: Path, text: str) -> Path:
@@ -43,7 +45,9 @@ def found(name: str, **options: str) -> Finding:
     return next(finding for finding in findings(**options) if finding.check == name)
 
 
-def test_a_good_machine_is_well(java: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_good_machine_is_well(
+    java: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert main(["doctor", "--checkpoint", str(tmp_path / "a" / "b")]) == 0
     shown = capsys.readouterr().out
     assert "all is well" in shown
@@ -54,7 +58,16 @@ def test_a_good_machine_is_well(java: Path, capsys: pytest.CaptureFixture[str], 
 def test_it_speaks_json(java: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {"java", "python", "python of workers", "pyspark", "pyarrow", "spark", "temporary folder", "network"} <= {line["check"] for line in lines}
+    assert {
+        "java",
+        "python",
+        "python of workers",
+        "pyspark",
+        "pyarrow",
+        "spark",
+        "temporary folder",
+        "network",
+    } <= {line["check"] for line in lines}
     assert all(set(line) == {"check", "status", "said", "mend"} for line in lines)
 
 
@@ -67,7 +80,9 @@ def test_it_speaks_json(java: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("Error: no Java", 0),
     ],
 )
-def test_the_version_of_java_is_read(text: str, version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_of_java_is_read(
+    text: str, version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JAVA_HOME", str(java_of(tmp_path, text)))
     java = find_java()
     assert java is not None
@@ -83,7 +98,9 @@ def test_an_old_java_is_a_problem(java: Path, capsys: pytest.CaptureFixture[str]
     assert "1 problem" in shown
 
 
-def test_a_wrong_java_home_is_a_problem_even_with_java_on_the_path(java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_java_home_is_a_problem_even_with_java_on_the_path(
+    java: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", f"{java / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     assert found("java").status == PROBLEM
@@ -92,16 +109,22 @@ def test_a_wrong_java_home_is_a_problem_even_with_java_on_the_path(java: Path, m
     assert found("java").said == f"Java 21, {java / 'bin' / 'java'} (by PATH)"
 
 
-def test_no_java_at_all_is_a_problem(java: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_java_at_all_is_a_problem(
+    java: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     assert found("java").said == "there is none on the PATH, and JAVA_HOME is not set"
 
 
 def test_a_session_without_java_says_the_same(java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.spark.session.running_session", lambda _remote=None: None)
+    monkeypatch.setattr(
+        "tidegate.spark.environment.session.running_session", lambda _remote=None: None
+    )
     java_of(java, 'java version "1.8.0_202"')
-    with pytest.raises(SetupError, match=r"needs Java 17 or newer; .* is Java 8\. Hint: install one"):
+    with pytest.raises(
+        SetupError, match=r"needs Java 17 or newer; .* is Java 8\. Hint: install one"
+    ):
         session()
 
 
@@ -125,7 +148,9 @@ def test_another_python_for_the_workers_is_a_problem(
     assert f"PYSPARK_PYTHON={sys.executable}" in finding.mend
 
 
-def test_a_python_for_the_workers_that_does_not_run_or_is_this_one(java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_for_the_workers_that_does_not_run_or_is_this_one(
+    java: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "/nowhere/python")
     assert "does not run" in found("python of workers").said
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
@@ -142,19 +167,26 @@ def test_packages_that_are_missing_or_old(java: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     by_name = {finding.check: finding for finding in findings()}
-    assert (by_name["protobuf"].status, by_name["protobuf"].mend) == (PROBLEM, "pip install 'tidegate[spark]'")
+    assert (by_name["protobuf"].status, by_name["protobuf"].mend) == (
+        PROBLEM,
+        "pip install 'tidegate[spark]'",
+    )
     assert by_name["deltalake"].status == NOTE
     assert by_name["pyspark"].said == "4.0.9 is too old; 4.1 or newer is needed"
     assert by_name["spark"].status == PROBLEM, "the jars are of another version than the package"
 
 
-def test_a_spark_home_without_its_jars(java: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_spark_home_without_its_jars(
+    java: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     assert (found("spark").status, found("spark").mend) == (PROBLEM, "unset SPARK_HOME")
     assert "rocksdbjni-*.jar" in found("spark").said
 
 
-def test_a_checkpoint_that_cannot_be_written(java: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoint_that_cannot_be_written(
+    java: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").write_text("")
     assert main(["doctor", "--checkpoint", str(tmp_path / "file" / "checkpoint")]) == 1
     assert "cannot be written: Not a directory" in capsys.readouterr().out
@@ -168,7 +200,9 @@ def test_a_machine_without_loopback(java: Path, monkeypatch: pytest.MonkeyPatch)
     assert found("network").status == PROBLEM
 
 
-def test_a_check_that_fails_itself_does_not_hide_the_others(java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_fails_itself_does_not_hide_the_others(
+    java: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tidegate.cli.doctor.find_java", lambda: 1 / 0)
     everything = list(findings())
     assert "ZeroDivisionError" in everything[0].said
@@ -191,17 +225,29 @@ def bare(tmp_path: Path) -> Path:
     return folder
 
 
-def look_for_java(repository: Path, path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def look_for_java(
+    repository: Path, path: Path, **environment: str
+) -> subprocess.CompletedProcess[str]:
     shell = shutil.which("sh") or "sh"
     command = [shell, str(repository / ".ci" / "java")]
-    return subprocess.run(command, env={"PATH": str(path), **environment}, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, env={"PATH": str(path), **environment}, capture_output=True, text=True, check=False
+    )
 
 
 def fake_apt(bare: Path, package: str, version: str) -> None:
-    """An apt that knows one package, which brings a Java of some version; it notes how it was called."""
-    made = f"printf '#!/bin/sh\\necho version \\\\\"{version}\\\\\" >&2\\n' > {bare}/java; chmod +x {bare}/java"
-    known = f"case \"$*\" in *update*) exit 100;; *{package}*) {made}; exit 0;; *) echo no such package; exit 100;; esac"
-    (bare / "apt-get").write_text(f"#!/bin/sh\necho \"$*\" >> {bare}/calls\n{known}\n")
+    """An apt that knows one package, which brings a Java of some version; it notes how it was
+    called.
+    """
+    made = (
+        f"printf '#!/bin/sh\\necho version \\\\\"{version}\\\\\" >&2\\n' > {bare}/java; chmod +x"
+        f" {bare}/java"
+    )
+    known = (
+        f'case "$*" in *update*) exit 100;; *{package}*) {made}; exit 0;; *) echo no such package;'
+        " exit 100;; esac"
+    )
+    (bare / "apt-get").write_text(f'#!/bin/sh\necho "$*" >> {bare}/calls\n{known}\n')
     (bare / "apt-get").chmod(0o755)
 
 
@@ -229,7 +275,10 @@ def test_make_does_not_ask_for_a_password(repository: Path, bare: Path) -> None:
 
 
 def test_make_uses_the_java_that_is_there(repository: Path, bare: Path, tmp_path: Path) -> None:
-    new, old = java_of(tmp_path / "new", 'openjdk version "25"'), java_of(tmp_path / "old", 'java version "1.8.0"')
+    new, old = (
+        java_of(tmp_path / "new", 'openjdk version "25"'),
+        java_of(tmp_path / "old", 'java version "1.8.0"'),
+    )
     fake_apt(bare, "openjdk-17-jre-headless", "17")
     assert look_for_java(repository, bare, JAVA_HOME=str(new)).returncode == 0
     done = look_for_java(repository, bare, JAVA_HOME=str(old))

@@ -1,8 +1,8 @@
 """Every example in README and docs runs, and every command they name exists.
 
-A document's ```python blocks run in order, in one namespace and in an empty folder. A block with `>>>` prompts is a doctest.
-A ```text block right after a ```python block is what that block prints, to the letter. Blocks marked ```python spark run in
-tests/spark/test_documents_spark.py.
+A document's ```python blocks run in order, in one namespace and in an empty folder. A block with
+`>>>` prompts is a doctest. A ```text block right after a ```python block is what that block prints,
+to the letter. Blocks marked ```python spark run in tests/spark/test_documents_spark.py.
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ from pathlib import Path
 
 import pytest
 
-from documents import REPOSITORY, Block, blocks, commands, documents, name_of
+from support.documents import REPOSITORY, Block, blocks, commands, documents, name_of
 
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
-COMMANDS = sorted({tuple(words) for path in documents() for words in commands(path.read_text("utf-8"))})
-TARGETS = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text("utf-8"), re.MULTILINE))
+COMMANDS = sorted(
+    {tuple(words) for path in documents() for words in commands(path.read_text("utf-8"))}
+)
+TARGETS = set(
+    re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text("utf-8"), re.MULTILINE)
+)
 
 
 def run_block(block: Block, names: dict[str, object], where: str) -> str:
@@ -29,7 +33,11 @@ def run_block(block: Block, names: dict[str, object], where: str) -> str:
     if ">>> " in block.code:
         test = doctest.DocTestParser().get_doctest(block.code, names, where, where, block.line - 1)
         report = io.StringIO()
-        failed = doctest.DocTestRunner(optionflags=FLAGS).run(test, out=report.write, clear_globs=False).failed
+        failed = (
+            doctest.DocTestRunner(optionflags=FLAGS)
+            .run(test, out=report.write, clear_globs=False)
+            .failed
+        )
         assert not failed, report.getvalue()
         names.update(test.globs)
         return ""
@@ -48,7 +56,9 @@ def run_document(text: str, where: str, mark: str = "") -> None:
             printed, after_python = run_block(block, names, where), True
             continue
         if block.language == "text" and block.follows and after_python:
-            assert printed.rstrip().splitlines() == block.code.rstrip().splitlines(), f"{where}, line {block.line}: the example prints something else"
+            assert printed.rstrip().splitlines() == block.code.rstrip().splitlines(), (
+                f"{where}, line {block.line}: the example prints something else"
+            )
         after_python = False
 
 
@@ -59,7 +69,9 @@ def test_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_commands_exist(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_exist(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     if words[0] == "make":
         assert {word for word in words[1:] if "=" not in word} <= TARGETS
         return
@@ -78,7 +90,11 @@ def test_commands_exist(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch,
 def test_a_wrong_example_fails() -> None:
     run_document("```python\nprint(1 + 1)\n```\n\n```text\n2\n```\n", "right")
     run_document("```python\nprint(1)\n```\n\nSomething else:\n\n```text\n3\n```\n", "apart")
-    run_document("```python\nx = 4\n```\n```python\n>>> x\n4\n>>> y = x\n```\n```python\nassert y == 4\n```\n", "mixed")
+    run_document(
+        "```python\nx = 4\n```\n```python\n>>> x\n4\n>>> y = x\n```\n```python\nassert y =="
+        " 4\n```\n",
+        "mixed",
+    )
     with pytest.raises(AssertionError, match="prints something else"):
         run_document("```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n", "wrong output")
     with pytest.raises(AssertionError, match="Expected"):

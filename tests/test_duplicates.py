@@ -1,4 +1,6 @@
-"""Delivered twice, stored once: a replayed message changes nothing and is not reported again, within and across deliveries and restarts."""
+"""Delivered twice, stored once: a replayed message changes nothing and is not reported again,
+within and across deliveries and restarts.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def test_what_went_to_late_is_not_reported_a_second_time(panes, ts):
     op = panes.embedded(now=0)
     op.add_messages(pa.Table.from_pylist([row(0, 5)]))
     op.advance_watermark(50)
-    schema = pa.schema({"o": pa.int64(), "id": pa.string(), "ts": pa.int64(), "k": pa.string(), "v": pa.int64()})
+    schema = pa.schema(
+        {"o": pa.int64(), "id": pa.string(), "ts": pa.int64(), "k": pa.string(), "v": pa.int64()}
+    )
     late = pa.Table.from_pylist([row(1, ts), row(1, ts)], schema)
     op.add_messages(late)
     op.add_messages(late)
@@ -114,18 +118,32 @@ def test_a_duplicate_does_not_move_an_implied_watermark():
 def test_partitions_count_on_their_own():
     op = by_offset(partition="p").embedded(now=0)
     op.add_messages([row(5, 1, p="x"), row(1, 1, p="y"), row(5, 1, p="z"), row(3, 1, p=None)])
-    op.add_messages([row(5, 1, p="x"), row(2, 1, p="y"), row(4, 1, p="z"), row(6, 1, p="x"), row(3, 1, p=None)])
+    op.add_messages(
+        [row(5, 1, p="x"), row(2, 1, p="y"), row(4, 1, p="z"), row(6, 1, p="x"), row(3, 1, p=None)]
+    )
     op.finish()
     assert op.get_result().panes["n"].to_pylist() == [6]
 
 
-@pytest.mark.parametrize("kind", [pa.int64(), pa.string(), pa.dictionary(pa.int32(), pa.string())], ids=str)
+@pytest.mark.parametrize(
+    "kind", [pa.int64(), pa.string(), pa.dictionary(pa.int32(), pa.string())], ids=str
+)
 def test_partitions_may_be_numbers_or_names(kind):
     op = by_offset(partition="p").embedded(now=0)
     names = pa.array(["1", "10", "9"]).cast(pa.string())
-    partition = names.cast(pa.int64()) if kind == pa.int64() else names.dictionary_encode() if pa.types.is_dictionary(kind) else names
+    partition = (
+        names.cast(pa.int64())
+        if kind == pa.int64()
+        else names.dictionary_encode()
+        if pa.types.is_dictionary(kind)
+        else names
+    )
     for _ in range(2):
-        op.add_messages(pa.table({"o": [3, 3, 3], "ts": [1, 1, 1], "k": ["a"] * 3, "v": [1] * 3, "p": partition}))
+        op.add_messages(
+            pa.table(
+                {"o": [3, 3, 3], "ts": [1, 1, 1], "k": ["a"] * 3, "v": [1] * 3, "p": partition}
+            )
+        )
     op.finish()
     assert op.get_result().panes["n"].to_pylist() == [3]
     assert op.resume_offsets() == {"1": 4, "10": 4, "9": 4}
@@ -204,9 +222,19 @@ def test_memory_by_offset_does_not_grow():
     assert max(sizes[10:]) <= max(sizes[:10])
 
 
-@pytest.mark.parametrize("window", [tg.tumbling("10 us", axis="clock"), tg.tumbling(3, axis="ordinal")], ids=["clock", "ordinal"])
+@pytest.mark.parametrize(
+    "window",
+    [tg.tumbling("10 us", axis="clock"), tg.tumbling(3, axis="ordinal")],
+    ids=["clock", "ordinal"],
+)
 def test_ids_are_bounded_on_every_axis(window):
-    op = tg.stream(time="ts", key="k", id="id").window(window).allow_lateness(20, unit="us").aggregate(n=tg.count()).embedded(now=0)
+    op = (
+        tg.stream(time="ts", key="k", id="id")
+        .window(window)
+        .allow_lateness(20, unit="us")
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
     for start in range(0, 2_000, 100):
         op.add_messages([row(t, t) for t in range(start, start + 100)], now=start)
         op.timeout(start + 100)
@@ -220,9 +248,16 @@ def test_id_and_offset_together_are_refused():
         tg.stream(time="ts", id="id", offset="o")
 
 
-@given(st.lists(st.integers(0, 30), min_size=1, max_size=60), st.integers(1, 7), st.booleans(), st.integers(0, 10**6))
+@given(
+    st.lists(st.integers(0, 30), min_size=1, max_size=60),
+    st.integers(1, 7),
+    st.booleans(),
+    st.integers(0, 10**6),
+)
 def test_oracle_replays_of_any_shape_change_nothing(sent, cut, use_ids, seed):
-    """A source that goes back to an earlier offset at random gives what it would have given without that."""
+    """A source that goes back to an earlier offset at random gives what it would have given without
+    that.
+    """
     dice = random.Random(seed)
     rows = [row(o, ts) for o, ts in enumerate(sent)]
     panes = by_id() if use_ids else by_offset()

@@ -1,4 +1,6 @@
-"""Edges, shards and chains do together what one embedded operator does, row for row; no Spark is started."""
+"""Edges, shards and chains do together what one embedded operator does, row for row; no Spark is
+started.
+"""
 
 from __future__ import annotations
 
@@ -16,32 +18,35 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import tidegate as tg
-from spark_fakes import Fleet, Found, shipped
-from strategies import Case, cases, per_key_cases
+from support.spark_fakes import Fleet, Found, shipped
+from support.strategies import Case, cases, per_key_cases
 from test_differential import SCHEMA, specification
 from tidegate.embedded.operator import EmbeddedOperator
 from tidegate.errors import SpecMismatchError
 from tidegate.instants import MAX
-from tidegate.operators.conform import MARK
-from tidegate.operators.delivery import Arrival
-from tidegate.spark import edge as edges
-from tidegate.spark import processor
-from tidegate.spark.chain import ChainPlan, Fed, Told, rehearse, schemas_of
-from tidegate.spark.edge import CLOCK, Edge
-from tidegate.spark.shards import Layout
-from tidegate.spark.wire import OBSERVED, REFUSED, ROWS, Shipped, batches_of, unpack
+from tidegate.operators.ingest.delivery import Arrival
+from tidegate.operators.ingest.schema_cast import MARK
+from tidegate.spark.plan.shards import Layout
+from tidegate.spark.tasks import edge as edges
+from tidegate.spark.tasks import processor
+from tidegate.spark.tasks.chain import ChainPlan, Fed, Told, rehearse, schemas_of
+from tidegate.spark.tasks.edge import CLOCK, Edge
+from tidegate.spark.tasks.transport import OBSERVED, REFUSED, ROWS, Shipped, batches_of, unpack
 from tidegate.spec.operator import AggregateSpec, Input, Options
 from tidegate.spec.watermarks import Bounded, Lagging, Noted, Punctuated, Watermarks
 from tidegate.spec.windows import Axis
 
 Row = dict[str, Any]
 THREE, SEVEN = Layout.balanced(3), Layout.balanced(7)
-"""Seven is the least number of shards with one of its own for each of the keys `a`, `b` and null."""
+"""Seven is the least number of shards with one of its own for each of the keys `a`, `b` and null.
+"""
 pytestmark = pytest.mark.filterwarnings("ignore:a watermark generator failed:RuntimeWarning")
 
 
 def many_shards(test: Any) -> Any:
-    """Every step is one of seven shards with state that is written and read, so fewer examples have to do."""
+    """Every step is one of seven shards with state that is written and read, so fewer examples have
+    to do.
+    """
     return pytest.mark.slow(settings(max_examples=15)(test))
 
 
@@ -59,7 +64,11 @@ def edge_of(spec: AggregateSpec, number: int = 0, layout: Layout = SEVEN) -> Edg
 
 
 def fleet_of(spec: AggregateSpec, schema: pa.Schema, layout: Layout = SEVEN) -> Fleet:
-    return Fleet([ChainPlan((spec,), schema)], [edge_of(spec, n, layout) for n in range(len(spec.inputs))], layout)
+    return Fleet(
+        [ChainPlan((spec,), schema)],
+        [edge_of(spec, n, layout) for n in range(len(spec.inputs))],
+        layout,
+    )
 
 
 class Whole:
@@ -87,15 +96,26 @@ class Whole:
     def results(self) -> Found:
         result = self.operator.get_result()
         self.operator.flush()
-        return Found(result.panes.drop_columns(["pane_nonspeculative", "time"]).to_pylist(), result.late.to_pylist())
+        return Found(
+            result.panes.drop_columns(["pane_nonspeculative", "time"]).to_pylist(),
+            result.late.to_pylist(),
+        )
 
 
-def by_key(rows: Sequence[Row], key: Sequence[str], *, without: Sequence[str] = ()) -> dict[Any, list[str]]:
-    """The rows of each key and window in their order; between keys and between windows there is none."""
+def by_key(
+    rows: Sequence[Row], key: Sequence[str], *, without: Sequence[str] = ()
+) -> dict[Any, list[str]]:
+    """The rows of each key and window in their order; between keys and between windows there is
+    none.
+    """
     found: dict[Any, list[str]] = {}
     for row in rows:
-        group = repr([row[name] for name in (*key, *(n for n in ("window_start", "window_end") if n in row))])
-        found.setdefault(group, []).append(repr({name: value for name, value in row.items() if name not in without}))
+        group = repr(
+            [row[name] for name in (*key, *(n for n in ("window_start", "window_end") if n in row))]
+        )
+        found.setdefault(group, []).append(
+            repr({name: value for name, value in row.items() if name not in without})
+        )
     return found
 
 
@@ -109,20 +129,32 @@ def _told(row: Row) -> str:
     return repr({**row, "windows": spans})
 
 
-# Random configurations and histories ----------------------------------------------------------------------------------------------
+# Random configurations and histories
 
 
-def cut(draw: st.DrawFn, rows: list[Row], schema: pa.Schema, inputs: int = 1) -> tuple[list[tuple[int, int, list[pa.Table]]], list[Arrival]]:
-    """The rows as tasks read them, in pieces; and as the embedded operator gets them: input by input, task by task."""
+def cut(
+    draw: st.DrawFn, rows: list[Row], schema: pa.Schema, inputs: int = 1
+) -> tuple[list[tuple[int, int, list[pa.Table]]], list[Arrival]]:
+    """The rows as tasks read them, in pieces; and as the embedded operator gets them: input by
+    input, task by task.
+    """
     sides: list[list[Row]] = [[] for _ in range(inputs)]
     for row in rows:
         sides[draw(st.integers(0, inputs - 1))].append(row)
     given, ordered = dealt(draw, sides, [schema] * inputs)
-    return given, [Arrival(number, pa.Table.from_pylist(whole, schema)) for number, whole in enumerate(ordered) if whole]
+    return given, [
+        Arrival(number, pa.Table.from_pylist(whole, schema))
+        for number, whole in enumerate(ordered)
+        if whole
+    ]
 
 
-def dealt(draw: st.DrawFn, sides: Sequence[list[Row]], schemas: Sequence[pa.Schema]) -> tuple[list[tuple[int, int, list[pa.Table]]], list[list[Row]]]:
-    """The rows of each input as tasks read them, in pieces; and in the order that this makes of them."""
+def dealt(
+    draw: st.DrawFn, sides: Sequence[list[Row]], schemas: Sequence[pa.Schema]
+) -> tuple[list[tuple[int, int, list[pa.Table]]], list[list[Row]]]:
+    """The rows of each input as tasks read them, in pieces; and in the order that this makes of
+    them.
+    """
     given, ordered = [], []
     for number, rows in enumerate(sides):
         tasks: dict[int, list[Row]] = {}
@@ -133,7 +165,9 @@ def dealt(draw: st.DrawFn, sides: Sequence[list[Row]], schemas: Sequence[pa.Sche
             middle = draw(st.integers(0, len(mine)))
             pieces = [part for part in (mine[:middle], mine[middle:]) if part]
             if pieces or draw(st.integers(0, 5)) == 0:
-                given.append((number, task, [pa.Table.from_pylist(part, schemas[number]) for part in pieces]))
+                given.append(
+                    (number, task, [pa.Table.from_pylist(part, schemas[number]) for part in pieces])
+                )
         ordered.append([row for task in range(3) for row in tasks.get(task, [])])
     return given, ordered
 
@@ -173,10 +207,15 @@ def play(draw: st.DrawFn, case: Case, key: tuple[str, ...], without: Sequence[st
 
 
 def is_the_same_in_shards(case: Case) -> bool:
-    """How many keys are ahead, and whether an event is from the future for its key, is known only where the keys are."""
+    """How many keys are ahead, and whether an event is from the future for its key, is known only
+    where the keys are.
+    """
     config = case.config
-    of_keys = config.max_keys is not None or (config.watermark == "per_key" and config.future_reference == "watermark")
-    # What was from the future and comes again when it is not is a duplicate, and at the edge nobody knows.
+    of_keys = config.max_keys is not None or (
+        config.watermark == "per_key" and config.future_reference == "watermark"
+    )
+    # What was from the future and comes again when it is not is a duplicate, and at the edge nobody
+    # knows.
     again = (config.id is not None or config.offset is not None) and config.future_tolerance < 1000
     return not of_keys and not again
 
@@ -190,7 +229,12 @@ def test_shards_on_stored_state_do_what_one_operator_does(case, data):
         warnings.simplefilter("ignore")
         patched.setattr(edges, "FLUSH_ROWS", data.draw(st.sampled_from([1, 2, 1 << 20])))
         Fleet.forget_workers()
-        play(data.draw, case, ("k",), ("watermark",) if case.config.window.axis is Axis.ORDINAL else ())
+        play(
+            data.draw,
+            case,
+            ("k",),
+            ("watermark",) if case.config.window.axis is Axis.ORDINAL else (),
+        )
 
 
 @many_shards
@@ -201,12 +245,20 @@ def test_without_a_key_one_shard_has_all_rows(case, data):
     play(data.draw, case, (), ("watermark",) if case.config.window.axis is Axis.ORDINAL else ())
 
 
-# Several inputs, partitions, silence and timers -----------------------------------------------------------------------------------
+# Several inputs, partitions, silence and timers
 
 MS = 1000
 """Spark's timers count milliseconds."""
 FULL = pa.schema(
-    {"ts": pa.int64(), "k": pa.string(), "v": pa.int64(), "p": pa.string(), "wm": pa.int64(), "m": pa.bool_(), "writer": pa.string()}
+    {
+        "ts": pa.int64(),
+        "k": pa.string(),
+        "v": pa.int64(),
+        "p": pa.string(),
+        "wm": pa.int64(),
+        "m": pa.bool_(),
+        "writer": pa.string(),
+    }
 )
 instants = st.integers(0, 60).map(lambda n: n * MS)
 event = st.fixed_dictionaries(
@@ -234,7 +286,11 @@ marks = st.one_of(
     watched.map(lambda more: Punctuated(column="wm", **more)),
     watched.map(lambda more: Punctuated(marker="m", **more)),
     st.tuples(watched, st.sampled_from([None, 25 * MS])).map(
-        lambda both: Noted("wm", forget_after=both[1], **{**both[0], "declared": ("x",) if both[0]["declared"] else ()})
+        lambda both: Noted(
+            "wm",
+            forget_after=both[1],
+            **{**both[0], "declared": ("x",) if both[0]["declared"] else ()},
+        )
     ),
 )
 firings = st.sampled_from(
@@ -249,7 +305,14 @@ firings = st.sampled_from(
 )
 plain_window = tg.tumbling("10 ms")
 shapes = st.sampled_from(
-    [plain_window, plain_window, tg.hopping("12 ms", "4 ms"), tg.session("5 ms"), tg.tumbling("15 ms", axis="clock"), tg.global_window()]
+    [
+        plain_window,
+        plain_window,
+        tg.hopping("12 ms", "4 ms"),
+        tg.session("5 ms"),
+        tg.tumbling("15 ms", axis="clock"),
+        tg.global_window(),
+    ]
 )
 
 
@@ -259,9 +322,15 @@ def specs(draw: st.DrawFn) -> AggregateSpec:
     partition = draw(st.sampled_from([None, "p"]))
 
     def undeclared(mark: Watermarks) -> Watermarks:
-        return dataclasses.replace(mark, declared=()) if partition is None and isinstance(mark, Bounded | Punctuated) else mark
+        return (
+            dataclasses.replace(mark, declared=())
+            if partition is None and isinstance(mark, Bounded | Punctuated)
+            else mark
+        )
 
-    first, *others = (Input("ts", ("k",), partition=partition, watermark=undeclared(mark)) for mark in found)
+    first, *others = (
+        Input("ts", ("k",), partition=partition, watermark=undeclared(mark)) for mark in found
+    )
     tolerance = draw(st.sampled_from([1000 * MS, 1000 * MS, 10 * MS]))
     return AggregateSpec(
         first,
@@ -276,11 +345,18 @@ def specs(draw: st.DrawFn) -> AggregateSpec:
 
 
 def follows_clock(spec: AggregateSpec) -> bool:
-    return spec.window.axis is Axis.CLOCK or any(isinstance(given.watermark, Lagging) for given in spec.inputs)
+    return spec.window.axis is Axis.CLOCK or any(
+        isinstance(given.watermark, Lagging) for given in spec.inputs
+    )
 
 
 happenings = st.lists(
-    st.one_of(st.tuples(st.lists(event, max_size=8), st.integers(0, 8)), st.tuples(st.none(), st.integers(0, 25))), min_size=1, max_size=12
+    st.one_of(
+        st.tuples(st.lists(event, max_size=8), st.integers(0, 8)),
+        st.tuples(st.none(), st.integers(0, 25)),
+    ),
+    min_size=1,
+    max_size=12,
 )
 
 
@@ -296,14 +372,16 @@ def test_inputs_partitions_and_silence_are_the_same_in_all_shards(spec, history,
         now += step * MS
         restarted(data.draw, fleet)
         if not rows:
-            # A watermark that follows the clock stands still in a shard that no timer wakes, and nothing waits for it there.
+            # A watermark that follows the clock stands still in a shard that no timer wakes, and
+            # nothing waits for it there.
             have, want = fleet.wake(now, all_timers=follows_clock(spec)), whole.wake(now)
         else:
             given_rows, arrivals = cut(data.draw, rows, FULL, len(spec.inputs))
             saved = fleet.snapshot()
             have = fleet.deliver(given_rows, now, shuffle=shuffled(data.draw))
             if data.draw(st.integers(0, 3)) == 0:
-                # The batch fails, be it after its tasks, and runs again; workers may have kept what they made of it.
+                # The batch fails, be it after its tasks, and runs again; workers may have kept what
+                # they made of it.
                 fleet.restore(saved)
                 restarted(data.draw, fleet)
                 have = fleet.deliver(given_rows, now)
@@ -311,15 +389,24 @@ def test_inputs_partitions_and_silence_are_the_same_in_all_shards(spec, history,
         check(have, want, ("k",))
     restarted(data.draw, fleet)
     now += MS
-    check(fleet.deliver([], now, told=[Told(end=True)]), whole.deliver([], now, [Told(end=True)]), ("k",))
+    check(
+        fleet.deliver([], now, told=[Told(end=True)]),
+        whole.deliver([], now, [Told(end=True)]),
+        ("k",),
+    )
 
 
-# Chains and re-keying -------------------------------------------------------------------------------------------------------------
+# Chains and re-keying
 
 FAR = 10**6 * MS
 PAIRS = pa.schema({"ts": pa.int64(), "k": pa.string(), "g": pa.string(), "v": pa.int64()})
 pair = st.fixed_dictionaries(
-    {"ts": instants, "k": st.sampled_from(["a", "b", "c", "d", None]), "g": st.sampled_from(["x", "y", None]), "v": st.integers(-3, 9)}
+    {
+        "ts": instants,
+        "k": st.sampled_from(["a", "b", "c", "d", None]),
+        "g": st.sampled_from(["x", "y", None]),
+        "v": st.integers(-3, 9),
+    }
 )
 
 
@@ -329,7 +416,13 @@ def upstream_of(draw: st.DrawFn, window: Any) -> AggregateSpec:
         window,
         (("n", tg.count()), ("total", tg.sum("v"))),
         # Those that neither end with a window's first complete pane nor fire for ever.
-        draw(firings.filter(lambda firing: firing is None or "late=" in str(firing) or "Repeatedly" in str(firing))),
+        draw(
+            firings.filter(
+                lambda firing: (
+                    firing is None or "late=" in str(firing) or "Repeatedly" in str(firing)
+                )
+            )
+        ),
         "retracting",
         MAX,
         Options(future_tolerance=2 * FAR),
@@ -337,8 +430,16 @@ def upstream_of(draw: st.DrawFn, window: Any) -> AggregateSpec:
 
 
 def downstream_of(draw: st.DrawFn, key: tuple[str, ...], mode: str = "retracting") -> AggregateSpec:
-    spec = tg.stream(key=list(key)).inherit().trigger(tg.after_watermark(early=tg.after_count(1), late=tg.after_count(1)))
-    return (spec.retracting() if mode == "retracting" else spec.accumulating()).aggregate(rows=tg.count(), total=tg.sum("total"), n=tg.sum("n")).spec
+    spec = (
+        tg.stream(key=list(key))
+        .inherit()
+        .trigger(tg.after_watermark(early=tg.after_count(1), late=tg.after_count(1)))
+    )
+    return (
+        (spec.retracting() if mode == "retracting" else spec.accumulating())
+        .aggregate(rows=tg.count(), total=tg.sum("total"), n=tg.sum("n"))
+        .spec
+    )
 
 
 def netted(panes: Sequence[Row], key: Sequence[str]) -> dict[Any, Any]:
@@ -359,7 +460,9 @@ def drained(fleet: Fleet, now: int) -> tuple[list[Row], int]:
     """Let all timers expire that there are."""
     found: list[Row] = []
     for _ in range(200):
-        due = min((at for stage in fleet.stages if (at := stage.next_timer) is not None), default=None)
+        due = min(
+            (at for stage in fleet.stages if (at := stage.next_timer) is not None), default=None
+        )
         if due is None:
             return found, now
         now = max(now + MS, due)
@@ -368,7 +471,9 @@ def drained(fleet: Fleet, now: int) -> tuple[list[Row], int]:
 
 
 def answer(rows: Sequence[Row], key: Sequence[str], size: int, step: int) -> dict[Any, Any]:
-    """Rows, sums and counts of the groups and windows, by hand: `rows` counts the upstream's panes, one for each pair."""
+    """Rows, sums and counts of the groups and windows, by hand: `rows` counts the upstream's panes,
+    one for each pair.
+    """
     found: dict[Any, tuple[set[Any], int, int]] = {}
     for row in rows:
         for start in range((row["ts"] // step) * step, row["ts"] - size, -step):
@@ -378,7 +483,9 @@ def answer(rows: Sequence[Row], key: Sequence[str], size: int, step: int) -> dic
     return {place: (len(pairs), total, n) for place, (pairs, n, total) in found.items()}
 
 
-histories_of_pairs = st.lists(st.tuples(st.lists(pair, min_size=1, max_size=7), st.integers(0, 9)), min_size=1, max_size=6)
+histories_of_pairs = st.lists(
+    st.tuples(st.lists(pair, min_size=1, max_size=7), st.integers(0, 9)), min_size=1, max_size=6
+)
 
 
 @pytest.mark.parametrize("key", [("k", "g"), ("g",), ("k",), ()])
@@ -386,14 +493,19 @@ histories_of_pairs = st.lists(st.tuples(st.lists(pair, min_size=1, max_size=7), 
 @given(history=histories_of_pairs, data=st.data())
 def test_chains_in_shards_come_to_the_plain_answer(key, history, data):
     Fleet.forget_workers()
-    window, size, step = data.draw(st.sampled_from([(tg.tumbling("10 ms"), 10, 10), (tg.hopping("12 ms", "4 ms"), 12, 4)]))
+    window, size, step = data.draw(
+        st.sampled_from([(tg.tumbling("10 ms"), 10, 10), (tg.hopping("12 ms", "4 ms"), 12, 4)])
+    )
     first, second = upstream_of(data.draw, window), downstream_of(data.draw, key)
     fused = ChainPlan((first, second), PAIRS)
     if key == ("k", "g"):
         plans = [fused]
     else:
         before = ChainPlan((first,), PAIRS, is_followed=True)
-        plans = [before, ChainPlan((second,), schemas_of(before)[0], fed={0: Fed(first, SEVEN.ids)})]
+        plans = [
+            before,
+            ChainPlan((second,), schemas_of(before)[0], fed={0: Fed(first, SEVEN.ids)}),
+        ]
     fleet = Fleet(plans, [edge_of(first)], SEVEN)
     now, panes, rows = 0, list[Row](), list[Row]()
     with pytest.MonkeyPatch.context() as patched:
@@ -416,32 +528,50 @@ def test_chains_in_shards_come_to_the_plain_answer(key, history, data):
     assert {place: value for place, value in standing.items() if place[-1] < FAR} == ended
 
 
-# Changed specifications -----------------------------------------------------------------------------------------------------------
+# Changed specifications
 
 
 def test_what_state_cannot_follow_is_refused_before_the_start():
     plain = tg.stream(time="ts", key="k").window(tg.tumbling("10 ms"))
     before = [plain.aggregate(n=tg.count()).spec.to_dict()]
     rehearse(ChainPlan((plain.aggregate(n=tg.count(), total=tg.sum("v")).spec,), FULL), before)
-    rehearse(ChainPlan((plain.allow_lateness("2 hours").aggregate(n=tg.count()).spec,), FULL), before)
+    rehearse(
+        ChainPlan((plain.allow_lateness("2 hours").aggregate(n=tg.count()).spec,), FULL), before
+    )
     with pytest.raises(SpecMismatchError, match=r"`aggregates.middle`.*messages.*Hint"):
-        rehearse(ChainPlan((plain.aggregate(n=tg.count(), middle=tg.median("v")).spec,), FULL), before)
+        rehearse(
+            ChainPlan((plain.aggregate(n=tg.count(), middle=tg.median("v")).spec,), FULL), before
+        )
     with pytest.raises(SpecMismatchError, match="mode"):
         rehearse(ChainPlan((plain.discarding().aggregate(n=tg.count()).spec,), FULL), before)
 
 
 def test_workers_that_outlive_a_query_follow_its_changed_specification():
-    plain = tg.stream(time="ts", key="k", watermark=tg.bounded("0 seconds")).window(tg.tumbling("10 ms")).options(future_tolerance="1 hour")
-    before, after = plain.aggregate(n=tg.count()).spec, plain.aggregate(n=tg.count(), total=tg.sum("v")).spec
+    plain = (
+        tg.stream(time="ts", key="k", watermark=tg.bounded("0 seconds"))
+        .window(tg.tumbling("10 ms"))
+        .options(future_tolerance="1 hour")
+    )
+    before, after = (
+        plain.aggregate(n=tg.count()).spec,
+        plain.aggregate(n=tg.count(), total=tg.sum("v")).spec,
+    )
     first, second = fleet_of(before, FULL), fleet_of(after, FULL)
     first.deliver([(0, 0, [pa.Table.from_pylist([{"ts": 1000, "k": "a", "v": 5}], FULL)])], 0)
     second.restore(first.snapshot())
-    rows = [{"ts": 2000, "k": "a", "v": 7}, {"ts": 2000, "k": "b", "v": 2}, {"ts": FAR, "k": "a", "v": 0}]
+    rows = [
+        {"ts": 2000, "k": "a", "v": 7},
+        {"ts": 2000, "k": "b", "v": 2},
+        {"ts": FAR, "k": "a", "v": 0},
+    ]
     found = second.deliver([(0, 0, [pa.Table.from_pylist(rows, FULL)])], MS)
-    assert sorted((row["k"], row["n"], row["total"]) for row in found.panes) == [("a", 2, None), ("b", 1, 2)]
+    assert sorted((row["k"], row["n"], row["total"]) for row in found.panes) == [
+        ("a", 2, None),
+        ("b", 1, 2),
+    ]
 
 
-# Silence and pauses ---------------------------------------------------------------------------------------------------------------
+# Silence and pauses
 
 S = 1000 * MS
 
@@ -451,14 +581,18 @@ def silent(idle_after: str, silence: int) -> Fleet:
     mark = tg.bounded("0 seconds", idle_after=idle_after)
     streams = [tg.stream(time="ts", key="k", watermark=mark) for _ in range(2)]
     spec = tg.union(*streams).window(tg.tumbling("10 seconds")).aggregate(n=tg.count()).spec
-    fleet = Fleet([ChainPlan((spec,), FULL, silence=silence)], [edge_of(spec, n) for n in range(2)], SEVEN)
+    fleet = Fleet(
+        [ChainPlan((spec,), FULL, silence=silence)], [edge_of(spec, n) for n in range(2)], SEVEN
+    )
     rows = [{"ts": ts * S, "k": key} for ts in (1, 12) for key in "abcd"]
     assert fleet.deliver([(0, 0, [pa.Table.from_pylist(rows, FULL)])], 20 * S).panes == []
     return fleet
 
 
 def first_panes(fleet: Fleet, start: int, most: int = 500) -> int:
-    """The second at which something comes out, if no rows come and nothing but timers wakes a shard."""
+    """The second at which something comes out, if no rows come and nothing but timers wakes a
+    shard.
+    """
     found: list[int] = []
     for now in range(start, start + most):
         found += [now] * len(fleet.wake(now * S).panes)
@@ -468,7 +602,9 @@ def first_panes(fleet: Fleet, start: int, most: int = 500) -> int:
     return found[0]
 
 
-@pytest.mark.parametrize(("idle_after", "second"), [("5 seconds", 25), ("60 seconds", 80), ("200 seconds", 220)])
+@pytest.mark.parametrize(
+    ("idle_after", "second"), [("5 seconds", 25), ("60 seconds", 80), ("200 seconds", 220)]
+)
 def test_time_in_which_a_query_runs_and_no_timer_is_due_is_silence(idle_after, second):
     assert first_panes(silent(idle_after, 10 * S), 21) in (second, second + 1)
 
@@ -481,7 +617,7 @@ def test_time_in_which_a_query_did_not_run_is_no_silence():
     assert 3600 + 60 - 30 - 10 - 1 <= first_panes(fleet, 3600) <= 3600 + 60 - 30 + 11
 
 
-# The edge alone -------------------------------------------------------------------------------------------------------------------
+# The edge alone
 
 
 def packed(edge: Edge, *tables: pa.Table, clock: int | None = None) -> list[Shipped]:
@@ -513,7 +649,9 @@ def test_rows_from_the_future_tell_nothing_and_are_sent_all_the_same():
 
 
 def test_where_nothing_is_learnt_all_shards_are_told_that_something_came():
-    rows = packed(plain_edge(), pa.table({"ts": pa.array([None], pa.int64()), "k": ["a"]}), clock=20)
+    rows = packed(
+        plain_edge(), pa.table({"ts": pa.array([None], pa.int64()), "k": ["a"]}), clock=20
+    )
     assert [row.shard for row in rows if row.kind == OBSERVED] == list(THREE.ids)
     assert len(of_kind(rows, ROWS)) == 1
 
@@ -538,23 +676,36 @@ def test_rows_without_an_offset_are_refused_and_say_nothing_of_their_source():
 
 
 def test_rows_that_are_broken_say_nothing_of_their_source():
-    table = pa.table({"ts": [3, 9], "k": ["a", "b"], MARK: [None, "`v` should be int64, got 'many'"]})
+    table = pa.table(
+        {"ts": [3, 9], "k": ["a", "b"], MARK: [None, "`v` should be int64, got 'many'"]}
+    )
     rows = packed(plain_edge(), pa.table({"ts": [1], "k": ["a"]}), table)
     assert of_kind(rows, OBSERVED) == [{"ts": 1}] * 3 + [{"ts": 3}] * 3
-    assert [row[MARK] for row in of_kind(rows, ROWS) if row.get(MARK)] == ["`v` should be int64, got 'many'"]
+    assert [row[MARK] for row in of_kind(rows, ROWS) if row.get(MARK)] == [
+        "`v` should be int64, got 'many'"
+    ]
 
 
 def test_a_function_makes_a_column_of_the_others():
     edge = plain_edge(computed=(("ts", lambda table: pc.multiply(table.column("x"), 2)),))
-    assert of_kind(packed(edge, pa.table({"x": [4], "k": ["a"]})), ROWS) == [{"x": 4, "k": "a", "ts": 8}]
+    assert of_kind(packed(edge, pa.table({"x": [4], "k": ["a"]})), ROWS) == [
+        {"x": 4, "k": "a", "ts": 8}
+    ]
 
 
-@pytest.mark.parametrize("kind", [pa.string_view(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())], ids=str)
+@pytest.mark.parametrize(
+    "kind", [pa.string_view(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())], ids=str
+)
 def test_a_key_goes_to_the_same_shard_whatever_its_column_is_made_of(kind):
     keys = pa.array(["a", "b", "c", "d", "e", None])
     plain, other = (pa.table({"ts": range(6), "k": column}) for column in (keys, keys.cast(kind)))
     homes, others = (
-        {(row["k"], one.shard) for one in packed(plain_edge(), table) if one.kind == ROWS for row in unpack(one.payload).to_pylist()}
+        {
+            (row["k"], one.shard)
+            for one in packed(plain_edge(), table)
+            if one.kind == ROWS
+            for row in unpack(one.payload).to_pylist()
+        }
         for table in (plain, other)
     )
     assert homes == others
@@ -571,7 +722,16 @@ def test_what_is_shipped_is_cut_before_it_is_too_large_for_arrow():
 
 
 def test_a_large_event_is_alone_in_its_payload():
-    rows = packed(plain_edge(), pa.table({"ts": [1, 2, 3], "k": ["a", "a", "a"], "text": ["x" * (5 << 20), "small", "y" * (6 << 20)]}))
+    rows = packed(
+        plain_edge(),
+        pa.table(
+            {
+                "ts": [1, 2, 3],
+                "k": ["a", "a", "a"],
+                "text": ["x" * (5 << 20), "small", "y" * (6 << 20)],
+            }
+        ),
+    )
     sizes = [len(unpack(one.payload)) for one in rows if one.kind == ROWS]
     assert sum(sizes) == 3
     assert max(len(one.payload) for one in rows) < 12 << 20

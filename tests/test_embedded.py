@@ -1,4 +1,6 @@
-"""The embedded operator, standalone: messages in, results that wait until they were fetched and flushed, and looks inside."""
+"""The embedded operator, standalone: messages in, results that wait until they were fetched and
+flushed, and looks inside.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ import tidegate as tg
 
 def windowed(window: Any = None, **stream: Any) -> tg.Windowed:
     keyed = tg.stream(**{"time": "ts", "key": "k", "watermark": tg.explicit(), **stream})
-    return keyed.window(tg.tumbling(10, unit="us") if window is None else window).allow_lateness(20, unit="us")
+    return keyed.window(tg.tumbling(10, unit="us") if window is None else window).allow_lateness(
+        20, unit="us"
+    )
 
 
 def counting(window: Any = None, **stream: Any) -> tg.EmbeddedOperator:
@@ -35,17 +39,28 @@ def counts(op: tg.EmbeddedOperator) -> list[tuple[Any, ...]]:
     return [(p["k"], p["window_start"], p["n"]) for p in op.get_result().panes.to_pylist()]
 
 
-# Input --------------------------------------------------------------------------------------------------------------------------
+# Input
 
 ROWS = [row(1), row(2, "b", 5), row(11, None, None), row(12, "a", 7)]
 FORMS = {
     "dicts": ROWS,
     "table": pa.Table.from_pylist(ROWS),
     "batch": pa.RecordBatch.from_pylist(ROWS),
-    "chunks": pa.concat_tables([pa.Table.from_pylist(ROWS[:1], pa.Table.from_pylist(ROWS).schema), pa.Table.from_pylist(ROWS[1:])]),
+    "chunks": pa.concat_tables(
+        [
+            pa.Table.from_pylist(ROWS[:1], pa.Table.from_pylist(ROWS).schema),
+            pa.Table.from_pylist(ROWS[1:]),
+        ]
+    ),
     "slice": pa.Table.from_pylist([row(99), *ROWS, row(99)]).slice(1, 4),
-    "pandas": pd.DataFrame({"ts": [1, 2, 11, 12], "k": ["a", "b", None, "a"], "v": pd.array([1, 5, None, 7], "Int64")}),
-    "dictionary": pa.Table.from_pylist(ROWS).set_column(1, "k", pa.array(["a", "b", None, "a"]).dictionary_encode()),
+    "pandas": pd.DataFrame(
+        {"ts": [1, 2, 11, 12], "k": ["a", "b", None, "a"], "v": pd.array([1, 5, None, 7], "Int64")}
+    ),
+    "dictionary": (
+        pa.Table.from_pylist(ROWS).set_column(
+            1, "k", pa.array(["a", "b", None, "a"]).dictionary_encode()
+        )
+    ),
     "generator of batches": pa.Table.from_pylist(ROWS).to_reader(),
     "tuple": tuple(ROWS),
 }
@@ -56,8 +71,12 @@ def test_every_form_of_the_same_rows_gives_the_same_panes(form):
     op = counting()
     op.add_messages(form)
     op.finish()
-    found = [(p["k"], p["window_start"], p["n"], p["total"]) for p in op.get_result().panes.to_pylist()]
-    assert sorted(found, key=str) == sorted([("a", 0, 1, 1), ("b", 0, 1, 5), (None, 10, 1, None), ("a", 10, 1, 7)], key=str)
+    found = [
+        (p["k"], p["window_start"], p["n"], p["total"]) for p in op.get_result().panes.to_pylist()
+    ]
+    assert sorted(found, key=str) == sorted(
+        [("a", 0, 1, 1), ("b", 0, 1, 5), (None, 10, 1, None), ("a", 10, 1, 7)], key=str
+    )
 
 
 def test_add_message_is_add_messages_of_one():
@@ -111,7 +130,9 @@ def test_oracle_buffered_messages_give_what_single_ones_give(values):
                 errors.append(str(error))
         op.finish()
         result = op.get_result()
-        outcomes.append((counts(op), [(r["ts"], r["reason"]) for r in result.late.to_pylist()], errors))
+        outcomes.append(
+            (counts(op), [(r["ts"], r["reason"]) for r in result.late.to_pylist()], errors)
+        )
     assert outcomes[0] == outcomes[1]
 
 
@@ -126,7 +147,12 @@ def test_an_error_in_a_buffered_message_comes_where_it_was_caused_and_loses_no_o
 
 
 def test_the_clock_of_a_message_can_be_told():
-    op = tg.stream(key="k").window(tg.tumbling(10, unit="us", axis="clock")).aggregate(n=tg.count()).embedded(now=0)
+    op = (
+        tg.stream(key="k")
+        .window(tg.tumbling(10, unit="us", axis="clock"))
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
     op.add_message({"k": "a"}, now=3)
     op.add_messages([{"k": "a"}], now=12)
     op.add_message({"k": "a"}, now=5)
@@ -136,7 +162,12 @@ def test_the_clock_of_a_message_can_be_told():
 
 def test_without_a_told_clock_the_clock_of_the_machine_is_read():
     before = datetime.now(UTC)
-    op = windowed(tg.tumbling("1 day")).trigger(tg.every_element()).aggregate(n=tg.count()).embedded()
+    op = (
+        windowed(tg.tumbling("1 day"))
+        .trigger(tg.every_element())
+        .aggregate(n=tg.count())
+        .embedded()
+    )
     op.add_message(row(before.isoformat()))
     emitted = op.get_result().panes["emitted_at"][0].as_py()
     assert before - timedelta(seconds=1) <= emitted <= datetime.now(UTC)
@@ -148,7 +179,11 @@ def test_finish_fires_everything_and_ends_the_input():
     op.finish()
     assert len(counts(op)) == 4
     assert set(op.get_result().panes["is_last"].to_pylist()) == {True}
-    for call in (lambda: op.add_message(row(1)), lambda: op.add_messages([row(1)]), lambda: op.advance_watermark(5)):
+    for call in (
+        lambda: op.add_message(row(1)),
+        lambda: op.add_messages([row(1)]),
+        lambda: op.advance_watermark(5),
+    ):
         with pytest.raises(tg.InputError, match="finished"):
             call()
     op.timeout(5)
@@ -159,14 +194,25 @@ def test_finish_fires_everything_and_ends_the_input():
 @pytest.mark.parametrize("kind", ["watermark", "finish", "timeout", "flush", "nothing"])
 def test_verbs_before_any_message_are_no_error(kind):
     op = counting()
-    verbs = {"watermark": lambda: op.advance_watermark(5), "finish": op.finish, "timeout": lambda: op.timeout(9), "flush": op.flush}
+    verbs = {
+        "watermark": lambda: op.advance_watermark(5),
+        "finish": op.finish,
+        "timeout": lambda: op.timeout(9),
+        "flush": op.flush,
+    }
     verbs.get(kind, lambda: None)()
-    assert (op.get_result().panes.num_rows, op.get_windows(), op.get_messages().num_rows) == (0, [], 0)
+    assert (op.get_result().panes.num_rows, op.get_windows(), op.get_messages().num_rows) == (
+        0,
+        [],
+        0,
+    )
     assert op.peek().num_rows == 0
 
 
 def test_the_first_message_costs_no_more_than_a_few_milliseconds():
-    """Of a fresh operator, whether it buffers or not; the best of some tries, because the machine has other work too."""
+    """Of a fresh operator, whether it buffers or not; the best of some tries, because the machine
+    has other work too.
+    """
     panes = windowed().aggregate(n=tg.count(), total=tg.sum("v"))
     for options in ({}, {"downstream": lambda _: True}):
         took = []
@@ -180,15 +226,23 @@ def test_the_first_message_costs_no_more_than_a_few_milliseconds():
 
 def test_the_first_message_of_a_fresh_process_is_cheap_too():
     program = (
-        "import time, tidegate as tg\n"
-        "op = tg.stream(time='ts').window(tg.tumbling('1 minute')).aggregate(n=tg.count()).embedded(downstream=lambda r: True)\n"
-        "start = time.perf_counter(); op.add_message({'ts': 1, 'v': 2}); print(time.perf_counter() - start)\n"
+        "import time, tidegate as tg\nop = tg.stream(time='ts').window(tg.tumbling('1"
+        " minute')).aggregate(n=tg.count()).embedded(downstream=lambda r: True)\nstart ="
+        " time.perf_counter(); op.add_message({'ts': 1, 'v': 2}); print(time.perf_counter() -"
+        " start)\n"
     )
-    took = [float(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout) for _ in range(2)]
+    took = [
+        float(
+            subprocess.run(
+                [sys.executable, "-c", program], check=True, capture_output=True, text=True
+            ).stdout
+        )
+        for _ in range(2)
+    ]
     assert min(took) < 0.05
 
 
-# Results ------------------------------------------------------------------------------------------------------------------------
+# Results
 
 
 def test_get_result_returns_a_copy_of_what_waits():
@@ -224,9 +278,24 @@ def test_late_rows_wait_like_panes():
 
 def test_results_have_their_columns_before_anything_came():
     result = counting().get_result()
-    pane = {"k", "window_start", "window_end", "op", "timing", "pane", "n", "total", "time", "watermark", "emitted_at", "pane_id"}
+    pane = {
+        "k",
+        "window_start",
+        "window_end",
+        "op",
+        "timing",
+        "pane",
+        "n",
+        "total",
+        "time",
+        "watermark",
+        "emitted_at",
+        "pane_id",
+    }
     assert pane <= set(result.panes.column_names)
-    assert {"k", "class", "reason", "detail", "watermark", "windows"} <= set(result.late.column_names)
+    assert {"k", "class", "reason", "detail", "watermark", "windows"} <= set(
+        result.late.column_names
+    )
     assert not result
     assert len(result) == 0
 
@@ -250,8 +319,13 @@ def test_the_late_output_has_the_row_its_class_the_reason_and_the_watermark_of_t
     op.advance_watermark(200)
     [late] = op.get_result().late.to_pylist()
     assert {name: late[name] for name in ("ts", "k", "v", "class", "reason", "watermark")} == {
-        "ts": 7, "k": "b", "v": 3, "class": "very_late", "reason": "very_late", "watermark": 100,
-    }  # fmt: skip
+        "ts": 7,
+        "k": "b",
+        "v": 3,
+        "class": "very_late",
+        "reason": "very_late",
+        "watermark": 100,
+    }
 
 
 def test_pane_ids_tell_keys_windows_indices_and_ops_apart():
@@ -264,7 +338,12 @@ def test_pane_ids_tell_keys_windows_indices_and_ops_apart():
 
 
 def test_windows_of_timestamps_are_timestamps_and_the_ends_of_time_are_null():
-    op = tg.stream(time="ts").window(tg.global_window()).aggregate(n=tg.count()).embedded(now="2024-01-01T00:00:00Z")
+    op = (
+        tg.stream(time="ts")
+        .window(tg.global_window())
+        .aggregate(n=tg.count())
+        .embedded(now="2024-01-01T00:00:00Z")
+    )
     op.add_messages([{"ts": datetime(2024, 1, 1, tzinfo=UTC)}])
     op.finish()
     [pane] = op.get_result().panes.to_pylist()
@@ -272,14 +351,16 @@ def test_windows_of_timestamps_are_timestamps_and_the_ends_of_time_are_null():
     assert op.get_result().panes.schema.field("window_start").type == pa.timestamp("us", "UTC")
 
 
-# Windows ------------------------------------------------------------------------------------------------------------------------
+# Windows
 
 
 def spans(found: list[dict[str, Any]]) -> list[tuple[int, int]]:
     return [(w["window_start"], w["window_end"]) for w in found]
 
 
-@pytest.mark.parametrize("trigger", [None, tg.after_watermark(early=tg.after_count(99))], ids=["quiet", "early"])
+@pytest.mark.parametrize(
+    "trigger", [None, tg.after_watermark(early=tg.after_count(99))], ids=["quiet", "early"]
+)
 def test_get_windows_is_sorted_and_covers_the_range(trigger):
     spec = windowed() if trigger is None else windowed().trigger(trigger)
     op = spec.aggregate(n=tg.count()).embedded(now=0)
@@ -300,7 +381,12 @@ def test_get_windows_by_session_key_gives_those_that_overlap():
     assert spans(op.get_windows(8, 19, key="a")) == []
     assert spans(op.get_windows(key="b")) == [(2, 7)]
     assert spans(op.get_windows(key="c")) == []
-    assert [(w["k"], w["window_start"]) for w in op.get_windows()] == [("a", 0), ("b", 2), ("a", 20), ("a", 40)]
+    assert [(w["k"], w["window_start"]) for w in op.get_windows()] == [
+        ("a", 0),
+        ("b", 2),
+        ("a", 20),
+        ("a", 40),
+    ]
 
 
 def test_get_windows_leaves_out_what_has_expired():
@@ -329,11 +415,16 @@ def test_a_key_that_does_not_fit_is_refused_with_the_columns(key):
         op.get_windows(key=key)
 
 
-# Messages -----------------------------------------------------------------------------------------------------------------------
+# Messages
 
 
 def keeping(window: Any = None, **stream: Any) -> tg.EmbeddedOperator:
-    return windowed(window, offset="o", **stream).options(keep_messages=True).aggregate(n=tg.count()).embedded(now=0)
+    return (
+        windowed(window, offset="o", **stream)
+        .options(keep_messages=True)
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
 
 
 def offsets(table: pa.Table) -> list[int]:
@@ -364,7 +455,15 @@ def test_get_messages_is_sorted_by_time_and_offset_whatever_the_order_of_arrival
 @pytest.mark.parametrize("window", [None, tg.session(5, unit="us")], ids=["tumbling", "session"])
 def test_a_join_key_and_a_session_key_narrow_the_messages(window):
     op = keeping(window)
-    op.add_messages([row(1, "a", 1, o=0), row(2, "b", 1, o=1), row(3, "a", 2, o=2), row(4, None, 2, o=3), row(4, "a", None, o=4)])
+    op.add_messages(
+        [
+            row(1, "a", 1, o=0),
+            row(2, "b", 1, o=1),
+            row(3, "a", 2, o=2),
+            row(4, None, 2, o=3),
+            row(4, "a", None, o=4),
+        ]
+    )
     assert offsets(op.get_messages(key="a")) == [0, 2, 4]
     assert offsets(op.get_messages(key=(None,))) == [3]
     assert offsets(op.get_messages(join_key={"v": 2})) == [2, 3]
@@ -381,7 +480,14 @@ def test_a_join_key_over_an_unknown_column_is_refused_with_its_name():
 
 def test_messages_come_back_as_they_were_given():
     op = keeping()
-    given_ = {"ts": [1, 2], "k": ["a", None], "v": [1.5, None], "o": [0, 1], "tags": [["x"], []], "at": [{"lat": 1.0}, None]}
+    given_ = {
+        "ts": [1, 2],
+        "k": ["a", None],
+        "v": [1.5, None],
+        "o": [0, 1],
+        "tags": [["x"], []],
+        "at": [{"lat": 1.0}, None],
+    }
     op.add_messages(pa.table(given_))
     assert op.get_messages().to_pydict() == given_
 
@@ -394,13 +500,21 @@ def test_get_messages_of_an_operator_that_keeps_none_says_how_to_keep_them():
 
 
 def test_messages_are_read_by_offset_on_the_offset_axis():
-    op = tg.stream(key="k", offset="o").window(tg.tumbling(10, axis="offset")).options(keep_messages=True).aggregate(n=tg.count()).embedded(now=0)
+    op = (
+        tg.stream(key="k", offset="o")
+        .window(tg.tumbling(10, axis="offset"))
+        .options(keep_messages=True)
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
     op.add_messages([row(None, o=o) for o in (40, 41, 45, 47)])
     assert offsets(op.get_messages(41, 45)) == [41, 45]
 
 
 def test_messages_that_came_out_of_order_before_an_older_window_exists_are_kept():
-    """On time is on time: the newest window being the only one is no reason to forget an event before it."""
+    """On time is on time: the newest window being the only one is no reason to forget an event
+    before it.
+    """
     op = windowed().aggregate(n=tg.count(), middle=tg.median("v")).embedded(now=0)
     op.add_messages([row(100, v=1)])
     op.advance_watermark(50)
@@ -412,15 +526,22 @@ def test_messages_that_came_out_of_order_before_an_older_window_exists_are_kept(
 
 def test_messages_of_a_window_that_is_still_taken_are_kept_when_windows_decide():
     """`drop_by="window"`: an event far behind the watermark counts as long as its window does."""
-    op = windowed(tg.tumbling(100, unit="us")).options(drop_by="window").aggregate(n=tg.count(), middle=tg.median("v")).embedded(now=0)
+    op = (
+        windowed(tg.tumbling(100, unit="us"))
+        .options(drop_by="window")
+        .aggregate(n=tg.count(), middle=tg.median("v"))
+        .embedded(now=0)
+    )
     op.add_messages([row(250, v=1)])
     op.advance_watermark(190)
     op.add_messages([row(101, v=7)])
     op.finish()
-    assert [(p["window_start"], p["n"], p["middle"]) for p in op.get_result().panes.to_pylist()] == [(100, 1, 7.0), (200, 1, 1.0)]
+    assert [
+        (p["window_start"], p["n"], p["middle"]) for p in op.get_result().panes.to_pylist()
+    ] == [(100, 1, 7.0), (200, 1, 1.0)]
 
 
-# Watermark ----------------------------------------------------------------------------------------------------------------------
+# Watermark
 
 
 def test_the_output_watermark_waits_for_panes_that_are_owed():
@@ -439,13 +560,23 @@ def test_the_output_watermark_waits_for_panes_that_are_owed():
 
 def test_granularity_batch_fires_at_most_once_a_delivery():
     for granularity, wanted in (("element", [2, 4]), ("batch", [5])):
-        op = windowed().trigger(tg.repeatedly(tg.after_count(2))).options(granularity=granularity).aggregate(n=tg.count()).embedded(now=0)
+        op = (
+            windowed()
+            .trigger(tg.repeatedly(tg.after_count(2)))
+            .options(granularity=granularity)
+            .aggregate(n=tg.count())
+            .embedded(now=0)
+        )
         op.add_messages([row(1) for _ in range(5)])
         assert op.get_result().panes["n"].to_pylist() == wanted
 
 
 def test_instants_are_taken_in_every_form():
-    panes = tg.stream(time="ts", watermark=tg.explicit()).window(tg.tumbling("1 minute")).aggregate(n=tg.count())
+    panes = (
+        tg.stream(time="ts", watermark=tg.explicit())
+        .window(tg.tumbling("1 minute"))
+        .aggregate(n=tg.count())
+    )
     op = panes.embedded(now=datetime(2024, 1, 1, tzinfo=UTC))
     op.add_messages([{"ts": "2024-01-01T00:00:30Z"}])
     op.advance_watermark("2024-01-01T01:00:59+01:00")
@@ -453,4 +584,4 @@ def test_instants_are_taken_in_every_form():
     op.advance_watermark(datetime(2024, 1, 1, 0, 1, tzinfo=UTC))
     assert op.get_result().panes.num_rows == 1
     with pytest.raises(tg.TidegateError, match="Hint"):
-        op.advance_watermark(datetime(2024, 1, 1, 0, 2))  # noqa: DTZ001
+        op.advance_watermark(datetime(2024, 1, 1, 0, 2))

@@ -1,4 +1,6 @@
-"""Sources of the embedded operator in corners: deliveries without rows, refusals, odd names, and inputs that are sources themselves."""
+"""Sources of the embedded operator in corners: deliveries without rows, refusals, odd names, and
+inputs that are sources themselves.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,14 @@ import pytest
 import tidegate as tg
 from test_embedded_watermarks import counted, fired, rows, run
 from tidegate.errors import WatermarkError
-from tidegate.operators.intake import Source
+from tidegate.operators.ingest.watermark_tracking import Source
 
 
-@pytest.mark.parametrize("nothing", [[], pa.table({"ts": pa.array([], pa.int64()), "p": pa.array([], pa.string())})], ids=["list", "table"])
+@pytest.mark.parametrize(
+    "nothing",
+    [[], pa.table({"ts": pa.array([], pa.int64()), "p": pa.array([], pa.string())})],
+    ids=["list", "table"],
+)
 def test_an_empty_delivery_tells_the_clock_to_watermarks_too(nothing):
     op = run(tg.bounded(0, unit="us", partitions=["a", "b"], idle_after="60 us"))
     op.add_messages(rows(12, 1), now=0)
@@ -35,7 +41,10 @@ def test_strict_names_the_input_of_a_union_that_went_back():
     said = tg.stream(time="ts", watermark=tg.punctuated("wm"))
     op = counted(tg.union(said, said), strict=True).embedded(now=0)
     op.add_messages([{"ts": 9, "wm": 8}], input=1)
-    with pytest.raises(WatermarkError, match=r"^input 1 went back from 1970-01-01T00:00:00.000008Z to 1970-01-01T00:00:00.000007Z"):
+    with pytest.raises(
+        WatermarkError,
+        match=r"^input 1 went back from 1970-01-01T00:00:00.000008Z to 1970-01-01T00:00:00.000007Z",
+    ):
         op.add_messages([{"ts": 9, "wm": 7}], input=1)
     with pytest.raises(WatermarkError, match=r"^the watermark of input 1 went back"):
         op.advance_watermark(3, input=1)
@@ -50,7 +59,9 @@ def test_strict_names_the_partition_and_its_input():
 
 
 def test_nobody_is_waited_for_who_was_only_in_a_delivery_that_strict_refused():
-    op = counted(tg.stream(time="ts", partition="p", watermark=tg.punctuated("wm")), strict=True).embedded(now=0)
+    op = counted(
+        tg.stream(time="ts", partition="p", watermark=tg.punctuated("wm")), strict=True
+    ).embedded(now=0)
     op.add_messages(rows(1, wm=8))
     with pytest.raises(WatermarkError):
         op.add_messages(rows(9, p="new", wm=9) + rows(9, wm=7))
@@ -73,22 +84,33 @@ def test_writers_are_told_apart_whatever_they_and_their_partitions_are_called():
     assert op.watermark == 4
 
 
-# Inputs for which the program promises as a whole ------------------------------------------------------------------------------------
+# Inputs for which the program promises as a whole
 
 
 def test_an_input_that_is_promised_for_as_a_whole_is_paused_like_a_source():
     told = tg.stream(time="ts", watermark=tg.explicit(align="10 us", idle_after="50 us"))
-    op = tg.union(told, told).window(tg.tumbling(10, unit="us")).aggregate(n=tg.count()).embedded(now=0)
+    op = (
+        tg.union(told, told)
+        .window(tg.tumbling(10, unit="us"))
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
     op.advance_watermark(100, input=0)
     assert op.paused() == []
     op.advance_watermark(10, input=1)
     assert op.paused() == [Source(0, "")]
-    assert "Input 0 is too far ahead of the slowest and paused: not to be read for now (`paused`)." in op.explain_watermark().sentences
+    assert (
+        "Input 0 is too far ahead of the slowest and paused: not to be read for now (`paused`)."
+        in op.explain_watermark().sentences
+    )
     op.advance_watermark(50, input=1)
     op.timeout(49)
     op.advance_watermark(60, input=1)
     op.timeout(60)
-    assert [given.status for given in op.explain_watermark().inputs] == ["active", "active"], "a paused input is not silent"
+    assert [given.status for given in op.explain_watermark().inputs] == [
+        "active",
+        "active",
+    ], "a paused input is not silent"
     op.advance_watermark(90, input=1)
     assert op.paused() == []
     op.end_input(input=1)
@@ -101,10 +123,12 @@ def test_a_generator_has_not_seen_a_delivery_that_strict_refuses():
         observed.state["deliveries"] += 1
         return np.array([{1: 10, 2: 5, 3: 20}[observed.state["deliveries"]]])
 
-    made = tg.stream(time="ts", watermark=tg.generated(counting, state={"deliveries": 0})).window(tg.tumbling(10, unit="us"))
+    made = tg.stream(time="ts", watermark=tg.generated(counting, state={"deliveries": 0})).window(
+        tg.tumbling(10, unit="us")
+    )
     op = made.options(strict=True).aggregate(n=tg.count()).embedded(now=0)
     op.add_message({"ts": 1})
     for _ in range(2):
         with pytest.raises(tg.WatermarkError, match="went back"):
             op.add_message({"ts": 11})
-    assert op.operator.intake.channels[0][0].generator.save() == {"deliveries": 1}
+    assert op.operator.watermark_tracker.channels[0][0].generator.save() == {"deliveries": 1}

@@ -1,4 +1,6 @@
-"""Windows of the embedded operator with every watermark generator, from the public words to the panes."""
+"""Windows of the embedded operator with every watermark generator, from the public words to the
+panes.
+"""
 
 from __future__ import annotations
 
@@ -12,29 +14,47 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.reference.watermark_tracker import SlowIntake
 
 import tidegate as tg
-from reference.intake import SlowIntake
-from source_histories import SCHEMA, histories, specs
+from support.source_histories import SCHEMA, histories, specs
 from tidegate.errors import InputError, SpecMismatchError, WatermarkError
 from tidegate.instants import MIN
 from tidegate.kernel.watermarks.generators import Observed
 from tidegate.kernel.watermarks.marks import Active, Idle, Watermark
-from tidegate.spec.watermarks import Bounded, Explicit, Implied, Lagging, Noted, PerKey, Punctuated, Watermarks
+from tidegate.spec.watermarks import (
+    Bounded,
+    Explicit,
+    Implied,
+    Lagging,
+    Noted,
+    PerKey,
+    Punctuated,
+    Watermarks,
+)
 
 Row = dict[str, Any]
 Opener = Callable[[], Any]
 FAR = 10**9
 
 
-def panes(watermark: Watermarks | None, *, window: Any = None, lateness: int = 0, tolerance: int = FAR, **stream: Any) -> tg.Panes:
+def panes(
+    watermark: Watermarks | None,
+    *,
+    window: Any = None,
+    lateness: int = 0,
+    tolerance: int = FAR,
+    **stream: Any,
+) -> tg.Panes:
     """Tumbling windows of 10 us, counted."""
     made = tg.stream(**{"time": "ts", "partition": "p", "watermark": watermark, **stream})
     return counted(made, window, lateness, future_tolerance=f"{tolerance} us")
 
 
 def counted(made: tg.Stream, window: Any = None, lateness: int = 0, **options: Any) -> tg.Panes:
-    windowed = made.window(tg.tumbling(10, unit="us") if window is None else window).allow_lateness(lateness, unit="us")
+    windowed = made.window(tg.tumbling(10, unit="us") if window is None else window).allow_lateness(
+        lateness, unit="us"
+    )
     return windowed.options(**{"future_tolerance": f"{FAR} us", **options}).aggregate(n=tg.count())
 
 
@@ -57,7 +77,7 @@ def reasons(op: tg.EmbeddedOperator) -> list[tuple[Any, str]]:
     return [(row["ts"], row["reason"]) for row in op.get_result().late.to_pylist()]
 
 
-# Every generator closes windows -------------------------------------------------------------------------------------------------
+# Every generator closes windows
 
 
 def test_an_implied_watermark_closes_a_window_with_the_first_event_beyond_it():
@@ -151,7 +171,9 @@ def test_an_explicit_watermark_is_told_for_all_or_by_partition():
 def test_per_key_watermarks_close_the_windows_of_a_key_by_its_own_events():
     op = run(tg.per_key("0 us", floor="100 us"), key="k")
     op.add_messages([*rows(1, 10, k="x"), *rows(1, k="y")])
-    assert [(pane["k"], pane["window_start"]) for pane in op.get_result().panes.to_pylist()] == [("x", 0)]
+    assert [(pane["k"], pane["window_start"]) for pane in op.get_result().panes.to_pylist()] == [
+        ("x", 0)
+    ]
 
 
 EVERY: dict[str, tuple[Watermarks, list[Row]]] = {
@@ -188,10 +210,23 @@ def test_every_window_closes_by_every_generator(name, window):
 @pytest.mark.parametrize("name", EVERY)
 def test_triggers_by_count_fire_early_under_every_generator(name):
     spec, messages = EVERY[name]
-    made = tg.stream(time="ts", partition="p", key="k", watermark=spec).window(tg.tumbling(10, unit="us")).options(future_tolerance=f"{FAR} us")
-    op = made.trigger(tg.after_watermark(early=tg.after_count(1))).allow_lateness("0 us").aggregate(n=tg.count()).embedded(now=0)
+    made = (
+        tg.stream(time="ts", partition="p", key="k", watermark=spec)
+        .window(tg.tumbling(10, unit="us"))
+        .options(future_tolerance=f"{FAR} us")
+    )
+    op = (
+        made.trigger(tg.after_watermark(early=tg.after_count(1)))
+        .allow_lateness("0 us")
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
     op.add_messages([{**row, "k": "x"} for row in messages], now=100)
-    early = [pane["n"] for pane in op.get_result().panes.to_pylist() if pane["window_start"] == 0 and pane["timing"] == "early"]
+    early = [
+        pane["n"]
+        for pane in op.get_result().panes.to_pylist()
+        if pane["window_start"] == 0 and pane["timing"] == "early"
+    ]
     assert early == [1, 2]
 
 
@@ -220,7 +255,7 @@ def test_a_marker_from_the_future_closes_nothing_and_leaves_a_trace():
     assert (op.stats()["markers"], op.stats()["watermarks_refused"]) == (1, 1)
 
 
-# Partitions that are silent -----------------------------------------------------------------------------------------------------
+# Partitions that are silent
 
 
 def test_an_idle_partition_does_not_stall_the_others():
@@ -295,7 +330,7 @@ def test_the_end_of_an_input_releases_the_highest_promise_of_its_partitions():
     assert (fired(op), op.watermark) == ([(0, 1)], 25)
 
 
-# Bad input ----------------------------------------------------------------------------------------------------------------------
+# Bad input
 
 
 @pytest.mark.parametrize(
@@ -305,7 +340,11 @@ def test_the_end_of_an_input_releases_the_highest_promise_of_its_partitions():
         (tg.punctuated(marker="m"), {"ts": 1, "p": "a"}, "no column `m`"),
         (tg.noted("wm", writer="who"), {"ts": 1, "p": "a", "wm": 1}, "no column `who`"),
         (tg.punctuated("wm"), {"ts": 1, "p": "a", "wm": 1.5}, "`wm` has type `double`"),
-        (tg.punctuated(marker="m"), {"ts": 1, "p": "a", "m": "yes"}, "marker column `m` has type `string`"),
+        (
+            tg.punctuated(marker="m"),
+            {"ts": 1, "p": "a", "m": "yes"},
+            "marker column `m` has type `string`",
+        ),
     ],
 )
 def test_a_column_that_says_no_watermark_is_refused_before_anything_is_taken(spec, message, text):
@@ -323,8 +362,14 @@ def test_a_column_that_says_no_watermark_is_refused_before_anything_is_taken(spe
 
 def test_an_input_that_is_not_there_is_refused():
     op = run(None)
-    for call in (lambda: op.add_messages(rows(1), input=1), lambda: op.advance_watermark(5, input=1), lambda: op.mark_idle(input=1)):
-        with pytest.raises(InputError, match="there is no input 1; the operator has 1, numbered from 0"):
+    for call in (
+        lambda: op.add_messages(rows(1), input=1),
+        lambda: op.advance_watermark(5, input=1),
+        lambda: op.mark_idle(input=1),
+    ):
+        with pytest.raises(
+            InputError, match="there is no input 1; the operator has 1, numbered from 0"
+        ):
             call()
     assert (op.watermark, op.stats()["events"]) == (None, 0)
 
@@ -349,15 +394,23 @@ def test_a_generator_that_fails_does_not_stop_the_query(harm, tmp_path):
 
 
 def test_a_changed_watermark_over_old_state_is_refused(tmp_path):
-    with panes(tg.bounded(5, unit="us")).embedded(store=tg.MemoryStore(tmp_path / "state"), now=0) as op:
+    with panes(tg.bounded(5, unit="us")).embedded(
+        store=tg.MemoryStore(tmp_path / "state"), now=0
+    ) as op:
         op.add_messages(rows(1))
         op.flush()
-    for changed in (tg.bounded(6, unit="us"), tg.bounded(5, unit="us", idle_after="1 s"), tg.ascending(), tg.punctuated("wm"), None):
+    for changed in (
+        tg.bounded(6, unit="us"),
+        tg.bounded(5, unit="us", idle_after="1 s"),
+        tg.ascending(),
+        tg.punctuated("wm"),
+        None,
+    ):
         with pytest.raises(SpecMismatchError, match=r"input\.watermark\."):
             panes(changed).embedded(store=tg.MemoryStore(tmp_path / "state"), now=0)
 
 
-# Strict mode and counters -------------------------------------------------------------------------------------------------------
+# Strict mode and counters
 
 
 def test_steps_back_are_counted_and_strict_refuses_them():
@@ -366,10 +419,21 @@ def test_steps_back_are_counted_and_strict_refuses_them():
     op.advance_watermark(10)
     op.advance_watermark(30, partition="a")
     op.advance_watermark(25, partition="a")
-    assert (op.stats()["watermark_steps_back"], op.stats()["watermark_advances"], op.watermark) == (2, 2, 30)
-    strict = counted(tg.stream(time="ts", partition="p", watermark=tg.punctuated("wm")), strict=True).embedded(now=0)
+    assert (op.stats()["watermark_steps_back"], op.stats()["watermark_advances"], op.watermark) == (
+        2,
+        2,
+        30,
+    )
+    strict = counted(
+        tg.stream(time="ts", partition="p", watermark=tg.punctuated("wm")), strict=True
+    ).embedded(now=0)
     strict.add_messages(rows(1, wm=20))
-    with pytest.raises(WatermarkError, match=r"source `a` went back from 1970-01-01T00:00:00.000020Z to 1970-01-01T00:00:00.000010Z"):
+    with pytest.raises(
+        WatermarkError,
+        match=(
+            r"source `a` went back from 1970-01-01T00:00:00.000020Z to 1970-01-01T00:00:00.000010Z"
+        ),
+    ):
         strict.add_messages(rows(1, wm=10))
 
 
@@ -381,7 +445,11 @@ def test_whatever_is_said_of_watermarks_leaves_a_trace():
     op.end_input()
     op.advance_watermark(50)
     stats = op.stats()
-    assert (stats["watermarks_refused"], stats["watermark_steps_back"], stats["watermarks_after_end"]) == (1, 1, 2)
+    assert (
+        stats["watermarks_refused"],
+        stats["watermark_steps_back"],
+        stats["watermarks_after_end"],
+    ) == (1, 1, 2)
     assert (stats["events"], op.watermark) == (4, 20)
 
 
@@ -409,17 +477,26 @@ def test_a_delivery_that_strict_refuses_can_be_delivered_again():
 
 
 def test_events_out_of_order_are_no_steps_back():
-    op = counted(tg.stream(time="ts", partition="p", watermark=tg.bounded(0)), strict=True).embedded(now=0)
+    op = counted(
+        tg.stream(time="ts", partition="p", watermark=tg.bounded(0)), strict=True
+    ).embedded(now=0)
     op.add_messages(rows(20))
     op.add_messages(rows(10))
     assert op.stats()["watermark_steps_back"] == 0
 
 
-# Unions -------------------------------------------------------------------------------------------------------------------------
+# Unions
 
 
 def united(*marks: Watermarks | None, **stream: Any) -> tg.Panes:
-    return counted(tg.union(*(tg.stream(**{"time": "ts", "partition": "p", "watermark": mark, **stream}) for mark in marks)))
+    return counted(
+        tg.union(
+            *(
+                tg.stream(**{"time": "ts", "partition": "p", "watermark": mark, **stream})
+                for mark in marks
+            )
+        )
+    )
 
 
 def test_the_watermark_of_a_union_is_the_least_of_its_streams_whatever_makes_them():
@@ -442,8 +519,17 @@ def test_streams_of_a_union_may_have_columns_of_their_own_for_their_watermarks(w
         tg.stream(time="ts", partition="p", watermark=tg.noted("note", writer="who")),
     )
     aggregate = tg.median("ts") if whole else tg.max("ts")
-    op = made.window(tg.tumbling(10, unit="us")).options(future_tolerance=f"{FAR} us").aggregate(value=aggregate).embedded(now=0)
-    deliveries = [[{"ts": 1, "p": "a"}, {"ts": 40, "p": "a"}], [{"ts": 2, "p": "a", "wm": 30}], [{"ts": 3, "p": "a", "note": 20, "who": "x"}]]
+    op = (
+        made.window(tg.tumbling(10, unit="us"))
+        .options(future_tolerance=f"{FAR} us")
+        .aggregate(value=aggregate)
+        .embedded(now=0)
+    )
+    deliveries = [
+        [{"ts": 1, "p": "a"}, {"ts": 40, "p": "a"}],
+        [{"ts": 2, "p": "a", "wm": 30}],
+        [{"ts": 3, "p": "a", "note": 20, "who": "x"}],
+    ]
     for number in order:
         op.add_messages(pa.Table.from_pylist(deliveries[number]), input=number)
     assert op.watermark == 20
@@ -488,22 +574,30 @@ def test_an_event_of_a_duplicate_promises_nothing():
     assert op.watermark == 5
 
 
-# Windows on another time column, and chains -------------------------------------------------------------------------------------
+# Windows on another time column, and chains
 
 
 def test_windows_may_be_made_on_the_second_time_column():
-    made = tg.stream(time="ts", partition="p", watermark=tg.bounded(0), times={"seen": tg.bounded(5, unit="us")})
+    made = tg.stream(
+        time="ts", partition="p", watermark=tg.bounded(0), times={"seen": tg.bounded(5, unit="us")}
+    )
     for on, mark, windows in (("ts", 40, [(0, 1)]), ("seen", 15, [(0, 1)]), (None, 40, [(0, 1)])):
-        windowed = made.window(tg.tumbling(10, unit="us"), on=on).options(future_tolerance=f"{FAR} us")
+        windowed = made.window(tg.tumbling(10, unit="us"), on=on).options(
+            future_tolerance=f"{FAR} us"
+        )
         op = windowed.aggregate(n=tg.count()).embedded(now=0)
         op.add_messages([{"ts": 5, "seen": 8, "p": "a"}, {"ts": 40, "seen": 20, "p": "a"}])
         assert (op.watermark, fired(op)) == (mark, windows)
 
 
 def test_the_watermark_key_of_a_window_is_that_of_its_column():
-    made = tg.stream(time="ts", partition="p", watermark=tg.explicit(), times={"seen": (9, tg.explicit())})
+    made = tg.stream(
+        time="ts", partition="p", watermark=tg.explicit(), times={"seen": (9, tg.explicit())}
+    )
     op = counted(made).embedded(now=0)
-    other = made.window(tg.tumbling(10, unit="us"), on="seen").aggregate(n=tg.count()).embedded(now=0)
+    other = (
+        made.window(tg.tumbling(10, unit="us"), on="seen").aggregate(n=tg.count()).embedded(now=0)
+    )
     op.take_marks([Watermark(10, 0)])
     other.take_marks([Watermark(20, 9)])
     assert (op.watermark, other.watermark) == (10, 20)
@@ -522,13 +616,19 @@ def test_a_chain_takes_its_watermarks_from_upstream():
     outer.add_messages(rows(25, p="b"), now=30)
     assert inner.get_result().panes.num_rows == 0
     outer.timeout(60)
-    assert [(pane["window_start"], pane["total"]) for pane in inner.get_result().panes.to_pylist()] == [(0, 2)]
+    assert [
+        (pane["window_start"], pane["total"]) for pane in inner.get_result().panes.to_pylist()
+    ] == [(0, 2)]
     assert inner.watermark is not None
     assert inner.watermark <= outer.output_watermark
 
 
 def test_a_chain_with_windows_of_its_own_has_no_late_panes():
-    wide = tg.stream(time="time", watermark=tg.explicit()).window(tg.tumbling(20, unit="us")).options(future_tolerance=f"{FAR} us")
+    wide = (
+        tg.stream(time="time", watermark=tg.explicit())
+        .window(tg.tumbling(20, unit="us"))
+        .options(future_tolerance=f"{FAR} us")
+    )
     inner = wide.allow_lateness("0 us").aggregate(total=tg.sum("n")).embedded(now=0)
     outer = panes(tg.bounded(0, partitions=["a", "b"])).embedded(now=0, downstream=inner)
     for time in range(0, 100, 3):
@@ -557,14 +657,18 @@ def test_an_async_map_forwards_the_watermarks_of_all_columns_and_a_window_takes_
         return row
 
     made = tg.stream(time="ts", watermark=tg.bounded(0), times={"seen": tg.bounded(5, unit="us")})
-    window = counted(tg.stream(time="seen", watermark=tg.explicit(), watermark_key=1)).embedded(now=0)
+    window = counted(tg.stream(time="seen", watermark=tg.explicit(), watermark_key=1)).embedded(
+        now=0
+    )
     with made.async_map(same).embedded(downstream=window, now=0) as mapped:
         mapped.add_messages([{"ts": 5, "seen": 8}, {"ts": 40, "seen": 20}], now=FAR)
         mapped.finish()
-        assert [(pane["window_start"], pane["n"]) for pane in window.get_result().panes.to_pylist()] == [(0, 1), (20, 1)]
+        assert [
+            (pane["window_start"], pane["n"]) for pane in window.get_result().panes.to_pylist()
+        ] == [(0, 1), (20, 1)]
 
 
-# Restarts -----------------------------------------------------------------------------------------------------------------------
+# Restarts
 
 
 @pytest.fixture(params=["memory", pytest.param("rocksdb", marks=pytest.mark.rocksdb)])
@@ -574,12 +678,24 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
 
 
 def traffic(count: int = 40) -> list[Row]:
-    """Two partitions that take turns, one of them silent in the middle, with all that any generator wants to see."""
+    """Two partitions that take turns, one of them silent in the middle, with all that any generator
+    wants to see.
+    """
     found = []
     for n in range(count):
         p = "a" if n % 3 or 12 < n < 30 else "b"
         time = 3 * n - (5 if n % 4 == 0 else 0)
-        found.append({"ts": time, "p": p, "k": n % 2, "wm": 3 * n - 6 if n % 2 else None, "m": n % 7 == 6, "writer": f"w{n % 2}", "o": n})
+        found.append(
+            {
+                "ts": time,
+                "p": p,
+                "k": n % 2,
+                "wm": 3 * n - 6 if n % 2 else None,
+                "m": n % 7 == 6,
+                "writer": f"w{n % 2}",
+                "o": n,
+            }
+        )
     return found
 
 
@@ -613,13 +729,19 @@ def test_a_restart_in_the_middle_changes_no_pane_and_no_watermark(name, open_sto
         marks.append(op.watermark)
         op.finish()
         collect(op, found, late)
-        stats = {name: op.stats()[name] for name in ("events", "late_rows", "watermark_steps_back", "watermark_advances")}
+        stats = {
+            name: op.stats()[name]
+            for name in ("events", "late_rows", "watermark_steps_back", "watermark_advances")
+        }
         op.close()
         return marks, found, (late, stats)
 
     def collect(op: tg.EmbeddedOperator, found: list[Any], late: list[Any]) -> None:
         result = op.get_result()
-        found += [(pane["k"], pane["window_start"], pane["n"], pane["timing"]) for pane in result.panes.to_pylist()]
+        found += [
+            (pane["k"], pane["window_start"], pane["n"], pane["timing"])
+            for pane in result.panes.to_pylist()
+        ]
         late += [(row["o"], row["reason"]) for row in result.late.to_pylist()]
         op.flush()
 
@@ -677,13 +799,14 @@ def test_the_intake_is_stored_as_json_and_holds_no_python(open_store):
         op.add_messages(rows(33))
         op.flush()
     store = open_store()
-    document = store.get_json("operator")["intake"]
+    document = store.get_json("operator")["watermark_tracker"]
     store.close()
     assert document["channels"][0]["0"]["generator"] == {"newest": 33}
     assert json.loads(json.dumps(document)) == document
 
 
-# Against the reference ----------------------------------------------------------------------------------------------------------
+# Against the reference
+
 
 def act(op: tg.EmbeddedOperator, slow: SlowIntake, step: tuple[Any, ...], count: int) -> None:
     match step:
@@ -715,10 +838,19 @@ def is_marker(spec: Watermarks, row: Row) -> bool:
     return isinstance(spec, Punctuated) and spec.marker is not None and bool(row["m"])
 
 
-@given(st.lists(specs, min_size=1, max_size=3), histories(), st.sampled_from([FAR, 10]), st.sampled_from(["clock", "clock", "watermark"]))
-def test_the_watermark_is_that_of_the_reference_after_every_call(chosen, history, tolerance, reference):
+@given(
+    st.lists(specs, min_size=1, max_size=3),
+    histories(),
+    st.sampled_from([FAR, 10]),
+    st.sampled_from(["clock", "clock", "watermark"]),
+)
+def test_the_watermark_is_that_of_the_reference_after_every_call(
+    chosen, history, tolerance, reference
+):
     made = tg.union(*(tg.stream(time="ts", partition="p", watermark=spec) for spec in chosen))
-    op = counted(made, future_tolerance=f"{tolerance} us", future_reference=reference).embedded(now=0)
+    op = counted(made, future_tolerance=f"{tolerance} us", future_reference=reference).embedded(
+        now=0
+    )
     slow = SlowIntake(chosen, 0, tolerance, reference)
     for step in history:
         before, counts = slow.watermark, op.stats()
@@ -728,18 +860,31 @@ def test_the_watermark_is_that_of_the_reference_after_every_call(chosen, history
         if step[0] != "deliver":
             continue
         ordinal = step[1] % len(chosen)
-        events = [row for row in step[2] if row["ts"] is not None and not is_marker(chosen[ordinal], row)]
+        events = [
+            row for row in step[2] if row["ts"] is not None and not is_marker(chosen[ordinal], row)
+        ]
         late = sum(row["ts"] < before for row in events)
         after = op.stats()
-        assert after["mildly_late"] + after["very_late"] - counts["mildly_late"] - counts["very_late"] == late
-        assert not any(row["ts"] < before for row in events if row["ts"] >= promises.get((ordinal, row["p"]), row["ts"] + 1))
+        assert (
+            after["mildly_late"] + after["very_late"] - counts["mildly_late"] - counts["very_late"]
+            == late
+        )
+        assert not any(
+            row["ts"] < before
+            for row in events
+            if row["ts"] >= promises.get((ordinal, row["p"]), row["ts"] + 1)
+        )
 
 
 def safe_promises(slow: SlowIntake) -> dict[tuple[int, str], int]:
-    """What sources promised that were there from the beginning and were never left out: what they send at or after it is late nowhere."""
+    """What sources promised that were there from the beginning and were never left out: what they
+    send at or after it is late nowhere.
+    """
     return {
         (ordinal, name): source.promise
         for ordinal, given in enumerate(slow.inputs)
         for name, source in given.sources.items()
-        if source.always_active and source.state == "active" and isinstance(given.spec, Bounded | Punctuated)
+        if source.always_active
+        and source.state == "active"
+        and isinstance(given.spec, Bounded | Punctuated)
     }

@@ -85,30 +85,58 @@ a process that lives, exit status 0:
 PRINTS = {
     "accumulation": ["x: mean price 4.00, favourite tea\n"],
     "chain": [CHAIN],
-    "clicks": [CLICKS, "+ bob  12:00 to 12:01  on_time  clicks 1  spent 2\n", "+ ann  12:00 to 12:01  on_time  clicks 3  spent 20\n", CORRECTED],
+    "clicks": [
+        CLICKS,
+        "+ bob  12:00 to 12:01  on_time  clicks 1  spent 2\n",
+        "+ ann  12:00 to 12:01  on_time  clicks 3  spent 20\n",
+        CORRECTED,
+    ],
     "enrich": [ENRICHED],
-    "resume": ["a process that dies, exit status -9:\n  from offset 0\n", RESUMED, "8 panes; spent 780, and the log says 780\n"],
+    "resume": [
+        "a process that dies, exit status -9:\n  from offset 0\n",
+        RESUMED,
+        "8 panes; spent 780, and the log says 780\n",
+    ],
     "sessions": ["open: ['12:00 to 12:14', '12:20 to 12:30']\n", MERGED],
-    "streams": [STREAM, "  r2 read 1 of the segment 1; the group is between 12:01:10 and 12:02:10\n", READ],
+    "streams": [
+        STREAM,
+        "  r2 read 1 of the segment 1; the group is between 12:01:10 and 12:02:10\n",
+        READ,
+    ],
     "tuples": [
         *("  a  [0, 3)  n 3, mean 12.0\n", "  b  [0, 3)  n 3, mean 71.0\n"),
         *("  a  [0, 4)  values [10, 12, 14, 11]\n", "  a  [2, 6)  values [14, 11, 9, 13]\n"),
-        *("  b  [2, 5)  values [70]\n", "  b  [5, 10)  values [72, 71]\n", "  a  [0, 11)  values [10, 12, 14, 11, 9, 13]\n"),
+        *(
+            "  b  [2, 5)  values [70]\n",
+            "  b  [5, 10)  values [72, 71]\n",
+            "  a  [0, 11)  values [10, 12, 14, 11, 9, 13]\n",
+        ),
     ],
-    "watermarks": [SILENT, BACK, "Partition `south` holds it back: ", "1 event from the future came: "],
+    "watermarks": [
+        SILENT,
+        BACK,
+        "Partition `south` holds it back: ",
+        "1 event from the future came: ",
+    ],
 }
 
 
 def printed(path: Path, folder: Path) -> str:
-    """What an example prints when it is run as people run it; it must end well and leave nothing behind."""
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False, cwd=folder)
+    """What an example prints when it is run as people run it; it must end well and leave nothing
+    behind.
+    """
+    done = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, check=False, cwd=folder
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert list(folder.iterdir()) == []
     return done.stdout
 
 
 def marked(path: Path) -> object:
-    return pytest.param(path, id=path.stem, marks=[pytest.mark.rocksdb] if path.stem == "resume" else [])
+    return pytest.param(
+        path, id=path.stem, marks=[pytest.mark.rocksdb] if path.stem == "resume" else []
+    )
 
 
 @pytest.mark.parametrize("path", [marked(path) for path in EXAMPLES])
@@ -119,8 +147,12 @@ def test_example_prints_what_it_promises(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.rocksdb
 def test_panes_that_come_again_after_a_crash_are_the_same(tmp_path: Path) -> None:
-    dies, lives = printed(REPOSITORY / "examples" / "resume.py", tmp_path).split("a process that lives")
-    again = [line.removesuffix(" (again)") for line in lives.splitlines() if line.endswith(" (again)")]
+    dies, lives = printed(REPOSITORY / "examples" / "resume.py", tmp_path).split(
+        "a process that lives"
+    )
+    again = [
+        line.removesuffix(" (again)") for line in lives.splitlines() if line.endswith(" (again)")
+    ]
     assert len(again) == 2
     assert set(again) <= set(dies.splitlines())
 

@@ -1,4 +1,6 @@
-"""`explain_watermark` tells why there is no output, in sentences that are right and in data that says the same."""
+"""`explain_watermark` tells why there is no output, in sentences that are right and in data that
+says the same.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ import pytest
 import tidegate as tg
 from tidegate.embedded.operator import EmbeddedOperator
 from tidegate.instants import instant
-from tidegate.operators.explanation import explain
-from tidegate.operators.explanation_text import listed, rounded
-from tidegate.operators.standings import Explanation
+from tidegate.operators.explain.explanation import explain
+from tidegate.operators.explain.facts import Explanation
+from tidegate.operators.explain.text import listed, rounded
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 MINUTE = tg.tumbling("1 minute")
@@ -35,13 +37,26 @@ def row(seconds: float, key: str = "a", **more: Any) -> dict[str, Any]:
     return {"ts": at(seconds), "k": key, **more}
 
 
-def started(watermark: Any = None, window: Any = MINUTE, *, trigger: Any = None, downstream: Any = None, **stream: Any) -> EmbeddedOperator:
+def started(
+    watermark: Any = None,
+    window: Any = MINUTE,
+    *,
+    trigger: Any = None,
+    downstream: Any = None,
+    **stream: Any,
+) -> EmbeddedOperator:
     """An operator whose clock begins at noon and goes on where a call tells it."""
-    return panes(watermark, window, trigger=trigger, **stream).embedded(now=NOON, downstream=downstream)
+    return panes(watermark, window, trigger=trigger, **stream).embedded(
+        now=NOON, downstream=downstream
+    )
 
 
-def panes(watermark: Any = None, window: Any = MINUTE, *, trigger: Any = None, **stream: Any) -> Any:
-    windowed = tg.stream(**{"time": "ts", "key": "k", "watermark": watermark, **stream}).window(window)
+def panes(
+    watermark: Any = None, window: Any = MINUTE, *, trigger: Any = None, **stream: Any
+) -> Any:
+    windowed = tg.stream(**{"time": "ts", "key": "k", "watermark": watermark, **stream}).window(
+        window
+    )
     return (windowed if trigger is None else windowed.trigger(trigger)).aggregate(n=tg.count())
 
 
@@ -67,7 +82,7 @@ def sources(found: Explanation) -> dict[str, Any]:
     return {source.name: source for source in found.sources}
 
 
-# No watermark yet -----------------------------------------------------------------------------------------------------------------
+# No watermark yet
 
 
 def test_nothing_has_come():
@@ -84,7 +99,10 @@ def test_a_declared_partition_that_has_not_spoken_is_named_with_since_when():
     assert [name for name, source in sources(found).items() if source.holds] == ["1"]
     assert sources(found)["1"].promise is None
     assert sources(found)["1"].moved_at == instant(NOON)
-    assert f"It waits for partition `1` (declared beforehand), which has not spoken since {text(0)}, 20 seconds ago." in found.sentences
+    assert (
+        f"It waits for partition `1` (declared beforehand), which has not spoken since {text(0)},"
+        " 20 seconds ago." in found.sentences
+    )
     assert "Hint: with `idle_after`" in str(found)
     assert f"waits until the watermark reaches {text(60)}." in str(found)
 
@@ -94,7 +112,10 @@ def test_it_says_when_a_silent_partition_will_be_left_out():
     op.add_messages([row(5, p="0")], now=at(20))
     found = explained(op)
     assert sources(found)["1"].idle_at == instant(at(60))
-    assert f"If it stays silent, it is left out as idle when the clock reaches {text(60)}, 40 seconds to go." in found.sentences
+    assert (
+        f"If it stays silent, it is left out as idle when the clock reaches {text(60)}, 40 seconds"
+        " to go." in found.sentences
+    )
     assert "Hint" not in str(found)
 
 
@@ -113,14 +134,25 @@ def test_some_events_from_the_future_came():
     op.add_messages([row(5), row(3600)])
     found = explained(op)
     assert found.watermark == instant(at(-5))
-    assert "1 event from the future came: it lies more than 1 minute ahead of the clock" in str(found)
+    assert "1 event from the future came: it lies more than 1 minute ahead of the clock" in str(
+        found
+    )
 
 
 def test_events_from_the_future_of_the_watermark_are_told_as_such():
-    op = tg.stream(time="ts").window(MINUTE).options(future_reference="watermark").aggregate(n=tg.count()).embedded(now=0)
+    op = (
+        tg.stream(time="ts")
+        .window(MINUTE)
+        .options(future_reference="watermark")
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
     op.add_messages([{"ts": at(0)}])
     op.add_messages([{"ts": at(3600)}])
-    assert "ahead of the watermark, and was not let move the watermark. Hint: raise `future_tolerance`." in str(explained(op))
+    assert (
+        "ahead of the watermark, and was not let move the watermark. Hint: raise"
+        " `future_tolerance`." in str(explained(op))
+    )
 
 
 def test_nobody_has_advanced_an_explicit_watermark():
@@ -128,7 +160,10 @@ def test_nobody_has_advanced_an_explicit_watermark():
     op.add_messages([row(5)])
     found = explained(op)
     assert found.inputs[0].is_told
-    assert "The watermark is explicit, and nobody has advanced it. Hint: call `advance_watermark`." in found.sentences
+    assert (
+        "The watermark is explicit, and nobody has advanced it. Hint: call `advance_watermark`."
+        in found.sentences
+    )
 
 
 def test_nobody_has_advanced_an_explicit_watermark_for_one_partition():
@@ -138,14 +173,19 @@ def test_nobody_has_advanced_an_explicit_watermark_for_one_partition():
     found = explained(op)
     assert found.watermark is None
     assert sources(found)["left"].promise == instant(at(60))
-    said = f"nobody has advanced it for partition `right`, which is waited for since {text(0)}, 30 seconds ago."
+    said = (
+        f"nobody has advanced it for partition `right`, which is waited for since {text(0)}, 30"
+        " seconds ago."
+    )
     assert said in str(found)
     assert "`advance_watermark(..., partition='right')`" in str(found)
 
 
 def test_rows_come_but_none_says_a_watermark():
     op = started(tg.punctuated("w"))
-    op.add_messages(pa.table({"ts": [at(5)], "k": ["a"], "w": pa.array([None], pa.timestamp("us", "UTC"))}))
+    op.add_messages(
+        pa.table({"ts": [at(5)], "k": ["a"], "w": pa.array([None], pa.timestamp("us", "UTC"))})
+    )
     assert "Messages have come, but none says a watermark." in explained(op).sentences
 
 
@@ -153,20 +193,29 @@ def test_rows_come_but_none_has_a_time():
     op = started(tg.bounded("10 seconds"))
     op.add_messages(pa.table({"ts": pa.array([None], pa.timestamp("us", "UTC")), "k": ["a"]}))
     found = explained(op)
-    assert "Messages have come, but none has a time that the watermark could follow." in found.sentences
+    assert (
+        "Messages have come, but none has a time that the watermark could follow."
+        in found.sentences
+    )
     assert "1 row went to `late`: 1 null_time." in found.sentences
 
 
 def test_a_watermark_behind_the_clock_needs_the_clock():
     op = panes(tg.lagging("5 seconds")).embedded(now=NOON)
-    assert "follows the clock, which the operator has not been told yet. Hint: call `timeout`." in str(explained(op))
+    assert (
+        "follows the clock, which the operator has not been told yet. Hint: call `timeout`."
+        in str(explained(op))
+    )
     op.timeout(at(30))
     found = explained(op)
     assert found.to_dict()["watermark"] == text(25)
-    assert "It stays 5 seconds behind the clock, and moves when the operator is told the clock." in found.sentences
+    assert (
+        "It stays 5 seconds behind the clock, and moves when the operator is told the clock."
+        in found.sentences
+    )
 
 
-# Who holds it back ----------------------------------------------------------------------------------------------------------------
+# Who holds it back
 
 
 def test_one_partition_holds_it_back():
@@ -177,10 +226,19 @@ def test_one_partition_holds_it_back():
     assert found.watermark == instant(at(-5))
     assert found.since == instant(at(10))
     assert [source.name for source in found.sources if source.holds] == ["slow"]
-    assert f"Partition `slow` holds it back: it has promised {text(-5)}, others up to {text(90)}." in found.sentences
+    assert (
+        f"Partition `slow` holds it back: it has promised {text(-5)}, others up to {text(90)}."
+        in found.sentences
+    )
     assert f"It last spoke at {text(10)}, 1 minute 40 seconds ago." in found.sentences
-    assert f"left out as idle when the clock reaches {text(310)}, 3 minutes 20 seconds to go." in str(found)
-    assert f"The newest event is at {text(100)}, 1 minute 45 seconds ahead of the watermark." in found.sentences
+    assert (
+        f"left out as idle when the clock reaches {text(310)}, 3 minutes 20 seconds to go."
+        in str(found)
+    )
+    assert (
+        f"The newest event is at {text(100)}, 1 minute 45 seconds ahead of the watermark."
+        in found.sentences
+    )
 
 
 def test_a_partition_that_speaks_but_does_not_move_is_told_from_a_silent_one():
@@ -190,8 +248,14 @@ def test_a_partition_that_speaks_but_does_not_move_is_told_from_a_silent_one():
     found = explained(op)
     assert sources(found)["slow"].spoke_at == instant(at(110))
     assert sources(found)["slow"].moved_at == instant(at(10))
-    assert f"It last spoke at {text(110)}; its promise last rose at {text(10)}, 1 minute 40 seconds ago." in found.sentences
-    assert "Hint: with `idle_after` it is left out when silent for so long; `mark_idle` does so at once." in found.sentences
+    assert (
+        f"It last spoke at {text(110)}; its promise last rose at {text(10)}, 1 minute 40 seconds"
+        " ago." in found.sentences
+    )
+    assert (
+        "Hint: with `idle_after` it is left out when silent for so long; `mark_idle` does so at"
+        " once." in found.sentences
+    )
 
 
 def test_of_many_that_hold_it_back_a_few_are_named():
@@ -200,7 +264,10 @@ def test_of_many_that_hold_it_back_a_few_are_named():
     found = explained(op)
     assert len(found.sources) == 10_001
     assert sum(source.holds for source in found.sources) == 10_000
-    assert "It waits for partitions `0`, `1`, `2` and 9,997 more (declared beforehand), which have not spoken" in str(found)
+    assert (
+        "It waits for partitions `0`, `1`, `2` and 9,997 more (declared beforehand), which have not"
+        " spoken" in str(found)
+    )
     assert len(str(found)) < 1_000
 
 
@@ -224,8 +291,14 @@ def test_the_watermark_lags_by_the_disorder_only():
     op.add_messages([row(56)], now=at(60))
     found = explained(op)
     assert found.inputs[0].behind == 10 * SECOND
-    assert f"It stays 10 seconds behind the newest event, which is at {text(56)}; it moves when newer events come." in found.sentences
-    assert f"Window [{text(0)}, {text(60)}) of 1 key waits until the watermark reaches {text(60)}, 14 seconds to go." in found.sentences
+    assert (
+        f"It stays 10 seconds behind the newest event, which is at {text(56)}; it moves when newer"
+        " events come." in found.sentences
+    )
+    assert (
+        f"Window [{text(0)}, {text(60)}) of 1 key waits until the watermark reaches {text(60)}, 14"
+        " seconds to go." in found.sentences
+    )
 
 
 def test_an_implied_watermark_follows_the_newest_event_until_the_program_advances_it():
@@ -239,10 +312,13 @@ def test_an_implied_watermark_follows_the_newest_event_until_the_program_advance
 def test_writers_are_called_writers():
     op = started(tg.noted("noted", writer="w"))
     op.add_messages([row(5, noted=at(5), w="one"), row(5, noted=at(50), w="two")])
-    assert f"Writer `one` holds it back: it has promised {text(5)}, others up to {text(50)}." in explained(op).sentences
+    assert (
+        f"Writer `one` holds it back: it has promised {text(5)}, others up to {text(50)}."
+        in explained(op).sentences
+    )
 
 
-# Idle, ended, paused --------------------------------------------------------------------------------------------------------------
+# Idle, ended, paused
 
 
 def test_idle_partitions_are_told_with_since_when():
@@ -253,7 +329,10 @@ def test_idle_partitions_are_told_with_since_when():
     found = explained(op)
     assert sources(found)["silent"].status == "idle"
     assert found.watermark == instant(at(40))
-    assert f"Partition `silent` is idle and not waited for, silent since {text(10)}, 1 minute 5 seconds ago." in found.sentences
+    assert (
+        f"Partition `silent` is idle and not waited for, silent since {text(10)}, 1 minute 5"
+        " seconds ago." in found.sentences
+    )
 
 
 def test_when_all_are_idle_the_highest_promise_was_released():
@@ -263,7 +342,9 @@ def test_when_all_are_idle_the_highest_promise_was_released():
     found = explained(op)
     assert found.is_idle
     assert found.watermark == instant(at(40))
-    assert "so the highest promise was released; it moves when one of them speaks again." in str(found)
+    assert "so the highest promise was released; it moves when one of them speaks again." in str(
+        found
+    )
     assert "Partitions `a` and `b` are idle" in str(found)
 
 
@@ -288,7 +369,10 @@ def test_when_all_have_ended_finish_fires_the_rest():
     op = partitioned(tg.bounded("10 seconds"))
     op.add_messages([row(5, p="a"), row(50, p="b")])
     op.end_input()
-    assert "Every source has ended, so the highest promise was released; `finish` fires what is left." in explained(op).sentences
+    assert (
+        "Every source has ended, so the highest promise was released; `finish` fires what is left."
+        in explained(op).sentences
+    )
 
 
 def test_who_runs_ahead_is_paused():
@@ -297,7 +381,10 @@ def test_who_runs_ahead_is_paused():
     found = explained(op)
     assert [source.name for source in found.sources if source.paused] == ["fast"]
     assert [(source.input, source.name) for source in op.paused()] == [(0, "fast")]
-    assert "Partition `fast` is too far ahead of the slowest and paused: not to be read for now" in str(found)
+    assert (
+        "Partition `fast` is too far ahead of the slowest and paused: not to be read for now"
+        in str(found)
+    )
 
 
 def test_nobody_is_paused_without_alignment():
@@ -306,11 +393,13 @@ def test_nobody_is_paused_without_alignment():
     assert op.paused() == []
 
 
-# Several inputs -------------------------------------------------------------------------------------------------------------------
+# Several inputs
 
 
 def united(*watermarks: Any, **stream: Any) -> EmbeddedOperator:
-    inputs = [tg.stream(time="ts", key="k", watermark=watermark, **stream) for watermark in watermarks]
+    inputs = [
+        tg.stream(time="ts", key="k", watermark=watermark, **stream) for watermark in watermarks
+    ]
     return tg.union(*inputs).window(MINUTE).aggregate(n=tg.count()).embedded(now=NOON)
 
 
@@ -321,7 +410,10 @@ def test_an_input_from_which_nothing_came_is_named():
     assert found.watermark is None
     assert [given.holds for given in found.inputs] == [False, True]
     assert found.inputs[0].promise == instant(at(40))
-    assert "It waits for input 1, from which nothing has come that moves a watermark." in found.sentences
+    assert (
+        "It waits for input 1, from which nothing has come that moves a watermark."
+        in found.sentences
+    )
 
 
 def test_an_input_that_holds_the_others_back_is_named():
@@ -329,24 +421,37 @@ def test_an_input_that_holds_the_others_back_is_named():
     op.add_messages([row(5)], input=1, now=at(10))
     op.add_messages([row(50)], input=0, now=at(55))
     found = explained(op)
-    assert f"Input 1 holds it back: it has promised {text(-5)}, others up to {text(40)}." in found.sentences
+    assert (
+        f"Input 1 holds it back: it has promised {text(-5)}, others up to {text(40)}."
+        in found.sentences
+    )
     assert f"It last spoke at {text(10)}, 45 seconds ago." in found.sentences
 
 
 def test_a_partition_of_one_input_is_named_with_its_input():
-    op = united(tg.bounded("10 seconds"), tg.bounded("10 seconds", partitions=["x", "y"]), partition="p")
+    op = united(
+        tg.bounded("10 seconds"), tg.bounded("10 seconds", partitions=["x", "y"]), partition="p"
+    )
     op.add_messages([row(50, p="x")], input=0)
     op.add_messages([row(50, p="x")], input=1)
-    assert "It waits for partition `y` of input 1 (declared beforehand), which has not spoken" in str(explained(op))
+    assert (
+        "It waits for partition `y` of input 1 (declared beforehand), which has not spoken"
+        in str(explained(op))
+    )
 
 
 def test_an_explicit_input_is_told_with_the_call_that_moves_it():
     op = united(tg.bounded("10 seconds"), tg.explicit())
     op.add_messages([row(50)], input=0)
-    assert "nobody has advanced it for input 1. Hint: `advance_watermark(..., input=1)`." in str(explained(op))
+    assert "nobody has advanced it for input 1. Hint: `advance_watermark(..., input=1)`." in str(
+        explained(op)
+    )
     op.advance_watermark(at(5), input=1)
     found = explained(op)
-    assert f"Input 1 holds it back: it has promised {text(5)}, others up to {text(40)}." in found.sentences
+    assert (
+        f"Input 1 holds it back: it has promised {text(5)}, others up to {text(40)}."
+        in found.sentences
+    )
     assert "It is explicit there. Hint: `advance_watermark(..., input=1)`." in found.sentences
 
 
@@ -360,7 +465,7 @@ def test_an_idle_input_is_not_waited_for():
     assert "Input 1 is idle and not waited for." in found.sentences
 
 
-# What was ignored -----------------------------------------------------------------------------------------------------------------
+# What was ignored
 
 
 def test_a_step_back_was_ignored():
@@ -377,7 +482,9 @@ def test_watermarks_in_rows_that_cannot_be_taken_are_counted():
     op.add_messages([row(5, w=at(5)), row(6, w=at(9999))])
     found = explained(op)
     assert found.counters["watermarks_refused"] == 1
-    assert "1 watermark could not be read or lay in the future, and was not taken." in found.sentences
+    assert (
+        "1 watermark could not be read or lay in the future, and was not taken." in found.sentences
+    )
 
 
 def test_a_generator_that_fails_is_told_with_its_last_error():
@@ -389,7 +496,10 @@ def test_a_generator_that_fails_is_told_with_its_last_error():
         op.add_messages([row(5)])
     found = explained(op)
     assert found.counters["generator_failures"] == 1
-    assert "The watermark generator failed 1 time and promised nothing then; the last error was: ValueError: no luck with 1 row." in found.sentences
+    assert (
+        "The watermark generator failed 1 time and promised nothing then; the last error was:"
+        " ValueError: no luck with 1 row." in found.sentences
+    )
 
 
 def test_watermarks_of_other_keys_are_told():
@@ -407,7 +517,7 @@ def test_duplicates_are_told():
     assert "1 message had come before and was left out." in explained(op).sentences
 
 
-# Windows --------------------------------------------------------------------------------------------------------------------------
+# Windows
 
 
 def test_a_window_says_how_many_keys_it_has_and_how_far_it_is_to_go():
@@ -419,7 +529,10 @@ def test_a_window_says_how_many_keys_it_has_and_how_far_it_is_to_go():
         (instant(at(0)), instant(at(60)), 3, 14 * SECOND),
         (instant(at(60)), instant(at(120)), 1, 74 * SECOND),
     ]
-    assert f"Window [{text(0)}, {text(60)}) of 3 keys waits until the watermark reaches {text(60)}, 14 seconds to go." in found.sentences
+    assert (
+        f"Window [{text(0)}, {text(60)}) of 3 keys waits until the watermark reaches {text(60)}, 14"
+        " seconds to go." in found.sentences
+    )
 
 
 def test_keys_that_came_in_several_deliveries_are_counted_once():
@@ -441,7 +554,7 @@ def test_of_many_windows_a_few_are_told():
 
 
 def test_keys_are_not_counted_where_that_is_dear(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tidegate.operators.explanation.COUNTED", 5)
+    monkeypatch.setattr("tidegate.operators.explain.explanation.COUNTED", 5)
     op = started(tg.explicit())
     for _ in range(2):
         op.add_messages([row(5, f"k{n}") for n in range(5)])
@@ -451,9 +564,17 @@ def test_keys_are_not_counted_where_that_is_dear(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_stream_without_key_has_windows_without_keys():
-    op = tg.stream(time="ts", watermark=tg.explicit()).window(MINUTE).aggregate(n=tg.count()).embedded(now=NOON)
+    op = (
+        tg.stream(time="ts", watermark=tg.explicit())
+        .window(MINUTE)
+        .aggregate(n=tg.count())
+        .embedded(now=NOON)
+    )
     op.add_messages([{"ts": at(5)}])
-    assert f"Window [{text(0)}, {text(60)}) waits until the watermark reaches {text(60)}." in explained(op).sentences
+    assert (
+        f"Window [{text(0)}, {text(60)}) waits until the watermark reaches {text(60)}."
+        in explained(op).sentences
+    )
 
 
 def test_corrections_wait_for_the_clock():
@@ -464,9 +585,14 @@ def test_corrections_wait_for_the_clock():
     op.flush()
     op.add_messages([row(7, "a")], now=at(66))
     found = explained(op)
-    assert [(w.is_complete, w.has_fired, w.keys, w.clock) for w in found.windows] == [(True, True, 1, instant(at(76)))]
+    assert [(w.is_complete, w.has_fired, w.keys, w.clock) for w in found.windows] == [
+        (True, True, 1, instant(at(76)))
+    ]
     assert found.kept == 1
-    assert f"of 1 key is complete; corrections wait until the clock reaches {text(76)}, 10 seconds to go" in str(found)
+    assert (
+        f"of 1 key is complete; corrections wait until the clock reaches {text(76)}, 10 seconds"
+        " to go" in str(found)
+    )
 
 
 def test_corrections_wait_for_more_late_events():
@@ -475,17 +601,33 @@ def test_corrections_wait_for_more_late_events():
     op.advance_watermark(at(65))
     op.add_messages([row(7)])
     found = explained(op)
-    assert (found.windows[0].by_elements, found.windows[0].watermark, found.windows[0].clock) == (True, None, None)
-    assert "is complete; corrections wait for more events (its trigger is `AfterWatermark(late=AfterCount(3))`)" in str(found)
-    assert f"at the latest until the watermark reaches {text(120)}, 55 seconds to go, and the window is over" in str(found)
+    assert (found.windows[0].by_elements, found.windows[0].watermark, found.windows[0].clock) == (
+        True,
+        None,
+        None,
+    )
+    assert (
+        "is complete; corrections wait for more events (its trigger is"
+        " `AfterWatermark(late=AfterCount(3))`)" in str(found)
+    )
+    assert (
+        f"at the latest until the watermark reaches {text(120)}, 55 seconds to go, and the window"
+        " is over" in str(found)
+    )
 
 
 def test_an_early_pane_that_is_due_by_the_clock_is_told():
     op = started(tg.explicit(), trigger=tg.after_watermark(early=tg.every("10 seconds")))
     op.add_messages([row(5)], now=at(5))
     found = explained(op)
-    assert (found.windows[0].watermark, found.windows[0].clock) == (instant(at(60)), instant(at(15)))
-    assert f"reaches {text(60)}; a pane before that waits until the clock reaches {text(15)}, 10 seconds to go" in str(found)
+    assert (found.windows[0].watermark, found.windows[0].clock) == (
+        instant(at(60)),
+        instant(at(15)),
+    )
+    assert (
+        f"reaches {text(60)}; a pane before that waits until the clock reaches {text(15)}, 10"
+        " seconds to go" in str(found)
+    )
 
 
 @pytest.mark.parametrize("trigger", [tg.after_count(3), tg.repeatedly(tg.after_count(3))], ids=str)
@@ -495,26 +637,43 @@ def test_a_trigger_that_does_not_fire_on_the_watermark(trigger: Any):
     op.advance_watermark(at(30))
     found = explained(op)
     assert found.windows[0].watermark is None
-    assert f"waits for more events (its trigger does not fire at the end of the window, it is `{trigger}`)" in str(found)
-    assert f"at the latest until the watermark reaches {text(120)}, 1 minute 30 seconds to go, and the window is over." in str(found)
+    assert (
+        "waits for more events (its trigger does not fire at the end of the window, it is"
+        f" `{trigger}`)" in str(found)
+    )
+    assert (
+        f"at the latest until the watermark reaches {text(120)}, 1 minute 30 seconds to go, and the"
+        " window is over." in str(found)
+    )
 
 
 def test_a_trigger_that_looks_at_the_clock_only():
     op = started(tg.explicit(), trigger=tg.every("10 seconds"))
     op.add_messages([row(5)])
-    assert f"waits until the clock reaches {text(10)}, 10 seconds to go (its trigger does not fire at the end of the window" in str(explained(op))
+    assert (
+        f"waits until the clock reaches {text(10)}, 10 seconds to go (its trigger does not fire at"
+        " the end of the window" in str(explained(op))
+    )
 
 
 def test_a_trigger_that_never_fires():
     op = started(tg.explicit(), trigger=tg.never())
     op.add_messages([row(5)])
     op.advance_watermark(at(30))
-    said = f"until the watermark reaches {text(120)}, 1 minute 30 seconds to go, and the window is over; its trigger `Never()` does not fire before."
+    said = (
+        f"until the watermark reaches {text(120)}, 1 minute 30 seconds to go, and the window is"
+        " over; its trigger `Never()` does not fire before."
+    )
     assert said in str(explained(op))
 
 
 def test_what_never_fires_goes_to_late_where_closing_gives_no_pane():
-    stream = tg.stream(time="ts", watermark=tg.explicit()).window(MINUTE).trigger(tg.never()).options(closing="never")
+    stream = (
+        tg.stream(time="ts", watermark=tg.explicit())
+        .window(MINUTE)
+        .trigger(tg.never())
+        .options(closing="never")
+    )
     op = stream.aggregate(n=tg.count()).embedded(now=NOON)
     op.add_messages([{"ts": at(5)}])
     assert "what has not fired by then goes to `late` as `unfired`" in str(explained(op))
@@ -523,22 +682,32 @@ def test_what_never_fires_goes_to_late_where_closing_gives_no_pane():
 def test_a_trigger_that_needs_several_things_at_once():
     op = started(tg.explicit(), trigger=tg.after_all(tg.after_watermark(), tg.after_count(3)))
     op.add_messages([row(5)])
-    assert "and for all parts of its trigger `AfterAll(AfterWatermark(), AfterCount(3))`." in str(explained(op))
+    assert "and for all parts of its trigger `AfterAll(AfterWatermark(), AfterCount(3))`." in str(
+        explained(op)
+    )
 
 
 def test_the_global_window_waits_for_the_end():
     op = started(tg.explicit(), tg.global_window())
     op.add_messages([row(5)])
     found = explained(op)
-    assert "The global window of 1 key waits until the input ends with `finish`; its trigger" in str(found)
-    assert (found.to_dict()["windows"][0]["start"], found.to_dict()["windows"][0]["end"]) == ("-inf", "+inf")
+    assert (
+        "The global window of 1 key waits until the input ends with `finish`; its trigger"
+        in str(found)
+    )
+    assert (found.to_dict()["windows"][0]["start"], found.to_dict()["windows"][0]["end"]) == (
+        "-inf",
+        "+inf",
+    )
 
 
 def test_a_clock_that_has_passed_asks_for_a_timeout():
     op = started(tg.explicit(), trigger=tg.every("10 seconds"))
     op.add_messages([row(5)])
     op.add_messages([row(5, "b")], now=at(20))
-    assert f"until the clock reaches {text(10)}, which has passed: call `timeout`" in str(explained(op))
+    assert f"until the clock reaches {text(10)}, which has passed: call `timeout`" in str(
+        explained(op)
+    )
 
 
 def test_no_window_waits_because_all_have_fired_and_are_kept():
@@ -547,7 +716,10 @@ def test_no_window_waits_because_all_have_fired_and_are_kept():
     op.advance_watermark(at(60))
     found = explained(op)
     assert (found.windows, found.kept) == ((), 2)
-    assert "No window waits: 2 results came out and are kept for corrections by late events." in found.sentences
+    assert (
+        "No window waits: 2 results came out and are kept for corrections by late events."
+        in found.sentences
+    )
 
 
 def test_no_window_waits_because_all_have_fired_and_are_over():
@@ -574,10 +746,13 @@ def test_a_finished_operator_says_so():
     found = explained(op)
     assert found.is_finished
     assert found.to_dict()["watermark"] == "+inf"
-    assert "The input has ended: the watermark is at the end of time, and all windows are complete." in found.sentences
+    assert (
+        "The input has ended: the watermark is at the end of time, and all windows are complete."
+        in found.sentences
+    )
 
 
-# Per-key watermarks ---------------------------------------------------------------------------------------------------------------
+# Per-key watermarks
 
 
 def test_keys_with_watermarks_of_their_own_are_told_above_their_floor():
@@ -594,11 +769,14 @@ def test_keys_with_watermarks_of_their_own_are_told_above_their_floor():
     assert found.windows[0].to_go == 30 * SECOND
     assert f"The floor of the watermarks of all keys is at {text(-260)}" in str(found)
     assert "3 keys are ahead of it." in found.sentences
-    assert f"until the watermark of the key reaches {text(60)}, 30 seconds to go for the nearest key." in str(found)
+    assert (
+        f"until the watermark of the key reaches {text(60)}, 30 seconds to go for the nearest key."
+        in str(found)
+    )
     assert f"key `slow` is at {text(-10)}" in str(found)
 
 
-# Other axes -----------------------------------------------------------------------------------------------------------------------
+# Other axes
 
 
 def test_windows_on_the_clock_wait_for_the_clock():
@@ -609,17 +787,25 @@ def test_windows_on_the_clock_wait_for_the_clock():
     assert f"Windows follow the clock, which is at {text(50)}." in found.sentences
     assert f"of 1 key waits until the clock reaches {text(60)}, 10 seconds to go." in str(found)
     op.add_messages([row(5)], now=at(70))
-    assert f"until the clock reaches {text(60)}, which has passed: call `timeout`." in str(explained(op))
+    assert f"until the clock reaches {text(60)}, which has passed: call `timeout`." in str(
+        explained(op)
+    )
 
 
 def test_windows_on_offsets_wait_for_messages_of_the_furthest_behind():
     op = started(window=tg.tumbling(10, axis="offset"), offset="o", partition="p")
     op.add_messages([row(5, o=6, p="x"), row(5, o=8, p="y")])
     found = explained(op)
-    assert {source.name: (source.promise, source.holds) for source in found.sources} == {"x": (7, True), "y": (9, False)}
+    assert {source.name: (source.promise, source.holds) for source in found.sources} == {
+        "x": (7, True),
+        "y": (9, False),
+    }
     assert found.to_dict()["watermark"] == 7
     assert "all below 7 have come. Partition `x` is the furthest behind" in str(found)
-    assert "Window [0, 10) of 1 key waits until all offsets below 10 have come, 3 messages to go." in found.sentences
+    assert (
+        "Window [0, 10) of 1 key waits until all offsets below 10 have come, 3 messages to go."
+        in found.sentences
+    )
 
 
 def test_windows_on_ordinals_wait_for_messages_of_their_key():
@@ -627,9 +813,15 @@ def test_windows_on_ordinals_wait_for_messages_of_their_key():
     op.add_messages([row(5)] * 7)
     found = explained(op)
     assert (found.watermark, found.windows[0].to_go) == (None, 3)
-    assert "Window [0, 10) of 1 key waits until 3 more messages of its key have come." in found.sentences
+    assert (
+        "Window [0, 10) of 1 key waits until 3 more messages of its key have come."
+        in found.sentences
+    )
     op.add_messages([row(5, "b")] * 9)
-    assert "Window [0, 10) of 2 keys waits until 1 more message of a key has come." in explained(op).sentences
+    assert (
+        "Window [0, 10) of 2 keys waits until 1 more message of a key has come."
+        in explained(op).sentences
+    )
 
 
 @pytest.mark.parametrize("axis", ["clock", "offset", "ordinal"])
@@ -641,7 +833,7 @@ def test_nothing_has_come_on_other_axes_and_they_end(axis: str):
     assert "The input has ended, and all windows have fired." in explained(op).sentences
 
 
-# The runtime ----------------------------------------------------------------------------------------------------------------------
+# The runtime
 
 
 def inherited() -> EmbeddedOperator:
@@ -668,7 +860,9 @@ def test_results_wait_because_the_downstream_refuses_them():
     found = explained(op)
     assert found.is_refused
     assert (found.refused_rows, found.waiting_panes) == (2, 0)
-    assert found.sentences[0].startswith("2 results wait because the downstream refuses; no input is taken until it accepts.")
+    assert found.sentences[0].startswith(
+        "2 results wait because the downstream refuses; no input is taken until it accepts."
+    )
 
 
 def test_results_wait_to_be_taken():
@@ -676,7 +870,10 @@ def test_results_wait_to_be_taken():
     op.add_messages([row(5)])
     op.advance_watermark(at(600))
     op.add_messages([row(5)])
-    assert explained(op).sentences[0] == "1 pane and 1 late row wait to be taken. Hint: call `get_result`."
+    assert (
+        explained(op).sentences[0]
+        == "1 pane and 1 late row wait to be taken. Hint: call `get_result`."
+    )
     op.get_result()
     assert explained(op).waiting_panes == 0
 
@@ -696,34 +893,64 @@ def test_nobody_has_told_the_clock_for_long(monkeypatch: pytest.MonkeyPatch):
     clock[0] += 30 * SECOND
     assert "last told the clock" not in str(explained(op))
     clock[0] += 60 * SECOND
-    assert "The operator was last told the clock 1 minute 30 seconds ago, and something has become due since." in str(explained(op))
+    assert (
+        "The operator was last told the clock 1 minute 30 seconds ago, and something has become due"
+        " since." in str(explained(op))
+    )
     op.timeout()
     assert "last told the clock" not in str(explained(op))
 
 
-# Data -----------------------------------------------------------------------------------------------------------------------------
+# Data
 
 
 def test_instants_are_iso_texts_and_clocks_too():
     op = partitioned(tg.bounded("10 seconds", idle_after="1 minute"))
     op.add_messages([row(50, p="a")], now=at(60))
     data = explained(op).to_dict()
-    assert (data["watermark"], data["since"], data["now"], data["newest"]) == (text(40), text(60), text(60), text(50))
+    assert (data["watermark"], data["since"], data["now"], data["newest"]) == (
+        text(40),
+        text(60),
+        text(60),
+        text(50),
+    )
     assert data["sources"] == [
         {
-            "input": 0, "name": "a", "status": "active", "promise": text(40), "spoke_at": text(60), "moved_at": text(60), "holds": True,
-            "paused": False, "idle_at": text(120), "declared": False,
+            "input": 0,
+            "name": "a",
+            "status": "active",
+            "promise": text(40),
+            "spoke_at": text(60),
+            "moved_at": text(60),
+            "holds": True,
+            "paused": False,
+            "idle_at": text(120),
+            "declared": False,
         }
-    ]  # fmt: skip
-    assert (data["windows"][0]["start"], data["windows"][0]["end"], data["windows"][0]["to_go"]) == (text(0), text(60), 20 * SECOND)
+    ]
+    assert (
+        data["windows"][0]["start"],
+        data["windows"][0]["end"],
+        data["windows"][0]["to_go"],
+    ) == (text(0), text(60), 20 * SECOND)
 
 
 def test_plain_ticks_stay_numbers():
-    op = tg.stream(time="ts", watermark=tg.bounded(3, unit="us")).window(tg.tumbling(10, unit="us")).aggregate(n=tg.count()).embedded(now=NOON)
+    op = (
+        tg.stream(time="ts", watermark=tg.bounded(3, unit="us"))
+        .window(tg.tumbling(10, unit="us"))
+        .aggregate(n=tg.count())
+        .embedded(now=NOON)
+    )
     op.add_messages([{"ts": 7}])
     found = explained(op)
     data = found.to_dict()
-    assert (data["watermark"], data["newest"], data["windows"][0]["end"], data["now"]) == (4, 7, 10, text(0))
+    assert (data["watermark"], data["newest"], data["windows"][0]["end"], data["now"]) == (
+        4,
+        7,
+        10,
+        text(0),
+    )
     assert "The watermark is at 4 since" in str(found)
     assert "It stays 3 ticks behind the newest event, which is at 7" in str(found)
     assert "Window [0, 10) waits until the watermark reaches 10, 6 ticks to go." in found.sentences
@@ -767,7 +994,13 @@ def test_names_are_listed_with_how_many_more():
 
 
 @pytest.mark.parametrize(
-    ("span", "said"), [(0, "0 seconds"), (14_400_123, "14 seconds"), (1_234_567, "1 second 235 milliseconds"), (17, "17 microseconds")]
+    ("span", "said"),
+    [
+        (0, "0 seconds"),
+        (14_400_123, "14 seconds"),
+        (1_234_567, "1 second 235 milliseconds"),
+        (17, "17 microseconds"),
+    ],
 )
 def test_spans_are_rounded_to_what_people_read(span: int, said: str):
     assert rounded(span) == said

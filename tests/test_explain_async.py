@@ -1,4 +1,6 @@
-"""`explain_watermark` of an async map tells which watermarks wait behind which calls, and who holds them back before that."""
+"""`explain_watermark` of an async map tells which watermarks wait behind which calls, and who holds
+them back before that.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tidegate as tg
-from async_service import BOTH, LONG, PATIENCE, TOLD, Row, Service, Sink, counting, echo, hear, made, rows
+from support.async_service import (
+    BOTH,
+    LONG,
+    PATIENCE,
+    TOLD,
+    Row,
+    Service,
+    Sink,
+    counting,
+    echo,
+    hear,
+    made,
+    rows,
+)
 from test_explain import explained, sources
 from tidegate.embedded.async_map import EmbeddedAsyncMap
 from tidegate.errors import StateError
 from tidegate.instants import format_duration, instant
 from tidegate.kernel.watermarks.marks import Idle, Watermark
-from tidegate.operators.explanation import LISTED
-from tidegate.operators.pending import pending
-from tidegate.operators.standings import Explanation
+from tidegate.operators.async_map.queue import pending
+from tidegate.operators.explain.explanation import LISTED
+from tidegate.operators.explain.facts import Explanation
 from tidegate.spec.operator import Input, TimeColumn
 from tidegate.spec.watermarks import Bounded, Explicit
 from tidegate.state.memory import MemoryStore
@@ -40,7 +55,13 @@ def asked(mapped: EmbeddedAsyncMap) -> Explanation:
     """The explanation, which leaves no trace."""
 
     def held() -> tuple[Any, ...]:
-        return mapped._intake.save(), mapped._pending.save(), mapped.stats(), len(mapped._outlet.unfetched), len(mapped._outlet.waiting)
+        return (
+            mapped._intake.save(),
+            mapped._pending.save(),
+            mapped.stats(),
+            len(mapped._outlet.unfetched),
+            len(mapped._outlet.waiting),
+        )
 
     before = held()
     found = explained(mapped)
@@ -54,7 +75,9 @@ def calls(found: Explanation) -> Any:
 
 
 def marks(found: Explanation) -> list[tuple[Any, ...]]:
-    return [(mark.kind, mark.watermark, mark.watermark_key, mark.before) for mark in calls(found).marks]
+    return [
+        (mark.kind, mark.watermark, mark.watermark_key, mark.before) for mark in calls(found).marks
+    ]
 
 
 def replied(mapped: EmbeddedAsyncMap) -> None:
@@ -64,7 +87,7 @@ def replied(mapped: EmbeddedAsyncMap) -> None:
     loop.replies.put(loop.replies.get(timeout=PATIENCE))
 
 
-# Sources --------------------------------------------------------------------------------------------------------------------------
+# Sources
 
 
 def test_nothing_has_come():
@@ -75,39 +98,72 @@ def test_nothing_has_come():
 
 
 def test_nothing_is_pending_and_a_source_holds_the_watermark_back():
-    stream = tg.stream(time="ts", partition="p", watermark=tg.bounded("10 seconds", partitions=["x", "y"], idle_after="1 minute"))
+    stream = tg.stream(
+        time="ts",
+        partition="p",
+        watermark=tg.bounded("10 seconds", partitions=["x", "y"], idle_after="1 minute"),
+    )
     with stream.async_map(echo).embedded(now=NOON) as mapped:
         mapped.add_messages([{"ts": at(50), "p": "x", "v": 1}], now=at(20))
         hear(mapped)
         mapped.get_result()
         found = asked(mapped)
-        assert (found.watermark, found.newest, found.ticks, calls(found).pending) == (None, instant(at(50)), False, 0)
+        assert (found.watermark, found.newest, found.ticks, calls(found).pending) == (
+            None,
+            instant(at(50)),
+            False,
+            0,
+        )
         assert [name for name, source in sources(found).items() if source.holds] == ["y"]
         assert found.sentences == (
             "No message waits for an answer.",
             f"There is no watermark yet; the operator began at {text(0)}, 20 seconds ago.",
-            f"It waits for partition `y` (declared beforehand), which has not spoken since {text(0)}, 20 seconds ago.",
-            f"If it stays silent, it is left out as idle when the clock reaches {text(60)}, 40 seconds to go.",
+            (
+                "It waits for partition `y` (declared beforehand), which has not spoken since"
+                f" {text(0)}, 20 seconds ago."
+            ),
+            (
+                f"If it stays silent, it is left out as idle when the clock reaches {text(60)}, 40"
+                " seconds to go."
+            ),
         )
 
 
 def test_who_is_behind_is_told_as_for_windows():
     stream = tg.stream(time="ts", partition="p", watermark=tg.bounded("10 seconds"))
     with stream.async_map(echo).embedded(now=NOON) as mapped:
-        mapped.add_messages([{"ts": at(5), "p": "slow", "v": 1}, {"ts": at(50), "p": "fast", "v": 2}], now=at(50))
+        mapped.add_messages(
+            [{"ts": at(5), "p": "slow", "v": 1}, {"ts": at(50), "p": "fast", "v": 2}], now=at(50)
+        )
         found = asked(mapped)
-        assert f"Partition `slow` holds it back: it has promised {text(-5)}, others up to {text(40)}." in found.sentences
-        assert f"The newest event is at {text(50)}, 55 seconds ahead of the watermark." in found.sentences
+        assert (
+            f"Partition `slow` holds it back: it has promised {text(-5)}, others up to {text(40)}."
+            in found.sentences
+        )
+        assert (
+            f"The newest event is at {text(50)}, 55 seconds ahead of the watermark."
+            in found.sentences
+        )
         mapped.end_input()
-        assert "Every source has ended, so the highest promise was released; `finish` ends the input." in asked(mapped).sentences
+        assert (
+            "Every source has ended, so the highest promise was released; `finish` ends the input."
+            in asked(mapped).sentences
+        )
 
 
 def test_events_from_the_future_move_no_watermark():
-    with tg.stream(time="ts", watermark=tg.bounded("10 seconds")).async_map(echo).embedded(now=NOON) as mapped:
+    with (
+        tg.stream(time="ts", watermark=tg.bounded("10 seconds"))
+        .async_map(echo)
+        .embedded(now=NOON) as mapped
+    ):
         mapped.add_messages([{"ts": at(3600), "v": 1}, {"ts": at(3601), "v": 2}])
         found = asked(mapped)
         assert (found.counters["future"], found.newest) == (2, None)
-        assert "Only events from the future have come (2): they lie more than 1 minute ahead of the clock" in str(found)
+        assert (
+            "Only events from the future have come (2): they lie more than 1 minute ahead of the"
+            " clock" in str(found)
+        )
         mapped.add_messages([{"ts": at(5), "v": 3}])
         found = asked(mapped)
         assert found.newest == instant(at(5))
@@ -115,10 +171,20 @@ def test_events_from_the_future_move_no_watermark():
 
 
 def test_a_row_that_only_says_a_watermark_is_no_event_from_the_future():
-    with tg.stream(time="ts", watermark=tg.punctuated(marker="m")).async_map(echo).embedded(now=NOON) as mapped:
-        mapped.add_messages([{"ts": at(5), "m": False, "v": 1}, {"ts": at(3600), "m": True, "v": 2}])
+    with (
+        tg.stream(time="ts", watermark=tg.punctuated(marker="m"))
+        .async_map(echo)
+        .embedded(now=NOON) as mapped
+    ):
+        mapped.add_messages(
+            [{"ts": at(5), "m": False, "v": 1}, {"ts": at(3600), "m": True, "v": 2}]
+        )
         found = asked(mapped)
-        assert (found.counters["future"], found.counters["watermarks_refused"], found.newest) == (0, 1, instant(at(5)))
+        assert (found.counters["future"], found.counters["watermarks_refused"], found.newest) == (
+            0,
+            1,
+            instant(at(5)),
+        )
 
 
 def test_an_upstream_tells_the_watermark():
@@ -135,7 +201,7 @@ def test_an_upstream_tells_the_watermark():
         assert "The upstream tells it." in asked(mapped).sentences
 
 
-# Calls ----------------------------------------------------------------------------------------------------------------------------
+# Calls
 
 
 @BOTH
@@ -147,16 +213,27 @@ def test_a_watermark_waits_behind_the_messages_without_an_answer_that_came_befor
         mapped.add_messages([{"ts": 11, "v": "c"}])
         found = asked(mapped)
         standing = calls(found)
-        assert (standing.pending, standing.in_flight, standing.max_in_flight, standing.answered) == (3, 3, 10, 0)
+        assert (
+            standing.pending,
+            standing.in_flight,
+            standing.max_in_flight,
+            standing.answered,
+        ) == (3, 3, 10, 0)
         assert (found.watermark, marks(found)) == (10, [("watermark", 10, 0, 2)])
-        assert found.sentences[:2] == ("3 messages have no answer yet; 3 calls of at most 10 are under way.", "Watermark 10 waits behind 2 of them.")
+        assert found.sentences[:2] == (
+            "3 messages have no answer yet; 3 calls of at most 10 are under way.",
+            "Watermark 10 waits behind 2 of them.",
+        )
         assert found.sentences[-2] == "The watermark is at 10 since 1970-01-01T00:00:00Z."
         assert found.sentences[-1] == "It moves only when the program calls `advance_watermark`."
         mapped.advance_watermark(20)
         mapped.advance_watermark(30)
         found = asked(mapped)
         assert marks(found) == [("watermark", 10, 0, 2), ("watermark", 30, 0, 3)]
-        assert "Watermark 10 waits behind 2 of them, and 1 more behind it, up to 30." in found.sentences
+        assert (
+            "Watermark 10 waits behind 2 of them, and 1 more behind it, up to 30."
+            in found.sentences
+        )
         service.answer("a")
         hear(mapped, 2)
         assert marks(asked(mapped)) == [("watermark", 10, 0, 1), ("watermark", 30, 0, 2)]
@@ -173,7 +250,10 @@ def test_an_ordered_answer_waits_for_earlier_ones_and_keeps_its_slot(ordered):
     service = Service()
     with made(service, ordered=ordered, max_in_flight=2) as mapped:
         mapped.add_messages(rows("a", "b"))
-        assert "All 2 slots are taken, so that `add_messages` waits for an answer. Hint: a larger `max_in_flight`." in asked(mapped).sentences
+        assert (
+            "All 2 slots are taken, so that `add_messages` waits for an answer. Hint: a larger"
+            " `max_in_flight`." in asked(mapped).sentences
+        )
         service.answer("b")
         hear(mapped, 1)
         found = asked(mapped)
@@ -181,7 +261,9 @@ def test_an_ordered_answer_waits_for_earlier_ones_and_keeps_its_slot(ordered):
         assert calls(found).answered == ordered
         assert ("1 answer waits for those of earlier messages." in found.sentences) is ordered
         assert ("slots are taken" in str(found)) is ordered
-        assert ("1 result waits to be taken. Hint: call `get_result`." in found.sentences) is not ordered
+        assert (
+            "1 result waits to be taken. Hint: call `get_result`." in found.sentences
+        ) is not ordered
 
 
 @BOTH
@@ -240,10 +322,15 @@ def test_a_call_that_blocks_its_event_loop_is_overdue():
         finally:
             over.set()
         assert calls(found).left < 0
-        assert f"longer than the {format_duration(1)} that it may take: it blocks its event loop, or another one does" in str(found)
+        assert (
+            f"longer than the {format_duration(1)} that it may take: it blocks its event loop, or"
+            " another one does" in str(found)
+        )
         assert len(str(found)) < 1_000
         mapped._calls.lost_loops = 2
-        assert "The function blocked its event loop 2 times, and another one was started." in str(asked(mapped))
+        assert "The function blocked its event loop 2 times, and another one was started." in str(
+            asked(mapped)
+        )
 
 
 @BOTH
@@ -271,10 +358,18 @@ def test_what_became_of_the_calls_is_told():
         mapped.advance_watermark(10)
         hear(mapped)
         found = asked(mapped)
-        assert (found.counters["failed"], found.counters["retried"], found.counters["filtered"], found.counters["results"]) == (1, 1, 1, 1)
+        assert (
+            found.counters["failed"],
+            found.counters["retried"],
+            found.counters["filtered"],
+            found.counters["results"],
+        ) == (1, 1, 1, 1)
         assert found.late == {"async_failed": 1}
         assert (found.waiting_results, found.waiting_marks, found.waiting_late) == (1, 1, 1)
-        assert found.sentences[0] == "1 result, 1 watermark and 1 late row wait to be taken. Hint: call `get_result`."
+        assert (
+            found.sentences[0]
+            == "1 result, 1 watermark and 1 late row wait to be taken. Hint: call `get_result`."
+        )
         assert found.sentences[-4:] == (
             "1 row went to `late`: 1 async_failed.",
             "The last call that failed did so with: ValueError: no luck.",
@@ -285,7 +380,7 @@ def test_what_became_of_the_calls_is_told():
         assert asked(mapped).sentences[0] == "No message waits for an answer."
 
 
-# Watermark keys -------------------------------------------------------------------------------------------------------------------
+# Watermark keys
 
 
 @BOTH
@@ -298,11 +393,16 @@ def test_watermarks_of_several_keys_wait_on_their_own(ordered):
         mapped.advance_watermark(at(5), key=1)
         found = asked(mapped)
         assert marks(found) == [("watermark", 10, 0, 1), ("watermark", instant(at(5)), 1, 2)]
-        assert found.sentences[1:3] == ("Watermark 10 of key 0 waits behind 1 of them.", f"Watermark {text(5)} of key 1 waits behind them.")
+        assert found.sentences[1:3] == (
+            "Watermark 10 of key 0 waits behind 1 of them.",
+            f"Watermark {text(5)} of key 1 waits behind them.",
+        )
         assert "The watermark of key 0 is at 10 since 1970-01-01T00:00:00Z." in found.sentences
         told = found.to_dict()
         assert [mark["watermark"] for mark in told["calls"]["marks"]] == [10, text(5)]
-        assert [(other["watermark_key"], other["watermark"]) for other in told["also"]] == [(1, text(5))]
+        assert [(other["watermark_key"], other["watermark"]) for other in told["also"]] == [
+            (1, text(5))
+        ]
         assert "calls" not in told["also"][0]
 
 
@@ -310,10 +410,17 @@ def test_a_key_that_is_held_back_is_told_beside_the_first():
     with made(echo, TWO_KEYS) as mapped:
         mapped.advance_watermark(10)
         found = asked(mapped)
-        assert (found.watermark_key, found.watermark, [other.watermark for other in found.also]) == (0, 10, [None])
+        assert (
+            found.watermark_key,
+            found.watermark,
+            [other.watermark for other in found.also],
+        ) == (0, 10, [None])
         text_of_key = "There is no watermark of key 1 yet."
         assert text_of_key in found.sentences
-        hint = "The watermark is explicit, and nobody has advanced it. Hint: call `advance_watermark(..., key=1)`."
+        hint = (
+            "The watermark is explicit, and nobody has advanced it. Hint: call"
+            " `advance_watermark(..., key=1)`."
+        )
         assert found.sentences[found.sentences.index(text_of_key) + 1] == hint
         mapped.advance_watermark(3, key=1)
         assert "key 1" not in str(asked(mapped))
@@ -328,20 +435,33 @@ def test_inputs_that_hold_another_key_back_are_named():
         assert [given.holds for given in found.also[0].inputs] == [False, True]
         assert "The watermark of key 1 is at 10 since 1970-01-01T00:00:00Z." in found.sentences
         assert "Input 1 holds it back: it has promised 10, others up to 20." in found.sentences
-        assert "It is explicit there. Hint: `advance_watermark(..., input=1, key=1)`." in found.sentences
+        assert (
+            "It is explicit there. Hint: `advance_watermark(..., input=1, key=1)`."
+            in found.sentences
+        )
 
 
 def test_a_key_that_an_input_lacks_ends_here():
     with made(echo, TOLD, TWO_KEYS) as mapped:
         mapped.advance_watermark(20, input=1, key=1)
         found = asked(mapped)
-        assert [(other.watermark_key, other.lacking, [given.input for given in other.inputs]) for other in found.also] == [(1, (0,), [1])]
-        assert "The watermark of key 1 ends here, because input 0 does not have that key." in found.sentences
+        assert [
+            (other.watermark_key, other.lacking, [given.input for given in other.inputs])
+            for other in found.also
+        ] == [(1, (0,), [1])]
+        assert (
+            "The watermark of key 1 ends here, because input 0 does not have that key."
+            in found.sentences
+        )
 
 
 def test_of_many_keys_and_marks_a_few_are_told():
     keys = range(1, 10)
-    given = Input("ts", watermark=Explicit(), others=tuple(TimeColumn(f"t{key}", Explicit(), key) for key in keys))
+    given = Input(
+        "ts",
+        watermark=Explicit(),
+        others=tuple(TimeColumn(f"t{key}", Explicit(), key) for key in keys),
+    )
     service = Service()
     with made(service, given) as mapped:
         assert "The watermarks of 6 more keys are held back too." in asked(mapped).sentences
@@ -351,11 +471,14 @@ def test_of_many_keys_and_marks_a_few_are_told():
                 mapped.advance_watermark(value, key=key)
         found = asked(mapped)
         assert (len(calls(found).marks), calls(found).more_marks) == (LISTED, 100 - LISTED)
-        assert "Watermark 0 of key 2 waits behind it, and 4 more behind it, up to 4." in found.sentences
+        assert (
+            "Watermark 0 of key 2 waits behind it, and 4 more behind it, up to 4."
+            in found.sentences
+        )
         assert "85 more watermarks wait with them." in found.sentences
 
 
-# The runtime ----------------------------------------------------------------------------------------------------------------------
+# The runtime
 
 
 def test_results_wait_because_the_downstream_refuses_them():
@@ -367,8 +490,16 @@ def test_results_wait_because_the_downstream_refuses_them():
         service.answer("b")
         hear(mapped)
         found = asked(mapped)
-        assert (found.is_refused, found.refused_rows, found.refused_marks, found.waiting_results) == (True, 2, 1, 0)
-        assert found.sentences[0].startswith("2 results and 1 watermark wait because the downstream refuses; no input is taken until it accepts.")
+        assert (
+            found.is_refused,
+            found.refused_rows,
+            found.refused_marks,
+            found.waiting_results,
+        ) == (True, 2, 1, 0)
+        assert found.sentences[0].startswith(
+            "2 results and 1 watermark wait because the downstream refuses; no input is taken until"
+            " it accepts."
+        )
         sink.room = 10
         mapped.timeout()
         assert not asked(mapped).is_refused
@@ -388,7 +519,11 @@ def test_the_end_waits_for_a_downstream_that_refuses():
         assert "because the downstream refuses" in found.sentences[0]
         assert found.sentences[-1] == "The input has ended, and every message has its answer."
         mapped._outlet.waiting.clear()
-        assert explained(mapped).sentences[0].startswith("The end of the input waits because the downstream refuses;")
+        assert (
+            explained(mapped)
+            .sentences[0]
+            .startswith("The end of the input waits because the downstream refuses;")
+        )
 
 
 def test_a_finished_map_says_so():
@@ -414,7 +549,10 @@ def test_what_waits_is_told_after_a_restart(ordered):
         found = asked(again)
         assert (marks(found), found.newest) == (marks(before), 1)
         assert marks(found) == [("watermark", 1, 0, 2)]
-        assert "2 messages have no answer yet; 1 call of at most 1 is under way, and 1 message waits for a slot." in found.sentences
+        assert (
+            "2 messages have no answer yet; 1 call of at most 1 is under way, and 1 message waits"
+            " for a slot." in found.sentences
+        )
         assert "The only slot is taken, so that `add_messages` waits for an answer." in str(found)
     finally:
         again.close()
@@ -439,11 +577,21 @@ def test_a_closed_map_cannot_be_asked():
         mapped.explain_watermark()
 
 
-steps = st.lists(st.one_of(st.just("submit"), st.integers(0, 5), st.tuples(st.integers(1, 3), st.integers(0, 1)), st.just("idle")), max_size=30)
+steps = st.lists(
+    st.one_of(
+        st.just("submit"),
+        st.integers(0, 5),
+        st.tuples(st.integers(1, 3), st.integers(0, 1)),
+        st.just("idle"),
+    ),
+    max_size=30,
+)
 
 
 @given(steps, st.booleans())
-def test_every_mark_knows_how_many_unanswered_submissions_are_before_it(history: list[Any], ordered: bool):
+def test_every_mark_knows_how_many_unanswered_submissions_are_before_it(
+    history: list[Any], ordered: bool
+):
     found = pending(ordered=ordered)
     open_tickets: list[int] = []
     expected: list[tuple[Any, frozenset[int]]] = []
@@ -456,7 +604,9 @@ def test_every_mark_knows_how_many_unanswered_submissions_are_before_it(history:
                 found.mark(Idle())
             case (value, key):
                 mark = Watermark(value, key)
-                replaced = expected[-1] if expected and isinstance(expected[-1][0], Watermark) else None
+                replaced = (
+                    expected[-1] if expected and isinstance(expected[-1][0], Watermark) else None
+                )
                 if replaced is not None and replaced[0].key == key and found._is_marked:
                     expected[-1] = (max(mark, replaced[0], key=lambda one: one.value), replaced[1])
                 else:
@@ -465,7 +615,11 @@ def test_every_mark_knows_how_many_unanswered_submissions_are_before_it(history:
             case number if open_tickets:
                 found.complete(open_tickets.pop(number % len(open_tickets)), [])
     left = set(open_tickets)
-    assert sorted(map(str, found.waiting())) == sorted(str((mark, len(before & left))) for mark, before in expected)
+    assert sorted(map(str, found.waiting())) == sorted(
+        str((mark, len(before & left))) for mark, before in expected
+    )
     found.release()
     assert all(before for _, before in found.waiting())
-    assert [before for _, before in found.waiting()] == sorted(before for _, before in found.waiting())
+    assert [before for _, before in found.waiting()] == sorted(
+        before for _, before in found.waiting()
+    )

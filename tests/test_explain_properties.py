@@ -1,4 +1,6 @@
-"""Explanations of any operator in any state: asking leaves no trace, and what is said to wait or to hold the watermark back does so."""
+"""Explanations of any operator in any state: asking leaves no trace, and what is said to wait or to
+hold the watermark back does so.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tidegate as tg
-from strategies import Case, cases, per_key_cases
+from support.strategies import Case, cases, per_key_cases
 from test_differential import Embedded, play
 from test_explain import explained, partitioned
 from tidegate.embedded.operator import EmbeddedOperator
@@ -32,16 +34,25 @@ class Explained(Embedded):
 
 
 def check(op: EmbeddedOperator) -> None:
-    """The windows that are said to wait are those that owe something, and asking leaves no trace."""
-    before = (op.operator.intake.save(), op.operator.progress.to_json())
+    """The windows that are said to wait are those that owe something, and asking leaves no
+    trace.
+    """
+    before = (op.operator.watermark_tracker.save(), op.operator.progress.to_json())
     found = explained(op)
-    assert (op.operator.intake.save(), op.operator.progress.to_json()) == before
+    assert (op.operator.watermark_tracker.save(), op.operator.progress.to_json()) == before
     parts = op.operator.parts
     cells = None if parts is None else op._cells(parts)
     owing: dict[tuple[int, int, bool], int] = {}
     if parts is not None and cells is not None:
         reached = np.broadcast_to(parts.core.watermark_of(cells), len(cells))
-        rows = zip(cells.ints("start"), cells.ints("end"), reached, cells.ints("pending"), cells.ints("closed"), strict=True)
+        rows = zip(
+            cells.ints("start"),
+            cells.ints("end"),
+            reached,
+            cells.ints("pending"),
+            cells.ints("closed"),
+            strict=True,
+        )
         for start, end, mark, pending, closed in rows:
             if not closed and (end > mark or pending > 0):
                 window = (int(start), int(end), bool(end <= mark))
@@ -59,7 +70,15 @@ def test_ten_thousand_partitions_and_many_keys_are_explained_quickly():
     op = partitioned(tg.bounded("10 seconds", partitions=10_000))
     n = 200_000
     spread = np.arange(n)
-    op.add_messages(pa.table({"ts": pa.array(spread, pa.timestamp("us", "UTC")), "k": spread, "p": pa.array((spread % 9_999).astype(str))}))
+    op.add_messages(
+        pa.table(
+            {
+                "ts": pa.array(spread, pa.timestamp("us", "UTC")),
+                "k": spread,
+                "p": pa.array((spread % 9_999).astype(str)),
+            }
+        )
+    )
     began = time.perf_counter()
     found = op.explain_watermark()
     assert time.perf_counter() - began < 2
@@ -84,8 +103,18 @@ actions = st.lists(
 
 def led(history: list[Action], idle_after: int | None) -> EmbeddedOperator:
     """A union of two explicit inputs after a history."""
-    streams = [tg.stream(time="ts", watermark=tg.spec.watermarks.Explicit(idle_after=idle_after, declared=names)) for names in (("a",), ())]
-    op = tg.union(*streams).window(tg.tumbling(10, unit="us")).aggregate(n=tg.count()).embedded(now=0)
+    streams = [
+        tg.stream(
+            time="ts", watermark=tg.spec.watermarks.Explicit(idle_after=idle_after, declared=names)
+        )
+        for names in (("a",), ())
+    ]
+    op = (
+        tg.union(*streams)
+        .window(tg.tumbling(10, unit="us"))
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
     clock = 0
     for verb, *rest in history:
         match verb, rest:
@@ -106,24 +135,42 @@ def led(history: list[Action], idle_after: int | None) -> EmbeddedOperator:
 
 
 @given(actions, st.sampled_from([None, None, 30]))
-def test_who_is_said_to_hold_the_watermark_back_does_and_nobody_else(history: list[Action], idle_after: int | None):
+def test_who_is_said_to_hold_the_watermark_back_does_and_nobody_else(
+    history: list[Action], idle_after: int | None
+):
     op = led(history, idle_after)
     found = explained(op)
     assert found.watermark == op.watermark
     if found.is_idle:
         return
-    active = [source for source in found.sources if source.status == "active" and found.inputs[source.input].status == "active"]
-    whole = [given for given in found.inputs if given.status == "active" and given.input not in {source.input for source in active}]
-    holders = [(s.input, s.name) for s in active if s.holds] + [(given.input, None) for given in whole if given.holds]
-    others = [(s.input, s.name) for s in active if not s.holds] + [(given.input, None) for given in whole if not given.holds]
+    active = [
+        source
+        for source in found.sources
+        if source.status == "active" and found.inputs[source.input].status == "active"
+    ]
+    whole = [
+        given
+        for given in found.inputs
+        if given.status == "active" and given.input not in {source.input for source in active}
+    ]
+    holders = [(s.input, s.name) for s in active if s.holds] + [
+        (given.input, None) for given in whole if given.holds
+    ]
+    others = [(s.input, s.name) for s in active if not s.holds] + [
+        (given.input, None) for given in whole if not given.holds
+    ]
     assert holders
     for holder in holders:
         # Each of them alone keeps the watermark where it is, however far the others go.
         ahead = [("advance", *other, FAR) for other in (*others, *holders) if other != holder]
         assert led([*history, *ahead], idle_after).watermark == found.watermark
-    standing = [s.promise for s in active if not s.holds] + [given.promise for given in found.inputs if given.status == "active" and not given.holds]
+    standing = [s.promise for s in active if not s.holds] + [
+        given.promise for given in found.inputs if given.status == "active" and not given.holds
+    ]
     watermark = MIN if found.watermark is None else found.watermark
     if all(promise is not None and promise > watermark for promise in standing):
-        moved = led([*history, *(("advance", ordinal, name, FAR) for ordinal, name in holders)], idle_after)
+        moved = led(
+            [*history, *(("advance", ordinal, name, FAR) for ordinal, name in holders)], idle_after
+        )
         assert moved.watermark is not None
         assert moved.watermark > watermark

@@ -1,4 +1,6 @@
-"""What `explain_watermark` says of sources that are odd: without a name, without a time, behind the watermark, or after their end."""
+"""What `explain_watermark` says of sources that are odd: without a name, without a time, behind the
+watermark, or after their end.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ def test_a_partition_without_a_name_is_not_the_whole_input():
 def test_who_sends_only_what_cannot_be_followed_has_spoken_all_the_same(vain):
     op = partitioned(tg.bounded("10 seconds", partitions=["bad", "good"]))
     op.add_messages([row(5, p="good"), {"ts": vain, "k": "a", "p": "bad"}], now=at(20))
-    assert f"It waits for partition `bad` (declared beforehand), which has sent nothing that it could follow since {text(0)}" in str(explained(op))
+    assert (
+        "It waits for partition `bad` (declared beforehand), which has sent nothing that it could"
+        f" follow since {text(0)}" in str(explained(op))
+    )
 
 
 def test_a_partition_of_an_input_that_has_ended_moves_nothing():
@@ -28,13 +33,19 @@ def test_a_partition_of_an_input_that_has_ended_moves_nothing():
     op.end_input()
     op.add_partition("b")
     op.mark_idle(partition="b")
-    assert "Every source has ended, so the highest promise was released; `finish` fires what is left." in explained(op).sentences
+    assert (
+        "Every source has ended, so the highest promise was released; `finish` fires what is left."
+        in explained(op).sentences
+    )
 
 
 def test_promises_of_a_generator_are_not_said_to_be_in_rows():
     op = started(tg.generated(lambda observed: observed.newest() + 10**15))
     op.add_messages([row(5)])
-    assert "1 watermark could not be read or lay in the future, and was not taken." in explained(op).sentences
+    assert (
+        "1 watermark could not be read or lay in the future, and was not taken."
+        in explained(op).sentences
+    )
 
 
 def test_an_error_of_several_lines_stays_in_its_sentence():
@@ -44,7 +55,10 @@ def test_an_error_of_several_lines_stays_in_its_sentence():
     op = started(tg.generated(failing))
     with pytest.warns(RuntimeWarning):
         op.add_messages([row(5)])
-    assert any(sentence.endswith("the last error was: ValueError: one two.") for sentence in explained(op).sentences)
+    assert any(
+        sentence.endswith("the last error was: ValueError: one two.")
+        for sentence in explained(op).sentences
+    )
 
 
 def test_all_who_came_back_behind_the_watermark_hold_it():
@@ -57,7 +71,10 @@ def test_all_who_came_back_behind_the_watermark_hold_it():
     op.add_messages([row(21, p="a"), row(31, p="b")])
     found = explained(op)
     assert [source.name for source in found.sources if source.holds] == ["a", "b"]
-    promised = f"they have promised {text(11)} to {text(21)}; the watermark moves when all of them have promised more than {text(45)}."
+    promised = (
+        f"they have promised {text(11)} to {text(21)}; the watermark moves when all of them have"
+        f" promised more than {text(45)}."
+    )
     assert f"Partitions `a` and `b` hold it back: {promised}" in found.sentences
 
 
@@ -67,13 +84,18 @@ def test_the_only_one_left_holds_the_watermark_that_it_is_behind():
     op.mark_idle(partition="a")
     op.end_input(partition="b")
     op.add_messages([row(25, p="a")])
-    promised = f"it has promised {text(15)}; the watermark moves when it has promised more than {text(45)}."
+    promised = (
+        f"it has promised {text(15)}; the watermark moves when it has promised more than"
+        f" {text(45)}."
+    )
     assert f"Partition `a` holds it back: {promised}" in explained(op).sentences
 
 
 def test_an_input_that_no_upstream_feeds_is_told_by_the_program():
     fed = tg.stream(time="time", watermark=tg.explicit())
-    last = tg.union(fed, fed).window(tg.tumbling("1 hour")).aggregate(n=tg.count()).embedded(now=NOON)
+    last = (
+        tg.union(fed, fed).window(tg.tumbling("1 hour")).aggregate(n=tg.count()).embedded(now=NOON)
+    )
     first = started(tg.bounded("10 seconds"), downstream=last)
     first.add_messages([row(50)])
     said = str(explained(last))

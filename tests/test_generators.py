@@ -1,4 +1,6 @@
-"""Watermark generators: what deliveries promise, column by column, against what single rows would; and what is refused as a specification."""
+"""Watermark generators: what deliveries promise, column by column, against what single rows would;
+and what is refused as a specification.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,16 @@ from hypothesis import strategies as st
 from tidegate.api import stream
 from tidegate.errors import InputError, ParseError, SpecError, WatermarkError
 from tidegate.instants import MAX, MIN
-from tidegate.kernel.partitions import partitions_of
-from tidegate.kernel.times import NULL, OK, read_times
-from tidegate.kernel.watermarks.generators import Generator, Observed, Promises, check_columns, columns_of, compile_generator
+from tidegate.kernel.events.partitions import partitions_of
+from tidegate.kernel.events.times import NULL, OK, read_times
+from tidegate.kernel.watermarks.generators import (
+    Generator,
+    Observed,
+    Promises,
+    check_columns,
+    columns_of,
+    compile_generator,
+)
 from tidegate.kernel.watermarks.tracker import SourceTracker
 from tidegate.spec import watermarks as w
 from tidegate.spec.watermarks import (
@@ -40,14 +49,32 @@ from tidegate.spec.watermarks import (
 )
 
 Row = dict[str, Any]
-COLUMNS = {"ts": pa.int64(), "p": pa.string(), "wm": pa.int64(), "m": pa.bool_(), "writer": pa.string()}
+COLUMNS = {
+    "ts": pa.int64(),
+    "p": pa.string(),
+    "wm": pa.int64(),
+    "m": pa.bool_(),
+    "writer": pa.string(),
+}
 
 
 def table(rows: list[Row], **kinds: pa.DataType) -> pa.Table:
-    return pa.table({name: pa.array([row.get(name) for row in rows], kinds.get(name, kind)) for name, kind in COLUMNS.items()})
+    return pa.table(
+        {
+            name: pa.array([row.get(name) for row in rows], kinds.get(name, kind))
+            for name, kind in COLUMNS.items()
+        }
+    )
 
 
-def observed(rows: list[Row], *, now: int = 0, limit: int = MAX, partition: str | None = "p", **kinds: pa.DataType) -> Observed:
+def observed(
+    rows: list[Row],
+    *,
+    now: int = 0,
+    limit: int = MAX,
+    partition: str | None = "p",
+    **kinds: pa.DataType,
+) -> Observed:
     found = table(rows, **kinds)
     times, verdict = read_times(found.column("ts"), "ts")
     number, names = partitions_of(found, partition)
@@ -66,9 +93,14 @@ def last_words(promises: Promises) -> dict[str, int]:
     return found
 
 
-# One generator after the other --------------------------------------------------------------------------------------------------
+# One generator after the other
 
-OUT_OF_ORDER = [{"ts": 7, "p": "a"}, {"ts": 3, "p": "a"}, {"ts": -4, "p": "b"}, {"ts": -9, "p": "b"}]
+OUT_OF_ORDER = [
+    {"ts": 7, "p": "a"},
+    {"ts": 3, "p": "a"},
+    {"ts": -4, "p": "b"},
+    {"ts": -9, "p": "b"},
+]
 
 
 def test_an_implied_watermark_is_the_newest_event_whatever_its_partition():
@@ -122,11 +154,20 @@ def test_a_marker_without_a_readable_time_promises_nothing():
 
 
 def test_only_markers_and_notes_are_no_events():
-    assert all(marked(compile_generator(spec), table([{"ts": 1}])) is None for spec in (Implied(), Bounded(1), Punctuated(column="wm"), Noted("wm")))
+    assert all(
+        marked(compile_generator(spec), table([{"ts": 1}])) is None
+        for spec in (Implied(), Bounded(1), Punctuated(column="wm"), Noted("wm"))
+    )
 
 
 def test_a_note_has_no_time_a_writer_and_a_time_that_can_be_read():
-    rows = [{"wm": 5, "writer": "x"}, {"ts": 1, "wm": 5, "writer": "x"}, {"wm": 5}, {"writer": "x"}, {"wm": MAX, "writer": "x"}]
+    rows = [
+        {"wm": 5, "writer": "x"},
+        {"ts": 1, "wm": 5, "writer": "x"},
+        {"wm": 5},
+        {"writer": "x"},
+        {"wm": MAX, "writer": "x"},
+    ]
     assert marked(compile_generator(Noted("wm")), table(rows)) == [True, False, False, False, False]
 
 
@@ -170,7 +211,7 @@ def test_a_generated_watermark_is_what_the_function_returns_and_its_state_is_kep
     assert last_words(again.observe(observed(OUT_OF_ORDER))) == {"a": 15, "b": 10}
 
 
-# What columns may hold ----------------------------------------------------------------------------------------------------------
+# What columns may hold
 
 EVENTS = [Implied(), Bounded(5), PerKey(0, 5)]
 
@@ -183,26 +224,42 @@ def test_rows_without_a_readable_time_are_signs_of_life_only(spec):
     assert found
 
 
-@pytest.mark.parametrize("kind", [pa.timestamp("us", "UTC"), pa.timestamp("ms"), pa.string(), pa.int32()], ids=str)
+@pytest.mark.parametrize(
+    "kind", [pa.timestamp("us", "UTC"), pa.timestamp("ms"), pa.string(), pa.int32()], ids=str
+)
 def test_a_punctuation_may_be_written_as_any_time(kind):
-    second = {pa.int32(): 1_000_000, pa.string(): "1970-01-01T00:00:01Z"}.get(kind, 1_000_000 if kind == pa.timestamp("us", "UTC") else 1_000)
-    assert promised(Punctuated(column="wm"), [{"ts": 1, "p": "a", "wm": second}], wm=kind) == {"a": 1_000_000}
+    second = {pa.int32(): 1_000_000, pa.string(): "1970-01-01T00:00:01Z"}.get(
+        kind, 1_000_000 if kind == pa.timestamp("us", "UTC") else 1_000
+    )
+    assert promised(Punctuated(column="wm"), [{"ts": 1, "p": "a", "wm": second}], wm=kind) == {
+        "a": 1_000_000
+    }
 
 
 def test_a_punctuation_that_cannot_be_read_is_refused_and_counted():
-    rows = [{"ts": 1, "p": "a", "wm": "tomorrow"}, {"ts": 1, "p": "a", "wm": None}, {"ts": 1, "p": "a", "wm": "1970-01-01T00:00:00Z"}]
+    rows = [
+        {"ts": 1, "p": "a", "wm": "tomorrow"},
+        {"ts": 1, "p": "a", "wm": None},
+        {"ts": 1, "p": "a", "wm": "1970-01-01T00:00:00Z"},
+    ]
     found = compile_generator(Punctuated(column="wm")).observe(observed(rows, wm=pa.string()))
     assert (last_words(found), found.refused) == ({"a": 0}, 1)
 
 
 @pytest.mark.parametrize("spec", [Punctuated(column="wm"), Noted("wm")], ids=str)
 def test_a_punctuation_in_the_future_is_refused_and_counted(spec):
-    rows = [{"ts": 1, "p": "", "writer": "", "wm": 101}, {"ts": 1, "p": "", "writer": "", "wm": 100}, {"ts": 1, "p": "", "writer": "", "wm": MAX}]
+    rows = [
+        {"ts": 1, "p": "", "writer": "", "wm": 101},
+        {"ts": 1, "p": "", "writer": "", "wm": 100},
+        {"ts": 1, "p": "", "writer": "", "wm": MAX},
+    ]
     found = compile_generator(spec).observe(observed(rows, limit=100))
     assert (last_words(found), found.refused) == ({"": 100}, 2)
 
 
-@pytest.mark.parametrize(("time", "behind"), [(MIN + 1, MIN), (MIN + 6, MIN + 1), (-3, -8), (MAX - 1, MAX - 6)])
+@pytest.mark.parametrize(
+    ("time", "behind"), [(MIN + 1, MIN), (MIN + 6, MIN + 1), (-3, -8), (MAX - 1, MAX - 6)]
+)
 def test_times_at_the_ends_of_time_are_no_trouble(time, behind):
     assert promised(Bounded(5), [{"ts": time, "p": "a"}]) == {"a": behind}
 
@@ -212,14 +269,25 @@ def test_behind_an_infinite_disorder_nothing_is_ever_promised():
     assert last_words(compile_generator(lagging("inf")).tick(5)) == {"": MIN}
 
 
-@pytest.mark.parametrize("spec", [Implied(), explicit(), Bounded(5), Punctuated(column="wm"), Punctuated(marker="m"), Noted("wm")], ids=str)
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Implied(),
+        explicit(),
+        Bounded(5),
+        Punctuated(column="wm"),
+        Punctuated(marker="m"),
+        Noted("wm"),
+    ],
+    ids=str,
+)
 def test_an_empty_delivery_and_a_clock_that_moves_promise_nothing(spec):
     generator = compile_generator(spec)
     assert set(last_words(generator.observe(observed([]))).values()) <= {MIN}
     assert generator.tick(100).names == []
 
 
-# One call a delivery ------------------------------------------------------------------------------------------------------------
+# One call a delivery
 
 times = st.none() | st.integers(-20, 40)
 rows_of = st.lists(
@@ -250,11 +318,24 @@ def slowly(spec: Watermarks, row: Row, limit: int) -> dict[str, int]:
         return {name: MIN if said is None or (spec.column and said > limit) else said}
     if isinstance(spec, Noted):
         said = row["wm"]
-        return {} if row["writer"] is None else {f"{name}/{row['writer']}": MIN if said is None or said > limit else said}
+        return (
+            {}
+            if row["writer"] is None
+            else {f"{name}/{row['writer']}": MIN if said is None or said > limit else said}
+        )
     return {name: MIN}
 
 
-SPECS = [Implied(), explicit(), Bounded(0), Bounded(7), PerKey(2, 7), Punctuated(column="wm"), Punctuated(marker="m"), Noted("wm")]
+SPECS = [
+    Implied(),
+    explicit(),
+    Bounded(0),
+    Bounded(7),
+    PerKey(2, 7),
+    Punctuated(column="wm"),
+    Punctuated(marker="m"),
+    Noted("wm"),
+]
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
@@ -271,9 +352,13 @@ def test_a_delivery_in_one_call_promises_what_its_rows_would_one_by_one(spec, ro
     assert last_words(whole) == slow == together
 
 
-@pytest.mark.parametrize("spec", [Punctuated(column="wm"), Punctuated(marker="m"), Noted("wm")], ids=str)
+@pytest.mark.parametrize(
+    "spec", [Punctuated(column="wm"), Punctuated(marker="m"), Noted("wm")], ids=str
+)
 @given(rows=rows_of)
-def test_a_source_that_goes_back_inside_a_delivery_is_noticed_as_if_rows_came_one_by_one(spec, rows):
+def test_a_source_that_goes_back_inside_a_delivery_is_noticed_as_if_rows_came_one_by_one(
+    spec, rows
+):
     whole, single = SourceTracker(), SourceTracker()
     generator = compile_generator(spec)
     take(whole, generator, rows)
@@ -288,17 +373,29 @@ def take(tracker: SourceTracker, generator: Generator, rows: list[Row]) -> None:
     tracker.promise(found.names, found.values, 0, repeats=generator.repeats)
 
 
-# A user's own generator ---------------------------------------------------------------------------------------------------------
+# A user's own generator
 
 
 @pytest.mark.parametrize(
     "answer",
-    [np.zeros(1, np.int64), np.zeros((2, 1), np.int64), 5, [1.5, 2.5], [True, False], ["a", "b"], np.zeros(2, "M8[us]"), [2**70, 1], [None, 1]],
+    [
+        np.zeros(1, np.int64),
+        np.zeros((2, 1), np.int64),
+        5,
+        [1.5, 2.5],
+        [True, False],
+        ["a", "b"],
+        np.zeros(2, "M8[us]"),
+        [2**70, 1],
+        [None, 1],
+    ],
     ids=str,
 )
 def test_an_answer_of_the_wrong_shape_or_type_is_an_error_that_says_what_is_wanted(answer):
     generator = compile_generator(generated(lambda _: answer, name="mine"))
-    with pytest.raises(WatermarkError, match=r"`mine` must return one integer per partition \(2\), got"):
+    with pytest.raises(
+        WatermarkError, match=r"`mine` must return one integer per partition \(2\), got"
+    ):
         generator.observe(observed(OUT_OF_ORDER))
 
 
@@ -323,9 +420,13 @@ def test_a_generated_promise_in_the_future_is_refused_and_counted():
 
 def test_what_wraps_around_the_end_of_time_is_no_promise():
     nothing = [{"ts": None, "p": "a"}]
-    careless = compile_generator(generated(lambda seen: seen.newest() - 10)).observe(observed(nothing, limit=MAX))
+    careless = compile_generator(generated(lambda seen: seen.newest() - 10)).observe(
+        observed(nothing, limit=MAX)
+    )
     assert (last_words(careless), careless.refused) == ({"a": MIN}, 1)
-    careful = compile_generator(generated(lambda seen: seen.behind(10))).observe(observed([*nothing, {"ts": 50, "p": "b"}], limit=MAX))
+    careful = compile_generator(generated(lambda seen: seen.behind(10))).observe(
+        observed([*nothing, {"ts": 50, "p": "b"}], limit=MAX)
+    )
     assert (last_words(careful), careful.refused) == ({"a": MIN, "b": 40}, 0)
 
 
@@ -352,10 +453,19 @@ def test_a_state_is_what_it_would_be_after_a_restart_from_the_first_call_on():
     generator.observe(observed(OUT_OF_ORDER))
     generator.observe(observed(OUT_OF_ORDER))
     assert kinds[1] == {"newest": int, "all": list, "pair": list, "5": int}
-    assert json.loads(json.dumps(generator.save())) == {"newest": 7, "all": [7, -4], "pair": [1, 2], "5": 1}
+    assert json.loads(json.dumps(generator.save())) == {
+        "newest": 7,
+        "all": [7, -4],
+        "pair": [1, 2],
+        "5": 1,
+    }
 
 
-HARM = {"raises": lambda seen: 1 // 0, "state": lambda seen: seen.state.update(bad=object()), "answer": lambda seen: [1.5]}
+HARM = {
+    "raises": lambda seen: 1 // 0,
+    "state": lambda seen: seen.state.update(bad=object()),
+    "answer": lambda seen: [1.5],
+}
 
 
 @pytest.mark.parametrize("harm", HARM.values(), ids=HARM)
@@ -379,7 +489,7 @@ def test_two_operators_with_one_specification_share_no_state():
     assert (one.save(), other.save()) == ({"seen": [1]}, {"seen": []})
 
 
-# Columns of the input -----------------------------------------------------------------------------------------------------------
+# Columns of the input
 
 
 def test_a_watermark_names_the_columns_it_is_read_from():
@@ -393,9 +503,17 @@ def test_a_watermark_names_the_columns_it_is_read_from():
     ("spec", "schema", "text"),
     [
         (Punctuated(column="wm"), {"wm": pa.float64()}, "`wm` has type `double`"),
-        (Punctuated(marker="m"), {"m": pa.string()}, "marker column `m` has type `string`.*cast it to bool"),
+        (
+            Punctuated(marker="m"),
+            {"m": pa.string()},
+            "marker column `m` has type `string`.*cast it to bool",
+        ),
         (Noted("wm", "who"), {"wm": pa.list_(pa.int64()), "who": pa.string()}, "`wm` has type"),
-        (Noted("wm", "who"), {"wm": pa.int64(), "who": pa.struct({"x": pa.int8()})}, "writer column `who`"),
+        (
+            Noted("wm", "who"),
+            {"wm": pa.int64(), "who": pa.struct({"x": pa.int8()})},
+            "writer column `who`",
+        ),
     ],
     ids=str,
 )
@@ -404,12 +522,14 @@ def test_a_column_that_can_say_no_watermark_is_refused(spec, schema, text):
         check_columns(spec, pa.schema(schema))
 
 
-@pytest.mark.parametrize("kind", [pa.bool_(), pa.null(), pa.dictionary(pa.int8(), pa.bool_())], ids=str)
+@pytest.mark.parametrize(
+    "kind", [pa.bool_(), pa.null(), pa.dictionary(pa.int8(), pa.bool_())], ids=str
+)
 def test_a_marker_column_says_true_or_false_or_nothing(kind):
     check_columns(Punctuated(marker="m"), pa.schema({"m": kind}))
 
 
-# Specifications -----------------------------------------------------------------------------------------------------------------
+# Specifications
 
 WRITTEN = [
     Implied(),
@@ -426,7 +546,16 @@ WRITTEN = [
 
 
 def test_there_is_one_example_of_every_specification():
-    assert {type(spec) for spec in WRITTEN} | {Generated} == {Implied, Explicit, Bounded, Lagging, Punctuated, Noted, PerKey, Generated}
+    assert {type(spec) for spec in WRITTEN} | {Generated} == {
+        Implied,
+        Explicit,
+        Bounded,
+        Lagging,
+        Punctuated,
+        Noted,
+        PerKey,
+        Generated,
+    }
 
 
 @pytest.mark.parametrize("spec", WRITTEN, ids=str)
@@ -434,18 +563,29 @@ def test_the_text_of_a_specification_can_be_pasted_back(spec):
     assert eval(repr(spec), vars(w).copy()) == spec  # noqa: S307 - that is what pasting back is
 
 
-@pytest.mark.parametrize("spec", [*WRITTEN, generated(slowly, name="mine", state={"a": [1]}, partitions=2)], ids=str)
+@pytest.mark.parametrize(
+    "spec", [*WRITTEN, generated(slowly, name="mine", state={"a": [1]}, partitions=2)], ids=str
+)
 def test_the_json_form_holds_everything_and_survives_json(spec):
     document = spec.to_dict()
     assert json.loads(json.dumps(document)) == document
     assert document["type"] == type(spec).__name__.lower()
-    fields = {name: value for name, value in vars(spec).items() if name not in {"function", "declared"}}
+    fields = {
+        name: value for name, value in vars(spec).items() if name not in {"function", "declared"}
+    }
     assert {name: document[name] for name in fields} == fields
     assert document.get("declared", []) == list(getattr(spec, "declared", []))
 
 
 def test_specifications_that_differ_have_different_json_forms():
-    specs = [*WRITTEN, generated(slowly), generated(take), generated(take, state={"a": 1}), Bounded(1), Bounded(2)]
+    specs = [
+        *WRITTEN,
+        generated(slowly),
+        generated(take),
+        generated(take, state={"a": 1}),
+        Bounded(1),
+        Bounded(2),
+    ]
     assert len({json.dumps(spec.to_dict()) for spec in specs}) == len(specs)
 
 
@@ -454,28 +594,61 @@ def test_specifications_that_differ_have_different_json_forms():
     [
         (lambda: bounded("-1 second"), "disorder of a bounded watermark can't be negative"),
         (lambda: lagging("-1 second"), "lag of a lagging watermark can't be negative"),
-        (lambda: bounded("1 second", idle_after="0 seconds"), "`idle_after` must be greater than 0 and finite.*leave it out"),
-        (lambda: bounded("1 second", idle_after="inf"), "`idle_after` must be greater than 0 and finite"),
+        (
+            lambda: bounded("1 second", idle_after="0 seconds"),
+            "`idle_after` must be greater than 0 and finite.*leave it out",
+        ),
+        (
+            lambda: bounded("1 second", idle_after="inf"),
+            "`idle_after` must be greater than 0 and finite",
+        ),
         (lambda: bounded("1 second", align="-1 second"), "`align` must be greater than 0"),
         (lambda: explicit(partitions=["a", "a"]), "declared partitions must be different"),
-        (lambda: explicit(partitions="abc"), "`partitions` takes the names of partitions, or how many"),
-        (lambda: explicit(partitions=-1), "`partitions` takes the names of partitions, or how many"),
-        (lambda: explicit(partitions=2.5), "`partitions` takes the names of partitions, or how many"),
-        (lambda: explicit(partitions=True), "`partitions` takes the names of partitions, or how many"),
+        (
+            lambda: explicit(partitions="abc"),
+            "`partitions` takes the names of partitions, or how many",
+        ),
+        (
+            lambda: explicit(partitions=-1),
+            "`partitions` takes the names of partitions, or how many",
+        ),
+        (
+            lambda: explicit(partitions=2.5),
+            "`partitions` takes the names of partitions, or how many",
+        ),
+        (
+            lambda: explicit(partitions=True),
+            "`partitions` takes the names of partitions, or how many",
+        ),
         (lambda: explicit(realign="yes"), "`realign` is True or False"),
         (lambda: punctuated(3), "names columns, got 3"),
         (lambda: stream(time="a", times={"b": (1,)}), "`times` names columns with a watermark"),
-        (lambda: stream(time="a", watermark=bounded("1 s", partitions=["x"])), r"names no partition column, got \['x'\].*partition="),
-        (lambda: stream(time="a", times={"b": bounded("1 s", align="1 s")}), "aligned on the first time column"),
+        (
+            lambda: stream(time="a", watermark=bounded("1 s", partitions=["x"])),
+            r"names no partition column, got \['x'\].*partition=",
+        ),
+        (
+            lambda: stream(time="a", times={"b": bounded("1 s", align="1 s")}),
+            "aligned on the first time column",
+        ),
         (punctuated, "said by a column or by marker rows"),
         (lambda: punctuated("wm", marker="m"), "said by a column or by marker rows"),
         (lambda: noted(forget_after="0 s"), "`forget_after` must be greater than 0"),
-        (lambda: noted(forget_after="1 s", idle_after="1 s"), "writers are idle before they are forgotten"),
+        (
+            lambda: noted(forget_after="1 s", idle_after="1 s"),
+            "writers are idle before they are forgotten",
+        ),
         (lambda: generated(5), "needs a function"),
         (lambda: generated(slowly, state={"a": object()}), "stored as JSON"),
         (lambda: per_key("1 minute", floor="1 second"), "can't be less than their disorder"),
-        (lambda: per_key("1 s", floor="1 minute", max_keys=0), "`max_keys` must be positive and a whole number, got 0"),
-        (lambda: per_key("1 s", floor="1 minute", max_keys="5"), "`max_keys` must be positive and a whole number, got '5'"),
+        (
+            lambda: per_key("1 s", floor="1 minute", max_keys=0),
+            "`max_keys` must be positive and a whole number, got 0",
+        ),
+        (
+            lambda: per_key("1 s", floor="1 minute", max_keys="5"),
+            "`max_keys` must be positive and a whole number, got '5'",
+        ),
     ],
 )
 def test_a_specification_that_makes_no_sense_is_refused(wrong, text):

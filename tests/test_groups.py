@@ -1,4 +1,6 @@
-"""Groups against plain Python: which rows belong together, in which order groups are numbered, and what reductions give."""
+"""Groups against plain Python: which rows belong together, in which order groups are numbered, and
+what reductions give.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from hypothesis import strategies as st
 
 from tidegate.kernel.frame import constant
 from tidegate.kernel.groups import Groups, present
-from tidegate.kernel.keys import Identities, Near, identify
-from tidegate.operators.delivery import Reader
+from tidegate.kernel.keys import DenseKeys, Identities, identify
+from tidegate.operators.ingest.delivery import Reader
 from tidegate.spec.operator import Input
 
 small = st.integers(-3, 3)
@@ -63,29 +65,51 @@ def test_more_combinations_than_rows_are_told_apart():
     same(Groups.by([at, at * 3, 99 - at]), at.tolist())
 
 
-@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), small | wide), max_size=40), st.booleans())
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), small | wide), max_size=40),
+    st.booleans(),
+)
 def test_oracle_groups_in_order_are_numbered_by_part_then_by_key(table, collide):
-    kid = column((k for k, _, _ in table), np.uint64)
-    chk = column((c if collide else k % 3 for k, c, _ in table), np.uint64)
+    key_hash = column((k for k, _, _ in table), np.uint64)
+    key_check = column((c if collide else k % 3 for k, c, _ in table), np.uint64)
     part = column(p for _, _, p in table)
-    names = [(p, int(k), int(c)) for p, k, c in zip(part.tolist(), kid, chk, strict=True)]
-    groups = Groups.in_order(kid, chk, part)
+    names = [
+        (p, int(k), int(c)) for p, k, c in zip(part.tolist(), key_hash, key_check, strict=True)
+    ]
+    groups = Groups.in_order(key_hash, key_check, part)
     same(groups, names)
     assert [names[at] for at in groups.firsts.tolist()] == sorted(set(names))
 
 
-@given(st.lists(st.tuples(st.integers(-9, 9), st.sampled_from([0, 1, 2, 40, 10**6])), max_size=60), st.sampled_from([0, 2**63 - 10, -(2**63) + 9]))
+@given(
+    st.lists(st.tuples(st.integers(-9, 9), st.sampled_from([0, 1, 2, 40, 10**6])), max_size=60),
+    st.sampled_from([0, 2**63 - 10, -(2**63) + 9]),
+)
 def test_oracle_groups_in_order_by_numbers_that_are_close_together(table, at):
     numbers, part = column(at + k for k, _ in table), column(p for _, p in table)
-    kid, chk = identify([pa.array(numbers)], len(table))
-    near = Near.of([pa.chunked_array([pa.array(numbers)])], len(table))
-    assert (near is not None) == (len(table) > 0 and int(numbers.max()) - int(numbers.min()) <= 4 * len(table))
+    key_hash, key_check = identify([pa.array(numbers)], len(table))
+    near = DenseKeys.of([pa.chunked_array([pa.array(numbers)])], len(table))
+    assert (near is not None) == (
+        len(table) > 0 and int(numbers.max()) - int(numbers.min()) <= 4 * len(table)
+    )
     if near is not None:
-        known, plain = Groups.of_numbers(near.numbers, near.kid_of, part), Groups.in_order(kid, chk, part)
+        known, plain = (
+            Groups.of_numbers(near.numbers, near.key_hash_of, part),
+            Groups.in_order(key_hash, key_check, part),
+        )
         assert (known.ids.tolist(), known.n) == (plain.ids.tolist(), plain.n)
 
 
-keys = st.one_of(*(st.lists(one, max_size=40) for one in (st.integers(-9, 9), st.integers(-(2**63), 2**63 - 1), st.sampled_from(["a", "b", None]))))
+keys = st.one_of(
+    *(
+        st.lists(one, max_size=40)
+        for one in (
+            st.integers(-9, 9),
+            st.integers(-(2**63), 2**63 - 1),
+            st.sampled_from(["a", "b", None]),
+        )
+    )
+)
 
 
 @given(keys, st.data())
@@ -96,15 +120,22 @@ def test_oracle_rows_outside_are_in_the_last_groups(keys, data):
     table = pa.table({"t": pa.array(range(len(keys)), pa.int64()), "k": pa.array(keys)})
     delivery = Reader(Input("t", key=("k",))).read(table, table.column("t"), 0)
     groups, kept = delivery.grouped(("k",), part, inside)
-    assert Near.of([table.column("k")], len(keys)) is None or "all" not in vars(delivery.identities), "near keys need no hashes of rows"
-    kid, chk = delivery.identities.all
-    names = list(zip(part.tolist(), kid.tolist(), chk.tolist(), strict=True))
+    assert DenseKeys.of([table.column("k")], len(keys)) is None or "all" not in vars(
+        delivery.identities
+    ), "near keys need no hashes of rows"
+    key_hash, key_check = delivery.identities.all
+    names = list(zip(part.tolist(), key_hash.tolist(), key_check.tolist(), strict=True))
     wanted = sorted({name for name, one in zip(names, inside.tolist(), strict=True) if one})
     assert kept == len(wanted)
-    assert [wanted[group] for group in groups.ids[inside].tolist()] == [name for name, one in zip(names, inside.tolist(), strict=True) if one]
+    assert [wanted[group] for group in groups.ids[inside].tolist()] == [
+        name for name, one in zip(names, inside.tolist(), strict=True) if one
+    ]
     assert (groups.ids[~inside] >= kept).all()
     at = groups.lasts
-    assert [word.tolist() for word in Identities([table.column("k")], len(keys)).at(at)] == [kid[at].tolist(), chk[at].tolist()]
+    assert [word.tolist() for word in Identities([table.column("k")], len(keys)).at(at)] == [
+        key_hash[at].tolist(),
+        key_check[at].tolist(),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -121,16 +152,16 @@ def test_oracle_rows_outside_are_in_the_last_groups(keys, data):
     ],
 )
 def test_keys_that_are_not_close_together(columns):
-    assert Near.of(columns, len(columns[0]) if columns else 2) is None
+    assert DenseKeys.of(columns, len(columns[0]) if columns else 2) is None
 
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.uint8(), pa.int64(), pa.uint64()])
 def test_numbers_that_are_close_together_begin_at_zero(kind):
     low = 2**64 - 4 if kind == pa.uint64() else 100
     keys = pa.array([low + 3, low, low + 1], kind)
-    found = Near.of([keys], 3)
+    found = DenseKeys.of([keys], 3)
     assert (found.numbers.tolist(), found.numbers.dtype) == ([3, 0, 1], np.int64)
-    assert found.kid_of(found.numbers).tolist() == identify([keys], 3)[0].tolist()
+    assert found.key_hash_of(found.numbers).tolist() == identify([keys], 3)[0].tolist()
 
 
 @pytest.mark.parametrize("parts", [[], [5], [3, 3, 1, 2, 1], [2**63 - 1, -(2**63), 0]])
@@ -142,8 +173,8 @@ def test_groups_in_order_without_a_key_go_by_part(parts):
 
 
 def test_groups_in_order_take_keys_above_the_signed_range():
-    kid = column([2**64 - 1, 0, 2**63, 2**64 - 1], np.uint64)
-    groups = Groups.in_order(kid, constant(np.uint64(0), 4), column([1, 1, 1, 0]))
+    key_hash = column([2**64 - 1, 0, 2**63, 2**64 - 1], np.uint64)
+    groups = Groups.in_order(key_hash, constant(np.uint64(0), 4), column([1, 1, 1, 0]))
     assert groups.ids.tolist() == [3, 1, 2, 0]
 
 
@@ -159,20 +190,31 @@ def test_runs_begin_where_they_are_marked():
 
 
 def test_one_group_of_all_rows_and_none_of_nothing():
-    assert (Groups.single(3).ids.tolist(), Groups.single(3).n, Groups.single(0).n) == ([0, 0, 0], 1, 0)
+    assert (Groups.single(3).ids.tolist(), Groups.single(3).n, Groups.single(0).n) == (
+        [0, 0, 0],
+        1,
+        0,
+    )
     assert Groups.by([column([])]).n == 0
 
 
 @given(pairs)
 def test_oracle_rows_of_groups(pairs):
     groups, _ = grouped(pairs)
-    members = [[at for at, group in enumerate(groups.ids.tolist()) if group == number] for number in range(groups.n)]
+    members = [
+        [at for at, group in enumerate(groups.ids.tolist()) if group == number]
+        for number in range(groups.n)
+    ]
     assert groups.order.tolist() == [at for rows in members for at in rows]
     assert groups.counts.tolist() == [len(rows) for rows in members]
-    assert groups.offsets.tolist() == [sum(len(rows) for rows in members[:number]) for number in range(groups.n + 1)]
+    assert groups.offsets.tolist() == [
+        sum(len(rows) for rows in members[:number]) for number in range(groups.n + 1)
+    ]
     assert groups.firsts.tolist() == [rows[0] for rows in members]
     assert groups.lasts.tolist() == [rows[-1] for rows in members]
-    assert groups.ranks.tolist() == [members[group].index(at) for at, group in enumerate(groups.ids.tolist())]
+    assert groups.ranks.tolist() == [
+        members[group].index(at) for at, group in enumerate(groups.ids.tolist())
+    ]
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int32, np.float64])

@@ -1,4 +1,6 @@
-"""The jars of Spark's Kafka connector: which are taken, and what is said where they are not those of the installed Spark."""
+"""The jars of Spark's Kafka connector: which are taken, and what is said where they are not those
+of the installed Spark.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tidegate.errors import SetupError
-from tidegate.spark import jars
+from tidegate.spark.environment import jars
 
 NAME = "spark-sql-kafka-0-10_2.13"
 
@@ -31,8 +33,13 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_an_older_connector_is_taken_and_said(registry, monkeypatch):
     monkeypatch.setattr(jars, "_pyspark_version", lambda: "4.3.0")
-    with pytest.warns(RuntimeWarning, match=r"connector is 4\.2\.0, but PySpark is 4\.3\.0: .*Hint"):
-        assert [jar.name for jar in jars.kafka_jars(registry)] == [f"{NAME}-4.2.0.jar", "kafka-clients-3.9.0.jar"]
+    with pytest.warns(
+        RuntimeWarning, match=r"connector is 4\.2\.0, but PySpark is 4\.3\.0: .*Hint"
+    ):
+        assert [jar.name for jar in jars.kafka_jars(registry)] == [
+            f"{NAME}-4.2.0.jar",
+            "kafka-clients-3.9.0.jar",
+        ]
 
 
 def test_it_is_said_again_where_the_older_one_was_fetched_before(registry, monkeypatch):

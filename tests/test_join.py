@@ -1,4 +1,6 @@
-"""Joins, concept by concept: what is refused, how ranges are found, how rows are kept, and what comes out."""
+"""Joins, concept by concept: what is refused, how ranges are found, how rows are kept, and what
+comes out.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from tidegate.kernel.frame import Frame
 from tidegate.kernel.joins.buffer import LARGE_WINDOW, Buffer, Query
 from tidegate.kernel.joins.ranges import Index, ordered
 from tidegate.kernel.joins.sessions import Table, follow
-from tidegate.operators.delivery import Arrival
-from tidegate.operators.join import WindowedJoin
+from tidegate.operators.ingest.delivery import Arrival
+from tidegate.operators.join.operator import WindowedJoin
 from tidegate.spec.join import JoinSpec, Within, equal_fields
 from tidegate.spec.operator import Input
 from tidegate.spec.watermarks import Explicit
@@ -31,7 +33,11 @@ NEAR = tg.within(5, 5, unit="us")
 def made(window=NEAR, **words):
     """A join that forgives nothing, whose sides have the columns ts, k and v."""
     schema = pa.schema({"ts": pa.int64(), "k": pa.string(), "v": pa.int64()})
-    return LEFT.join(RIGHT, window, **{"on": "k", **words}).allow_lateness(0).embedded(now=0, schemas=(schema, schema))
+    return (
+        LEFT.join(RIGHT, window, **{"on": "k", **words})
+        .allow_lateness(0)
+        .embedded(now=0, schemas=(schema, schema))
+    )
 
 
 def row(ts, k="a", v=0):
@@ -42,14 +48,24 @@ def told(operator, *columns):
     """What has come out since the last look: op, and the named columns."""
     panes = operator.get_result().panes.to_pylist()
     operator.flush()
-    return [(pane["op"], *(pane[name] for name in columns or ("left_ts", "right_ts"))) for pane in panes]
+    return [
+        (pane["op"], *(pane[name] for name in columns or ("left_ts", "right_ts"))) for pane in panes
+    ]
 
 
-# What is asked for ----------------------------------------------------------------------------------------------------------------
+# What is asked for
 
 
 def test_bounds_are_whole_numbers_whatever_end_is_open():
-    assert [(b.low, b.high) for b in (Within(3, 4), Within(3, 4, "left"), Within(3, 4, "right"), Within(3, 4, "neither"))] == [
+    assert [
+        (b.low, b.high)
+        for b in (
+            Within(3, 4),
+            Within(3, 4, "left"),
+            Within(3, 4, "right"),
+            Within(3, 4, "neither"),
+        )
+    ] == [
         (-3, 4),
         (-3, 3),
         (-2, 4),
@@ -97,7 +113,9 @@ def test_a_join_that_cannot_be_is_refused(words, why):
 
 def test_a_session_join_that_leaves_the_session_key_out_is_refused_with_the_reason():
     keyed = tg.stream(time="ts", key=["user", "device"])
-    with pytest.raises(SpecError, match=r"leaves out the session key `device`.*every session of the other"):
+    with pytest.raises(
+        SpecError, match=r"leaves out the session key `device`.*every session of the other"
+    ):
         keyed.join(keyed, tg.session("1 minute"), on="user")
 
 
@@ -117,7 +135,9 @@ def test_other_words_that_contradict_a_join_are_refused():
     with pytest.raises(SpecError, match="update period"):
         joined.update_every(on_time="0 seconds")
     with pytest.raises(SpecError, match="per-key"):
-        LEFT.join(tg.stream(time="ts", key="k", watermark=tg.per_key("1 second", floor="1 hour")), NEAR)
+        LEFT.join(
+            tg.stream(time="ts", key="k", watermark=tg.per_key("1 second", floor="1 hour")), NEAR
+        )
     with pytest.raises(SpecError, match="united"):
         tg.union(LEFT, LEFT).join(RIGHT, NEAR)
 
@@ -125,7 +145,13 @@ def test_other_words_that_contradict_a_join_are_refused():
 def test_a_preset_says_what_was_not_said():
     joined = LEFT.join(RIGHT, NEAR).options(semantics="flink")
     assert (joined.spec.allowed_lateness, joined.spec.options.drop_by) == (0, "window")
-    assert LEFT.join(RIGHT, NEAR).allow_lateness("1 hour").options(semantics="flink").spec.allowed_lateness == 3_600_000_000
+    assert (
+        LEFT.join(RIGHT, NEAR)
+        .allow_lateness("1 hour")
+        .options(semantics="flink")
+        .spec.allowed_lateness
+        == 3_600_000_000
+    )
 
 
 def test_specifications_are_equal_by_what_they_say():
@@ -136,7 +162,9 @@ def test_specifications_are_equal_by_what_they_say():
 
 
 def test_an_explanation_says_kind_bounds_freeing_padding_layout_and_promises():
-    text = LEFT.join(RIGHT, tg.within("1 hour", "10 minutes", closed="left"), on={"id": "order"}, how="left").explain()
+    text = LEFT.join(
+        RIGHT, tg.within("1 hour", "10 minutes", closed="left"), on={"id": "order"}, how="left"
+    ).explain()
     for words in (
         "a left join",
         "left id = right order",
@@ -144,7 +172,10 @@ def test_an_explanation_says_kind_bounds_freeing_padding_layout_and_promises():
         "Left rows: kept until the right watermark is 1 hour 1 minute beyond them",
         "Right rows: kept until the left watermark is 11 minutes beyond them",
         "no partner is expected",
-        "timestamp, equal_fields, offset; equal_fields, timestamp, offset once there are more than 10,000",
+        (
+            "timestamp, equal_fields, offset; equal_fields, timestamp, offset once there are more"
+            " than 10,000"
+        ),
         "left min(W_left, W_right - 1 hour), right min(W_right, W_left - 10 minutes)",
     ):
         assert words in text
@@ -157,21 +188,34 @@ def test_an_explanation_says_kind_bounds_freeing_padding_layout_and_promises():
         (tg.tumbling("1 minute"), "tumbling windows of 1 minute"),
         (tg.hopping("1 minute", "30 seconds"), "the first that holds both"),
         (tg.session("1 minute"), "session_key, timestamp, equal_fields, offset"),
-        (tg.as_of("1 minute", strict=True), "the latest right row before the left one, at most 1 minute older"),
-        ((tg.within(1, 1, unit="s"), tg.within("1 hour", None)), " and left.ts in [right.ts - 1 hour, +inf]"),
+        (
+            tg.as_of("1 minute", strict=True),
+            "the latest right row before the left one, at most 1 minute older",
+        ),
+        (
+            (tg.within(1, 1, unit="s"), tg.within("1 hour", None)),
+            " and left.ts in [right.ts - 1 hour, +inf]",
+        ),
     ],
 )
 def test_every_window_is_explained(window, words):
     assert words in LEFT.join(RIGHT, window, on="k").explain()
 
 
-# How ranges are found -------------------------------------------------------------------------------------------------------------
+# How ranges are found
 
 places = st.lists(st.tuples(st.integers(0, 4), st.integers(-9, 9)), min_size=1, max_size=30)
-far = st.lists(st.tuples(st.integers(0, 4), st.sampled_from([MIN + 1, -(2**61), 0, 2**61, MAX - 1])), min_size=1, max_size=12)
+far = st.lists(
+    st.tuples(st.integers(0, 4), st.sampled_from([MIN + 1, -(2**61), 0, 2**61, MAX - 1])),
+    min_size=1,
+    max_size=12,
+)
 
 
-@given(places | far, st.lists(st.tuples(st.integers(-1, 5), st.integers(-12, 12), st.integers(0, 6)), max_size=10))
+@given(
+    places | far,
+    st.lists(st.tuples(st.integers(-1, 5), st.integers(-12, 12), st.integers(0, 6)), max_size=10),
+)
 def test_an_index_finds_the_rows_of_a_lead_in_a_range(rows, asked):
     lead, at = (np.array(column) for column in zip(*rows, strict=True))
     order = ordered(lead.astype(np.uint64), at).order
@@ -179,11 +223,18 @@ def test_an_index_finds_the_rows_of_a_lead_in_a_range(rows, asked):
     index = Index.over(lead[order].astype(np.uint64), at[order])
     if not asked:
         return
-    leads, codes = np.unique(np.array([np.uint64(max(0, one[0]) + 9 * (one[0] < 0)) for one in asked], np.uint64), return_inverse=True)
+    leads, codes = np.unique(
+        np.array([np.uint64(max(0, one[0]) + 9 * (one[0] < 0)) for one in asked], np.uint64),
+        return_inverse=True,
+    )
     low, high = np.array([one[1] for one in asked]), np.array([one[1] + one[2] for one in asked])
     first, last = index.ranges(leads, codes, low, high)
     for n, (key, begin, size) in enumerate(asked):
-        wanted = [place for place in order.tolist() if rows[place][0] == key and begin <= rows[place][1] <= begin + size]
+        wanted = [
+            place
+            for place in order.tolist()
+            if rows[place][0] == key and begin <= rows[place][1] <= begin + size
+        ]
         assert order[first[n] : last[n]].tolist() == wanted
 
 
@@ -204,21 +255,33 @@ def test_sessions_are_followed_row_by_row(rows, gap, touch):
     assert sorted(found.joined.columns()[0].tolist()) == joined
     table = found.table
     left = [(key, *session) for key in sorted(sessions) for session in sessions[key]]
-    assert list(zip(table.code.tolist(), table.start.tolist(), table.last.tolist(), strict=True)) == left
+    assert (
+        list(zip(table.code.tolist(), table.start.tolist(), table.last.tolist(), strict=True))
+        == left
+    )
 
 
-# How rows are kept ----------------------------------------------------------------------------------------------------------------
+# How rows are kept
 
 
 def frame(rows):
     lead, at = (np.array(column) for column in zip(*rows, strict=True))
-    return Frame.of({"lead": lead.astype(np.uint64), "at": at, "seq": np.arange(len(rows)), "m.v": pa.array([f"{a}" for a in at])})
+    return Frame.of(
+        {
+            "lead": lead.astype(np.uint64),
+            "at": at,
+            "seq": np.arange(len(rows)),
+            "m.v": pa.array([f"{a}" for a in at]),
+        }
+    )
 
 
 def asked(buffer, lead, low, high):
     one = np.array([lead], np.uint64)
     found = buffer.probe(Query(ordered(one, np.array([low])), np.array([low]), np.array([high])))
-    return sorted(pa.array(buffer.take(found, ["m.v"])["m.v"]).to_pylist()) if len(found.row) else []
+    return (
+        sorted(pa.array(buffer.take(found, ["m.v"])["m.v"]).to_pylist()) if len(found.row) else []
+    )
 
 
 @pytest.mark.parametrize("keyed", [None, True, False])
@@ -256,7 +319,7 @@ def test_rows_that_were_removed_give_their_room_back():
     assert buffer.held_bytes < before / 2
 
 
-# What comes out -------------------------------------------------------------------------------------------------------------------
+# What comes out
 
 
 def test_a_pair_comes_out_once_with_both_rows_side_by_side():
@@ -265,9 +328,28 @@ def test_a_pair_comes_out_once_with_both_rows_side_by_side():
     join.add_message(row(14, v=2), input="right")
     join.add_message(row(16), input="right")
     panes = join.get_result().panes
-    assert panes.column_names == ["k", "left_ts", "left_v", "right_ts", "right_v", "op", "timing", "pair_id", "watermark", "emitted_at"]
+    assert panes.column_names == [
+        "k",
+        "left_ts",
+        "left_v",
+        "right_ts",
+        "right_v",
+        "op",
+        "timing",
+        "pair_id",
+        "watermark",
+        "emitted_at",
+    ]
     assert panes.drop_columns(["pair_id", "watermark", "emitted_at"]).to_pylist() == [
-        {"k": "a", "left_ts": 10, "left_v": 1, "right_ts": 14, "right_v": 2, "op": "+", "timing": "on_time"}
+        {
+            "k": "a",
+            "left_ts": 10,
+            "left_v": 1,
+            "right_ts": 14,
+            "right_v": 2,
+            "op": "+",
+            "timing": "on_time",
+        }
     ]
 
 
@@ -293,13 +375,20 @@ def test_rows_without_a_partner_come_out_when_the_watermark_has_passed(how, expe
 
 def test_a_partner_that_comes_late_takes_the_padding_back():
     schema = pa.schema({"ts": pa.int64(), "k": pa.string()})
-    join = LEFT.join(RIGHT, NEAR, on="k", how="left").allow_lateness(20, unit="us").embedded(now=0, schemas=(schema, schema))
+    join = (
+        LEFT.join(RIGHT, NEAR, on="k", how="left")
+        .allow_lateness(20, unit="us")
+        .embedded(now=0, schemas=(schema, schema))
+    )
     join.add_message({"ts": 10, "k": "a"}, input="left")
     join.advance_watermark(16, input="right")
     assert told(join) == [("+", 10, None)]
     join.add_message({"ts": 15, "k": "a"}, input="right")
     result = join.get_result().panes.to_pylist()
-    assert [(pane["op"], pane["right_ts"], pane["timing"]) for pane in result] == [("-", None, "on_time"), ("+", 15, "late")]
+    assert [(pane["op"], pane["right_ts"], pane["timing"]) for pane in result] == [
+        ("-", None, "on_time"),
+        ("+", 15, "late"),
+    ]
 
 
 def test_a_null_key_meets_nobody():
@@ -312,11 +401,15 @@ def test_a_null_key_meets_nobody():
 
 
 def test_a_condition_that_fails_for_a_pair_is_told_of_and_the_others_come_out():
-    join = made(on=None, where=lambda pairs: pc.greater(pc.divide(pairs["left_v"], pairs["right_v"]), 1))
+    join = made(
+        on=None, where=lambda pairs: pc.greater(pc.divide(pairs["left_v"], pairs["right_v"]), 1)
+    )
     join.add(left=[row(1, v=8)], right=[row(1, v=0), row(2, v=2), row(3, v=8)])
     result = join.get_result()
     assert result.panes.column("right_ts").to_pylist() == [2]
-    assert result.late.select(["input", "ts", "reason"]).to_pylist() == [{"input": "right", "ts": 1, "reason": "bad_condition"}]
+    assert result.late.select(["input", "ts", "reason"]).to_pylist() == [
+        {"input": "right", "ts": 1, "reason": "bad_condition"}
+    ]
 
 
 def test_several_bounds_on_several_columns_all_hold_and_each_frees_state():
@@ -325,7 +418,10 @@ def test_several_bounds_on_several_columns_all_hold_and_each_frees_state():
     window = (tg.within(100, 100, unit="us"), tg.within(2, 2, unit="us", left="due", right="due"))
     join = both.join(both, window, on="k").allow_lateness(0).embedded(now=0)
     message = {"ts": 10, "due": 50, "k": "a"}
-    join.add(left=[message], right=[{**message, "due": 53}, {**message, "due": 48}, {**message, "ts": 200}])
+    join.add(
+        left=[message],
+        right=[{**message, "due": 53}, {**message, "due": 48}, {**message, "ts": 200}],
+    )
     assert told(join, "left_due", "right_due") == [("+", 50, 48)]
     join.advance_watermark(53, input="right", key=1)
     assert join.stats()["left_rows"] == 0
@@ -354,13 +450,16 @@ def test_a_keyed_message_store_finds_the_same_pairs(fields):
     assert all(side.buffer.is_keyed for side in join.operator.sides)
 
 
-# Windows of other kinds -----------------------------------------------------------------------------------------------------------
+# Windows of other kinds
 
 
 def test_a_pair_of_hopping_windows_comes_out_with_the_first_that_holds_both():
     join = made(tg.hopping(10, 5, unit="us"))
     join.add(left=[row(7)], right=[row(9), row(12), row(15)])
-    assert told(join, "right_ts", "window_start", "window_end") == [("+", 9, 0, 10), ("+", 12, 5, 15)]
+    assert told(join, "right_ts", "window_start", "window_end") == [
+        ("+", 9, 0, 10),
+        ("+", 12, 5, 15),
+    ]
 
 
 def test_rows_between_windows_are_in_none():
@@ -377,23 +476,45 @@ def test_sessions_that_merge_give_the_pairs_that_become_members():
     join.add_message(row(15), input="right")
     assert told(join) == []
     join.add_message(row(8), input="left")
-    assert told(join, "left_ts", "right_ts", "window_start", "window_end") == [("+", 0, 15, 0, 25), ("+", 8, 15, 0, 25)]
+    assert told(join, "left_ts", "right_ts", "window_start", "window_end") == [
+        ("+", 0, 15, 0, 25),
+        ("+", 8, 15, 0, 25),
+    ]
 
 
 def test_a_tuple_join_looks_into_the_last_messages_in_the_order_of_their_alignment():
     stream = tg.stream(offset="o")
     schema = pa.schema({"o": pa.int64(), "k": pa.string()})
-    join = stream.join(stream, tg.rows(left=2), on="k", how="left").embedded(now=0, schemas=(schema, schema))
-    join.add(left=[{"o": n, "k": "a"} for n in (1, 2, 4)], right=[{"o": 1000 + n, "k": "a"} for n in (0, 1)])
+    join = stream.join(stream, tg.rows(left=2), on="k", how="left").embedded(
+        now=0, schemas=(schema, schema)
+    )
+    join.add(
+        left=[{"o": n, "k": "a"} for n in (1, 2, 4)],
+        right=[{"o": 1000 + n, "k": "a"} for n in (0, 1)],
+    )
     # left 1, right 1000, left 2, right 1001, left 4 come in this order; a hole counts as a message.
-    assert told(join, "left_o", "right_o") == [("+", 1, 1000), ("+", 2, 1000), ("+", 1, 1001), ("+", 2, 1001), ("+", 4, 1000), ("+", 4, 1001)]
+    assert told(join, "left_o", "right_o") == [
+        ("+", 1, 1000),
+        ("+", 2, 1000),
+        ("+", 1, 1001),
+        ("+", 2, 1001),
+        ("+", 4, 1000),
+        ("+", 4, 1001),
+    ]
     assert join.get_windows("left") == [{"window_start": 4, "window_end": 5, "count": 1}]
 
 
 def test_an_as_of_join_waits_for_the_latest_row_and_is_corrected_when_a_late_one_is_better():
     schema = pa.schema({"ts": pa.int64(), "k": pa.string()})
-    join = LEFT.join(RIGHT, tg.as_of(), on="k", how="left").allow_lateness(100, unit="us").embedded(now=0, schemas=(schema, schema))
-    join.add(left=[{"ts": 20, "k": "a"}, {"ts": 3, "k": "a"}], right=[{"ts": 5, "k": "a"}, {"ts": 12, "k": "a"}])
+    join = (
+        LEFT.join(RIGHT, tg.as_of(), on="k", how="left")
+        .allow_lateness(100, unit="us")
+        .embedded(now=0, schemas=(schema, schema))
+    )
+    join.add(
+        left=[{"ts": 20, "k": "a"}, {"ts": 3, "k": "a"}],
+        right=[{"ts": 5, "k": "a"}, {"ts": 12, "k": "a"}],
+    )
     assert told(join) == []
     join.advance_watermark(21, input="right")
     assert told(join) == [("+", 20, 12), ("+", 3, None)]
@@ -409,13 +530,19 @@ def test_right_rows_of_an_as_of_join_go_when_a_later_one_answers_all():
     assert join.stats()["right_rows"] == 50
 
 
-# Retention and state --------------------------------------------------------------------------------------------------------------
+# Retention and state
 
 
 def test_retention_by_messages_keeps_the_newest_of_a_key_and_pads_what_it_pushes_out():
     schema = pa.schema({"ts": pa.int64(), "k": pa.string()})
-    join = LEFT.join(RIGHT, tg.within(None, None), on="k", how="left").retain(messages=2).embedded(now=0, schemas=(schema, schema))
-    join.add_messages([{"ts": n, "k": "a"} for n in (1, 2, 3)] + [{"ts": 1, "k": "b"}], input="left")
+    join = (
+        LEFT.join(RIGHT, tg.within(None, None), on="k", how="left")
+        .retain(messages=2)
+        .embedded(now=0, schemas=(schema, schema))
+    )
+    join.add_messages(
+        [{"ts": n, "k": "a"} for n in (1, 2, 3)] + [{"ts": 1, "k": "b"}], input="left"
+    )
     assert told(join) == [("+", 1, None)]
     assert join.get_messages("left", key="a").column("ts").to_pylist() == [2, 3]
     join.add_message({"ts": 0, "k": "a"}, input="left")
@@ -424,9 +551,15 @@ def test_retention_by_messages_keeps_the_newest_of_a_key_and_pads_what_it_pushes
 
 def test_retention_by_bytes_pushes_the_oldest_out():
     schema = pa.schema({"ts": pa.int64(), "k": pa.int64()})
-    join = LEFT.join(RIGHT, tg.within(None, None), on="k").retain(bytes=4_000).embedded(now=0, schemas=(schema, schema))
+    join = (
+        LEFT.join(RIGHT, tg.within(None, None), on="k")
+        .retain(bytes=4_000)
+        .embedded(now=0, schemas=(schema, schema))
+    )
     for n in range(0, 1000, 100):
-        join.add_messages(pa.table({"ts": np.arange(n, n + 100), "k": np.arange(100)}), input="left")
+        join.add_messages(
+            pa.table({"ts": np.arange(n, n + 100), "k": np.arange(100)}), input="left"
+        )
     assert sum(side.buffer.held_bytes for side in join.operator.sides) <= 4_000
     assert join.get_messages("left").column("ts").to_pylist()[-1] == 999
     join.add_message({"ts": 1, "k": 1}, input="left")
@@ -462,7 +595,14 @@ def test_observed_rows_move_watermarks_and_arrivals_do_not():
 
 
 def test_rows_that_cannot_be_delivered_are_in_late():
-    join = WindowedJoin(JoinSpec(Input(time="ts", watermark=Explicit()), Input(time="ts"), (NEAR,), (("k", "k"),)), MemoryStore())
-    output = join.refuse(pa.table({"ts": [1], "k": ["a"]}), 5, "bad_offset", "the offset is null", 1)
+    join = WindowedJoin(
+        JoinSpec(Input(time="ts", watermark=Explicit()), Input(time="ts"), (NEAR,), (("k", "k"),)),
+        MemoryStore(),
+    )
+    output = join.refuse(
+        pa.table({"ts": [1], "k": ["a"]}), 5, "bad_offset", "the offset is null", 1
+    )
     late = join.renderer().render(output).late.to_pylist()
-    assert [(one["input"], one["reason"], one["detail"]) for one in late] == [("right", "bad_offset", "the offset is null")]
+    assert [(one["input"], one["reason"], one["detail"]) for one in late] == [
+        ("right", "bad_offset", "the offset is null")
+    ]

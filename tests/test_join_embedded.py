@@ -1,4 +1,6 @@
-"""Joins in this process: calls, watermarks of both sides, restarts, what stands before and after them, and what can be seen from outside."""
+"""Joins in this process: calls, watermarks of both sides, restarts, what stands before and after
+them, and what can be seen from outside.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,13 @@ def shipment(minute, number=1, cost=2):
 def pairs(operator):
     panes = operator.get_result().panes.to_pylist()
     operator.flush()
-    return [(pane["op"], *(None if pane[name] is None else pane[name] // MINUTE for name in ("ts", "at"))) for pane in panes]
+    return [
+        (
+            pane["op"],
+            *(None if pane[name] is None else pane[name] // MINUTE for name in ("ts", "at")),
+        )
+        for pane in panes
+    ]
 
 
 def test_inputs_are_said_by_name_or_by_number():
@@ -44,7 +52,9 @@ def test_inputs_are_said_by_name_or_by_number():
 
 
 def test_rows_wait_for_names_that_depend_on_both_sides():
-    both = ORDERS.join(tg.stream(time="ts", watermark=tg.explicit()), HOUR, on="id", how="left").early_padding()
+    both = ORDERS.join(
+        tg.stream(time="ts", watermark=tg.explicit()), HOUR, on="id", how="left"
+    ).early_padding()
     store = MemoryStore()
     join = both.embedded(now=0, store=store)
     join.add_message(order(0), input="left")
@@ -71,7 +81,9 @@ def test_each_side_is_judged_by_its_own_watermark():
     join.add(left=[order(28), order(29)], right=[shipment(1)])
     result = join.get_result()
     assert result.panes.column("timing").to_pylist() == ["late"]
-    assert result.late.select(["input", "class", "reason"]).to_pylist() == [{"input": "left", "class": "very_late", "reason": "very_late"}]
+    assert result.late.select(["input", "class", "reason"]).to_pylist() == [
+        {"input": "left", "class": "very_late", "reason": "very_late"}
+    ]
     assert join.watermarks == (30 * MINUTE, None)
 
 
@@ -85,7 +97,9 @@ def test_output_watermarks_are_postponed_by_the_bounds():
 
 
 def test_a_side_that_is_idle_is_not_waited_for():
-    join = joined(how="left").embedded(now=0, schemas=(None, pa.schema({"at": pa.int64(), "id": pa.int64(), "cost": pa.int64()})))
+    join = joined(how="left").embedded(
+        now=0, schemas=(None, pa.schema({"at": pa.int64(), "id": pa.int64(), "cost": pa.int64()}))
+    )
     join.add_message(order(0), input="left")
     join.advance_watermark(200 * MINUTE, input="left")
     assert pairs(join) == []
@@ -132,7 +146,9 @@ def test_messages_and_windows_of_a_side_can_be_looked_at():
     join.add(left=[order(0), order(30, 2), order(90)], right=[shipment(10)])
     assert join.get_messages("left", key=1).column("ts").to_pylist() == [0, 90 * MINUTE]
     assert join.get_messages("left", 10 * MINUTE, 40 * MINUTE).column("id").to_pylist() == [2]
-    assert join.get_windows("left") == [{"window_start": -50 * MINUTE, "window_end": 70 * MINUTE + 1, "count": 2}]
+    assert join.get_windows("left") == [
+        {"window_start": -50 * MINUTE, "window_end": 70 * MINUTE + 1, "count": 2}
+    ]
     assert join.get_windows("left", key={"id": 2})[0]["count"] == 1
     assert join.get_messages("right").column_names == ["at", "id", "cost"]
     with pytest.raises(InputError, match="does not fit"):
@@ -140,7 +156,13 @@ def test_messages_and_windows_of_a_side_can_be_looked_at():
 
 
 def test_what_comes_out_of_a_join_is_windowed_on_one_of_its_times():
-    sums = joined(how="left").stream(time="ts", key="id").window(tg.tumbling("1 hour")).aggregate(n=tg.count(), cost=tg.sum("cost")).embedded(now=0)
+    sums = (
+        joined(how="left")
+        .stream(time="ts", key="id")
+        .window(tg.tumbling("1 hour"))
+        .aggregate(n=tg.count(), cost=tg.sum("cost"))
+        .embedded(now=0)
+    )
     join = joined(how="left").embedded(now=0, downstream=sums)
     join.add(left=[order(0), order(70)], right=[shipment(10), shipment(100)])
     join.advance_watermark(60 * MINUTE, input="left")
@@ -150,14 +172,26 @@ def test_what_comes_out_of_a_join_is_windowed_on_one_of_its_times():
     assert [(pane["window_start"], pane["n"], pane["cost"]) for pane in panes] == [(0, 1, 2)]
     join.finish()
     assert sums.finished
-    assert [(pane["window_start"], pane["n"], pane["cost"]) for pane in sums.get_result().panes.to_pylist()][1:] == [(60 * MINUTE, 2, 4)]
+    assert [
+        (pane["window_start"], pane["n"], pane["cost"])
+        for pane in sums.get_result().panes.to_pylist()
+    ][1:] == [(60 * MINUTE, 2, 4)]
 
 
 def test_retractions_of_a_window_go_through_a_join():
     clicks = tg.stream(time="ts", key="user", watermark=tg.explicit())
-    counts = clicks.window(tg.tumbling("1 minute")).trigger(tg.after_watermark(late=tg.after_count(1))).retracting().aggregate(n=tg.count())
+    counts = (
+        clicks.window(tg.tumbling("1 minute"))
+        .trigger(tg.after_watermark(late=tg.after_count(1)))
+        .retracting()
+        .aggregate(n=tg.count())
+    )
     users = tg.stream(time="since", watermark=tg.explicit())
-    named = tg.stream(time="time", watermark=tg.explicit()).join(users, tg.within(None, None), on={"user": "name"}).embedded(now=0)
+    named = (
+        tg.stream(time="time", watermark=tg.explicit())
+        .join(users, tg.within(None, None), on={"user": "name"})
+        .embedded(now=0)
+    )
     feed = counts.embedded(now=0, downstream=named.port("left"))
     named.add_message({"since": 0, "name": "a", "city": "Bern"}, input="right")
     feed.add_message({"ts": 1, "user": "a"})
@@ -173,7 +207,9 @@ def test_retractions_of_a_window_go_through_a_join():
 
 
 def test_a_side_that_ends_ends_the_join_with_the_other():
-    join = joined(how="left").embedded(now=0, schemas=(None, pa.schema({"at": pa.int64(), "id": pa.int64(), "cost": pa.int64()})))
+    join = joined(how="left").embedded(
+        now=0, schemas=(None, pa.schema({"at": pa.int64(), "id": pa.int64(), "cost": pa.int64()}))
+    )
     left, right = join.port("left"), join.port("right")
     left.add_messages([order(0)])
     right.finish()
@@ -187,7 +223,13 @@ def test_what_is_counted_and_what_is_waited_for_is_told():
     join = joined(how="left").embedded(now=0)
     join.add(left=[order(0), order(0), order(1, 2)], right=[shipment(0)])
     found = join.stats()
-    assert (found["events"], found["on_time"], found["panes_on_time"], found["left_rows"], found["right_rows"]) == (4, 4, 2, 3, 1)
+    assert (
+        found["events"],
+        found["on_time"],
+        found["panes_on_time"],
+        found["left_rows"],
+        found["right_rows"],
+    ) == (4, 4, 2, 3, 1)
     text = str(join.explain_watermark())
     assert "The left side has no watermark yet and holds 3 rows." in text
     assert "1 left rows have no partner and wait for the right watermark" in text

@@ -1,4 +1,6 @@
-"""The windowed join does what the reference does, and its net is the batch answer, for random joins and histories."""
+"""The windowed join does what the reference does, and its net is the batch answer, for random joins
+and histories.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 
-from join_machines import Bare, Embedded, Model, late_shapes, name, net, play, shapes
-from join_strategies import HOWS, TIMED, Case, Step, cases, cut_cases
-from reference.join import LEFT, RIGHT, AsOf, JoinConfig, Row, Within, batch_answer
+from support.join_machines import Bare, Embedded, Model, late_shapes, name, net, play, shapes
+from support.join_strategies import HOWS, TIMED, Case, Step, cases, cut_cases
+from support.reference.join import LEFT, RIGHT, AsOf, JoinConfig, Row, Within, batch_answer
 from tidegate.instants import MIN
 from tidegate.spec.windows import Hopping, Tumbling
 from tidegate.state.protocol import Store
@@ -24,12 +26,22 @@ machines = pytest.mark.parametrize("machine", MACHINES)
 
 
 def taken(case: Case, outputs: list[Any]) -> list[list[Row]]:
-    """The rows that are in the join: what came for the first time, was not put to `late`, and was not taken back."""
+    """The rows that are in the join: what came for the first time, was not put to `late`, and was
+    not taken back.
+    """
     known: set[tuple[int, Any]] = set()
     found: list[list[Row]] = [[], []]
     for step, (_, late) in zip(case.steps, outputs, strict=False):
-        refused = Counter((row["side"], row["row"]["n"], row["row"].get("op")) for row in late if row["reason"] != "bad_condition")
-        arrived = [(LEFT, row) for row in step.value[LEFT]] + [(RIGHT, row) for row in step.value[RIGHT]] if step.verb == "add" else []
+        refused = Counter(
+            (row["side"], row["row"]["n"], row["row"].get("op"))
+            for row in late
+            if row["reason"] != "bad_condition"
+        )
+        arrived = (
+            [(LEFT, row) for row in step.value[LEFT]] + [(RIGHT, row) for row in step.value[RIGHT]]
+            if step.verb == "add"
+            else []
+        )
         for side, row in arrived:
             identity = row["o"] if case.config.offset else row["n"]
             again = (side, identity) in known and (case.config.offset or case.config.id)
@@ -46,7 +58,10 @@ def taken(case: Case, outputs: list[Any]) -> list[list[Row]]:
 
 
 def batch(case: Case, outputs: list[Any]) -> Counter[tuple[str | None, str | None]]:
-    return Counter((name(left), name(right)) for left, right in batch_answer(case.config, *taken(case, outputs)))
+    return Counter(
+        (name(left), name(right))
+        for left, right in batch_answer(case.config, *taken(case, outputs))
+    )
 
 
 @machines
@@ -83,9 +98,14 @@ def test_pairs_that_wait_for_their_period_come_out_once(machine, case):
 @given(pair=cut_cases())
 def test_cuts_do_not_matter(machine, pair):
     one, other = (play(machine(case.config), case) for case in pair)
-    (rows, late), (other_rows, other_late) = ([[row for out in outputs for row in out[which]] for which in (0, 1)] for outputs in (one, other))
+    (rows, late), (other_rows, other_late) = (
+        [[row for out in outputs for row in out[which]] for which in (0, 1)]
+        for outputs in (one, other)
+    )
     assert shapes(rows) == shapes(other_rows)
-    assert Counter(row.get("pair_id") for row in rows) == Counter(row.get("pair_id") for row in other_rows)
+    assert Counter(row.get("pair_id") for row in rows) == Counter(
+        row.get("pair_id") for row in other_rows
+    )
     assert late_shapes(late) == late_shapes(other_late)
 
 
@@ -94,8 +114,19 @@ def row(ts: int, name: str) -> Row:
 
 
 AT_LAST = Case(
-    JoinConfig(AsOf(None, strict=False), "inner", on=(), padding="final", allowed_lateness=30, watermark="explicit"),
-    (Step("add", ([row(-25, "l")], [row(-25, "r")])), Step("watermark", (0, -12, "ts")), Step("watermark", (1, -12, "ts"))),
+    JoinConfig(
+        AsOf(None, strict=False),
+        "inner",
+        on=(),
+        padding="final",
+        allowed_lateness=30,
+        watermark="explicit",
+    ),
+    (
+        Step("add", ([row(-25, "l")], [row(-25, "r")])),
+        Step("watermark", (0, -12, "ts")),
+        Step("watermark", (1, -12, "ts")),
+    ),
 )
 """Answers that are never taken back come after the watermark of both."""
 
@@ -108,10 +139,20 @@ def test_a_promise_is_not_broken_by_rows_that_were_on_time(machine, case):
     play(model, case)
     behind = {held.row["n"] for held in model.machine.accepted if held.late}
     promised = [MIN, MIN]
-    for (rows, _), promises in play(machine(case.config), case, look=lambda found: found.output_watermarks()):
-        for row in (row for row in rows if row["op"] == "+" and not behind & {name(row["left"]), name(row["right"])}):
+    for (rows, _), promises in play(
+        machine(case.config), case, look=lambda found: found.output_watermarks()
+    ):
+        for row in (
+            row
+            for row in rows
+            if row["op"] == "+" and not behind & {name(row["left"]), name(row["right"])}
+        ):
             for side, number in (("left", LEFT), ("right", RIGHT)):
-                assert row[side] is None or row["timing"] == "late" or row[side]["ts"] >= promised[number], (side, promised)
+                assert (
+                    row[side] is None
+                    or row["timing"] == "late"
+                    or row[side]["ts"] >= promised[number]
+                ), (side, promised)
         promised = [max(before, after) for before, after in zip(promised, promises, strict=True)]
 
 
@@ -120,11 +161,15 @@ def test_a_promise_is_not_broken_by_rows_that_were_on_time(machine, case):
 def test_a_row_is_in_the_answer_or_held_or_late(machine, case):
     """Of sides whose rows come out alone where they have no partner."""
     config = case.config
-    answers = play(machine(config), case, look=lambda found: [found.kept(side) for side in (LEFT, RIGHT)])
+    answers = play(
+        machine(config), case, look=lambda found: [found.kept(side) for side in (LEFT, RIGHT)]
+    )
     outputs = [output for output, _ in answers]
     for number, (_, held) in enumerate(answers):
         standing = net(outputs[: number + 1])
-        shown = [{pair[side] for pair, count in standing.items() if count} for side in (LEFT, RIGHT)]
+        shown = [
+            {pair[side] for pair, count in standing.items() if count} for side in (LEFT, RIGHT)
+        ]
         there = taken(Case(config, case.steps[: number + 1]), outputs)
         for side in (side for side in (LEFT, RIGHT) if config.pads(side) and config.how != "anti"):
             assert {row["n"] for row in there[side]} <= shown[side] | set(held[side])
@@ -136,7 +181,9 @@ def held(machine: Any) -> list[list[str]]:
 
 
 def looked_at(config: JoinConfig) -> Callable[[Any], list[Any]]:
-    """What is compared beside the output: the rows in state, and what is promised where that follows from the watermarks alone."""
+    """What is compared beside the output: the rows in state, and what is promised where that
+    follows from the watermarks alone.
+    """
     kept, promises = [LEFT, RIGHT], type(config.window) in (tuple, Tumbling, Hopping)
     if isinstance(config.window, AsOf):
         # A right row may be forgotten as soon as a later one is the answer of all that can come.
@@ -144,14 +191,24 @@ def looked_at(config: JoinConfig) -> Callable[[Any], list[Any]]:
     if config.retracts and any("t2" in config.columns(side) for side in (LEFT, RIGHT)):
         # A row that may be taken back is kept until every column says that this would be too late.
         kept = []
-    return lambda machine: [*(machine.kept(side) for side in kept), *(machine.output_watermarks() if promises else ())]
+    return lambda machine: [
+        *(machine.kept(side) for side in kept),
+        *(machine.output_watermarks() if promises else ()),
+    ]
 
 
-def compare(case: Case, store: Callable[[], Store] | None = None, machine: type[Bare] = Bare) -> None:
+def compare(
+    case: Case, store: Callable[[], Store] | None = None, machine: type[Bare] = Bare
+) -> None:
     """Every step gives the same, and leaves the same in state."""
     look = looked_at(case.config)
-    wanted, got = play(Model(case.config), case, look), play(machine(case.config, store), case, look)
-    for number, (((rows, late), there), ((have, have_late), have_there)) in enumerate(zip(wanted, got, strict=True)):
+    wanted, got = (
+        play(Model(case.config), case, look),
+        play(machine(case.config, store), case, look),
+    )
+    for number, (((rows, late), there), ((have, have_late), have_there)) in enumerate(
+        zip(wanted, got, strict=True)
+    ):
         step = case.steps[number] if number < len(case.steps) else "finish"
         assert shapes(have) == shapes(rows), step
         assert late_shapes(have_late) == late_shapes(late), step
@@ -160,7 +217,9 @@ def compare(case: Case, store: Callable[[], Store] | None = None, machine: type[
 
 
 def check_order(rows: list[Row]) -> None:
-    """A retraction takes back what stands under its id, all of it as it was told; nothing comes out twice."""
+    """A retraction takes back what stands under its id, all of it as it was told; nothing comes out
+    twice.
+    """
     standing: dict[str, Row] = {}
     for row in rows:
         told = {name: value for name, value in row.items() if name not in ("op", "emitted_at")}
@@ -181,7 +240,11 @@ def test_rows_of_a_delivery_are_taken_back_and_sent_again_in_their_order(how, pa
     config = JoinConfig((Within(5, 5),), how, padding=padding, allowed_lateness=100, retracts=True)
     meet = Step("add", ([message("l", 1)], [message("r", 2)]))
     past = [Step("watermark", (side, 50, "ts")) for side in (LEFT, RIGHT)]
-    for rows in ([message("l", 1, "-"), message("l", 1)], [message("l", 1), message("l", 1, "-")], [message("l", 3, "-"), message("l", 3)]):
+    for rows in (
+        [message("l", 1, "-"), message("l", 1)],
+        [message("l", 1), message("l", 1, "-")],
+        [message("l", 3, "-"), message("l", 3)],
+    ):
         compare(Case(config, (meet, Step("add", (rows, [])))))
         compare(Case(config, (meet, *past, Step("add", (rows, [])))))
 
@@ -189,7 +252,9 @@ def test_rows_of_a_delivery_are_taken_back_and_sent_again_in_their_order(how, pa
 @machines
 @pytest.mark.parametrize("side", [LEFT, RIGHT])
 def test_a_row_that_is_pushed_out_is_judged_by_the_watermarks_before_its_delivery(machine, side):
-    """Retention is enforced before watermarks move, those of both sides: a partner of the row was still expected."""
+    """Retention is enforced before watermarks move, those of both sides: a partner of the row was
+    still expected.
+    """
     window, how = ((Within(0, None),), "left") if side == LEFT else ((Within(None, 0),), "right")
     config = JoinConfig(window, how, on=(), retain_time=1, watermark="implied")
     rows = ([message("l", 0)], [message("r", 0)])

@@ -1,4 +1,6 @@
-"""The message store against a plain list of messages, for every layout, over both kinds of stores."""
+"""The message store against a plain list of messages, for every layout, over both kinds of
+stores.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from tidegate.errors import CorruptStateError, InputError, SpecError, SpecMismatchError
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Frame, to_arrow
-from tidegate.kernel.messages import Layout, MessageStore, choose_layout
+from tidegate.kernel.storage.message_store import Layout, MessageStore, choose_layout
 from tidegate.state.memory import MemoryStore
 
 LAYOUTS = [
@@ -74,15 +76,30 @@ class Reference:
         self.messages.append(message)
         return True
 
-    def read(self, start: int, end: int, start_offset: int, end_offset: int, kids: list[int] | None, jids: list[int] | None) -> list[Message]:
+    def read(
+        self,
+        start: int,
+        end: int,
+        start_offset: int,
+        end_offset: int,
+        key_hashes: list[int] | None,
+        equal_hashes: list[int] | None,
+    ) -> list[Message]:
         def wanted(m: Message) -> bool:
             if self.layout.position == "offset":
                 inside = start <= m["offset"] <= end
             else:
                 inside = (start, start_offset) <= (m["time"], m["offset"]) <= (end, end_offset)
-            return inside and (kids is None or m["kid"] in kids) and (jids is None or m["jid"] in jids)
+            return (
+                inside
+                and (key_hashes is None or m["key_hash"] in key_hashes)
+                and (equal_hashes is None or m["equal_hash"] in equal_hashes)
+            )
 
-        return sorted(filter(wanted, self.messages), key=lambda m: [m[column] for column in self.layout.columns])
+        return sorted(
+            filter(wanted, self.messages),
+            key=lambda m: [m[column] for column in self.layout.columns],
+        )
 
     def expire(self, before: int) -> None:
         self.horizon = max(self.horizon, before)
@@ -96,13 +113,26 @@ class Reference:
 
 
 def frame_of(messages: list[Message]) -> Frame:
-    columns = {name: np.array([m[name] for m in messages], np.int64) for name in ("time", "offset", "weight", "uid")}
-    hashes = {name: np.array([m[name] for m in messages], np.uint64) for name in ("kid", "jid")}
-    return Frame.of({**columns, **hashes, "text": pa.array([m["text"] for m in messages], pa.string())}, len(messages))
+    columns = {
+        name: np.array([m[name] for m in messages], np.int64)
+        for name in ("time", "offset", "weight", "uid")
+    }
+    hashes = {
+        name: np.array([m[name] for m in messages], np.uint64)
+        for name in ("key_hash", "equal_hash")
+    }
+    return Frame.of(
+        {**columns, **hashes, "text": pa.array([m["text"] for m in messages], pa.string())},
+        len(messages),
+    )
 
 
 def rows_of(frame: Frame) -> list[Message]:
-    return Frame.of({n: c for n, c in frame.columns.items() if n != "seq"}, len(frame)).to_table().to_pylist()
+    return (
+        Frame.of({n: c for n, c in frame.columns.items() if n != "seq"}, len(frame))
+        .to_table()
+        .to_pylist()
+    )
 
 
 HASHES = st.sampled_from([0, 1, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1])
@@ -112,8 +142,8 @@ MESSAGE = st.fixed_dictionaries(
     {
         "time": TIMES,
         "offset": OFFSETS,
-        "kid": HASHES,
-        "jid": HASHES,
+        "key_hash": HASHES,
+        "equal_hash": HASHES,
         "weight": st.sampled_from([1, -1]),
         "uid": st.one_of(st.integers(-30, 60), st.integers(-(2**63), 2**63 - 1)),
         "text": st.one_of(st.none(), st.sampled_from(["", "a", "é"])),
@@ -130,13 +160,26 @@ STEP = st.one_of(
 )
 
 
-def read(store: MessageStore, start: int, end: int, low: int, high: int, kids: list[int] | None, jids: list[int] | None) -> Frame:
-    keys = {"kids": None if kids is None else np.array(kids, np.uint64), "jids": None if jids is None else np.array(jids, np.uint64)}
+def read(
+    store: MessageStore,
+    start: int,
+    end: int,
+    low: int,
+    high: int,
+    key_hashes: list[int] | None,
+    equal_hashes: list[int] | None,
+) -> Frame:
+    keys = {
+        "key_hashes": None if key_hashes is None else np.array(key_hashes, np.uint64),
+        "equal_hashes": None if equal_hashes is None else np.array(equal_hashes, np.uint64),
+    }
     bounds = {} if store.layout.position == "offset" else {"start_offset": low, "end_offset": high}
     return store.read(start, end, **bounds, **keys)
 
 
-def remove_every(store: MessageStore, reference: Reference, start: int, end: int, step: int) -> None:
+def remove_every(
+    store: MessageStore, reference: Reference, start: int, end: int, step: int
+) -> None:
     found = store.read(start, end)
     mask = np.arange(len(found)) % step == 0
     gone = {m["uid"] for m in itertools.compress(rows_of(found), mask)}
@@ -147,7 +190,9 @@ def remove_every(store: MessageStore, reference: Reference, start: int, end: int
 @pytest.mark.parametrize("spills", [False, True], ids=["keeps", "spills"])
 @settings(max_examples=60, deadline=None)
 @given(steps=st.lists(STEP, max_size=25))
-def test_differential_against_a_list(layout: Layout, spills: bool, steps: list[tuple[str, Any]]) -> None:
+def test_differential_against_a_list(
+    layout: Layout, spills: bool, steps: list[tuple[str, Any]]
+) -> None:
     backing = SpillingStore() if spills else MemoryStore()
     store = MessageStore(backing, layout, "m", segment_rows=5)
     reference = Reference(layout)
@@ -173,13 +218,21 @@ def test_differential_against_a_list(layout: Layout, spills: bool, steps: list[t
                 store = MessageStore.open(backing, layout, "m", segment_rows=5)
         everything = rows_of(store.read(MIN, MAX))
         assert everything == rows_of(frame_of(reference.read(MIN, MAX, MIN, MAX, None, None)))
-        assert store.count == len(everything) or (store.count > len(everything) and not layout.expires_eagerly)
+        assert store.count == len(everything) or (
+            store.count > len(everything) and not layout.expires_eagerly
+        )
 
 
 def messages(times: Any, **columns: Any) -> Frame:
     times = np.asarray(times, np.int64)
     n = len(times)
-    base = {"time": times, "offset": np.arange(n), "kid": np.zeros(n, np.uint64), "jid": np.zeros(n, np.uint64), "weight": np.ones(n, np.int64)}
+    base = {
+        "time": times,
+        "offset": np.arange(n),
+        "key_hash": np.zeros(n, np.uint64),
+        "equal_hash": np.zeros(n, np.uint64),
+        "weight": np.ones(n, np.int64),
+    }
     return Frame.of({**base, **columns}, n)
 
 
@@ -202,10 +255,14 @@ def messages(times: Any, **columns: Any) -> Frame:
         ("time", "join", True, True, True, "equal_fields, timestamp, offset"),
     ],
 )
-def test_the_layout_follows_the_query(axis: Any, operation: Any, equal_fields: bool, time_range: bool, large: bool, layout: str) -> None:
+def test_the_layout_follows_the_query(
+    axis: Any, operation: Any, equal_fields: bool, time_range: bool, large: bool, layout: str
+) -> None:
     options = {"equal_fields": equal_fields, "time_range": time_range, "large": large}
     assert str(choose_layout(axis, operation, **options)) == layout
-    assert str(choose_layout(axis, operation, **options, session_key=True)) == f"session_key, {layout}"
+    assert (
+        str(choose_layout(axis, operation, **options, session_key=True)) == f"session_key, {layout}"
+    )
 
 
 def test_a_layout_is_a_value_and_checks_itself() -> None:
@@ -230,13 +287,17 @@ def test_a_window_is_half_open_and_plus_infinity_excludes_nothing() -> None:
 def test_order_does_not_depend_on_the_cut_into_deliveries(layout: Layout) -> None:
     rng = np.random.default_rng(7)
     n = 300
-    keys = {name: rng.integers(0, 3, n).astype(np.uint64) for name in ("kid", "jid")}
-    whole = messages(rng.integers(0, 5, n), payload=np.arange(n), **keys).with_columns(offset=rng.integers(0, 4, n))
+    keys = {name: rng.integers(0, 3, n).astype(np.uint64) for name in ("key_hash", "equal_hash")}
+    whole = messages(rng.integers(0, 5, n), payload=np.arange(n), **keys).with_columns(
+        offset=rng.integers(0, 4, n)
+    )
     one, many = (MessageStore(MemoryStore(), layout, "m", segment_rows=16) for _ in range(2))
     one.add(whole)
     for at in range(0, n, 7):
         many.add(whole.slice(at, min(n, at + 7)))
-    assert one.read(MIN, MAX).ints("payload").tolist() == many.read(MIN, MAX).ints("payload").tolist()
+    assert (
+        one.read(MIN, MAX).ints("payload").tolist() == many.read(MIN, MAX).ints("payload").tolist()
+    )
 
 
 def test_the_number_of_runs_grows_with_the_logarithm() -> None:
@@ -260,13 +321,15 @@ def test_range_reads_skip_what_cannot_matter() -> None:
 def test_reads_by_session_key_skip_what_cannot_matter() -> None:
     backing = SpillingStore()
     store = MessageStore(backing, KEYED, "m", segment_rows=100)
-    store.add(messages(np.arange(10_000), kid=np.arange(10_000, dtype=np.uint64) % 500))
+    store.add(messages(np.arange(10_000), key_hash=np.arange(10_000, dtype=np.uint64) % 500))
     store.flush()
     backing.got.clear()
-    assert store.read(MIN, MAX, kids=np.array([77], np.uint64)).ints("time").tolist() == list(range(77, 10_000, 500))
+    assert store.read(MIN, MAX, key_hashes=np.array([77], np.uint64)).ints("time").tolist() == list(
+        range(77, 10_000, 500)
+    )
     assert len(backing.got) == 1
-    assert len(store.read(MIN, MAX, kids=np.array([], np.uint64))) == 0
-    assert len(store.read(MIN, MAX, kids=np.array([1000], np.uint64))) == 0
+    assert len(store.read(MIN, MAX, key_hashes=np.array([], np.uint64))) == 0
+    assert len(store.read(MIN, MAX, key_hashes=np.array([1000], np.uint64))) == 0
     assert len(backing.got) == 1
 
 
@@ -297,7 +360,15 @@ def test_expiry_returns_everything(layout: Layout) -> None:
     store.flush()
     assert (store.count, store.nbytes, store.runs) == (0, 0, 0)
     assert backing.names() == ["m/manifest", "m/schema"]
-    assert store.read(MIN, MAX).names == ["time", "offset", "kid", "jid", "weight", "uid", "seq"]
+    assert store.read(MIN, MAX).names == [
+        "time",
+        "offset",
+        "key_hash",
+        "equal_hash",
+        "weight",
+        "uid",
+        "seq",
+    ]
     assert store.add(messages([99, 100], uid=np.array([0, 1]))).tolist() == [False, True]
 
 
@@ -353,10 +424,16 @@ def test_relayout_keeps_the_messages_and_their_ties() -> None:
     backing = MemoryStore()
     rng = np.random.default_rng(3)
     frames = [
-        messages(rng.integers(0, 4, 40), jid=rng.integers(0, 4, 40).astype(np.uint64)).with_columns(offset=np.zeros(40, np.int64)) for _ in range(3)
+        messages(
+            rng.integers(0, 4, 40), equal_hash=rng.integers(0, 4, 40).astype(np.uint64)
+        ).with_columns(offset=np.zeros(40, np.int64))
+        for _ in range(3)
     ]
     joined = Layout(("equal_fields", "timestamp", "offset"))
-    store, other = MessageStore(backing, TIME, "m", segment_rows=8), MessageStore(MemoryStore(), joined, "m")
+    store, other = (
+        MessageStore(backing, TIME, "m", segment_rows=8),
+        MessageStore(MemoryStore(), joined, "m"),
+    )
     for frame in frames:
         store.add(frame)
         other.add(frame)
@@ -364,9 +441,16 @@ def test_relayout_keeps_the_messages_and_their_ties() -> None:
     store.relayout(joined)
     assert store.read(MIN, MAX).to_table().equals(other.read(MIN, MAX).to_table())
     store.flush()
-    with pytest.raises(SpecMismatchError, match="`equal_fields, timestamp, offset`, but `timestamp, offset`"):
+    with pytest.raises(
+        SpecMismatchError, match="`equal_fields, timestamp, offset`, but `timestamp, offset`"
+    ):
         MessageStore.open(backing, TIME, "m")
-    assert MessageStore.open(backing, joined, "m").read(MIN, MAX).to_table().equals(other.read(MIN, MAX).to_table())
+    assert (
+        MessageStore.open(backing, joined, "m")
+        .read(MIN, MAX)
+        .to_table()
+        .equals(other.read(MIN, MAX).to_table())
+    )
     with pytest.raises(SpecError, match="the axis of a query is fixed"):
         store.relayout(Layout(("offset",)))
 
@@ -385,14 +469,17 @@ def test_wide_messages_are_cut_into_segments_by_bytes() -> None:
     store = MessageStore(backing, TIME, "m")
     store.add(messages(np.arange(20), text=pa.array(["x" * 1_000_000] * 20)))
     store.flush()
-    assert max(backing.get_table(name).nbytes for name in backing.names("m/messages/")) <= 4 * 1024 * 1024
+    assert (
+        max(backing.get_table(name).nbytes for name in backing.names("m/messages/"))
+        <= 4 * 1024 * 1024
+    )
 
 
 def test_unusable_calls_and_damage_are_named() -> None:
     backing = MemoryStore()
     store = MessageStore(backing, TIME, "m")
-    with pytest.raises(InputError, match="need the column `kid`"):
-        store.add(messages([1]).drop(["kid"]))
+    with pytest.raises(InputError, match="need the column `key_hash`"):
+        store.add(messages([1]).drop(["key_hash"]))
     with pytest.raises(InputError, match="`time` of messages holds 1 nulls"):
         store.add(messages([1]).with_columns(time=pa.array([None], pa.int64())))
     with pytest.raises(InputError, match="`uid` of messages holds 1 nulls"):

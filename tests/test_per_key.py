@@ -1,4 +1,6 @@
-"""Per-key watermarks: the progress of keys by itself, the operator by example and against its references."""
+"""Per-key watermarks: the progress of keys by itself, the operator by example and against its
+references.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import tidegate as tg
-from reference import Config
-from strategies import KEYS, Case, Step, per_key_cases, walk
+from support.reference import Config
+from support.strategies import KEYS, Case, Step, per_key_cases, walk
 from test_differential import Embedded, compare, late, panes, play, specification
 from tidegate.api import Panes
 from tidegate.errors import SpecError
@@ -40,7 +42,7 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     return lambda: kind(tmp_path / "state")
 
 
-# Progress by itself ---------------------------------------------------------------------------------------------------------------
+# Progress by itself
 
 
 def columns(keys: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -57,14 +59,18 @@ class Keys:
         self.floor = MIN
 
     def hear(self, events: list[tuple[int, int]], floor: int = MIN) -> list[int]:
-        """A delivery of (key, time), after which the floor is where it is said; the answer is who rose."""
+        """A delivery of (key, time), after which the floor is where it is said; the answer is who
+        rose.
+        """
         self.progress.begin()
-        kid, chk = columns([key for key, _ in events])
-        self.progress.meet(kid, chk)
-        risen = self.progress.advance(kid, chk, np.array([time for _, time in events], np.int64), self.floor)
+        key_hash, key_check = columns([key for key, _ in events])
+        self.progress.meet(key_hash, key_check)
+        risen = self.progress.advance(
+            key_hash, key_check, np.array([time for _, time in events], np.int64), self.floor
+        )
         self.floor = self.progress.bounded(max(self.floor, floor))
         self.progress.forget(self.floor)
-        return [] if risen is None else risen.ints("chk").tolist()
+        return [] if risen is None else risen.ints("key_check").tolist()
 
     def of(self, *keys: int) -> list[int]:
         return self.progress.watermark(*columns(list(keys)), self.floor).tolist()
@@ -145,7 +151,11 @@ def test_progress_survives_a_restart(open_store):
 events = st.lists(st.tuples(st.integers(0, 9), st.integers(-20, 60)), max_size=12)
 
 
-@given(st.lists(st.tuples(events, st.just(MIN) | st.integers(-20, 60), st.booleans()), max_size=25), st.integers(0, 5), st.sampled_from([None, 1, 3]))
+@given(
+    st.lists(st.tuples(events, st.just(MIN) | st.integers(-20, 60), st.booleans()), max_size=25),
+    st.integers(0, 5),
+    st.sampled_from([None, 1, 3]),
+)
 def test_progress_is_what_a_dictionary_says(calls, disorder, max_keys):
     store = MemoryStore()
     keys, own, floor = Keys(disorder, max_keys, store), {}, MIN
@@ -160,7 +170,9 @@ def test_progress_is_what_a_dictionary_says(calls, disorder, max_keys):
         if max_keys is not None and len(ahead) > max_keys:
             floor = ahead[len(ahead) - max_keys - 1]
         assert keys.floor == floor
-        assert keys.of(*range(12), *range(12)) == 2 * [max(own.get(key, MIN), floor) for key in range(12)]
+        assert keys.of(*range(12), *range(12)) == 2 * [
+            max(own.get(key, MIN), floor) for key in range(12)
+        ]
         assert len(keys.progress) == sum(mark > floor for mark in own.values())
         if restarts:
             document = keys.progress.save()
@@ -169,22 +181,41 @@ def test_progress_is_what_a_dictionary_says(calls, disorder, max_keys):
             keys.progress.restore(document)
 
 
-# The operator by example ----------------------------------------------------------------------------------------------------------
+# The operator by example
 
 
 def devices(watermark: Any = None, window: Any = None, **aggregates: Any) -> Panes:
     watermark = tg.per_key("10 seconds", floor="1 day") if watermark is None else watermark
-    stream = tg.stream(time="ts", key="device", watermark=watermark).window(tg.tumbling("1 hour") if window is None else window)
-    return stream.trigger(tg.after_watermark(late=tg.after_count(1))).allow_lateness("10 minutes").aggregate(**(aggregates or {"n": tg.count()}))
+    stream = tg.stream(time="ts", key="device", watermark=watermark).window(
+        tg.tumbling("1 hour") if window is None else window
+    )
+    return (
+        stream.trigger(tg.after_watermark(late=tg.after_count(1)))
+        .allow_lateness("10 minutes")
+        .aggregate(**(aggregates or {"n": tg.count()}))
+    )
 
 
 def told(op: Any, *rows: tuple[str, float]) -> list[tuple[Any, ...]]:
-    """Messages of (device, hours) in one delivery; the panes that they cause, as (device, hour of the window, n, timing)."""
+    """Messages of (device, hours) in one delivery; the panes that they cause, as (device, hour of
+    the window, n, timing).
+    """
     schema = pa.schema({"device": pa.string(), "ts": pa.timestamp("us", "UTC")})
     times = [round(hours * HOUR * SECOND) for _, hours in rows]
     if rows:
-        op.add_messages(pa.table([pa.array([device for device, _ in rows]), pa.array(times, schema.field("ts").type)], schema))
-    found = [(p["device"], p["window_start"].timestamp() / HOUR, p["n"], p["timing"]) for p in op.get_result().panes.to_pylist()]
+        op.add_messages(
+            pa.table(
+                [
+                    pa.array([device for device, _ in rows]),
+                    pa.array(times, schema.field("ts").type),
+                ],
+                schema,
+            )
+        )
+    found = [
+        (p["device"], p["window_start"].timestamp() / HOUR, p["n"], p["timing"])
+        for p in op.get_result().panes.to_pylist()
+    ]
     op.flush()
     return found
 
@@ -208,17 +239,32 @@ def test_a_device_that_is_late_by_its_own_clock_is_late_and_is_told_so():
     told(op, ("fast", 100.1), ("slow", 90.1))
     told(op, ("fast", 101.1))
     assert told(op, ("fast", 100.95)) == [("fast", 100, 2, "late")]
-    op.add_messages([{"device": "fast", "ts": "1970-01-05T04:30:00Z"}, {"device": "slow", "ts": None}])
+    op.add_messages(
+        [{"device": "fast", "ts": "1970-01-05T04:30:00Z"}, {"device": "slow", "ts": None}]
+    )
     rows = op.get_result().late.to_pylist()
-    assert [(row["device"], row["reason"]) for row in rows] == [("slow", "null_time"), ("fast", "very_late")]
-    assert [row["watermark"].timestamp() for row in rows] == [round(90.1 * HOUR) - 10, round(101.1 * HOUR) - 10]
+    assert [(row["device"], row["reason"]) for row in rows] == [
+        ("slow", "null_time"),
+        ("fast", "very_late"),
+    ]
+    assert [row["watermark"].timestamp() for row in rows] == [
+        round(90.1 * HOUR) - 10,
+        round(101.1 * HOUR) - 10,
+    ]
 
 
 def test_panes_show_the_watermark_of_their_key():
     op = opened(devices())
     told(op, ("fast", 100.1), ("slow", 90.1))
-    op.add_messages([{"device": "fast", "ts": "1970-01-05T06:00:00Z"}, {"device": "slow", "ts": "1970-01-04T20:00:00Z"}])
-    marks = {pane["device"]: pane["watermark"].timestamp() for pane in op.get_result().panes.to_pylist()}
+    op.add_messages(
+        [
+            {"device": "fast", "ts": "1970-01-05T06:00:00Z"},
+            {"device": "slow", "ts": "1970-01-04T20:00:00Z"},
+        ]
+    )
+    marks = {
+        pane["device"]: pane["watermark"].timestamp() for pane in op.get_result().panes.to_pylist()
+    }
     assert marks == {"fast": 102 * HOUR - 10, "slow": 92 * HOUR - 10}
 
 
@@ -236,12 +282,26 @@ def test_the_floor_closes_what_a_silent_device_left_and_frees_it():
 
 
 def test_the_window_of_a_key_and_what_the_floor_closes_move_in_one_step():
-    """A key that the floor overtakes in the delivery that moves it completes and expires at once: one pane, and it is the last."""
+    """A key that the floor overtakes in the delivery that moves it completes and expires at once:
+    one pane, and it is the last.
+    """
     op = opened(devices(tg.per_key("10 seconds", floor="2 hours")))
     told(op, ("a", 10.5), ("b", 10.5))
-    op.add_messages([{"device": "a", "ts": "1970-01-01T11:00:20Z"}, {"device": "b", "ts": "1970-01-01T14:00:00Z"}])
-    found = [(p["window_start"].hour, p["device"], p["timing"], p["is_last"]) for p in op.get_result().panes.to_pylist()]
-    assert sorted(found) == [(10, "a", "on_time", True), (10, "b", "on_time", True), (11, "a", "on_time", False)]
+    op.add_messages(
+        [
+            {"device": "a", "ts": "1970-01-01T11:00:20Z"},
+            {"device": "b", "ts": "1970-01-01T14:00:00Z"},
+        ]
+    )
+    found = [
+        (p["window_start"].hour, p["device"], p["timing"], p["is_last"])
+        for p in op.get_result().panes.to_pylist()
+    ]
+    assert sorted(found) == [
+        (10, "a", "on_time", True),
+        (10, "b", "on_time", True),
+        (11, "a", "on_time", False),
+    ]
     assert op.watermark / SECOND == 12 * HOUR
 
 
@@ -276,10 +336,14 @@ def test_an_event_from_the_future_moves_neither_its_key_nor_the_floor():
 
 
 def test_by_the_watermark_a_key_is_from_the_future_by_its_own():
-    """A key may run away from the floor step by step, and takes the floor along; one leap is from the future."""
+    """A key may run away from the floor step by step, and takes the floor along; one leap is from
+    the future.
+    """
     options = {"future_reference": "watermark", "future_tolerance": 2 * HOUR * SECOND}
     spec = devices(tg.per_key("10 seconds", floor="2 hours")).spec
-    op = Panes(dataclasses.replace(spec, options=dataclasses.replace(spec.options, **options))).embedded(now=0)
+    op = Panes(
+        dataclasses.replace(spec, options=dataclasses.replace(spec.options, **options))
+    ).embedded(now=0)
     told(op, ("a", 10), ("b", 10))
     for hour in range(11, 20):
         told(op, ("a", hour))
@@ -291,7 +355,12 @@ def test_by_the_watermark_a_key_is_from_the_future_by_its_own():
 
 
 def test_a_partition_that_is_idle_does_not_hold_the_floor():
-    stream = tg.stream(time="ts", key="device", partition="p", watermark=PerKey(0, 10, declared=("x", "y"), idle_after=5))
+    stream = tg.stream(
+        time="ts",
+        key="device",
+        partition="p",
+        watermark=PerKey(0, 10, declared=("x", "y"), idle_after=5),
+    )
     op = stream.window(tg.tumbling(10, unit="us")).aggregate(n=tg.count()).embedded(now=0)
     op.add_messages([{"device": "a", "ts": 15, "p": "x"}])
     assert op.watermark is None
@@ -316,15 +385,29 @@ def test_the_end_leaves_nothing():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("window", [Tumbling(10), Hopping(20, 10), Session(5), Session(gap_column="gap"), ByDifference(5)], ids=str)
+@pytest.mark.parametrize(
+    "window",
+    [Tumbling(10), Hopping(20, 10), Session(5), Session(gap_column="gap"), ByDifference(5)],
+    ids=str,
+)
 @pytest.mark.parametrize("drop_by", ["event", "window"])
 def test_messages_of_a_fast_key_go_without_the_floor_and_all_go_at_last(window, drop_by):
     options = Options(drop_by=drop_by, **FAR)
     watermark = PerKey(0, 1_000_000)
-    spec = AggregateSpec(Input("ts", ("k",), watermark=watermark), window, (("all", tg.list_("v")),), None, "accumulating", 5, options)
+    spec = AggregateSpec(
+        Input("ts", ("k",), watermark=watermark),
+        window,
+        (("all", tg.list_("v")),),
+        None,
+        "accumulating",
+        5,
+        options,
+    )
     op = Panes(spec).embedded(now=0)
     for step in range(200):
-        rows = [{"ts": 7 * step + (0 if k == "a" else -500), "k": k, "v": step, "gap": 4} for k in "ab"]
+        rows = [
+            {"ts": 7 * step + (0 if k == "a" else -500), "k": k, "v": step, "gap": 4} for k in "ab"
+        ]
         op.add_messages([*rows, {"ts": 3, "k": "silent", "v": 0, "gap": 4}] if step == 0 else rows)
         op.get_result()
         op.flush()
@@ -355,12 +438,30 @@ def test_keys_survive_restarts_and_windows_fire_as_if_there_had_been_none(open_s
         (lambda: tg.per_key("1 minute", floor="1 second"), "can't be less than"),
         (lambda: tg.per_key("1 minute", floor="1 hour", max_keys=0), "`max_keys`"),
         (lambda: PerKey(-1, 5), "can't be negative"),
-        (lambda: tg.stream(time="ts", watermark=PerKey(0, 1)).window(Tumbling(1)).aggregate(n=tg.count()), "need a key"),
         (
-            lambda: tg.stream(time="ts", key="k", watermark=PerKey(0, 1)).window(Tumbling(1, create="static")).aggregate(n=tg.count()),
+            lambda: (
+                tg.stream(time="ts", watermark=PerKey(0, 1))
+                .window(Tumbling(1))
+                .aggregate(n=tg.count())
+            ),
+            "need a key",
+        ),
+        (
+            lambda: (
+                tg.stream(time="ts", key="k", watermark=PerKey(0, 1))
+                .window(Tumbling(1, create="static"))
+                .aggregate(n=tg.count())
+            ),
             "static windows",
         ),
-        (lambda: AggregateSpec(Input("ts", ("k",), watermark=PerKey(0, 1)), Tumbling(1, axis="ordinal"), (("n", tg.count()),)), "event time"),
+        (
+            lambda: AggregateSpec(
+                Input("ts", ("k",), watermark=PerKey(0, 1)),
+                Tumbling(1, axis="ordinal"),
+                (("n", tg.count()),),
+            ),
+            "event time",
+        ),
         (
             lambda: AggregateSpec(
                 Input("ts", ("k",), watermark=PerKey(0, 10)),
@@ -377,7 +478,7 @@ def test_what_cannot_be_is_refused_before_it_starts(change, text):
         change()
 
 
-# The operator against its references ----------------------------------------------------------------------------------------------
+# The operator against its references
 
 
 @given(per_key_cases(retention=False))
@@ -388,14 +489,22 @@ def test_per_key_is_what_the_reference_does(case):
 @given(per_key_cases())
 def test_per_key_with_retention_is_what_the_reference_does(case):
     assume(case.config.retain_time or case.config.retain_windows or case.config.retain_messages)
-    # A window that had no room, and has some when a newer one has closed, finds messages that it was not given.
+    # A window that had no room, and has some when a newer one has closed, finds messages that it
+    # was not given.
     assume(case.config.retain_windows is None or "values" not in case.config.aggregates)
     compare(case)
 
 
 def only(case: Case, key: str | None) -> Case:
     """What happens to one key alone."""
-    steps = [Step(step.verb, [row for row in step.value if row["k"] == key]) if step.verb == "add" else step for step in case.steps]
+    steps = [
+        (
+            Step(step.verb, [row for row in step.value if row["k"] == key])
+            if step.verb == "add"
+            else step
+        )
+        for step in case.steps
+    ]
     return Case(case.config, tuple(steps))
 
 
@@ -407,34 +516,65 @@ def same(config: Config, one: list[Any], other: list[Any]) -> None:
 
 def plainly(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Where nothing has come yet there is no watermark, or a floor that is as far away."""
-    return [{**row, "watermark": None if row["watermark"] is None or row["watermark"] < -1_000_000 else row["watermark"]} for row in rows]
+    return [
+        {
+            **row,
+            "watermark": (
+                None
+                if row["watermark"] is None or row["watermark"] < -1_000_000
+                else row["watermark"]
+            ),
+        }
+        for row in rows
+    ]
 
 
 @given(per_key_cases())
 def test_with_one_key_and_the_floor_at_the_disorder_it_is_a_bounded_watermark(case):
-    steps = [Step(step.verb, [{**row, "k": "a"} for row in step.value]) if step.verb == "add" else step for step in case.steps]
+    steps = [
+        Step(step.verb, [{**row, "k": "a"} for row in step.value]) if step.verb == "add" else step
+        for step in case.steps
+    ]
     config = dataclasses.replace(case.config, floor=case.config.disorder, partition=None)
     bounded = dataclasses.replace(config, watermark="bounded")
-    same(config, play(Embedded(config), Case(config, tuple(steps))), play(Embedded(bounded), Case(bounded, tuple(steps))))
+    same(
+        config,
+        play(Embedded(config), Case(config, tuple(steps))),
+        play(Embedded(bounded), Case(bounded, tuple(steps))),
+    )
 
 
 def far_apart(case: Case) -> tuple[Config, Config]:
     """The case with a floor that is far behind, and what one key of it is."""
-    tolerance = case.config.future_tolerance if case.config.future_reference == "clock" else MAX // 2
+    tolerance = (
+        case.config.future_tolerance if case.config.future_reference == "clock" else MAX // 2
+    )
     offset = case.config.offset if case.config.partition is None else None
-    config = dataclasses.replace(case.config, floor=MAX // 4, max_keys=None, offset=offset, partition=None, id=None, future_tolerance=tolerance)
+    config = dataclasses.replace(
+        case.config,
+        floor=MAX // 4,
+        max_keys=None,
+        offset=offset,
+        partition=None,
+        id=None,
+        future_tolerance=tolerance,
+    )
     return config, dataclasses.replace(config, watermark="bounded")
 
 
 @pytest.mark.slow
 @given(per_key_cases(retention=False))
 def test_it_is_one_operator_with_a_bounded_watermark_for_each_key(case):
-    # A tick of event time after a pane is the first above the watermark, if there is any; a floor is one however far it is.
+    # A tick of event time after a pane is the first above the watermark, if there is any; a floor
+    # is one however far it is.
     assume(not any(isinstance(part, EventInterval) for part in walk(case.config.trigger)))
     config, bounded = far_apart(case)
     whole = play(Embedded(config), Case(config, case.steps))
     each = [play(Embedded(bounded), only(Case(bounded, case.steps), key)) for key in KEYS]
-    together = [tuple([row for output in outputs for row in output[which]] for which in (0, 1)) for outputs in zip(*each, strict=True)]
+    together = [
+        tuple([row for output in outputs for row in output[which]] for which in (0, 1))
+        for outputs in zip(*each, strict=True)
+    ]
     same(config, whole, together)
 
 
@@ -456,8 +596,14 @@ def test_evictors_see_the_windows_of_one_key(case, after):
     assume(not any(isinstance(part, EventInterval) for part in walk(case.config.trigger)))
     config, bounded = far_apart(case)
     whole = play(Evicting(config, EvictCount(2, after)), Case(config, case.steps))
-    each = [play(Evicting(bounded, EvictCount(2, after)), only(Case(bounded, case.steps), key)) for key in KEYS]
-    together = [tuple([row for output in outputs for row in output[which]] for which in (0, 1)) for outputs in zip(*each, strict=True)]
+    each = [
+        play(Evicting(bounded, EvictCount(2, after)), only(Case(bounded, case.steps), key))
+        for key in KEYS
+    ]
+    together = [
+        tuple([row for output in outputs for row in output[which]] for which in (0, 1))
+        for outputs in zip(*each, strict=True)
+    ]
     same(config, whole, together)
 
 
@@ -468,10 +614,14 @@ def test_the_specification_of_the_reference_is_that_of_the_operator():
 
 def test_what_is_future_for_its_key_does_not_move_a_floor_that_is_not_there_yet():
     stream = tg.stream(time="ts", key="k", partition="p", watermark=tg.per_key("0 s", floor="0 s"))
-    windowed = stream.window(tg.tumbling(10, unit="us")).options(future_reference="watermark", future_tolerance="5 us")
+    windowed = stream.window(tg.tumbling(10, unit="us")).options(
+        future_reference="watermark", future_tolerance="5 us"
+    )
     op = windowed.aggregate(n=tg.count()).embedded(now=0)
     op.add_messages([{"ts": 0, "k": "a", "p": "0"}, {"ts": None, "k": "a", "p": "1"}])
-    op.add_messages([{"ts": 40, "k": "a", "p": "1"}])  # 40 beyond what `a` has shown, and `1` has promised nothing yet
+    op.add_messages(
+        [{"ts": 40, "k": "a", "p": "1"}]
+    )  # 40 beyond what `a` has shown, and `1` has promised nothing yet
     assert op.watermark is None
     op.add_messages([{"ts": 3, "k": "a", "p": "1"}])
     assert op.watermark == 0

@@ -1,4 +1,6 @@
-"""Pipeline files are read into what the API makes of the same words, and every mistake is told with its place, its rule and a hint."""
+"""Pipeline files are read into what the API makes of the same words, and every mistake is told with
+its place, its rule and a hint.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tidegate as tg
-from documents import blocks
+from support.documents import blocks
 from tidegate.cli import main
 from tidegate.errors import ParseError
 from tidegate.pipeline import PipelineFileError, Problem, load, parse
@@ -68,7 +70,9 @@ def tried(text: str) -> tuple[Problem, ...]:
 
 
 def test_a_file_says_what_the_api_says() -> None:
-    stream = tg.stream(time="ts", key="user", watermark=tg.bounded("10 seconds", idle_after="1 minute"))
+    stream = tg.stream(
+        time="ts", key="user", watermark=tg.bounded("10 seconds", idle_after="1 minute")
+    )
     panes = (
         stream.window(tg.tumbling("1 minute"))
         .trigger('AfterWatermark(early=Every("10 seconds"), late=AfterCount(1))')
@@ -86,19 +90,27 @@ def test_outputs_and_inputs_are_read(tmp_path: Path) -> None:
     assert read.output.checkpoint == str(tmp_path / "out" / "ck")
     assert read.output.sinks["to"].folder == str(tmp_path / "out" / "panes")
     assert (read.output.trigger, read.output.shards) == ("2 seconds", 4)
-    assert read.inputs[0].source == Files("parquet", str(tmp_path / "data"), "user string, ts timestamp")
+    assert read.inputs[0].source == Files(
+        "parquet", str(tmp_path / "data"), "user string, ts timestamp"
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "window"),
     [
         ("tumbling(1 minute, offset=10 seconds)", tg.tumbling("1 minute", offset="10 seconds")),
-        ("{type: tumbling, size: 1 minute, offset: 10 seconds}", tg.tumbling("1 minute", offset="10 seconds")),
+        (
+            "{type: tumbling, size: 1 minute, offset: 10 seconds}",
+            tg.tumbling("1 minute", offset="10 seconds"),
+        ),
         ("{type: tumbling, size: 3, axis: ordinal}", tg.tumbling(3, axis="ordinal")),
         ("hopping(10 minutes, 10 seconds)", tg.hopping("10 minutes", "10 seconds")),
         ("sliding(5 s)", tg.sliding("5 s")),
         ("{type: session, gap: 30 s, touch: merge}", tg.session("30 s", touch="merge")),
-        ("{type: calendar, unit: month, n: 7, start: 2014-03-05}", tg.calendar("month", 7, start="2014-03-05")),
+        (
+            "{type: calendar, unit: month, n: 7, start: 2014-03-05}",
+            tg.calendar("month", 7, start="2014-03-05"),
+        ),
         ("global", tg.global_window()),
         ('cumulative("1 hour", "10 minutes")', tg.cumulative("1 hour", "10 minutes")),
     ],
@@ -124,20 +136,36 @@ def test_aggregates_have_a_text_and_the_json_form(text: str, aggregate: object) 
 
 
 def test_the_json_form_of_an_aggregate_is_read_back() -> None:
-    for aggregate in (tg.count(), tg.arg_max("a", by="b"), tg.quantile("ms", [0.1, 0.9]), tg.first("a", ignore_nulls=True)):
+    for aggregate in (
+        tg.count(),
+        tg.arg_max("a", by="b"),
+        tg.quantile("ms", [0.1, 0.9]),
+        tg.first("a", ignore_nulls=True),
+    ):
         text = part("aggregate", json.dumps({"a": aggregate.to_dict()}))
         assert dict(parse(text).spec.aggregates) == {"a": aggregate}
 
 
 def test_several_inputs_are_united_and_share_the_stream_s_words() -> None:
-    text = part("inputs", "[{type: parquet, folder: a}, {type: csv, folder: b, watermark: ascending}]").replace("input:", "#")
+    text = part(
+        "inputs", "[{type: parquet, folder: a}, {type: csv, folder: b, watermark: ascending}]"
+    ).replace("input:", "#")
     read = parse(text)
     assert [given.source.format for given in read.inputs] == ["parquet", "csv"]
-    assert [given.watermark for given in read.spec.inputs] == [tg.bounded("10 seconds", idle_after="1 minute"), tg.ascending()]
+    assert [given.watermark for given in read.spec.inputs] == [
+        tg.bounded("10 seconds", idle_after="1 minute"),
+        tg.ascending(),
+    ]
 
 
 def test_kafka_and_rate_are_read() -> None:
-    kafka = parse(part("input", "{type: kafka, bootstrap_servers: 'a:9092', topic: clicks, schema: 'user string', starting: earliest}")).inputs[0]
+    kafka = parse(
+        part(
+            "input",
+            "{type: kafka, bootstrap_servers: 'a:9092', topic: clicks, schema: 'user string',"
+            " starting: earliest}",
+        )
+    ).inputs[0]
     assert kafka.source == Kafka("a:9092", "clicks", schema="user string", starting="earliest")
     assert parse(part("input", "rate(rows_per_second=5)")).inputs[0].source == Rate(5)
 
@@ -148,14 +176,19 @@ def test_addresses_are_not_taken_for_paths() -> None:
 
 
 def test_anchors_and_merges_are_read() -> None:
-    text = part("inputs", "\n- &one {type: parquet, folder: a, latest_first: true}\n- {<<: *one, folder: b}").replace("input:", "#")
+    text = part(
+        "inputs", "\n- &one {type: parquet, folder: a, latest_first: true}\n- {<<: *one, folder: b}"
+    ).replace("input:", "#")
     first, second = (given.source for given in parse(text).inputs)
     assert (first.latest_first, second.latest_first) == (True, True)
     assert second.folder.endswith("b")
 
 
 def test_the_environment_fills_in_and_is_not_shown() -> None:
-    text = part("write", '{to: "parquet(${WHERE}/panes)", checkpoint: "${CK:-out/ck}", late: "parquet(a$$b)"}')
+    text = part(
+        "write",
+        '{to: "parquet(${WHERE}/panes)", checkpoint: "${CK:-out/ck}", late: "parquet(a$$b)"}',
+    )
     read = parse(text, environment={"WHERE": "secret"}, folder=Path("/data"))
     assert read.output.sinks["to"].folder == "/data/secret/panes"
     assert read.output.sinks["late"].folder == "/data/a$b"
@@ -164,13 +197,22 @@ def test_the_environment_fills_in_and_is_not_shown() -> None:
 
 
 def test_passwords_are_not_shown() -> None:
-    text = part("input", "{type: kafka, bootstrap_servers: 'a:9092', topic: t, format: text, options: {jaas: 'user=x password=hunter2;', u: 'k://me:hunter2@h'}}")
+    text = part(
+        "input",
+        "{type: kafka, bootstrap_servers: 'a:9092', topic: t, format: text, options: {jaas: 'user=x"
+        " password=hunter2;', u: 'k://me:hunter2@h'}}",
+    )
     assert "hunter2" not in json.dumps(parse(text).describe())
 
 
 def test_reading_a_file_does_not_import_spark(repository: Path) -> None:
-    program = f"import sys; from tidegate.pipeline import load; load({str(repository / 'examples/pipeline.yaml')!r}); print('pyspark' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    program = (
+        "import sys; from tidegate.pipeline import load;"
+        f" load({str(repository / 'examples/pipeline.yaml')!r}); print('pyspark' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert (done.stdout.strip(), done.stderr) == ("False", "")
 
 
@@ -180,38 +222,103 @@ RULES = [
     ("nam", "x", "`nam` is not known as a part of a pipeline", "did you mean `name`?"),
     ("name", "[a]", "`name` is a text, got a list", ""),
     ("input", "", "the pipeline needs `input`", "for instance"),
-    ("input", "{type: parqet, folder: a}", "`parqet` is not known as an input", "did you mean `parquet`?"),
+    (
+        "input",
+        "{type: parqet, folder: a}",
+        "`parqet` is not known as an input",
+        "did you mean `parquet`?",
+    ),
     ("input", "{folder: a}", "an input needs a `type`", "type: name"),
     ("input", "{type: parquet}", "`parquet` needs `folder`", "add `folder`"),
     ("input", "{type: parquet, folder: 5}", "`folder` is a text, got 5", ""),
-    ("input", "{type: parquet, folder: a, max_file: 1}", "`max_file` is not known as a word of an input `parquet`", "max_files_per_trigger"),
-    ("input", "{type: parquet, folder: a, max_files_per_trigger: many}", "`max_files_per_trigger` is a whole number", ""),
-    ("input", "{type: parquet, folder: a, direct: perhaps}", "`direct` is true or false, got `perhaps`", ""),
+    (
+        "input",
+        "{type: parquet, folder: a, max_file: 1}",
+        "`max_file` is not known as a word of an input `parquet`",
+        "max_files_per_trigger",
+    ),
+    (
+        "input",
+        "{type: parquet, folder: a, max_files_per_trigger: many}",
+        "`max_files_per_trigger` is a whole number",
+        "",
+    ),
+    (
+        "input",
+        "{type: parquet, folder: a, direct: perhaps}",
+        "`direct` is true or false, got `perhaps`",
+        "",
+    ),
     ("input", "{type: rate, direct: true}", "`direct` is for folders of files", "leave it out"),
     ("input", "{type: arrow, folder: a}", "Spark does not read Arrow files itself", "direct: true"),
-    ("input", "{type: parquet, folder: a, direct: true, where: x > 1}", "a direct input does not pass through Spark", "leave out `direct`"),
+    (
+        "input",
+        "{type: parquet, folder: a, direct: true, where: x > 1}",
+        "a direct input does not pass through Spark",
+        "leave out `direct`",
+    ),
     ("input", "{type: kafka, bootstrap_servers: a, topic: t}", "kafka needs a `schema`", "schema:"),
-    ("input", "{type: kafka, bootstrap_servers: a, topic: t, format: avro}", "`format` of kafka is one of", ""),
-    ("input", "{type: rate, rows_per_second: -1}", "`rows_per_second` is a whole number greater than 0", ""),
+    (
+        "input",
+        "{type: kafka, bootstrap_servers: a, topic: t, format: avro}",
+        "`format` of kafka is one of",
+        "",
+    ),
+    (
+        "input",
+        "{type: rate, rows_per_second: -1}",
+        "`rows_per_second` is a whole number greater than 0",
+        "",
+    ),
     ("input", "5", "an input is a text or a mapping, got `5`", "for instance"),
     ("stream", "{time: 5, key: user}", "`time` is a text, got `5`", "put it in quotes"),
-    ("stream", "{tim: ts, time: ts}", "`tim` is not known as a word of `stream`", "did you mean `time`?"),
+    (
+        "stream",
+        "{tim: ts, time: ts}",
+        "`tim` is not known as a word of `stream`",
+        "did you mean `time`?",
+    ),
     ("stream", "[time]", "here stand words with values", "time, key"),
     ("stream", "{time: ts, key: [user, 5]}", "a column of `key` is a text, got `5`", ""),
-    ("stream", "{time: ts, watermark: bonded(1 s)}", "`bonded` is not known as a watermark", "did you mean `bounded`?"),
+    (
+        "stream",
+        "{time: ts, watermark: bonded(1 s)}",
+        "`bonded` is not known as a watermark",
+        "did you mean `bounded`?",
+    ),
     ("stream", "{time: ts, watermark: bounded(10 secnds)}", "`secnds` is no unit of time", ""),
     ("stream", "{time: ts, watermark: bounded}", "`bounded` needs `disorder`", "add `disorder`"),
     ("stream", "{time: ts, id: a, offset: b}", "duplicates are recognised by", "name one of them"),
     ("stream", "{key: user}", "a window on event time needs a time column", "time="),
     ("window", "", "the pipeline needs `window`", "tumbling(1 minute)"),
-    ("window", "tumbing(1 minute)", "`tumbing` is not known as a window", "did you mean `tumbling`?"),
+    (
+        "window",
+        "tumbing(1 minute)",
+        "`tumbing` is not known as a window",
+        "did you mean `tumbling`?",
+    ),
     ("window", "tumbling(1 minute", "a window is written as a call", "for instance"),
-    ("window", "tumbling(1 minute, 2, 3)", "`tumbling` takes 1 argument(s) without a name, got 3", "name the others"),
-    ("window", "'tumbling(1 minute, size=1 minute)'", "`size` of `tumbling` is said twice", "remove one"),
+    (
+        "window",
+        "tumbling(1 minute, 2, 3)",
+        "`tumbling` takes 1 argument(s) without a name, got 3",
+        "name the others",
+    ),
+    (
+        "window",
+        "'tumbling(1 minute, size=1 minute)'",
+        "`size` of `tumbling` is said twice",
+        "remove one",
+    ),
     ("window", "tumbling(-1 minute)", "tumbling `size` must be greater than 0", ""),
     ("window", "{type: tumbling, size: [1]}", "", ""),
     ("window", "{type: session, gap: 1 s, touch: sometimes}", "session `touch` must be one of", ""),
-    ("trigger", "AfterWatermrk()", "there is no trigger `AfterWatermrk` at position 0", "did you mean `AfterWatermark`?"),
+    (
+        "trigger",
+        "AfterWatermrk()",
+        "there is no trigger `AfterWatermrk` at position 0",
+        "did you mean `AfterWatermark`?",
+    ),
     ("trigger", "{type: every}", "`trigger` is a text, got a mapping", ""),
     ("mode", "retractin", "`retractin` is not known as a mode", "did you mean `retracting`?"),
     ("allow_lateness", "5", "a duration given as a number needs a unit", "5 seconds"),
@@ -220,8 +327,18 @@ RULES = [
     ("options", "{future: refuse}", "`future` must be one of process, reject", ""),
     ("options", "{semantics: flnk}", "`semantics` must be one of", ""),
     ("retain", "{windows: 0}", "retention by windows must be positive, got 0", ""),
-    ("retain", "{window: 1}", "`window` is not known as a bound of `retain`", "did you mean `windows`?"),
-    ("evict", "evict_cont(5)", "`evict_cont` is not known as an evictor", "did you mean `evict_count`?"),
+    (
+        "retain",
+        "{window: 1}",
+        "`window` is not known as a bound of `retain`",
+        "did you mean `windows`?",
+    ),
+    (
+        "evict",
+        "evict_cont(5)",
+        "`evict_cont` is not known as an evictor",
+        "did you mean `evict_count`?",
+    ),
     ("aggregate", "", "the pipeline needs `aggregate`", "for instance"),
     ("aggregate", "{}", "`aggregate` needs at least one aggregate", ""),
     ("aggregate", "[count]", "`aggregate` has names with aggregates, got a list", "n: count"),
@@ -229,27 +346,66 @@ RULES = [
     ("aggregate", "{n: python(zero=0)}", "`python` is not known as an aggregate", ""),
     ("aggregate", "{n: sum}", "`sum` needs `column`", "add `column`"),
     ("aggregate", "{n: {kind: quantile, column: a, q: 5}}", "", ""),
-    ("aggregate", "{op: count}", "the name(s) op belong to columns that every pane has", "choose another name"),
-    ("aggregate", "{user: count}", "the name(s) user are key columns and aggregates at once", "rename"),
+    (
+        "aggregate",
+        "{op: count}",
+        "the name(s) op belong to columns that every pane has",
+        "choose another name",
+    ),
+    (
+        "aggregate",
+        "{user: count}",
+        "the name(s) user are key columns and aggregates at once",
+        "rename",
+    ),
     ("write", "", "the pipeline needs `write`", "for instance"),
     ("write", "parquet(out)", "here stand words with values", "to, late"),
     ("write", "{checkpoint: a}", "`write` needs `to`", "parquet"),
     ("write", "{to: noop}", "`write` needs `checkpoint`", "checkpoint:"),
-    ("write", "{to: parket(a), checkpoint: a}", "`parket` is not known as a sink", "did you mean `parquet`?"),
-    ("write", "{to: noop, checkpoint: a, trigger: once}", "`trigger` of `write` can't be once", "available_now"),
-    ("write", "{to: noop, checkpoint: a, trigger: 1}", "`trigger` of `write` is an interval or available_now", "1 second"),
+    (
+        "write",
+        "{to: parket(a), checkpoint: a}",
+        "`parket` is not known as a sink",
+        "did you mean `parquet`?",
+    ),
+    (
+        "write",
+        "{to: noop, checkpoint: a, trigger: once}",
+        "`trigger` of `write` can't be once",
+        "available_now",
+    ),
+    (
+        "write",
+        "{to: noop, checkpoint: a, trigger: 1}",
+        "`trigger` of `write` is an interval or available_now",
+        "1 second",
+    ),
     ("write", "{to: noop, checkpoint: a, trigger: soon}", "", ""),
-    ("write", "{to: noop, checkpoint: a, shards: 0}", "`shards` is a whole number greater than 0", ""),
+    (
+        "write",
+        "{to: noop, checkpoint: a, shards: 0}",
+        "`shards` is a whole number greater than 0",
+        "",
+    ),
     ("write", "{to: console(rows=0), checkpoint: a}", "console prints at least one row", ""),
     ("write", "{to: noop, checkpoint: ''}", "`checkpoint` is a text", ""),
-    ("write", "{to: noop, checkpoint: a, metric: noop}", "`metric` is not known as a word of `write`", "did you mean `metrics`?"),
+    (
+        "write",
+        "{to: noop, checkpoint: a, metric: noop}",
+        "`metric` is not known as a word of `write`",
+        "did you mean `metrics`?",
+    ),
     ("session", "{core: 2}", "`core` is not known as a word of `session`", "did you mean `cores`?"),
     ("session", "{conf: [a]}", "`conf` has names of Spark's settings with values", ""),
 ]
 
 
-@pytest.mark.parametrize(("word", "value", "rule", "hint"), RULES, ids=[f"{word}-{value}" for word, value, _, _ in RULES])
-def test_one_mistake_is_one_problem_in_its_line(word: str, value: str, rule: str, hint: str) -> None:
+@pytest.mark.parametrize(
+    ("word", "value", "rule", "hint"), RULES, ids=[f"{word}-{value}" for word, value, _, _ in RULES]
+)
+def test_one_mistake_is_one_problem_in_its_line(
+    word: str, value: str, rule: str, hint: str
+) -> None:
     text = part(word, value)
     found = only(text)
     assert rule in found.rule
@@ -258,7 +414,9 @@ def test_one_mistake_is_one_problem_in_its_line(word: str, value: str, rule: str
     lines = text.splitlines()
     if value:
         # What a part lacks, or what two parts together break, is told where one of them stands.
-        assert lines[found.line - 1].startswith((f"{word}:", "window:")), f"line {found.line}: {lines[found.line - 1]}"
+        assert lines[found.line - 1].startswith((f"{word}:", "window:")), (
+            f"line {found.line}: {lines[found.line - 1]}"
+        )
     assert 1 <= found.column <= len(lines[found.line - 1]) + 1
 
 
@@ -273,7 +431,9 @@ write: {to: "parquet(${NOWHERE})", late: nope}"""
     found = problems(text)
     assert found == sorted(found)
     assert [problem.line for problem in found] == [1, 2, 3, 3, 4, 4, 5, 6, 6, 7, 7, 7]
-    assert [(p.line, p.column) for p in found if "`parqet`" in p.rule] == [(2, text.splitlines()[1].index("parqet") + 1)]
+    assert [(p.line, p.column) for p in found if "`parqet`" in p.rule] == [
+        (2, text.splitlines()[1].index("parqet") + 1)
+    ]
 
 
 def test_a_word_said_twice_is_told_with_its_first_line() -> None:
@@ -288,7 +448,10 @@ def test_input_and_inputs_exclude_each_other() -> None:
 
 def test_an_unset_variable_is_told() -> None:
     found = only(part("write", '{to: noop, checkpoint: "${NOWHERE}/a"}'))
-    assert (found.rule, found.hint) == ("the environment has no variable `NOWHERE`", "export NOWHERE=..., or give a default: ${NOWHERE:-...}")
+    assert (found.rule, found.hint) == (
+        "the environment has no variable `NOWHERE`",
+        "export NOWHERE=..., or give a default: ${NOWHERE:-...}",
+    )
 
 
 @pytest.mark.parametrize(
@@ -324,7 +487,10 @@ def test_anchors_cannot_make_a_file_endless() -> None:
     assert "more than 10000 parts" in only("\n".join(lines)).rule
 
 
-@pytest.mark.parametrize("content", [b"\x89PNG\r\n\x1a\n\x00\x00", b"\xff\xfe\x00n", b"PAR1\x00\x01\x02", bytes(range(256))])
+@pytest.mark.parametrize(
+    "content",
+    [b"\x89PNG\r\n\x1a\n\x00\x00", b"\xff\xfe\x00n", b"PAR1\x00\x01\x02", bytes(range(256))],
+)
 def test_a_binary_file_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_bytes(content)
     with pytest.raises(ParseError, match=r"p\.yaml"):
@@ -333,14 +499,25 @@ def test_a_binary_file_is_refused(content: bytes, tmp_path: Path) -> None:
 
 def test_a_file_that_is_too_large_missing_or_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text("#" * 1_000_001)
-    for path, match in ((tmp_path / "p.yaml", "larger than"), (tmp_path / "none.yaml", "cannot be read"), (tmp_path, "cannot be read")):
+    for path, match in (
+        (tmp_path / "p.yaml", "larger than"),
+        (tmp_path / "none.yaml", "cannot be read"),
+        (tmp_path, "cannot be read"),
+    ):
         with pytest.raises(ParseError, match=match):
             load(path)
 
 
-@given(st.text(max_size=200) | st.lists(st.sampled_from([*WHOLE, "\t", "&a ", "*a", "<<: ", "${A}", "{", "- "]), max_size=60).map("".join))
+@given(
+    st.text(max_size=200)
+    | st.lists(
+        st.sampled_from([*WHOLE, "\t", "&a ", "*a", "<<: ", "${A}", "{", "- "]), max_size=60
+    ).map("".join)
+)
 def test_any_text_is_read_or_refused_with_a_place(text: str) -> None:
-    assert all(problem.line >= 1 and problem.column >= 1 and problem.rule for problem in tried(text))
+    assert all(
+        problem.line >= 1 and problem.column >= 1 and problem.rule for problem in tried(text)
+    )
 
 
 @given(st.data())
@@ -355,11 +532,20 @@ def test_any_change_of_a_line_is_read_or_refused_with_a_place(data: st.DataObjec
 # -- the command
 
 
-def test_dry_run_says_what_would_run_and_touches_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_says_what_would_run_and_touches_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "p.yaml").write_text(WHOLE)
     assert main(["run", "--dry-run", str(tmp_path / "p.yaml")]) == 0
     shown = capsys.readouterr().out
-    for said in ("tumbling(1 minute)", 'Every("10 seconds")', "retracting", "parquet(out/panes)", str(tmp_path / "out" / "ck"), "sum(price)"):
+    for said in (
+        "tumbling(1 minute)",
+        'Every("10 seconds")',
+        "retracting",
+        "parquet(out/panes)",
+        str(tmp_path / "out" / "ck"),
+        "sum(price)",
+    ):
         assert said in shown
     assert [path.name for path in tmp_path.iterdir()] == ["p.yaml"]
 
@@ -371,7 +557,9 @@ def test_dry_run_speaks_json(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert (shown["name"], shown["mode"], shown["every"]) == ("clicks", "retracting", "2 seconds")
 
 
-def test_a_file_with_mistakes_ends_with_status_2_and_all_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_with_mistakes_ends_with_status_2_and_all_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "p.yaml").write_text(part("mode", "retractin").replace("count", "coun"))
     assert main(["run", str(tmp_path / "p.yaml")]) == 2
     said = capsys.readouterr().err
@@ -385,7 +573,11 @@ def test_the_example_is_read(repository: Path) -> None:
 
 
 def test_the_files_in_the_documentation_are_read(repository: Path) -> None:
-    written = [block.code for block in blocks((repository / "docs" / "pipelines.md").read_text("utf-8")) if block.language == "yaml"]
+    written = [
+        block.code
+        for block in blocks((repository / "docs" / "pipelines.md").read_text("utf-8"))
+        if block.language == "yaml"
+    ]
     assert len(written) > 3
     for code in written:
         # A block that is not a whole file stands for those parts of one.

@@ -1,4 +1,6 @@
-"""Micro-batches of several arrivals: one watermark step, shards with the same watermarks, rows that are refused, and when to look at the clock."""
+"""Micro-batches of several arrivals: one watermark step, shards with the same watermarks, rows that
+are refused, and when to look at the clock.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +13,28 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import source_histories as sources
 import tidegate as tg
-from strategies import Case, Step, cases, per_key_cases
+from support import source_histories as sources
+from support.strategies import Case, Step, cases, per_key_cases
 from test_differential import SCHEMA, Embedded, Output, late, panes, specification
 from tidegate.embedded.operator import EmbeddedOperator
 from tidegate.errors import InputError, WatermarkError
 from tidegate.instants import MAX, MIN
-from tidegate.kernel.watermarks.condense import condense
-from tidegate.operators import stored
-from tidegate.operators.aggregate import WindowedAggregate
-from tidegate.operators.delivery import Arrival, joined
+from tidegate.kernel.watermarks.row_selection import condense
+from tidegate.operators import snapshot as stored
+from tidegate.operators.aggregate.operator import WindowedAggregate
+from tidegate.operators.ingest.delivery import Arrival, joined
 from tidegate.spec.operator import AggregateSpec, Input, Options, Retention
-from tidegate.spec.watermarks import Bounded, Explicit, Implied, Lagging, Noted, PerKey, Punctuated, Watermarks
+from tidegate.spec.watermarks import (
+    Bounded,
+    Explicit,
+    Implied,
+    Lagging,
+    Noted,
+    PerKey,
+    Punctuated,
+    Watermarks,
+)
 from tidegate.spec.windows import Axis, Session, Tumbling, Window
 from tidegate.state.memory import MemoryStore
 
@@ -41,9 +52,19 @@ def at(*times: int | None, key: str = "a", **more: Any) -> pa.Table:
 
 
 def spec(*marks: Watermarks, window: Window | None = None, **more: Any) -> AggregateSpec:
-    first, *others = (Input("ts", ("k",), watermark=mark, **more.pop(f"input{n}", {})) for n, mark in enumerate(marks))
+    first, *others = (
+        Input("ts", ("k",), watermark=mark, **more.pop(f"input{n}", {}))
+        for n, mark in enumerate(marks)
+    )
     options = Options(**{"future_tolerance": FAR, **more.pop("options", {})})
-    return AggregateSpec(first, window or Tumbling(10), COUNTED, options=options, also=tuple(others), **{"allowed_lateness": 0, **more})
+    return AggregateSpec(
+        first,
+        window or Tumbling(10),
+        COUNTED,
+        options=options,
+        also=tuple(others),
+        **{"allowed_lateness": 0, **more},
+    )
 
 
 def operator(*marks: Watermarks, now: int = 0, **more: Any) -> WindowedAggregate:
@@ -54,7 +75,12 @@ def fired(output: Any) -> list[tuple[int, int, int]]:
     return sorted(
         (start, end, n)
         for frame in output.panes
-        for start, end, n in zip(frame.ints("start").tolist(), frame.ints("end").tolist(), frame["a.n"].to_pylist(), strict=True)
+        for start, end, n in zip(
+            frame.ints("start").tolist(),
+            frame.ints("end").tolist(),
+            frame["a.n"].to_pylist(),
+            strict=True,
+        )
     )
 
 
@@ -62,7 +88,7 @@ def reasons(output: Any) -> list[tuple[str, int]]:
     return [(rows.reason, len(rows)) for rows in output.late]
 
 
-# One step of the watermark --------------------------------------------------------------------------------------------------------
+# One step of the watermark
 
 
 def test_all_arrivals_of_a_micro_batch_are_judged_by_the_watermark_before():
@@ -71,7 +97,7 @@ def test_all_arrivals_of_a_micro_batch_are_judged_by_the_watermark_before():
     assert first.late == []
     assert fired(first) == [(0, 10, 1)]
     assert op.progress.watermark == 31
-    assert op.intake.across.advances == 1
+    assert op.watermark_tracker.across.advances == 1
     assert reasons(op.process_all([Arrival(1, at(2))], 0)) == [("very_late", 1)]
 
 
@@ -87,10 +113,14 @@ def test_with_hold_the_watermark_stays_until_the_last_piece():
 
 def test_watermarks_of_keys_rise_at_the_end_of_the_micro_batch():
     op = operator(PerKey(0, FAR))
-    op.process_all([Arrival(0, at(50)), Arrival(0, at(20, key="b").select(["ts", "k"]))], 0, hold=True)
+    op.process_all(
+        [Arrival(0, at(50)), Arrival(0, at(20, key="b").select(["ts", "k"]))], 0, hold=True
+    )
     assert op.process_all([Arrival(0, at(5)), Arrival(0, at(6, key="b"))], 0, hold=True).is_empty
     assert fired(op.process_all([], 0)) == [(0, 10, 1), (0, 10, 1)]
-    assert reasons(op.process_all([Arrival(0, at(5)), Arrival(0, at(15, key="b").select(["ts", "k"]))], 0)) == [("very_late", 1), ("very_late", 1)]
+    assert reasons(
+        op.process_all([Arrival(0, at(5)), Arrival(0, at(15, key="b").select(["ts", "k"]))], 0)
+    ) == [("very_late", 1), ("very_late", 1)]
 
 
 def test_retention_by_time_goes_by_what_was_newest_before_the_micro_batch():
@@ -103,15 +133,30 @@ def test_retention_by_time_goes_by_what_was_newest_before_the_micro_batch():
 
 def test_neighbouring_arrivals_of_one_input_have_one_order_of_offsets():
     op = operator(Explicit(), input0={"offset": "offset"})
-    op.process_all([Arrival(0, at(1, offset=7)), Arrival(0, at(2, offset=3)), Arrival(0, at(3, offset=7))], 0)
+    op.process_all(
+        [Arrival(0, at(1, offset=7)), Arrival(0, at(2, offset=3)), Arrival(0, at(3, offset=7))], 0
+    )
     assert (op.progress.counters["events"], op.progress.counters["duplicates"]) == (2, 1)
 
 
 def test_arrivals_without_rows_are_none_and_others_are_joined_by_input_and_schema():
     other = at(4).select(["ts", "k"])
-    given = [Arrival(0, at()), Arrival(0, at(1)), Arrival(1, at()), Arrival(0, at(2)), Arrival(1, at(3)), Arrival(0, at(4)), Arrival(0, other)]
+    given = [
+        Arrival(0, at()),
+        Arrival(0, at(1)),
+        Arrival(1, at()),
+        Arrival(0, at(2)),
+        Arrival(1, at(3)),
+        Arrival(0, at(4)),
+        Arrival(0, other),
+    ]
     found = joined(given)
-    assert [(arrival.ordinal, arrival.table.column("ts").to_pylist()) for arrival in found] == [(0, [1, 2]), (1, [3]), (0, [4]), (0, [4])]
+    assert [(arrival.ordinal, arrival.table.column("ts").to_pylist()) for arrival in found] == [
+        (0, [1, 2]),
+        (1, [3]),
+        (0, [4]),
+        (0, [4]),
+    ]
 
 
 def test_dictionaries_of_several_arrivals_are_joined():
@@ -130,7 +175,7 @@ def test_a_first_micro_batch_that_is_refused_decides_nothing():
     assert op.schema is None
 
 
-# What others have seen ------------------------------------------------------------------------------------------------------------
+# What others have seen
 
 
 def test_observed_rows_move_the_watermark_and_arrivals_do_not():
@@ -177,7 +222,9 @@ def test_observed_rows_are_a_sign_of_life_and_those_from_the_future_are_not():
 def test_markers_among_arrivals_are_no_events_though_others_told_the_watermark():
     table = pa.table({"ts": [5, 12, None], "k": ["a", "a", "a"], "m": [False, True, True]})
     op = operator(Punctuated(marker="m"))
-    out = op.process_all([Arrival(0, table)], 0, observed=[Arrival(0, pa.table({"ts": [20], "m": [True]}))])
+    out = op.process_all(
+        [Arrival(0, table)], 0, observed=[Arrival(0, pa.table({"ts": [20], "m": [True]}))]
+    )
     assert fired(out) == [(0, 10, 1)]
     assert reasons(out) == [("null_time", 1)]
     assert (op.progress.counters["markers"], op.progress.counters["events"]) == (1, 2)
@@ -193,27 +240,41 @@ def test_a_watermark_that_goes_back_is_refused_before_anything_is_taken():
 
 def test_on_offsets_the_watermark_follows_what_all_have_taken():
     op = operator(Implied(), window=Tumbling(10, axis=Axis.OFFSET), input0={"offset": "offset"})
-    assert op.process_all([Arrival(0, at(1, offset=3))], 0, observed=[Arrival(0, at(1, offset=8))], hold=True).is_empty
-    assert op.process_all([Arrival(0, at(1, offset=5))], 0, observed=[]).is_empty, "a piece of a micro-batch does not make the next a duplicate"
+    assert op.process_all(
+        [Arrival(0, at(1, offset=3))], 0, observed=[Arrival(0, at(1, offset=8))], hold=True
+    ).is_empty
+    assert op.process_all([Arrival(0, at(1, offset=5))], 0, observed=[]).is_empty, (
+        "a piece of a micro-batch does not make the next a duplicate"
+    )
     assert fired(op.process_all([], 0, observed=[Arrival(0, at(1, offset=14))])) == [(0, 10, 2)]
 
 
 def test_the_newest_event_of_all_counts_for_retention():
     op = operator(Explicit(), retention=Retention(time=20))
     op.process_all([Arrival(0, at(5))], 0, observed=[Arrival(0, at(5))])
-    assert fired(op.process_all([], 0, observed=[Arrival(0, at(100).select(["ts"]))])) == [(0, 10, 1)]
+    assert fired(op.process_all([], 0, observed=[Arrival(0, at(100).select(["ts"]))])) == [
+        (0, 10, 1)
+    ]
 
 
-# Rows that are refused ------------------------------------------------------------------------------------------------------------
+# Rows that are refused
 
 
 def test_refused_rows_go_to_late_and_are_counted():
     op = operator(Bounded(0, idle_after=10), input0={"offset": "offset"})
     out = op.refuse(at(5, None, offset=None), 3, "null_offset", "`offset` is null")
     (rows,) = out.late
-    assert (rows.reason, rows.detail.to_pylist(), rows.emitted_at) == ("null_offset", ["`offset` is null"] * 2, 3)
+    assert (rows.reason, rows.detail.to_pylist(), rows.emitted_at) == (
+        "null_offset",
+        ["`offset` is null"] * 2,
+        3,
+    )
     assert rows.table.column("ts").to_pylist() == [5, None]
-    assert (op.progress.counters["unreadable"], op.progress.counters["reason.null_offset"], op.progress.counters["events"]) == (2, 2, 2)
+    assert (
+        op.progress.counters["unreadable"],
+        op.progress.counters["reason.null_offset"],
+        op.progress.counters["events"],
+    ) == (2, 2, 2)
     assert op.progress.watermark == MIN
     op.advance_clock(10)
     assert op.is_idle, "they are no sign of life"
@@ -233,7 +294,7 @@ def test_refused_rows_of_an_input_that_lacks_a_key_cannot_be_told():
         operator(Bounded(0)).refuse(pa.table({"ts": [1]}), 0, "bad", "why")
 
 
-# After a pause --------------------------------------------------------------------------------------------------------------------
+# After a pause
 
 
 @pytest.mark.parametrize(("counts", "idle"), [(0, False), (3, False), (4, True), (1000, True)])
@@ -247,10 +308,10 @@ def test_so_much_of_a_pause_is_silence_as_is_said(counts, idle):
     again = WindowedAggregate(spec(Bounded(0, idle_after=10)), store, now=1000)
     assert stored.restore(again, counts=counts)
     again.advance_clock(1000)
-    assert again.intake.is_idle() is idle
+    assert again.watermark_tracker.is_idle() is idle
 
 
-# Shards and pieces against the whole ----------------------------------------------------------------------------------------------
+# Shards and pieces against the whole
 
 
 class InPieces(Embedded):
@@ -269,31 +330,49 @@ class InPieces(Embedded):
         return self.results()
 
     def _take(self, rows: list[Row], *, hold: bool) -> None:
-        self.operator._give(self.operator.operator.process_all([Arrival(0, rows_of(*rows))], self.now, hold=hold))
+        self.operator._give(
+            self.operator.operator.process_all([Arrival(0, rows_of(*rows))], self.now, hold=hold)
+        )
 
 
 class Sharded:
     """Several operators, each with some of the keys; all see the same condensed rows."""
 
     def __init__(self, case: Case, cut: int) -> None:
-        self.config, self.cut, self.shards = case.config, cut, [Embedded(case.config) for _ in range(3)]
+        self.config, self.cut, self.shards = (
+            case.config,
+            cut,
+            [Embedded(case.config) for _ in range(3)],
+        )
 
     def add(self, rows: list[Row]) -> Output:
         given, options = self.shards[0].operator.spec.input, self.shards[0].operator.spec.options
-        limit = None if options.future_reference == "watermark" else self.shards[0].now + options.future_tolerance
+        limit = (
+            None
+            if options.future_reference == "watermark"
+            else self.shards[0].now + options.future_tolerance
+        )
         whole = rows_of(*rows)
         cut = [whole.slice(start, self.cut) for start in range(0, len(rows), self.cut)]
-        observed = [Arrival(0, condense(piece, given, limit, axis=self.config.window.axis)) for piece in cut]
+        observed = [
+            Arrival(0, condense(piece, given, limit, axis=self.config.window.axis)) for piece in cut
+        ]
         for number, shard in enumerate(self.shards):
             share = [row for row in rows if ("a", "b", None).index(row["k"]) == number]
-            shard.operator._give(shard.operator.operator.process_all([Arrival(0, rows_of(*share))], shard.now, observed=observed))
+            shard.operator._give(
+                shard.operator.operator.process_all(
+                    [Arrival(0, rows_of(*share))], shard.now, observed=observed
+                )
+            )
         marks = {shard.operator.operator.progress.watermark for shard in self.shards}
         assert len(marks) == 1
         return self.results()
 
     def results(self) -> Output:
         found = [shard.results() for shard in self.shards]
-        return [row for panes, _ in found for row in panes], [row for _, late in found for row in late]
+        return [row for panes, _ in found for row in panes], [
+            row for _, late in found for row in late
+        ]
 
     def restart(self) -> Output:
         return self._all("restart")
@@ -309,13 +388,20 @@ class Sharded:
 
     def _all(self, verb: str, *args: Any) -> Output:
         found = [getattr(shard, verb)(*args) for shard in self.shards]
-        return [row for panes, _ in found for row in panes], [row for _, late in found for row in late]
+        return [row for panes, _ in found for row in panes], [
+            row for _, late in found for row in late
+        ]
 
 
 def played(machine: Any, step: Step | None) -> Output:
     if step is None:
         return machine.finish()
-    verbs = {"add": "add", "watermark": "advance_watermark", "timeout": "timeout", "restart": "restart"}
+    verbs = {
+        "add": "add",
+        "watermark": "advance_watermark",
+        "timeout": "timeout",
+        "restart": "restart",
+    }
     return getattr(machine, verbs[step.verb])(*(() if step.verb == "restart" else (step.value,)))
 
 
@@ -336,7 +422,8 @@ cuts = st.integers(1, 3)
 @given(cases() | per_key_cases(), cuts)
 def test_a_micro_batch_in_pieces_is_the_whole_one(case, cut):
     assume(case.config.granularity == "element" and case.config.window.axis is not Axis.ORDINAL)
-    # Sessions of one piece are merged before a closed one is looked for, and a key has room for windows as its messages come.
+    # Sessions of one piece are merged before a closed one is looked for, and a key has room for
+    # windows as its messages come.
     assume(not isinstance(case.config.window, Session) or not case.config.retain_windows)
     check_same(case, InPieces(case, cut))
 
@@ -345,19 +432,26 @@ def test_a_micro_batch_in_pieces_is_the_whole_one(case, cut):
 @given(cases() | per_key_cases(), cuts)
 def test_shards_do_together_what_one_operator_does(case, cut):
     config = case.config
-    # How many keys are ahead, and whether an event is from the future for its key, is known where the keys are.
-    assume(config.max_keys is None and (config.watermark != "per_key" or config.future_reference == "clock"))
-    # What was from the future and comes again when it is not is a duplicate, and at the edge nobody knows.
+    # How many keys are ahead, and whether an event is from the future for its key, is known where
+    # the keys are.
+    assume(
+        config.max_keys is None
+        and (config.watermark != "per_key" or config.future_reference == "clock")
+    )
+    # What was from the future and comes again when it is not is a duplicate, and at the edge nobody
+    # knows.
     assume((config.id is None and config.offset is None) or config.future_tolerance > 1000)
     case = dataclasses.replace(case, config=dataclasses.replace(config, key=("k",)))
     check_same(case, Sharded(case, cut))
 
 
-# When to look at the clock --------------------------------------------------------------------------------------------------------
+# When to look at the clock
 
 
 def follows_clock(op: WindowedAggregate) -> bool:
-    return op.spec.window.axis is Axis.CLOCK or any(isinstance(given.watermark, Lagging) for given in op.spec.inputs)
+    return op.spec.window.axis is Axis.CLOCK or any(
+        isinstance(given.watermark, Lagging) for given in op.spec.inputs
+    )
 
 
 def check_quiet(op: WindowedAggregate, share: float) -> None:
@@ -367,12 +461,17 @@ def check_quiet(op: WindowedAggregate, share: float) -> None:
     last = now + 1000 if due is None else due - 1
     for instant in sorted({now + int((last - now) * share), last}):
         if instant > now:
-            before = (op.progress.watermark, op.intake.is_idle(op.key))
+            before = (op.progress.watermark, op.watermark_tracker.is_idle(op.key))
             assert op.advance_clock(instant).is_empty
-            assert follows_clock(op) or (op.progress.watermark, op.intake.is_idle(op.key)) == before
+            assert (
+                follows_clock(op)
+                or (op.progress.watermark, op.watermark_tracker.is_idle(op.key)) == before
+            )
     if due is not None:
         assert op.next_due is not None
-        assert op.next_due >= due, "later only where a source is paused, whose silence does not count"
+        assert op.next_due >= due, (
+            "later only where a source is paused, whose silence does not count"
+        )
 
 
 @given(cases(), st.floats(0, 1))
@@ -382,7 +481,7 @@ def test_nothing_happens_before_the_next_instant_that_is_due(case, share):
         if step.verb == "add":
             op.process(rows_of(*step.value))
         elif step.verb == "watermark":
-            op.tell(lambda intake, step=step: intake.promise(step.value))
+            op.tell(lambda watermark_tracker, step=step: watermark_tracker.promise(step.value))
         elif step.verb == "timeout":
             op.advance_clock(step.value)
         check_quiet(op, share)
@@ -391,20 +490,40 @@ def test_nothing_happens_before_the_next_instant_that_is_due(case, share):
 @given(st.lists(sources.specs, min_size=1, max_size=3), sources.histories(), st.floats(0, 1))
 def test_no_source_falls_silent_before_the_next_instant_that_is_due(marks, history, share):
     inputs = [Input("ts", (), partition="p", watermark=mark) for mark in marks]
-    found = AggregateSpec(inputs[0], Tumbling(10), COUNTED, options=Options(future_tolerance=FAR), also=tuple(inputs[1:]))
+    found = AggregateSpec(
+        inputs[0],
+        Tumbling(10),
+        COUNTED,
+        options=Options(future_tolerance=FAR),
+        also=tuple(inputs[1:]),
+    )
     op = WindowedAggregate(found, MemoryStore(), now=0)
     for verb, *args in history:
         ordinal = args[0] % len(marks) if verb != "timeout" else 0
         if verb == "deliver":
-            op.process(pa.Table.from_pylist(args[1], sources.SCHEMA), op.progress.now + args[2], ordinal)
+            op.process(
+                pa.Table.from_pylist(args[1], sources.SCHEMA), op.progress.now + args[2], ordinal
+            )
         elif verb == "timeout":
             op.advance_clock(op.progress.now + args[0])
         elif verb == "promise":
-            op.tell(lambda intake, a=args, n=ordinal: intake.promise(a[1], ordinal=n, partition=a[2]))
+            op.tell(
+                lambda watermark_tracker, a=args, n=ordinal: watermark_tracker.promise(
+                    a[1], ordinal=n, partition=a[2]
+                )
+            )
         elif verb in {"join", "leave"}:
-            op.tell(lambda intake, v=verb, a=args, n=ordinal: getattr(intake, v)(a[1], ordinal=n))
+            op.tell(
+                lambda watermark_tracker, v=verb, a=args, n=ordinal: getattr(watermark_tracker, v)(
+                    a[1], ordinal=n
+                )
+            )
         else:
-            op.tell(lambda intake, v=verb, a=args, n=ordinal: getattr(intake, v)(ordinal=n, partition=a[1]))
+            op.tell(
+                lambda watermark_tracker, v=verb, a=args, n=ordinal: getattr(watermark_tracker, v)(
+                    ordinal=n, partition=a[1]
+                )
+            )
         check_quiet(op, share)
 
 
@@ -453,7 +572,9 @@ def test_what_waits_for_somebody_else_is_not_due():
     op.process(at(25), 20)
     op.advance_clock(50)
     assert op.next_due is None
-    assert fired(op.tell(lambda intake: intake.promise(30, ordinal=1))) == [(20, 30, 1)]
+    assert fired(op.tell(lambda watermark_tracker: watermark_tracker.promise(30, ordinal=1))) == [
+        (20, 30, 1)
+    ]
 
 
 def test_what_is_overdue_is_due_at_the_next_instant():
@@ -462,13 +583,13 @@ def test_what_is_overdue_is_due_at_the_next_instant():
     op.refuse(at(1), 50, "bad", "why")
     assert op.next_due == 51
     op.advance_clock(51)
-    assert op.intake.is_idle()
+    assert op.watermark_tracker.is_idle()
 
 
 def test_a_late_update_that_waits_is_due():
     op = operator(Explicit(), allowed_lateness=MAX)
     op.process(at(5), 0)
-    op.tell(lambda intake: intake.promise(20))
+    op.tell(lambda watermark_tracker: watermark_tracker.promise(20))
     op.process(at(6), 3)
     assert op.next_due == 3 + 10_000_000
     assert isinstance(op.next_due, int)

@@ -1,4 +1,6 @@
-"""What `import tidegate as tg` gives: the public names, their docstrings, and specifications that can be compared and pasted back."""
+"""What `import tidegate as tg` gives: the public names, their docstrings, and specifications that
+can be compared and pasted back.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +18,110 @@ from tidegate.spec.operator import AggregateSpec, Input, Options, Retention, Tim
 
 PUBLIC = {
     # The steps of a pipeline, and what runs it.
-    "stream", "union", "merge", "Stream", "Windowed", "Panes", "Mapped", "EmbeddedOperator", "Results", "EmbeddedAsyncMap", "AsyncResults",
-    "MemoryStore", "RocksDBStore", "sinks", "sources", "spark_session", "streams",
+    "stream",
+    "union",
+    "merge",
+    "Stream",
+    "Windowed",
+    "Panes",
+    "Mapped",
+    "EmbeddedOperator",
+    "Results",
+    "EmbeddedAsyncMap",
+    "AsyncResults",
+    "MemoryStore",
+    "RocksDBStore",
+    "sinks",
+    "sources",
+    "spark_session",
+    "streams",
     # Windows and where they lie.
-    "Axis", "tumbling", "hopping", "sliding", "cumulative", "session", "calendar", "global_window", "custom",
+    "Axis",
+    "tumbling",
+    "hopping",
+    "sliding",
+    "cumulative",
+    "session",
+    "calendar",
+    "global_window",
+    "custom",
     # Joins.
-    "Joined", "EmbeddedJoin", "within", "rows", "as_of",
+    "Joined",
+    "EmbeddedJoin",
+    "within",
+    "rows",
+    "as_of",
     # Watermarks.
-    "explicit", "bounded", "ascending", "lagging", "punctuated", "noted", "generated", "per_key", "Watermark", "Idle", "Active", "Explanation",
+    "explicit",
+    "bounded",
+    "ascending",
+    "lagging",
+    "punctuated",
+    "noted",
+    "generated",
+    "per_key",
+    "Watermark",
+    "Idle",
+    "Active",
+    "Explanation",
     # Triggers.
-    "after_watermark", "after_count", "after_delay", "every", "every_element", "event_interval", "never", "repeatedly", "after_each", "after_all",
-    "after_any", "or_finally", "parse_trigger",
+    "after_watermark",
+    "after_count",
+    "after_delay",
+    "every",
+    "every_element",
+    "event_interval",
+    "never",
+    "repeatedly",
+    "after_each",
+    "after_all",
+    "after_any",
+    "or_finally",
+    "parse_trigger",
     # Evictors.
-    "evict_count", "evict_time", "evict_delta",
+    "evict_count",
+    "evict_time",
+    "evict_delta",
     # Aggregates.
-    "count", "sum", "mean", "min", "max", "variance", "stddev", "first", "last", "arg_min", "arg_max", "any", "all", "approx_distinct",
-    "approx_quantile", "quantile", "median", "top_k", "distinct", "count_distinct", "list_", "columnar", "python", "apply",
+    "count",
+    "sum",
+    "mean",
+    "min",
+    "max",
+    "variance",
+    "stddev",
+    "first",
+    "last",
+    "arg_min",
+    "arg_max",
+    "any",
+    "all",
+    "approx_distinct",
+    "approx_quantile",
+    "quantile",
+    "median",
+    "top_k",
+    "distinct",
+    "count_distinct",
+    "list_",
+    "columnar",
+    "python",
+    "apply",
     # Errors.
-    "TidegateError", "SpecError", "ParseError", "InputError", "WatermarkError", "BackpressureError", "StateError", "CorruptStateError",
-    "SpecMismatchError", "MissingExtraError", "SetupError", "SinkError", "StreamError",
-}  # fmt: skip
+    "TidegateError",
+    "SpecError",
+    "ParseError",
+    "InputError",
+    "WatermarkError",
+    "BackpressureError",
+    "StateError",
+    "CorruptStateError",
+    "SpecMismatchError",
+    "MissingExtraError",
+    "SetupError",
+    "SinkError",
+    "StreamError",
+}
 
 
 def test_all_is_the_public_names():
@@ -61,16 +147,36 @@ def test_every_public_name_says_what_it_is(name):
     assert _says_something(getattr(tg, name))
 
 
-@pytest.mark.parametrize("name", ["Stream", "Windowed", "Panes", "Mapped", "EmbeddedOperator", "Results", "EmbeddedAsyncMap", "Explanation"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Stream",
+        "Windowed",
+        "Panes",
+        "Mapped",
+        "EmbeddedOperator",
+        "Results",
+        "EmbeddedAsyncMap",
+        "Explanation",
+    ],
+)
 def test_every_public_method_says_what_it_does(name):
-    methods = {n: m for n, m in inspect.getmembers(getattr(tg, name), inspect.isfunction) if not n.startswith("_")}
+    methods = {
+        n: m
+        for n, m in inspect.getmembers(getattr(tg, name), inspect.isfunction)
+        if not n.startswith("_")
+    }
     assert [n for n, method in methods.items() if not method.__doc__] == []
 
 
 def _says_something(thing: Any) -> bool:
     """A sentence of its own: not the signature that a dataclass brings along."""
     opening = (thing.__doc__ or "").strip().split("\n\n", 1)[0]
-    return len(opening.split()) >= 3 and opening.endswith((".", ":")) and not opening.startswith(f"{thing.__name__}(")
+    return (
+        len(opening.split()) >= 3
+        and opening.endswith((".", ":"))
+        and not opening.startswith(f"{thing.__name__}(")
+    )
 
 
 def test_every_error_is_one_of_ours_and_one_of_pythons():
@@ -96,13 +202,20 @@ SPECS = {
     "offsets": lambda: tg.tumbling(3, axis="offset"),
     "ordinals": lambda: tg.hopping(3, 1, axis="ordinal"),
     "custom": lambda: tg.custom(column_sum, name="mine"),
-    "after_watermark": lambda: tg.after_watermark(early=tg.after_count(2), late=tg.after_delay("10 seconds")),
+    "after_watermark": lambda: tg.after_watermark(
+        early=tg.after_count(2), late=tg.after_delay("10 seconds")
+    ),
     "every": lambda: tg.every("5 seconds", refire=True),
-    "composites": lambda: tg.after_each(tg.after_all(tg.after_count(1), tg.every_element()), tg.after_any(tg.event_interval("1 s"), tg.never())),
+    "composites": lambda: tg.after_each(
+        tg.after_all(tg.after_count(1), tg.every_element()),
+        tg.after_any(tg.event_interval("1 s"), tg.never()),
+    ),
     "or_finally": lambda: tg.or_finally(tg.repeatedly(tg.after_count(2)), tg.after_count(10)),
     "explicit": tg.explicit,
     "bounded": lambda: tg.bounded("30 seconds"),
-    "idle-aware": lambda: tg.bounded("30 seconds", idle_after="1 minute", partitions=["a", "b"], align="1 hour", realign=True),
+    "idle-aware": lambda: tg.bounded(
+        "30 seconds", idle_after="1 minute", partitions=["a", "b"], align="1 hour", realign=True
+    ),
     "ascending": tg.ascending,
     "lagging": lambda: tg.lagging("5 seconds"),
     "punctuated": lambda: tg.punctuated("safe_until"),
@@ -110,9 +223,15 @@ SPECS = {
     "noted": lambda: tg.noted("noted", writer="host", writers=3, forget_after="1 hour"),
     "generated": lambda: tg.generated(column_sum, state={"lag": 3}),
     "per_key": lambda: tg.per_key("10 seconds", floor="1 hour", max_keys=1000),
-    "merge": lambda: tg.merge(orders=tg.stream(time="ts"), clicks=tg.stream(time="at", watermark=tg.bounded("1 second"))),
-    "union": lambda: tg.union(tg.stream(time="ts"), tg.stream(time="ts", watermark=tg.bounded("1 second"))),
-    "several times": lambda: tg.stream(time="ordered", times={"shipped": tg.bounded("1 hour"), "paid": (7, tg.ascending())}),
+    "merge": lambda: tg.merge(
+        orders=tg.stream(time="ts"), clicks=tg.stream(time="at", watermark=tg.bounded("1 second"))
+    ),
+    "union": lambda: tg.union(
+        tg.stream(time="ts"), tg.stream(time="ts", watermark=tg.bounded("1 second"))
+    ),
+    "several times": lambda: tg.stream(
+        time="ordered", times={"shipped": tg.bounded("1 hour"), "paid": (7, tg.ascending())}
+    ),
     "evict_count": lambda: tg.evict_count(3, after=True),
     "evict_time": lambda: tg.evict_time("1 minute"),
     "evict_delta": lambda: tg.evict_delta("v", 2.5),
@@ -137,14 +256,43 @@ SPECS = {
     "distinct": lambda: tg.distinct("v"),
     "count_distinct": lambda: tg.count_distinct("v"),
     "list": lambda: tg.list_("v"),
-    "stream": lambda: tg.stream(time="ts", key=["a", "b"], offset="o", partition="p", watermark=tg.bounded("1 second")),
-    "windowed": lambda: tg.stream(time="ts").window(tg.tumbling("1 minute")).trigger("AfterWatermark(early=AfterCount(2))").retain(windows=3),
-    "panes": lambda: tg.stream(time="ts", key="k").window(tg.tumbling("1 minute")).retracting().evict(tg.evict_count(2)).aggregate(n=tg.count()),
+    "stream": lambda: tg.stream(
+        time="ts", key=["a", "b"], offset="o", partition="p", watermark=tg.bounded("1 second")
+    ),
+    "windowed": lambda: (
+        tg.stream(time="ts")
+        .window(tg.tumbling("1 minute"))
+        .trigger("AfterWatermark(early=AfterCount(2))")
+        .retain(windows=3)
+    ),
+    "panes": lambda: (
+        tg.stream(time="ts", key="k")
+        .window(tg.tumbling("1 minute"))
+        .retracting()
+        .evict(tg.evict_count(2))
+        .aggregate(n=tg.count())
+    ),
 }
 NAMES = {
-    **{name: value for module in (aggregates, evictors, triggers, watermarks, windows) for name, value in vars(module).items()},
+    **{
+        name: value
+        for module in (aggregates, evictors, triggers, watermarks, windows)
+        for name, value in vars(module).items()
+    },
     "column_sum": column_sum,
-    **{kind.__name__: kind for kind in (AggregateSpec, Input, Options, Retention, TimeColumn, tg.Stream, tg.Windowed, tg.Panes)},
+    **{
+        kind.__name__: kind
+        for kind in (
+            AggregateSpec,
+            Input,
+            Options,
+            Retention,
+            TimeColumn,
+            tg.Stream,
+            tg.Windowed,
+            tg.Panes,
+        )
+    },
 }
 
 

@@ -1,4 +1,6 @@
-"""The reference agrees with the scenarios of the systems it is modelled after, under the preset of each system."""
+"""The reference agrees with the scenarios of the systems it is modelled after, under the preset of
+each system.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ import pytest
 import yaml
 from hypothesis import given
 
-from reference import Config, Reference
-from reference.triggers import Moment, start
-from reference.windows import aligned, proto
-from strategies import Case, cases, cut_cases
+from support.reference import Config, Reference
+from support.reference.triggers import Moment, start
+from support.reference.windows import aligned, proto
+from support.strategies import Case, cases, cut_cases
 from tidegate.errors import WatermarkError
 from tidegate.instants import MAX, MIN
 from tidegate.spec import triggers as t
@@ -26,7 +28,12 @@ FOLDER = Path(__file__).parent / "conformance"
 ENDS = {"-inf": MIN, "+inf": MAX}
 SHIFT = {"inclusive": 1, "strict": -1}
 PRESETS: dict[str, dict[str, Any]] = {
-    "beam": {"mode": "discarding", "drop_by": "window", "granularity": "batch", "on_time": "always"},
+    "beam": {
+        "mode": "discarding",
+        "drop_by": "window",
+        "granularity": "batch",
+        "on_time": "always",
+    },
     "flink": {"drop_by": "window", "session_lateness": "merged", "closing": "never"},
     "hazelcast": {"mode": "discarding"},
     "malhar": {"allowed_lateness": MAX, "granularity": "batch"},
@@ -37,11 +44,19 @@ PRESETS: dict[str, dict[str, Any]] = {
 NOT_LOOKED_AT = {"hold", "output_watermark", "out_wm", "state_windows_hint"}
 
 
-SCENARIOS = [scenario for path in sorted(FOLDER.glob("*.yaml")) for scenario in yaml.safe_load(path.read_text("utf-8"))]
+SCENARIOS = [
+    scenario
+    for path in sorted(FOLDER.glob("*.yaml"))
+    for scenario in yaml.safe_load(path.read_text("utf-8"))
+]
 
 
 def load(*kinds: str) -> list[Any]:
-    return [pytest.param(scenario, id=scenario["id"]) for scenario in SCENARIOS if scenario["kind"] in kinds]
+    return [
+        pytest.param(scenario, id=scenario["id"])
+        for scenario in SCENARIOS
+        if scenario["kind"] in kinds
+    ]
 
 
 def instant(value: Any) -> Any:
@@ -62,12 +77,20 @@ def words(scenario: dict[str, Any], text: str) -> t.Trigger:
         return t.Repeatedly(t.AfterCount(int(found[1])))
     if found := re.fullmatch(r"ContinuousEventTime\((\d+)\)", text):
         return t.AfterWatermark(early=t.EventInterval(int(found[1])), late=t.EveryElement())
-    named = {"EventTime": t.Default(), "ProcessingTime": t.AfterWatermark(), "EndOfStream": t.AfterWatermark(), "none": t.Never()}
+    named = {
+        "EventTime": t.Default(),
+        "ProcessingTime": t.AfterWatermark(),
+        "EndOfStream": t.AfterWatermark(),
+        "none": t.Never(),
+    }
     return named[text] if text in named else parse_trigger(text)
 
 
 def window_of(config: dict[str, Any]) -> Window:
-    given, axis = config["window"], Axis.CLOCK if config.get("time_domain") == "processing" else Axis.EVENT_TIME
+    given, axis = (
+        config["window"],
+        Axis.CLOCK if config.get("time_domain") == "processing" else Axis.EVENT_TIME,
+    )
     match given["type"]:
         case "fixed":
             return Tumbling(given["size"], given.get("offset", 0), axis)
@@ -75,23 +98,41 @@ def window_of(config: dict[str, Any]) -> Window:
             return Hopping(given["size"], given["period"], given.get("offset", 0), axis)
         case "session":
             # Malhar's order-dependent rule is not offered; its scenario has no touching sessions.
-            touch = {"asymmetric": "separate"}.get(given.get("touch"), given.get("touch", "separate"))
+            touch = {"asymmetric": "separate"}.get(
+                given.get("touch"), given.get("touch", "separate")
+            )
             by_column = "zero_gap_when_v" in given
-            return Session(None if by_column else given["gap"], "gap" if by_column else None, touch, axis)
+            return Session(
+                None if by_column else given["gap"], "gap" if by_column else None, touch, axis
+            )
     return Global(axis)
 
 
 def config_of(scenario: dict[str, Any]) -> Config:
     given, system = scenario["config"], scenario["id"].split(".")[0]
-    options: dict[str, Any] = {"now": given.get("initial_processing_time", 0), "future_tolerance": MAX, **PRESETS[system]}
+    options: dict[str, Any] = {
+        "now": given.get("initial_processing_time", 0),
+        "future_tolerance": MAX,
+        **PRESETS[system],
+    }
     if "mode" in given:
         options["mode"] = given["mode"].replace("accumulating_and_retracting", "retracting")
     if "allowed_lateness" in given:
         options["allowed_lateness"] = instant(given["allowed_lateness"])
-    options["granularity"] = "batch" if given.get("granularity") in ("bundle", "batch") else "element"
+    options["granularity"] = (
+        "batch" if given.get("granularity") in ("bundle", "batch") else "element"
+    )
     # Beam's "if non-empty" asks whether anything came since the last pane.
-    options["on_time"] = "if_updated" if given.get("on_time") == "if_nonempty" else given.get("on_time", options.get("on_time", "if_nonempty"))
-    options["closing"] = "never" if given.get("closing") == "never_without_trigger" else given.get("closing", options.get("closing", "if_nonempty"))
+    options["on_time"] = (
+        "if_updated"
+        if given.get("on_time") == "if_nonempty"
+        else given.get("on_time", options.get("on_time", "if_nonempty"))
+    )
+    options["closing"] = (
+        "never"
+        if given.get("closing") == "never_without_trigger"
+        else given.get("closing", options.get("closing", "if_nonempty"))
+    )
     options["timestamp"] = given.get("timestamp_combiner", "end_of_window")
     options["fire_only_updated"] = given.get("only_updated_panes", False)
     options["aggregates"] = ("values",) if given.get("agg") == "list" else ("total",)
@@ -125,7 +166,10 @@ class Player:
         rows = [{"ts": e.get("t", 0), "v": e.get("v"), "k": e.get("k")} for e in events]
         window = self.given["window"]
         if "zero_gap_when_v" in window:
-            rows = [{**row, "gap": 0 if row["v"] == window["zero_gap_when_v"] else window["gap"]} for row in rows]
+            rows = [
+                {**row, "gap": 0 if row["v"] == window["zero_gap_when_v"] else window["gap"]}
+                for row in rows
+            ]
         self.take(self.reference.add(rows))
 
     def watermark(self, value: Any) -> None:
@@ -133,7 +177,11 @@ class Player:
         if moved >= self.given.get("end_of_time", MAX):
             moved = MAX
         try:
-            self.take(self.reference.advance_watermark(moved if moved == MAX else moved + SHIFT.get(self.scenario["wm"], 0)))
+            self.take(
+                self.reference.advance_watermark(
+                    moved if moved == MAX else moved + SHIFT.get(self.scenario["wm"], 0)
+                )
+            )
         except WatermarkError:
             self.failed = True
 
@@ -194,12 +242,17 @@ class Player:
         assert sorted(s for _, s in self.reference.states) == sorted(map(tuple, expected))
 
     def state(self, expected: list[dict[str, Any]]) -> None:
-        held = [(s.span, s.key[0], sum(e.row["v"] for e in s.elements)) for s in self.reference.states.values()]
+        held = [
+            (s.span, s.key[0], sum(e.row["v"] for e in s.elements))
+            for s in self.reference.states.values()
+        ]
         assert Counter(held) == Counter((tuple(e["window"]), e.get("k"), e["v"]) for e in expected)
 
 
 def fits(pane: dict[str, Any], want: dict[str, Any], value: str) -> bool:
-    """Whether a pane has all that is wanted of it; `value` names the aggregate that the scenario calls `v`."""
+    """Whether a pane has all that is wanted of it; `value` names the aggregate that the scenario
+    calls `v`.
+    """
     timing = {"default": "on_time"}.get(want.get("timing"), want.get("timing"))
     got = {
         "window": [pane["window_start"], pane["window_end"]],
@@ -218,7 +271,10 @@ def fits(pane: dict[str, Any], want: dict[str, Any], value: str) -> bool:
     wanted = {**want, **({"timing": timing} if timing else {})}
     if "values" in wanted:
         wanted["values"] = sorted(map(str, wanted["values"]))
-    if wanted.pop("retract", False) is not (pane["op"] == "-") or wanted.pop("not_timing", None) == pane["timing"]:
+    if (
+        wanted.pop("retract", False) is not (pane["op"] == "-")
+        or wanted.pop("not_timing", None) == pane["timing"]
+    ):
         return False
     return all(got[name] == value for name, value in wanted.items())
 
@@ -242,8 +298,12 @@ def test_panes_by_window(scenario):
         play_bundles(player, scenario.get("late_data", []), size)
         got: dict[tuple, list] = {}
         for pane in player.panes:
-            got.setdefault((pane["window_start"], pane["window_end"]), []).append(sorted(pane["values"]))
-        assert got == {tuple(e["window"]): [sorted(p) for p in e["panes"]] for e in scenario["expect"]}, size
+            got.setdefault((pane["window_start"], pane["window_end"]), []).append(
+                sorted(pane["values"])
+            )
+        assert got == {
+            tuple(e["window"]): [sorted(p) for p in e["panes"]] for e in scenario["expect"]
+        }, size
 
 
 def play_bundles(player: Player, data: list[list[Any]], size: int) -> None:
@@ -253,7 +313,9 @@ def play_bundles(player: Player, data: list[list[Any]], size: int) -> None:
 
 
 def reference(window: Window, trigger: t.Trigger | None = None, **options: Any) -> Reference:
-    return Reference(Config(window, trigger, **{"allowed_lateness": 10, "future_tolerance": MAX, **options}))
+    return Reference(
+        Config(window, trigger, **{"allowed_lateness": 10, "future_tolerance": MAX, **options})
+    )
 
 
 def feed(ref: Reference, *times: int) -> tuple[list[dict], list[dict]]:
@@ -261,7 +323,10 @@ def feed(ref: Reference, *times: int) -> tuple[list[dict], list[dict]]:
 
 
 def short(panes: list[dict]) -> list[tuple]:
-    return [(p["op"], p["window_start"], p["window_end"], p["values"], p["timing"], p["is_last"]) for p in panes]
+    return [
+        (p["op"], p["window_start"], p["window_end"], p["values"], p["timing"], p["is_last"])
+        for p in panes
+    ]
 
 
 def test_defaults_one_pane_when_complete_and_late_updates_batched_for_ten_seconds():
@@ -278,7 +343,12 @@ def test_very_late_goes_to_late_with_its_windows():
     ref = reference(Hopping(10, 5))
     ref.advance_watermark(30)
     (row,) = feed(ref, 19)[1]
-    assert (row["class"], row["reason"], row["windows"], row["watermark"]) == ("very_late", "very_late", [(10, 20), (15, 25)], 30)
+    assert (row["class"], row["reason"], row["windows"], row["watermark"]) == (
+        "very_late",
+        "very_late",
+        [(10, 20), (15, 25)],
+        30,
+    )
     assert not feed(ref, 20)[1]
 
 
@@ -286,7 +356,11 @@ def test_by_window_an_event_is_dropped_only_for_the_windows_that_have_expired():
     ref = reference(Hopping(10, 5), drop_by="window")
     ref.advance_watermark(30)
     (row,) = feed(ref, 19)[1]
-    assert (row["class"], row["reason"], row["windows"]) == ("very_late", "window_expired", [(10, 20)])
+    assert (row["class"], row["reason"], row["windows"]) == (
+        "very_late",
+        "window_expired",
+        [(10, 20)],
+    )
     assert [s for _, s in ref.states] == [(15, 25)]
 
 
@@ -315,7 +389,10 @@ def test_a_tuple_window_is_complete_with_its_last_message():
 def test_a_tuple_session_ends_after_n_messages_without_its_key():
     ref = reference(Session(2, axis=Axis.OFFSET), t.AfterWatermark(), key=("k",), offset="o")
     panes, _ = ref.add([{"k": k, "v": o, "o": o} for o, k in enumerate("axabbba")])
-    assert short(panes) == [("+", 0, 5, [0, 2], "on_time", True), ("+", 1, 4, [1], "on_time", True)][::-1]
+    assert (
+        short(panes)
+        == [("+", 0, 5, [0, 2], "on_time", True), ("+", 1, 4, [1], "on_time", True)][::-1]
+    )
 
 
 def test_duplicates_are_recognised_by_offset_and_by_id():
@@ -341,7 +418,11 @@ def test_by_difference_makes_the_windows_that_begin_or_end_at_an_event():
 
 @pytest.mark.parametrize(
     ("retention", "pushed", "refused"),
-    [({"retain_time": 5}, [(0, 10)], []), ({"retain_windows": 1}, [(0, 10)], [3]), ({"retain_messages": 1}, [(0, 10)], [3])],
+    [
+        ({"retain_time": 5}, [(0, 10)], []),
+        ({"retain_windows": 1}, [(0, 10)], [3]),
+        ({"retain_messages": 1}, [(0, 10)], [3]),
+    ],
 )
 def test_retention_pushes_windows_out_with_what_they_hold(retention, pushed, refused):
     ref = reference(Tumbling(10), **retention)
@@ -363,14 +444,20 @@ def test_a_session_that_grows_past_the_watermark_is_completed_again():
 def test_what_never_fired_is_told_when_closing_is_never():
     ref = reference(Tumbling(10), t.AfterCount(3), closing="never")
     feed(ref, 1, 2)
-    assert [(r["ts"], r["reason"]) for r in ref.advance_watermark(20)[1]] == [(1, "unfired"), (2, "unfired")]
+    assert [(r["ts"], r["reason"]) for r in ref.advance_watermark(20)[1]] == [
+        (1, "unfired"),
+        (2, "unfired"),
+    ]
 
 
 class Machines:
     """One trigger per window, driven by the steps of a scenario of kind `trigger`."""
 
     def __init__(self, scenario: dict[str, Any]) -> None:
-        self.window, self.spec = window_of(scenario["config"]), words(scenario, scenario["config"]["trigger"])
+        self.window, self.spec = (
+            window_of(scenario["config"]),
+            words(scenario, scenario["config"]["trigger"]),
+        )
         self.nodes: dict[tuple, Any] = {}
         self.pending: Counter[tuple] = Counter()
         self.mark, self.now = MIN, 0
@@ -386,14 +473,25 @@ class Machines:
 
     def events(self, times: list[int]) -> None:
         for x in times:
-            spans = [proto(self.window, x, self.window.gap)] if isinstance(self.window, Session) else aligned(self.window, x)
+            spans = (
+                [proto(self.window, x, self.window.gap)]
+                if isinstance(self.window, Session)
+                else aligned(self.window, x)
+            )
             for s in [self.covering(s) for s in spans]:
                 self.node(s).element(self.at(s, x))
                 self.pending[s] += 1
 
     def covering(self, span: tuple) -> tuple:
         """An element falls into a window that a merge has made, if that is still running."""
-        return next((w for w, n in self.nodes.items() if not n.finished and w[0] <= span[0] and span[1] <= w[1]), span)
+        return next(
+            (
+                w
+                for w, n in self.nodes.items()
+                if not n.finished and w[0] <= span[0] and span[1] <= w[1]
+            ),
+            span,
+        )
 
     def watermark(self, value: Any) -> None:
         self.mark = instant(value)
@@ -417,7 +515,9 @@ class Machines:
     def check(self, check: dict[str, Any]) -> None:
         name = self.name(check["window"])
         got = {"ready": self.node(name).ready(self.at(name)), "finished": self.node(name).finished}
-        assert all(got[word] == check[word] for word in ("ready", "finished") if word in check), check
+        assert all(got[word] == check[word] for word in ("ready", "finished") if word in check), (
+            check
+        )
 
 
 @pytest.mark.parametrize("scenario", load("trigger"))
@@ -443,7 +543,11 @@ def run(case: Case) -> list[tuple[list[dict], list[dict]]]:
             again.restore(reference.snapshot())
             reference, output = again, ([], [])
         else:
-            verb = {"add": reference.add, "watermark": reference.advance_watermark, "timeout": reference.timeout}[step.verb]
+            verb = {
+                "add": reference.add,
+                "watermark": reference.advance_watermark,
+                "timeout": reference.timeout,
+            }[step.verb]
             output = verb(step.value)
         outputs.append(output)
     return [*outputs, reference.finish()]
@@ -475,20 +579,39 @@ def test_retractions_take_back_what_stands(case):
 @given(cases())
 def test_nothing_is_lost(case):
     """Every message is in a pane or in `late`, unless it falls between two windows."""
-    outputs = run(Case(dataclasses.replace(case.config, value="id", aggregates=("values",)), case.steps))
-    seen = {name for pane in rows(outputs, 0) for name in pane["values"]} | {row["id"] for row in rows(outputs, 1)}
+    outputs = run(
+        Case(dataclasses.replace(case.config, value="id", aggregates=("values",)), case.steps)
+    )
+    seen = {name for pane in rows(outputs, 0) for name in pane["values"]} | {
+        row["id"] for row in rows(outputs, 1)
+    }
     sent = {row["id"] for step in case.steps if step.verb == "add" for row in step.value}
-    gaps = isinstance(case.config.window, Hopping) and case.config.window.slide > case.config.window.size
+    gaps = (
+        isinstance(case.config.window, Hopping)
+        and case.config.window.slide > case.config.window.size
+    )
     assert seen <= sent
     assert gaps or sent == seen
 
 
 @given(cases())
 def test_emits_minus_retracts_are_the_batch_answer(case):
-    """Of windows that never merge, the panes that stand at the end hold exactly the messages that did not go to `late`."""
-    config = dataclasses.replace(case.config, value="id", id=None, offset=None, partition=None, mode="retracting", closing="if_nonempty")
+    """Of windows that never merge, the panes that stand at the end hold exactly the messages that
+    did not go to `late`.
+    """
+    config = dataclasses.replace(
+        case.config,
+        value="id",
+        id=None,
+        offset=None,
+        partition=None,
+        mode="retracting",
+        closing="if_nonempty",
+    )
     config = dataclasses.replace(config, fire_only_updated=False)
-    if config.window.axis is not Axis.EVENT_TIME or isinstance(config.window, Session | ByDifference):
+    if config.window.axis is not Axis.EVENT_TIME or isinstance(
+        config.window, Session | ByDifference
+    ):
         config = dataclasses.replace(config, window=Tumbling(7))
     outputs = run(Case(config, case.steps))
     net: Counter[tuple] = Counter()
@@ -501,7 +624,10 @@ def test_emits_minus_retracts_are_the_batch_answer(case):
     for step in case.steps:
         for row in step.value if step.verb == "add" else []:
             if row["ts"] is not None:
-                batch.update((key_of(config, row), ends(span), row["id"]) for span in aligned(config.window, row["ts"]))
+                batch.update(
+                    (key_of(config, row), ends(span), row["id"])
+                    for span in aligned(config.window, row["ts"])
+                )
     for row in rows(outputs, 1):
         batch.subtract((key_of(config, row), tuple(span), row["id"]) for span in row["windows"])
     assert +net == +batch
@@ -521,7 +647,11 @@ def test_the_end_is_empty(case):
     reference = Reference(case.config)
     for step in case.steps:
         if step.verb != "restart":
-            {"add": reference.add, "watermark": reference.advance_watermark, "timeout": reference.timeout}[step.verb](step.value)
+            {
+                "add": reference.add,
+                "watermark": reference.advance_watermark,
+                "timeout": reference.timeout,
+            }[step.verb](step.value)
     reference.finish()
     assert not reference.states
     assert not reference.closed

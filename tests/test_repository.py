@@ -1,4 +1,6 @@
-"""The habits of the repository: sizes, names, opening sentences, and files that agree with each other."""
+"""The habits of the repository: sizes, names, opening sentences, and files that agree with each
+other.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,32 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-SOURCES = sorted(path for folder in ("src", "tests") for path in (REPOSITORY / folder).rglob("*.py"))
+SOURCES = sorted(
+    path for folder in ("src", "tests") for path in (REPOSITORY / folder).rglob("*.py")
+)
 TEXTS = [
     *SOURCES,
     *sorted((REPOSITORY / "docs").rglob("*.md")),
     *sorted((REPOSITORY / "requirements").iterdir()),
-    *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "pyproject.toml", ".ci/run")),
+    *(
+        REPOSITORY / name
+        for name in (
+            "README.md",
+            "CONTRIBUTING.md",
+            "CHANGELOG.md",
+            "Makefile",
+            "pyproject.toml",
+            ".ci/run",
+        )
+    ),
 ]
 MODULE_LINES = 800
 FUNCTION_LINES = 80
 SAYS_NOTHING = {"util", "utils", "helper", "helpers", "common", "misc"}
 # Written in two pieces, so that this file does not find itself.
-UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK|NotImplemented" + r"Error)\b")
+UNFINISHED = re.compile(
+    r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK|NotImplemented" + r"Error)\b"
+)
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:ro" + r"ot|ho" + r"me|wo" + r"rk|Use" + r"rs)/\w")
 
 
@@ -31,12 +47,21 @@ def names(paths: list[Path]) -> list[str]:
 
 def lines_of_functions(source: str) -> dict[str, int]:
     """How many lines each function takes, from `def` to its last line."""
-    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    return {f"{node.name}, line {node.lineno}": (node.end_lineno or node.lineno) - node.lineno + 1 for node in functions}
+    functions = [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    return {
+        f"{node.name}, line {node.lineno}": (node.end_lineno or node.lineno) - node.lineno + 1
+        for node in functions
+    }
 
 
 def opens_with_a_sentence(source: str) -> bool:
-    """Whether the first paragraph of the module's docstring is one sentence (words, then a full stop)."""
+    """Whether the first paragraph of the module's docstring is one sentence (words, then a full
+    stop).
+    """
     docstring = ast.get_docstring(ast.parse(source)) or ""
     opening = " ".join(docstring.split("\n\n")[0].split())
     return bool(re.fullmatch(r"[`A-Z*].*\w.*\.", opening))
@@ -66,12 +91,18 @@ def lock() -> str:
 def test_module_keeps_its_size_and_opens_with_a_sentence(path: Path) -> None:
     source = path.read_text("utf-8")
     assert len(source.splitlines()) <= MODULE_LINES
-    assert {name: lines for name, lines in lines_of_functions(source).items() if lines > FUNCTION_LINES} == {}
-    assert opens_with_a_sentence(source), f"the docstring of {path.name} must open with one sentence that says what the module is"
+    assert {
+        name: lines for name, lines in lines_of_functions(source).items() if lines > FUNCTION_LINES
+    } == {}
+    assert opens_with_a_sentence(source), (
+        f"the docstring of {path.name} must open with one sentence that says what the module is"
+    )
 
 
 def test_names_say_what_is_inside() -> None:
-    everything = [path for folder in ("src", "tests", "docs") for path in (REPOSITORY / folder).rglob("*")]
+    everything = [
+        path for folder in ("src", "tests", "docs") for path in (REPOSITORY / folder).rglob("*")
+    ]
     assert names([path for path in everything if path.stem.lower() in SAYS_NOTHING]) == []
 
 
@@ -85,7 +116,9 @@ def test_nothing_is_left_unfinished(path: Path) -> None:
 def test_lock_names_no_registry_and_pins_everything(lock: str, project: dict) -> None:
     lines = [line for line in lock.splitlines() if line]
     assert [line for line in lines if not re.match(r"[\w.-]+==[\w.+!-]+( ; .+)?$", line)] == []
-    wanted = project["dependencies"] + [name for extra in project["optional-dependencies"].values() for name in extra]
+    wanted = project["dependencies"] + [
+        name for extra in project["optional-dependencies"].values() for name in extra
+    ]
     locked = {canonical(name) for name in pinned(lock)}
     assert {canonical(name) for name in wanted} - {"tidegate"} <= locked
 

@@ -1,4 +1,6 @@
-"""Restarts: flush, reopen, replay from the offsets to resume from, and get what an undisturbed run gives."""
+"""Restarts: flush, reopen, replay from the offsets to resume from, and get what an undisturbed run
+gives.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,15 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
 
 
 def windowed(window: Any = None, **stream: Any) -> tg.Windowed:
-    keyed = tg.stream(**{"time": "ts", "key": "k", "offset": "o", "watermark": tg.explicit(), **stream})
-    return keyed.window(tg.tumbling(10, unit="us") if window is None else window).allow_lateness(20, unit="us").retracting().trigger(EAGER)
+    keyed = tg.stream(
+        **{"time": "ts", "key": "k", "offset": "o", "watermark": tg.explicit(), **stream}
+    )
+    return (
+        keyed.window(tg.tumbling(10, unit="us") if window is None else window)
+        .allow_lateness(20, unit="us")
+        .retracting()
+        .trigger(EAGER)
+    )
 
 
 CHEAP = {"n": tg.count(), "total": tg.sum("v"), "best": tg.max("v")}
@@ -39,16 +48,25 @@ SIZE, STEP, PACE = 30, 5, 3
 
 
 def traffic(seed: int) -> list[dict[str, Any]]:
-    """Event time moves by `PACE` a message, out of order, and one in ten is too late for everything."""
+    """Event time moves by `PACE` a message, out of order, and one in ten is too late for
+    everything.
+    """
     dice = random.Random(seed)
-    times = [PACE * o + (-50 if dice.random() < 0.1 else dice.randrange(-12, 6)) for o in range(SIZE)]
-    return [{"o": o, "ts": ts, "k": dice.choice(["a", "b", None]), "v": dice.randrange(-5, 20)} for o, ts in enumerate(times)]
+    times = [
+        PACE * o + (-50 if dice.random() < 0.1 else dice.randrange(-12, 6)) for o in range(SIZE)
+    ]
+    return [
+        {"o": o, "ts": ts, "k": dice.choice(["a", "b", None]), "v": dice.randrange(-5, 20)}
+        for o, ts in enumerate(times)
+    ]
 
 
 def answers(results: tg.Results, seen: dict[str, Any]) -> None:
     """Panes by id; one that comes again must be the same but for when it was told."""
     for pane in results.panes.to_pylist():
-        told = {name: value for name, value in pane.items() if name not in {"watermark", "emitted_at"}}
+        told = {
+            name: value for name, value in pane.items() if name not in {"watermark", "emitted_at"}
+        }
         assert seen.setdefault(pane["pane_id"], told) == told
 
 
@@ -67,7 +85,9 @@ class Life:
 
     def step(self) -> None:
         """A delivery and the watermark that belongs to its end, which depends on offsets only."""
-        self.operator.add_messages(pa.Table.from_pylist(self.rows[self.at : self.at + STEP], SCHEMA))
+        self.operator.add_messages(
+            pa.Table.from_pylist(self.rows[self.at : self.at + STEP], SCHEMA)
+        )
         self.at += STEP
         self.operator.advance_watermark(PACE * self.at - 10)
 
@@ -139,7 +159,9 @@ def test_crashes_between_flushes_do_not_show(window, aggregates, open_store):
     st.sampled_from(list(WINDOWS)),
     st.sampled_from(["partials", "messages"]),
 )
-def test_oracle_any_history_of_flushes_and_crashes_gives_the_panes_of_an_undisturbed_run(tmp_path_factory, seed, history, window, aggregates):
+def test_oracle_any_history_of_flushes_and_crashes_gives_the_panes_of_an_undisturbed_run(
+    tmp_path_factory, seed, history, window, aggregates
+):
     path = tmp_path_factory.mktemp("life") / "state"
     life = Life(specification(window, aggregates), lambda: tg.MemoryStore(path), traffic(seed))
     for verb in history:
@@ -202,7 +224,11 @@ def test_clock_watermark_counters_and_retention_survive(open_store):
 
 
 def test_timers_go_on_after_a_restart(open_store):
-    panes = windowed().trigger(tg.after_watermark(early=tg.after_delay(50, unit="us"))).aggregate(n=tg.count())
+    panes = (
+        windowed()
+        .trigger(tg.after_watermark(early=tg.after_delay(50, unit="us")))
+        .aggregate(n=tg.count())
+    )
     op = panes.embedded(store=open_store(), now=0)
     op.add_messages([{"o": 0, "ts": 1, "k": "a"}])
     op.flush()
@@ -215,17 +241,38 @@ def test_timers_go_on_after_a_restart(open_store):
 
 
 CHANGES = {
-    "window": (lambda s: windowed(tg.tumbling(20, unit="us")).aggregate(n=tg.count()), "window.*10.*20"),
-    "trigger": (lambda s: s.trigger(tg.after_watermark()).aggregate(n=tg.count()), "trigger.*AfterCount"),
+    "window": (
+        lambda s: windowed(tg.tumbling(20, unit="us")).aggregate(n=tg.count()),
+        "window.*10.*20",
+    ),
+    "trigger": (
+        lambda s: s.trigger(tg.after_watermark()).aggregate(n=tg.count()),
+        "trigger.*AfterCount",
+    ),
     "mode": (lambda s: s.accumulating().aggregate(n=tg.count()), "mode.*retracting.*accumulating"),
-    "lateness": (lambda s: s.allow_lateness(19, unit="us").aggregate(n=tg.count()), "lateness.*20.*19.*not shorter"),
+    "lateness": (
+        lambda s: s.allow_lateness(19, unit="us").aggregate(n=tg.count()),
+        "lateness.*20.*19.*not shorter",
+    ),
     "aggregate": (lambda s: s.aggregate(n=tg.count("v")), "aggregates.n"),
-    "other aggregates": (lambda s: s.aggregate(m=tg.count()), r"aggregates\.m.*aggregates\.n.*cannot follow `aggregates\.n`"),
+    "other aggregates": (
+        lambda s: s.aggregate(m=tg.count()),
+        r"aggregates\.m.*aggregates\.n.*cannot follow `aggregates\.n`",
+    ),
     "key": (lambda s: windowed(key=["k", "v"]).aggregate(n=tg.count()), "input.key"),
-    "option": (lambda s: s.options(drop_by="window").aggregate(n=tg.count()), "drop_by.*event.*window"),
-    "retention": (lambda s: s.retain(windows=3).aggregate(n=tg.count()), "retention.windows.*None.*3"),
+    "option": (
+        lambda s: s.options(drop_by="window").aggregate(n=tg.count()),
+        "drop_by.*event.*window",
+    ),
+    "retention": (
+        lambda s: s.retain(windows=3).aggregate(n=tg.count()),
+        "retention.windows.*None.*3",
+    ),
     "evictor": (lambda s: s.evict(tg.evict_count(2)).aggregate(n=tg.count()), "evictor"),
-    "watermark": (lambda s: windowed(watermark=tg.ascending()).aggregate(n=tg.count()), "watermark"),
+    "watermark": (
+        lambda s: windowed(watermark=tg.ascending()).aggregate(n=tg.count()),
+        "watermark",
+    ),
 }
 
 
@@ -238,19 +285,27 @@ def test_another_specification_is_refused_with_the_difference(change, told, tmp_
     with pytest.raises(tg.SpecMismatchError, match=f"(?s){told}.*Hint"):
         change(windowed()).embedded(store=tg.MemoryStore(tmp_path / "s"), now=0)
     assert (tmp_path / "s").read_bytes() == before
-    assert windowed().aggregate(n=tg.count()).embedded(store=tg.MemoryStore(tmp_path / "s"), now=0).stats()["windows"] == 1
+    assert (
+        windowed()
+        .aggregate(n=tg.count())
+        .embedded(store=tg.MemoryStore(tmp_path / "s"), now=0)
+        .stats()["windows"]
+        == 1
+    )
 
 
 def test_the_difference_names_only_what_differs(tmp_path):
     op = windowed().aggregate(n=tg.count()).embedded(store=tg.MemoryStore(tmp_path / "s"), now=0)
     op.flush()
     with pytest.raises(tg.SpecMismatchError) as told:
-        windowed().accumulating().aggregate(n=tg.count()).embedded(store=tg.MemoryStore(tmp_path / "s"), now=0)
+        windowed().accumulating().aggregate(n=tg.count()).embedded(
+            store=tg.MemoryStore(tmp_path / "s"), now=0
+        )
     assert "`mode`" in str(told.value)
     assert "lateness" not in str(told.value)
 
 
-# A lost message store -----------------------------------------------------------------------------------------------------------
+# A lost message store
 
 
 def lose_messages(store: Any) -> None:
@@ -293,16 +348,23 @@ def test_a_lost_message_store_on_offsets_is_rebuilt_by_replay(open_store):
     assert resume <= 20
     again.add_messages(pa.Table.from_pylist(rows[resume:], SCHEMA))
     again.finish()
-    assert told(first + again.get_result().panes.to_pylist()) == told(whole.get_result().panes.to_pylist())
+    assert told(first + again.get_result().panes.to_pylist()) == told(
+        whole.get_result().panes.to_pylist()
+    )
 
 
 def told(panes: list[dict[str, Any]]) -> list[str]:
     """What panes say, in an order that does not depend on when they came."""
-    return sorted(repr([pane[name] for name in ("k", "window_start", "op", "n", "middle", "all")]) for pane in panes)
+    return sorted(
+        repr([pane[name] for name in ("k", "window_start", "op", "n", "middle", "all")])
+        for pane in panes
+    )
 
 
 def test_messages_of_a_window_whose_first_slices_are_long_over_are_read_again(open_store):
-    """No lateness, windows of 20 every 2: at watermark 15 the window from 0 on still needs its first message."""
+    """No lateness, windows of 20 every 2: at watermark 15 the window from 0 on still needs its
+    first message.
+    """
     panes = windowed(tg.hopping(20, 2, unit="us")).allow_lateness(0, unit="us").aggregate(**WHOLE)
     rows = [{"o": o, "ts": o, "k": "a", "v": o} for o in range(18)]
     op = panes.embedded(store=open_store(), now=0)
@@ -315,12 +377,16 @@ def test_messages_of_a_window_whose_first_slices_are_long_over_are_read_again(op
     again = panes.embedded(store=open_store(), now=0)
     again.add_messages([row for row in rows if row["o"] >= again.resume_offsets()[""]])
     again.finish()
-    found = {p["window_start"]: p["all"] for p in again.get_result().panes.to_pylist() if p["op"] == "+"}
+    found = {
+        p["window_start"]: p["all"] for p in again.get_result().panes.to_pylist() if p["op"] == "+"
+    }
     assert found[0] == list(range(18))
 
 
 def test_a_message_that_was_late_does_not_come_in_by_the_rebuild(open_store):
-    """A window of 100, lateness 20: the event at 5 was refused at watermark 50 although its window is open."""
+    """A window of 100, lateness 20: the event at 5 was refused at watermark 50 although its window
+    is open.
+    """
     panes = windowed(tg.tumbling(100, unit="us")).aggregate(**WHOLE)
     op = panes.embedded(store=open_store(), now=0)
     rows = [{"o": 0, "ts": 60, "k": "a", "v": 1}, {"o": 1, "ts": 5, "k": "a", "v": 1000}]
@@ -373,6 +439,17 @@ def test_a_lost_message_store_without_offsets_is_told(tmp_path):
 def test_metadata_keeps_first_and_last_offset_per_partition():
     for window in (tg.tumbling(10, unit="us"), tg.session(4, unit="us")):
         op = windowed(window, partition="p").aggregate(n=tg.count()).embedded(now=0)
-        op.add_messages([{"o": 7, "p": "x", "ts": 1, "k": "a"}, {"o": 9, "p": "x", "ts": 2, "k": "a"}, {"o": 3, "p": "y", "ts": 3, "k": "a"}])
-        op.add_messages([{"o": 12, "p": "x", "ts": 4, "k": "a"}, {"o": 13, "p": "x", "ts": 24, "k": "a"}])
-        assert [w["offsets"] for w in op.get_windows()] == [{"x": (7, 12), "y": (3, 3)}, {"x": (13, 13)}]
+        op.add_messages(
+            [
+                {"o": 7, "p": "x", "ts": 1, "k": "a"},
+                {"o": 9, "p": "x", "ts": 2, "k": "a"},
+                {"o": 3, "p": "y", "ts": 3, "k": "a"},
+            ]
+        )
+        op.add_messages(
+            [{"o": 12, "p": "x", "ts": 4, "k": "a"}, {"o": 13, "p": "x", "ts": 24, "k": "a"}]
+        )
+        assert [w["offsets"] for w in op.get_windows()] == [
+            {"x": (7, 12), "y": (3, 3)},
+            {"x": (13, 13)},
+        ]

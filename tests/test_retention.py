@@ -1,4 +1,6 @@
-"""Retention: bounds on state by time, windows, messages and bytes; what is pushed out fires, and what comes for it is told."""
+"""Retention: bounds on state by time, windows, messages and bytes; what is pushed out fires, and
+what comes for it is told.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ import tidegate as tg
 
 
 def windowed(window: Any = None, key: Any = "k", **stream: Any) -> tg.Windowed:
-    return tg.stream(time="ts", key=key, watermark=tg.explicit(), **stream).window(window or tg.tumbling(10, unit="us"))
+    return tg.stream(time="ts", key=key, watermark=tg.explicit(), **stream).window(
+        window or tg.tumbling(10, unit="us")
+    )
 
 
 def row(ts: int, k: Any = "a", v: int = 1) -> dict[str, Any]:
@@ -18,11 +22,16 @@ def row(ts: int, k: Any = "a", v: int = 1) -> dict[str, Any]:
 
 
 def panes(op: tg.EmbeddedOperator) -> list[tuple[Any, ...]]:
-    return [(p["k"], p["window_start"], p["n"], p["is_last"]) for p in op.get_result().panes.to_pylist()]
+    return [
+        (p["k"], p["window_start"], p["n"], p["is_last"]) for p in op.get_result().panes.to_pylist()
+    ]
 
 
 def late(op: tg.EmbeddedOperator) -> list[tuple[Any, ...]]:
-    return [(r["k"], r["ts"], r["reason"], [w["window_start"] for w in r["windows"]]) for r in op.get_result().late.to_pylist()]
+    return [
+        (r["k"], r["ts"], r["reason"], [w["window_start"] for w in r["windows"]])
+        for r in op.get_result().late.to_pylist()
+    ]
 
 
 def test_by_time_is_measured_back_from_the_newest_event():
@@ -45,7 +54,13 @@ def test_by_time_counts_over_all_keys():
 
 
 def test_an_event_from_the_future_pushes_nothing_out():
-    op = windowed().retain(time="20 us").options(future_tolerance="100 us").aggregate(n=tg.count()).embedded(now=0)
+    op = (
+        windowed()
+        .retain(time="20 us")
+        .options(future_tolerance="100 us")
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
     op.add_messages([row(5)])
     op.add_messages([row(1_000)])
     assert panes(op) == []
@@ -62,7 +77,12 @@ def test_by_windows_counts_per_key():
     op.add_messages([row(6, "a"), row(6, "b"), row(16, "a")])
     assert late(op) == [("a", 6, "out_of_retention", [0])]
     op.finish()
-    assert sorted(panes(op)) == [("a", 0, 1, True), ("a", 10, 2, True), ("a", 20, 1, True), ("b", 0, 2, True)]
+    assert sorted(panes(op)) == [
+        ("a", 0, 1, True),
+        ("a", 10, 2, True),
+        ("a", 20, 1, True),
+        ("b", 0, 2, True),
+    ]
 
 
 def test_a_null_key_is_a_key_of_its_own():
@@ -116,7 +136,11 @@ def test_time_that_is_pushed_out_leaves_no_messages():
     assert op.stats()["messages"] <= 25
 
 
-@pytest.mark.parametrize("aggregates", [{"n": tg.count()}, {"n": tg.count(), "all": tg.list_("v")}], ids=["partials", "messages"])
+@pytest.mark.parametrize(
+    "aggregates",
+    [{"n": tg.count()}, {"n": tg.count(), "all": tg.list_("v")}],
+    ids=["partials", "messages"],
+)
 def test_by_bytes_bounds_the_operator(aggregates):
     limit = 20_000
     op = windowed().retain(bytes=limit).aggregate(**aggregates).embedded(now=0)
@@ -145,7 +169,13 @@ def test_by_bytes_pushes_the_oldest_windows_first():
 
 
 def test_what_is_pushed_out_fires_only_what_is_new():
-    op = windowed().trigger(tg.after_watermark(early=tg.after_count(1))).retain(windows=1).aggregate(n=tg.count()).embedded(now=0)
+    op = (
+        windowed()
+        .trigger(tg.after_watermark(early=tg.after_count(1)))
+        .retain(windows=1)
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
     op.add_messages([row(1)])
     op.add_messages([row(11)])
     assert panes(op) == [("a", 0, 1, False), ("a", 10, 1, False)]
@@ -153,15 +183,29 @@ def test_what_is_pushed_out_fires_only_what_is_new():
 
 def test_what_is_pushed_out_in_retracting_mode_takes_its_former_pane_back():
     eager = tg.after_watermark(early=tg.repeatedly(tg.after_count(2)))
-    op = windowed().trigger(eager).retracting().retain(windows=1).aggregate(n=tg.count()).embedded(now=0)
+    op = (
+        windowed()
+        .trigger(eager)
+        .retracting()
+        .retain(windows=1)
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
     op.add_messages([row(1), row(2), row(3)])
     op.add_messages([row(11)])
-    told = [(p["window_start"], p["op"], p["n"], p["timing"]) for p in op.get_result().panes.to_pylist()]
+    told = [
+        (p["window_start"], p["op"], p["n"], p["timing"]) for p in op.get_result().panes.to_pylist()
+    ]
     assert told == [(0, "+", 2, "early"), (0, "-", 2, "early"), (0, "+", 3, "early")]
 
 
 def test_an_event_in_windows_on_both_sides_of_the_bound_is_told_what_it_missed():
-    op = windowed(tg.hopping(20, 10, unit="us")).retain(windows=2).aggregate(n=tg.count()).embedded(now=0)
+    op = (
+        windowed(tg.hopping(20, 10, unit="us"))
+        .retain(windows=2)
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
     op.add_messages([row(15), row(25)])
     op.add_messages([row(16)])
     assert late(op) == [("a", 16, "out_of_retention", [0])]
@@ -170,7 +214,9 @@ def test_an_event_in_windows_on_both_sides_of_the_bound_is_told_what_it_missed()
 
 
 def test_sessions_are_pushed_out_whole():
-    op = windowed(tg.session(5, unit="us")).retain(windows=1).aggregate(n=tg.count()).embedded(now=0)
+    op = (
+        windowed(tg.session(5, unit="us")).retain(windows=1).aggregate(n=tg.count()).embedded(now=0)
+    )
     op.add_messages([row(1), row(4)])
     op.add_messages([row(30)])
     assert panes(op) == [("a", 1, 2, True)]
@@ -179,7 +225,12 @@ def test_sessions_are_pushed_out_whole():
 
 
 def test_bounds_work_together():
-    op = windowed().retain(windows=3, messages=4, time="1000 us").aggregate(n=tg.count()).embedded(now=0)
+    op = (
+        windowed()
+        .retain(windows=3, messages=4, time="1000 us")
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
     op.add_messages([row(1), row(11), row(12), row(13)])
     op.add_messages([row(21)])
     assert [p[1] for p in panes(op)] == [0]
@@ -207,7 +258,13 @@ def test_bounds_must_be_positive(bound):
 
 def test_nothing_that_comes_is_lost():
     """Every message is in a pane or in `late`."""
-    op = windowed().discarding().retain(windows=2, messages=3).aggregate(n=tg.count()).embedded(now=0)
+    op = (
+        windowed()
+        .discarding()
+        .retain(windows=2, messages=3)
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
     for start in range(0, 300, 7):
         op.add_messages([row((start * 13 + i * 29) % 300, "ab"[i % 2]) for i in range(5)])
     op.finish()
@@ -218,4 +275,6 @@ def test_nothing_that_comes_is_lost():
 
 def test_retention_by_time_needs_a_window_on_time():
     with pytest.raises(tg.SpecError, match="retention by time needs a window on time"):
-        tg.stream().window(tg.tumbling(3, axis="ordinal")).retain(time="1 minute").aggregate(n=tg.count())
+        tg.stream().window(tg.tumbling(3, axis="ordinal")).retain(time="1 minute").aggregate(
+            n=tg.count()
+        )

@@ -1,4 +1,6 @@
-"""Scenarios: the ones we keep pass, a changed number makes them fail, and what the runner does not know is never passed over."""
+"""Scenarios: the ones we keep pass, a changed number makes them fail, and what the runner does not
+know is never passed over.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from documents import REPOSITORY, blocks
-from mutations import changed, expectations
+from support.documents import REPOSITORY, blocks
+from support.mutations import changed, expectations
 from tidegate.errors import ParseError, SpecError
 from tidegate.instants import MAX, MIN
 from tidegate.scenarios import FAIL, KINDS, PASS, UNSUPPORTED, Outcome, load, parse, run
@@ -41,7 +43,13 @@ from tidegate.spec.triggers import (
 FOLDER = Path(__file__).parent / "conformance"
 FILES = sorted(FOLDER.glob("*.yaml"))
 RAW = {item["id"]: item for path in FILES for item in yaml.safe_load(path.read_text("utf-8"))}
-CONTRADICTIONS = dict(re.findall(r"^\| `([\w.]+)` \| (fail|unsupported) \| .+ \|$", (FOLDER / "CONTRADICTIONS.md").read_text("utf-8"), re.MULTILINE))
+CONTRADICTIONS = dict(
+    re.findall(
+        r"^\| `([\w.]+)` \| (fail|unsupported) \| .+ \|$",
+        (FOLDER / "CONTRADICTIONS.md").read_text("utf-8"),
+        re.MULTILINE,
+    )
+)
 
 BASE = """
 - id: mine.base
@@ -97,7 +105,11 @@ def base(change: Callable[[dict[str, Any]], Any] | None = None) -> Outcome:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_conformance(path: Path) -> None:
-    differing = {o.id: (o.status, o.detail) for o in map(run, load(path)) if o.status != CONTRADICTIONS.get(o.id, PASS)}
+    differing = {
+        o.id: (o.status, o.detail)
+        for o in map(run, load(path))
+        if o.status != CONTRADICTIONS.get(o.id, PASS)
+    }
     assert differing == {}
 
 
@@ -109,16 +121,23 @@ def test_every_kind_is_kept() -> None:
     assert {item["kind"] for item in RAW.values()} == set(KINDS)
 
 
-# A runner that compares nothing would pass everything, so each number that a scenario expects is changed once.
+# A runner that compares nothing would pass everything, so each number that a scenario expects is
+# changed once.
 
 
-SOUND = [name for name, item in RAW.items() if not item.get("must_fail") and name not in CONTRADICTIONS]
+SOUND = [
+    name for name, item in RAW.items() if not item.get("must_fail") and name not in CONTRADICTIONS
+]
 
 
 @pytest.mark.parametrize("name", SOUND)
 def test_a_changed_number_is_noticed(name: str) -> None:
     paths = expectations(RAW[name])
-    wrong = [path for path in paths[:: max(1, len(paths) // 3)] if outcome_of(changed(RAW[name], path)).status == PASS]
+    wrong = [
+        path
+        for path in paths[:: max(1, len(paths) // 3)]
+        if outcome_of(changed(RAW[name], path)).status == PASS
+    ]
     assert wrong == []
 
 
@@ -154,7 +173,10 @@ def test_a_difference_is_told(step: int, value: dict[str, Any], said: str) -> No
     ("change", "reason"),
     [
         (lambda s: s.update(colour="red"), "unknown key `colour` in the scenario"),
-        (lambda s: s.update(kind="stream_made_up"), "kind `stream_made_up` is not covered by this version"),
+        (
+            lambda s: s.update(kind="stream_made_up"),
+            "kind `stream_made_up` is not covered by this version",
+        ),
         (lambda s: s.update(unit="fortnight"), "unit `fortnight`"),
         (lambda s: s.update(wm="loose"), "watermark convention `loose`"),
         (lambda s: s["config"].update(speed=3), "unknown key `speed` in `config`"),
@@ -169,16 +191,36 @@ def test_a_difference_is_told(step: int, value: dict[str, Any], said: str) -> No
         (lambda s: s["config"]["window"].update(gap=3), "unknown key `gap` in the window"),
         (lambda s: s["steps"].append({"wait": 3}), "unknown key `wait` in a step"),
         (lambda s: s["steps"].append({"batch": {"rows": []}}), "unknown key `rows` in a batch"),
-        (lambda s: s["steps"].append({"events": [{"t": 1, "x": 2}]}), "unknown key `x` in an event"),
-        (lambda s: s["steps"].append({"expect": [{"colour": 1}]}), "unknown key `colour` in an expected pane"),
-        (lambda s: s["steps"].append({"expect": [{"values": [1]}]}), "a pane of `agg: sum` has `v`"),
+        (
+            lambda s: s["steps"].append({"events": [{"t": 1, "x": 2}]}),
+            "unknown key `x` in an event",
+        ),
+        (
+            lambda s: s["steps"].append({"expect": [{"colour": 1}]}),
+            "unknown key `colour` in an expected pane",
+        ),
+        (
+            lambda s: s["steps"].append({"expect": [{"values": [1]}]}),
+            "a pane of `agg: sum` has `v`",
+        ),
         (lambda s: s["steps"].append({"expect": [{"timing": "soon"}]}), "`timing: soon`"),
-        (lambda s: s["steps"].append({"late_output": [{"why": 1}]}), "unknown key `why` in a late row"),
-        (lambda s: s["steps"].append({"state": [{"n": 1}]}), "unknown key `n` in an entry of `state`"),
-        (lambda s: s["steps"].append({"trigger": {"now": True}}), "unknown key `now` in a `trigger` step"),
+        (
+            lambda s: s["steps"].append({"late_output": [{"why": 1}]}),
+            "unknown key `why` in a late row",
+        ),
+        (
+            lambda s: s["steps"].append({"state": [{"n": 1}]}),
+            "unknown key `n` in an entry of `state`",
+        ),
+        (
+            lambda s: s["steps"].append({"trigger": {"now": True}}),
+            "unknown key `now` in a `trigger` step",
+        ),
     ],
 )
-def test_what_is_not_known_is_unsupported(change: Callable[[dict[str, Any]], Any], reason: str) -> None:
+def test_what_is_not_known_is_unsupported(
+    change: Callable[[dict[str, Any]], Any], reason: str
+) -> None:
     ended = base(change)
     assert (ended.status, reason in ended.detail) == (UNSUPPORTED, True), ended
 
@@ -195,14 +237,24 @@ def test_unknown_keys_of_other_kinds_are_unsupported(kind: str) -> None:
 
 
 def test_must_fail_is_turned_round() -> None:
-    read = {"expect": [{"window": [0, 10], "v": 3, "retract": True}, {"window": [0, 10], "v": 7, "timing": "late"}]}
+    read = {
+        "expect": [
+            {"window": [0, 10], "v": 3, "retract": True},
+            {"window": [0, 10], "v": 7, "timing": "late"},
+        ]
+    }
     matched = base(lambda s: (s.update(must_fail="why"), s["steps"].insert(8, read)))
     assert matched.detail == "a mismatch must be found, but everything matched"
     assert base(lambda s: s.update(must_fail="panes are left over")).status == PASS
-    assert base(lambda s: (s.update(must_fail="why"), s["steps"].append({"dropped": 7}))).status == PASS
+    assert (
+        base(lambda s: (s.update(must_fail="why"), s["steps"].append({"dropped": 7}))).status
+        == PASS
+    )
     assert base(lambda s: (s.update(must_fail="why"), s.update(colour="red"))).status == UNSUPPORTED
     # A step of a wrong shape is no mismatch that somebody foresaw.
-    assert base(lambda s: (s.update(must_fail="why"), s["steps"].append({"out_wm": 7}))).status == FAIL
+    assert (
+        base(lambda s: (s.update(must_fail="why"), s["steps"].append({"out_wm": 7}))).status == FAIL
+    )
 
 
 def test_a_scenario_of_a_wrong_shape_fails_and_the_next_one_runs() -> None:
@@ -212,7 +264,10 @@ def test_a_scenario_of_a_wrong_shape_fails_and_the_next_one_runs() -> None:
 
 def test_a_refused_specification_fails() -> None:
     ended = base(lambda s: s["config"].update(mode="discarding", fire_only_updated=True))
-    assert (ended.status, "refused: `fire_only_updated` contradicts discarding" in ended.detail) == (FAIL, True)
+    assert (
+        ended.status,
+        "refused: `fire_only_updated` contradicts discarding" in ended.detail,
+    ) == (FAIL, True)
 
 
 def test_a_watermark_that_goes_back() -> None:
@@ -288,7 +343,10 @@ def test_tuple_and_clock_windows() -> None:
     - processing_time: 100
     - expect: [{window: [0, 100], v: 3}]
 """
-    assert [run(scenario) for scenario in parse(text)] == [Outcome("mine.tuples", PASS), Outcome("mine.clock", PASS)]
+    assert [run(scenario) for scenario in parse(text)] == [
+        Outcome("mine.tuples", PASS),
+        Outcome("mine.clock", PASS),
+    ]
 
 
 def test_fresh_cases() -> None:
@@ -307,16 +365,29 @@ def test_fresh_cases() -> None:
 
 
 def test_windows_that_must_be_refused() -> None:
-    text = "- {id: mine.refused, kind: assign, config: {window: {type: fixed, size: 0}}, error: true}"
+    text = (
+        "- {id: mine.refused, kind: assign, config: {window: {type: fixed, size: 0}}, error: true}"
+    )
     assert outcome(text).status == PASS
     assert "was accepted" in outcome(text.replace("size: 0", "size: 1")).detail
-    refused, taken = "{window: {type: fixed, size: -1}, error: true}", "{window: {type: fixed, size: 4}, t: 5, windows: [[4, 8]]}"
-    assert outcome(f"- {{id: mine.cases, kind: assign, config: {{}}, cases: [{refused}, {taken}]}}").status == PASS
+    refused, taken = (
+        "{window: {type: fixed, size: -1}, error: true}",
+        "{window: {type: fixed, size: 4}, t: 5, windows: [[4, 8]]}",
+    )
+    assert (
+        outcome(
+            f"- {{id: mine.cases, kind: assign, config: {{}}, cases: [{refused}, {taken}]}}"
+        ).status
+        == PASS
+    )
 
 
 def test_asymmetric_sessions_run_only_where_it_makes_no_difference() -> None:
     item = copy.deepcopy(RAW["malhar.op.sessions_extend_split_merge_retracting"])
-    item["steps"] = [{"events": [{"t": 1000, "v": 1, "k": "a"}]}, {"events": [{"t": 3000, "v": 1, "k": "a"}]}]
+    item["steps"] = [
+        {"events": [{"t": 1000, "v": 1, "k": "a"}]},
+        {"events": [{"t": 3000, "v": 1, "k": "a"}]},
+    ]
     assert "exactly one gap apart" in outcome_of(item).detail
     assert outcome_of(item).status == UNSUPPORTED
 
@@ -336,7 +407,10 @@ def test_gap_rules() -> None:
 """
     assert outcome(text).status == PASS
     assert outcome(text.replace("gap: 20", "gap: 21")).status == FAIL
-    assert outcome(text.replace("[{k: a, gap: 2}, {v: 9, gap: 20}]", "twice the value")).status == UNSUPPORTED
+    assert (
+        outcome(text.replace("[{k: a, gap: 2}, {v: 9, gap: 20}]", "twice the value")).status
+        == UNSUPPORTED
+    )
 
 
 # Time as scenarios write it.
@@ -348,8 +422,19 @@ def ticks(**fields: Any) -> Ticks:
 
 def test_ticks_are_units() -> None:
     convert = ticks(unit="ms")
-    assert (convert.scale, convert(5), convert("+inf"), convert("-inf"), convert("2 seconds")) == (1, 5, MAX, MIN, 2000)
-    assert (convert.same(9, 9), convert.same(9, 10), convert.same(None, None), convert.same(9, None)) == (True, False, True, False)
+    assert (convert.scale, convert(5), convert("+inf"), convert("-inf"), convert("2 seconds")) == (
+        1,
+        5,
+        MAX,
+        MIN,
+        2000,
+    )
+    assert (
+        convert.same(9, 9),
+        convert.same(9, 10),
+        convert.same(None, None),
+        convert.same(9, None),
+    ) == (True, False, True, False)
     with pytest.raises(UnsupportedScenarioError):
         convert("soon")
     with pytest.raises(UnsupportedScenarioError):
@@ -357,13 +442,24 @@ def test_ticks_are_units() -> None:
 
 
 def test_fractions_scale_all_times_and_are_floored_back() -> None:
-    convert = ticks(unit="s", body={"steps": [{"events": [{"t": 1.25, "v": 0.12345}]}]}, config={"trigger": "AfterProcessingTime(0.5)"})
+    convert = ticks(
+        unit="s",
+        body={"steps": [{"events": [{"t": 1.25, "v": 0.12345}]}]},
+        config={"trigger": "AfterProcessingTime(0.5)"},
+    )
     assert (convert.scale, convert(1.25), convert(2), convert.shown(125)) == (100, 125, 200, 1.25)
-    assert (convert.same(9, 999), convert.same(9, 1000), convert.same(1.25, 125), convert.same(1, 125)) == (True, False, True, True)
+    assert (
+        convert.same(9, 999),
+        convert.same(9, 1000),
+        convert.same(1.25, 125),
+        convert.same(1, 125),
+    ) == (True, False, True, True)
     assert ticks(unit="s", config={"trigger": "AfterProcessingTime(0.5)"}).scale == 10
 
 
-@pytest.mark.parametrize(("wm", "fed"), [("exclusive", 10), ("none", 10), ("inclusive", 11), ("strict", 9)])
+@pytest.mark.parametrize(
+    ("wm", "fed"), [("exclusive", 10), ("none", 10), ("inclusive", 11), ("strict", 9)]
+)
 def test_watermark_conventions(wm: str, fed: int) -> None:
     convert = ticks(wm=wm)
     assert convert.watermark(10) == fed
@@ -387,21 +483,33 @@ def test_calendars_and_clocks() -> None:
     ("text", "reading"),
     [
         ("Default", Reading(Default())),
-        ("AfterWatermark(early=AfterCount(2), late=Never)", Reading(AfterWatermark(AfterCount(2), Never()))),
-        ("Repeatedly(AfterAny(AfterProcessingTime(5), AfterCount(1)))", Reading(Repeatedly(AfterAny(AfterDelay(5), AfterCount(1))))),
+        (
+            "AfterWatermark(early=AfterCount(2), late=Never)",
+            Reading(AfterWatermark(AfterCount(2), Never())),
+        ),
+        (
+            "Repeatedly(AfterAny(AfterProcessingTime(5), AfterCount(1)))",
+            Reading(Repeatedly(AfterAny(AfterDelay(5), AfterCount(1)))),
+        ),
         ("OrFinally(Default, AfterCount(3))", Reading(OrFinally(Default(), AfterCount(3)))),
         ("Every('2 s')", Reading(Every(2000))),
         ("Every(3, refire=true)", Reading(Every(3, refire=True))),
         ("Policy(late=None)", Reading(Policy(late=None))),
         ("EventTime", Reading(AfterWatermark(late=AfterCount(1)))),
         ("Purging(Count(4))", Reading(Repeatedly(AfterCount(4)), mode="discarding")),
-        ("ContinuousEventTime(7)", Reading(AfterWatermark(EventInterval(7, refire=True), AfterCount(1)))),
+        (
+            "ContinuousEventTime(7)",
+            Reading(AfterWatermark(EventInterval(7, refire=True), AfterCount(1))),
+        ),
         ("ProcessingTime", Reading(AfterWatermark(), clock=True)),
         ("EndOfStream", Reading(Never(), closing="if_nonempty")),
         ("none", Reading(Never(), closing="never")),
         ("EarlyEvery(time=9)", Reading(AfterWatermark(Every(9, refire=True)))),
         ("EarlyEvery(count=2)", Reading(AfterWatermark(AfterCount(2)))),
-        ("early=Repeatedly(AfterCount(2)), default=window end", Reading(Policy(Repeatedly(AfterCount(2)), late=None), clock=True)),
+        (
+            "early=Repeatedly(AfterCount(2)), default=window end",
+            Reading(Policy(Repeatedly(AfterCount(2)), late=None), clock=True),
+        ),
         ("default=session gap elapsed", Reading(Policy(late=None), clock=True)),
     ],
 )
@@ -411,7 +519,17 @@ def test_trigger_words(text: str, reading: Reading) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "AfterCount", "AfterCount(x)", "AfterCount(1) 2", "AfterAll()", "EarlyEvery(time=1, count=2)", "Never(1)", "AfterWatermark(Default)", "A&B"],
+    [
+        "",
+        "AfterCount",
+        "AfterCount(x)",
+        "AfterCount(1) 2",
+        "AfterAll()",
+        "EarlyEvery(time=1, count=2)",
+        "Never(1)",
+        "AfterWatermark(Default)",
+        "A&B",
+    ],
 )
 def test_trigger_words_that_make_no_sense(text: str) -> None:
     with pytest.raises(UnsupportedScenarioError):
@@ -424,7 +542,10 @@ def test_trigger_words_that_make_no_sense(text: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_presets_are_options(name: str) -> None:
     Options(**preset(name))
-    settings = settings_of(Scenario("x", "panes", config={"semantics": name, "window": {"type": "session", "gap": 5}}), Ticks("tick", 1))
+    settings = settings_of(
+        Scenario("x", "panes", config={"semantics": name, "window": {"type": "session", "gap": 5}}),
+        Ticks("tick", 1),
+    )
     assert settings.window.touch == habits(name).touch
     assert dict(settings.options) == {"future_tolerance": MAX, **preset(name)}
 
@@ -432,7 +553,13 @@ def test_presets_are_options(name: str) -> None:
 def test_presets_differ_from_ours_where_the_systems_do() -> None:
     plain = Options()
     assert Options(**preset("tidegate")) == plain
-    assert preset("beam") == {"drop_by": "window", "session_lateness": "own", "granularity": "batch", "on_time": "always", "closing": "if_nonempty"}
+    assert preset("beam") == {
+        "drop_by": "window",
+        "session_lateness": "own",
+        "granularity": "batch",
+        "on_time": "always",
+        "closing": "if_nonempty",
+    }
     assert (preset("flink")["session_lateness"], preset("flink")["closing"]) == ("merged", "never")
     assert (preset("hazelcast")["drop_by"], preset("spark")["granularity"]) == ("event", "batch")
     with pytest.raises(SpecError, match="`storm`"):
@@ -441,18 +568,32 @@ def test_presets_differ_from_ours_where_the_systems_do() -> None:
 
 def test_a_preset_comes_from_the_id_and_is_overruled_by_the_config() -> None:
     def options(name: str, **config: Any) -> dict[str, Any]:
-        return dict(settings_of(Scenario(name, "panes", config={"window": {"type": "global"}, **config}), Ticks("tick", 1)).options)
+        return dict(
+            settings_of(
+                Scenario(name, "panes", config={"window": {"type": "global"}, **config}),
+                Ticks("tick", 1),
+            ).options
+        )
 
     assert options("malhar.x")["granularity"] == "batch"
     assert options("malhar.x", granularity="element")["granularity"] == "element"
     assert options("malhar.x", semantics="flink")["closing"] == "never"
     assert options("design.x") == {"future_tolerance": MAX}
-    assert options("design.x", future_tolerance=7, late_rule="window") == {"future_tolerance": 7, "drop_by": "window"}
+    assert options("design.x", future_tolerance=7, late_rule="window") == {
+        "future_tolerance": 7,
+        "drop_by": "window",
+    }
 
 
 def test_our_own_defaults_follow_the_unit() -> None:
-    settings = settings_of(Scenario("mine", "panes", config={"window": {"type": "global"}}), Ticks("s", 1))
-    assert (settings.allowed_lateness, settings.trigger, settings.mode) == (60, Policy(late=AfterDelay(10)), "accumulating")
+    settings = settings_of(
+        Scenario("mine", "panes", config={"window": {"type": "global"}}), Ticks("s", 1)
+    )
+    assert (settings.allowed_lateness, settings.trigger, settings.mode) == (
+        60,
+        Policy(late=AfterDelay(10)),
+        "accumulating",
+    )
 
 
 # Matching.
@@ -499,6 +640,13 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_the_examples_of_the_documentation_pass() -> None:
     page = (REPOSITORY / "docs" / "scenarios.md").read_text("utf-8")
-    examples = [scenario for block in blocks(page) if block.language == "yaml" for scenario in parse(block.code)]
-    assert [run(scenario) for scenario in examples] == [Outcome(scenario.id, PASS) for scenario in examples]
+    examples = [
+        scenario
+        for block in blocks(page)
+        if block.language == "yaml"
+        for scenario in parse(block.code)
+    ]
+    assert [run(scenario) for scenario in examples] == [
+        Outcome(scenario.id, PASS) for scenario in examples
+    ]
     assert examples

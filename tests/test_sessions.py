@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.instants import MAX, MIN
-from tidegate.kernel.sessions import MergingSet, merge_intervals
+from tidegate.kernel.windows.sessions import MergingSet, merge_intervals
 
 touches = st.sampled_from(["separate", "merge"])
 near = st.integers(-20, 20)
@@ -20,7 +20,9 @@ def interval(at: st.SearchStrategy[int]) -> st.SearchStrategy[tuple[int, int]]:
 
 
 def meet(a: tuple[int, int], b: tuple[int, int], touch: str) -> bool:
-    """Two intervals share an instant, a point being an instant; with touch = merge, the end is an instant of the interval too."""
+    """Two intervals share an instant, a point being an instant; with touch = merge, the end is an
+    instant of the interval too.
+    """
     if touch == "merge":
         return max(a[0], b[0]) <= min(a[1], b[1])
     if a == b:
@@ -32,7 +34,9 @@ def meet(a: tuple[int, int], b: tuple[int, int], touch: str) -> bool:
     return max(a[0], b[0]) < min(a[1], b[1])
 
 
-def slow_unions(intervals: list[tuple[int, tuple[int, int]]], touch: str) -> list[tuple[int, int, int, list[int]]]:
+def slow_unions(
+    intervals: list[tuple[int, tuple[int, int]]], touch: str
+) -> list[tuple[int, int, int, list[int]]]:
     """Joins sets of intervals for as long as two of them meet."""
     unions = [(key, window, [i]) for i, (key, window) in enumerate(intervals)]
     joined = True
@@ -50,11 +54,17 @@ def slow_unions(intervals: list[tuple[int, tuple[int, int]]], touch: str) -> lis
     return sorted((key, *window, members) for key, window, members in unions)
 
 
-def fast_unions(intervals: list[tuple[int, tuple[int, int]]], touch: str) -> list[tuple[int, int, int, list[int]]]:
-    columns = [np.array([row[i] for row in ((k, *w) for k, w in intervals)], np.int64) for i in range(3)]
+def fast_unions(
+    intervals: list[tuple[int, tuple[int, int]]], touch: str
+) -> list[tuple[int, int, int, list[int]]]:
+    columns = [
+        np.array([row[i] for row in ((k, *w) for k, w in intervals)], np.int64) for i in range(3)
+    ]
     merged = merge_intervals(*columns, touch)
     members = [np.flatnonzero(merged.groups.ids == g).tolist() for g in range(merged.groups.n)]
-    return list(zip(merged.key.tolist(), merged.start.tolist(), merged.end.tolist(), members, strict=True))
+    return list(
+        zip(merged.key.tolist(), merged.start.tolist(), merged.end.tolist(), members, strict=True)
+    )
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), interval(near)), max_size=12), touches)
@@ -73,7 +83,9 @@ def test_adding_one_by_one_gives_the_same_sessions(intervals, touch):
     for window in intervals:
         result, _ = added.add(window)
         assert result in added.windows
-    assert added.windows == [(start, end) for _, start, end, _ in slow_unions([(0, w) for w in intervals], touch)]
+    assert added.windows == [
+        (start, end) for _, start, end, _ in slow_unions([(0, w) for w in intervals], touch)
+    ]
 
 
 @given(st.lists(interval(near), max_size=10), touches)
@@ -86,7 +98,9 @@ def test_a_merge_names_what_it_replaces(intervals, touch):
         assert sorted({*before, result} - set(replaced)) == added.windows
 
 
-@pytest.mark.parametrize(("touch", "sessions"), [("separate", [(0, 10), (10, 20)]), ("merge", [(0, 20)])])
+@pytest.mark.parametrize(
+    ("touch", "sessions"), [("separate", [(0, 10), (10, 20)]), ("merge", [(0, 20)])]
+)
 def test_sessions_exactly_one_gap_apart(touch, sessions):
     merged = merge_intervals(np.array([7, 7]), np.array([10, 0]), np.array([20, 10]), touch)
     assert list(zip(merged.start.tolist(), merged.end.tolist(), strict=True)) == sessions
@@ -108,7 +122,9 @@ def test_nothing_merges_to_nothing():
 @pytest.mark.parametrize("touch", ["separate", "merge"])
 @pytest.mark.parametrize("span", [40, 2_000])
 def test_differential_many_intervals_are_merged_as_few_are(touch, span):
-    """Beyond a number of intervals those of a key that share an instant are not sorted; the answer is the same."""
+    """Beyond a number of intervals those of a key that share an instant are not sorted; the answer
+    is the same.
+    """
     dice = np.random.default_rng(7)
     key = np.unique(dice.integers(0, 900, 6_000), return_inverse=True)[1]
     start = dice.integers(0, span, 6_000)
@@ -120,4 +136,6 @@ def test_differential_many_intervals_are_merged_as_few_are(touch, span):
         chosen = at_once.key == one
         assert at_once.start[chosen].tolist() == alone.start.tolist()
         assert at_once.end[chosen].tolist() == alone.end.tolist()
-        assert (at_once.groups.ids[mine] - np.flatnonzero(chosen)[0]).tolist() == alone.groups.ids.tolist()
+        assert (
+            at_once.groups.ids[mine] - np.flatnonzero(chosen)[0]
+        ).tolist() == alone.groups.ids.tolist()

@@ -1,4 +1,6 @@
-"""Shards: every partition of Spark has the same number of them, ids are where Spark puts them, and keys find their shard again."""
+"""Shards: every partition of Spark has the same number of them, ids are where Spark puts them, and
+keys find their shard again.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import SpecMismatchError
-from tidegate.spark.edge import split
-from tidegate.spark.shards import Layout, check_layout, home_of
+from tidegate.spark.plan.shards import Layout, check_layout, home_of
+from tidegate.spark.tasks.edge import split
 
 
 @given(st.integers(1, 64))
@@ -50,7 +52,11 @@ def test_rows_are_split_by_key_and_keep_their_order(values, shards):
     table = pa.table({"k": pa.array(values, pa.string()), "n": range(len(values))})
     found = list(split(table, ("k",), layout))
     assert [shard for shard, _ in found] == [shard for shard in layout.ids if shard in dict(found)]
-    rows = [(key, n, shard) for shard, part in found for key, n in zip(part["k"].to_pylist(), part["n"].to_pylist(), strict=True)]
+    rows = [
+        (key, n, shard)
+        for shard, part in found
+        for key, n in zip(part["k"].to_pylist(), part["n"].to_pylist(), strict=True)
+    ]
     assert sorted(n for _, n, _ in rows) == list(range(len(values)))
     homes: dict[str | None, int] = {}
     for key, _, shard in rows:
@@ -70,8 +76,16 @@ def test_rows_are_split_by_key_and_keep_their_order(values, shards):
 def test_a_key_has_one_shard_whatever_its_column_is_made_of(other):
     layout = Layout.balanced(4)
     column = pa.array(["a", "b", None, "c", "d", "", "e"])
-    given_rows = {key: shard for shard, part in split(pa.table({"k": column}), ("k",), layout) for key in part["k"].to_pylist()}
-    changed = {key: shard for shard, part in split(pa.table({"k": other(column)}), ("k",), layout) for key in part["k"].to_pylist()}
+    given_rows = {
+        key: shard
+        for shard, part in split(pa.table({"k": column}), ("k",), layout)
+        for key in part["k"].to_pylist()
+    }
+    changed = {
+        key: shard
+        for shard, part in split(pa.table({"k": other(column)}), ("k",), layout)
+        for key in part["k"].to_pylist()
+    }
     assert changed == given_rows
     assert len(set(given_rows.values())) > 1
 

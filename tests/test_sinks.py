@@ -1,4 +1,6 @@
-"""Sinks called with Arrow tables, without Spark: whole batches or nothing, and a replay adds nothing."""
+"""Sinks called with Arrow tables, without Spark: whole batches or nothing, and a replay adds
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,26 @@ from tidegate.errors import InputError, SinkError, SpecError
 from tidegate.spark.sinks import Target, base, console, delta, foreach_batch, memory, noop, parquet
 
 STAMP = pa.timestamp("us", "UTC")
-PANES = pa.schema([("user", pa.string()), ("window_start", STAMP), ("op", pa.string()), ("n", pa.int64()), ("mean", pa.float64())])
+PANES = pa.schema(
+    [
+        ("user", pa.string()),
+        ("window_start", STAMP),
+        ("op", pa.string()),
+        ("n", pa.int64()),
+        ("mean", pa.float64()),
+    ]
+)
 WINDOWS = pa.list_(pa.struct([("window_start", STAMP), ("window_end", STAMP)]))
-LATE = pa.schema([("ts", STAMP), ("price", pa.int64()), ("class", pa.string()), ("detail", pa.string()), ("windows", WINDOWS), ("emitted_at", STAMP)])
+LATE = pa.schema(
+    [
+        ("ts", STAMP),
+        ("price", pa.int64()),
+        ("class", pa.string()),
+        ("detail", pa.string()),
+        ("windows", WINDOWS),
+        ("emitted_at", STAMP),
+    ]
+)
 TARGET = Target("q1", "panes", PANES, ("user",), "retracting")
 LATE_TARGET = Target("q1", "late", LATE, ("user",), "retracting")
 # The module: in the package, its name is that of the function.
@@ -47,19 +66,34 @@ def panes(first: int, rows: int = 3, **others: pa.Array) -> pa.Table:
 
 def late_rows(rows: int = 2) -> pa.Table:
     window = [{"window_start": 0, "window_end": 10}]
-    columns = {"ts": [None] * rows, "price": list(range(rows)), "class": ["broken"] * rows, "detail": [None] * rows}
+    columns = {
+        "ts": [None] * rows,
+        "price": list(range(rows)),
+        "class": ["broken"] * rows,
+        "detail": [None] * rows,
+    }
     columns |= {"windows": [window, *[[]] * (rows - 1)], "emitted_at": [5] * rows}
-    return pa.table({field.name: pa.array(columns[field.name], field.type) for field in LATE}, schema=LATE)
+    return pa.table(
+        {field.name: pa.array(columns[field.name], field.type) for field in LATE}, schema=LATE
+    )
 
 
 def write(sink: Any, batch: int, *tasks: list[pa.Table], target: Target = TARGET) -> None:
-    staged = [text for number, tables in enumerate(tasks) for text in sink.stage(target, batch, str(number), iter(tables))]
+    staged = [
+        text
+        for number, tables in enumerate(tasks)
+        for text in sink.stage(target, batch, str(number), iter(tables))
+    ]
     sink.publish(target, batch, staged)
 
 
 def numbers(folder: Path, column: str = "n") -> list[int]:
     """What a reader finds."""
-    return sorted(ds.dataset(folder, partitioning="hive").to_table().column(column).to_pylist()) if folder.exists() else []
+    return (
+        sorted(ds.dataset(folder, partitioning="hive").to_table().column(column).to_pylist())
+        if folder.exists()
+        else []
+    )
 
 
 def visible_files(folder: Path) -> list[str]:
@@ -70,36 +104,70 @@ def tree(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-# All sinks ---------------------------------------------------------------------------------------------------------------------------
+# All sinks
 
 
 def test_importing_the_sinks_imports_no_heavy_package():
     heavy = "{'pyspark', 'deltalake', 'psycopg', 'confluent_kafka', 'pandas'}"
     program = f"import sys, tidegate.spark.sinks; print(sorted({heavy} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )
 
 
-@pytest.mark.parametrize("sink", [parquet("out"), delta("out", {"a": "b"}), memory("m"), console(), noop(), foreach_batch(print)], ids=repr)
+@pytest.mark.parametrize(
+    "sink",
+    [
+        parquet("out"),
+        delta("out", {"a": "b"}),
+        memory("m"),
+        console(),
+        noop(),
+        foreach_batch(print),
+    ],
+    ids=repr,
+)
 def test_sinks_can_be_sent(sink: base.Sink):
     assert pickle.loads(pickle.dumps(sink)) == sink  # noqa: S301 - what was just written
-    assert isinstance(sink, base.TaskSink) + isinstance(sink, base.DriverSink) + isinstance(sink, base.FrameSink) == 1
+    assert (
+        isinstance(sink, base.TaskSink)
+        + isinstance(sink, base.DriverSink)
+        + isinstance(sink, base.FrameSink)
+        == 1
+    )
     assert hash(sink) == hash(pickle.loads(pickle.dumps(sink)))  # noqa: S301
     sink.check(TARGET)
     sink.check(LATE_TARGET)
 
 
-# Parquet -----------------------------------------------------------------------------------------------------------------------------
+# Parquet
 
 
 def test_parquet_writes_one_folder_a_batch(tmp_path: Path):
     sink = parquet(tmp_path / "out")
     write(sink, 0, [panes(0), panes(3)], [panes(6)])
     write(sink, 1, [], [panes(9)])
-    assert tree(tmp_path / "out") == ["_tidegate.json", "batch=0/part-0.parquet", "batch=0/part-1.parquet", "batch=1/part-1.parquet"]
+    assert tree(tmp_path / "out") == [
+        "_tidegate.json",
+        "batch=0/part-0.parquet",
+        "batch=0/part-1.parquet",
+        "batch=1/part-1.parquet",
+    ]
     found = ds.dataset(tmp_path / "out", partitioning="hive").to_table().sort_by("n")
-    assert found.drop_columns(["batch"]).equals(pa.concat_tables([panes(n) for n in (0, 3, 6, 9)]).drop_columns(["pane_id"]))
+    assert found.drop_columns(["batch"]).equals(
+        pa.concat_tables([panes(n) for n in (0, 3, 6, 9)]).drop_columns(["pane_id"])
+    )
     assert found.column("batch").to_pylist() == [0] * 9 + [1] * 3
-    assert pq.ParquetFile(tmp_path / "out/batch=0/part-0.parquet").metadata.row_group(0).column(0).compression == "ZSTD"
+    assert (
+        pq.ParquetFile(tmp_path / "out/batch=0/part-0.parquet")
+        .metadata.row_group(0)
+        .column(0)
+        .compression
+        == "ZSTD"
+    )
 
 
 def test_parquet_shows_nothing_before_it_is_published(tmp_path: Path):
@@ -134,7 +202,9 @@ def test_parquet_writes_nothing_for_nothing(tmp_path: Path):
 
 def test_parquet_publish_may_be_repeated(tmp_path: Path):
     sink = parquet(tmp_path)
-    staged = sink.stage(TARGET, 0, "0", iter([panes(0)])) + sink.stage(TARGET, 0, "1", iter([panes(3)]))
+    staged = sink.stage(TARGET, 0, "0", iter([panes(0)])) + sink.stage(
+        TARGET, 0, "1", iter([panes(3)])
+    )
     for _ in range(3):
         sink.publish(TARGET, 0, staged)
         assert numbers(tmp_path) == [0, 1, 2, 3, 4, 5]
@@ -153,11 +223,17 @@ def test_parquet_cleans_up_after_attempts_that_were_killed(tmp_path: Path):
     assert tree(tmp_path) == ["_tidegate.json", "batch=0/part-0.parquet"]
 
 
-@pytest.mark.parametrize("harm", [Path.unlink, lambda file: file.write_bytes(file.read_bytes()[:-1])], ids=["gone", "cut"])
+@pytest.mark.parametrize(
+    "harm",
+    [Path.unlink, lambda file: file.write_bytes(file.read_bytes()[:-1])],
+    ids=["gone", "cut"],
+)
 def test_parquet_refuses_damaged_staging(tmp_path: Path, harm: Any):
     sink = parquet(tmp_path)
     write(sink, 0, [panes(0)])
-    staged = sink.stage(TARGET, 0, "0", iter([panes(3)])) + sink.stage(TARGET, 0, "1", iter([panes(6)]))
+    staged = sink.stage(TARGET, 0, "0", iter([panes(3)])) + sink.stage(
+        TARGET, 0, "1", iter([panes(6)])
+    )
     harm(tmp_path / json.loads(staged[1])["path"])
     with pytest.raises(SinkError, match=r"batch 0 .*Hint: "):
         sink.publish(TARGET, 0, staged)
@@ -204,7 +280,9 @@ def test_parquet_on_a_full_disk():
     files.discard()
 
 
-def test_parquet_removes_what_it_staged_when_the_rows_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_parquet_removes_what_it_staged_when_the_rows_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(PARQUET, "ROW_GROUP_ROWS", 3)
 
     def broken() -> Iterator[pa.Table]:
@@ -230,15 +308,21 @@ def test_parquet_streams_in_bounded_row_groups(tmp_path: Path, monkeypatch: pyte
     write(parquet(tmp_path, "none"), 0, many(), target=target)  # type: ignore[arg-type]
     metadata = pq.ParquetFile(tmp_path / "batch=0/part-0.parquet").metadata
     assert metadata.num_rows == 60 * (256 << 10)
-    assert max(metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)) <= (4 << 20) // 8 + (256 << 10)
+    assert max(metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)) <= (
+        4 << 20
+    ) // 8 + (256 << 10)
     assert highest < 40 << 20, "120 MB were written"
 
 
-def test_parquet_cuts_a_large_table_and_gathers_small_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_parquet_cuts_a_large_table_and_gathers_small_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(PARQUET, "ROW_GROUP_ROWS", 100)
     write(parquet(tmp_path), 0, [panes(0, 250)], [panes(n, 10) for n in range(250, 400, 10)])
     groups = [pq.ParquetFile(tmp_path / f"batch=0/part-{task}.parquet").metadata for task in (0, 1)]
-    assert [[group.row_group(g).num_rows for g in range(group.num_row_groups)] for group in groups] == [[100, 100, 50], [100, 50]]
+    assert [
+        [group.row_group(g).num_rows for g in range(group.num_row_groups)] for group in groups
+    ] == [[100, 100, 50], [100, 50]]
     assert numbers(tmp_path) == list(range(400))
 
 
@@ -253,20 +337,37 @@ def test_parquet_columns_may_come_and_change(tmp_path: Path):
     sink = parquet(tmp_path)
     untyped = panes(3).set_column(4, "mean", pa.nulls(3))
     write(sink, 0, [panes(0), untyped, panes(6).drop_columns(["mean"])])
-    assert [field.type for field in pq.read_schema(tmp_path / "batch=0/part-0.parquet")] == PANES.types
+    assert [
+        field.type for field in pq.read_schema(tmp_path / "batch=0/part-0.parquet")
+    ] == PANES.types
     write(sink, 1, [panes(9, top=pa.array(["a", "b", "c"]))])
-    write(sink, 2, [panes(12, top=pa.nulls(3)), panes(15, top=pa.array([1, 2, 3])), panes(18), panes(21, top=pa.array([[1], [2], []]))])
+    write(
+        sink,
+        2,
+        [
+            panes(12, top=pa.nulls(3)),
+            panes(15, top=pa.array([1, 2, 3])),
+            panes(18),
+            panes(21, top=pa.array([[1], [2], []])),
+        ],
+    )
     assert tree(tmp_path / "batch=2") == ["part-0.1.parquet", "part-0.2.parquet", "part-0.parquet"]
     assert "top" not in pq.read_schema(tmp_path / "batch=2/part-0.parquet").names
-    assert pq.read_table(tmp_path / "batch=2/part-0.1.parquet", partitioning=None).column("top").to_pylist() == [1, 2, 3, None, None, None]
-    assert pq.read_table(tmp_path / "batch=2/part-0.2.parquet", partitioning=None).column("top").to_pylist() == [[1], [2], []]
+    assert pq.read_table(tmp_path / "batch=2/part-0.1.parquet", partitioning=None).column(
+        "top"
+    ).to_pylist() == [1, 2, 3, None, None, None]
+    assert pq.read_table(tmp_path / "batch=2/part-0.2.parquet", partitioning=None).column(
+        "top"
+    ).to_pylist() == [[1], [2], []]
     assert sum(pq.read_metadata(file).num_rows for file in tmp_path.rglob("*.parquet")) == 24
 
 
 def test_parquet_keeps_values_that_the_declared_type_cannot_hold(tmp_path: Path):
     large = (1 << 53) + 1
     write(parquet(tmp_path), 0, [panes(0, 1), panes(1, 1).set_column(4, "mean", pa.array([large]))])
-    assert pq.read_table(tmp_path / "batch=0/part-0.1.parquet", partitioning=None).column("mean").to_pylist() == [large]
+    assert pq.read_table(tmp_path / "batch=0/part-0.1.parquet", partitioning=None).column(
+        "mean"
+    ).to_pylist() == [large]
 
 
 def test_parquet_writes_late_rows(tmp_path: Path):
@@ -280,7 +381,9 @@ def test_parquet_takes_file_uris(tmp_path: Path):
     assert numbers(tmp_path / "a b") == [0, 1, 2]
 
 
-def test_parquet_on_a_file_system_that_cannot_rename_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_parquet_on_a_file_system_that_cannot_rename_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     place = PARQUET._Place(fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), "out")
     monkeypatch.setattr(PARQUET._Place, "of", classmethod(lambda cls, folder: place))
     sink = parquet("s3a://bucket/out")
@@ -301,7 +404,9 @@ def test_parquet_of_an_unknown_file_system():
 @pytest.mark.parametrize("name", ["batch", "Batch"])
 def test_parquet_refuses_a_column_that_is_its_folder(name: str, tmp_path: Path):
     with pytest.raises(SpecError, match=f"`{name}`.*Hint: rename"):
-        parquet(tmp_path).check(Target("q", "late", pa.schema([(name, pa.int64())]), (), "discarding"))
+        parquet(tmp_path).check(
+            Target("q", "late", pa.schema([(name, pa.int64())]), (), "discarding")
+        )
     with pytest.raises(SpecError, match="Hint: rename"):
         write(parquet(tmp_path), 0, [panes(0, **{name: pa.array([1, 2, 3])})])
 
@@ -312,7 +417,9 @@ def test_parquet_refuses_what_cannot_work(tmp_path: Path):
     with pytest.raises(SpecError, match="empty name"):
         parquet("")
     with pytest.raises(SpecError, match="`x` of month_day_nano_interval"):
-        parquet(tmp_path).check(Target("q", "late", pa.schema([("x", pa.month_day_nano_interval())]), (), "discarding"))
+        parquet(tmp_path).check(
+            Target("q", "late", pa.schema([("x", pa.month_day_nano_interval())]), (), "discarding")
+        )
 
 
 KILLED = """
@@ -363,7 +470,9 @@ def test_parquet_killed_between_stage_and_publish(tmp_path: Path):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
 def test_a_writer_killed_at_any_moment_loses_nothing_and_repeats_nothing(kind: str, tmp_path: Path):
-    """Each round starts one batch back, as Spark does when it replays, and dies somewhere in its work."""
+    """Each round starts one batch back, as Spark does when it replays, and dies somewhere in its
+    work.
+    """
     last = -1
     for round_ in range(6):
         writer = killed_writer(kind, tmp_path / "out", max(0, last))
@@ -376,7 +485,8 @@ def test_a_writer_killed_at_any_moment_loses_nothing_and_repeats_nothing(kind: s
             found = numbers(tmp_path / "out")
         else:
             found = sorted(delta_table(tmp_path / "out").column("n").to_pylist())
-        # What was reported is there; the batch in which the writer died is there as a whole, or not at all.
+        # What was reported is there; the batch in which the writer died is there as a whole, or not
+        # at all.
         assert found in (list(range((last + 1) * 2000)), list(range((last + 2) * 2000)))
 
 
@@ -396,7 +506,7 @@ def test_a_reader_sees_whole_batches_of_parquet(tmp_path: Path):
         kill(writer)
 
 
-# Delta -------------------------------------------------------------------------------------------------------------------------------
+# Delta
 
 
 def delta_table(folder: Path) -> pa.Table:
@@ -412,7 +522,9 @@ def test_delta_appends_and_a_replay_adds_nothing(tmp_path: Path):
     for batch in (0, 1, 2):
         sink.write(TARGET, batch, iter([panes(90)]))
     found = delta_table(tmp_path / "t").sort_by("n")
-    assert found.cast(PANES).equals(pa.concat_tables([panes(n) for n in (0, 3, 6)]).drop_columns(["pane_id"]))
+    assert found.cast(PANES).equals(
+        pa.concat_tables([panes(n) for n in (0, 3, 6)]).drop_columns(["pane_id"])
+    )
     assert delta_table(tmp_path / "t").schema.names == PANES.names
 
 
@@ -431,7 +543,11 @@ def test_delta_writes_nothing_for_nothing(tmp_path: Path):
 def test_delta_keeps_queries_and_outputs_apart(tmp_path: Path):
     sink = delta((tmp_path / "t").as_uri())
     for query, output in [("q1", "panes"), ("q2", "panes"), ("q1", "metrics"), ("q1", "panes")]:
-        sink.write(Target(query, output, PANES, (), "discarding"), 0, iter([panes(0).drop_columns(["pane_id"])]))
+        sink.write(
+            Target(query, output, PANES, (), "discarding"),
+            0,
+            iter([panes(0).drop_columns(["pane_id"])]),
+        )
     assert delta_table(tmp_path / "t").num_rows == 9
 
 
@@ -444,14 +560,22 @@ def test_delta_columns_may_come_and_change(tmp_path: Path):
     sink = delta(tmp_path / "t")
     sink.write(TARGET, 0, iter([panes(0).set_column(4, "mean", pa.nulls(3))]))
     assert delta_table(tmp_path / "t").schema.names == PANES.names[:4]
-    sink.write(TARGET, 1, iter([panes(3).drop_columns(["mean"]), panes(6), panes(9, top=pa.array([1, 2, 3]))]))
+    sink.write(
+        TARGET,
+        1,
+        iter([panes(3).drop_columns(["mean"]), panes(6), panes(9, top=pa.array([1, 2, 3]))]),
+    )
     found = delta_table(tmp_path / "t").sort_by("n")
     assert found.column("mean").to_pylist() == [None] * 6 + [number / 2 for number in range(6, 12)]
     assert found.column("top").to_pylist() == [None] * 9 + [1, 2, 3]
     with pytest.raises(SinkError, match=r"`.*/t`: .*Hint: "):
         sink.write(TARGET, 2, iter([panes(9, top=pa.array(["x", "y", "z"]))]))
     with pytest.raises(SinkError, match="no common type"):
-        sink.write(TARGET, 2, iter([panes(9, more=pa.array([[1], [], []])), panes(9, more=pa.array([1, 2, 3]))]))
+        sink.write(
+            TARGET,
+            2,
+            iter([panes(9, more=pa.array([[1], [], []])), panes(9, more=pa.array([1, 2, 3]))]),
+        )
     sink.write(TARGET, 2, iter([panes(12)]))
     assert delta_table(tmp_path / "t").num_rows == 15
 
@@ -464,7 +588,10 @@ def test_delta_holds_what_it_has_no_type_for(tmp_path: Path):
         "took": pa.array([3_000_000_000], pa.duration("ns")),
         "at": pa.array([1_000_000], pa.time64("us")),
         "word": pa.array(["x"]).dictionary_encode(),
-        "nested": pa.array([[{"u": 2**32 - 1, "t": 7}]], pa.list_(pa.struct([("u", pa.uint32()), ("t", pa.timestamp("ms", "Europe/Berlin"))]))),
+        "nested": pa.array(
+            [[{"u": 2**32 - 1, "t": 7}]],
+            pa.list_(pa.struct([("u", pa.uint32()), ("t", pa.timestamp("ms", "Europe/Berlin"))])),
+        ),
         "local": pa.array([5], pa.timestamp("us")),
         "fixed": pa.array([b"ab"], pa.binary(2)),
         "pairs": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.uint8())),
@@ -476,13 +603,21 @@ def test_delta_holds_what_it_has_no_type_for(tmp_path: Path):
     (found,) = delta_table(tmp_path / "t").to_pylist()
     assert found["u64"] == 2**64 - 1
     assert found["u32"] == 2**32 - 1
-    assert (found["half"], found["took"], found["at"], found["word"], found["fixed"]) == (1.5, 3_000_000, "00:00:01.000000", "x", b"ab")
+    assert (found["half"], found["took"], found["at"], found["word"], found["fixed"]) == (
+        1.5,
+        3_000_000,
+        "00:00:01.000000",
+        "x",
+        b"ab",
+    )
     assert found["nested"][0]["u"] == 2**32 - 1
     assert found["nested"][0]["t"].microsecond == 7000
     assert found["pairs"] == [("a", 1)]
     for kind in (pa.month_day_nano_interval(), pa.list_(pa.struct([])), pa.decimal256(50, 0)):
         with pytest.raises(SpecError, match=r"`x`.*Hint: "):
-            delta(tmp_path / "t").check(Target("q", "late", pa.schema([("x", kind)]), (), "discarding"))
+            delta(tmp_path / "t").check(
+                Target("q", "late", pa.schema([("x", kind)]), (), "discarding")
+            )
 
 
 def test_delta_spools_a_large_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -504,7 +639,9 @@ def test_delta_does_not_write_a_batch_that_another_process_writes_meanwhile(tmp_
     assert delta_table(tmp_path / "t").num_rows == 6
 
 
-def test_delta_notices_a_commit_between_its_look_and_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_delta_notices_a_commit_between_its_look_and_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     import deltalake
 
     sink, plain, calls = delta(tmp_path / "t"), deltalake.write_deltalake, []
@@ -533,7 +670,7 @@ def test_delta_does_not_show_its_options():
     assert "secret" not in repr(delta("s3://bucket/t", {"AWS_SECRET_ACCESS_KEY": "secret"}))
 
 
-# Memory, console, noop, foreach_batch ------------------------------------------------------------------------------------------------
+# Memory, console, noop, foreach_batch
 
 
 def test_memory_replaces_a_replayed_batch():
@@ -618,7 +755,11 @@ def test_console_shows_anything(capsys: pytest.CaptureFixture[str]):
         "raw": [b"\x00", None],
         "zone": pa.array([0, 1], pa.timestamp("s", "Europe/Berlin")),
     }
-    console().write(Target("anything", "late", pa.schema([]), (), "discarding"), 0, iter([pa.table(columns), late_rows(1)]))
+    console().write(
+        Target("anything", "late", pa.schema([]), (), "discarding"),
+        0,
+        iter([pa.table(columns), late_rows(1)]),
+    )
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 6
     assert "1970-01-01 00:00:00" in lines[2]

@@ -1,4 +1,6 @@
-"""The sources of one input: who joins, falls silent, leaves and ends, and what the clock does to them."""
+"""The sources of one input: who joins, falls silent, leaves and ends, and what the clock does to
+them.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,10 @@ def test_sources_join_with_their_first_word():
 def test_declared_sources_are_waited_for_before_they_speak():
     t = SourceTracker(declared=["a", "b"], now=5)
     assert say(t, 6, a=10) == Released()
-    assert t.describe() == [SourceState("a", "active", 10, 6, 6, holds=False), SourceState("b", "active", None, 5, 5, holds=True)]
+    assert t.describe() == [
+        SourceState("a", "active", 10, 6, 6, holds=False),
+        SourceState("b", "active", None, 5, 5, holds=True),
+    ]
     assert t.since == 5
     assert say(t, 7, b=3) == Released(3)
 
@@ -146,13 +151,18 @@ def test_a_lift_moves_all_who_are_behind_it():
     say(t, 1, a=10, b=20)
     t.lift(15, 2)
     assert t.release(2) == Released(15)
-    assert [(found.name, found.promise, found.moved_at, found.spoke_at) for found in t.describe()] == [("a", 15, 2, 1), ("b", 20, 1, 1)]
+    assert [
+        (found.name, found.promise, found.moved_at, found.spoke_at) for found in t.describe()
+    ] == [("a", 15, 2, 1), ("b", 20, 1, 1)]
 
 
 def test_strict_says_which_source_went_back():
     t = SourceTracker(rules=Rules(strict=True))
     say(t, 0, left=5, right=2_000_000)
-    with pytest.raises(WatermarkError, match=r"source `right` went back from 1970-01-01T00:00:02Z to 1970-01-01T00:00:01Z"):
+    with pytest.raises(
+        WatermarkError,
+        match=r"source `right` went back from 1970-01-01T00:00:02Z to 1970-01-01T00:00:01Z",
+    ):
         say(t, 1, left=6, right=1_000_000)
     assert t.coalescer.promises.tolist() == [5, 2_000_000]
     assert t.spoke_at.tolist() == [0, 0]

@@ -1,4 +1,6 @@
-"""The store over Spark's state variables keeps the protocol of stores: it does what the memory store does, across batches and lost workers."""
+"""The store over Spark's state variables keeps the protocol of stores: it does what the memory
+store does, across batches and lost workers.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_fakes import FakeMap, FakeValue
+from support.spark_fakes import FakeMap, FakeValue
 from tidegate.errors import CorruptStateError, InputError, StateError
-from tidegate.spark import near as nears
-from tidegate.spark import store as stores
-from tidegate.spark.near import Near
-from tidegate.spark.store import SparkStore
+from tidegate.spark.tasks import local_state_cache as nears
+from tidegate.spark.tasks import state_store as stores
+from tidegate.spark.tasks.local_state_cache import LocalStateCache
+from tidegate.spark.tasks.state_store import SparkStore
 from tidegate.state.ipc import encode_table
 from tidegate.state.memory import MemoryStore
 from tidegate.state.prefixed import Prefixed
@@ -27,7 +29,7 @@ from tidegate.state.prefixed import Prefixed
 class State:
     """The two variables of one shard."""
 
-    def __init__(self, near: Near | None = None) -> None:
+    def __init__(self, near: LocalStateCache | None = None) -> None:
         self.held: dict[Any, Any] = {}
         self.near = near
 
@@ -107,10 +109,14 @@ def copied(memory: MemoryStore) -> MemoryStore:
     return other
 
 
-def harm(near: Near | None, how: str) -> None:
+def harm(near: LocalStateCache | None, how: str) -> None:
     """The machine has cleaned its temporary files, or its disk was full."""
     for file in near.folder.iterdir() if near is not None and near.folder.exists() else ():
-        file.unlink() if how == "remove" else file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+        (
+            file.unlink()
+            if how == "remove"
+            else file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+        )
 
 
 @given(st.lists(calls, max_size=30), st.sampled_from([None, 0, 2000, 1 << 20]))
@@ -118,7 +124,10 @@ def test_it_does_what_the_memory_store_does(history, limit):
     with pytest.MonkeyPatch.context() as patched, tempfile.TemporaryDirectory() as folder:
         patched.setattr(stores, "PART", 64)
         patched.setattr(nears, "SMALL", 0)
-        state, memory = State(None if limit is None else Near(Path(folder), limit)), MemoryStore()
+        state, memory = (
+            State(None if limit is None else LocalStateCache(Path(folder), limit)),
+            MemoryStore(),
+        )
         store, committed = state.open(), copied(memory)
         before = dict(state.held), committed
         for verb, *args in history:
@@ -148,7 +157,7 @@ def test_it_does_what_the_memory_store_does(history, limit):
 
 
 def test_another_worker_reads_copies_and_not_the_state(tmp_path):
-    near = Near.of(tmp_path, "run", 1 << 20)
+    near = LocalStateCache.of(tmp_path, "run", 1 << 20)
     state = State(near)
     store = state.open()
     store.put_table("large", noise(100_000))
@@ -156,7 +165,9 @@ def test_another_worker_reads_copies_and_not_the_state(tmp_path):
     store.commit()
     assert len(list(near.folder.iterdir())) == 1
     # Were it read from the state, parts would be missing.
-    state.held = {key: value for key, value in state.held.items() if key == "meta" or key[1][0] != "large"}
+    state.held = {
+        key: value for key, value in state.held.items() if key == "meta" or key[1][0] != "large"
+    }
     other = state.open()
     assert other.get_table("large") == noise(100_000)
     assert other.get_table("small") == table(1)
@@ -166,7 +177,7 @@ def test_another_worker_reads_copies_and_not_the_state(tmp_path):
 
 
 def test_copies_end_at_their_limit_and_go_with_their_run(tmp_path):
-    near = Near.of(tmp_path, "first", 250_000)
+    near = LocalStateCache.of(tmp_path, "first", 250_000)
     names = [near.put(noise(100_000, seed)) for seed in range(3)]
     assert [name is None for name in names] == [False, False, True]
     assert near.put(noise(300_000)) is None
@@ -174,14 +185,14 @@ def test_copies_end_at_their_limit_and_go_with_their_run(tmp_path):
     near.drop(names[0])
     assert near.get(names[0]) is None
     assert near.put(noise(100_000)) is not None
-    later = Near.of(tmp_path, "second", 250_000)
+    later = LocalStateCache.of(tmp_path, "second", 250_000)
     assert [folder.name for folder in tmp_path.iterdir()] == []
     assert later.get(names[1]) is None
 
 
 def test_without_a_place_for_copies_there_are_none(tmp_path):
     (tmp_path / "file").write_bytes(b"")
-    near = Near.of(tmp_path / "file", "run", 1 << 20)
+    near = LocalStateCache.of(tmp_path / "file", "run", 1 << 20)
     assert near.put(noise(100_000)) is None
 
 
@@ -268,7 +279,9 @@ def test_the_size_is_that_of_what_is_stored():
     store = state.open()
     store.put_table("t", noise(1 << 20))
     store.commit()
-    stored = sum(len(value[0]) for key, value in state.held.items() if key != "meta") + len(state.meta.get()[2])
+    stored = sum(len(value[0]) for key, value in state.held.items() if key != "meta") + len(
+        state.meta.get()[2]
+    )
     assert store.nbytes == stored
     assert state.open().nbytes == stored
     store.delete("t")

@@ -20,7 +20,11 @@ from tidegate.state.protocol import Store
 from tidegate.state.rocksdb import PART_BYTES, RocksDBStore
 
 Opener = Callable[[Path], Store]
-durable = pytest.mark.parametrize("open_store", [MemoryStore, pytest.param(RocksDBStore, marks=pytest.mark.rocksdb)], ids=["memory", "rocksdb"])
+durable = pytest.mark.parametrize(
+    "open_store",
+    [MemoryStore, pytest.param(RocksDBStore, marks=pytest.mark.rocksdb)],
+    ids=["memory", "rocksdb"],
+)
 
 
 def table(*values: int) -> pa.Table:
@@ -33,7 +37,9 @@ def noise(nbytes: int, seed: int = 0) -> pa.Table:
 
 
 @durable
-def test_a_write_is_read_back_before_and_after_the_commit(open_store: Opener, tmp_path: Path) -> None:
+def test_a_write_is_read_back_before_and_after_the_commit(
+    open_store: Opener, tmp_path: Path
+) -> None:
     store = open_store(tmp_path / "state")
     store.put_table("a/1", table(1, 2))
     store.put_json("a/2", {"k": [1, None, "é"]})
@@ -64,7 +70,9 @@ def test_reopening_gives_the_last_commit_only(open_store: Opener, tmp_path: Path
 
 
 @durable
-def test_deletes_are_seen_at_once_and_survive_the_commit(open_store: Opener, tmp_path: Path) -> None:
+def test_deletes_are_seen_at_once_and_survive_the_commit(
+    open_store: Opener, tmp_path: Path
+) -> None:
     store = open_store(tmp_path / "state")
     for name in ("a/1", "a/2", "b/1"):
         store.put_table(name, table(1))
@@ -144,7 +152,12 @@ def test_every_kind_of_column_survives(open_store: Opener, tmp_path: Path) -> No
 def test_a_closed_store_says_so(open_store: Opener, tmp_path: Path) -> None:
     store = open_store(tmp_path / "state")
     store.close()
-    for use in (lambda: store.put_json("a", 1), lambda: store.get_table("a"), store.names, store.commit):
+    for use in (
+        lambda: store.put_json("a", 1),
+        lambda: store.get_table("a"),
+        store.names,
+        store.commit,
+    ):
         with pytest.raises(StateError, match="is closed"):
             use()
 
@@ -190,7 +203,9 @@ def test_differential_store_against_two_dicts(
             store, seen = open_store(path), dict(saved)
         assert store.names() == sorted(seen)
         for n, (kind, v) in seen.items():
-            assert (store.get_json(n) == v) if kind == "json" else store.get_table(n).equals(table(v))
+            assert (
+                (store.get_json(n) == v) if kind == "json" else store.get_table(n).equals(table(v))
+            )
     store.close()
 
 
@@ -315,8 +330,15 @@ def test_rocksdb_a_second_opening_is_refused_clearly(tmp_path: Path) -> None:
     store = RocksDBStore(tmp_path / "state")
     with pytest.raises(StateError, match="is open already"):
         RocksDBStore(tmp_path / "state")
-    script = "import sys; from tidegate.state.rocksdb import RocksDBStore; RocksDBStore(sys.argv[1])"
-    other = subprocess.run([sys.executable, "-c", script, str(tmp_path / "state")], capture_output=True, text=True, check=False)
+    script = (
+        "import sys; from tidegate.state.rocksdb import RocksDBStore; RocksDBStore(sys.argv[1])"
+    )
+    other = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "state")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert "StateError" in other.stderr
     assert "is open already, in this or another process" in other.stderr
     store.close()
@@ -356,7 +378,9 @@ def test_rocksdb_a_foreign_database_is_left_alone(tmp_path: Path) -> None:
         RocksDBStore(tmp_path / "foreign")
 
 
-def test_rocksdb_without_the_package_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rocksdb_without_the_package_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'tidegate\[rocksdb\]'"):
         rocksdb.RocksDBStore(tmp_path / "state")

@@ -32,7 +32,9 @@ TRIGGERS = {
 
 def windowed(window: Any = None, trigger: Any = None, **stream: Any) -> tg.Windowed:
     keyed = tg.stream(**{"time": "ts", "key": "k", "watermark": tg.explicit(), **stream})
-    found = keyed.window(tg.tumbling(10, unit="us") if window is None else window).allow_lateness(20, unit="us")
+    found = keyed.window(tg.tumbling(10, unit="us") if window is None else window).allow_lateness(
+        20, unit="us"
+    )
     return found if trigger is None else found.trigger(trigger)
 
 
@@ -83,9 +85,15 @@ def test_events_are_counted_by_class():
     op.advance_watermark(50)
     op.add_messages([row(3, 50), row(4, 49), row(5, 30), row(6, 29), row(7, 151)])
     stats = op.stats()
-    assert {name: stats[name] for name in ("events", "on_time", "mildly_late", "very_late", "future")} == {
-        "events": 8, "on_time": 3, "mildly_late": 2, "very_late": 1, "future": 2,
-    }  # fmt: skip
+    assert {
+        name: stats[name] for name in ("events", "on_time", "mildly_late", "very_late", "future")
+    } == {
+        "events": 8,
+        "on_time": 3,
+        "mildly_late": 2,
+        "very_late": 1,
+        "future": 2,
+    }
     assert stats["late_by_reason"] == {"very_late": 1}
 
 
@@ -94,7 +102,10 @@ def test_classes_unreadable_rows_and_duplicates_add_up_to_what_was_delivered():
     op = windowed(offset="o").aggregate(n=tg.count()).embedded(now=0)
     delivered = 0
     for at in range(0, 300, 10):
-        rows = [row(o, None if dice.random() < 0.1 else o + dice.randrange(-60, 80)) for o in range(max(0, at - 3), at + 10)]
+        rows = [
+            row(o, None if dice.random() < 0.1 else o + dice.randrange(-60, 80))
+            for o in range(max(0, at - 3), at + 10)
+        ]
         for r in rows:
             r["ts"] = None if dice.random() < 0.1 else r["ts"]
         op.add_messages(rows)
@@ -102,8 +113,22 @@ def test_classes_unreadable_rows_and_duplicates_add_up_to_what_was_delivered():
         op.advance_watermark(at)
     stats = op.stats()
     assert stats["events"] + stats["duplicates"] == delivered
-    assert stats["on_time"] + stats["mildly_late"] + stats["very_late"] + stats["future"] + stats["unreadable"] == stats["events"] == 300
-    assert min(stats[name] for name in ("on_time", "mildly_late", "very_late", "unreadable", "duplicates")) > 0
+    assert (
+        stats["on_time"]
+        + stats["mildly_late"]
+        + stats["very_late"]
+        + stats["future"]
+        + stats["unreadable"]
+        == stats["events"]
+        == 300
+    )
+    assert (
+        min(
+            stats[name]
+            for name in ("on_time", "mildly_late", "very_late", "unreadable", "duplicates")
+        )
+        > 0
+    )
 
 
 def test_panes_are_counted_by_timing_and_retractions_on_their_own():
@@ -112,7 +137,9 @@ def test_panes_are_counted_by_timing_and_retractions_on_their_own():
     op.advance_watermark(10)
     op.add_messages([row(4)])
     stats = op.stats()
-    assert [stats[name] for name in ("panes_early", "panes_on_time", "panes_late", "retractions")] == [1, 1, 1, 2]
+    assert [
+        stats[name] for name in ("panes_early", "panes_on_time", "panes_late", "retractions")
+    ] == [1, 1, 1, 2]
 
 
 def test_a_watermark_that_steps_back_is_ignored_and_counted():
@@ -138,7 +165,9 @@ def test_everything_returns_to_zero_at_the_end(window, trigger, aggregate):
     identity = {"id": "o"} if window.axis is tg.Axis.EVENT_TIME else {"offset": "o"}
     op = windowed(window, trigger, **identity).aggregate(x=aggregate).embedded(now=0)
     for at in range(0, 24, 8):
-        op.add_messages([row(o, 2 * o + dice.randrange(-15, 9), dice.choice("ab")) for o in range(at, at + 8)])
+        op.add_messages(
+            [row(o, 2 * o + dice.randrange(-15, 9), dice.choice("ab")) for o in range(at, at + 8)]
+        )
         if window.axis is tg.Axis.EVENT_TIME:
             op.advance_watermark(2 * at)
         op.timeout(2 * at)
@@ -150,7 +179,9 @@ def test_everything_returns_to_zero_at_the_end(window, trigger, aggregate):
 @pytest.mark.parametrize("trigger", TRIGGERS.values(), ids=TRIGGERS)
 @pytest.mark.parametrize("window", [name for name in WINDOWS if name not in {"global", "static"}])
 def test_everything_returns_to_zero_when_time_has_passed(window, trigger, aggregate):
-    """No end of input: a watermark (or the clock) beyond all windows and their lateness is enough. Open tuple windows stay."""
+    """No end of input: a watermark (or the clock) beyond all windows and their lateness is enough.
+    Open tuple windows stay.
+    """
     window = WINDOWS[window]
     identity = {"id": "o"} if window.axis is tg.Axis.EVENT_TIME else {"offset": "o"}
     op = windowed(window, trigger, **identity).aggregate(x=aggregate).embedded(now=0)
@@ -178,10 +209,17 @@ def test_a_long_stream_holds_no_more_than_a_short_one(window):
             assert {name: value for name, value in found.items() if value > 2 * most[name]} == {}
 
 
-@pytest.mark.parametrize("window", [tg.calendar("day"), tg.session(gap_column="gap"), tg.session("1 hour")], ids=str)
+@pytest.mark.parametrize(
+    "window", [tg.calendar("day"), tg.session(gap_column="gap"), tg.session("1 hour")], ids=str
+)
 def test_messages_go_with_their_windows_under_the_rule_of_windows(window):
     day = 86_400_000_000
-    op = tg.stream(time="ts", key="k", watermark=tg.explicit()).window(window).options(semantics="flink").allow_lateness("1 s")
+    op = (
+        tg.stream(time="ts", key="k", watermark=tg.explicit())
+        .window(window)
+        .options(semantics="flink")
+        .allow_lateness("1 s")
+    )
     op = op.aggregate(m=tg.median("v")).embedded(now=0)
     for number in range(12):
         op.add_messages([{"ts": number * day + i, "k": "a", "v": i, "gap": 5} for i in range(20)])

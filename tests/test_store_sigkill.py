@@ -1,4 +1,6 @@
-"""A process killed at any moment leaves the state of its last commit, or of the one it was in: never a mixture."""
+"""A process killed at any moment leaves the state of its last commit, or of the one it was in:
+never a mixture.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,15 @@ ROUNDS = 25
 
 
 def content(generation: int) -> dict[str, pa.Table]:
-    """All tables of a generation: names come and go, sizes change, one stays the same for five generations."""
-    tables = {f"n{(generation * 3 + i) % 11}": pa.table({"g": [generation] * (i + 1)}) for i in range(7)}
-    noise = np.random.default_rng(generation).integers(0, 2**62, 600_000 if generation % 8 == 0 else 2_000)
+    """All tables of a generation: names come and go, sizes change, one stays the same for five
+    generations.
+    """
+    tables = {
+        f"n{(generation * 3 + i) % 11}": pa.table({"g": [generation] * (i + 1)}) for i in range(7)
+    }
+    noise = np.random.default_rng(generation).integers(
+        0, 2**62, 600_000 if generation % 8 == 0 else 2_000
+    )
     return {**tables, "large": pa.table({"x": noise}), "slow": pa.table({"g": [generation // 5]})}
 
 
@@ -60,7 +68,11 @@ def say(line: str) -> None:
 
 def supervise() -> None:
     """For each line of input, start a writer in a process of its own, and say when it is dead."""
-    content(0)  # the first Arrow table of a process costs a second, because it looks for pandas: pay for it once, before the forks
+    content(
+        0
+        # the first Arrow table of a process costs a second, because it looks for pandas: pay for it
+        # once, before the forks
+    )
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
@@ -74,13 +86,17 @@ class Supervisor:
     """Starts and kills writers."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._in, self._out = self._process.stdin, self._process.stdout
 
     def run(self, kind: str, path: Path, commits: int, delay: float) -> list[int]:
-        """Let a writer make some commits (-1: not even open), wait a moment longer, kill it; the generations it reported."""
+        """Let a writer make some commits (-1: not even open), wait a moment longer, kill it; the
+        generations it reported.
+        """
         self._in.write(f"{kind} {path}\n".encode())
         pid, done, ready = 0, [], False
         while not pid or (commits >= 0 and not (ready and len(done) >= commits)):
@@ -113,7 +129,9 @@ def supervisor() -> Iterator[Supervisor]:
 
 
 def state_of(kind: str, path: Path) -> int:
-    """The generation that is stored, once all of it was found to belong together; -1 for nothing."""
+    """The generation that is stored, once all of it was found to belong together; -1 for
+    nothing.
+    """
     store = STORES[kind](path)
     head = store.get_json("head")
     if head is None:
@@ -128,11 +146,15 @@ def state_of(kind: str, path: Path) -> int:
 
 
 @pytest.mark.parametrize("kind", ["memory", pytest.param("rocksdb", marks=pytest.mark.rocksdb)])
-def test_a_killed_process_leaves_a_whole_commit(kind: str, supervisor: Supervisor, tmp_path: Path) -> None:
+def test_a_killed_process_leaves_a_whole_commit(
+    kind: str, supervisor: Supervisor, tmp_path: Path
+) -> None:
     dice = random.Random(kind)
     last = -1
     for _ in range(ROUNDS):
-        done = supervisor.run(kind, tmp_path / "state", dice.randrange(-1, 4), dice.random() * 0.006)
+        done = supervisor.run(
+            kind, tmp_path / "state", dice.randrange(-1, 4), dice.random() * 0.006
+        )
         reported = max([last, *done])
         found = state_of(kind, tmp_path / "state")
         assert found in {reported, reported + 1}

@@ -1,4 +1,6 @@
-"""The controller: which time and cut it makes of what writers say, whom it waits for, whom it forgets, and who of several is the owner."""
+"""The controller: which time and cut it makes of what writers say, whom it waits for, whom it
+forgets, and who of several is the owner.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import threading
 
 import pytest
 
-from stream_worlds import values
+from support.stream_worlds import values
 from tidegate.errors import InputError, SpecError, StateError, StreamError
 from tidegate.kernel.streams.aggregation import StreamMark
 from tidegate.kernel.streams.cuts import PASSED
@@ -81,7 +83,9 @@ def test_a_segment_is_replaced_by_its_successors(stream, controller):
     assert sum(found.values()) == 1
 
 
-def test_one_that_is_behind_holds_time_until_it_was_seen_silent_and_then_comes_back(stream, controller, clock):
+def test_one_that_is_behind_holds_time_until_it_was_seen_silent_and_then_comes_back(
+    stream, controller, clock
+):
     say(stream, "slow", 10)
     fast = say(stream, "fast", 20)
     assert controller.round()["s"].time == 10
@@ -169,7 +173,10 @@ def test_a_new_stream_waits_for_its_writers(streams, controller, clock):
 def test_another_one_takes_over_when_the_owner_is_silent(store, clock):
     streams = Streams(store, clock)
     stream = streams.create("s", 2, initial_delay="0 s")
-    first, second = streams.controller(name="first", lease="5 s"), streams.controller(name="second", lease="5 s")
+    first, second = (
+        streams.controller(name="first", lease="5 s"),
+        streams.controller(name="second", lease="5 s"),
+    )
     one = say(stream, "one", 10)
     assert first.round()["s"].time == 10
     one.note_time(20)
@@ -186,7 +193,10 @@ def test_another_one_takes_over_when_the_owner_is_silent(store, clock):
 
 
 def test_an_owner_that_works_stays_the_owner(stream, streams, clock):
-    first, second = streams.controller(name="first", lease="5 s"), streams.controller(name="second", lease="5 s")
+    first, second = (
+        streams.controller(name="first", lease="5 s"),
+        streams.controller(name="second", lease="5 s"),
+    )
     one = say(stream, "one", 1)
     for time in range(2, 12):
         clock.pass_by(2)
@@ -197,7 +207,10 @@ def test_an_owner_that_works_stays_the_owner(stream, streams, clock):
 
 
 def test_who_takes_over_sees_anew_who_is_silent(stream, streams, clock):
-    first, second = streams.controller(name="first", lease="5 s"), streams.controller(name="second", lease="5 s")
+    first, second = (
+        streams.controller(name="first", lease="5 s"),
+        streams.controller(name="second", lease="5 s"),
+    )
     say(stream, "slow", 10)
     fast = say(stream, "fast", 20)
     first.round()
@@ -215,7 +228,10 @@ def test_who_takes_over_sees_anew_who_is_silent(stream, streams, clock):
 @pytest.mark.parametrize("how", ["overtaken", "only too late"])
 def test_an_owner_that_was_slow_writes_nothing(stream, streams, local, clock, how):
     """It has computed a watermark, and the other one takes over before it is written."""
-    slow, other = streams.controller(name="slow", lease="5 s"), streams.controller(name="other", lease="5 s")
+    slow, other = (
+        streams.controller(name="slow", lease="5 s"),
+        streams.controller(name="other", lease="5 s"),
+    )
     one = say(stream, "one", 10)
     slow.round()
     one.note_time(20)
@@ -273,7 +289,9 @@ def test_watermarks_are_truncated_with_the_stream(stream, controller):
         controller.round()
     marks = stream.watermarks()
     stream.truncate(marks[3].cut)
-    assert stream.watermarks() == marks[3:], "the newest that was passed tells the time at the begin"
+    assert stream.watermarks() == marks[3:], (
+        "the newest that was passed tells the time at the begin"
+    )
     assert len(values(stream)) == 16
     stream.truncate(marks[1].cut)
     assert stream.watermarks() == marks[3:], "the begin does not go back"
@@ -291,7 +309,13 @@ def test_a_cut_beyond_the_end_leaves_the_stream_as_it_was(stream):
     stream.scale(1)
     with pytest.raises(InputError, match="ends at"):
         stream.truncate({"0": 999, "1": 0})
-    for cut in ({"0": 0}, {"0": 0, "1": -1}, {"0": 0, "1": 1.5}, {"0": 0, "1": 0, "2": 0}, {"9": 0}):
+    for cut in (
+        {"0": 0},
+        {"0": 0, "1": -1},
+        {"0": 0, "1": 1.5},
+        {"0": 0, "1": 0, "2": 0},
+        {"9": 0},
+    ):
         with pytest.raises(SpecError):
             stream.truncate(cut)
     assert stream.description().head == {"0": 0, "1": 0}
@@ -299,7 +323,9 @@ def test_a_cut_beyond_the_end_leaves_the_stream_as_it_was(stream):
 
 
 def test_a_cut_that_nobody_can_stand_at_drops_nothing_that_is_after_it(stream):
-    """Two segments are merged and split elsewhere: a watermark of writers in the first and in the last has every key once."""
+    """Two segments are merged and split elsewhere: a watermark of writers in the first and in the
+    last has every key once.
+    """
     stream.scale(seal=["0", "1"], ranges=[(0, 0.25), (0.25, 1)])
     with stream.writer(linger=None) as w:
         for n in range(20):
@@ -324,7 +350,9 @@ def test_a_cut_that_nobody_can_stand_at_drops_nothing_that_is_after_it(stream):
 
 
 @pytest.mark.parametrize("where", ["open_segments", "seal", "swap"])
-def test_a_scaling_that_its_process_did_not_live_to_finish_is_finished(stream, local, controller, where):
+def test_a_scaling_that_its_process_did_not_live_to_finish_is_finished(
+    stream, local, controller, where
+):
     before = say(stream, "one", 10, "a", "b", "c")
     local.fail(where, after=where == "swap")
     with pytest.raises(StateError):
@@ -369,7 +397,9 @@ def test_segments_that_come_while_the_controller_looks_are_known(stream, local, 
     assert times(stream)[-1] == next(clock) - 1 >= 23
 
 
-def test_one_stream_that_fails_does_not_keep_time_from_the_others(streams, stream, local, controller):
+def test_one_stream_that_fails_does_not_keep_time_from_the_others(
+    streams, stream, local, controller
+):
     local.swap("bad", Swap("description", {"version": 99}, 0))
     say(stream, "one", 10)
     with pytest.raises(StateError, match="version 99"):
@@ -432,7 +462,9 @@ def test_a_store_that_does_not_answer_is_asked_again(stream, streams, local, clo
     assert times(stream) == [10]
 
 
-@pytest.mark.parametrize("options", [{"period": "0 s"}, {"period": "5 s"}, {"lease": "1 s"}, {"clock": None}])
+@pytest.mark.parametrize(
+    "options", [{"period": "0 s"}, {"period": "5 s"}, {"lease": "1 s"}, {"clock": None}]
+)
 def test_bad_options_are_refused(streams, options):
     with pytest.raises(SpecError):
         streams.controller(**options)

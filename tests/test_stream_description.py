@@ -39,7 +39,12 @@ def test_scaling_takes_numbers_that_nobody_had_and_the_next_epoch():
 
 
 def test_segments_that_fit_stay():
-    assert newest(NEW.scaled_to(4)) == {"2": (0, 0.25), "3": (0.25, 0.5), "4": (0.5, 0.75), "5": (0.75, 1)}
+    assert newest(NEW.scaled_to(4)) == {
+        "2": (0, 0.25),
+        "3": (0.25, 0.5),
+        "4": (0.5, 0.75),
+        "5": (0.75, 1),
+    }
     uneven = NEW.scaled(["0"], [(0, 0.25), (0.25, 0.5)])
     assert newest(uneven.scaled_to(2)) == {"4": (0, 0.5), "1": (0.5, 1)}
     assert NEW.scaled_to(2) is NEW
@@ -138,19 +143,33 @@ def slow_comparison(segments, position, cut):
 
 
 def slow_upper_bound(segments, positions):
-    """The furthest of each segment, newest segments where keys are missing, and nothing that another one succeeds, until it stays as it is."""
+    """The furthest of each segment, newest segments where keys are missing, and nothing that
+    another one succeeds, until it stays as it is.
+    """
     found = {}
     for name, at in itertools.chain.from_iterable(position.items() for position in positions):
         found[name] = max(at, found.get(name, at))
     while True:
-        found = {name: at for name, at in found.items() if not any(segments[other].succeeds(segments[name]) for other in found)}
+        found = {
+            name: at
+            for name, at in found.items()
+            if not any(segments[other].succeeds(segments[name]) for other in found)
+        }
         # A key in the middle of each part that some segment begins or ends at.
         edges = sorted({edge for one in segments.by_name.values() for edge in (one.low, one.high)})
         keys = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
-        missing = [key for key in keys if not any(segments[name].low <= key < segments[name].high for name in found)]
+        missing = [
+            key
+            for key in keys
+            if not any(segments[name].low <= key < segments[name].high for name in found)
+        ]
         if not missing:
             return found
-        found |= {one.name: 0 for one in segments.newest() if any(one.low <= key < one.high for key in missing)}
+        found |= {
+            one.name: 0
+            for one in segments.newest()
+            if any(one.low <= key < one.high for key in missing)
+        }
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.data())
@@ -169,19 +188,32 @@ def test_a_position_does_not_grow_with_every_scaling():
     described, position = NEW, {"0": 1, "1": 1}
     for count in [3, 2] * 20:
         described = described.scaled_to(count)
-        position = described.segments.without_covered({**position, **{one.name: 1 for one in described.segments.newest()}})
+        position = described.segments.without_covered(
+            {**position, **{one.name: 1 for one in described.segments.newest()}}
+        )
         assert len(position) <= count
 
 
 def test_a_reader_stands_where_no_segment_is_begun_before_the_end_of_its_predecessors():
-    # Two segments are merged, and split elsewhere: one of the first and one of the last have every key once.
-    segments = Segments.of([Segment("0", 0, 0.25), Segment("1", 0.25, 1), Segment("2", 0, 1, 1), Segment("3", 0, 0.25, 2), Segment("4", 0.25, 1, 2)])
+    # Two segments are merged, and split elsewhere: one of the first and one of the last have every
+    # key once.
+    segments = Segments.of(
+        [
+            Segment("0", 0, 0.25),
+            Segment("1", 0.25, 1),
+            Segment("2", 0, 1, 1),
+            Segment("3", 0, 0.25, 2),
+            Segment("4", 0.25, 1, 2),
+        ]
+    )
     ends = {"0": 10, "1": 11, "2": 12}
     assert segments.lower_bound({"0": 3, "4": 5}, ends.__getitem__) == {"0": 3, "1": 11}
     assert segments.lower_bound({"3": 3, "1": 5}, ends.__getitem__) == {"0": 10, "1": 5}
     for cut in ({"0": 1, "1": 2}, {"2": 3}, {"3": 4, "4": 5}):
         assert segments.lower_bound(cut, ends.__getitem__) == cut
-    assert segments.lower_bound({"2": 12, "3": 1}, ends.__getitem__) == {"2": 12}, "one that is begun while its predecessor still is there"
+    assert segments.lower_bound({"2": 12, "3": 1}, ends.__getitem__) == {"2": 12}, (
+        "one that is begun while its predecessor still is there"
+    )
 
 
 def test_successors_are_found_among_hundreds():
@@ -192,5 +224,9 @@ def test_successors_are_found_among_hundreds():
     for one in list(segments.by_name.values())[::31]:
         later = [other for other in segments.by_name.values() if other.succeeds(one)]
         first = min((other.epoch for other in later), default=None)
-        assert segments.successors(one.name) == sorted(other.name for other in later if other.epoch == first)
-        assert segments.predecessors(one.name) == sorted(other for other in segments.by_name if one.name in segments.successors(other))
+        assert segments.successors(one.name) == sorted(
+            other.name for other in later if other.epoch == first
+        )
+        assert segments.predecessors(one.name) == sorted(
+            other for other in segments.by_name if one.name in segments.successors(other)
+        )

@@ -1,4 +1,6 @@
-"""What only the Kafka store does: records that anyone can read, end markers, fenced changes, and what happens when brokers refuse or are away."""
+"""What only the Kafka store does: records that anyone can read, end markers, fenced changes, and
+what happens when brokers refuse or are away.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from services.kafka import KafkaBroker
-from services.processes import free_ports
-from stream_stores import blocks, everything, open_store, rows, through
+from support.services.kafka import KafkaBroker
+from support.services.processes import free_ports
+from support.stream_stores import blocks, everything, open_store, rows, through
 from tidegate.errors import InputError, MissingExtraError, SinkError, SpecError, StateError
 from tidegate.streams import Streams, kafka_clients
 from tidegate.streams.kafka import KafkaStore
@@ -29,7 +31,10 @@ END = {"tidegate": b"end"}
 def stores(kafka: KafkaBroker) -> Iterator[tuple[KafkaStore, KafkaStore]]:
     """Two stores at one place, as two processes would have them; stream `s` has two segments."""
     prefix = f"k{uuid.uuid4().hex[:10]}-"
-    with KafkaStore(kafka.bootstrap_servers, prefix=prefix) as one, KafkaStore(kafka.bootstrap_servers, prefix=prefix) as other:
+    with (
+        KafkaStore(kafka.bootstrap_servers, prefix=prefix) as one,
+        KafkaStore(kafka.bootstrap_servers, prefix=prefix) as other,
+    ):
         one.open_segments("s", ["0", "1"])
         yield one, other
 
@@ -39,7 +44,13 @@ def transaction(kafka: KafkaBroker, name: str):
     """A transaction of somebody else, which is committed at the end of the block."""
     from confluent_kafka import Producer
 
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name, "transaction.timeout.ms": 60000})
+    producer = Producer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "transactional.id": name,
+            "transaction.timeout.ms": 60000,
+        }
+    )
     producer.init_transactions(30)
     producer.begin_transaction()
     yield producer
@@ -55,18 +66,30 @@ class TestRecords:
         store.append("s", {"0": rows("d")}, whole=True)
         found = kafka.consume(f"{store.prefix}s")
         assert [(one.partition, one.key, one.value, one.headers) for one in found] == [
-            (0, b"k", b"a", {}), (0, None, b"b", {}), (0, None, b"d", {}), (1, "é".encode(), b"c", {}),
-        ]  # fmt: skip
+            (0, b"k", b"a", {}),
+            (0, None, b"b", {}),
+            (0, None, b"d", {}),
+            (1, "é".encode(), b"c", {}),
+        ]
         assert [one.offset for one in found] == [0, 1, 2, 0]
 
     def test_a_topic_of_others_can_be_read_and_is_no_stream(self, kafka, stores):
         store, _ = stores
         topic = kafka.create_topic(f"{store.prefix}theirs", 2)
         kafka.create_topic(f"{store.prefix}theirs.tidegate")
-        kafka.produce(topic, [{"value": "a", "key": b"\xff", "partition": 1}, {"value": None, "key": "k", "partition": 1}])
+        kafka.produce(
+            topic,
+            [
+                {"value": "a", "key": b"\xff", "partition": 1},
+                {"value": None, "key": "k", "partition": 1},
+            ],
+        )
         assert store.streams() == ["s"]
         block = store.read("theirs", "1", 0, 10)
-        assert (block.rows["key"].to_pylist(), block.rows["value"].to_pylist()) == (["\\xff", "k"], [b"a", b""])
+        assert (block.rows["key"].to_pylist(), block.rows["value"].to_pylist()) == (
+            ["\\xff", "k"],
+            [b"a", b""],
+        )
         assert not block.ended
         assert store.append("theirs", {"0": rows("b")}).position == {"0": 1}
 
@@ -100,7 +123,10 @@ class TestRecords:
     def test_what_is_too_large_is_told_with_what_to_do(self, kafka, stores):
         store, _ = stores
         large = b"x" * (17 << 20)
-        with Streams(store).create("large", 1).writer() as writer, pytest.raises(InputError, match="the store takes 16,776,192 at most"):
+        with (
+            Streams(store).create("large", 1).writer() as writer,
+            pytest.raises(InputError, match="the store takes 16,776,192 at most"),
+        ):
             writer.write(large)
         with pytest.raises(SinkError, match=r"max\.message\.bytes"):
             store.append("s", {"0": rows(large)})
@@ -120,7 +146,10 @@ class TestSealing:
     def test_there_is_one_end_marker_whoever_seals(self, kafka, stores):
         stores[0].append("s", {"0": rows("a")})
         ends: list[int] = []
-        threads = [threading.Thread(target=lambda store=store: ends.append(store.seal("s", "0"))) for store in [*stores, *stores]]
+        threads = [
+            threading.Thread(target=lambda store=store: ends.append(store.seal("s", "0")))
+            for store in [*stores, *stores]
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -137,9 +166,13 @@ class TestSealing:
         done = one.append("s", {"0": rows("b", "c"), "1": rows("d")})
         assert (dict(done.refused), dict(done.position)) == ({"0": 2}, {"1": 1})
         # It did not know yet, so they are there, where no reader goes.
-        assert [message.value for message in kafka.consume(f"{one.prefix}s") if message.partition == 0] == [b"a", None, b"b", b"c"]
+        assert [
+            message.value for message in kafka.consume(f"{one.prefix}s") if message.partition == 0
+        ] == [b"a", None, b"b", b"c"]
         for store in stores:
-            assert [block.rows["value"].to_pylist() for block in blocks(store, "s", "0")] == [[b"a"]]
+            assert [block.rows["value"].to_pylist() for block in blocks(store, "s", "0")] == [
+                [b"a"]
+            ]
             last = store.read("s", "0", end, 10)
             assert (last.rows.num_rows, last.next, last.ended) == (0, end, True)
         # Now it knows.
@@ -153,14 +186,22 @@ class TestSealing:
             one.open_segments("s", [str(len(one.bounds("s")))])
             segment = str(len(one.bounds("s")) - 1)
             done = []
-            writer = threading.Thread(target=lambda at=segment, done=done: done.append(one.append("s", {at: rows(*values)})))
+            writer = threading.Thread(
+                target=lambda at=segment, done=done: done.append(
+                    one.append("s", {at: rows(*values)})
+                )
+            )
             writer.start()
             while other.bounds("s")[segment][1] == 0:
                 pass
             end = other.seal("s", segment)
             writer.join()
             taken = len(values) - done[0].refused.get(segment, 0)
-            found = [value for block in through(other, "s", segment, 0, end + 1, 7000) for value in block.rows["value"].to_pylist()]
+            found = [
+                value
+                for block in through(other, "s", segment, 0, end + 1, 7000)
+                for value in block.rows["value"].to_pylist()
+            ]
             assert found == values[:taken]
             assert done[0].position[segment] <= end
 
@@ -200,7 +241,12 @@ class TestSealing:
         one, other = stores
         one.append("s", {"0": rows("a")})
         with transaction(kafka, "sealer-that-dies") as producer:
-            producer.produce(f"{one.prefix}s.tidegate-cells", b'{"end":null}', f"{SEALED}0".encode(), headers=[("version", b"1")])
+            producer.produce(
+                f"{one.prefix}s.tidegate-cells",
+                b'{"end":null}',
+                f"{SEALED}0".encode(),
+                headers=[("version", b"1")],
+            )
         deadline = time.monotonic() + 30
         while "0" not in other._follower("s").ends():
             assert time.monotonic() < deadline
@@ -241,7 +287,9 @@ class TestChanges:
             return "slower"
 
         with pytest.raises(Conflict):
-            one.append("s", {"0": rows("x", "y"), "1": rows("z")}, swap=Swap("a", document, version))
+            one.append(
+                "s", {"0": rows("x", "y"), "1": rows("z")}, swap=Swap("a", document, version)
+            )
         assert other.cell("s", "a").document == "faster"
         other.append("s", {"0": rows("after")})
         for store in stores:
@@ -251,21 +299,31 @@ class TestChanges:
 
     def test_a_document_is_made_of_the_position(self, stores):
         one, other = stores
-        done = one.append("s", {"0": rows("x", "y")}, swap=Swap("a", lambda position: {"at": position}, 0))
+        done = one.append(
+            "s", {"0": rows("x", "y")}, swap=Swap("a", lambda position: {"at": position}, 0)
+        )
         assert other.cell("s", "a").document == {"at": {"0": 2}} == {"at": done.position}
 
     def test_cells_are_the_same_after_compaction(self, kafka, stores):
         one, _ = stores
         version = other = 0
         for n in range(30):
-            version, other = one.swap("s", Swap("w#a", n, version)), one.swap("s", Swap("w#b", n, other))
+            version, other = (
+                one.swap("s", Swap("w#a", n, version)),
+                one.swap("s", Swap("w#b", n, other)),
+            )
         gone = one.swap("s", Swap("gone", 1, 0))
         one.swap("s", Swap("gone", None, gone))
         one.seal("s", "1")
-        newest = {message.key: message for message in kafka.consume(f"{one.prefix}s.tidegate-cells")}
+        newest = {
+            message.key: message for message in kafka.consume(f"{one.prefix}s.tidegate-cells")
+        }
         with KafkaStore(kafka.bootstrap_servers, prefix=f"c{one.prefix}") as copy:
             topic = kafka.create_topic(f"{copy.prefix}s.tidegate-cells")
-            records = [{"key": one.key, "value": one.value, "headers": dict(one.headers)} for one in newest.values()]
+            records = [
+                {"key": one.key, "value": one.value, "headers": dict(one.headers)}
+                for one in newest.values()
+            ]
             kafka.produce(topic, records)
             assert copy.cells("s") == one.cells("s") != {}
             assert copy._follower("s").ends() == one._follower("s").ends()
@@ -278,8 +336,15 @@ def test_brokers_that_are_away_are_told_in_time_and_without_secrets(monkeypatch)
     monkeypatch.setattr(kafka_clients, "ANSWER_SECONDS", 1.0)
     servers = f"127.0.0.1:{free_ports(1)[0]}"
     started = time.monotonic()
-    with KafkaStore(servers, options=(("sasl.password", "hunter2"), ("security.protocol", "plaintext"))) as store:
-        calls = [store.streams, lambda: store.cells("s"), lambda: store.append("s", {"0": rows("a")}), lambda: store.swap("s", Swap("a", 1, 0))]
+    with KafkaStore(
+        servers, options=(("sasl.password", "hunter2"), ("security.protocol", "plaintext"))
+    ) as store:
+        calls = [
+            store.streams,
+            lambda: store.cells("s"),
+            lambda: store.append("s", {"0": rows("a")}),
+            lambda: store.swap("s", Swap("a", 1, 0)),
+        ]
         for call in calls:
             with pytest.raises(StateError, match=f"{servers}.*Hint: ") as told:
                 call()
@@ -289,7 +354,9 @@ def test_brokers_that_are_away_are_told_in_time_and_without_secrets(monkeypatch)
 
 
 def test_an_address_opens_an_equal_store():
-    with KafkaStore("a:1,b:2", prefix="p-", options=(("sasl.password", "a&b=/?"), ("client.id", "x"))) as store:
+    with KafkaStore(
+        "a:1,b:2", prefix="p-", options=(("sasl.password", "a&b=/?"), ("client.id", "x"))
+    ) as store:
         assert store.url.startswith("kafka://a:1,b:2/p-?")
         with open_store(store.url) as other:
             assert other.url == store.url

@@ -1,4 +1,6 @@
-"""Streams as a whole against what was written: writers, transactions, scaling, controllers and readers in any order, some of them dying."""
+"""Streams as a whole against what was written: writers, transactions, scaling, controllers and
+readers in any order, some of them dying.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,16 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
-from stream_worlds import HandClock, Meddled
+from support.stream_worlds import HandClock, Meddled
 from tidegate.errors import InputError, StateError, StreamError
 from tidegate.kernel.streams.cuts import PASSED
 from tidegate.streams import Streams
@@ -33,7 +42,9 @@ MOST_SEGMENTS = 30
 
 @dataclass
 class Written:
-    """An event that was written, and the place that it has among those of its writer and key, once it is in the stream."""
+    """An event that was written, and the place that it has among those of its writer and key, once
+    it is in the stream.
+    """
 
     writer: str
     life: int
@@ -44,7 +55,9 @@ class Written:
 
 @dataclass
 class Hand:
-    """A writer as the model knows it; it keeps its promises: nothing that it writes is older than what it has noted."""
+    """A writer as the model knows it; it keeps its promises: nothing that it writes is older than
+    what it has noted.
+    """
 
     name: str
     object: Any = None
@@ -53,7 +66,9 @@ class Hand:
     """What it has promised; `noted` is what of it is in the stream."""
     life: int = 0
     since: int = 0
-    """The first of its lives whose events its marks tell of: where it was forgotten and then came to life again, it is new."""
+    """The first of its lives whose events its marks tell of: where it was forgotten and then came
+    to life again, it is new.
+    """
     waiting: list[int] = field(default_factory=list)
     transactions: list[tuple[Any, list[int]]] = field(default_factory=list)
 
@@ -67,7 +82,9 @@ class Eye:
 
 
 class StreamMachine(RuleBasedStateMachine):
-    """Nothing lost, nothing twice, order kept, time never back, and no event older than the time that its reader was told."""
+    """Nothing lost, nothing twice, order kept, time never back, and no event older than the time
+    that its reader was told.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +109,9 @@ class StreamMachine(RuleBasedStateMachine):
 
     @initialize(segments=st.integers(1, 3), delay=st.sampled_from(["0 s", "5 s"]))
     def create(self, segments: int, delay: str) -> None:
-        self.stream = self.streams.create("s", segments, initial_delay=delay, timestamp_aggregation_timeout=f"{PATIENCE} s")
+        self.stream = self.streams.create(
+            "s", segments, initial_delay=delay, timestamp_aggregation_timeout=f"{PATIENCE} s"
+        )
         for name in self.confirmed:
             self.group(name)
 
@@ -107,7 +126,7 @@ class StreamMachine(RuleBasedStateMachine):
             self.store.close()
             self.folder.cleanup()
 
-    # Writers ----------------------------------------------------------------------------------------------------------------------------
+    # Writers
 
     def begun(self, name: str) -> Hand:
         """A writer that lives."""
@@ -126,7 +145,9 @@ class StreamMachine(RuleBasedStateMachine):
 
     def made(self, hand: Hand, key: str, ahead: int) -> tuple[int, dict[str, int]]:
         number = next(self.numbers)
-        self.events[number] = Written(hand.name, hand.life, key, max(hand.noted, hand.pending) + ahead)
+        self.events[number] = Written(
+            hand.name, hand.life, key, max(hand.noted, hand.pending) + ahead
+        )
         return number, {"n": number}
 
     def stored(self, numbers: list[int]) -> None:
@@ -143,7 +164,11 @@ class StreamMachine(RuleBasedStateMachine):
         self.stored(hand.waiting)
         hand.waiting, hand.noted = [], hand.pending
 
-    @rule(name=st.sampled_from("pq"), keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=6), ahead=st.integers(0, 30))
+    @rule(
+        name=st.sampled_from("pq"),
+        keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=6),
+        ahead=st.integers(0, 30),
+    )
     def write(self, name: str, keys: list[str], ahead: int) -> None:
         hand = self.begun(name)
         for key in keys:
@@ -177,7 +202,12 @@ class StreamMachine(RuleBasedStateMachine):
             self.flushed(hand)
         self.store.before.clear()
 
-    @rule(name=st.sampled_from("pq"), keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=6), ahead=st.integers(1, 20), which=st.integers(0, 1))
+    @rule(
+        name=st.sampled_from("pq"),
+        keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=6),
+        ahead=st.integers(1, 20),
+        which=st.integers(0, 1),
+    )
     def work(self, name: str, keys: list[str], ahead: int, which: int) -> None:
         """What a writer and a controller do all day."""
         self.write(name, keys, ahead)
@@ -203,16 +233,22 @@ class StreamMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(hand.transactions for hand in self.hands.values()))
     @rule(data=st.data())
     def use_transaction(self, data: st.DataObject) -> None:
-        hand = data.draw(st.sampled_from([hand for hand in self.hands.values() if hand.transactions]))
+        hand = data.draw(
+            st.sampled_from([hand for hand in self.hands.values() if hand.transactions])
+        )
         chosen = data.draw(st.sampled_from(hand.transactions))
         transaction, numbers = chosen
-        what = data.draw(st.sampled_from(["write", "write", "write", "ping", "commit", "commit", "abort"]))
+        what = data.draw(
+            st.sampled_from(["write", "write", "write", "ping", "commit", "commit", "abort"])
+        )
         if transaction.status == "timed out":
             with pytest.raises(StreamError, match="timed out"):
                 transaction.commit()
             hand.transactions.remove(chosen)
         elif what == "write":
-            number, value = self.made(hand, data.draw(st.sampled_from(KEYS)), data.draw(st.integers(0, 30)))
+            number, value = self.made(
+                hand, data.draw(st.sampled_from(KEYS)), data.draw(st.integers(0, 30))
+            )
             transaction.write(value, self.events[number].key)
             numbers.append(number)
         elif what == "ping":
@@ -225,18 +261,31 @@ class StreamMachine(RuleBasedStateMachine):
                 self.commit(hand, transaction, numbers, data)
 
     def commit(self, hand: Hand, transaction: Any, numbers: list[int], data: st.DataObject) -> None:
-        """Commit with a time that no event of another transaction is older than, with one that goes back, or with none."""
-        open_times = [self.events[number].time for _, others in hand.transactions for number in others]
+        """Commit with a time that no event of another transaction is older than, with one that goes
+        back, or with none.
+        """
+        open_times = [
+            self.events[number].time for _, others in hand.transactions for number in others
+        ]
         latest = min([*open_times, max(hand.noted, self.last_time()) + 20])
-        time = data.draw(st.one_of(st.none(), st.just(latest), st.integers(hand.noted, latest), st.integers(0, hand.noted)))
+        time = data.draw(
+            st.one_of(
+                st.none(),
+                st.just(latest),
+                st.integers(hand.noted, latest),
+                st.integers(0, hand.noted),
+            )
+        )
         done = transaction.commit(time)
         self.stored(numbers)
         if time is not None and time >= hand.noted:
             assert done.noted
             hand.noted = hand.pending = time
-        assert hand.object.written == sum(event.writer == hand.name and event.place is not None for event in self.events.values())
+        assert hand.object.written == sum(
+            event.writer == hand.name and event.place is not None for event in self.events.values()
+        )
 
-    # Scaling ----------------------------------------------------------------------------------------------------------------------------
+    # Scaling
 
     def scaled(self, death: str | None, after: int, **how: Any) -> None:
         if death is not None:
@@ -262,9 +311,11 @@ class StreamMachine(RuleBasedStateMachine):
         low, high = gone[0].low, gone[-1].high
         inner = data.draw(st.lists(st.sampled_from([1 / 4, 1 / 2, 3 / 4]), max_size=2, unique=True))
         edges = [low, *(low + share * (high - low) for share in sorted(inner)), high]
-        self.scaled(death, after, seal=[one.name for one in gone], ranges=list(itertools.pairwise(edges)))
+        self.scaled(
+            death, after, seal=[one.name for one in gone], ranges=list(itertools.pairwise(edges))
+        )
 
-    # Controllers and the clock ----------------------------------------------------------------------------------------------------------
+    # Controllers and the clock
 
     @rule(seconds=st.sampled_from([0.1, 1, 1, 3, 6, 11, 16]))
     def time_passes(self, seconds: float) -> None:
@@ -279,11 +330,16 @@ class StreamMachine(RuleBasedStateMachine):
             assert mark.time <= mark.upper
             if self.marks:
                 assert mark.time > self.marks[-1].time
-                assert self.stream.description().segments.compare(mark.cut, self.marks[-1].cut) == PASSED
+                assert (
+                    self.stream.description().segments.compare(mark.cut, self.marks[-1].cut)
+                    == PASSED
+                )
             self.covered(mark.cut)
             self.marks.append(mark)
             after = self.stream.marks()
-            self.took_part[mark.time] = {name: self.hands[name].since for name in before.by_writer if name in after}
+            self.took_part[mark.time] = {
+                name: self.hands[name].since for name in before.by_writer if name in after
+            }
         if crash:
             self.controllers[which] = self.streams.controller(name=f"c{next(self.lives)}")
 
@@ -294,7 +350,7 @@ class StreamMachine(RuleBasedStateMachine):
         assert shares[-1][1] == 1
         assert all(one[1] == other[0] for one, other in itertools.pairwise(shares))
 
-    # Readers ----------------------------------------------------------------------------------------------------------------------------
+    # Readers
 
     readers = st.tuples(st.sampled_from("gh"), st.sampled_from(["r1", "r2", "r3"]))
 
@@ -319,7 +375,10 @@ class StreamMachine(RuleBasedStateMachine):
             event = self.events[number]
             assert event.place is not None, "seen, and not committed"
             assert event.key == found.key
-            if window.lower is not None and self.took_part[window.lower].get(event.writer, event.life + 1) <= event.life:
+            if (
+                window.lower is not None
+                and self.took_part[window.lower].get(event.writer, event.life + 1) <= event.life
+            ):
                 assert event.time >= window.lower, f"older than {window.lower}: {event}"
             eye.given.append(number)
         if confirm:
@@ -351,7 +410,10 @@ class StreamMachine(RuleBasedStateMachine):
     def truncate(self, name: str) -> None:
         frontiers = {one: self.group(one).position() for one in self.confirmed}
         segments = self.stream.description().segments
-        if all(segments.compare(other.position, frontiers[name].position) == PASSED for other in frontiers.values()):
+        if all(
+            segments.compare(other.position, frontiers[name].position) == PASSED
+            for other in frontiers.values()
+        ):
             self.stream.truncate(frontiers[name])
             kept = self.stream.watermarks()
             assert kept == self.marks[len(self.marks) - len(kept) :]
@@ -382,7 +444,13 @@ class StreamMachine(RuleBasedStateMachine):
 
 
 def patience(examples: int, steps: int, **more: Any) -> settings:
-    return settings(max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck), **more)
+    return settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        **more,
+    )
 
 
 TestShort = StreamMachine.TestCase

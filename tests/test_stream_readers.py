@@ -1,4 +1,6 @@
-"""Readers and reader groups: shares, checkpoints, crashes, leases, successors, and the time that a group is in."""
+"""Readers and reader groups: shares, checkpoints, crashes, leases, successors, and the time that a
+group is in.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import time
 import pytest
 
 from tidegate.errors import InputError, SpecError, StreamError
-from tidegate.kernel.streams.windows import TimeWindow
+from tidegate.kernel.streams.time_windows import TimeWindow
 from tidegate.streams import Frontier, Streams
 from tidegate.streams.readers import ReaderGroup
 from tidegate.streams.store import Conflict
@@ -42,7 +44,7 @@ def group(stream) -> ReaderGroup:
     return stream.group("g", lease="10 s")
 
 
-# Reading and confirming -----------------------------------------------------------------------------------------------------------------
+# Reading and confirming
 
 
 def test_two_readers_share_a_stream(store, clock):
@@ -66,7 +68,15 @@ def test_an_event_says_where_it_was(stream, group):
     assert event.appended > 0
     table = stream.group("h").reader("r").read_table()
     assert table.column_names == ["segment", "offset", "key", "value", "appended"]
-    assert table.to_pylist() == [{"segment": event.segment, "offset": 0, "key": "k", "value": b'{"a":1}', "appended": event.appended}]
+    assert table.to_pylist() == [
+        {
+            "segment": event.segment,
+            "offset": 0,
+            "key": "k",
+            "value": b'{"a":1}',
+            "appended": event.appended,
+        }
+    ]
 
 
 def test_what_was_confirmed_does_not_come_again(stream, group):
@@ -143,7 +153,7 @@ def test_a_reader_that_waits_sleeps_meanwhile_and_is_woken_by_an_event(stream, g
     assert numbers(reader.read(wait="20 s")) == [0]
 
 
-# Ends and successors --------------------------------------------------------------------------------------------------------------------
+# Ends and successors
 
 
 def test_successors_are_read_after_both_that_they_succeed(store, clock):
@@ -232,7 +242,7 @@ def test_scaling_again_and_again_loses_nothing(stream, group):
     assert len(group.position().position) == 1
 
 
-# Crashes and leases ---------------------------------------------------------------------------------------------------------------------
+# Crashes and leases
 
 
 def test_the_segments_of_one_that_is_silent_go_to_the_others(stream, group, clock):
@@ -258,7 +268,9 @@ def test_one_that_was_given_up_and_has_nothing_to_confirm_just_goes_on(stream, g
     assert sorted(drained(other, idle)) == list(range(10))
 
 
-def test_one_that_was_given_up_is_told_before_it_reads_what_its_group_has_passed(stream, group, clock):
+def test_one_that_was_given_up_is_told_before_it_reads_what_its_group_has_passed(
+    stream, group, clock
+):
     fill(stream, 40)
     lost = group.reader("lost")
     lost.read(3)
@@ -270,7 +282,9 @@ def test_one_that_was_given_up_is_told_before_it_reads_what_its_group_has_passed
     assert drained(lost, other) == []
 
 
-def test_one_that_was_given_up_and_reads_what_was_truncated_is_told_that_it_was_given_up(stream, group, clock):
+def test_one_that_was_given_up_and_reads_what_was_truncated_is_told_that_it_was_given_up(
+    stream, group, clock
+):
     fill(stream, 40)
     lost = group.reader("lost")
     lost.read(3)
@@ -296,7 +310,9 @@ def test_one_that_was_given_up_still_knows_where_its_group_is(stream, group, clo
 
 
 def test_a_reader_that_was_silent_for_long_keeps_what_nobody_took(stream, group, clock):
-    """It holds more than its share, and has confirmed none of it when its lease is over: what it then confirms is all that it has read."""
+    """It holds more than its share, and has confirmed none of it when its lease is over: what it
+    then confirms is all that it has read.
+    """
     fill(stream, 40)
     one = group.reader("one")
     read = numbers(one.read())
@@ -355,7 +371,7 @@ def test_a_reader_that_leaves_gives_back_what_it_has_not_confirmed(stream, group
     assert group.state().members.keys() == {"two"}
 
 
-# The group ------------------------------------------------------------------------------------------------------------------------------
+# The group
 
 
 def test_a_reset_takes_all_readers_elsewhere(stream, group):
@@ -431,12 +447,14 @@ def test_the_tail_of_a_stream_that_is_scaled_meanwhile_is_a_cut(stream, local):
     assert stream.tail() == {"0": 0, "1": 0}
 
 
-# Time -----------------------------------------------------------------------------------------------------------------------------------
+# Time
 
 
 @pytest.fixture
 def timed(stream, streams):
-    """Ten events before each of the watermarks 10, 20 and 30, and ten after the last; the highest time is 5 more each."""
+    """Ten events before each of the watermarks 10, 20 and 30, and ten after the last; the highest
+    time is 5 more each.
+    """
     controller = streams.controller()
     one, two = stream.writer("one", linger=None), stream.writer("two", linger=None)
     for n in range(40):
@@ -459,7 +477,11 @@ def test_a_reader_knows_between_which_watermarks_its_group_is(timed):
     while reader.read(1):
         at = reader.position().position
         passed = [n for n, cut in enumerate(cuts) if all(at[name] >= cut[name] for name in at)]
-        touched = [n for n, cut in enumerate(cuts) if all(at[name] <= cut[name] for name in at) and n not in passed]
+        touched = [
+            n
+            for n, cut in enumerate(cuts)
+            if all(at[name] <= cut[name] for name in at) and n not in passed
+        ]
         lower = 10 * len(passed) or None
         window = reader.current_time_window()
         assert window.lower == lower
@@ -476,9 +498,17 @@ def test_exactly_at_a_cut_and_between_two(timed):
     first, second, third = (mark.cut for mark in timed.watermarks())
     between = {name: (first[name] + second[name] + 1) // 2 for name in first}
     beyond = {name: at + 1 for name, at in third.items()}
-    expected = [(first, 10, 25), (between, 10, 25), (second, 20, 35), (third, 30, None), (beyond, 30, None)]
+    expected = [
+        (first, 10, 25),
+        (between, 10, 25),
+        (second, 20, 35),
+        (third, 30, None),
+        (beyond, 30, None),
+    ]
     for n, (cut, lower, upper) in enumerate(expected):
-        assert timed.group(f"g{n}", start=cut).reader("r").current_time_window() == TimeWindow(lower, upper)
+        assert timed.group(f"g{n}", start=cut).reader("r").current_time_window() == TimeWindow(
+            lower, upper
+        )
 
 
 def test_a_group_is_where_all_its_readers_are(timed):

@@ -1,4 +1,6 @@
-"""Frontiers and reader groups as rules: predecessors before successors, every segment once, and shares that add up."""
+"""Frontiers and reader groups as rules: predecessors before successors, every segment once, and
+shares that add up.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,11 @@ from tidegate.kernel.streams.groups import GroupState, Member
 from tidegate.kernel.streams.reading import Frontier
 from tidegate.streams.description import Description, Settings
 
-# Two segments of which the first gives some of its keys to a third, and the rest to one that it shares with the second.
-CROSSED = Segments.of([Segment("0", 0, 0.5), Segment("1", 0.5, 1), Segment("2", 0, 0.25, 1), Segment("3", 0.25, 1, 1)])
+# Two segments of which the first gives some of its keys to a third, and the rest to one that it
+# shares with the second.
+CROSSED = Segments.of(
+    [Segment("0", 0, 0.5), Segment("1", 0.5, 1), Segment("2", 0, 0.25, 1), Segment("3", 0.25, 1, 1)]
+)
 
 
 @st.composite
@@ -35,7 +40,11 @@ def histories(draw):
 
 def may_begin(segments, name, finished):
     """Slow and obvious: all older segments that share keys with one were read whole."""
-    return all(other.name in finished for other in segments.by_name.values() if segments[name].succeeds(other))
+    return all(
+        other.name in finished
+        for other in segments.by_name.values()
+        if segments[name].succeeds(other)
+    )
 
 
 @given(histories(), st.data())
@@ -44,8 +53,16 @@ def test_predecessors_are_read_before_successors_and_every_segment_once(segments
     frontier = Frontier({one.name: 0 for one in segments.by_name.values() if one.epoch == 0})
     finished: set[str] = set()
     opened = {one.name for one in segments.newest()}
-    while left := [name for name in frontier.readable if name not in opened or frontier.position[name] < ends[name]]:
-        assert set(frontier.readable) == {name for name in segments.by_name if name not in finished and may_begin(segments, name, finished)}
+    while left := [
+        name
+        for name in frontier.readable
+        if name not in opened or frontier.position[name] < ends[name]
+    ]:
+        assert set(frontier.readable) == {
+            name
+            for name in segments.by_name
+            if name not in finished and may_begin(segments, name, finished)
+        }
         name = data.draw(st.sampled_from(left))
         at = data.draw(st.integers(frontier.position[name], ends[name]))
         over = at == ends[name] and name not in opened
@@ -64,7 +81,9 @@ def test_what_a_frontier_has_passed_can_be_truncated_and_nothing_else(segments, 
     frontier = Frontier({one.name: 0 for one in segments.by_name.values() if one.epoch == 0})
     opened = {one.name for one in segments.newest()}
     for _ in range(data.draw(st.integers(0, 12))):
-        if left := [name for name in frontier.readable if frontier.position[name] < 2 or name not in opened]:
+        if left := [
+            name for name in frontier.readable if frontier.position[name] < 2 or name not in opened
+        ]:
             name = data.draw(st.sampled_from(left))
             frontier = frontier.advanced(segments, {name: 2}, [] if name in opened else [name])
     cut = segments.lower_bound(frontier.position, ends.__getitem__)
@@ -72,7 +91,9 @@ def test_what_a_frontier_has_passed_can_be_truncated_and_nothing_else(segments, 
     assert segments.compare(frontier.position, cut) != -1
     # Who begins at the cut comes to all that the frontier has still to read.
     later = Frontier(cut)
-    while done := [name for name in later.readable if name in frontier.ended or name not in frontier.position]:
+    while done := [
+        name for name in later.readable if name in frontier.ended or name not in frontier.position
+    ]:
         later = later.advanced(segments, dict.fromkeys(done, 2), done)
     for name in frontier.readable:
         assert later.position[name] <= frontier.position[name]
@@ -82,16 +103,22 @@ def test_a_successor_of_two_waits_for_both():
     begin = Frontier({"0": 0, "1": 0})
     one = begin.advanced(CROSSED, {"0": 5}, ["0"])
     assert one.readable == ["1", "2"]
-    assert one == Frontier({"0": 5, "1": 0, "2": 0}, frozenset("0")), "it stays until all its successors are begun"
+    assert one == Frontier({"0": 5, "1": 0, "2": 0}, frozenset("0")), (
+        "it stays until all its successors are begun"
+    )
     both = one.advanced(CROSSED, {"1": 3, "2": 4}, ["1"])
     assert both == Frontier({"2": 4, "3": 0})
 
 
 def test_an_end_without_events_is_an_end():
-    assert Frontier({"0": 0, "1": 0}).advanced(CROSSED, {}, ["0", "1"]) == Frontier({"2": 0, "3": 0})
+    assert Frontier({"0": 0, "1": 0}).advanced(CROSSED, {}, ["0", "1"]) == Frontier(
+        {"2": 0, "3": 0}
+    )
 
 
-@pytest.mark.parametrize(("read", "ended"), [({"2": 1}, []), ({"1": 2}, []), ({"0": 6}, []), ({}, ["2"]), ({}, ["3"])])
+@pytest.mark.parametrize(
+    ("read", "ended"), [({"2": 1}, []), ({"1": 2}, []), ({"0": 6}, []), ({}, ["2"]), ({}, ["3"])]
+)
 def test_only_what_is_begun_is_read_and_only_forwards(read, ended):
     with pytest.raises(SpecError, match="Hint: only go on where the frontier says"):
         Frontier({"0": 5, "1": 3}, frozenset("0")).advanced(CROSSED, read, ended)
@@ -122,7 +149,9 @@ def test_readers_share_without_overlap_and_come_to_even_shares(count, history, r
         held = [segment for one in state.members.values() for segment in one.segments]
         assert len(held) == len(set(held))
         assert state == GroupState.from_dict(state.to_dict())
-    state = GroupState(state.frontier, {name: one for name, one in state.members.items() if name <= f"r{readers}"})
+    state = GroupState(
+        state.frontier, {name: one for name, one in state.members.items() if name <= f"r{readers}"}
+    )
     for name in [f"r{n + 1}" for n in range(readers)] * 3:
         state = state.dealt(name, now + 10)
     shares = sorted(len(one.segments) for one in state.members.values())

@@ -1,4 +1,6 @@
-"""Streams whose writers know the time: cuts, marks, the rounds of the controller and the windows of readers, as rules without a store."""
+"""Streams whose writers know the time: cuts, marks, the rounds of the controller and the windows of
+readers, as rules without a store.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,32 @@ from hypothesis import strategies as st
 from tidegate.errors import SpecError, WatermarkError
 from tidegate.kernel.streams.aggregation import Aggregation, StreamMark
 from tidegate.kernel.streams.cuts import BEFORE, PASSED, Segment, Segments
-from tidegate.kernel.streams.marks import Commit, Mark, Marks
-from tidegate.kernel.streams.windows import TimeWindow, time_window
+from tidegate.kernel.streams.time_windows import TimeWindow, time_window
+from tidegate.kernel.streams.writer_marks import Commit, Mark, Marks
 
-# The stream has two segments; the first is split, and then one of its halves is merged with the second.
-SCALED = Segments.of([Segment("a", 0, 0.5), Segment("b", 0.5, 1), Segment("c", 0, 0.25, 1), Segment("d", 0.25, 0.5, 1), Segment("e", 0.25, 1, 2)])
+# The stream has two segments; the first is split, and then one of its halves is merged with the
+# second.
+SCALED = Segments.of(
+    [
+        Segment("a", 0, 0.5),
+        Segment("b", 0.5, 1),
+        Segment("c", 0, 0.25, 1),
+        Segment("d", 0.25, 0.5, 1),
+        Segment("e", 0.25, 1, 2),
+    ]
+)
 positions = st.dictionaries(st.sampled_from("abcde"), st.integers(0, 9), max_size=5)
 
 
 def covers(cut: Any) -> bool:
     """Whether a cut has every key once."""
     shares = sorted((SCALED[name].low, SCALED[name].high) for name in cut)
-    return bool(shares) and shares[0][0] == 0 and shares[-1][1] == 1 and all(a[1] == b[0] for a, b in itertools.pairwise(shares))
+    return (
+        bool(shares)
+        and shares[0][0] == 0
+        and shares[-1][1] == 1
+        and all(a[1] == b[0] for a, b in itertools.pairwise(shares))
+    )
 
 
 def test_successors_are_later_and_share_keys():
@@ -41,14 +57,19 @@ def test_the_upper_bound_is_a_cut_at_or_after_all_positions(found):
     assert covers(cut)
     for position in found:
         for name, at in position.items():
-            assert (name in cut and cut[name] >= at) or any(SCALED[other].succeeds(SCALED[name]) for other in cut)
+            assert (name in cut and cut[name] >= at) or any(
+                SCALED[other].succeeds(SCALED[name]) for other in cut
+            )
 
 
 def test_where_nobody_was_the_newest_segments_begin():
     assert SCALED.upper_bound([]) == {"c": 0, "e": 0}
     assert SCALED.upper_bound([{"a": 3, "b": 1}]) == {"a": 3, "b": 1}
     assert SCALED.upper_bound([{"a": 3}, {"c": 1}]) == {"c": 1, "e": 0}
-    assert SCALED.upper_bound([{"b": 3}, {"c": 1}]) == {"c": 1, "e": 0}, "what fills a gap may succeed what is there"
+    assert SCALED.upper_bound([{"b": 3}, {"c": 1}]) == {
+        "c": 1,
+        "e": 0,
+    }, "what fills a gap may succeed what is there"
 
 
 cuts = positions.map(lambda position: SCALED.upper_bound([position]))
@@ -130,7 +151,9 @@ def test_time_and_cut_never_go_back_and_no_live_writer_is_overtaken(history):
             if before is not None:
                 assert found.time > before.time
                 for name, at in before.cut.items():
-                    assert found.cut.get(name, -1) >= at or any(SCALED[other].succeeds(SCALED[name]) for other in found.cut)
+                    assert found.cut.get(name, -1) >= at or any(
+                        SCALED[other].succeeds(SCALED[name]) for other in found.cut
+                    )
 
 
 def test_a_group_that_has_read_nothing_is_nowhere_in_time():

@@ -1,4 +1,6 @@
-"""The store in one SQLite file: whose file it is, how it waits, how its log of changes stays short, and that a fork does not hurt it."""
+"""The store in one SQLite file: whose file it is, how it waits, how its log of changes stays short,
+and that a fork does not hurt it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream_stores import Child, blocks, everything, open_store, rows
+from support.stream_stores import Child, blocks, everything, open_store, rows
 from tidegate.errors import CorruptStateError, InputError, SetupError, SpecError, StateError
 from tidegate.streams import sqlite
 from tidegate.streams.sqlite import SqliteStore
@@ -32,7 +34,7 @@ def plain(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, isolation_level=None)
 
 
-# The file -----------------------------------------------------------------------------------------------------------------------------------
+# The file
 
 
 def test_the_address_makes_an_equal_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,16 +53,23 @@ def test_the_address_makes_an_equal_store(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("synchronous", "level"), [("full", 2), ("normal", 1)])
-def test_every_connection_is_as_synchronous_as_was_asked(tmp_path: Path, synchronous: str, level: int) -> None:
+def test_every_connection_is_as_synchronous_as_was_asked(
+    tmp_path: Path, synchronous: str, level: int
+) -> None:
     with SqliteStore(tmp_path / "s.db", synchronous=synchronous) as store:
         held = threading.Barrier(3)
 
         def look(file: sqlite3.Connection) -> tuple[int, str]:
             held.wait()
-            return file.execute("PRAGMA synchronous").fetchone()[0], file.execute("PRAGMA journal_mode").fetchone()[0]
+            return (
+                file.execute("PRAGMA synchronous").fetchone()[0],
+                file.execute("PRAGMA journal_mode").fetchone()[0],
+            )
 
         found: list[tuple[int, str]] = []
-        threads = [threading.Thread(target=lambda: found.append(store._seen(look))) for _ in range(3)]
+        threads = [
+            threading.Thread(target=lambda: found.append(store._seen(look))) for _ in range(3)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -99,7 +108,9 @@ def test_a_file_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
 def test_a_file_of_a_newer_format_is_left_alone(store: SqliteStore) -> None:
     with closing(plain(store.path)) as file:
         file.execute(f"PRAGMA user_version = {sqlite.FORMAT + 1}")
-    with pytest.raises(CorruptStateError, match=f"format {sqlite.FORMAT + 1}, this Tidegate knows {sqlite.FORMAT}"):
+    with pytest.raises(
+        CorruptStateError, match=f"format {sqlite.FORMAT + 1}, this Tidegate knows {sqlite.FORMAT}"
+    ):
         SqliteStore(store.path)
 
 
@@ -152,7 +163,11 @@ def test_a_full_disk_keeps_nothing_of_the_change(store: SqliteStore) -> None:
     setting(store, "max_page_count = 20")
     with pytest.raises(StateError, match="the disk is full"):
         store.append("s", {"0": rows("b"), "1": rows(b"x" * 500_000)}, swap=Swap("c", 1, 0))
-    assert (everything(store, "s", "0"), everything(store, "s", "1"), store.cells("s")) == ([b"a"], [], {})
+    assert (everything(store, "s", "0"), everything(store, "s", "1"), store.cells("s")) == (
+        [b"a"],
+        [],
+        {},
+    )
     setting(store, "max_page_count = 1000000")
     store.append("s", {"0": rows("b"), "1": rows(b"x" * 500_000)}, swap=Swap("c", 1, 0))
     assert everything(store, "s", "0") == [b"a", b"b"]
@@ -199,7 +214,7 @@ def test_a_closed_store_takes_nothing_and_closes_again(store: SqliteStore) -> No
     assert [path.name for path in store.path.parent.iterdir()] == ["streams.db"]
 
 
-# Waiting ------------------------------------------------------------------------------------------------------------------------------------
+# Waiting
 
 
 def test_a_change_waits_for_another_and_a_read_does_not(store: SqliteStore) -> None:
@@ -216,7 +231,9 @@ def test_a_change_waits_for_another_and_a_read_does_not(store: SqliteStore) -> N
     assert store.cell("s", "c").version == 101
 
 
-def test_a_change_does_not_wait_for_ever(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_does_not_wait_for_ever(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite, "PATIENCE", 0.05)
     with closing(plain(store.path)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -267,11 +284,15 @@ def test_a_fork_in_the_middle_loses_nothing(tmp_path: Path) -> None:
         found = [value.decode().split(":") for value in everything(store, "s", "0")]
     wanted = {"thread": 30, "early": 1, "late": 3, **{f"child{n}": 3 for n in range(5)}}
     for name, count in wanted.items():
-        assert [number for known, number in found if known == name] == [str(n) for n in range(count)]
+        assert [number for known, number in found if known == name] == [
+            str(n) for n in range(count)
+        ]
     assert len(found) == sum(wanted.values())
 
 
-def test_the_log_of_changes_becomes_short_again(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_of_changes_becomes_short_again(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite, "WAL_BYTES", 1 << 20)
     log = store.path.with_name("streams.db-wal")
     with closing(plain(store.path)) as reader:
@@ -286,7 +307,7 @@ def test_the_log_of_changes_becomes_short_again(store: SqliteStore, monkeypatch:
     assert log.stat().st_size < 1 << 20
 
 
-# Blocks -------------------------------------------------------------------------------------------------------------------------------------
+# Blocks
 
 
 def stored(store: SqliteStore) -> list[int]:
@@ -308,7 +329,10 @@ def test_an_append_is_one_block_unless_it_is_large(store: SqliteStore) -> None:
 def test_a_small_event_takes_little_room(store: SqliteStore) -> None:
     store.append("s", {"0": rows("abc"), "1": rows("abc", keys=["k"])})
     with closing(plain(store.path)) as file:
-        assert [size for (size,) in file.execute("SELECT length(data) FROM block ORDER BY id")] == [1 + 4 + 3, 1 + 4 + 4 + 3 + 1]
+        assert [size for (size,) in file.execute("SELECT length(data) FROM block ORDER BY id")] == [
+            1 + 4 + 3,
+            1 + 4 + 4 + 3 + 1,
+        ]
 
 
 def test_truncating_takes_whole_blocks_away(store: SqliteStore) -> None:
@@ -322,7 +346,9 @@ def test_truncating_takes_whole_blocks_away(store: SqliteStore) -> None:
     assert stored(store) == []
 
 
-def test_a_read_of_very_much_ends_early(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_of_very_much_ends_early(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for n in range(6):
         store.append("s", {"0": rows(f"{n}" * 400, f"{n}" * 400)})
     monkeypatch.setattr(sqlite, "READ_BYTES", 1000)
@@ -339,13 +365,24 @@ def test_a_read_beyond_the_end_is_refused(store: SqliteStore) -> None:
 
 
 Events = list[tuple[str | None, bytes]]
-appended = st.lists(st.lists(st.tuples(st.none() | st.text(max_size=9), st.binary(max_size=30)), min_size=1, max_size=20), min_size=1, max_size=6)
+appended = st.lists(
+    st.lists(
+        st.tuples(st.none() | st.text(max_size=9), st.binary(max_size=30)), min_size=1, max_size=20
+    ),
+    min_size=1,
+    max_size=6,
+)
 
 
 @settings(max_examples=60)
 @given(appended=appended, data=st.data())
-def test_any_part_of_any_blocks_is_read_exactly(tmp_path_factory: pytest.TempPathFactory, appended: list[Events], data: st.DataObject) -> None:
-    with pytest.MonkeyPatch.context() as patch, SqliteStore(tmp_path_factory.mktemp("s") / "s.db", synchronous="normal") as store:
+def test_any_part_of_any_blocks_is_read_exactly(
+    tmp_path_factory: pytest.TempPathFactory, appended: list[Events], data: st.DataObject
+) -> None:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        SqliteStore(tmp_path_factory.mktemp("s") / "s.db", synchronous="normal") as store,
+    ):
         patch.setattr(sqlite, "BLOCK_BYTES", data.draw(st.integers(1, 200)))
         patch.setattr(sqlite, "BLOCK_EVENTS", data.draw(st.integers(1, 10)))
         store.open_segments("s", ["0", "1", "2"])
@@ -356,9 +393,18 @@ def test_any_part_of_any_blocks_is_read_exactly(tmp_path_factory: pytest.TempPat
         for _ in range(5):
             start, most = data.draw(st.integers(0, len(wanted))), data.draw(st.integers(1, 40))
             before = data.draw(st.none() | st.integers(0, len(wanted) + 3))
-            stop = min(len(wanted), start + most, len(wanted) if before is None else max(before, start))
+            stop = min(
+                len(wanted), start + most, len(wanted) if before is None else max(before, start)
+            )
             block = store.read("s", "1", start, most, before=before)
-            found = list(zip(block.rows["offset"].to_pylist(), block.rows["key"].to_pylist(), block.rows["value"].to_pylist(), strict=True))
+            found = list(
+                zip(
+                    block.rows["offset"].to_pylist(),
+                    block.rows["key"].to_pylist(),
+                    block.rows["value"].to_pylist(),
+                    strict=True,
+                )
+            )
             assert found == [(offset, *wanted[offset]) for offset in range(start, stop)]
             assert block.next == stop
             block.rows.validate(full=True)

@@ -1,4 +1,6 @@
-"""Every store of streams keeps one contract: cells change only under those who know them, logs grow at their end until they are sealed."""
+"""Every store of streams keeps one contract: cells change only under those who know them, logs grow
+at their end until they are sealed.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stream_stores import Child, blocks, everything, fresh, open_store, rows, through
+from support.stream_stores import Child, blocks, everything, fresh, open_store, rows, through
 from tidegate.errors import InputError, SpecError
 from tidegate.streams.store import Appended, Conflict, Store, Swap
 
@@ -34,7 +36,7 @@ def documents(store: Store, stream: str, prefix: str = "") -> dict[str, Any]:
     return {key: cell.document for key, cell in store.cells(stream, prefix).items()}
 
 
-# Cells ------------------------------------------------------------------------------------------------------------------------------------
+# Cells
 
 
 def test_a_cell_is_made_changed_and_taken_away(store: Store) -> None:
@@ -82,13 +84,29 @@ def test_a_cell_that_is_made_again_has_no_version_that_it_had_before(store: Stor
 
 def test_cells_are_found_by_prefix_in_the_order_of_keys(store: Store) -> None:
     stream = fresh()
-    keys = ["mark/b", "mark/a", "mark", "mark-1", "mark.x", "watermark#000000000002", "watermark#000000000001", "A", "mark/A", "z_9"]
+    keys = [
+        "mark/b",
+        "mark/a",
+        "mark",
+        "mark-1",
+        "mark.x",
+        "watermark#000000000002",
+        "watermark#000000000001",
+        "A",
+        "mark/A",
+        "z_9",
+    ]
     for key in keys:
         store.swap(stream, Swap(key, {"key": key}, 0))
     assert list(store.cells(stream)) == sorted(keys)
     assert list(store.cells(stream, "mark/")) == ["mark/A", "mark/a", "mark/b"]
-    assert list(store.cells(stream, "mark")) == sorted(key for key in keys if key.startswith("mark"))
-    assert list(store.cells(stream, "watermark#")) == ["watermark#000000000001", "watermark#000000000002"]
+    assert list(store.cells(stream, "mark")) == sorted(
+        key for key in keys if key.startswith("mark")
+    )
+    assert list(store.cells(stream, "watermark#")) == [
+        "watermark#000000000001",
+        "watermark#000000000002",
+    ]
     assert store.cells(stream, "nothing") == {}
     assert store.cell(stream, "mar") is None
     assert documents(store, stream) == {key: {"key": key} for key in sorted(keys)}
@@ -98,7 +116,11 @@ def test_cells_belong_to_a_stream_or_to_none(store: Store) -> None:
     one, other = fresh(), fresh()
     for name in (one, other, ""):
         store.swap(name, Swap("a", name, 0))
-    assert [documents(store, name) for name in (one, other, "")] == [{"a": one}, {"a": other}, {"a": ""}]
+    assert [documents(store, name) for name in (one, other, "")] == [
+        {"a": one},
+        {"a": other},
+        {"a": ""},
+    ]
     assert store.streams() == sorted([one, other])
 
 
@@ -120,7 +142,14 @@ def test_a_change_that_no_store_takes(store: Store) -> None:
 
 def test_documents_come_back_as_they_were(store: Store) -> None:
     stream = fresh()
-    whole = {"text": "é𝄞\x00\n\"'", "empty": "", "none": None, "n": [0, -(2**62), 1.5, True, []], "": {"x": [{"y": [None]}]}, "large": "y" * 200_000}
+    whole = {
+        "text": "é𝄞\x00\n\"'",
+        "empty": "",
+        "none": None,
+        "n": [0, -(2**62), 1.5, True, []],
+        "": {"x": [{"y": [None]}]},
+        "large": "y" * 200_000,
+    }
     store.swap(stream, Swap("a", whole, 0))
     whole["n"].append("later")
     found = documents(store, stream)["a"]
@@ -135,7 +164,9 @@ def test_what_was_returned_from_is_seen_by_others(store: Store) -> None:
     with open_store(store.url) as other:
         assert other.url == store.url
         for turn in range(10):
-            version = store.swap(stream, Swap("a", turn, getattr(other.cell(stream, "a"), "version", 0)))
+            version = store.swap(
+                stream, Swap("a", turn, getattr(other.cell(stream, "a"), "version", 0))
+            )
             assert other.cell(stream, "a").version == version
             end = store.append(stream, {"0": rows(f"{turn}")}).position["0"]
             assert other.bounds(stream)["0"] == store.bounds(stream)["0"]
@@ -181,7 +212,10 @@ def test_of_two_threads_one_wins(store: Store) -> None:
 
 def test_of_two_processes_one_wins(store: Store) -> None:
     stream, version = fresh(), 0
-    with Child("swaps", store.url, stream, "a", "one") as one, Child("swaps", store.url, stream, "a", "other") as other:
+    with (
+        Child("swaps", store.url, stream, "a", "one") as one,
+        Child("swaps", store.url, stream, "a", "other") as other,
+    ):
         assert [one.hear(), other.hear()] == ["ready", "ready"]
         for _ in range(15):
             for child in (one, other):
@@ -204,7 +238,10 @@ def test_nothing_is_lost_when_many_threads_count(store: Store) -> None:
             while True:
                 cell = store.cell(stream, "n")
                 try:
-                    store.swap(stream, Swap("n", cell.document + 1 if cell else 1, cell.version if cell else 0))
+                    store.swap(
+                        stream,
+                        Swap("n", cell.document + 1 if cell else 1, cell.version if cell else 0),
+                    )
                     break
                 except Conflict:
                     continue
@@ -235,7 +272,7 @@ def test_cells_are_read_as_of_one_moment(store: Store, keys: tuple[str, str]) ->
     assert documents(store, stream) == dict.fromkeys(keys, 29)
 
 
-# Segments ---------------------------------------------------------------------------------------------------------------------------------
+# Segments
 
 
 def test_streams_are_those_with_a_cell_or_a_segment(store: Store) -> None:
@@ -298,8 +335,16 @@ def test_an_append_keeps_its_order_and_tells_where_it_ends(store: Store) -> None
     again = store.append(stream, {"2": rows("y", "z"), "1": rows()})
     assert set(again.position) == {"2"}
     assert again.position["2"] > done.position["2"]
-    assert [everything(store, stream, segment) for segment in "012"] == [[b"a", b"b", b"c"], [], [b"x", b"y", b"z"]]
-    before = [value for block in through(store, stream, "2", 0, done.position["2"], 10) for value in block.rows["value"].to_pylist()]
+    assert [everything(store, stream, segment) for segment in "012"] == [
+        [b"a", b"b", b"c"],
+        [],
+        [b"x", b"y", b"z"],
+    ]
+    before = [
+        value
+        for block in through(store, stream, "2", 0, done.position["2"], 10)
+        for value in block.rows["value"].to_pylist()
+    ]
     assert before == [b"x"]
     assert store.append(stream, {}) == Appended()
 
@@ -316,7 +361,8 @@ def test_events_come_back_with_key_value_offset_and_clock(store: Store) -> None:
     offsets = block.rows["offset"].to_pylist()
     assert offsets == sorted(set(offsets))
     assert block.next > offsets[-1]
-    # The clock of another machine may differ; that of this one does not go back by more than a second.
+    # The clock of another machine may differ; that of this one does not go back by more than a
+    # second.
     for when in block.rows["appended"].to_pylist():
         assert started - 1_000_000 < when < time.time_ns() // 1000 + 1_000_000
 
@@ -325,7 +371,14 @@ def test_large_events(store: Store) -> None:
     stream = opened(store, 2)
     large = random.Random(1).randbytes(5 << 20)
     for whole in (False, True):
-        store.append(stream, {"0": rows("small", large, "small", keys=["a", "k" * 1000, None]), "1": rows(large[:100])}, whole=whole)
+        store.append(
+            stream,
+            {
+                "0": rows("small", large, "small", keys=["a", "k" * 1000, None]),
+                "1": rows(large[:100]),
+            },
+            whole=whole,
+        )
     assert everything(store, stream, "0") == [b"small", large, b"small"] * 2
     assert everything(store, stream, "0", most=1) == [b"small", large, b"small"] * 2
 
@@ -333,9 +386,13 @@ def test_large_events(store: Store) -> None:
 def test_many_events_in_one_append(store: Store) -> None:
     stream = opened(store)
     values = [f"{n}".encode() * (n % 7) for n in range(100_000)]
-    store.append(stream, {"0": rows(*values, keys=[None if n % 3 else f"k{n}" for n in range(len(values))])})
+    store.append(
+        stream, {"0": rows(*values, keys=[None if n % 3 else f"k{n}" for n in range(len(values))])}
+    )
     assert everything(store, stream, "0", most=30_000) == values
-    keys = [key for block in blocks(store, stream, "0", 30_000) for key in block.rows["key"].to_pylist()]
+    keys = [
+        key for block in blocks(store, stream, "0", 30_000) for key in block.rows["key"].to_pylist()
+    ]
     assert keys[:7] == ["k0", None, None, "k3", None, None, "k6"]
 
 
@@ -354,8 +411,15 @@ def test_rows_that_are_handed_over_in_pieces_are_one_append(store: Store) -> Non
     done = sending.wait()
     assert dict(done.refused) == {}
     assert set(done.position) == {"0", "1"}
-    assert [everything(store, stream, segment) for segment in "012"] == [[b"a", b"b", b"c"], [b"x"], []]
-    assert {name: list(part.values) for name, part in sending.rows.items() if len(part)} == {"0": [b"a", b"b", b"c"], "1": [b"x"]}
+    assert [everything(store, stream, segment) for segment in "012"] == [
+        [b"a", b"b", b"c"],
+        [b"x"],
+        [],
+    ]
+    assert {name: list(part.values) for name, part in sending.rows.items() if len(part)} == {
+        "0": [b"a", b"b", b"c"],
+        "1": [b"x"],
+    }
 
 
 def test_of_pieces_the_last_rows_of_a_sealed_segment_are_refused(store: Store) -> None:
@@ -373,7 +437,7 @@ def test_of_pieces_the_last_rows_of_a_sealed_segment_are_refused(store: Store) -
         assert everything(other, stream, "1") == [b"x", b"y"]
 
 
-# Sealing, and all or nothing ----------------------------------------------------------------------------------------------------------------
+# Sealing, and all or nothing
 
 
 def test_a_sealed_segment_refuses_its_rows_and_others_take_theirs(store: Store) -> None:
@@ -395,7 +459,12 @@ def test_a_sealed_segment_refuses_all_of_a_whole_append(store: Store, with_swap:
     stream = opened(store, 3)
     store.seal(stream, "1")
     swap = Swap("txn", "committed", 0) if with_swap else None
-    done = store.append(stream, {"0": rows("a"), "1": rows("b", "c"), "2": rows("d")}, swap=swap, whole=not with_swap)
+    done = store.append(
+        stream,
+        {"0": rows("a"), "1": rows("b", "c"), "2": rows("d")},
+        swap=swap,
+        whole=not with_swap,
+    )
     assert done.position == {}
     assert done.refused["1"] == 2
     assert [everything(store, stream, segment) for segment in "012"] == [[], [], []]
@@ -407,12 +476,16 @@ def test_a_conflict_refuses_all_of_an_append(store: Store) -> None:
     with pytest.raises(Conflict):
         store.append(stream, {"0": rows("a"), "1": rows("b")}, swap=Swap("txn", 1, 3))
     assert [everything(store, stream, segment) for segment in "01"] == [[], []]
-    assert store.append(stream, {"0": rows("a"), "1": rows("b")}, swap=Swap("txn", 1, 0)).refused == {}
+    assert (
+        store.append(stream, {"0": rows("a"), "1": rows("b")}, swap=Swap("txn", 1, 0)).refused == {}
+    )
     with pytest.raises(Conflict):
         store.append(stream, {"0": rows("a"), "1": rows("b")}, swap=Swap("txn", 1, 0))
     cell = store.cell(stream, "txn")
     assert cell.document == 1
-    done = store.append(stream, {"0": rows("c"), "1": rows("d")}, swap=Swap("txn", None, cell.version))
+    done = store.append(
+        stream, {"0": rows("c"), "1": rows("d")}, swap=Swap("txn", None, cell.version)
+    )
     assert set(done.position) == {"0", "1"}
     assert store.cells(stream) == {}
     assert [everything(store, stream, segment) for segment in "01"] == [[b"a", b"c"], [b"b", b"d"]]
@@ -425,7 +498,9 @@ def test_a_swap_without_rows_is_still_made(store: Store) -> None:
     assert documents(store, stream) == {"a": 1, "b": 1}
 
 
-def test_an_empty_part_of_an_append_does_not_ask_whether_its_segment_is_sealed(store: Store) -> None:
+def test_an_empty_part_of_an_append_does_not_ask_whether_its_segment_is_sealed(
+    store: Store,
+) -> None:
     stream = opened(store, 2)
     store.seal(stream, "1")
     done = store.append(stream, {"0": rows("a"), "1": rows()}, whole=True)
@@ -461,7 +536,9 @@ def test_readers_see_all_of_an_append_or_nothing(store: Store) -> None:
     def write() -> None:
         version = 0
         for n in range(20):
-            store.append(stream, {"0": rows(f"{n}"), "1": rows(f"{n}", f"{n}")}, swap=Swap("n", n, version))
+            store.append(
+                stream, {"0": rows(f"{n}"), "1": rows(f"{n}", f"{n}")}, swap=Swap("n", n, version)
+            )
             version = store.cell(stream, "n").version
         done.set()
 
@@ -484,7 +561,9 @@ def test_threads_append_at_once_and_nothing_is_lost(store: Store) -> None:
     def write(name: str) -> Callable[[], None]:
         def work() -> None:
             for n in range(12):
-                store.append(stream, {"0": rows(f"{name}:{n}"), "1": rows(f"{name}:{n}")}, whole=n % 3 == 0)
+                store.append(
+                    stream, {"0": rows(f"{name}:{n}"), "1": rows(f"{name}:{n}")}, whole=n % 3 == 0
+                )
 
         return work
 
@@ -493,7 +572,9 @@ def test_threads_append_at_once_and_nothing_is_lost(store: Store) -> None:
         found = everything(store, stream, segment)
         assert len(found) == 48
         for name in "abcd":
-            assert [value for value in found if value.startswith(name.encode())] == [f"{name}:{n}".encode() for n in range(12)]
+            assert [value for value in found if value.startswith(name.encode())] == [
+                f"{name}:{n}".encode() for n in range(12)
+            ]
 
 
 def test_what_is_appended_while_a_segment_is_sealed_is_taken_or_refused(store: Store) -> None:
@@ -520,7 +601,7 @@ def test_what_is_appended_while_a_segment_is_sealed_is_taken_or_refused(store: S
     assert found in (wanted, wanted[:-1])
 
 
-# Reading ----------------------------------------------------------------------------------------------------------------------------------
+# Reading
 
 
 def test_a_read_takes_what_is_there_and_not_more_than_asked(store: Store) -> None:
@@ -529,7 +610,11 @@ def test_a_read_takes_what_is_there_and_not_more_than_asked(store: Store) -> Non
     assert (nothing.rows.num_rows, nothing.next, nothing.ended) == (0, 0, False)
     assert nothing.rows.column_names == ["key", "value", "offset", "appended"]
     store.append(stream, {"0": rows(*"abcde")})
-    offsets = [offset for block in blocks(store, stream, "0") for offset in block.rows["offset"].to_pylist()]
+    offsets = [
+        offset
+        for block in blocks(store, stream, "0")
+        for offset in block.rows["offset"].to_pylist()
+    ]
     two = store.read(stream, "0", offsets[1], 2)
     assert two.rows["value"].to_pylist() == [b"b", b"c"]
     assert offsets[2] < two.next <= offsets[3]
@@ -550,8 +635,18 @@ def test_a_read_takes_what_is_there_and_not_more_than_asked(store: Store) -> Non
 events = st.lists(st.tuples(st.none() | st.text(max_size=8), st.binary(max_size=20)), max_size=6)
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("append"), st.dictionaries(st.sampled_from("01"), events, min_size=1), st.booleans()),
-        st.tuples(st.just("read"), st.sampled_from("01"), st.integers(0, 30), st.integers(1, 12), st.none() | st.integers(0, 30)),
+        st.tuples(
+            st.just("append"),
+            st.dictionaries(st.sampled_from("01"), events, min_size=1),
+            st.booleans(),
+        ),
+        st.tuples(
+            st.just("read"),
+            st.sampled_from("01"),
+            st.integers(0, 30),
+            st.integers(1, 12),
+            st.none() | st.integers(0, 30),
+        ),
         st.tuples(st.just("truncate"), st.sampled_from("01"), st.integers(0, 30)),
         st.tuples(st.just("seal"), st.sampled_from("01")),
     ),
@@ -570,16 +665,27 @@ class Model:
         self.sealed: set[str] = set()
 
     def append(self, parts: dict[str, list[tuple[str | None, bytes]]], whole: bool) -> None:
-        tables = {name: rows(*(value for _, value in part), keys=[key for key, _ in part]) for name, part in parts.items()}
+        tables = {
+            name: rows(*(value for _, value in part), keys=[key for key, _ in part])
+            for name, part in parts.items()
+        }
         done = self.store.append(self.stream, tables, whole=whole)
         refused = {name for name, part in parts.items() if part and name in self.sealed}
-        taken = {name for name, part in parts.items() if part} - refused if not (whole and refused) else set()
+        taken = (
+            {name for name, part in parts.items() if part} - refused
+            if not (whole and refused)
+            else set()
+        )
         assert set(done.position) == taken
         assert refused <= set(done.refused)
         for name in taken:
-            new = [*through(self.store, self.stream, name, self.end(name), done.position[name], 1000)]
+            new = [
+                *through(self.store, self.stream, name, self.end(name), done.position[name], 1000)
+            ]
             self.events[name] += parts[name]
-            self.offsets[name] += [offset for block in new for offset in block.rows["offset"].to_pylist()]
+            self.offsets[name] += [
+                offset for block in new for offset in block.rows["offset"].to_pylist()
+            ]
             assert len(self.offsets[name]) == len(self.events[name])
             assert self.offsets[name] == sorted(set(self.offsets[name]))
             assert self.offsets[name][-1] < done.position[name]
@@ -598,14 +704,23 @@ class Model:
             with pytest.raises(InputError, match="truncated"):
                 self.store.read(self.stream, name, start, most, before=before)
             return
-        wanted = [i for i, offset in enumerate(self.offsets[name]) if offset >= start and (before is None or offset < before)]
+        wanted = [
+            i
+            for i, offset in enumerate(self.offsets[name])
+            if offset >= start and (before is None or offset < before)
+        ]
         found, at = [], start
         while True:
             block = self.store.read(self.stream, name, at, most, before=before)
             assert block.rows.num_rows <= most
             assert block.next >= at
             assert before is None or block.next <= max(before, start)
-            found += list(zip(*(block.rows[column].to_pylist() for column in ("offset", "key", "value")), strict=True))
+            found += list(
+                zip(
+                    *(block.rows[column].to_pylist() for column in ("offset", "key", "value")),
+                    strict=True,
+                )
+            )
             assert not found or block.next > found[-1][0]
             if block.next == at or block.ended:
                 break
@@ -625,11 +740,18 @@ class Model:
 
     def check(self) -> None:
         for name, offsets in self.offsets.items():
-            left = [value for offset, (_, value) in zip(offsets, self.events[name], strict=True) if offset >= self.first[name]]
+            left = [
+                value
+                for offset, (_, value) in zip(offsets, self.events[name], strict=True)
+                if offset >= self.first[name]
+            ]
             assert everything(self.store, self.stream, name, 5) == left
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=20,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(steps=steps)
 def test_logs_are_as_plain_lists(store: Store, steps: list[tuple[Any, ...]]) -> None:
     model = Model(store)
@@ -638,14 +760,18 @@ def test_logs_are_as_plain_lists(store: Store, steps: list[tuple[Any, ...]]) -> 
     model.check()
 
 
-# Truncating and dropping --------------------------------------------------------------------------------------------------------------------
+# Truncating and dropping
 
 
 def test_what_was_truncated_cannot_be_read(store: Store) -> None:
     stream = opened(store, 2)
     store.append(stream, {"0": rows(*"abc"), "1": rows("x")})
     store.append(stream, {"0": rows(*"def")})
-    offsets = [offset for block in blocks(store, stream, "0") for offset in block.rows["offset"].to_pylist()]
+    offsets = [
+        offset
+        for block in blocks(store, stream, "0")
+        for offset in block.rows["offset"].to_pylist()
+    ]
     before = store.bounds(stream)
     store.truncate(stream, {"0": offsets[4]})
     assert store.bounds(stream) == {"0": (offsets[4], before["0"][1]), "1": before["1"]}
@@ -698,7 +824,7 @@ def test_a_dropped_stream_is_gone_and_can_be_made_again(store: Store) -> None:
     assert documents(store, "") == {"a": 1}
 
 
-# Other processes ----------------------------------------------------------------------------------------------------------------------------
+# Other processes
 
 
 def test_another_process_sees_all_that_was_closed(store_url: str) -> None:
@@ -711,7 +837,11 @@ def test_another_process_sees_all_that_was_closed(store_url: str) -> None:
     with Child("shows", store_url, stream) as child:
         seen = json.loads(child.hear())
         child.end()
-    assert seen == {"streams": [stream], "cells": {"k": [{"x": "é"}, version]}, "segments": {"0": ["61", "00"], "1": ["62"]}}
+    assert seen == {
+        "streams": [stream],
+        "cells": {"k": [{"x": "é"}, version]},
+        "segments": {"0": ["61", "00"], "1": ["62"]},
+    }
     with open_store(store_url) as again:
         assert dict(again.append(stream, {"0": rows("c"), "1": rows("c")}).refused) == {"0": 1}
         assert everything(again, stream, "1") == [b"b", b"c"]
@@ -738,13 +868,16 @@ def test_a_process_that_is_killed_loses_nothing_that_it_was_told_is_there(store:
 
 
 def check_appends(store: Store, stream: str, told: dict[str, int]) -> dict[str, int]:
-    """How many appends of each process are there: all that were told, one more at most, each whole and in order."""
+    """How many appends of each process are there: all that were told, one more at most, each whole
+    and in order.
+    """
     deadline = time.monotonic() + 60
     while True:
         ones, others = (appends_in(everything(store, stream, segment)) for segment in "01")
         for name, count in told.items():
             assert {ones.get(name, 0), others.get(name, 0)} <= {count, count + 1}
-        # An append whose process was killed while it was being made may be settled after its death; then it is in both segments or in none.
+        # An append whose process was killed while it was being made may be settled after its death;
+        # then it is in both segments or in none.
         if all(ones.get(name) == others.get(name) for name in told):
             return ones
         assert time.monotonic() < deadline

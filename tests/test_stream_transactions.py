@@ -1,13 +1,15 @@
-"""Transactions: seen whole at their commit or never, with the time that their writer gives, and however the stream is scaled meanwhile."""
+"""Transactions: seen whole at their commit or never, with the time that their writer gives, and
+however the stream is scaled meanwhile.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from stream_worlds import values
+from support.stream_worlds import values
 from tidegate.errors import InputError, ParseError, SpecError, StateError, StreamError
 from tidegate.kernel.streams.cuts import PASSED
-from tidegate.kernel.streams.marks import Mark
+from tidegate.kernel.streams.writer_marks import Mark
 from tidegate.streams import Streams
 from tidegate.streams.store import Conflict, Swap
 
@@ -146,7 +148,9 @@ def test_what_was_forgotten_is_for_all_that_was_committed_too(stream, streams, c
         assert "w" not in stream.marks()
         assert w.written == 1
         w.begin().commit(9)
-        assert stream.marks().get("w") == Mark(9, {name: at for name, at in stream.tail().items() if at})
+        assert stream.marks().get("w") == Mark(
+            9, {name: at for name, at in stream.tail().items() if at}
+        )
 
 
 def test_the_count_of_what_was_written_goes_on_in_later_lives(stream):
@@ -177,7 +181,9 @@ def test_scaling_between_begin_and_commit(store, clock):
 
 @pytest.mark.parametrize("who", ["scaling", "another life", "the controller"])
 def test_what_happens_in_the_middle_of_a_commit_does_not_tear_it(stream, local, who):
-    """Between the look at the stream and the append somebody scales it, or changes the writer's cell."""
+    """Between the look at the stream and the append somebody scales it, or changes the writer's
+    cell.
+    """
 
     def commit_another():
         with stream.transactional_writer("w").begin() as other:

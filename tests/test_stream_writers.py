@@ -1,4 +1,6 @@
-"""Writers: where events go, what is noted when, what a failure leaves behind, and what scaling does to one that does not know of it."""
+"""Writers: where events go, what is noted when, what a failure leaves behind, and what scaling does
+to one that does not know of it.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream_worlds import SECOND, values
-from tidegate.errors import InputError, ParseError, SpecError, StateError, StreamError, WatermarkError
+from support.stream_worlds import SECOND, values
+from tidegate.errors import (
+    InputError,
+    ParseError,
+    SpecError,
+    StateError,
+    StreamError,
+    WatermarkError,
+)
 from tidegate.kernel.streams.cuts import PASSED, Segment
-from tidegate.kernel.streams.marks import Mark
+from tidegate.kernel.streams.writer_marks import Mark
 from tidegate.streams import Streams
 from tidegate.streams.description import even
 from tidegate.streams.routing import Router, places
@@ -23,10 +32,14 @@ def writer(stream, name="w", **options):
     return stream.writer(name, **{"linger": None, **options})
 
 
-# Routing --------------------------------------------------------------------------------------------------------------------------------
+# Routing
 
 
-@given(st.lists(st.one_of(st.none(), st.text(max_size=20)), max_size=30), st.integers(1, 7), st.integers(0, 100))
+@given(
+    st.lists(st.one_of(st.none(), st.text(max_size=20)), max_size=30),
+    st.integers(1, 7),
+    st.integers(0, 100),
+)
 def test_columns_go_where_single_events_go(keys, count, first):
     segments = [Segment(str(n), low, high) for n, (low, high) in enumerate(even(count))]
     rows = Rows(keys, [str(n).encode() for n in range(len(keys))])
@@ -41,7 +54,12 @@ def test_columns_go_where_single_events_go(keys, count, first):
 
 def test_the_place_of_a_key_is_the_same_for_ever():
     found = places(pa.array(["", "a", "user-1", "ä", None]), 3).tolist()
-    assert found[:4] == [0.2795573463769788, 0.25187583021657833, 0.9488777583736286, 0.6004025172624764]
+    assert found[:4] == [
+        0.2795573463769788,
+        0.25187583021657833,
+        0.9488777583736286,
+        0.6004025172624764,
+    ]
     assert found[4:] == places(pa.array([None], pa.string()), 7).tolist() == [0.3898297483912715]
 
 
@@ -54,7 +72,7 @@ def test_events_without_a_key_go_round(stream):
         assert min(w.position().values()) > 25
 
 
-# Events ---------------------------------------------------------------------------------------------------------------------------------
+# Events
 
 
 def test_bytes_text_and_json_are_written(stream):
@@ -109,7 +127,7 @@ def test_an_empty_batch_is_refused(stream, options):
         writer(stream, **options)
 
 
-# Times ----------------------------------------------------------------------------------------------------------------------------------
+# Times
 
 
 def test_a_time_is_noted_when_what_was_written_before_is_in_the_stream(stream):
@@ -200,7 +218,10 @@ def test_the_times_of_a_later_life_are_for_what_the_former_has_not_noted(stream)
         w.flush()
         assert w.position() == {}
         segments = stream.description().segments
-        assert segments.compare(segments.upper_bound([stream.marks().get("w").position]), reached) == PASSED
+        assert (
+            segments.compare(segments.upper_bound([stream.marks().get("w").position]), reached)
+            == PASSED
+        )
 
 
 def test_one_of_two_lives_at_once_is_told_that_the_other_is_further(stream):
@@ -257,10 +278,12 @@ def test_the_clock_is_noted_regularly(stream, local, clock):
         clock.pass_by(-60)
         w.write("a", "k")
         w.flush()
-        assert stream.marks().get("w").time == before + 2 * SECOND, "a clock that goes back does not take time back"
+        assert stream.marks().get("w").time == before + 2 * SECOND, (
+            "a clock that goes back does not take time back"
+        )
 
 
-# Failures -------------------------------------------------------------------------------------------------------------------------------
+# Failures
 
 
 def test_a_failure_of_a_batch_is_told_at_the_next_call_and_nothing_is_lost_or_twice(stream, local):
@@ -329,7 +352,9 @@ def test_an_end_that_fails_says_so_and_ends(stream, local):
 
 
 def test_who_is_refused_half_and_then_fails_writes_nothing_twice(stream, local):
-    """The rows that the open segment has taken stay there, and only the others are written again."""
+    """The rows that the open segment has taken stay there, and only the others are written
+    again.
+    """
     w = writer(stream)
     stream.scale(seal=["0"], ranges=[(0, 0.25), (0.25, 0.5)])
     for n in range(20):
@@ -348,17 +373,25 @@ def test_closing_ends_the_writer_for_the_controller(stream):
     w.close()
     w.close()
     assert stream.marks().get("w") == Mark(5, {}, alive=False)
-    for call in (lambda: w.write("a"), w.flush, lambda: w.note_time(6), lambda: w.write_all(pa.array(["a"]))):
+    for call in (
+        lambda: w.write("a"),
+        w.flush,
+        lambda: w.note_time(6),
+        lambda: w.write_all(pa.array(["a"])),
+    ):
         with pytest.raises(StreamError, match="the writer is closed"):
             call()
 
 
-# Scaling --------------------------------------------------------------------------------------------------------------------------------
+# Scaling
 
 
 def test_a_writer_that_does_not_know_of_a_scaling_keeps_the_order_of_keys(store, clock):
     stream = Streams(store, clock).create("s", 2)
-    with stream.writer("w", linger=None, batch_events=7) as w, stream.writer(linger=None, batch_events=5) as nameless:
+    with (
+        stream.writer("w", linger=None, batch_events=7) as w,
+        stream.writer(linger=None, batch_events=5) as nameless,
+    ):
         for n in range(120):
             w.write(f"{n}", f"k{n % 5}")
             nameless.write(f"{1000 + n}", f"k{n % 5}")
@@ -409,12 +442,27 @@ def test_several_threads_and_the_pulse_share_a_writer(stream):
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_an_event_that_the_store_cannot_take_is_refused_and_does_not_hold_the_others(stream, local, monkeypatch, whole):
+def test_an_event_that_the_store_cannot_take_is_refused_and_does_not_hold_the_others(
+    stream, local, monkeypatch, whole
+):
     monkeypatch.setattr(type(local), "largest", 10, raising=False)
-    with stream.writer("w", linger=None) as writer, stream.transactional_writer("t") as other, other.begin() as transaction:
+    with (
+        stream.writer("w", linger=None) as writer,
+        stream.transactional_writer("t") as other,
+        other.begin() as transaction,
+    ):
         for target in (writer, transaction):
             target.write(b"12345678", "k1")
             with pytest.raises(InputError, match="11 bytes with its key, and the store takes 10"):
-                target.write_all(pa.array([b"1", b"123456789"]), pa.array(["k", "k2"])) if whole else target.write(b"123456789", "k2")
+                (
+                    target.write_all(pa.array([b"1", b"123456789"]), pa.array(["k", "k2"]))
+                    if whole
+                    else target.write(b"123456789", "k2")
+                )
             target.write(b"1", "k")
-    assert sorted(event.value for event in stream.group("g").reader("r").read()) == [b"1", b"1", b"12345678", b"12345678"]
+    assert sorted(event.value for event in stream.group("g").reader("r").read()) == [
+        b"1",
+        b"1",
+        b"12345678",
+        b"12345678",
+    ]

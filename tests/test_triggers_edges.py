@@ -1,4 +1,6 @@
-"""The edges of the machines of triggers: the ends of time, scalars for columns, switches from outside, and triggers nobody knows."""
+"""The edges of the machines of triggers: the ends of time, scalars for columns, switches from
+outside, and triggers nobody knows.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,12 @@ def test_manual_does_as_it_is_told():
 def test_the_ends_of_time_do_not_overflow():
     ends = np.array([MAX, MIN + 1, 0], np.int64)
     some = np.ones(3, np.int64)
-    for text in ("Every(7)", "EventInterval(7)", "AfterDelay(7)", "AfterWatermark(early=EventInterval(9), late=Every(3, refire=True))"):
+    for text in (
+        "Every(7)",
+        "EventInterval(7)",
+        "AfterDelay(7)",
+        "AfterWatermark(early=EventInterval(9), late=Every(3, refire=True))",
+    ):
         machine = compile_trigger(parse_trigger(text))
         for now in (MIN + 1, 0, MAX - 1):
             state = machine.initial(3, now)
@@ -50,11 +57,15 @@ def test_the_ends_of_time_do_not_overflow():
 
 def test_a_tick_at_the_end_of_time_does_not_fire_for_ever():
     machine = compile_trigger(spec.Every(7, refire=True))
-    assert machine.ready(machine.initial(1, MAX), Context(0, 0, MAX, np.ones(1, np.int64))).tolist() == [False]
+    assert machine.ready(
+        machine.initial(1, MAX), Context(0, 0, MAX, np.ones(1, np.int64))
+    ).tolist() == [False]
 
 
 def test_a_watermark_and_an_end_may_be_one_number_for_all_rows():
-    machine = compile_trigger(parse_trigger("AfterWatermark(early=AfterCount(2), late=AfterCount(1))"))
+    machine = compile_trigger(
+        parse_trigger("AfterWatermark(early=AfterCount(2), late=AfterCount(1))")
+    )
     state = machine.initial(3, 0)
     context = Context(100, 0, 0, np.zeros(3, np.int64))
     machine.on_elements(state, np.array([1, 2, 3]), context)
@@ -71,9 +82,18 @@ def test_a_trigger_of_somebody_else_is_refused():
 
 
 def test_the_early_part_of_a_policy_stays_over_when_a_session_grows_after_it_was_full():
-    policies = tg.stream(offset="o").window(tg.session(1, axis="offset")).early_emission(tg.after_count(1)).full_size(tg.after_count(2))
+    policies = (
+        tg.stream(offset="o")
+        .window(tg.session(1, axis="offset"))
+        .early_emission(tg.after_count(1))
+        .full_size(tg.after_count(2))
+    )
     op = policies.late_arrival(tg.after_count(1)).aggregate(n=tg.count()).embedded(now=0)
     for offset in (1, 2, 3):
         op.add_message({"o": offset})
     op.finish()
-    assert [(pane["n"], pane["timing"]) for pane in op.get_result().panes.to_pylist()] == [(1, "early"), (2, "early"), (3, "on_time")]
+    assert [(pane["n"], pane["timing"]) for pane in op.get_result().panes.to_pylist()] == [
+        (1, "early"),
+        (2, "early"),
+        (3, "on_time"),
+    ]

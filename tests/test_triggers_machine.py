@@ -16,12 +16,14 @@ from tidegate.kernel.triggers import Context, compile_trigger
 from tidegate.spec import triggers as spec
 from tidegate.spec.trigger_text import parse_trigger
 
-# ---- the reference: a window at a time, an element at a time --------------------------------------------------------------------------
+# ---- the reference: a window at a time, an element at a time
 
 
 @dataclass(frozen=True)
 class World:
-    """What one window sees; `time` is that of the new element, which `pending` does not count yet."""
+    """What one window sees; `time` is that of the new element, which `pending` does not count
+    yet.
+    """
 
     end: int
     watermark: int
@@ -120,7 +122,9 @@ class PlainAfterDelay(Plain):
 
     def merge(self, others):
         super().merge(others)
-        self.deadline = min((one.deadline for one in [self, *others] if one.deadline is not None), default=None)
+        self.deadline = min(
+            (one.deadline for one in [self, *others] if one.deadline is not None), default=None
+        )
 
 
 class PlainEvery(Plain):
@@ -141,7 +145,11 @@ class PlainEvery(Plain):
             self.tick = self.after(world.now)
 
     def ready(self, world):
-        return self.tick is not None and world.now >= self.tick and (self.trigger.refire or world.pending > 0)
+        return (
+            self.tick is not None
+            and world.now >= self.tick
+            and (self.trigger.refire or world.pending > 0)
+        )
 
     def fire(self, world):
         self.forget(world)
@@ -162,7 +170,9 @@ class PlainEventInterval(Plain):
     tick, floor = None, MIN
 
     def after(self, time):
-        return next(tick for tick in range(time + 1, time + 100) if tick % self.trigger.interval == 0)
+        return next(
+            tick for tick in range(time + 1, time + 100) if tick % self.trigger.interval == 0
+        )
 
     def element(self, world):
         ticks = [max(self.after(world.time), self.floor), self.tick]
@@ -354,7 +364,7 @@ def plain(trigger, now):
     return PLAIN[type(trigger)](trigger, now)
 
 
-# ---- both side by side ----------------------------------------------------------------------------------------------------------------
+# ---- both side by side
 
 
 @dataclass
@@ -379,21 +389,34 @@ class Both:
         self.now, self.watermark, self.forced = max(created), MIN, False
         self.machine = compile_trigger(trigger)
         rows = [self.machine.initial(1, now) for now in created[: len(ends)]]
-        self.state = {name: np.concatenate([row[name] for row in rows]) for name in self.machine.columns}
-        self.windows = [Window(plain(trigger, now), end) for end, now in zip(ends, created, strict=False)]
+        self.state = {
+            name: np.concatenate([row[name] for row in rows]) for name in self.machine.columns
+        }
+        self.windows = [
+            Window(plain(trigger, now), end) for end, now in zip(ends, created, strict=False)
+        ]
 
     def context(self, rows=None, **changes):
         windows = self.windows if rows is None else [self.windows[row] for row in rows]
-        column = {name: np.array([getattr(w, name) for w in windows], np.int64) for name in ("end", "pending")}
-        return replace(Context(column["end"], self.watermark, self.now, column["pending"]), **changes)
+        column = {
+            name: np.array([getattr(w, name) for w in windows], np.int64)
+            for name in ("end", "pending")
+        }
+        return replace(
+            Context(column["end"], self.watermark, self.now, column["pending"]), **changes
+        )
 
     def elements(self, shares):
-        """Rows of `shares` get elements at the listed times, in the machine at once, in the reference one by one."""
+        """Rows of `shares` get elements at the listed times, in the machine at once, in the
+        reference one by one.
+        """
         rows = np.array(sorted(shares), np.int64)
         ready = [self.windows[row].ready(self) for row in rows]
         part = {name: column[rows] for name, column in self.state.items()}
         context = self.context(rows, times=np.array([min(shares[row]) for row in rows], np.int64))
-        self.machine.on_elements(part, np.array([len(shares[row]) for row in rows], np.int64), context)
+        self.machine.on_elements(
+            part, np.array([len(shares[row]) for row in rows], np.int64), context
+        )
         for name, column in part.items():
             self.state[name][rows] = column
         for row in rows:
@@ -417,7 +440,9 @@ class Both:
         self.state = self.machine.merge(self.state, groups)
         merged = []
         for group in range(groups.n):
-            first, *others = [window for window, i in zip(self.windows, groups.ids, strict=True) if i == group]
+            first, *others = [
+                window for window, i in zip(self.windows, groups.ids, strict=True) if i == group
+            ]
             first.machine.merge([other.machine for other in others])
             first.end = max(window.end for window in [first, *others])
             first.pending += sum(other.pending for other in others)
@@ -428,15 +453,22 @@ class Both:
         context = self.context()
         ready = [window.ready(self) for window in self.windows]
         assert self.machine.ready(self.state, context).tolist() == ready
-        assert self.machine.finished(self.state).tolist() == [window.machine.finished() for window in self.windows]
+        assert self.machine.finished(self.state).tolist() == [
+            window.machine.finished() for window in self.windows
+        ]
         assert {name: column.dtype for name, column in self.state.items()} == self.machine.columns
         if not self.machine.fires_early and not self.forced:
-            assert not any(r and self.watermark < w.end for r, w in zip(ready, self.windows, strict=True))
+            assert not any(
+                r and self.watermark < w.end for r, w in zip(ready, self.windows, strict=True)
+            )
         self.check_dues(context, ready)
 
     def check_dues(self, context, ready):
         """Nobody who sleeps until the due value misses that the row became ready."""
-        watermark_due, clock_due = self.machine.watermark_due(self.state, context), self.machine.clock_due(self.state, context)
+        watermark_due, clock_due = (
+            self.machine.watermark_due(self.state, context),
+            self.machine.clock_due(self.state, context),
+        )
         assert (watermark_due > self.watermark).all()
         assert (clock_due > self.now).all()
         assert self.machine.needs_clock or (clock_due == MAX).all()
@@ -471,7 +503,9 @@ def composites(part):
         st.builds(spec.Policy, optional, optional),
         st.builds(spec.Repeatedly, part),
         st.builds(spec.OrFinally, part, part),
-        st.tuples(st.sampled_from([spec.AfterEach, spec.AfterAll, spec.AfterAny]), several).map(lambda made: made[0](*made[1])),
+        st.tuples(st.sampled_from([spec.AfterEach, spec.AfterAll, spec.AfterAny]), several).map(
+            lambda made: made[0](*made[1])
+        ),
     )
 
 
@@ -507,7 +541,12 @@ def play(both, step, value):
         both.merge([i - (i > value % n) for i in range(n)])
 
 
-@given(trees(), st.lists(st.integers(5, 25), min_size=2, max_size=4), st.tuples(*[st.integers(0, 9)] * 4), steps())
+@given(
+    trees(),
+    st.lists(st.integers(5, 25), min_size=2, max_size=4),
+    st.tuples(*[st.integers(0, 9)] * 4),
+    steps(),
+)
 def test_differential_machine_against_one_object_per_window(trigger, ends, created, timeline):
     both = Both(trigger, ends, created)
     both.check()
@@ -545,7 +584,10 @@ def one(text, end=100):
 
 def dues(both):
     context = both.context()
-    return both.machine.watermark_due(both.state, context)[0], both.machine.clock_due(both.state, context)[0]
+    return (
+        both.machine.watermark_due(both.state, context)[0],
+        both.machine.clock_due(both.state, context)[0],
+    )
 
 
 def ready(both):
@@ -553,7 +595,7 @@ def ready(both):
     return bool(both.machine.ready(both.state, both.context())[0])
 
 
-# ---- single rules ---------------------------------------------------------------------------------------------------------------------
+# ---- single rules
 
 
 def test_every_keeps_the_beat_of_its_creation():
@@ -630,7 +672,10 @@ def test_event_interval_waits_for_the_multiple_above_its_earliest_element_in_any
     assert ready(both)
     both.fire(np.array([True]))
     both.elements({0: [2]})
-    assert (ready(both), dues(both)) == (False, (40, MAX)), "a tick that has passed does not come back"
+    assert (ready(both), dues(both)) == (
+        False,
+        (40, MAX),
+    ), "a tick that has passed does not come back"
 
 
 def test_event_interval_says_that_it_needs_times():
@@ -640,7 +685,10 @@ def test_event_interval_says_that_it_needs_times():
 
 
 def test_an_early_trigger_repeats_in_a_watermark_trigger_and_stops_in_a_policy():
-    for text, again in (("AfterWatermark(early=AfterCount(2))", True), ("Policy(early=AfterCount(2))", False)):
+    for text, again in (
+        ("AfterWatermark(early=AfterCount(2))", True),
+        ("Policy(early=AfterCount(2))", False),
+    ):
         both = one(text)
         both.elements({0: [1, 2]})
         assert ready(both)
@@ -671,11 +719,13 @@ def test_a_finished_machine_takes_no_elements_and_is_never_due():
     assert (ready(both), dues(both)) == (False, (MAX, MAX))
 
 
-# ---- what a merge keeps ---------------------------------------------------------------------------------------------------------------
+# ---- what a merge keeps
 
 
 def merged(text, first, second, ends=(10, 20)):
-    """Two windows, each played through its own steps, then made one. A step is elements (a number), "fire", or a watermark or clock."""
+    """Two windows, each played through its own steps, then made one. A step is elements (a number),
+    "fire", or a watermark or clock.
+    """
     both = Both(parse_trigger(text), list(ends))
     for row, timeline in enumerate((first, second)):
         for step in timeline:
@@ -714,8 +764,18 @@ def needs(both):
         ("OrFinally(AfterCount(3), AfterCount(4))", [3, "fire"], [], 1),
         ("AfterAny(AfterCount(3), AfterDelay(5))", [2, "now=5", "fire"], [1], 2),
         ("AfterAll(AfterCount(3), Always)", [4, "fire"], [1], 2),
-        ("AfterWatermark(early=AfterCount(2), late=AfterCount(1))", [1, "watermark=10", "fire"], [1], 1),
-        ("AfterWatermark(early=AfterCount(9), late=AfterCount(3))", [1, "watermark=20", "fire", 1], [1, "fire", 1], 1),
+        (
+            "AfterWatermark(early=AfterCount(2), late=AfterCount(1))",
+            [1, "watermark=10", "fire"],
+            [1],
+            1,
+        ),
+        (
+            "AfterWatermark(early=AfterCount(9), late=AfterCount(3))",
+            [1, "watermark=20", "fire", 1],
+            [1, "fire", 1],
+            1,
+        ),
         ("Policy(early=AfterCount(2))", [2, "fire", 1], [1], 1),
         ("Policy(early=AfterCount(2))", [2, "fire"], [2, "fire"], None),
     ],
@@ -736,7 +796,10 @@ def test_a_merge_takes_the_earliest_deadline():
         both = merged(text, ["now=1", 1], ["now=4", 1])
         assert (ready(both), dues(both)) == (False, (MAX, due))
     both = merged("Every(10)", [1, "now=10", "fire", "now=34"], [1])
-    assert (ready(both), dues(both)) == (False, (MAX, 40)), "ticks that passed while a window had nothing do not count"
+    assert (ready(both), dues(both)) == (
+        False,
+        (MAX, 40),
+    ), "ticks that passed while a window had nothing do not count"
 
 
 def test_a_merge_ticks_on_from_the_oldest_creation():
@@ -771,15 +834,22 @@ def test_count_rule_says_when_elements_fire():
 
 
 def test_a_window_is_full_with_the_trigger_or_with_the_watermark():
-    """The full-size policy: whichever comes first completes the window, and what follows is late."""
-    for steps, firings in (([1, 1, 1], [False, False, True]), ([1, "complete", 1], [False, True, False])):
+    """The full-size policy: whichever comes first completes the window, and what follows is
+    late.
+    """
+    for steps, firings in (
+        ([1, 1, 1], [False, False, True]),
+        ([1, "complete", 1], [False, True, False]),
+    ):
         machine = compile_trigger(spec.Policy(late=spec.AfterCount(2), full=spec.AfterCount(3)))
         state, watermark, pending, seen = machine.initial(1, 0), 0, 0, []
         for step in steps:
             if step == "complete":
                 watermark = 10
             else:
-                machine.on_elements(state, np.array([1]), Context(10, watermark, 0, np.array([pending])))
+                machine.on_elements(
+                    state, np.array([1]), Context(10, watermark, 0, np.array([pending]))
+                )
                 pending += 1
             context = Context(10, watermark, 0, np.array([pending]))
             ready = machine.ready(state, context)

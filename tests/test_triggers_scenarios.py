@@ -1,4 +1,6 @@
-"""The machines of triggers, against the scenarios taken from the tests of Beam's own state machines."""
+"""The machines of triggers, against the scenarios taken from the tests of Beam's own state
+machines.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,15 @@ from tidegate.kernel.groups import Groups
 from tidegate.kernel.triggers import Context, compile_trigger
 from tidegate.spec.trigger_text import parse_trigger
 
-SCENARIOS = yaml.safe_load((Path(__file__).parent / "conformance" / "beam_trigger_state.yaml").read_text("utf-8"))
+SCENARIOS = yaml.safe_load(
+    (Path(__file__).parent / "conformance" / "beam_trigger_state.yaml").read_text("utf-8")
+)
 
 
 class Stage:
-    """Windows by their bounds, each with a machine of one row; windows that were merged away lead to their result."""
+    """Windows by their bounds, each with a machine of one row; windows that were merged away lead
+    to their result.
+    """
 
     def __init__(self, config):
         self.config = config["window"]
@@ -40,7 +46,9 @@ class Stage:
 
     def context(self, window):
         end = MAX if window == "global" else window[1]
-        return Context(end, self.watermark, self.now, np.array([self.pending.get(window, 0)], np.int64))
+        return Context(
+            end, self.watermark, self.now, np.array([self.pending.get(window, 0)], np.int64)
+        )
 
     def state(self, window):
         return self.states.setdefault(window, self.machine.initial(1, self.now))
@@ -54,7 +62,9 @@ class Stage:
 
     def merge(self, parts, to):
         states = [self.states.pop(part) for part in parts]
-        together = {name: np.concatenate([state[name] for state in states]) for name in self.machine.columns}
+        together = {
+            name: np.concatenate([state[name] for state in states]) for name in self.machine.columns
+        }
         self.states[to] = self.machine.merge(together, Groups.single(len(parts)))
         self.pending[to] = sum(self.pending.pop(part) for part in parts)
         self.became.update(dict.fromkeys(parts, to))
@@ -94,4 +104,6 @@ def test_scenario(scenario):
         else:
             assert verb == "check"
             for what in value.keys() - {"window"}:
-                assert getattr(stage, what)(bounds(value["window"])) == value[what], f"step {number}: {value}"
+                assert getattr(stage, what)(bounds(value["window"])) == value[what], (
+                    f"step {number}: {value}"
+                )

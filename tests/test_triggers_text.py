@@ -68,7 +68,10 @@ def test_text_and_repr_give_the_trigger_back(trigger):
 @pytest.mark.parametrize(
     ("text", "trigger"),
     [
-        ("AfterWatermark(early=AfterCount(2), late=AfterCount(1))", AfterWatermark(AfterCount(2), AfterCount(1))),
+        (
+            "AfterWatermark(early=AfterCount(2), late=AfterCount(1))",
+            AfterWatermark(AfterCount(2), AfterCount(1)),
+        ),
         ("AfterWatermark", AfterWatermark()),
         ("AfterWatermark(late=Never)", AfterWatermark(late=Never())),
         ("AfterProcessingTime(5)", AfterDelay(5)),
@@ -82,7 +85,10 @@ def test_text_and_repr_give_the_trigger_back(trigger):
         ("Policy()", Policy(late=AfterDelay(10_000_000))),
         ("Policy(late=None)", Policy(late=None)),
         ("AfterFirst(AfterCount(2), AfterWatermark())", AfterAny(AfterCount(2), AfterWatermark())),
-        ("OrFinally(Repeatedly(AfterCount(2)), until=AfterCount(3))", OrFinally(Repeatedly(AfterCount(2)), AfterCount(3))),
+        (
+            "OrFinally(Repeatedly(AfterCount(2)), until=AfterCount(3))",
+            OrFinally(Repeatedly(AfterCount(2)), AfterCount(3)),
+        ),
     ],
 )
 def test_text_is_read(text, trigger):
@@ -92,10 +98,16 @@ def test_text_is_read(text, trigger):
 @pytest.mark.parametrize(
     ("trigger", "text"),
     [
-        (AfterWatermark(AfterCount(2), AfterCount(1)), "AfterWatermark(early=AfterCount(2), late=AfterCount(1))"),
+        (
+            AfterWatermark(AfterCount(2), AfterCount(1)),
+            "AfterWatermark(early=AfterCount(2), late=AfterCount(1))",
+        ),
         (AfterWatermark(), "AfterWatermark()"),
         (Every(10_000_000, refire=True), 'Every("10 seconds", refire=True)'),
-        (AfterEach(AfterDelay(90_000_000), Never()), 'AfterEach(AfterDelay("1 minute 30 seconds"), Never())'),
+        (
+            AfterEach(AfterDelay(90_000_000), Never()),
+            'AfterEach(AfterDelay("1 minute 30 seconds"), Never())',
+        ),
         (Policy(), 'Policy(late=AfterDelay("10 seconds"))'),
     ],
 )
@@ -181,7 +193,9 @@ def test_factories_take_durations_as_people_write_them():
     assert spec.every(10, unit="ms", refire=True) == Every(10_000, refire=True)
     assert spec.after_delay(timedelta(minutes=1)) == AfterDelay(60_000_000)
     assert spec.event_interval("1 h") == EventInterval(3_600_000_000)
-    assert spec.after_watermark(early=spec.every_element(), late=spec.after_count(3)) == AfterWatermark(EveryElement(), AfterCount(3))
+    assert spec.after_watermark(
+        early=spec.every_element(), late=spec.after_count(3)
+    ) == AfterWatermark(EveryElement(), AfterCount(3))
     assert spec.policy(early=spec.never()) == Policy(Never(), AfterDelay(10_000_000))
     parts = (AfterCount(1), Never())
     assert spec.after_each(*parts) == AfterEach(*parts)

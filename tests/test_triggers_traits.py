@@ -1,4 +1,6 @@
-"""What the machine of a trigger says about it before anything runs: flags, and the rule by which elements alone fire."""
+"""What the machine of a trigger says about it before anything runs: flags, and the rule by which
+elements alone fire.
+"""
 
 from __future__ import annotations
 
@@ -53,4 +55,8 @@ def test_count_rule(text, rule):
 )
 def test_flags(text, early, elements, clock):
     machine = compile_trigger(parse_trigger(text))
-    assert (machine.fires_early, machine.fires_on_elements, machine.needs_clock) == (early, elements, clock)
+    assert (machine.fires_early, machine.fires_on_elements, machine.needs_clock) == (
+        early,
+        elements,
+        clock,
+    )

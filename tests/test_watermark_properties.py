@@ -1,4 +1,6 @@
-"""Whatever happens to inputs and sources, in whatever order: the output behaves, and the columns agree with a slow and obvious reference."""
+"""Whatever happens to inputs and sources, in whatever order: the output behaves, and the columns
+agree with a slow and obvious reference.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference.watermarks import SlowCoalescer, SlowTracker, StepBackError
+from support.reference.watermarks import SlowCoalescer, SlowTracker, StepBackError
 from tidegate.errors import WatermarkError
 from tidegate.instants import MAX, MIN
-from tidegate.kernel.watermarks.coalescer import ACTIVE, DONE, GONE, IDLE, Coalescer, Released, Rules
+from tidegate.kernel.watermarks.coalescer import (
+    ACTIVE,
+    DONE,
+    GONE,
+    IDLE,
+    Coalescer,
+    Released,
+    Rules,
+)
 from tidegate.kernel.watermarks.keyed import KeyedCoalescer
 from tidegate.kernel.watermarks.marks import Active, Idle, Watermark
 from tidegate.kernel.watermarks.tracker import SourceTracker
 
 Op = tuple[str, int, int]
-VERBS = ["promise"] * 6 + ["touch", "idle", "idle", "idle_all", "done", "add", "remove", "lift", "restore"]
+VERBS = ["promise"] * 6 + [
+    "touch",
+    "idle",
+    "idle",
+    "idle_all",
+    "done",
+    "add",
+    "remove",
+    "lift",
+    "restore",
+]
 START = 2
 
 values = st.integers(-4, 20) | st.sampled_from([MIN, MIN + 1, MAX - 1, MAX])
@@ -100,8 +120,16 @@ def test_columns_agree_with_the_reference(rule: Rules, history: list[Op]) -> Non
             ours = apply(ours, op)
         released = ours.release()
         assert (released.watermark, released.idle) == slow.release()
-        assert (ours.output, ours.is_idle, len(ours)) == (slow.output, slow.is_idle, len(slow.inputs))
-        assert (ours.steps_back, ours.advances, ours.after_end) == (slow.steps_back, slow.advances, slow.after_end)
+        assert (ours.output, ours.is_idle, len(ours)) == (
+            slow.output,
+            slow.is_idle,
+            len(slow.inputs),
+        )
+        assert (ours.steps_back, ours.advances, ours.after_end) == (
+            slow.steps_back,
+            slow.advances,
+            slow.after_end,
+        )
 
 
 @given(operations)
@@ -117,7 +145,9 @@ def test_output_is_strictly_increasing_whatever_comes(history: list[Op]) -> None
 
 
 @given(operations)
-def test_output_follows_the_least_active_promise_in_the_very_call_and_is_never_above_it(history: list[Op]) -> None:
+def test_output_follows_the_least_active_promise_in_the_very_call_and_is_never_above_it(
+    history: list[Op],
+) -> None:
     coalescer = Coalescer(START)
     for op in history:
         coalescer = apply(coalescer, op)
@@ -172,7 +202,9 @@ promises = st.lists(st.tuples(st.integers(0, 5), values), max_size=30)
 
 
 @given(rules, operations, promises)
-def test_a_column_of_promises_is_the_same_as_one_promise_after_the_other(rule: Rules, history: list[Op], given_: list[tuple[int, int]]) -> None:
+def test_a_column_of_promises_is_the_same_as_one_promise_after_the_other(
+    rule: Rules, history: list[Op], given_: list[tuple[int, int]]
+) -> None:
     # A touch inside the column would let later promises of the same input through.
     rule = replace(rule, strict=False, woken_by="any")
     together = Coalescer(6, rule)
@@ -187,7 +219,9 @@ def test_a_column_of_promises_is_the_same_as_one_promise_after_the_other(rule: R
 
 
 @given(operations, promises)
-def test_a_strict_coalescer_refuses_a_column_with_a_step_back_whole(history: list[Op], given_: list[tuple[int, int]]) -> None:
+def test_a_strict_coalescer_refuses_a_column_with_a_step_back_whole(
+    history: list[Op], given_: list[tuple[int, int]]
+) -> None:
     lenient, strict = Coalescer(6), Coalescer(6, Rules(strict=True))
     for op in history:
         lenient = apply(lenient, op)
@@ -205,10 +239,16 @@ def test_a_strict_coalescer_refuses_a_column_with_a_step_back_whole(history: lis
         assert strict.promises.tolist() == lenient.promises.tolist()
 
 
-# Keys -----------------------------------------------------------------------------------------------------------------------------
+# Keys
 
-KEYED_VERBS = ["promise"] * 4 + ["touch", "idle", "idle", "idle_key", "done", "add", "remove", "lift", "restore"] + ["release"] * 5
-keyed_operations = histories(st.tuples(st.sampled_from(KEYED_VERBS), st.integers(0, 1), values, st.integers(0, 2)))
+KEYED_VERBS = (
+    ["promise"] * 4
+    + ["touch", "idle", "idle", "idle_key", "done", "add", "remove", "lift", "restore"]
+    + ["release"] * 5
+)
+keyed_operations = histories(
+    st.tuples(st.sampled_from(KEYED_VERBS), st.integers(0, 1), values, st.integers(0, 2))
+)
 
 
 def apply_keyed(keyed: KeyedCoalescer, op: tuple[str, int, int, int]) -> KeyedCoalescer:
@@ -229,7 +269,9 @@ def apply_keyed(keyed: KeyedCoalescer, op: tuple[str, int, int, int]) -> KeyedCo
 
 
 @given(keyed_operations)
-def test_a_keyed_coalescer_is_one_without_keys_for_each_key(history: list[tuple[str, int, int, int]]) -> None:
+def test_a_keyed_coalescer_is_one_without_keys_for_each_key(
+    history: list[tuple[str, int, int, int]],
+) -> None:
     keyed, single = KeyedCoalescer(2), {key: Coalescer(2) for key in range(3)}
     for verb, number, value, key in history:
         keyed = apply_keyed(keyed, (verb, number, value, key))
@@ -245,14 +287,26 @@ def test_a_keyed_coalescer_is_one_without_keys_for_each_key(history: list[tuple[
             elif verb in {"touch", "idle", "done", "remove"}:
                 getattr(coalescer, verb)(number)
         marks = keyed.release()
-        expected = {key: released for key, coalescer in single.items() if (released := coalescer.release()).watermark is not None}
-        assert {mark.key: mark.value for mark in marks if isinstance(mark, Watermark)} == {key: due.watermark for key, due in expected.items()}
+        expected = {
+            key: released
+            for key, coalescer in single.items()
+            if (released := coalescer.release()).watermark is not None
+        }
+        assert {mark.key: mark.value for mark in marks if isinstance(mark, Watermark)} == {
+            key: due.watermark for key, due in expected.items()
+        }
         assert all(keyed.coalescer(key).is_idle == single[key].is_idle for key in keyed.keys)
 
 
-@pytest.mark.parametrize("rule", [Rules(), Rules(any_key_wakes=True), Rules(realign=True)], ids=["ours", "any key wakes", "realign"])
+@pytest.mark.parametrize(
+    "rule",
+    [Rules(), Rules(any_key_wakes=True), Rules(realign=True)],
+    ids=["ours", "any key wakes", "realign"],
+)
 @given(history=keyed_operations)
-def test_who_takes_the_marks_knows_what_the_coalescer_knows(rule: Rules, history: list[tuple[str, int, int, int]]) -> None:
+def test_who_takes_the_marks_knows_what_the_coalescer_knows(
+    rule: Rules, history: list[tuple[str, int, int, int]]
+) -> None:
     upstream, downstream = KeyedCoalescer(2, rule), KeyedCoalescer(1, replace(rule, realign=False))
     for op in history:
         upstream = apply_keyed(upstream, op)
@@ -275,14 +329,32 @@ def test_who_takes_the_marks_knows_what_the_coalescer_knows(rule: Rules, history
             assert downstream._keyless.status[0] == IDLE
 
 
-# Sources with clocks --------------------------------------------------------------------------------------------------------------
+# Sources with clocks
 
-TRACKER_VERBS = ["promise"] * 5 + ["join", "idle", "end", "leave", "lift", "tick", "tick", "tick", "spare", "restore", "pause"]
-tracker_operations = histories(st.tuples(st.sampled_from(TRACKER_VERBS), st.sampled_from("abc"), st.integers(-4, 20) | st.just(MIN)))
+TRACKER_VERBS = ["promise"] * 5 + [
+    "join",
+    "idle",
+    "end",
+    "leave",
+    "lift",
+    "tick",
+    "tick",
+    "tick",
+    "spare",
+    "restore",
+    "pause",
+]
+tracker_operations = histories(
+    st.tuples(
+        st.sampled_from(TRACKER_VERBS), st.sampled_from("abc"), st.integers(-4, 20) | st.just(MIN)
+    )
+)
 spans = st.none() | st.integers(1, 12)
 
 
-def step(ours: SourceTracker, slow: SlowTracker, verb: str, name: str, value: int, now: int) -> SourceTracker:
+def step(
+    ours: SourceTracker, slow: SlowTracker, verb: str, name: str, value: int, now: int
+) -> SourceTracker:
     """One thing happens to both."""
     if verb == "promise":
         ours.promise([name], np.array([value]), now)
@@ -298,7 +370,9 @@ def step(ours: SourceTracker, slow: SlowTracker, verb: str, name: str, value: in
         ours.tick(now, np.array(spared, np.int64))
         slow.tick(now, {name} if verb == "spare" else set())
     elif verb == "restore":
-        return again(SourceTracker(idle_after=ours.idle_after, forget_after=ours.forget_after), ours)
+        return again(
+            SourceTracker(idle_after=ours.idle_after, forget_after=ours.forget_after), ours
+        )
     elif verb == "pause":
         ours.shift(3)
         for source in slow.sources.values():
@@ -310,7 +384,9 @@ def step(ours: SourceTracker, slow: SlowTracker, verb: str, name: str, value: in
 
 
 @given(spans, spans, tracker_operations)
-def test_a_tracker_agrees_with_the_reference(idle_after: int | None, forget_after: int | None, history: list[tuple[str, str, int]]) -> None:
+def test_a_tracker_agrees_with_the_reference(
+    idle_after: int | None, forget_after: int | None, history: list[tuple[str, str, int]]
+) -> None:
     ours = SourceTracker(idle_after=idle_after, forget_after=forget_after, declared=["a", "b"])
     slow = SlowTracker(idle_after, forget_after)
     slow.join("a", 0)
@@ -321,29 +397,53 @@ def test_a_tracker_agrees_with_the_reference(idle_after: int | None, forget_afte
         ours = step(ours, slow, verb, name, value, now)
         released = ours.release(now)
         assert (released.watermark, released.idle) == slow.release(now)
-        described = [(found.name, found.status, found.promise, found.spoke_at, found.moved_at) for found in ours.describe()]
+        described = [
+            (found.name, found.status, found.promise, found.spoke_at, found.moved_at)
+            for found in ours.describe()
+        ]
         assert described == slow.describe()
-        assert (ours.output, ours.is_idle, ours.since, len(ours)) == (slow.coalescer.output, slow.coalescer.is_idle, slow.since, len(slow.sources))
+        assert (ours.output, ours.is_idle, ours.since, len(ours)) == (
+            slow.coalescer.output,
+            slow.coalescer.is_idle,
+            slow.since,
+            len(slow.sources),
+        )
         assert [found.name for found in ours.describe() if found.holds] == _holders(slow)
 
 
 def _holders(slow: SlowTracker) -> list[str]:
-    """The active sources without a promise, or with the least, or all that came back behind the output."""
+    """The active sources without a promise, or with the least, or all that came back behind the
+    output.
+    """
     found = [(name, state.promise) for name, state in _active(slow)]
     least = min((promise for _, promise in found), default=MIN)
-    return [name for name, promise in found if promise == least or (least > MIN and promise < slow.coalescer.output)]
+    return [
+        name
+        for name, promise in found
+        if promise == least or (least > MIN and promise < slow.coalescer.output)
+    ]
 
 
 def _active(slow: SlowTracker) -> list[Any]:
     numbered = sorted(slow.sources.items(), key=lambda item: item[1].number)
-    return [(name, slow.coalescer.inputs[source.number]) for name, source in numbered if slow.coalescer.inputs[source.number].status == "active"]
+    return [
+        (name, slow.coalescer.inputs[source.number])
+        for name, source in numbered
+        if slow.coalescer.inputs[source.number].status == "active"
+    ]
 
 
 @given(st.lists(st.lists(st.tuples(st.sampled_from("abcdefgh"), values), max_size=12), max_size=6))
-def test_sources_of_a_delivery_may_promise_together_or_one_by_one(deliveries: list[list[tuple[str, int]]]) -> None:
+def test_sources_of_a_delivery_may_promise_together_or_one_by_one(
+    deliveries: list[list[tuple[str, int]]],
+) -> None:
     together, one_by_one = SourceTracker(), SourceTracker()
     for now, delivery in enumerate(deliveries):
-        together.promise([name for name, _ in delivery], np.array([value for _, value in delivery], np.int64), now)
+        together.promise(
+            [name for name, _ in delivery],
+            np.array([value for _, value in delivery], np.int64),
+            now,
+        )
         for name, value in delivery:
             one_by_one.promise([name], np.array([value]), now)
         assert together.release(now) == one_by_one.release(now)

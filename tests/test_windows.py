@@ -1,4 +1,6 @@
-"""Windows: what a specification accepts, and which windows and slices an event is in, against exact arithmetic on Python integers."""
+"""Windows: what a specification accepts, and which windows and slices an event is in, against exact
+arithmetic on Python integers.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from tidegate.errors import InputError, ParseError, SpecError
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Frame
-from tidegate.kernel.windows import Aligned, build
+from tidegate.kernel.windows.assigners import Aligned, build
 from tidegate.spec import windows
 from tidegate.spec.windows import (
     Axis,
@@ -39,13 +41,22 @@ from tidegate.spec.windows import (
     window_from_dict,
 )
 
-times = st.one_of(st.integers(-300, 300), st.integers(MIN, MIN + 300), st.integers(MAX - 300, MAX - 1), st.integers(MIN, MAX - 1))
+times = st.one_of(
+    st.integers(-300, 300),
+    st.integers(MIN, MIN + 300),
+    st.integers(MAX - 300, MAX - 1),
+    st.integers(MIN, MAX - 1),
+)
 small = st.integers(1, 12)
 sizes = small | st.integers(1, MAX - 1)
 aligned = st.one_of(
     st.builds(Tumbling, sizes, st.integers(-50, 50)),
     st.builds(Hopping, st.integers(1, 60), small, st.integers(-50, 50)),
-    st.integers(1, 40).flatmap(lambda size: st.builds(Cumulative, st.just(size), st.integers(1, size), st.integers(-50, 50))),
+    st.integers(1, 40).flatmap(
+        lambda size: st.builds(
+            Cumulative, st.just(size), st.integers(1, size), st.integers(-50, 50)
+        )
+    ),
 )
 
 
@@ -92,7 +103,9 @@ def test_differential_assign(window, at):
 def test_a_slice_is_a_piece_that_no_window_edge_cuts(window, at):
     assigner = build(window)
     assert isinstance(assigner, Aligned)
-    for t, start, end in zip(at, *(c.tolist() for c in assigner.slice_of(column(*at))), strict=True):
+    for t, start, end in zip(
+        at, *(c.tolist() for c in assigner.slice_of(column(*at))), strict=True
+    ):
         expected = slow_windows(window, t)
         assert assigner.windows_of_slice(start, end) == expected
         if not expected:
@@ -110,10 +123,17 @@ def test_a_slice_is_a_piece_that_no_window_edge_cuts(window, at):
 def test_last_end(window, at):
     assigner = build(window)
     assert isinstance(assigner, Aligned)
-    assert assigner.last_end(column(*at)).tolist() == [max((e for _, e in slow_windows(window, t)), default=MIN) for t in at]
+    assert assigner.last_end(column(*at)).tolist() == [
+        max((e for _, e in slow_windows(window, t)), default=MIN) for t in at
+    ]
 
 
-@given(aligned.filter(lambda w: w.size <= 60), st.sampled_from([-40, MIN, MAX - 90]), st.integers(0, 40), st.integers(0, 40))
+@given(
+    aligned.filter(lambda w: w.size <= 60),
+    st.sampled_from([-40, MIN, MAX - 90]),
+    st.integers(0, 40),
+    st.integers(0, 40),
+)
 def test_windows_ending_in_a_range(window, base, low, more):
     lo, hi = base + low, base + low + more
     around = range(max(lo - 61, MIN), min(hi + 1, MAX))
@@ -150,7 +170,16 @@ def test_global_is_one_window():
 
 @pytest.mark.parametrize(
     "window",
-    [Tumbling(5), Hopping(7, 5), Hopping(2, 4), Cumulative(7, 3), Calendar("month"), Global(), Session(3), ByDifference(4)],
+    [
+        Tumbling(5),
+        Hopping(7, 5),
+        Hopping(2, 4),
+        Cumulative(7, 3),
+        Calendar("month"),
+        Global(),
+        Session(3),
+        ByDifference(4),
+    ],
 )
 def test_no_events_have_no_windows(window):
     assert [len(c) for c in build(window).assign(column())] == [0, 0, 0]
@@ -173,7 +202,11 @@ def test_differential_members_by_difference(size, events):
 
 
 def test_a_session_opens_with_the_event_and_lasts_one_gap():
-    assert assigned(Session(10), -3, MAX - 2, MIN) == [[(-3, 7)], [(MAX - 2, MAX)], [(MIN, MIN + 10)]]
+    assert assigned(Session(10), -3, MAX - 2, MIN) == [
+        [(-3, 7)],
+        [(MAX - 2, MAX)],
+        [(MIN, MIN + 10)],
+    ]
 
 
 def test_a_session_on_offsets_includes_its_gap():
@@ -184,15 +217,23 @@ def gaps_of(gaps: object, *at: int) -> tuple[list[bool], list[tuple[int, int]]]:
     rows = Frame.of({"g": gaps})
     assigner = build(Session(gap_column="g"))
     found = assigner.assign(column(*at), rows)
-    return assigner.bad_gaps(rows).tolist(), list(zip(found.start.tolist(), found.end.tolist(), strict=True))
+    return assigner.bad_gaps(rows).tolist(), list(
+        zip(found.start.tolist(), found.end.tolist(), strict=True)
+    )
 
 
 def test_a_gap_column_of_integers_with_holes():
-    assert gaps_of(pa.array([5, None, -1, 0]), 0, 1, 2, 3) == ([False, True, True, False], [(0, 5), (1, 1), (2, 2), (3, 3)])
+    assert gaps_of(pa.array([5, None, -1, 0]), 0, 1, 2, 3) == (
+        [False, True, True, False],
+        [(0, 5), (1, 1), (2, 2), (3, 3)],
+    )
 
 
 def test_a_gap_column_of_durations():
-    assert gaps_of(pa.array([2, None], pa.duration("ms")), 0, 1) == ([False, True], [(0, 2000), (1, 1)])
+    assert gaps_of(pa.array([2, None], pa.duration("ms")), 0, 1) == (
+        [False, True],
+        [(0, 2000), (1, 1)],
+    )
 
 
 def test_a_gap_column_in_numpy_saturates():
@@ -212,7 +253,11 @@ def test_a_fixed_gap_is_never_bad():
 
 def test_custom_windows_come_sorted():
     def both(t, rows):
-        return np.tile(np.arange(len(t)), 2), np.concatenate([t, t - 5]), np.concatenate([t + rows.column("v").to_numpy(), t])
+        return (
+            np.tile(np.arange(len(t)), 2),
+            np.concatenate([t, t - 5]),
+            np.concatenate([t + rows.column("v").to_numpy(), t]),
+        )
 
     found = build(custom(both)).assign(column(10, 20), Frame.of({"v": column(1, 2)}))
     assert [c.tolist() for c in found] == [[0, 0, 1, 1], [5, 10, 15, 20], [10, 11, 20, 22]]
@@ -244,7 +289,12 @@ def test_a_custom_function_that_fails_is_named():
 
 
 def test_inherited_windows_come_with_the_rows():
-    rows = Frame.of({"window_start": pa.array([0, None], pa.timestamp("us", "UTC")), "window_end": pa.array([5, None])})
+    rows = Frame.of(
+        {
+            "window_start": pa.array([0, None], pa.timestamp("us", "UTC")),
+            "window_end": pa.array([5, None]),
+        }
+    )
     found = build(Inherited()).assign(column(1, 2), rows)
     assert [c.tolist() for c in found] == [[0, 1], [0, MIN], [5, MAX]]
     with pytest.raises(InputError, match="need `window_start` and `window_end`"):
@@ -255,10 +305,14 @@ def test_factories_take_what_people_write():
     assert tumbling("1 minute") == Tumbling(60_000_000)
     assert tumbling(1, unit="min", offset="-10 s") == Tumbling(60_000_000, 50_000_000)
     assert tumbling(3, axis="ordinal") == Tumbling(3, axis=Axis.ORDINAL)
-    assert hopping(timedelta(seconds=10), "5 s", axis="clock") == Hopping(10_000_000, 5_000_000, axis=Axis.CLOCK)
+    assert hopping(timedelta(seconds=10), "5 s", axis="clock") == Hopping(
+        10_000_000, 5_000_000, axis=Axis.CLOCK
+    )
     assert sliding("10 s", "5 s") == hopping("10 s", "5 s")
     assert sliding("10 s") == ByDifference(10_000_000)
-    assert cumulative("1 hour", "10 min", create="static") == Cumulative(3_600_000_000, 600_000_000, create="static")
+    assert cumulative("1 hour", "10 min", create="static") == Cumulative(
+        3_600_000_000, 600_000_000, create="static"
+    )
     assert session("10 s", touch="merge") == Session(10_000_000, touch="merge")
     assert session(gap_column="g") == Session(gap_column="g")
     assert session(4, axis="offset") == Session(4, axis=Axis.OFFSET)
@@ -298,7 +352,11 @@ def test_offsets_are_reduced():
         (lambda: Calendar("day", axis="offset"), SpecError, "needs a time axis"),
         (lambda: custom("no function"), SpecError, "must be callable"),
         (lambda: window_from_dict({"type": "round"}), SpecError, "got `round`"),
-        (lambda: window_from_dict({"type": "tumbling", "sise": 3}), SpecError, r"remove \['sise'\]"),
+        (
+            lambda: window_from_dict({"type": "tumbling", "sise": 3}),
+            SpecError,
+            r"remove \['sise'\]",
+        ),
         (lambda: window_from_dict({"type": "hopping", "size": 3}), SpecError, "slide"),
         (lambda: build("tumbling"), SpecError, "is no window"),
     ],
@@ -309,7 +367,9 @@ def test_a_bad_specification_says_why(make, error, said):
 
 
 def test_gaps_between_windows_are_warned_about():
-    with pytest.warns(UserWarning, match="what falls into the 2 seconds between two windows is in no window"):
+    with pytest.warns(
+        UserWarning, match="what falls into the 2 seconds between two windows is in no window"
+    ):
         hopping("2 s", "4 s")
     with pytest.warns(UserWarning, match="the 3 messages between"):
         sliding(2, 5, axis="ordinal")

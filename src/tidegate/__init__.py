@@ -1,4 +1,6 @@
-"""Complete event-time windows for Python and Apache Spark: triggers, panes, retractions, and not one event dropped without a trace."""
+"""Complete event-time windows for Python and Apache Spark: triggers, panes, retractions, and not
+one event dropped without a trace.
+"""
 
 import typing as _typing
 
@@ -24,8 +26,8 @@ from tidegate.errors import (
     WatermarkError,
 )
 from tidegate.kernel.watermarks.marks import Active, Idle, Watermark
-from tidegate.operators.results import Results
-from tidegate.operators.standings import Explanation
+from tidegate.operators.aggregate.results import Results
+from tidegate.operators.explain.facts import Explanation
 from tidegate.spec.aggregates import (
     all,
     any,
@@ -69,25 +71,46 @@ from tidegate.spec.triggers import (
     or_finally,
     repeatedly,
 )
-from tidegate.spec.watermarks import ascending, bounded, explicit, generated, lagging, noted, per_key, punctuated
-from tidegate.spec.windows import Axis, calendar, cumulative, custom, global_window, hopping, session, sliding, tumbling
+from tidegate.spec.watermarks import (
+    ascending,
+    bounded,
+    explicit,
+    generated,
+    lagging,
+    noted,
+    per_key,
+    punctuated,
+)
+from tidegate.spec.windows import (
+    Axis,
+    calendar,
+    cumulative,
+    custom,
+    global_window,
+    hopping,
+    session,
+    sliding,
+    tumbling,
+)
 from tidegate.state.memory import MemoryStore
 from tidegate.state.rocksdb import RocksDBStore
 
 if _typing.TYPE_CHECKING:
     from tidegate import streams
     from tidegate.spark import sinks, sources
-    from tidegate.spark.session import session as spark_session
+    from tidegate.spark.environment.session import session as spark_session
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> _typing.Any:
-    """What belongs to Spark, and streams, are imported when they are first used: embedded operators need none of it."""
+    """What belongs to Spark, and streams, are imported when they are first used: embedded operators
+    need none of it.
+    """
     import importlib
 
     if name == "spark_session":
-        return importlib.import_module("tidegate.spark.session").session
+        return importlib.import_module("tidegate.spark.environment.session").session
     if name in {"sinks", "sources"}:
         return importlib.import_module(f"tidegate.spark.{name}")
     if name == "streams":

@@ -72,4 +72,7 @@ class MissingExtraError(TidegateError, ImportError):
     """An optional package is not installed."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs `{package}`, which is not installed. Hint: pip install 'tidegate[{extra}]'")
+        super().__init__(
+            f"{purpose} needs `{package}`, which is not installed. Hint: pip install"
+            f" 'tidegate[{extra}]'"
+        )

@@ -1,6 +1,8 @@
-"""Instants and durations are int64 microseconds; this module reads them from what people write, prints them back and adds them without overflow.
+"""Instants and durations are int64 microseconds; this module reads them from what people write,
+prints them back and adds them without overflow.
 
-The two ends of int64 stand for the ends of time: `MIN` is minus infinity, `MAX` is plus infinity. They absorb whatever is added to them.
+The two ends of int64 stand for the ends of time: `MIN` is minus infinity, `MAX` is plus infinity.
+They absorb whatever is added to them.
 """
 
 from __future__ import annotations
@@ -35,7 +37,18 @@ _NAMES: dict[int | Fraction, tuple[str, ...]] = {
     604_800_000_000: ("w", "week", "weeks"),
 }
 _UNITS = {name: Fraction(size) for size, names in _NAMES.items() for name in names}
-_CALENDAR_UNITS = {"month", "months", "mon", "year", "years", "y", "yr", "yrs", "quarter", "quarters"}
+_CALENDAR_UNITS = {
+    "month",
+    "months",
+    "mon",
+    "year",
+    "years",
+    "y",
+    "yr",
+    "yrs",
+    "quarter",
+    "quarters",
+}
 _PRINTED = (
     (86_400_000_000, "day"),
     (3_600_000_000, "hour"),
@@ -46,7 +59,9 @@ _PRINTED = (
 )
 
 _TERM = re.compile(r"\s*(?:,|and\b)?\s*(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-zµμ]+)")
-_ISO_DURATION = re.compile(r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE)
+_ISO_DURATION = re.compile(
+    r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE
+)
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 _FAR_INSTANT = re.compile(r"\s*((?:[+-]\d{4,}|0000)-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?)Z\s*")
 _ENDS = {"inf": MAX, "+inf": MAX, "infinity": MAX, "+infinity": MAX, "-inf": MIN, "-infinity": MIN}
@@ -66,12 +81,16 @@ def duration(value: Duration, *, unit: str | None = None) -> int:
     if number in (math.inf, -math.inf):
         return MAX if number > 0 else MIN
     if unit is None and number != 0:
-        raise ParseError(f"a duration given as a number needs a unit, got `{value!r}`. Hint: write \"{value} seconds\", a timedelta or pass `unit=`")
+        raise ParseError(
+            f'a duration given as a number needs a unit, got `{value!r}`. Hint: write "{value}'
+            ' seconds", a timedelta or pass `unit=`'
+        )
     return _scaled(Fraction(str(number)), _unit(unit or "us"), value)
 
 
 def instant(value: Instant, *, unit: str | None = None) -> int:
-    """An instant in microseconds since 1970-01-01T00:00Z; a bare integer is taken as that number unless `unit` says otherwise.
+    """An instant in microseconds since 1970-01-01T00:00Z; a bare integer is taken as that number
+    unless `unit` says otherwise.
 
     >>> instant("1970-01-01T00:00:01Z"), instant("1970-01-01T02:00+02:00"), instant(5), instant(5, unit="ms")
     (1000000, 0, 5, 5000)
@@ -81,12 +100,18 @@ def instant(value: Instant, *, unit: str | None = None) -> int:
     if isinstance(value, str):
         return _instant_text(value)
     if isinstance(value, date):
-        raise ParseError(f"an instant needs a time of day and a zone, got the date `{value}`. Hint: \"{value}T00:00Z\"")
+        raise ParseError(
+            f"an instant needs a time of day and a zone, got the date `{value}`. Hint:"
+            f' "{value}T00:00Z"'
+        )
     number = _number(value, "instant")
     if number in (math.inf, -math.inf):
         return MAX if number > 0 else MIN
     if unit is None and isinstance(number, float):
-        raise ParseError(f"an instant is a whole number of microseconds, got the float `{value!r}`. Hint: pass `unit=`, or an integer")
+        raise ParseError(
+            f"an instant is a whole number of microseconds, got the float `{value!r}`. Hint: pass"
+            " `unit=`, or an integer"
+        )
     return _scaled(Fraction(str(number)), _unit(unit or "us"), value)
 
 
@@ -97,7 +122,9 @@ def saturating_add(a: np.ndarray, b: np.ndarray | int) -> np.ndarray: ...
 @overload
 def saturating_add(a: int, b: np.ndarray) -> np.ndarray: ...
 def saturating_add(a: np.ndarray | int, b: np.ndarray | int) -> np.ndarray | int:
-    """The sum, held inside int64. An infinite term makes the sum infinite; of two opposite infinities plus wins."""
+    """The sum, held inside int64. An infinite term makes the sum infinite; of two opposite
+    infinities plus wins.
+    """
     if isinstance(a, np.ndarray):
         return _add_columns(a, b) if isinstance(b, np.ndarray) else _add_scalar(a, int(b))
     if isinstance(b, np.ndarray):
@@ -172,18 +199,24 @@ def _number(value: Any, what: str) -> int | float:
             return operator.index(value)
         except TypeError:
             pass
-    raise ParseError(f"`{value!r}` of type {type(value).__name__} is no {what}. Hint: {_FORMS[what]}")
+    raise ParseError(
+        f"`{value!r}` of type {type(value).__name__} is no {what}. Hint: {_FORMS[what]}"
+    )
 
 
 _FORMS = {
     "duration": 'write "10 seconds", timedelta(seconds=10), or a number with `unit=`',
-    "instant": 'write "2024-01-31T12:00:00Z", a datetime with tzinfo, or integer microseconds since 1970',
+    "instant": (
+        'write "2024-01-31T12:00:00Z", a datetime with tzinfo, or integer microseconds since 1970'
+    ),
 }
 
 
 def _timedelta(value: timedelta) -> int:
     if getattr(value, "nanoseconds", 0):
-        raise ParseError(f"a duration is a whole number of microseconds, got `{value!r}`. Hint: round it first")
+        raise ParseError(
+            f"a duration is a whole number of microseconds, got `{value!r}`. Hint: round it first"
+        )
     return (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds
 
 
@@ -193,15 +226,23 @@ def _unit(name: str) -> Fraction:
         return known
     if name.lower() in _CALENDAR_UNITS:
         raise ParseError(f"`{name}` has no fixed length. Hint: use days, or a calendar window")
-    raise ParseError(f"`{name}` is no unit of time. Hint: one of us, ms, s, min, h, d, w or their full names")
+    raise ParseError(
+        f"`{name}` is no unit of time. Hint: one of us, ms, s, min, h, d, w or their full names"
+    )
 
 
 def _scaled(number: Fraction, unit: Fraction, source: object) -> int:
     total = number * unit
     if total.denominator != 1:
-        raise ParseError(f"time is counted in whole microseconds, got `{source}`. Hint: round it to a multiple of 1 us")
+        raise ParseError(
+            f"time is counted in whole microseconds, got `{source}`. Hint: round it to a multiple"
+            " of 1 us"
+        )
     if not MIN < total < MAX:
-        raise ParseError(f"`{source}` is beyond the 292,000 years that int64 microseconds can hold. Hint: write \"inf\" where no bound is meant")
+        raise ParseError(
+            f"`{source}` is beyond the 292,000 years that int64 microseconds can hold. Hint: write"
+            ' "inf" where no bound is meant'
+        )
     return int(total)
 
 
@@ -211,14 +252,20 @@ def _duration_text(text: str, unit: str | None) -> int:
         return _ENDS[body.lower()]
     if _NUMBER.fullmatch(body):
         if unit is None and Fraction(body) != 0:
-            raise ParseError(f"a duration needs a unit, got `{text}`. Hint: \"{body} seconds\", or pass `unit=`")
+            raise ParseError(
+                f'a duration needs a unit, got `{text}`. Hint: "{body} seconds", or pass `unit=`'
+            )
         return _scaled(Fraction(body), _unit(unit or "us"), text)
     sign = -1 if body.startswith("-") else 1
     body = body[1:].lstrip() if body[:1] in ("-", "+") else body
     iso = _ISO_DURATION.fullmatch(body)
     if iso and any(iso.groups()) and not body.upper().endswith("T"):
         weeks, days, hours, minutes, seconds = (Fraction(part or 0) for part in iso.groups())
-        return _scaled(sign * ((((weeks * 7 + days) * 24 + hours) * 60 + minutes) * 60 + seconds), _UNITS["s"], text)
+        return _scaled(
+            sign * ((((weeks * 7 + days) * 24 + hours) * 60 + minutes) * 60 + seconds),
+            _UNITS["s"],
+            text,
+        )
     return _scaled(sign * _terms(body, text), Fraction(1), text)
 
 
@@ -227,7 +274,10 @@ def _terms(body: str, text: str) -> Fraction:
     while at < len(body):
         term = _TERM.match(body, at)
         if term is None:
-            raise ParseError(f"a duration is numbers with units, got `{text}`, unreadable from `{body[at:]}`. Hint: {_FORMS['duration']}")
+            raise ParseError(
+                f"a duration is numbers with units, got `{text}`, unreadable from `{body[at:]}`."
+                f" Hint: {_FORMS['duration']}"
+            )
         total += Fraction(term[1]) * _unit(term[2])
         at = term.end()
     if at == 0:
@@ -245,13 +295,18 @@ def _instant_text(text: str) -> int:
             return int(np.datetime64(far[1].lstrip("+"), "us").astype(np.int64))
         moment = datetime.fromisoformat(body)
     except ValueError as broken:
-        raise ParseError(f"an instant is an ISO 8601 text, got `{text}` ({broken}). Hint: {_FORMS['instant']}") from None
+        raise ParseError(
+            f"an instant is an ISO 8601 text, got `{text}` ({broken}). Hint: {_FORMS['instant']}"
+        ) from None
     return _aware(moment, text)
 
 
 def _aware(moment: datetime, source: object) -> int:
     if moment.utcoffset() is None:
-        raise ParseError(f"an instant needs a time zone, got `{source}`. Hint: end the text with Z or +02:00, or give the datetime a tzinfo")
+        raise ParseError(
+            f"an instant needs a time zone, got `{source}`. Hint: end the text with Z or +02:00, or"
+            " give the datetime a tzinfo"
+        )
     # A pandas Timestamp may carry nanoseconds; time is floored, so they fall away.
     since = moment - _EPOCH
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

@@ -1,4 +1,6 @@
-"""Bad data on Spark: it is in `late` with its reason, or refused before the start with a hint; the query lives."""
+"""Bad data on Spark: it is in `late` with its reason, or refused before the start with a hint; the
+query lives.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,20 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from streams import BASE, SECOND, Feed, clicks, finished, netted
 
 import tidegate as tg
+from support.spark_streams import BASE, SECOND, Feed, clicks, finished, netted
 from tidegate.errors import SpecError, TidegateError
 
-WORDS = pa.schema({"user": pa.string(), "ts": pa.string(), "price": pa.float64(), "o": pa.int64(), "class": pa.string()})
+WORDS = pa.schema(
+    {
+        "user": pa.string(),
+        "ts": pa.string(),
+        "price": pa.float64(),
+        "o": pa.int64(),
+        "class": pa.string(),
+    }
+)
 WORDS_DDL = "user string, ts string, price double, o long, class string"
 
 
@@ -33,16 +43,51 @@ def bad(spark, tmp_path_factory):
     def row(user, ts, price=1.0, **more):
         return {"user": user, "ts": ts, "price": price, "o": next(offsets), "class": "mine", **more}
 
-    feed.put([row("ann", text(1)), row("ann", None), row("ann", "yesterday"), row("ann", ""), row(None, text(2)), row("ann", text(3), math.nan)])
+    feed.put(
+        [
+            row("ann", text(1)),
+            row("ann", None),
+            row("ann", "yesterday"),
+            row("ann", ""),
+            row(None, text(2)),
+            row("ann", text(3), math.nan),
+        ]
+    )
     feed.put([])
     large = row("big", text(8), **{"class": huge})
-    feed.put([row("ann", text(4), o=0), row("ann", text(5), o=None), row("bob", text(6), None), row(long_key, text(7)), large])
-    feed.put([row("old", "1969-12-31T23:59:58+00:00"), row("old", "0001-01-01T00:00:00Z"), row("far", "9999-12-31T23:59:59Z")])
-    feed.put([row("far", "+294000-01-01T00:00:00Z"), row("zone", "2023-11-14T23:14:09+01:00"), row("ann", text(200))])
+    feed.put(
+        [
+            row("ann", text(4), o=0),
+            row("ann", text(5), o=None),
+            row("bob", text(6), None),
+            row(long_key, text(7)),
+            large,
+        ]
+    )
+    feed.put(
+        [
+            row("old", "1969-12-31T23:59:58+00:00"),
+            row("old", "0001-01-01T00:00:00Z"),
+            row("far", "9999-12-31T23:59:59Z"),
+        ]
+    )
+    feed.put(
+        [
+            row("far", "+294000-01-01T00:00:00Z"),
+            row("zone", "2023-11-14T23:14:09+01:00"),
+            row("ann", text(200)),
+        ]
+    )
     feed.put([row("ann", text(-600))])
     feed.put([row("end", text(4000))])
     panes = (
-        tg.stream(feed.stream(spark, WORDS_DDL), time="ts", key="user", offset="o", watermark=tg.bounded("10 seconds"))
+        tg.stream(
+            feed.stream(spark, WORDS_DDL),
+            time="ts",
+            key="user",
+            offset="o",
+            watermark=tg.bounded("10 seconds"),
+        )
         .window(tg.tumbling("1 minute"))
         .options(future="reject")
         .allow_lateness("100 days")
@@ -82,7 +127,10 @@ def test_nan_and_null_are_values(bad):
 def test_late_rows_keep_all_their_columns(bad):
     run, late, _ = bad
     (unread,) = [row for row in late if row["ts"] == "yesterday"]
-    assert (unread["price"], unread["input_class"]) == (1.0, "mine"), "an input column that is named like ours is told apart"
+    assert (unread["price"], unread["input_class"]) == (
+        1.0,
+        "mine",
+    ), "an input column that is named like ours is told apart"
     assert list(run.late_sink.table().column_names) == [
         *["user", "ts", "price", "o", "input_class"],
         *["class", "reason", "detail", "watermark", "windows", "emitted_at"],
@@ -117,7 +165,9 @@ def test_times_before_1970_and_very_old_ones_are_told(bad):
 def test_what_cannot_work_is_refused_before_the_start(spark, tmp_path, stream, aggregates, told):
     frame, wanted = Feed(tmp_path / "in").stream(spark), aggregates or {"n": tg.count()}
     with pytest.raises(TidegateError) as caught:
-        tg.stream(frame, **{"time": "ts", "key": "user", **stream}).window(tg.tumbling("1 minute")).aggregate(**wanted).write(
+        tg.stream(frame, **{"time": "ts", "key": "user", **stream}).window(
+            tg.tumbling("1 minute")
+        ).aggregate(**wanted).write(
             tg.sinks.memory("never"), checkpoint=str(tmp_path / "ck"), trigger="available_now"
         )
     assert told in str(caught.value)
@@ -133,33 +183,58 @@ def test_columns_that_cannot_be_told_apart_are_refused(spark, tmp_path):
 
 
 def test_a_time_zone_of_the_session_does_not_move_instants(spark, tmp_path):
-    """Local times (without a zone) are read as they stand; instants are the same in every session."""
+    """Local times (without a zone) are read as they stand; instants are the same in every
+    session.
+    """
     feed = Feed(tmp_path / "in")
     feed.put(clicks(("ann", 1, 1.0), ("ann", -3, 1.0)))
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "Asia/Kathmandu")
     try:
         frame = feed.batch(spark)
-        panes = tg.stream(frame, time="ts", key="user").window(tg.tumbling("1 minute")).aggregate(n=tg.count())
-        starts = {row.s: row.n for row in panes.df.selectExpr("unix_micros(window_start) AS s", "n").collect()}
+        panes = (
+            tg.stream(frame, time="ts", key="user")
+            .window(tg.tumbling("1 minute"))
+            .aggregate(n=tg.count())
+        )
+        starts = {
+            row.s: row.n
+            for row in panes.df.selectExpr("unix_micros(window_start) AS s", "n").collect()
+        }
         assert starts == {BASE: 1, BASE - 60 * SECOND: 1}
-        local = frame.selectExpr("user", "CAST('2024-05-01 00:00:30' AS timestamp_ntz) AS ts", "price")
-        panes = tg.stream(local, time="ts", key="user").window(tg.tumbling("1 day")).aggregate(n=tg.count())
-        assert {row.s: row.n for row in panes.df.selectExpr("unix_micros(window_start) AS s", "n").collect()} == {1_714_521_600_000_000: 2}
+        local = frame.selectExpr(
+            "user", "CAST('2024-05-01 00:00:30' AS timestamp_ntz) AS ts", "price"
+        )
+        panes = (
+            tg.stream(local, time="ts", key="user")
+            .window(tg.tumbling("1 day"))
+            .aggregate(n=tg.count())
+        )
+        assert {
+            row.s: row.n
+            for row in panes.df.selectExpr("unix_micros(window_start) AS s", "n").collect()
+        } == {1_714_521_600_000_000: 2}
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
 
 
 def test_united_inputs_whose_keys_are_of_different_types_are_refused(spark, tmp_path):
     frame = Feed(tmp_path / "in").stream(spark)
-    one, two = (tg.stream(frame.withColumn("user", frame.user.cast(kind)), time="ts", key="user") for kind in ("long", "double"))
+    one, two = (
+        tg.stream(frame.withColumn("user", frame.user.cast(kind)), time="ts", key="user")
+        for kind in ("long", "double")
+    )
     with pytest.raises(SpecError, match=r"the key `user` is int64 .* double.*Hint"):
         _ = tg.union(one, two).window(tg.tumbling("1 minute")).aggregate(n=tg.count()).df
 
 
 def test_an_empty_batch_frame_gives_no_panes(spark, tmp_path):
     frame = spark.createDataFrame([], "user string, ts timestamp, price double")
-    panes = tg.stream(frame, time="ts", key="user").window(tg.tumbling("1 minute")).aggregate(n=tg.count())
+    panes = (
+        tg.stream(frame, time="ts", key="user")
+        .window(tg.tumbling("1 minute"))
+        .aggregate(n=tg.count())
+    )
     assert panes.df.collect() == []
     assert panes.late_df.collect() == []
 
@@ -167,17 +242,31 @@ def test_an_empty_batch_frame_gives_no_panes(spark, tmp_path):
 def test_late_rows_of_a_batch_frame_are_there_too(spark, tmp_path):
     feed = Feed(tmp_path / "in")
     feed.put(clicks(("ann", 1, 1.0), ("ann", None, 2.0)))
-    panes = tg.stream(feed.batch(spark), time="ts", key="user").window(tg.tumbling("1 minute")).aggregate(n=tg.count())
-    assert [(row.user, row.price, row.reason) for row in panes.late_df.collect()] == [("ann", 2.0, "null_time")]
+    panes = (
+        tg.stream(feed.batch(spark), time="ts", key="user")
+        .window(tg.tumbling("1 minute"))
+        .aggregate(n=tg.count())
+    )
+    assert [(row.user, row.price, row.reason) for row in panes.late_df.collect()] == [
+        ("ann", 2.0, "null_time")
+    ]
     assert json.loads(panes.late_df.schema.json())["fields"][0]["name"] == "user"
 
 
-def test_late_rows_of_a_batch_go_where_those_of_a_stream_go_and_without_a_place_are_counted(spark, tmp_path):
+def test_late_rows_of_a_batch_go_where_those_of_a_stream_go_and_without_a_place_are_counted(
+    spark, tmp_path
+):
     feed = Feed(tmp_path / "in")
     feed.put(clicks(("ann", 1, 1.0), ("ann", None, 2.0), ("bob", None, 3.0)))
-    panes = tg.stream(feed.batch(spark), time="ts", key="user").window(tg.tumbling("1 minute")).aggregate(n=tg.count())
+    panes = (
+        tg.stream(feed.batch(spark), time="ts", key="user")
+        .window(tg.tumbling("1 minute"))
+        .aggregate(n=tg.count())
+    )
     sink = tg.sinks.memory("late_of_a_batch")
-    with pytest.warns(RuntimeWarning, match=r"2 rows of the output `late` were dropped.*Hint") as told:
+    with pytest.warns(
+        RuntimeWarning, match=r"2 rows of the output `late` were dropped.*Hint"
+    ) as told:
         panes.write(sink)
     # PySpark 4.1 leaves sockets open, and Python may tell so at any moment.
     assert [one.category for one in told if one.category is not ResourceWarning] == [RuntimeWarning]
@@ -186,4 +275,6 @@ def test_late_rows_of_a_batch_go_where_those_of_a_stream_go_and_without_a_place_
     for runs in (1, 2):
         panes.write(tg.sinks.noop(), checkpoint=tmp_path / "ck")
         kept = spark.read.parquet(str(tmp_path / "ck/tidegate/late")).collect()
-        assert sorted((row.user, row.price) for row in kept) == sorted([("ann", 2.0), ("bob", 3.0)] * runs)
+        assert sorted((row.user, row.price) for row in kept) == sorted(
+            [("ann", 2.0), ("bob", 3.0)] * runs
+        )

@@ -1,4 +1,6 @@
-"""The race on Spark prints what it promises and finds out when it is not fair; nothing here looks at a time."""
+"""The race on Spark prints what it promises and finds out when it is not fair; nothing here looks
+at a time.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bench import main, spark_check, spark_data, spark_job, spark_sides, spark_usage
+from bench import spark as race
+from bench.spark_data import Events
+from bench.spark_job import Job
+from bench.spark_sides import Batch, Shape
+from bench.traffic import SECOND, SPAN, START, TIME
 from pyspark.sql import SparkSession
 
-from tidegate.bench import main, spark_check, spark_data, spark_job, spark_sides, spark_usage
-from tidegate.bench import spark as race
-from tidegate.bench.spark_data import Events
-from tidegate.bench.spark_job import Job
-from tidegate.bench.spark_sides import Batch, Shape
-from tidegate.bench.traffic import SECOND, SPAN, START, TIME
 from tidegate.errors import SetupError, SpecError
 from tidegate.spec.windows import tumbling
 
@@ -45,27 +47,41 @@ SMALL = Events(files=6, rows=200, keys=100, is_late=False)
 
 def fast(side: str, events: int = 400, panes: int = 7, speed: float = 2.0) -> dict[str, Any]:
     rate = 1000.0 * (speed if side == "tidegate" else 1.0)
-    return spark_sides.Run(events, panes, 0, rate, 10.0, 20.0, 15.0, 1.0, {"jvm": 1, "workers": 2, "driver": 3}, 50, 0).to_dict()
+    return spark_sides.Run(
+        events, panes, 0, rate, 10.0, 20.0, 15.0, 1.0, {"jvm": 1, "workers": 2, "driver": 3}, 50, 0
+    ).to_dict()
 
 
 class Pretended:
     """Does jobs without Spark, and keeps them."""
 
-    def __init__(self, events: Callable[[str], int] = lambda side: 400, panes: Callable[[str], int] = lambda side: 7) -> None:
+    def __init__(
+        self,
+        events: Callable[[str], int] = lambda side: 400,
+        panes: Callable[[str], int] = lambda side: 7,
+    ) -> None:
         self.jobs: list[Job] = []
         self._events, self._panes = events, panes
 
     def __call__(self, job: Job, say: Callable[[str], None]) -> dict[str, Any]:
         self.jobs.append(job)
-        return {"panes": 9} if job.side is None else fast(job.side, self._events(job.side), self._panes(job.side))
+        return (
+            {"panes": 9}
+            if job.side is None
+            else fast(job.side, self._events(job.side), self._panes(job.side))
+        )
 
 
-# The whole race ---------------------------------------------------------------------------------------------------------------------------------
+# The whole race
 
 
 @pytest.mark.slow
-def test_a_case_is_one_line_of_json_after_both_sides_were_found_equal(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    racing = race.Racing(lambda job, say: spark_job.do(job, spark, say), total=1_200, files=4, keys=40, warm=1)
+def test_a_case_is_one_line_of_json_after_both_sides_were_found_equal(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    racing = race.Racing(
+        lambda job, say: spark_job.do(job, spark, say), total=1_200, files=4, keys=40, warm=1
+    )
     raced = ["tumbling_1m", "direct_1m"]
     race.bench(race.named(",".join(raced)), racing, as_json=True)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -86,12 +102,18 @@ def test_a_case_is_one_line_of_json_after_both_sides_were_found_equal(spark: Spa
         assert found["panes"]["tidegate"] > 0
     by_name = {found["name"]: found for found in lines}
     assert by_name["direct_1m"]["source"] == "direct"
-    assert by_name["direct_1m"]["batch_ms"]["spark"] == by_name["tumbling_1m"]["batch_ms"]["spark"], "the peer of both is one run"
+    assert (
+        by_name["direct_1m"]["batch_ms"]["spark"] == by_name["tumbling_1m"]["batch_ms"]["spark"]
+    ), "the peer of both is one run"
 
 
 @pytest.mark.slow
-def test_joins_are_raced_over_the_same_pairs(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    racing = race.Racing(lambda job, say: spark_job.do(job, spark, say), total=2_400, files=4, keys=60, warm=0)
+def test_joins_are_raced_over_the_same_pairs(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    racing = race.Racing(
+        lambda job, say: spark_job.do(job, spark, say), total=2_400, files=4, keys=60, warm=0
+    )
     raced = ["interval_hot"]
     race.bench(race.named(",".join(raced), race.JOINS), racing, as_json=True)
     said = capsys.readouterr()
@@ -113,8 +135,24 @@ def test_joins_are_raced_over_the_same_pairs(spark: SparkSession, capsys: pytest
 
 
 @pytest.mark.slow
-def test_a_run_in_a_process_of_its_own_tells_what_its_workers_did(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["spark", "--cases", "tumbling_100k", "--events", "800", "--files", "4", "--memory", "1g", "--cores", "2", "--json", "--profile"]
+def test_a_run_in_a_process_of_its_own_tells_what_its_workers_did(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = [
+        "spark",
+        "--cases",
+        "tumbling_100k",
+        "--events",
+        "800",
+        "--files",
+        "4",
+        "--memory",
+        "1g",
+        "--cores",
+        "2",
+        "--json",
+        "--profile",
+    ]
     assert main(words) == 0
     said = capsys.readouterr()
     (found,) = (json.loads(line) for line in said.out.splitlines())
@@ -132,22 +170,33 @@ def test_a_run_that_cannot_start_says_why() -> None:
 
 
 def test_a_job_survives_being_told_to_another_process() -> None:
-    job = Job(Shape("interval", direct=True), race.JOINS["interval_hot"].data, "tidegate", "folder", cores=2)
+    job = Job(
+        Shape("interval", direct=True),
+        race.JOINS["interval_hot"].data,
+        "tidegate",
+        "folder",
+        cores=2,
+    )
     assert Job.from_text(json.dumps(asdict(job))) == job
 
 
-# Equality ---------------------------------------------------------------------------------------------------------------------------------------
+# Equality
 
 
 @pytest.mark.slow
 def test_sides_that_differ_are_found(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(spark_sides.WINDOWS, "tumbling", lambda: tumbling("30 seconds"))
-    with pytest.raises(spark_check.UnequalError, match=r"the same tumbling panes: .* panes of Tidegate"):
+    with pytest.raises(
+        spark_check.UnequalError, match=r"the same tumbling panes: .* panes of Tidegate"
+    ):
         spark_check.check(spark, Shape("tumbling"), SMALL)
 
 
 def panes(n: int = 2, total: float = 0.3, top: float = 0.2) -> pa.Table:
-    times = {name: pa.array([at] * 2, TIME) for name, at in (("window_start", START), ("window_end", START + 60 * SECOND))}
+    times = {
+        name: pa.array([at] * 2, TIME)
+        for name, at in (("window_start", START), ("window_end", START + 60 * SECOND))
+    }
     return pa.table({"key": [1, 2], **times, "n": [1, n], "total": [0.1, total], "top": [0.1, top]})
 
 
@@ -176,8 +225,12 @@ def test_pairs_are_compared_by_both_of_their_rows() -> None:
     assert list(compared.columns) == ["key", "left_ts", "left_value", "right_ts", "right_value"]
     assert spark_check.difference(pairs, pairs.take([1, 0]), compared, "pairs") is None
     other = pairs.set_column(4, "right_value", [[0.4, 0.3]])
-    assert "`right_value` differs in 2 pairs" in (spark_check.difference(pairs, other, compared, "pairs") or "")
-    assert "2 pairs of Tidegate, 1 of Spark" in (spark_check.difference(pairs, pairs.slice(1), compared, "pairs") or "")
+    assert "`right_value` differs in 2 pairs" in (
+        spark_check.difference(pairs, other, compared, "pairs") or ""
+    )
+    assert "2 pairs of Tidegate, 1 of Spark" in (
+        spark_check.difference(pairs, pairs.slice(1), compared, "pairs") or ""
+    )
 
 
 def test_equality_of_nothing_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,31 +241,49 @@ def test_equality_of_nothing_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_side_that_lost_events_has_no_time() -> None:
-    racing = race.Racing(Pretended(lambda side: 400 if side == "tidegate" else 399), total=400, files=4)
+    racing = race.Racing(
+        Pretended(lambda side: 400 if side == "tidegate" else 399), total=400, files=4
+    )
     with pytest.raises(SpecError, match="spark read 399 of 400 events"):
         list(racing.race(race.named("session")))
 
 
 def test_a_side_of_a_join_that_lost_pairs_has_no_time() -> None:
-    racing = race.Racing(Pretended(lambda side: 800, lambda side: 7 if side == "tidegate" else 8), total=400, files=4)
+    racing = race.Racing(
+        Pretended(lambda side: 800, lambda side: 7 if side == "tidegate" else 8), total=400, files=4
+    )
     with pytest.raises(SpecError, match="interval_hot: 7 pairs of tidegate and 8 pairs of spark"):
         list(racing.race(race.named("interval_hot", race.JOINS)))
 
 
-# What is raced ----------------------------------------------------------------------------------------------------------------------------------
+# What is raced
 
 
 def test_cases_that_share_something_do_it_once() -> None:
     pretended = Pretended()
-    found = list(race.Racing(pretended, total=400, files=4).race(race.named("tumbling_100k,keys_100k,direct_100k")))
+    found = list(
+        race.Racing(pretended, total=400, files=4).race(
+            race.named("tumbling_100k,keys_100k,direct_100k")
+        )
+    )
     done = [(job.side, job.shape.direct) for job in pretended.jobs]
-    assert done == [(None, False), ("tidegate", False), ("spark", False), (None, True), ("tidegate", True)]
+    assert done == [
+        (None, False),
+        ("tidegate", False),
+        ("spark", False),
+        (None, True),
+        ("tidegate", True),
+    ]
     assert [raced.ratio for raced in found] == [2.0] * 3
     assert not Path(pretended.jobs[1].folder).exists(), "the events are removed"
 
 
-@pytest.mark.parametrize(("given", "wanted"), [({}, 60), ({"total": 3_000}, 60), ({"warm": 0}, 0), ({"warm": 9}, 9)])
-def test_both_sides_warm_up_alike(given: dict[str, int], wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("given", "wanted"), [({}, 60), ({"total": 3_000}, 60), ({"warm": 0}, 0), ({"warm": 9}, 9)]
+)
+def test_both_sides_warm_up_alike(
+    given: dict[str, int], wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def do(job: Job, say: Callable[[str], None]) -> dict[str, Any]:
         warmed[job.side] = job.warm
         return {"panes": 9} if job.side is None else fast(job.side, job.events.total)
@@ -223,8 +294,14 @@ def test_both_sides_warm_up_alike(given: dict[str, int], wanted: int, monkeypatc
     assert warmed == {None: 0, "tidegate": wanted, "spark": wanted}
 
 
-def test_people_get_a_table_with_the_aim_beside_the_ratio(capsys: pytest.CaptureFixture[str]) -> None:
-    race.bench(race.named("direct_100k,keys_10k"), race.Racing(Pretended(), total=400, files=4), as_json=False)
+def test_people_get_a_table_with_the_aim_beside_the_ratio(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    race.bench(
+        race.named("direct_100k,keys_10k"),
+        race.Racing(Pretended(), total=400, files=4),
+        as_json=False,
+    )
     said = capsys.readouterr()
     head, _, first, second = said.out.splitlines()
     assert head.split()[:3] == ["case", "ratio", "aim"]
@@ -248,8 +325,12 @@ def test_people_get_a_table_with_the_aim_beside_the_ratio(capsys: pytest.Capture
         ("keys_10k", {"files": 40}, Events(40, 1_000_000, 10_000)),
     ],
 )
-def test_fewer_events_are_fewer_files_then_smaller_ones(name: str, given: dict[str, int], wanted: Events) -> None:
-    assert race.CASES[name].events(given.get("total"), given.get("files"), given.get("keys")) == wanted
+def test_fewer_events_are_fewer_files_then_smaller_ones(
+    name: str, given: dict[str, int], wanted: Events
+) -> None:
+    assert (
+        race.CASES[name].events(given.get("total"), given.get("files"), given.get("keys")) == wanted
+    )
 
 
 def test_a_side_of_a_join_has_all_of_the_events_and_a_minute_an_event_of_each_key() -> None:
@@ -261,20 +342,31 @@ def test_a_side_of_a_join_has_all_of_the_events_and_a_minute_an_event_of_each_ke
 
 
 def test_all_events_of_the_hot_key_are_on_one_side(tmp_path: Path) -> None:
-    spark_data.write(tmp_path, Events(4, 5_000, 1_000, is_late=False, inputs=("left", "right"), hot=0.2))
-    hot = [int((pq.read_table(tmp_path / side)["key"].to_numpy() == spark_data.HOT).sum()) for side in ("left", "right")]
+    spark_data.write(
+        tmp_path, Events(4, 5_000, 1_000, is_late=False, inputs=("left", "right"), hot=0.2)
+    )
+    hot = [
+        int((pq.read_table(tmp_path / side)["key"].to_numpy() == spark_data.HOT).sum())
+        for side in ("left", "right")
+    ]
     assert sum(hot) / 40_000 == pytest.approx(0.2, abs=0.01)
     assert hot[1] < 60
 
 
-def test_unknown_cases_and_options_of_other_parts_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_cases_and_options_of_other_parts_are_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert list(race.CASES) == NAMES
     assert list(race.JOINS) == JOINS
     with pytest.raises(SpecError, match="no case rolling"):
         main(["spark", "--cases", "session,rolling"])
     with pytest.raises(SpecError, match=r"no case session\. Hint: one of interval, "):
         main(["joins", "--cases", "session"])
-    for words in (["kernel", "--files", "3"], ["spark", "--case", "session"], ["watermarks", "--profile"]):
+    for words in (
+        ["kernel", "--files", "3"],
+        ["spark", "--case", "session"],
+        ["watermarks", "--profile"],
+    ):
         with pytest.raises(SystemExit):
             main(words)
         assert "means nothing to" in capsys.readouterr().err
@@ -294,15 +386,28 @@ def test_events_are_in_disorder_and_only_some_are_too_late(tmp_path: Path) -> No
         assert (late > 0) == is_late
 
 
-# What a run measures ----------------------------------------------------------------------------------------------------------------------------
+# What a run measures
 
 
 def batch(number: int, events: int, newest: int | None, watermark: int | None) -> Batch:
-    return Batch(number, events, begin=10.0 * number, milliseconds=1000 + 100 * number, panes=1, newest=newest, watermark=watermark)
+    return Batch(
+        number,
+        events,
+        begin=10.0 * number,
+        milliseconds=1000 + 100 * number,
+        panes=1,
+        newest=newest,
+        watermark=watermark,
+    )
 
 
 def test_the_first_batch_and_those_without_events_are_not_counted() -> None:
-    batches = [batch(0, 100, 20 * SECOND, None), batch(1, 100, 40 * SECOND, None), batch(2, 200, 60 * SECOND, None), batch(3, 0, None, None)]
+    batches = [
+        batch(0, 100, 20 * SECOND, None),
+        batch(1, 100, 40 * SECOND, None),
+        batch(2, 200, 60 * SECOND, None),
+        batch(3, 0, None, None),
+    ]
     found = spark_sides.measured(batches, spark_usage.Usage(), 5, 0, 0)
     assert (found.events, found.panes, found.state) == (400, 4, 5)
     assert found.events_per_second == pytest.approx(300 / (1.1 + 1.2))
@@ -314,16 +419,30 @@ def test_a_pane_is_out_when_the_batch_ends_that_knows_of_its_last_event() -> Non
     same = [batch(n, 10, at * SECOND, (at - 10) * SECOND) for n, at in enumerate(ends)]
     assert spark_sides.event_to_pane(same, same[1:]) == pytest.approx((1100 + 1200) / 2)
     marks = [None, 10, 30]
-    later = [batch(n, 10, at * SECOND, None if mark is None else mark * SECOND) for n, (at, mark) in enumerate(zip(ends, marks, strict=True))]
-    assert spark_sides.event_to_pane([*later, batch(3, 0, None, 50 * SECOND)], later[1:]) == pytest.approx((11_200 + 11_300) / 2)
+    later = [
+        batch(n, 10, at * SECOND, None if mark is None else mark * SECOND)
+        for n, (at, mark) in enumerate(zip(ends, marks, strict=True))
+    ]
+    assert spark_sides.event_to_pane(
+        [*later, batch(3, 0, None, 50 * SECOND)], later[1:]
+    ) == pytest.approx((11_200 + 11_300) / 2)
 
 
 def test_memory_is_that_of_all_who_descend() -> None:
-    known = [spark_usage.Process(pid, parent, "x", 1, 0.0) for pid, parent in [(4, 3), (3, 2), (2, 1), (9, 1)]]
+    known = [
+        spark_usage.Process(pid, parent, "x", 1, 0.0)
+        for pid, parent in [(4, 3), (3, 2), (2, 1), (9, 1)]
+    ]
     assert sorted(process.pid for process in spark_usage.descendants(2, known)) == [2, 3, 4]
 
 
 def test_memory_is_told_apart_by_role_and_a_program_that_is_just_started_has_none() -> None:
-    named = [(1, "python3", 5), (2, "java", 100), (3, "python3.11", 7), (4, "python", 8), (5, "Executor task l", 100)]
+    named = [
+        (1, "python3", 5),
+        (2, "java", 100),
+        (3, "python3.11", 7),
+        (4, "python", 8),
+        (5, "Executor task l", 100),
+    ]
     family = [spark_usage.Process(pid, 0, name, rss, 0.0) for pid, name, rss in named]
     assert spark_usage.memory(family, 1) == {"driver": 5, "jvm": 100, "workers": 15}

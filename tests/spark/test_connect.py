@@ -1,4 +1,6 @@
-"""Pipelines through Spark Connect: the client is a process of its own, and all that the library does goes over the wire."""
+"""Pipelines through Spark Connect: the client is a process of its own, and all that the library
+does goes over the wire.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from prometheus_text import by_label, parse, single
-from streams import BASE, SECOND, Feed, clicks, netted
+
+from support import SUPPORT
+from support.prometheus_text import by_label, parse, single
+from support.spark_streams import BASE, SECOND, Feed, clicks, netted
 
 pytestmark = [pytest.mark.connect, pytest.mark.slow]
 
@@ -23,8 +27,28 @@ FILES = [
     [("ann", 5, 9.0)],
 ]
 """Events without a time and events that are too late among them."""
-PANES = {("ann", 0): (2, 5.0), ("bob", 0): (2, 10.0), ("ann", 60): (1, 1.0), ("bob", 60): (1, 1.0), ("dan", 120): (1, 1.0)}
-CLASSIC = {"_jvm", "_jdf", "_jc", "_jsparkSession", "_jsc", "_sc", "_jsdf", "sparkContext", "SparkContext", "rdd", "RDD", "toJavaRDD", "_gateway"}
+PANES = {
+    ("ann", 0): (2, 5.0),
+    ("bob", 0): (2, 10.0),
+    ("ann", 60): (1, 1.0),
+    ("bob", 60): (1, 1.0),
+    ("dan", 120): (1, 1.0),
+}
+CLASSIC = {
+    "_jvm",
+    "_jdf",
+    "_jc",
+    "_jsparkSession",
+    "_jsc",
+    "_sc",
+    "_jsdf",
+    "sparkContext",
+    "SparkContext",
+    "rdd",
+    "RDD",
+    "toJavaRDD",
+    "_gateway",
+}
 """What exists only where Python and the JVM of the driver share a machine."""
 
 
@@ -39,7 +63,7 @@ def seen(connect, out):
     feed = Feed(out / "in")
     for rows in FILES:
         feed.put(clicks(*rows))
-    program = Path(__file__).with_name("connect_client.py")
+    program = SUPPORT / "connect_client.py"
     command = [sys.executable, str(program), connect.url, str(feed.folder), str(out)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=560)
     assert ended.returncode == 0, ended.stderr[-4000:] + connect.process.tail(40)
@@ -49,7 +73,10 @@ def seen(connect, out):
 def rows(folder: Path) -> list[dict]:
     found = []
     for name in sorted(folder.rglob("*.parquet")):
-        batch = next((int(part.removeprefix("batch=")) for part in name.parts if part.startswith("batch=")), 0)
+        batch = next(
+            (int(part.removeprefix("batch=")) for part in name.parts if part.startswith("batch=")),
+            0,
+        )
         found += [(batch, row) for row in pq.read_table(name, partitioning=None).to_pylist()]
     return [row for _, row in sorted(found, key=lambda pair: pair[0])]
 
@@ -58,7 +85,13 @@ def test_the_library_uses_nothing_that_only_a_classic_session_has(repository):
     used = []
     for path in sorted((repository / "src").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else getattr(node, "name", None)
+            name = (
+                node.attr
+                if isinstance(node, ast.Attribute)
+                else node.id
+                if isinstance(node, ast.Name)
+                else getattr(node, "name", None)
+            )
             if name in CLASSIC:
                 used.append(f"{path.relative_to(repository)}:{node.lineno} {name}")
     assert used == []
@@ -66,12 +99,23 @@ def test_the_library_uses_nothing_that_only_a_classic_session_has(repository):
 
 def test_panes_late_rows_and_metrics_are_written(seen, out):
     assert seen["session"] == "pyspark.sql.connect.session"
-    assert (seen["written"]["failed"], seen["written"]["active"], seen["written"]["name"]) == (None, False, "through_connect")
+    assert (seen["written"]["failed"], seen["written"]["active"], seen["written"]["name"]) == (
+        None,
+        False,
+        "through_connect",
+    )
     panes = rows(out / "panes")
     assert netted(panes, ["user"], "n", "spent") == PANES
-    assert {row["first_letter"] for row in panes} == {"A", "B", "D"}, "a function makes a part of the key"
+    assert {row["first_letter"] for row in panes} == {
+        "A",
+        "B",
+        "D",
+    }, "a function makes a part of the key"
     assert {row["timing"] for row in panes} == {"early", "on_time", "late"}
-    assert sorted((row["user"], row["reason"]) for row in rows(out / "late")) == [("ann", "very_late"), ("cid", "null_time")]
+    assert sorted((row["user"], row["reason"]) for row in rows(out / "late")) == [
+        ("ann", "very_late"),
+        ("cid", "null_time"),
+    ]
     metrics = rows(out / "metrics")
     assert sum(row["events"] for row in metrics) == 10
     assert sum(row["late_rows"] for row in metrics) == 2
@@ -82,8 +126,20 @@ def test_progress_prometheus_and_listeners_say_the_same(seen):
     progress = written["progress"]
     assert [batch["events"] for batch in progress] == [len(rows) for rows in FILES]
     assert [batch["watermark"] is not None for batch in progress] == [True] * 5
-    heard = {tuple(batch[name] for name in ("events", "late_rows", "panes_on_time", "retractions", "state_bytes")) for batch in written["heard"]}
-    assert heard == {tuple(batch[name] for name in ("events", "late_rows", "panes_on_time", "retractions", "state_bytes")) for batch in progress}
+    heard = {
+        tuple(
+            batch[name]
+            for name in ("events", "late_rows", "panes_on_time", "retractions", "state_bytes")
+        )
+        for batch in written["heard"]
+    }
+    assert heard == {
+        tuple(
+            batch[name]
+            for name in ("events", "late_rows", "panes_on_time", "retractions", "state_bytes")
+        )
+        for batch in progress
+    }
     samples = parse(written["prometheus"])
     assert single(samples, "tidegate_batch") == 4
     assert by_label(samples, "tidegate_rows_total", "class")["very_late"] == 1
@@ -102,9 +158,15 @@ def test_a_change_feed_as_a_frame(seen, out):
 
 def test_a_chain_of_another_key_with_a_function_as_its_sink(seen, out):
     totals = rows(out / "totals")
-    assert netted(totals, [], "users", "spent") == {(0,): (2, 15.0), (60,): (2, 2.0), (120,): (1, 1.0)}
+    assert netted(totals, [], "users", "spent") == {
+        (0,): (2, 15.0),
+        (60,): (2, 2.0),
+        (120,): (1, 1.0),
+    }
     samples = parse((out / "metrics.prom").read_text())
-    assert single(samples, "tidegate_events_total") == 10, "what came in, and not what one operator told the other"
+    assert single(samples, "tidegate_events_total") == 10, (
+        "what came in, and not what one operator told the other"
+    )
     assert single(samples, "tidegate_late_rows_total") == 2
     panes = by_label(samples, "tidegate_panes_total", "timing")
     assert sum(panes.values()) == sum(row["op"] == "+" for row in totals)
@@ -115,7 +177,9 @@ def test_a_chain_of_another_key_with_a_function_as_its_sink(seen, out):
 def test_a_batch_and_its_sinks(seen):
     finite = seen["finite"]
     wanted = {**PANES, ("ann", 0): (3, 14.0), ("end", 3960): (1, 0.0)}
-    assert {(user, start - BASE / SECOND): (n, spent) for user, _, start, n, spent in finite["rows"]} == wanted
+    assert {
+        (user, start - BASE / SECOND): (n, spent) for user, _, start, n, spent in finite["rows"]
+    } == wanted
     assert finite["columns"][:2] == ["user", "first_letter"]
     assert (finite["late"], finite["kept"]) == (1, len(wanted))
 

@@ -10,7 +10,7 @@ import pytest
 
 from tidegate.cli import main
 from tidegate.cli.demo_clicks import FILES
-from tidegate.spark.session import running_session
+from tidegate.spark.environment.session import running_session
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +22,10 @@ def png(data: bytes) -> tuple[int, int, int]:
     while at < len(data):
         (length,), kind = struct.unpack(">I", data[at : at + 4]), data[at + 4 : at + 8]
         content = data[at + 8 : at + 8 + length]
-        assert zlib.crc32(kind + content) == struct.unpack(">I", data[at + 8 + length : at + 12 + length])[0]
+        assert (
+            zlib.crc32(kind + content)
+            == struct.unpack(">I", data[at + 8 + length : at + 12 + length])[0]
+        )
         if kind == b"IHDR":
             size = struct.unpack(">II", content[:8])
         if kind == b"IDAT":
@@ -41,10 +44,31 @@ def test_it_shows_panes_corrections_late_rows_and_a_picture(spark, tmp_path, cap
     assert "\x1b" not in told, "colours are for terminals"
     assert sum(line.startswith("  batch ") for line in lines) == FILES
     assert lines[-1].startswith("Emits minus retracts equal a recount of the clicks in all ")
-    for word in ("early", "on_time", "late", "  - ann", "very_late", "future", "came twice", "<e-", "<O-", "|"):
+    for word in (
+        "early",
+        "on_time",
+        "late",
+        "  - ann",
+        "very_late",
+        "future",
+        "came twice",
+        "<e-",
+        "<O-",
+        "|",
+    ):
         assert word in told, word
-    late = [line.split()[0] for line in lines if line.startswith("  ") and "-" in line.split()[0] and " time " in line]
-    assert sorted(late) == ["10-lost0", "10-lost1", "7-future", "8-broken", "8-null"], "each of them with its reason"
+    late = [
+        line.split()[0]
+        for line in lines
+        if line.startswith("  ") and "-" in line.split()[0] and " time " in line
+    ]
+    assert sorted(late) == [
+        "10-lost0",
+        "10-lost1",
+        "7-future",
+        "8-broken",
+        "8-null",
+    ], "each of them with its reason"
     assert max(map(len, lines[lines.index("") :])) <= 200
     width, height, pixels = png((folder / "picture.png").read_bytes())
     assert (width, height) == (1210, 715)
@@ -56,7 +80,10 @@ def test_it_shows_panes_corrections_late_rows_and_a_picture(spark, tmp_path, cap
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {row["output"] for row in rows} == {"panes", "late", "metrics"}
     seen = {(row["op"], row["timing"]) for row in rows if row["output"] == "panes"}
-    assert seen >= {("+", "early"), ("-", "early"), ("+", "on_time"), ("-", "on_time"), ("+", "late")} or ("-", "late") in seen
+    assert (
+        seen >= {("+", "early"), ("-", "early"), ("+", "on_time"), ("-", "on_time"), ("+", "late")}
+        or ("-", "late") in seen
+    )
     net: dict[tuple[str, str], int] = {}
     for row in rows:
         if row["output"] == "panes":
@@ -65,7 +92,11 @@ def test_it_shows_panes_corrections_late_rows_and_a_picture(spark, tmp_path, cap
     assert all(clicks > 0 for clicks in net.values())
     counted = [row for row in rows if row["output"] == "metrics"]
     assert sum(row["duplicates"] for row in counted) == 4
-    assert sum(row["late_rows"] for row in counted) == sum(row["output"] == "late" for row in rows) == 5
+    assert (
+        sum(row["late_rows"] for row in counted)
+        == sum(row["output"] == "late" for row in rows)
+        == 5
+    )
 
 
 def test_a_folder_of_somebody_else_is_not_touched(tmp_path, capsys):

@@ -1,4 +1,6 @@
-"""Faults under a query that runs: Python workers and executors die, disks are full, sinks fail; afterwards nothing is lost and nothing is twice."""
+"""Faults under a query that runs: Python workers and executors die, disks are full, sinks fail;
+afterwards nothing is lost and nothing is twice.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,23 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
-from streams import SECOND, Row
 from test_torture import PATIENCE, Driver, finish
-from torture_worker import ENDED, Orders, Sender, Truth, compare, join_of, overwriting, panes_of, started
 
 import tidegate as tg
-from services.postgres import PostgresServer, postgres_server
-from services.processes import Process, ServiceUnavailable
+from support.services.postgres import PostgresServer, postgres_server
+from support.services.processes import Process, ServiceUnavailable
+from support.spark_streams import SECOND, Row
+from support.torture_worker import (
+    ENDED,
+    Orders,
+    Sender,
+    Truth,
+    compare,
+    join_of,
+    overwriting,
+    panes_of,
+    started,
+)
 from tidegate.errors import SetupError, SinkError
 
 pytestmark = pytest.mark.slow
@@ -61,17 +73,22 @@ def mended(spark, tmp_path: Path, kind: str, sent: list[Row], **more: Any) -> No
     compare(tmp_path, kind, Truth(sent))
 
 
-# Processes ----------------------------------------------------------------------------------------------------------------------
+# Processes
 
 
 def holding(folder: Path, number: int) -> Callable[[pa.Table], None]:
-    """A function that tells who runs it and waits, once, when the rows of one file come to it; it brings along what it needs."""
+    """A function that tells who runs it and waits, once, when the rows of one file come to it; it
+    brings along what it needs.
+    """
 
     def hold(table: pa.Table) -> None:
         import os
         import time
 
-        if any(seq // 60 == number for seq in table.column("seq").to_pylist()) and not (folder / "went-on").exists():
+        if (
+            any(seq // 60 == number for seq in table.column("seq").to_pylist())
+            and not (folder / "went-on").exists()
+        ):
             (folder / "draft").write_text(str(os.getpid()))
             (folder / "draft").replace(folder / "held")
             while not (folder / "went-on").exists():
@@ -118,7 +135,11 @@ def test_python_workers_that_are_killed_in_a_batch_lose_nothing(spark, tmp_path,
     if where == "join":
         panes = join_of(spark, tmp_path / "in", where=condition)
     else:
-        key, more = (owner, {}) if where == "edge" else ("user", {"size": tg.apply(size, pa.int64(), ["seq"])})
+        key, more = (
+            (owner, {})
+            if where == "edge"
+            else ("user", {"size": tg.apply(size, pa.int64(), ["seq"])})
+        )
         panes = panes_of(spark, tmp_path / "in", "tumbling", key=key, **more)
     query = started(spark, Orders(str(tmp_path)), kind, panes=panes)
     wait_for((tmp_path / "held").exists)
@@ -134,17 +155,26 @@ def test_python_workers_that_are_killed_in_a_batch_lose_nothing(spark, tmp_path,
     # In local mode a task that has failed is not tried again, so the query ends.
     wait_for(lambda: not query.is_active)
     assert "Python worker exited unexpectedly" in str(query.exception())
-    started(spark, Orders(str(tmp_path)), kind, panes=panes, trigger="available_now").await_termination()
+    started(
+        spark, Orders(str(tmp_path)), kind, panes=panes, trigger="available_now"
+    ).await_termination()
     compare(tmp_path, kind, Truth(sent), key="owner" if where == "edge" else "user")
 
 
 @pytest.mark.cluster
-def test_an_executor_of_a_cluster_that_is_killed_is_replaced_and_nothing_is_lost(cluster, tmp_path, sent):
+def test_an_executor_of_a_cluster_that_is_killed_is_replaced_and_nothing_is_lost(
+    cluster, tmp_path, sent
+):
     files = sorted((tmp_path / "in").glob("*.parquet"))
     (tmp_path / "later").mkdir()
     for file in files[4:]:
         file.rename(tmp_path / "later" / file.name)
-    orders = Orders(str(tmp_path), kinds=["tumbling"], master=cluster.url, conf={"spark.executor.memory": "512m"})
+    orders = Orders(
+        str(tmp_path),
+        kinds=["tumbling"],
+        master=cluster.url,
+        conf={"spark.executor.memory": "512m"},
+    )
     driver = Driver(orders, tmp_path / "driver.log")
     try:
         driver.wait_for(lambda: driver.said("batches"))
@@ -164,7 +194,7 @@ def test_an_executor_of_a_cluster_that_is_killed_is_replaced_and_nothing_is_lost
     compare(tmp_path, "tumbling", Truth(sent))
 
 
-# Disks --------------------------------------------------------------------------------------------------------------------------
+# Disks
 
 
 @pytest.fixture
@@ -172,7 +202,12 @@ def small_disk(tmp_path) -> Iterator[Path]:
     """A file system of its own with 24 MB."""
     place = tmp_path / "disk"
     place.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", place], capture_output=True, text=True, check=False)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", place],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if made.returncode != 0:
         pytest.skip(f"a disk that can be full needs the right to mount one: {made.stderr.strip()}")
     try:
@@ -188,7 +223,9 @@ def fill(file: Path) -> None:
             ballast.write(bytes(4096))
 
 
-def test_a_full_disk_ends_the_query_and_it_goes_on_when_there_is_room(spark, tmp_path, sent, small_disk):
+def test_a_full_disk_ends_the_query_and_it_goes_on_when_there_is_room(
+    spark, tmp_path, sent, small_disk
+):
     (tmp_path / "tumbling").mkdir()
     (tmp_path / "tumbling" / "checkpoint").symlink_to(small_disk, target_is_directory=True)
     query = started(spark, Orders(str(tmp_path)), "tumbling")
@@ -203,7 +240,7 @@ def test_a_full_disk_ends_the_query_and_it_goes_on_when_there_is_room(spark, tmp
     mended(spark, tmp_path, "tumbling", sent)
 
 
-# Sinks --------------------------------------------------------------------------------------------------------------------------
+# Sinks
 
 
 @pytest.mark.parametrize("kind", ["sessions", "join"])
@@ -290,9 +327,17 @@ def test_a_database_that_is_stopped_and_started_has_every_pane_once(spark, tmp_p
         with pytest.raises(SinkError, match="cannot be reached"):
             started(spark, Orders(str(tmp_path)), "tumbling", to=sink)
         again = restart(server)
-        started(spark, Orders(str(tmp_path)), "tumbling", trigger="available_now", to=sink).await_termination()
-        rows = server.query('SELECT "user", extract(epoch FROM window_start), extract(epoch FROM window_end), n, total FROM panes')
-        found = [(user, int(start * SECOND), int(end * SECOND), n, int(total)) for user, start, end, n, total in rows]
+        started(
+            spark, Orders(str(tmp_path)), "tumbling", trigger="available_now", to=sink
+        ).await_termination()
+        rows = server.query(
+            'SELECT "user", extract(epoch FROM window_start), extract(epoch FROM window_end), n,'
+            " total FROM panes"
+        )
+        found = [
+            (user, int(start * SECOND), int(end * SECOND), n, int(total))
+            for user, start, end, n, total in rows
+        ]
         assert sorted(found) == sorted(truth.panes("tumbling"))
     finally:
         if again is not None:

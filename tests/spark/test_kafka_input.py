@@ -1,4 +1,6 @@
-"""Plain topics of Kafka as input: a watermark for each partition, and partitions that fall silent do not hold the others."""
+"""Plain topics of Kafka as input: a watermark for each partition, and partitions that fall silent
+do not hold the others.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ import json, sys
 from pathlib import Path
 from pyspark.sql import functions as f
 import tidegate as tg
-from tidegate.spark.jars import kafka_jars
+from tidegate.spark.environment.jars import kafka_jars
 
 servers, topic, folder = sys.argv[1:]
 spark = tg.spark_session(cores=2, memory="1g", conf={"spark.jars": ",".join(map(str, kafka_jars()))})
@@ -45,13 +47,22 @@ for line in sys.stdin:
 
 
 class Queries:
-    """Queries over a topic in a process of its own, because the connector of Kafka has to be there when a session begins."""
+    """Queries over a topic in a process of its own, because the connector of Kafka has to be there
+    when a session begins.
+    """
 
     def __init__(self, *arguments: str) -> None:
-        self.process = subprocess.Popen([sys.executable, "-c", READER, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", READER, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
     def begin(self, name: str, idle_after: str | None, *wanted: int) -> None:
-        """Begin a query under a name, for partitions that are idle after so long; it is asked for its panes as often as there are counts of them."""
+        """Begin a query under a name, for partitions that are idle after so long; it is asked for
+        its panes as often as there are counts of them.
+        """
         self._say(json.dumps([name, idle_after, *wanted]))
 
     def panes(self) -> list[tuple[str, int, int, str]]:
@@ -59,7 +70,10 @@ class Queries:
         assert self.process.stdout is not None
         found, late = json.loads(self.process.stdout.readline())
         assert late == 0
-        return sorted((user, round(start - BASE / SECOND) // 60, n, timing) for user, start, n, timing in found)
+        return sorted(
+            (user, round(start - BASE / SECOND) // 60, n, timing)
+            for user, start, n, timing in found
+        )
 
     def go_on(self) -> None:
         """Let the query look at what has come since."""
@@ -79,22 +93,32 @@ class Queries:
 
 
 def send(kafka, topic: str, partition: int, *events: tuple[str, int]) -> None:
-    kafka.produce(topic, [{"value": {"user": user, "t": BASE + at * SECOND}, "partition": partition} for user, at in events])
+    kafka.produce(
+        topic,
+        [
+            {"value": {"user": user, "t": BASE + at * SECOND}, "partition": partition}
+            for user, at in events
+        ],
+    )
 
 
-def test_partitions_have_watermarks_of_their_own_and_silent_ones_do_not_hold_the_others(kafka, tmp_path):
+def test_partitions_have_watermarks_of_their_own_and_silent_ones_do_not_hold_the_others(
+    kafka, tmp_path
+):
     topic = kafka.create_topic("clicks-by-partition", 2)
     send(kafka, topic, 0, ("a", 10), ("a", 190))
     send(kafka, topic, 1, ("b", 20))
     first = [("a", 0, 1, "on_time"), ("b", 0, 2, "on_time")]
     with Queries(kafka.bootstrap_servers, topic, str(tmp_path)) as queries:
-        # Partition 1 is at 20 seconds, so nothing is over, and what it brings next is not late, though partition 0 is far ahead.
+        # Partition 1 is at 20 seconds, so nothing is over, and what it brings next is not late,
+        # though partition 0 is far ahead.
         queries.begin("patient", None, 0, 2)
         assert queries.panes() == []
         send(kafka, topic, 1, ("b", 30), ("b", 70))
         queries.go_on()
         assert queries.panes() == first
         queries.go_on()
-        # Nothing comes any more from partition 1: after a while it does not count, and the second minute is over as well.
+        # Nothing comes any more from partition 1: after a while it does not count, and the second
+        # minute is over as well.
         queries.begin("impatient", "2 seconds", 3)
         assert queries.panes() == [*first, ("b", 1, 1, "on_time")]

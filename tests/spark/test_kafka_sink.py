@@ -17,9 +17,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from services.kafka import KafkaBroker
-from services.processes import free_ports
-from sink_rows import in_pieces, late_rows, late_target, pane_target, panes
+from support.services.kafka import KafkaBroker
+from support.services.processes import free_ports
+from support.sink_rows import in_pieces, late_rows, late_target, pane_target, panes
 from tidegate.errors import SinkError, SpecError
 from tidegate.spark.sinks.base import Target
 from tidegate.spark.sinks.kafka import KafkaSink
@@ -40,21 +40,38 @@ def name() -> str:
 
 
 def rows_of(broker: KafkaBroker, sink: KafkaSink) -> list[tuple]:
-    return sorted((message.json["user"], message.json["op"], message.json["pane"], message.json["clicks"]) for message in broker.consume(sink.topic))
+    return sorted(
+        (message.json["user"], message.json["op"], message.json["pane"], message.json["clicks"])
+        for message in broker.consume(sink.topic)
+    )
 
 
 def test_a_row_is_a_message_with_its_key_and_headers(kafka, sink):
     target = pane_target(name())
     sink.check(target)
-    sink.write(target, 0, in_pieces(panes(target, [("ann", 0, "+", 0, 3, 1.5), (None, None, "+", 1, 1, None)])))
+    sink.write(
+        target,
+        0,
+        in_pieces(panes(target, [("ann", 0, "+", 0, 3, 1.5), (None, None, "+", 1, 1, None)])),
+    )
     one, other = sorted(kafka.consume(sink.topic), key=lambda message: message.headers["pane_id"])
     assert json.loads(one.key) == {"user": "ann", "window_start": START, "window_end": END}
     assert one.headers == {"pane_id": b"0" * 32, "op": b"+", "timing": b"on_time"}
     assert list(one.json) == target.schema.names
     assert one.json == {
-        "user": "ann", "window_start": START, "window_end": END, "op": "+", "timing": "on_time", "pane": 0, "is_first": True, "is_last": False,
-        "clicks": 3, "spent": 1.5, "watermark": "1970-01-01T00:09:00.000000Z", "emitted_at": "1970-01-01T00:10:00.000000Z",
-    }  # fmt: skip
+        "user": "ann",
+        "window_start": START,
+        "window_end": END,
+        "op": "+",
+        "timing": "on_time",
+        "pane": 0,
+        "is_first": True,
+        "is_last": False,
+        "clicks": 3,
+        "spent": 1.5,
+        "watermark": "1970-01-01T00:09:00.000000Z",
+        "emitted_at": "1970-01-01T00:10:00.000000Z",
+    }
     assert json.loads(other.key) == {"user": None, "window_start": None, "window_end": None}
     assert other.json["spent"] is None
     assert other.headers["timing"] == b"late"
@@ -74,12 +91,21 @@ def test_a_replay_adds_nothing(kafka, sink, new_process):
     target = pane_target(name())
     for batch in (4, 4, 5, 4, 5):
         new_process()
-        rest = in_pieces(panes(target, [("ann", 0, "+", batch, batch, 1.0), ("bob", 0, "+", batch, batch, 1.0)]))
+        rest = in_pieces(
+            panes(target, [("ann", 0, "+", batch, batch, 1.0), ("bob", 0, "+", batch, batch, 1.0)])
+        )
         sink.write(target, batch, rest)
         assert next(rest, None) is None, "a batch is read to its end"
-    assert rows_of(kafka, sink) == [("ann", "+", 4, 4), ("ann", "+", 5, 5), ("bob", "+", 4, 4), ("bob", "+", 5, 5)]
+    assert rows_of(kafka, sink) == [
+        ("ann", "+", 4, 4),
+        ("ann", "+", 5, 5),
+        ("bob", "+", 4, 4),
+        ("bob", "+", 5, 5),
+    ]
     marks = kafka.consume(sink.topic + ".tidegate")
-    assert {mark.key for mark in marks} == {json.dumps({"query": target.query, "output": "panes"}).encode()}
+    assert {mark.key for mark in marks} == {
+        json.dumps({"query": target.query, "output": "panes"}).encode()
+    }
     assert [mark.json for mark in marks] == [{"batch": 4}, {"batch": 5}]
 
 
@@ -98,18 +124,32 @@ def test_retractions_are_messages_of_their_own_before_what_replaces_them(kafka, 
     users = [f"user-{number}" for number in range(20)]
     for batch in range(3):
         back = [(user, 0, "-", batch - 1, batch - 1, 1.0) for user in users] if batch else []
-        sink.write(target, batch, in_pieces(panes(target, back + [(user, 0, "+", batch, batch, 1.0) for user in users]), 7))
+        sink.write(
+            target,
+            batch,
+            in_pieces(
+                panes(target, back + [(user, 0, "+", batch, batch, 1.0) for user in users]), 7
+            ),
+        )
     found = kafka.consume(sink.topic)
     assert {message.partition for message in found} == {0, 1, 2, 3}
     for user in users:
         mine = [message for message in found if message.json["user"] == user]
         assert len({message.partition for message in mine}) == 1
-        assert [(message.headers["op"], message.json["pane"]) for message in mine] == [(b"+", 0), (b"-", 0), (b"+", 1), (b"-", 1), (b"+", 2)]
+        assert [(message.headers["op"], message.json["pane"]) for message in mine] == [
+            (b"+", 0),
+            (b"-", 0),
+            (b"+", 1),
+            (b"-", 1),
+            (b"+", 2),
+        ]
 
 
 def test_discarding_panes_are_all_there(kafka, sink):
     target = pane_target(name(), mode="discarding")
-    sink.write(target, 0, iter([panes(target, [("ann", 0, "+", 0, 1, 1.0), ("ann", 0, "+", 1, 2, 1.0)])]))
+    sink.write(
+        target, 0, iter([panes(target, [("ann", 0, "+", 0, 1, 1.0), ("ann", 0, "+", 1, 2, 1.0)])])
+    )
     assert rows_of(kafka, sink) == [("ann", "+", 0, 1), ("ann", "+", 1, 2)]
 
 
@@ -121,9 +161,13 @@ def test_late_rows_and_metrics(kafka, sink):
     assert sorted(message.key for message in found) == [b'{"user":"ann"}', b'{"user":null}']
     assert found[0].headers == {"class": b"very_late", "reason": b"late"}
     assert found[0].json["windows"] == [{"window_start": START, "window_end": END}]
-    metrics = Target(target.query, "metrics", pa.schema([("shard", pa.int32())]), ("user",), "accumulating")
+    metrics = Target(
+        target.query, "metrics", pa.schema([("shard", pa.int32())]), ("user",), "accumulating"
+    )
     sink.write(metrics, 3, iter([pa.table({"shard": pa.array([1], pa.int32())})]))
-    assert (None, {}, {"shard": 1}) in [(message.key, message.headers, message.json) for message in kafka.consume(sink.topic)]
+    assert (None, {}, {"shard": 1}) in [
+        (message.key, message.headers, message.json) for message in kafka.consume(sink.topic)
+    ]
 
 
 def test_an_empty_batch_touches_no_broker():
@@ -137,7 +181,10 @@ def test_a_broker_that_is_down_is_told_with_a_hint(monkeypatch):
     monkeypatch.setattr(sys.modules[KafkaSink.__module__], "ANSWER_SECONDS", 0.5)
     sink = kafka_sink(f"127.0.0.1:{free_ports(1)[0]}", "panes", options={"sasl.password": "secret"})
     target = pane_target(name())
-    for attempt in (lambda: sink.check(target), lambda: sink.write(target, 0, iter([panes(target, [("a", 0, "+", 0, 1, 1.0)])]))):
+    for attempt in (
+        lambda: sink.check(target),
+        lambda: sink.write(target, 0, iter([panes(target, [("a", 0, "+", 0, 1, 1.0)])])),
+    ):
         with pytest.raises(SinkError, match=r"could not .* Hint: start the query again") as caught:
             attempt()
         assert "secret" not in str(caught.value)
@@ -145,18 +192,23 @@ def test_a_broker_that_is_down_is_told_with_a_hint(monkeypatch):
     assert pickle.loads(pickle.dumps(sink)) == sink  # noqa: S301 - our own
 
 
-@pytest.mark.parametrize(("topic", "options", "said"), [
-    ("a topic", {}, "the name of a topic"),
-    ("", {}, "the name of a topic"),
-    ("x" * 245, {}, "1 to 240"),
-    ("t", {"transactional.id": "mine"}, "sets transactional.id itself"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("topic", "options", "said"),
+    [
+        ("a topic", {}, "the name of a topic"),
+        ("", {}, "the name of a topic"),
+        ("x" * 245, {}, "1 to 240"),
+        ("t", {"transactional.id": "mine"}, "sets transactional.id itself"),
+    ],
+)
 def test_what_cannot_work_is_refused(topic, options, said):
     with pytest.raises(SpecError, match=f"{said}.*Hint: "):
         kafka_sink("127.0.0.1:1", topic, options=options).check(pane_target(name()))
 
 
-def test_a_batch_that_fails_in_the_middle_leaves_nothing_to_readers_of_committed_messages(kafka, sink):
+def test_a_batch_that_fails_in_the_middle_leaves_nothing_to_readers_of_committed_messages(
+    kafka, sink
+):
     target = pane_target(name())
     rows = panes(target, [("ann", 0, "+", 0, 1, 1.0), ("bob", 0, "+", 0, 1, 1.0)])
 
@@ -177,14 +229,18 @@ def test_a_row_that_is_too_large_for_the_topic_is_told_with_a_hint(kafka, sink):
     noise = "".join(map(str, range(100_000)))
     large = kafka_sink(kafka.bootstrap_servers, sink.topic, options={"compression.type": "none"})
     with pytest.raises(SinkError, match=r"Hint: raise `max.message.bytes`"):
-        large.write(target, 0, iter([panes(target, [("ann", 0, "+", 0, 1, 1.0), (noise, 0, "+", 0, 1, 1.0)])]))
+        large.write(
+            target,
+            0,
+            iter([panes(target, [("ann", 0, "+", 0, 1, 1.0), (noise, 0, "+", 0, 1, 1.0)])]),
+        )
     assert kafka.consume(sink.topic) == []
 
 
 WRITER = """
 import sys, time
 sys.path[:0] = sys.argv[3:]
-from sink_rows import pane_target, panes
+from support.sink_rows import pane_target, panes
 from tidegate.spark.sinks.kafka import kafka
 target = pane_target("killed")
 def slow():
@@ -194,11 +250,21 @@ kafka(sys.argv[1], sys.argv[2]).write(target, 0, slow())
 """
 
 
-def test_a_writer_killed_in_its_transaction_is_undone_by_the_next_attempt(kafka, sink, repository: Path):
+def test_a_writer_killed_in_its_transaction_is_undone_by_the_next_attempt(
+    kafka, sink, repository: Path
+):
     target = pane_target("killed")
     sink.check(target)
     writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, kafka.bootstrap_servers, sink.topic, str(repository / "tests"), str(repository / "src")]
+        [
+            sys.executable,
+            "-c",
+            WRITER,
+            kafka.bootstrap_servers,
+            sink.topic,
+            str(repository / "tests"),
+            str(repository / "src"),
+        ]
     )
     deadline = time.monotonic() + 60
     while len(kafka.consume(sink.topic, committed=False)) < 2:
@@ -208,9 +274,15 @@ def test_a_writer_killed_in_its_transaction_is_undone_by_the_next_attempt(kafka,
     writer.wait()
     assert kafka.consume(sink.topic) == []
     for _ in range(2):
-        sink.write(target, 0, iter([panes(target, [("ann", 0, "+", 0, 1, 1.0), ("bob", 0, "+", 0, 1, 1.0)])]))
+        sink.write(
+            target,
+            0,
+            iter([panes(target, [("ann", 0, "+", 0, 1, 1.0), ("bob", 0, "+", 0, 1, 1.0)])]),
+        )
     assert rows_of(kafka, sink) == [("ann", "+", 0, 1), ("bob", "+", 0, 1)]
-    assert len(kafka.consume(sink.topic, committed=False)) == 4, "the messages of the killed one were there, and are hidden"
+    assert len(kafka.consume(sink.topic, committed=False)) == 4, (
+        "the messages of the killed one were there, and are hidden"
+    )
 
 
 @pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
@@ -224,7 +296,9 @@ def test_batches_behind_an_open_transaction_of_another_query_are_found(kafka, si
 
     def with_another_between() -> Iterator[pa.Table]:
         other.begin_transaction()
-        other.produce(sink.topic + ".tidegate", b'{"batch": 9}', b'{"query": "other", "output": "panes"}')
+        other.produce(
+            sink.topic + ".tidegate", b'{"batch": 9}', b'{"query": "other", "output": "panes"}'
+        )
         assert other.flush(10) == 0
         yield rows
 
@@ -232,7 +306,9 @@ def test_batches_behind_an_open_transaction_of_another_query_are_found(kafka, si
         sink.write(target, 0, iter([rows]))
 
     sink.write(target, 0, chain([rows], with_another_between()))
-    assert kafka.consume(sink.topic + ".tidegate") == [], "the batch is committed, but stands behind the open transaction"
+    assert kafka.consume(sink.topic + ".tidegate") == [], (
+        "the batch is committed, but stands behind the open transaction"
+    )
     forget()
     replaying = threading.Thread(target=replay)
     replaying.start()
@@ -274,6 +350,8 @@ def test_only_so_many_producers_are_kept(kafka, sink, monkeypatch):
 def test_many_rows_at_once(kafka, sink):
     target = pane_target(name())
     one = panes(target, [("x", 0, "+", 0, 1, 1.0)])
-    many = one.take(pa.array([0] * 150_000)).set_column(0, "user", pa.array([f"user-{number}" for number in range(150_000)]))
+    many = one.take(pa.array([0] * 150_000)).set_column(
+        0, "user", pa.array([f"user-{number}" for number in range(150_000)])
+    )
     sink.write(target, 0, in_pieces(many, 50_000))
     assert len({message.key for message in kafka.consume(sink.topic)}) == 150_000

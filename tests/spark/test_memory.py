@@ -1,4 +1,6 @@
-"""Memory: a million keys in a session of 2 GB, and state that is larger than what a worker keeps in memory."""
+"""Memory: a million keys in a session of 2 GB, and state that is larger than what a worker keeps in
+memory.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from streams import BASE, SECOND, UTC
 from test_faults import children
-from torture_worker import Orders, Sender, Truth, compare, started, written
 
 import tidegate as tg
-from tidegate.spark import processor
+from support.spark_streams import BASE, SECOND, UTC
+from support.torture_worker import Orders, Sender, Truth, compare, started, written
+from tidegate.spark.tasks import processor
 
 pytestmark = pytest.mark.slow
 
@@ -36,14 +38,25 @@ def descendants(pid: int) -> list[int]:
 
 
 def spread(folder: Path) -> pa.Table:
-    """One event for every key and minute, in an order of their own, and one behind them that closes all windows."""
+    """One event for every key and minute, in an order of their own, and one behind them that closes
+    all windows.
+    """
     folder.mkdir()
     dice = np.random.default_rng(1)
     for minute in range(MINUTES):
         ts = BASE + minute * 60 * SECOND + dice.integers(0, 60 * SECOND, KEYS)
-        table = pa.table({"k": dice.permutation(KEYS), "ts": pa.array(ts).cast(UTC), "v": dice.integers(0, 1 << 30, KEYS)})
+        table = pa.table(
+            {
+                "k": dice.permutation(KEYS),
+                "ts": pa.array(ts).cast(UTC),
+                "v": dice.integers(0, 1 << 30, KEYS),
+            }
+        )
         pq.write_table(table, folder / f"{minute}.parquet")
-    pq.write_table(pa.table({"k": [-1], "ts": pa.array([BASE + 10**6 * SECOND]).cast(UTC), "v": [0]}), folder / f"{MINUTES}.parquet")
+    pq.write_table(
+        pa.table({"k": [-1], "ts": pa.array([BASE + 10**6 * SECOND]).cast(UTC), "v": [0]}),
+        folder / f"{MINUTES}.parquet",
+    )
     return pq.read_table(folder).filter(pc.field("k") >= 0)
 
 
@@ -51,15 +64,30 @@ def test_a_million_keys_fit_into_two_gigabytes(spark, tmp_path):
     assert spark.conf.get("spark.driver.memory") == "2g"
     sent = spread(tmp_path / "in")
     panes = (
-        tg.stream(tg.sources.parquet(tmp_path / "in", max_files_per_trigger=1), time="ts", key="k", watermark=tg.bounded("10 minutes"))
+        tg.stream(
+            tg.sources.parquet(tmp_path / "in", max_files_per_trigger=1),
+            time="ts",
+            key="k",
+            watermark=tg.bounded("10 minutes"),
+        )
         .window(tg.tumbling("1 minute"))
         .aggregate(n=tg.count(), total=tg.sum("v"))
     )
-    panes.write(tg.sinks.parquet(tmp_path / "panes"), checkpoint=str(tmp_path / "checkpoint"), trigger="available_now").await_termination()
-    assert len(list((tmp_path / "panes").glob("batch=*"))) == 1, "all windows were open until the last file came"
-    found = pq.read_table(tmp_path / "panes", columns=["k", "window_start", "n", "total"]).filter(pc.field("k") >= 0)
+    panes.write(
+        tg.sinks.parquet(tmp_path / "panes"),
+        checkpoint=str(tmp_path / "checkpoint"),
+        trigger="available_now",
+    ).await_termination()
+    assert len(list((tmp_path / "panes").glob("batch=*"))) == 1, (
+        "all windows were open until the last file came"
+    )
+    found = pq.read_table(tmp_path / "panes", columns=["k", "window_start", "n", "total"]).filter(
+        pc.field("k") >= 0
+    )
     start = pc.floor_temporal(sent["ts"], unit="minute").cast(pa.int64())
-    wanted = pa.table({"k": sent["k"], "start": start, "n": pa.repeat(1, sent.num_rows), "total": sent["v"]})
+    wanted = pa.table(
+        {"k": sent["k"], "start": start, "n": pa.repeat(1, sent.num_rows), "total": sent["v"]}
+    )
     found = found.set_column(1, "start", found["window_start"].cast(UTC).cast(pa.int64()))
     order = [("k", "ascending"), ("start", "ascending")]
     assert found.sort_by(order).cast(wanted.schema).equals(wanted.sort_by(order))
@@ -68,11 +96,15 @@ def test_a_million_keys_fit_into_two_gigabytes(spark, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["tumbling", "sessions"])
-def test_state_that_is_larger_than_what_workers_keep_is_read_back(spark, tmp_path, monkeypatch, kind):
+def test_state_that_is_larger_than_what_workers_keep_is_read_back(
+    spark, tmp_path, monkeypatch, kind
+):
     monkeypatch.setattr(processor, "CACHED", 1 << 10)
     sender = Sender(tmp_path / "in", 5)
     sender.put(8)
     sender.close()
     started(spark, Orders(str(tmp_path)), kind, trigger="available_now").await_termination()
-    assert max(row["state_bytes"] for row in written(tmp_path / kind / "metrics")) > processor.CACHED
+    assert (
+        max(row["state_bytes"] for row in written(tmp_path / kind / "metrics")) > processor.CACHED
+    )
     compare(tmp_path, kind, Truth(sender.rows))

@@ -1,4 +1,6 @@
-"""Merges on Spark: streams with columns of their own come together as they do embedded, and what does not fit is refused before the start."""
+"""Merges on Spark: streams with columns of their own come together as they do embedded, and what
+does not fit is refused before the start.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from streams import BASE, SECOND, UTC, Feed, clicks, finished, netted
 
 import tidegate as tg
+from support.spark_streams import BASE, SECOND, UTC, Feed, clicks, finished, netted
 from tidegate.errors import SpecError
 from tidegate.scenarios import PASS, load
 from tidegate.scenarios.spark_runtime import perform
@@ -20,14 +22,19 @@ CONFORMANCE = Path(__file__).parent.parent / "conformance"
 
 
 def views(*rows: tuple[str, float, str]) -> list[dict[str, Any]]:
-    return [{"user": user, "seen_at": BASE + int(at * SECOND), "url": url} for user, at, url in rows]
+    return [
+        {"user": user, "seen_at": BASE + int(at * SECOND), "url": url} for user, at, url in rows
+    ]
 
 
 def net() -> Any:
     """What was spent less the number of views, each input with a function of its own."""
     return tg.python(
         zero=0,
-        add={"orders": lambda state, row: state + row["price"], "views": lambda state, row: state - 1},
+        add={
+            "orders": lambda state, row: state + row["price"],
+            "views": lambda state, row: state - 1,
+        },
         merge=lambda left, right: left + right,
         result=lambda state: state,
         result_type=pa.float64(),
@@ -41,11 +48,21 @@ def test_streams_with_different_columns_are_merged(spark, tmp_path):
     seen.put(views(("a", 5, "x"), ("c", 6, "z")))
     seen.put(views(("a", 3, "y"), ("c", 70, "z")))
     merged = tg.merge(
-        orders=tg.stream(orders.stream(spark), time="ts", key="user", watermark=tg.bounded("10 seconds")),
-        views=tg.stream(seen.stream(spark, VIEWS_DDL), time="seen_at", key="user", watermark=tg.bounded("10 seconds")),
+        orders=tg.stream(
+            orders.stream(spark), time="ts", key="user", watermark=tg.bounded("10 seconds")
+        ),
+        views=tg.stream(
+            seen.stream(spark, VIEWS_DDL),
+            time="seen_at",
+            key="user",
+            watermark=tg.bounded("10 seconds"),
+        ),
     )
     panes = merged.window(tg.tumbling("1 minute")).aggregate(
-        spent=tg.sum("price", of="orders"), urls=tg.list_("url", of="views"), n=tg.count(), net=net()
+        spent=tg.sum("price", of="orders"),
+        urls=tg.list_("url", of="views"),
+        n=tg.count(),
+        net=net(),
     )
     run = finished(panes, tmp_path / "ck", shards=2)
     assert netted(run.panes, ["user"], "spent", "urls", "n", "net") == {
@@ -57,19 +74,49 @@ def test_streams_with_different_columns_are_merged(spark, tmp_path):
 
 
 def test_what_does_not_fit_together_is_refused(spark):
-    orders = tg.stream(spark.createDataFrame([], "user string, ts timestamp, v double"), time="ts", key="user")
-    texts = tg.stream(spark.createDataFrame([], "user string, ts timestamp, v string"), time="ts", key="user")
+    orders = tg.stream(
+        spark.createDataFrame([], "user string, ts timestamp, v double"), time="ts", key="user"
+    )
+    texts = tg.stream(
+        spark.createDataFrame([], "user string, ts timestamp, v string"), time="ts", key="user"
+    )
     with pytest.raises(SpecError, match="Hint: cast or rename one of them"):
-        _ = tg.merge(orders=orders, texts=texts).window(tg.tumbling("1 minute")).aggregate(n=tg.count()).df
-    named = tg.stream(spark.createDataFrame([], "user string, ts timestamp, input string"), time="ts", key="user")
+        _ = (
+            tg.merge(orders=orders, texts=texts)
+            .window(tg.tumbling("1 minute"))
+            .aggregate(n=tg.count())
+            .df
+        )
+    named = tg.stream(
+        spark.createDataFrame([], "user string, ts timestamp, input string"), time="ts", key="user"
+    )
     with pytest.raises(SpecError, match="has a column `input`, which in a merge names the input"):
-        _ = tg.merge(orders=orders, named=named).window(tg.tumbling("1 minute")).aggregate(n=tg.count()).df
+        _ = (
+            tg.merge(orders=orders, named=named)
+            .window(tg.tumbling("1 minute"))
+            .aggregate(n=tg.count())
+            .df
+        )
     plain = tg.stream(spark.createDataFrame([], "user string, ts timestamp"), time="ts", key="user")
-    with pytest.raises(SpecError, match="`total` reads column `v`, but the input `plain` has `user`, `ts`"):
-        _ = tg.merge(orders=orders, plain=plain).window(tg.tumbling("1 minute")).aggregate(total=tg.sum("v", of="plain")).df
+    with pytest.raises(
+        SpecError, match="`total` reads column `v`, but the input `plain` has `user`, `ts`"
+    ):
+        _ = (
+            tg.merge(orders=orders, plain=plain)
+            .window(tg.tumbling("1 minute"))
+            .aggregate(total=tg.sum("v", of="plain"))
+            .df
+        )
 
 
 def test_scenarios_of_merges_pass(spark):
-    found = [scenario for name in ("malhar", "merges_more") for scenario in load(CONFORMANCE / f"{name}.yaml") if scenario.kind == "cogroup"]
+    found = [
+        scenario
+        for name in ("malhar", "merges_more")
+        for scenario in load(CONFORMANCE / f"{name}.yaml")
+        if scenario.kind == "cogroup"
+    ]
     assert len(found) == 5
-    assert [ended for ended in (one.outcome() for one in perform(found, spark)) if ended.status != PASS] == []
+    assert [
+        ended for ended in (one.outcome() for one in perform(found, spark)) if ended.status != PASS
+    ] == []

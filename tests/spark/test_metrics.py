@@ -1,4 +1,6 @@
-"""What a query counts: the same numbers in its progress, for listeners, as Prometheus text and as a table; and they add up."""
+"""What a query counts: the same numbers in its progress, for listeners, as Prometheus text and as a
+table; and they add up.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from prometheus_text import by_label, parse, single
 from pyspark.sql.streaming.listener import StreamingQueryListener
-from streams import BASE, SECOND, Feed, Run, clicks
 
 import tidegate as tg
-from tidegate.spark.metrics import CLASSES, COUNTS, HELD, exposition
-from tidegate.spark.progress import Progress
+from support.prometheus_text import by_label, parse, single
+from support.spark_streams import BASE, SECOND, Feed, Run, clicks
+from tidegate.spark.query.metrics import CLASSES, COUNTS, HELD, exposition
+from tidegate.spark.query.progress import Progress
 from tidegate.spark.sinks.base import Target
 
-SCHEMA = pa.schema({"user": pa.string(), "ts": pa.timestamp("us", "UTC"), "price": pa.float64(), "nr": pa.int64()})
+SCHEMA = pa.schema(
+    {"user": pa.string(), "ts": pa.timestamp("us", "UTC"), "price": pa.float64(), "nr": pa.int64()}
+)
 DDL = "user string, ts timestamp, price double, nr long"
 TAKEN = tuple(name for name in CLASSES if name != "duplicates")
 """A message that came before is no event."""
@@ -48,7 +52,12 @@ class Listener(StreamingQueryListener):
 
 
 def numbered(*rows: tuple[str, float | None, int]) -> list[dict]:
-    return [{**click, "nr": nr} for click, (_, _, nr) in zip(clicks(*((user, at, 1.0) for user, at, _ in rows)), rows, strict=True)]
+    return [
+        {**click, "nr": nr}
+        for click, (_, _, nr) in zip(
+            clicks(*((user, at, 1.0) for user, at, _ in rows)), rows, strict=True
+        )
+    ]
 
 
 def files() -> list[list[dict]]:
@@ -84,7 +93,11 @@ def feed(tmp_path_factory):
 
 
 def table(folder: Path) -> list[dict]:
-    return [row for name in sorted(folder.rglob("*.parquet")) for row in pq.read_table(name, partitioning=None).to_pylist()]
+    return [
+        row
+        for name in sorted(folder.rglob("*.parquet"))
+        for row in pq.read_table(name, partitioning=None).to_pylist()
+    ]
 
 
 def test_all_ways_to_the_numbers_say_the_same_and_they_add_up(spark, feed, tmp_path):
@@ -104,24 +117,38 @@ def test_all_ways_to_the_numbers_say_the_same_and_they_add_up(spark, feed, tmp_p
         spark.streams.removeListener(listener)
     batches = run.query.recent_progress
     assert [batch.batch for batch in batches] == [0, 1, 2, 3, 4]
-    assert [batch.counts["events"] + batch.counts["duplicates"] for batch in batches] == [len(rows) for rows in files()]
+    assert [batch.counts["events"] + batch.counts["duplicates"] for batch in batches] == [
+        len(rows) for rows in files()
+    ]
     for batch in batches:
         assert batch.counts["events"] == sum(batch.counts[name] for name in TAKEN)
     total = Counter[str]()
     for batch in batches:
         total.update({name: batch.counts[name] for name in COUNTS})
-    classes = {"on_time": 7, "mildly_late": 1, "very_late": 1, "future": 1, "unreadable": 1, "duplicates": 1}
+    classes = {
+        "on_time": 7,
+        "mildly_late": 1,
+        "very_late": 1,
+        "future": 1,
+        "unreadable": 1,
+        "duplicates": 1,
+    }
     assert {name: total[name] for name in CLASSES} == classes
     # What came out is what was counted.
     assert total["late_rows"] == len(run.late) == 3
     assert {row["reason"] for row in run.late} == {"very_late", "future", "null_time"}
     timings = Counter(row["timing"] for row in run.panes if row["op"] == "+")
-    assert {timing: total[f"panes_{timing}"] for timing in TIMINGS} == {timing: timings[timing] for timing in TIMINGS}
+    assert {timing: total[f"panes_{timing}"] for timing in TIMINGS} == {
+        timing: timings[timing] for timing in TIMINGS
+    }
     assert total["retractions"] == sum(row["op"] == "-" for row in run.panes) > 0
     # What is held.
     opened = closed = 0
     for batch in batches:
-        opened, closed = opened + batch.counts["windows_opened"], closed + batch.counts["windows_closed"]
+        opened, closed = (
+            opened + batch.counts["windows_opened"],
+            closed + batch.counts["windows_closed"],
+        )
         assert batch.counts["windows_open"] == opened - closed
         assert batch.counts["state_bytes"] > 0
         assert batch.counts["waiting_bytes"] == 0
@@ -138,7 +165,11 @@ def test_all_ways_to_the_numbers_say_the_same_and_they_add_up(spark, feed, tmp_p
     for batch in batches:
         heard = listener.heard[batch.batch]
         assert {name: heard[name] for name in (*COUNTS, *HELD)} == batch.counts
-        assert (heard["watermark"], heard["newest"], heard["clock"]) == (batch.watermark, batch.newest, batch.clock)
+        assert (heard["watermark"], heard["newest"], heard["clock"]) == (
+            batch.watermark,
+            batch.newest,
+            batch.clock,
+        )
         assert listener.took[batch.batch] == batch.milliseconds["triggerExecution"]
     # So does the table, in a row for each shard and batch.
     rows = table(tmp_path / "metrics")
@@ -155,16 +186,30 @@ def test_all_ways_to_the_numbers_say_the_same_and_they_add_up(spark, feed, tmp_p
     # And the text of the last batch.
     samples = parse(run.query.prometheus())
     assert single(samples, "tidegate_batch") == 4
-    assert by_label(samples, "tidegate_rows_total", "class") == {name: batches[-1].counts[name] for name in CLASSES}
+    assert by_label(samples, "tidegate_rows_total", "class") == {
+        name: batches[-1].counts[name] for name in CLASSES
+    }
     assert single(samples, "tidegate_state_bytes") == batches[-1].counts["state_bytes"]
-    assert single(samples, "tidegate_watermark_lag_seconds") == pytest.approx(batches[-1].lag_seconds)
-    assert single(samples, "tidegate_batch_seconds") == batches[-1].milliseconds["triggerExecution"] / 1000
+    assert single(samples, "tidegate_watermark_lag_seconds") == pytest.approx(
+        batches[-1].lag_seconds
+    )
+    assert (
+        single(samples, "tidegate_batch_seconds")
+        == batches[-1].milliseconds["triggerExecution"] / 1000
+    )
 
 
 def test_a_chain_of_two_keys_counts_what_came_in_and_what_came_out(spark, feed, tmp_path):
-    total = tg.stream(pipeline(feed.stream(spark, DDL))).inherit().retracting().aggregate(users=tg.count())
+    total = (
+        tg.stream(pipeline(feed.stream(spark, DDL)))
+        .inherit()
+        .retracting()
+        .aggregate(users=tg.count())
+    )
     file = tmp_path / "text" / "tidegate.prom"
-    run = Run(total, tmp_path / "ck", metrics=tg.sinks.prometheus(file), trigger="available_now", shards=2)
+    run = Run(
+        total, tmp_path / "ck", metrics=tg.sinks.prometheus(file), trigger="available_now", shards=2
+    )
     run.query.await_termination()
     batches = run.query.recent_progress
     counted = Counter[str]()
@@ -173,19 +218,31 @@ def test_a_chain_of_two_keys_counts_what_came_in_and_what_came_out(spark, feed, 
     assert counted["events"] == sum(counted[name] for name in TAKEN) == 11
     assert counted["late_rows"] == len(run.late) == 3
     timings = Counter(row["timing"] for row in run.panes if row["op"] == "+")
-    assert {timing: counted[f"panes_{timing}"] for timing in TIMINGS} == {timing: timings[timing] for timing in TIMINGS}
+    assert {timing: counted[f"panes_{timing}"] for timing in TIMINGS} == {
+        timing: timings[timing] for timing in TIMINGS
+    }
     assert counted["retractions"] == sum(row["op"] == "-" for row in run.panes)
     assert batches[1].counts["windows_open"] > 0
-    assert batches[-1].counts["windows_open"] == 0, "all of the last operator are complete, whatever the first one has open"
-    assert (batches[-1].newest - BASE) / SECOND == 4000, "the newest event, and not the end of a pane"
+    assert batches[-1].counts["windows_open"] == 0, (
+        "all of the last operator are complete, whatever the first one has open"
+    )
+    assert (batches[-1].newest - BASE) / SECOND == 4000, (
+        "the newest event, and not the end of a pane"
+    )
     # Counters of the file are over all batches.
     samples = parse(file.read_text())
     assert by_label(samples, "tidegate_events_total", "query") == {run.query.id: 11}
-    assert by_label(samples, "tidegate_rows_total", "class") == {name: counted[name] for name in CLASSES}
-    assert by_label(samples, "tidegate_panes_total", "timing") == {timing: counted[f"panes_{timing}"] for timing in TIMINGS}
+    assert by_label(samples, "tidegate_rows_total", "class") == {
+        name: counted[name] for name in CLASSES
+    }
+    assert by_label(samples, "tidegate_panes_total", "timing") == {
+        timing: counted[f"panes_{timing}"] for timing in TIMINGS
+    }
     assert single(samples, "tidegate_late_rows_total") == 3
     assert single(samples, "tidegate_windows_open") == batches[-1].counts["windows_open"]
-    assert [path.name for path in file.parent.iterdir()] == ["tidegate.prom"], "nothing is left beside it"
+    assert [path.name for path in file.parent.iterdir()] == ["tidegate.prom"], (
+        "nothing is left beside it"
+    )
 
 
 def test_a_shard_that_is_called_twice_in_a_batch_is_counted_once(spark, tmp_path):
@@ -217,7 +274,11 @@ def test_a_shard_that_is_called_twice_in_a_batch_is_counted_once(spark, tmp_path
 def test_the_text_is_escaped_and_what_is_unknown_is_left_out():
     counts = dict.fromkeys((*COUNTS, *HELD), 0)
     odd = 'a "query"\\ of\ntwo lines'
-    samples = parse(exposition({**counts, "watermark": None, "newest": None, "clock": None}, {"query": odd}, batch=0))
+    samples = parse(
+        exposition(
+            {**counts, "watermark": None, "newest": None, "clock": None}, {"query": odd}, batch=0
+        )
+    )
     assert by_label(samples, "tidegate_batch", "query") == {odd: 0}
     assert not [name for name, _ in samples if name.endswith("_seconds")]
     text = Progress(3, 1.0, {"triggerExecution": 1500}, counts).prometheus({"query": odd})
@@ -226,8 +287,15 @@ def test_the_text_is_escaped_and_what_is_unknown_is_left_out():
 
 def test_another_query_that_writes_the_same_file_begins_anew(tmp_path):
     sink = tg.sinks.prometheus(tmp_path / "t.prom")
-    row = dict.fromkeys((*COUNTS, *HELD), 0) | {"watermark": None, "newest": None, "clock": None, "events": 5}
+    row = dict.fromkeys((*COUNTS, *HELD), 0) | {
+        "watermark": None,
+        "newest": None,
+        "clock": None,
+        "events": 5,
+    }
     for query, batch, expected in (("one", 0, 5), ("one", 1, 10), ("one", 1, 10), ("two", 0, 5)):
         target = Target(query, "metrics", pa.schema([]), (), "accumulating")
         sink.write(target, batch, iter([pa.Table.from_pylist([row])]))
-        assert by_label(parse((tmp_path / "t.prom").read_text()), "tidegate_events_total", "query") == {query: expected}
+        assert by_label(
+            parse((tmp_path / "t.prom").read_text()), "tidegate_events_total", "query"
+        ) == {query: expected}

@@ -1,4 +1,6 @@
-"""Pipelines on real Spark: columns, expressions, unions, chains, timers and change feeds give what batches and Spark itself give."""
+"""Pipelines on real Spark: columns, expressions, unions, chains, timers and change feeds give what
+batches and Spark itself give.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +11,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
-from streams import BASE, SECOND, Feed, Run, clicks, finished, netted
 
 import tidegate as tg
+from support.spark_streams import BASE, SECOND, Feed, Run, clicks, finished, netted
 from tidegate.errors import SpecError
-from tidegate.spark.query import NO_DATA, settings_of
+from tidegate.spark.query.query import NO_DATA, settings_of
 
 EAGER = tg.after_watermark(early=tg.after_count(2), late=tg.after_count(1))
 OURS = ["window_start", "window_end", "op", "timing", "pane", "is_first", "is_last"]
-WORDS = pa.schema({"who": pa.string(), "stamp": pa.string(), "price": pa.float64(), "nr": pa.int64()})
+WORDS = pa.schema(
+    {"who": pa.string(), "stamp": pa.string(), "price": pa.float64(), "nr": pa.int64()}
+)
 WORDS_DDL = "who string, stamp string, price double, nr long"
 
 
 def traffic(seed: int, size: int = 60) -> list[tuple[str, float, float]]:
     """Out of order by up to 20 seconds, five seconds a click."""
     dice = random.Random(seed)
-    return [(dice.choice("abcdef"), 5 * n + dice.randrange(0, 20), float(dice.randrange(1, 9))) for n in range(size)]
+    return [
+        (dice.choice("abcdef"), 5 * n + dice.randrange(0, 20), float(dice.randrange(1, 9)))
+        for n in range(size)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +46,9 @@ def feed(tmp_path_factory):
 
 def windowed(source, **more):
     return (
-        tg.stream(source, **{"time": "ts", "key": "user", "watermark": tg.bounded("10 seconds"), **more})
+        tg.stream(
+            source, **{"time": "ts", "key": "user", "watermark": tg.bounded("10 seconds"), **more}
+        )
         .window(tg.tumbling("1 minute"))
         .trigger(EAGER)
         .allow_lateness("1 hour")
@@ -50,7 +59,10 @@ def windowed(source, **more):
 def own_answer(frame, *aggregates):
     """What Spark's own aggregation says, by user and start in seconds."""
     grouped = frame.groupBy("user", F.window("ts", "1 minute")).agg(*aggregates)
-    return {(row[0], row[1].start.timestamp() - BASE / SECOND): tuple(row[2:]) for row in grouped.collect()}
+    return {
+        (row[0], row[1].start.timestamp() - BASE / SECOND): tuple(row[2:])
+        for row in grouped.collect()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -67,15 +79,30 @@ AGGREGATES = {"n": tg.count(), "spent": tg.sum("price"), "best": tg.max("price")
 
 
 def test_a_batch_frame_gives_what_spark_gives(spark, feed, answer):
-    panes = tg.stream(feed.batch(spark), time="ts", key="user").window(tg.tumbling("1 minute")).aggregate(**AGGREGATES)
+    panes = (
+        tg.stream(feed.batch(spark), time="ts", key="user")
+        .window(tg.tumbling("1 minute"))
+        .aggregate(**AGGREGATES)
+    )
     assert panes.df.columns == ["user", *OURS, "n", "spent", "best", "watermark", "emitted_at"]
-    found = {(row.user, row.window_start.timestamp() - BASE / SECOND): (row.n, row.spent, row.best) for row in panes.df.collect()}
+    found = {
+        (row.user, row.window_start.timestamp() - BASE / SECOND): (row.n, row.spent, row.best)
+        for row in panes.df.collect()
+    }
     assert found == answer
 
 
 def test_a_stream_comes_to_the_answer_of_the_batch(spark, feed, answer, tmp_path):
     run = finished(windowed(feed.stream(spark)).aggregate(**AGGREGATES), tmp_path / "ck", shards=3)
-    assert run.panes_sink.table().column_names == ["user", *OURS, "n", "spent", "best", "watermark", "emitted_at"]
+    assert run.panes_sink.table().column_names == [
+        "user",
+        *OURS,
+        "n",
+        "spent",
+        "best",
+        "watermark",
+        "emitted_at",
+    ]
     assert complete(netted(run.panes, ["user"], "n", "spent", "best")) == complete(answer)
     assert {row["timing"] for row in run.panes} >= {"early", "on_time"}
     assert run.late == []
@@ -88,7 +115,14 @@ def test_columns_by_expression_and_by_function(spark, feed, answer, tmp_path):
         who, second, price = click
         if number % 20 == 0:
             rows: list[dict[str, object]] = []
-        rows.append({"who": f" {who.upper()} ", "stamp": str(BASE + second * SECOND), "price": price, "nr": number})
+        rows.append(
+            {
+                "who": f" {who.upper()} ",
+                "stamp": str(BASE + second * SECOND),
+                "price": price,
+                "nr": number,
+            }
+        )
         if number % 20 == 19:
             words.put([*rows, rows[3]])
     words.put([{"who": "END", "stamp": str(BASE + 4000 * SECOND), "price": 0.0, "nr": 999}])
@@ -102,56 +136,119 @@ def test_columns_by_expression_and_by_function(spark, feed, answer, tmp_path):
         key=user,
         id=lambda table: pc.cast(table.column("nr"), pa.string()),
     ).aggregate(**AGGREGATES)
-    shown = panes.df.transform(lambda frame: frame.where("op = '+'").withColumn("minute", F.minute("window_start")))
-    writer = shown.writeStream.format("memory").queryName("by_expression").option("checkpointLocation", str(tmp_path / "ck"))
+    shown = panes.df.transform(
+        lambda frame: frame.where("op = '+'").withColumn("minute", F.minute("window_start"))
+    )
+    writer = (
+        shown.writeStream.format("memory")
+        .queryName("by_expression")
+        .option("checkpointLocation", str(tmp_path / "ck"))
+    )
     with settings_of(spark, {NO_DATA: "false"}):
         query = writer.trigger(availableNow=True).outputMode("append").start()
     query.awaitTermination()
     frame = spark.table("by_expression")
-    assert frame.columns == ["user", *OURS, "n", "spent", "best", "watermark", "emitted_at", "minute"]
+    assert frame.columns == [
+        "user",
+        *OURS,
+        "n",
+        "spent",
+        "best",
+        "watermark",
+        "emitted_at",
+        "minute",
+    ]
     standing = {}
     for row in frame.orderBy("pane").collect():
-        standing[row.user, row.window_start.timestamp() - BASE / SECOND] = (row.n, row.spent, row.best)
-    assert complete(standing) == complete(answer), "the last pane of each window; messages that came twice count once"
+        standing[row.user, row.window_start.timestamp() - BASE / SECOND] = (
+            row.n,
+            row.spent,
+            row.best,
+        )
+    assert complete(standing) == complete(answer), (
+        "the last pane of each window; messages that came twice count once"
+    )
 
 
 def test_united_inputs_wait_for_each_other(spark, tmp_path):
     first, second = Feed(tmp_path / "one"), Feed(tmp_path / "two")
     first.put(clicks(("a", 1, 1.0), ("b", 500, 1.0)))
     second.put(clicks(("a", 2, 2.0), ("c", 70, 4.0)))
-    streams = [tg.stream(feed.stream(spark), time="ts", key="user", watermark=tg.ascending()) for feed in (first, second)]
-    panes = tg.union(*streams).window(tg.tumbling("1 minute")).aggregate(n=tg.count(), spent=tg.sum("price"))
+    streams = [
+        tg.stream(feed.stream(spark), time="ts", key="user", watermark=tg.ascending())
+        for feed in (first, second)
+    ]
+    panes = (
+        tg.union(*streams)
+        .window(tg.tumbling("1 minute"))
+        .aggregate(n=tg.count(), spent=tg.sum("price"))
+    )
     run = finished(panes, tmp_path / "ck")
-    assert netted(run.panes, ["user"], "n", "spent") == {("a", 0): (2, 3.0)}, "the second input is at 70 seconds"
+    assert netted(run.panes, ["user"], "n", "spent") == {("a", 0): (2, 3.0)}, (
+        "the second input is at 70 seconds"
+    )
 
 
 def test_a_chain_of_one_key_and_one_of_another_key(spark, feed, answer, tmp_path):
     first = windowed(feed.stream(spark)).aggregate(n=tg.count(), spent=tg.sum("price"))
-    fused = tg.stream(first, key="user").inherit().trigger(EAGER).retracting().aggregate(most=tg.max("spent"))
+    fused = (
+        tg.stream(first, key="user")
+        .inherit()
+        .trigger(EAGER)
+        .retracting()
+        .aggregate(most=tg.max("spent"))
+    )
     run = finished(fused, tmp_path / "one")
-    assert complete(netted(run.panes, ["user"], "most")) == complete({place: (value[1],) for place, value in answer.items()})
-    everybody = tg.stream(first).inherit().trigger(EAGER).retracting().aggregate(users=tg.count(), spent=tg.sum("spent"))
+    assert complete(netted(run.panes, ["user"], "most")) == complete(
+        {place: (value[1],) for place, value in answer.items()}
+    )
+    everybody = (
+        tg.stream(first)
+        .inherit()
+        .trigger(EAGER)
+        .retracting()
+        .aggregate(users=tg.count(), spent=tg.sum("spent"))
+    )
     run = finished(everybody, tmp_path / "two", shards=2)
     wanted: dict[tuple[float], tuple[int, float]] = {}
     for (_, start), (_, spent, _) in answer.items():
         users, total = wanted.get((start,), (0, 0.0))
         wanted[start,] = (users + 1, total + spent)
     assert complete(netted(run.panes, [], "users", "spent")) == complete(wanted)
-    assert run.panes_sink.table().column_names == [*OURS, "users", "spent", "watermark", "emitted_at"]
+    assert run.panes_sink.table().column_names == [
+        *OURS,
+        "users",
+        "spent",
+        "watermark",
+        "emitted_at",
+    ]
 
 
 def test_timers_work_while_no_data_comes(spark, tmp_path):
-    """An early pane by the clock, and an input that falls silent: nothing is written to either folder after the first file."""
+    """An early pane by the clock, and an input that falls silent: nothing is written to either
+    folder after the first file.
+    """
     feed, silent = Feed(tmp_path / "one"), Feed(tmp_path / "two")
     mark = tg.bounded("0 seconds", idle_after="6 seconds")
-    streams = [tg.stream(one.stream(spark), time="ts", key="user", watermark=mark) for one in (feed, silent)]
+    streams = [
+        tg.stream(one.stream(spark), time="ts", key="user", watermark=mark)
+        for one in (feed, silent)
+    ]
     early = tg.after_watermark(early=tg.every("2 seconds"))
-    panes = tg.union(*streams).window(tg.tumbling("1 minute")).trigger(early).aggregate(n=tg.count())
+    panes = (
+        tg.union(*streams).window(tg.tumbling("1 minute")).trigger(early).aggregate(n=tg.count())
+    )
     feed.put(clicks(("a", 1, 1.0), ("b", 65, 1.0)))
     run = Run(panes, tmp_path / "ck", trigger="250 ms")
     try:
-        # On a slow machine `a` may be complete before its early pane is due; `b` waits for an event that never comes.
-        run.wait_for(lambda: {(row["user"], row["timing"]) for row in run.panes} >= {("b", "early"), ("a", "on_time")})
+        # On a slow machine `a` may be complete before its early pane is due; `b` waits for an event
+        # that never comes.
+        run.wait_for(
+            lambda: (
+                {(row["user"], row["timing"]) for row in run.panes}
+                >= {("b", "early"), ("a", "on_time")}
+            )
+        )
     finally:
         run.query.stop()
     assert Counter((row["user"], row["timing"]) for row in run.panes)["a", "on_time"] == 1
@@ -162,7 +259,12 @@ def test_a_change_feed_of_corrections(spark, tmp_path):
     feed.put(clicks(("a", 1, 1.0), ("b", 2, 1.0)))
     feed.put(clicks(("a", 100, 1.0)))
     feed.put(clicks(("a", 3, 5.0)))
-    panes = windowed(feed.stream(spark)).trigger(tg.after_watermark(late=tg.after_count(1))).aggregate(spent=tg.sum("price")).changelog()
+    panes = (
+        windowed(feed.stream(spark))
+        .trigger(tg.after_watermark(late=tg.after_count(1)))
+        .aggregate(spent=tg.sum("price"))
+        .changelog()
+    )
     run = finished(panes, tmp_path / "ck")
     rows = [(row["user"], row["_change_type"], row["spent"]) for row in run.panes]
     assert Counter(rows[:2]) == Counter([("a", "insert", 1.0), ("b", "insert", 1.0)])
@@ -175,13 +277,23 @@ def test_names_with_dots_and_blanks_are_names(spark, tmp_path):
     feed.put(clicks(("a", 1, 1.0), ("a", 2, 4.0)))
     frame = feed.batch(spark).toDF("the.user", "ts", "price paid")
     kept: list[dict[str, object]] = []
-    panes = tg.stream(frame, time="ts", key="the.user").window(tg.tumbling("1 minute")).aggregate(spent=tg.sum("price paid"))
-    panes.write(tg.sinks.foreach_batch(lambda rows, batch: kept.extend(row.asDict() for row in rows.collect())))
+    panes = (
+        tg.stream(frame, time="ts", key="the.user")
+        .window(tg.tumbling("1 minute"))
+        .aggregate(spent=tg.sum("price paid"))
+    )
+    panes.write(
+        tg.sinks.foreach_batch(
+            lambda rows, batch: kept.extend(row.asDict() for row in rows.collect())
+        )
+    )
     assert [(row["the.user"], row["spent"]) for row in kept] == [("a", 5.0)]
     assert panes.df.columns[0] == "the.user"
 
 
 def test_streaming_and_batch_inputs_are_not_united(spark, feed):
-    one, two = (tg.stream(frame, time="ts", key="user") for frame in (feed.batch(spark), feed.stream(spark)))
+    one, two = (
+        tg.stream(frame, time="ts", key="user") for frame in (feed.batch(spark), feed.stream(spark))
+    )
     with pytest.raises(SpecError, match="Hint"):
         _ = tg.union(one, two).window(tg.tumbling("1 minute")).aggregate(n=tg.count()).df

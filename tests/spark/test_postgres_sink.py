@@ -19,9 +19,9 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from services.postgres import PostgresServer
-from services.processes import free_ports
-from sink_rows import MINUTE, in_pieces, late_rows, late_target, pane_target, panes
+from support.services.postgres import PostgresServer
+from support.services.processes import free_ports
+from support.sink_rows import MINUTE, in_pieces, late_rows, late_target, pane_target, panes
 from tidegate.errors import SinkError, SpecError
 from tidegate.spark.sinks.postgres import PostgresSink
 from tidegate.spark.sinks.postgres import postgres as postgres_sink
@@ -39,20 +39,40 @@ def name() -> str:
     return f"query-{next(NUMBERS)}"
 
 
-def current(server: PostgresServer, sink: PostgresSink, columns: str = '"user", extract(minute FROM window_start)::int, pane, clicks, spent') -> list:
-    return sorted(server.query(f'SELECT {columns} FROM "{sink.table}"'), key=str)  # noqa: S608 - our own names
+def current(
+    server: PostgresServer,
+    sink: PostgresSink,
+    columns: str = '"user", extract(minute FROM window_start)::int, pane, clicks, spent',
+) -> list:
+    return sorted(server.query(f'SELECT {columns} FROM "{sink.table}"'), key=str)
 
 
 def test_a_batch_is_inserted_and_the_next_one_updates_by_key_and_window(postgres, sink):
     target = pane_target(name())
     sink.check(target)
-    sink.write(target, 0, in_pieces(panes(target, [("ann", 0, "+", 0, 3, 1.5), ("bob", 0, "+", 0, 1, 2.5)])))
-    sink.write(target, 1, in_pieces(panes(target, [("ann", 0, "+", 1, 4, 2.0), ("ann", 1, "+", 0, 1, 0.5)])))
+    sink.write(
+        target,
+        0,
+        in_pieces(panes(target, [("ann", 0, "+", 0, 3, 1.5), ("bob", 0, "+", 0, 1, 2.5)])),
+    )
+    sink.write(
+        target,
+        1,
+        in_pieces(panes(target, [("ann", 0, "+", 1, 4, 2.0), ("ann", 1, "+", 0, 1, 0.5)])),
+    )
     sink.check(target)
-    assert current(postgres, sink) == [("ann", 0, 1, 4, 2.0), ("ann", 1, 0, 1, 0.5), ("bob", 0, 0, 1, 2.5)]
-    assert [column for column, in postgres.query("SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0", sink.table)] == (
-        target.schema.names
-    )  # fmt: skip
+    assert current(postgres, sink) == [
+        ("ann", 0, 1, 4, 2.0),
+        ("ann", 1, 0, 1, 0.5),
+        ("bob", 0, 0, 1, 2.5),
+    ]
+    assert [
+        column
+        for (column,) in postgres.query(
+            "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0",
+            sink.table,
+        )
+    ] == (target.schema.names)
 
 
 def test_times_are_instants_whatever_the_zone_of_the_session(postgres, sink):
@@ -62,7 +82,10 @@ def test_times_are_instants_whatever_the_zone_of_the_session(postgres, sink):
         sink.write(target, 0, iter([panes(target, [("ann", -1, "+", 0, 3, 1.5)])]))
     finally:
         postgres.query("ALTER ROLE tidegate RESET timezone")
-    start, end = dt.datetime(1969, 12, 31, 23, 59, tzinfo=dt.UTC), dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    start, end = (
+        dt.datetime(1969, 12, 31, 23, 59, tzinfo=dt.UTC),
+        dt.datetime(1970, 1, 1, tzinfo=dt.UTC),
+    )
     assert current(postgres, sink, "window_start, window_end") == [(start, end)]
 
 
@@ -75,7 +98,9 @@ def test_a_replay_adds_nothing_and_changes_nothing(postgres, sink):
         sink.write(target, batch, rest)
     assert current(postgres, sink) == [("ann", 0, 1, 5, 1.5)]
     assert next(rest, None) is None, "a replayed batch is read to its end"
-    assert postgres.query("SELECT output, batch FROM tidegate_batches WHERE query = %s", target.query) == [("panes", 8)]
+    assert postgres.query(
+        "SELECT output, batch FROM tidegate_batches WHERE query = %s", target.query
+    ) == [("panes", 8)]
 
 
 def test_batches_are_known_by_query_and_output(postgres, sink):
@@ -87,31 +112,74 @@ def test_batches_are_known_by_query_and_output(postgres, sink):
 
 def test_retractions_delete_and_the_last_word_of_a_batch_counts(postgres, sink):
     target = pane_target(name(), mode="retracting")
-    sink.write(target, 0, iter([panes(target, [("ann", 0, "+", 0, 1, 1.0), ("bob", 0, "+", 0, 1, 1.0), ("cid", 0, "+", 0, 1, 1.0)])]))
+    sink.write(
+        target,
+        0,
+        iter(
+            [
+                panes(
+                    target,
+                    [
+                        ("ann", 0, "+", 0, 1, 1.0),
+                        ("bob", 0, "+", 0, 1, 1.0),
+                        ("cid", 0, "+", 0, 1, 1.0),
+                    ],
+                )
+            ]
+        ),
+    )
     rows = [
-        ("ann", 0, "-", 0, 1, 1.0), ("ann", 0, "+", 1, 2, 2.0), ("ann", 0, "-", 1, 2, 2.0), ("ann", 0, "+", 2, 3, 3.0),
-        ("bob", 0, "-", 0, 1, 1.0), ("bob", 1, "+", 0, 2, 2.0),
-        ("dan", 0, "+", 0, 1, 1.0), ("dan", 0, "-", 0, 1, 1.0),
-    ]  # fmt: skip
+        ("ann", 0, "-", 0, 1, 1.0),
+        ("ann", 0, "+", 1, 2, 2.0),
+        ("ann", 0, "-", 1, 2, 2.0),
+        ("ann", 0, "+", 2, 3, 3.0),
+        ("bob", 0, "-", 0, 1, 1.0),
+        ("bob", 1, "+", 0, 2, 2.0),
+        ("dan", 0, "+", 0, 1, 1.0),
+        ("dan", 0, "-", 0, 1, 1.0),
+    ]
     sink.write(target, 1, in_pieces(panes(target, rows), 3))
-    assert current(postgres, sink) == [("ann", 0, 2, 3, 3.0), ("bob", 1, 0, 2, 2.0), ("cid", 0, 0, 1, 1.0)]
+    assert current(postgres, sink) == [
+        ("ann", 0, 2, 3, 3.0),
+        ("bob", 1, 0, 2, 2.0),
+        ("cid", 0, 0, 1, 1.0),
+    ]
 
 
 def test_discarding_panes_stand_side_by_side(postgres, sink):
     target = pane_target(name(), mode="discarding")
-    sink.write(target, 0, iter([panes(target, [("ann", 0, "+", 0, 1, 1.0), ("ann", 0, "+", 1, 2, 1.0)])]))
+    sink.write(
+        target, 0, iter([panes(target, [("ann", 0, "+", 0, 1, 1.0), ("ann", 0, "+", 1, 2, 1.0)])])
+    )
     sink.write(target, 1, iter([panes(target, [("ann", 0, "+", 2, 3, 1.0)])]))
-    assert current(postgres, sink) == [("ann", 0, 0, 1, 1.0), ("ann", 0, 1, 2, 1.0), ("ann", 0, 2, 3, 1.0)]
+    assert current(postgres, sink) == [
+        ("ann", 0, 0, 1, 1.0),
+        ("ann", 0, 1, 2, 1.0),
+        ("ann", 0, 2, 3, 1.0),
+    ]
 
 
 def test_null_keys_and_windows_without_bounds_are_values_like_others(postgres, sink):
     key = pa.schema([("user", pa.string()), ("country", pa.int32())])
     target = pane_target(name(), mode="retracting", key=key)
-    first = [((user, country), minute, "+", 0, 1, 1.0) for user in ("a", None, "") for country in (1, None) for minute in (0, None)]
+    first = [
+        ((user, country), minute, "+", 0, 1, 1.0)
+        for user in ("a", None, "")
+        for country in (1, None)
+        for minute in (0, None)
+    ]
     sink.write(target, 0, iter([panes(target, first)]))
     assert len(current(postgres, sink)) == 12
-    second = [row for user in ("a", None, "") for country in (1, None) for row in [
-        ((user, country), 0, "-", 0, 1, 1.0), ((user, country), 0, "+", 1, 5, 1.0), ((user, country), None, "-", 0, 1, 1.0)]]  # fmt: skip
+    second = [
+        row
+        for user in ("a", None, "")
+        for country in (1, None)
+        for row in [
+            ((user, country), 0, "-", 0, 1, 1.0),
+            ((user, country), 0, "+", 1, 5, 1.0),
+            ((user, country), None, "-", 0, 1, 1.0),
+        ]
+    ]
     sink.write(target, 1, in_pieces(panes(target, second), 4))
     assert [row[2:4] for row in current(postgres, sink)] == [(1, 5)] * 6
     assert len({row[0] for row in current(postgres, sink)}) == 3
@@ -129,8 +197,16 @@ def test_late_rows_are_appended_with_their_batch_and_once(postgres, sink):
     sink.check(target)
     for batch in (3, 3, 4):
         sink.write(target, batch, in_pieces(late_rows(["ann", "ann", None])))
-    assert postgres.query(f'SELECT tidegate_batch, count(*) FROM "{sink.table}" GROUP BY 1 ORDER BY 1') == [(3, 3), (4, 3)]  # noqa: S608
-    window = {"window_start": "1970-01-01T00:00:00.000000Z", "window_end": "1970-01-01T00:01:00.000000Z"}
+    assert postgres.query(
+        f'SELECT tidegate_batch, count(*) FROM "{sink.table}" GROUP BY 1 ORDER BY 1'
+    ) == [
+        (3, 3),
+        (4, 3),
+    ]
+    window = {
+        "window_start": "1970-01-01T00:00:00.000000Z",
+        "window_end": "1970-01-01T00:01:00.000000Z",
+    }
     assert current(postgres, sink, "windows")[0] == ([window],)
 
 
@@ -142,23 +218,81 @@ def test_an_empty_batch_touches_no_server():
 
 
 def test_types_come_back_as_they_were(postgres, sink):
-    values = pa.schema([
-        ("small", pa.int8()), ("huge", pa.uint64()), ("real", pa.float32()), ("money", pa.decimal128(12, 2)), ("flag", pa.bool_()),
-        ("text", pa.string()), ("bytes", pa.binary()), ("moment", pa.timestamp("us", "UTC")), ("local", pa.timestamp("ms")), ("day", pa.date32()),
-        ("numbers", pa.list_(pa.float64())), ("thing", pa.struct([("a", pa.int64()), ("b", pa.string())])),
-        ("word", pa.dictionary(pa.int32(), pa.string())),
-    ])  # fmt: skip
+    values = pa.schema(
+        [
+            ("small", pa.int8()),
+            ("huge", pa.uint64()),
+            ("real", pa.float32()),
+            ("money", pa.decimal128(12, 2)),
+            ("flag", pa.bool_()),
+            ("text", pa.string()),
+            ("bytes", pa.binary()),
+            ("moment", pa.timestamp("us", "UTC")),
+            ("local", pa.timestamp("ms")),
+            ("day", pa.date32()),
+            ("numbers", pa.list_(pa.float64())),
+            ("thing", pa.struct([("a", pa.int64()), ("b", pa.string())])),
+            ("word", pa.dictionary(pa.int32(), pa.string())),
+        ]
+    )
     target = pane_target(name(), values=values)
     moment = dt.datetime(2024, 5, 1, 9, 30, 0, 123456, tzinfo=dt.UTC)
-    local = dt.datetime(1955, 5, 1, 9, 30)  # noqa: DTZ001 - a time without a zone is what is tried
+    local = dt.datetime(1955, 5, 1, 9, 30)
     full = (
-        -7, 2**64 - 1, 0.1, Decimal("-12.30"), True, 'tab\t"quoted"\n\\x\r,;é\\N', b"\x00\xff", moment, local, dt.date(1815, 6, 18),
-        [1.5, None, float("inf")], {"a": 1, "b": "\0\\u0000"}, "w",
-    )  # fmt: skip
-    empty = (0, 0, float("nan"), Decimal(0), False, "", b"", moment, local, dt.date(1, 1, 1), [], {"a": None, "b": ""}, "")
-    sink.write(target, 0, in_pieces(panes(target, [("full", 0, "+", 0, *full), ("empty", 0, "+", 0, *empty), ("null", 0, "+", 0, *[None] * 13)])))
-    found = {row[0]: row[1:] for row in current(postgres, sink, '"user", ' + ", ".join(values.names))}
-    assert found["full"] == (*full[:2], pytest.approx(0.1), *full[3:10], [1.5, None, "Infinity"], {"a": 1, "b": "\ufffd\\u0000"}, "w")
+        -7,
+        2**64 - 1,
+        0.1,
+        Decimal("-12.30"),
+        True,
+        'tab\t"quoted"\n\\x\r,;é\\N',
+        b"\x00\xff",
+        moment,
+        local,
+        dt.date(1815, 6, 18),
+        [1.5, None, float("inf")],
+        {"a": 1, "b": "\0\\u0000"},
+        "w",
+    )
+    empty = (
+        0,
+        0,
+        float("nan"),
+        Decimal(0),
+        False,
+        "",
+        b"",
+        moment,
+        local,
+        dt.date(1, 1, 1),
+        [],
+        {"a": None, "b": ""},
+        "",
+    )
+    sink.write(
+        target,
+        0,
+        in_pieces(
+            panes(
+                target,
+                [
+                    ("full", 0, "+", 0, *full),
+                    ("empty", 0, "+", 0, *empty),
+                    ("null", 0, "+", 0, *[None] * 13),
+                ],
+            )
+        ),
+    )
+    found = {
+        row[0]: row[1:] for row in current(postgres, sink, '"user", ' + ", ".join(values.names))
+    }
+    assert found["full"] == (
+        *full[:2],
+        pytest.approx(0.1),
+        *full[3:10],
+        [1.5, None, "Infinity"],
+        {"a": 1, "b": "\ufffd\\u0000"},
+        "w",
+    )
     assert found["empty"] == (*empty[:2], pytest.approx(float("nan"), nan_ok=True), *empty[3:])
     assert found["null"] == (None,) * 13
 
@@ -166,20 +300,60 @@ def test_types_come_back_as_they_were(postgres, sink):
 def test_what_postgres_has_no_form_for_is_written_nearest_to_it(postgres, sink):
     values = pa.schema([("text", pa.string()), ("moment", pa.timestamp("us", "UTC"))])
     target = pane_target(name(), values=values)
-    moments = {"bc": -100_000_000_000_000_000, "far": 400_000_000_000_000_000, "before": -(2**62), "one": -62_135_596_800_000_000}
-    sink.write(target, 0, iter([panes(target, [(f"{key}\0", 0, "+", 0, "a\0b", value) for key, value in moments.items()])]))
-    found = dict(postgres.query(f'SELECT "user", (moment AT TIME ZONE \'UTC\')::text FROM "{sink.table}"'))  # noqa: S608
+    moments = {
+        "bc": -100_000_000_000_000_000,
+        "far": 400_000_000_000_000_000,
+        "before": -(2**62),
+        "one": -62_135_596_800_000_000,
+    }
+    sink.write(
+        target,
+        0,
+        iter(
+            [
+                panes(
+                    target,
+                    [(f"{key}\0", 0, "+", 0, "a\0b", value) for key, value in moments.items()],
+                )
+            ]
+        ),
+    )
+    found = dict(
+        postgres.query(f'SELECT "user", (moment AT TIME ZONE \'UTC\')::text FROM "{sink.table}"')
+    )
     assert found == {
-        "bc\ufffd": "1200-02-15 14:13:20 BC", "far\ufffd": "14645-06-30 15:06:40", "before\ufffd": "-infinity", "one\ufffd": "0001-01-01 00:00:00",
-    }  # fmt: skip
+        "bc\ufffd": "1200-02-15 14:13:20 BC",
+        "far\ufffd": "14645-06-30 15:06:40",
+        "before\ufffd": "-infinity",
+        "one\ufffd": "0001-01-01 00:00:00",
+    }
     assert current(postgres, sink, "text") == [("a\ufffdb",)] * 4
 
 
 def test_keys_of_a_megabyte(postgres, sink):
     target = pane_target(name(), mode="retracting")
     text = "".join(random.Random(1).choices("abcdefghijklmnop0123456789", k=1_000_000))
-    sink.write(target, 0, iter([panes(target, [(text, 0, "+", 0, 1, 1.0), (text + "x", 0, "+", 0, 1, 1.0)])]))
-    sink.write(target, 1, iter([panes(target, [(text, 0, "-", 0, 1, 1.0), (text, 0, "+", 1, 2, 1.0), (text + "x", 0, "-", 0, 1, 1.0)])]))
+    sink.write(
+        target,
+        0,
+        iter([panes(target, [(text, 0, "+", 0, 1, 1.0), (text + "x", 0, "+", 0, 1, 1.0)])]),
+    )
+    sink.write(
+        target,
+        1,
+        iter(
+            [
+                panes(
+                    target,
+                    [
+                        (text, 0, "-", 0, 1, 1.0),
+                        (text, 0, "+", 1, 2, 1.0),
+                        (text + "x", 0, "-", 0, 1, 1.0),
+                    ],
+                )
+            ]
+        ),
+    )
     assert current(postgres, sink, 'length("user"), pane') == [(1_000_000, 1)]
 
 
@@ -189,19 +363,33 @@ def test_another_schema_and_odd_names(postgres):
     sink = postgres_sink(postgres.url, 'Ünï "x" %', schema='odd "schema')
     for batch in range(2):
         sink.check(target)
-        sink.write(target, batch, iter([panes(target, [("a", 0, "-", batch, 1, 1.0), ("a", 0, "+", batch, 1, 1.0)])]))
-    assert postgres.query('SELECT "us""er %s", pane FROM "odd ""schema"."Ünï ""x"" %"') == [("a", 1)]
+        sink.write(
+            target,
+            batch,
+            iter([panes(target, [("a", 0, "-", batch, 1, 1.0), ("a", 0, "+", batch, 1, 1.0)])]),
+        )
+    assert postgres.query('SELECT "us""er %s", pane FROM "odd ""schema"."Ünï ""x"" %"') == [
+        ("a", 1)
+    ]
     assert postgres.query('SELECT batch FROM "odd ""schema".tidegate_batches') == [(1,)]
 
 
-@pytest.mark.parametrize(("columns", "said"), [
-    ('"user" text, window_start timestamptz', "lacks the columns: window_end timestamp with time zone"),
-    (None, "clicks is text, not bigint"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (
+            '"user" text, window_start timestamptz',
+            "lacks the columns: window_end timestamp with time zone",
+        ),
+        (None, "clicks is text, not bigint"),
+    ],
+)
 def test_a_table_with_other_columns_is_refused(postgres, sink, columns, said):
     target = pane_target(name())
     # Another query has written, so there is a place for what was written.
-    postgres_sink(postgres.url, name()).write(pane_target(name()), 0, iter([panes(target, [("a", 0, "+", 0, 1, 1.0)])]))
+    postgres_sink(postgres.url, name()).write(
+        pane_target(name()), 0, iter([panes(target, [("a", 0, "+", 0, 1, 1.0)])])
+    )
     if columns is None:
         sink.write(target, 0, iter([panes(target, [("a", 0, "+", 0, 1, 1.0)])]))
         postgres.query(f'ALTER TABLE "{sink.table}" ALTER clicks TYPE text')
@@ -211,18 +399,28 @@ def test_a_table_with_other_columns_is_refused(postgres, sink, columns, said):
         sink.check(target)
     with pytest.raises(SinkError, match=f"{said}.*Hint: "):
         sink.write(target, 1, iter([panes(target, [("a", 0, "+", 0, 1, 1.0)])]))
-    assert postgres.query("SELECT batch FROM tidegate_batches WHERE query = %s AND batch = 1", target.query) == []
+    assert (
+        postgres.query(
+            "SELECT batch FROM tidegate_batches WHERE query = %s AND batch = 1", target.query
+        )
+        == []
+    )
 
 
 def test_columns_of_the_users_own_are_left_alone_unless_they_want_values(postgres, sink):
     target = pane_target(name())
     sink.write(target, 0, iter([panes(target, [("a", 0, "+", 0, 1, 1.0)])]))
-    postgres.query(f'ALTER TABLE "{sink.table}" ADD note text DEFAULT \'mine\' NOT NULL, ALTER clicks TYPE numeric, ALTER "user" TYPE varchar(10)')
+    postgres.query(
+        f"ALTER TABLE \"{sink.table}\" ADD note text DEFAULT 'mine' NOT NULL, ALTER clicks TYPE"
+        ' numeric, ALTER "user" TYPE varchar(10)'
+    )
     sink.check(target)
     sink.write(target, 1, iter([panes(target, [("b", 0, "+", 0, 1, 1.0)])]))
     assert current(postgres, sink, "note, clicks") == [("mine", 1)] * 2
     postgres.query(f'ALTER TABLE "{sink.table}" ALTER note DROP DEFAULT')
-    with pytest.raises(SinkError, match="wants values for columns that the output does not have: note"):
+    with pytest.raises(
+        SinkError, match="wants values for columns that the output does not have: note"
+    ):
         sink.check(target)
 
 
@@ -244,11 +442,14 @@ def test_without_create_the_hint_says_what_to_run(postgres, sink):
     assert len(current(postgres, sink)) == 1
 
 
-@pytest.mark.parametrize(("table", "columns", "said"), [
-    ("a.b", [], "has a point in its name"),
-    ("t", ["x" * 64], "1 to 63 bytes"),
-    ("t", ["tidegate_row"], "needs the column tidegate_row for itself"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("table", "columns", "said"),
+    [
+        ("a.b", [], "has a point in its name"),
+        ("t", ["x" * 64], "1 to 63 bytes"),
+        ("t", ["tidegate_row"], "needs the column tidegate_row for itself"),
+    ],
+)
 def test_names_that_cannot_work_are_refused(table, columns, said):
     target = pane_target(name(), values=pa.schema([(column, pa.int64()) for column in columns]))
     with pytest.raises((SinkError, SpecError), match=f"{said}.*Hint: "):
@@ -258,7 +459,10 @@ def test_names_that_cannot_work_are_refused(table, columns, said):
 def test_a_server_that_is_down_is_told_with_a_hint_and_without_the_password():
     sink = postgres_sink(f"host=127.0.0.1 port={free_ports(1)[0]} user=me password=secret", "panes")
     target = pane_target(name())
-    for attempt in (lambda: sink.check(target), lambda: sink.write(target, 0, iter([panes(target, [("a", 0, "+", 0, 1, 1.0)])]))):
+    for attempt in (
+        lambda: sink.check(target),
+        lambda: sink.write(target, 0, iter([panes(target, [("a", 0, "+", 0, 1, 1.0)])])),
+    ):
         with pytest.raises(SinkError, match=r"cannot be reached.*Hint: ") as caught:
             attempt()
         assert "secret" not in str(caught.value)
@@ -272,7 +476,10 @@ def test_a_lost_connection_writes_nothing_and_the_next_attempt_writes_all(postgr
 
     def lost_on_the_way() -> Iterator[pa.Table]:
         yield rows.slice(0, 1)
-        postgres.query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'tidegate'")
+        postgres.query(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name ="
+            " 'tidegate'"
+        )
         yield rows.slice(1, 1)
 
     with pytest.raises(SinkError, match=r"was lost.*nothing of the batch was written"):
@@ -285,7 +492,7 @@ def test_a_lost_connection_writes_nothing_and_the_next_attempt_writes_all(postgr
 WRITER = """
 import sys
 sys.path[:0] = sys.argv[3:]
-from sink_rows import pane_target, panes
+from support.sink_rows import pane_target, panes
 from tidegate.spark.sinks.postgres import postgres
 target = pane_target("killed", mode="retracting")
 rows = panes(target, [("ann", 0, "-", 0, 1, 1.0), ("ann", 0, "+", 1, 2, 2.0), ("bob", 0, "+", 0, 1, 1.0)])
@@ -299,8 +506,21 @@ def test_a_writer_killed_in_its_transaction_leaves_nothing_behind(postgres, sink
     with psycopg.connect(postgres.dsn) as holder:
         # The writer has copied its rows and noted its batch, and now waits for the table.
         holder.execute(f'LOCK TABLE "{sink.table}" IN SHARE MODE')
-        writer = subprocess.Popen([sys.executable, "-c", WRITER, postgres.dsn, sink.table, str(repository / "tests"), str(repository / "src")])
-        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'DELETE%%'"
+        writer = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                WRITER,
+                postgres.dsn,
+                sink.table,
+                str(repository / "tests"),
+                str(repository / "src"),
+            ]
+        )
+        waiting = (
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE"
+            " 'DELETE%%'"
+        )
         deadline = time.monotonic() + 60
         while postgres.query(waiting) != [(1,)]:
             assert writer.poll() is None
@@ -308,7 +528,9 @@ def test_a_writer_killed_in_its_transaction_leaves_nothing_behind(postgres, sink
         os.kill(writer.pid, signal.SIGKILL)
         writer.wait()
     assert current(postgres, sink) == [("ann", 0, 0, 1, 1.0)]
-    rows = panes(target, [("ann", 0, "-", 0, 1, 1.0), ("ann", 0, "+", 1, 2, 2.0), ("bob", 0, "+", 0, 1, 1.0)])
+    rows = panes(
+        target, [("ann", 0, "-", 0, 1, 1.0), ("ann", 0, "+", 1, 2, 2.0), ("bob", 0, "+", 0, 1, 1.0)]
+    )
     for _ in range(2):
         # Waits until the server has noticed the end of the other, if it has not.
         sink.write(target, 1, iter([rows]))
@@ -327,6 +549,6 @@ def test_many_rows_at_once(postgres, sink):
     start = time.monotonic()
     sink.write(target, 1, iter([back, many.slice(0, len(half))]))
     assert time.monotonic() - start < 30, "a retraction must be found by the index"
-    assert postgres.query(f'SELECT count(*), max(window_end) FROM "{sink.table}"') == [  # noqa: S608
+    assert postgres.query(f'SELECT count(*), max(window_end) FROM "{sink.table}"') == [
         (rows // 2, dt.datetime.fromtimestamp(MINUTE / 1e6, dt.UTC))
     ]

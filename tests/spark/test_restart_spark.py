@@ -1,4 +1,6 @@
-"""Restarts of a query on Spark: it goes on where it stopped, keeps its shards, and follows or refuses a changed specification."""
+"""Restarts of a query on Spark: it goes on where it stopped, keeps its shards, and follows or
+refuses a changed specification.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
-from streams import Feed, Run, clicks, finished, netted
 from test_pipelines import AGGREGATES, complete, own_answer, traffic, windowed
 
 import tidegate as tg
+from support.spark_streams import Feed, Run, clicks, finished, netted
 from tidegate.errors import SpecError, SpecMismatchError
-from tidegate.spark.session import PARTITIONS
+from tidegate.spark.environment.session import PARTITIONS
 
 
 def test_a_query_that_is_stopped_in_the_middle_goes_on_where_it_stopped(spark, tmp_path):
@@ -46,12 +48,19 @@ def test_workers_leave_copies_of_large_tables_that_go_with_their_run(spark, tmp_
         .aggregate(spent=tg.sum("price"))
     )
     first = finished(panes, tmp_path / "ck", shards=2)
-    (local,) = spark.sparkContext.parallelize([None], 1).map(lambda _: os.environ["SPARK_LOCAL_DIRS"]).collect()
+    (local,) = (
+        spark.sparkContext.parallelize([None], 1)
+        .map(lambda _: os.environ["SPARK_LOCAL_DIRS"])
+        .collect()
+    )
     query = first.query.spark_query.id
 
     def copies() -> dict[str, int]:
         """How many each run has left."""
-        return Counter(path.parent.name for path in Path(local.split(",")[0], "tidegate", query).glob("0-*/*/*"))
+        return Counter(
+            path.parent.name
+            for path in Path(local.split(",")[0], "tidegate", query).glob("0-*/*/*")
+        )
 
     (before,) = copies().items()
     assert before[1] >= 2, "of both shards"
@@ -62,7 +71,9 @@ def test_workers_leave_copies_of_large_tables_that_go_with_their_run(spark, tmp_
     assert before[0] not in copies()
 
 
-def test_a_changed_specification_is_followed_where_that_is_safe_and_refused_elsewhere(spark, tmp_path):
+def test_a_changed_specification_is_followed_where_that_is_safe_and_refused_elsewhere(
+    spark, tmp_path
+):
     feed = Feed(tmp_path / "in")
     feed.put(clicks(("a", 1, 1.0), ("b", 2, 1.0)))
     plain = windowed(feed.stream(spark))
@@ -74,14 +85,19 @@ def test_a_changed_specification_is_followed_where_that_is_safe_and_refused_else
         (plain.accumulating().aggregate(n=tg.count()), "mode"),
         (plain.aggregate(n=tg.sum("price")), "aggregates.n"),
         (plain.allow_lateness("1 second").aggregate(n=tg.count()), "allowed_lateness"),
-        (windowed(feed.stream(spark), watermark=tg.bounded("1 second")).aggregate(n=tg.count()), "watermark"),
+        (
+            windowed(feed.stream(spark), watermark=tg.bounded("1 second")).aggregate(n=tg.count()),
+            "watermark",
+        ),
     ):
         with pytest.raises(SpecMismatchError, match=told) as caught:
             finished(changed, tmp_path / "ck")
         assert "Hint" in str(caught.value)
     with pytest.raises(SpecError, match="shards"):
         finished(plain.aggregate(n=tg.count()), tmp_path / "ck", shards=5)
-    assert json.loads((tmp_path / "ck" / "tidegate" / "query.json").read_text()) == kept, "what is refused changes nothing"
+    assert json.loads((tmp_path / "ck" / "tidegate" / "query.json").read_text()) == kept, (
+        "what is refused changes nothing"
+    )
     feed.put(clicks(("a", 3, 5.0), ("c", 4, 2.0)))
     feed.put(clicks(("end", 4000, 0.0)))
     longer = plain.allow_lateness("2 hours").aggregate(n=tg.count(), spent=tg.sum("price"))
@@ -95,6 +111,10 @@ def test_a_changed_specification_is_followed_where_that_is_safe_and_refused_else
     found = netted([*first.panes, *({"spent": None, **row} for row in second.panes)], ["user"], "n")
     assert complete(found) == {("a", 0): (2,), ("b", 0): (1,), ("c", 0): (1,)}
     spent = {row["user"]: row["spent"] for row in second.panes if row["op"] == "+"}
-    assert (spent["a"], spent["b"], spent["c"]) == (None, None, 2.0), "nobody knows what windows held that were open"
+    assert (spent["a"], spent["b"], spent["c"]) == (
+        None,
+        None,
+        2.0,
+    ), "nobody knows what windows held that were open"
     after = json.loads((tmp_path / "ck" / "tidegate" / "query.json").read_text())
     assert after["layout"] == kept["layout"]

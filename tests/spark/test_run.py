@@ -1,4 +1,6 @@
-"""`tidegate run` on Spark: what comes out at the sinks, what is told on the way, and how it ends."""
+"""`tidegate run` on Spark: what comes out at the sinks, what is told on the way, and how it
+ends.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,15 @@ import pytest
 from tidegate.cli import main
 from tidegate.errors import SetupError
 from tidegate.pipeline import load
-from tidegate.spark.session import PARTITIONS, PROVIDER, RUNTIME_CONF, check, cores_of, running_session, session
+from tidegate.spark.environment.session import (
+    PARTITIONS,
+    PROVIDER,
+    RUNTIME_CONF,
+    check,
+    cores_of,
+    running_session,
+    session,
+)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEMA = "user string, ts timestamp, price double"
@@ -31,19 +41,29 @@ aggregate: {{n: count, spent: sum(price)}}
 write: {{to: parquet(out/panes), late: parquet(out/late), checkpoint: out/checkpoint}}
 """
 EXPECTED = [("a", 0, 2, 3.0), ("a", 60, 1, 4.0), ("b", 0, 1, 8.0)]
-"""User, start in seconds, count and sum of the windows that are complete; one row in `late` comes an hour behind."""
+"""User, start in seconds, count and sum of the windows that are complete; one row in `late` comes
+an hour behind.
+"""
 
 
 def clicks() -> list[pa.Table]:
-    """Three files, the last one with a click that is very late and one that closes the second minute."""
-    rows = [[("a", 1, 1.0), ("a", 30, 2.0), ("b", 59, 8.0)], [("a", 70, 4.0)], [("b", -3600, 1.0), ("c", 200, 1.0)]]
+    """Three files, the last one with a click that is very late and one that closes the second
+    minute.
+    """
+    rows = [
+        [("a", 1, 1.0), ("a", 30, 2.0), ("b", 59, 8.0)],
+        [("a", 70, 4.0)],
+        [("b", -3600, 1.0), ("c", 200, 1.0)],
+    ]
     second = 1_000_000
     origin = int(START.timestamp()) * second
     return [
         pa.table(
             {
                 "user": [user for user, _, _ in part],
-                "ts": pa.array([origin + at * second for _, at, _ in part], pa.timestamp("us", "UTC")),
+                "ts": pa.array(
+                    [origin + at * second for _, at, _ in part], pa.timestamp("us", "UTC")
+                ),
                 "price": [price for _, _, price in part],
             }
         )
@@ -58,9 +78,19 @@ def write_clicks(folder: Path, kind: str = "parquet") -> None:
         if kind == "parquet":
             pq.write_table(table, name)
         elif kind == "json":
-            name.write_text("".join(json.dumps({**row, "ts": row["ts"].isoformat()}) + "\n" for row in table.to_pylist()))
+            name.write_text(
+                "".join(
+                    json.dumps({**row, "ts": row["ts"].isoformat()}) + "\n"
+                    for row in table.to_pylist()
+                )
+            )
         else:
-            name.write_text("".join(f"{row['user']},{row['ts'].isoformat()},{row['price']}\n" for row in table.to_pylist()))
+            name.write_text(
+                "".join(
+                    f"{row['user']},{row['ts'].isoformat()},{row['price']}\n"
+                    for row in table.to_pylist()
+                )
+            )
         # Spark takes the files in the order of their times.
         os.utime(name, (1_700_000_000 + number, 1_700_000_000 + number))
 
@@ -71,21 +101,32 @@ def write_file(folder: Path, kind: str = "parquet", more: str = "") -> Path:
 
 
 def rows(folder: Path) -> list[dict]:
-    return [row for name in sorted(folder.rglob("*.parquet")) for row in pq.read_table(name, partitioning=None).to_pylist()]
+    return [
+        row
+        for name in sorted(folder.rglob("*.parquet"))
+        for row in pq.read_table(name, partitioning=None).to_pylist()
+    ]
 
 
 def panes(folder: Path) -> list[tuple]:
     seconds = lambda row: int((row["window_start"] - START).total_seconds())  # noqa: E731 - used once
-    return sorted((row["user"], seconds(row), row["n"], row["spent"]) for row in rows(folder / "out" / "panes"))
+    return sorted(
+        (row["user"], seconds(row), row["n"], row["spent"])
+        for row in rows(folder / "out" / "panes")
+    )
 
 
-@pytest.mark.parametrize(("kind", "more"), [("parquet", ""), ("json", ""), ("csv", ""), ("parquet", ", direct: true")])
+@pytest.mark.parametrize(
+    ("kind", "more"), [("parquet", ""), ("json", ""), ("csv", ""), ("parquet", ", direct: true")]
+)
 def test_a_file_runs_until_idle_and_again_adds_nothing(kind, more, spark, tmp_path, capsys) -> None:
     write_clicks(tmp_path / "clicks", kind)
     path = write_file(tmp_path, kind, more)
     assert main(["run", "--until-idle", str(path)]) == 0
     assert panes(tmp_path) == EXPECTED
-    assert [(row["user"], row["class"]) for row in rows(tmp_path / "out" / "late")] == [("b", "very_late")]
+    assert [(row["user"], row["class"]) for row in rows(tmp_path / "out" / "late")] == [
+        ("b", "very_late")
+    ]
     shown = capsys.readouterr().out
     assert re.search(r"ended after [\d.]+ s and \d+ batches", shown)
     assert re.search(r"events +6\n", shown)
@@ -100,14 +141,22 @@ def test_json_lines_end_with_a_summary(spark, tmp_path, capsys) -> None:
     assert main(["run", "--until-idle", "--json", str(write_file(tmp_path))]) == 0
     *lines, last = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert all(line["event"] == "progress" for line in lines)
-    assert (last["event"], last["events"], last["late_rows"], last["panes"]) == ("ended", 6, 1, {"early": 0, "on_time": 3, "late": 0})
+    assert (last["event"], last["events"], last["late_rows"], last["panes"]) == (
+        "ended",
+        6,
+        1,
+        {"early": 0, "on_time": 3, "late": 0},
+    )
     assert last["watermark"].startswith("2026-01-01T00:03:15")
     assert last["late"]["very_late"] == 1
 
 
 def test_where_and_select_shape_the_rows(spark, tmp_path) -> None:
     write_clicks(tmp_path / "clicks")
-    path = write_file(tmp_path, more=", where: user != 'b', select: [upper(user) as user, ts, price * 10 as price]")
+    path = write_file(
+        tmp_path,
+        more=", where: user != 'b', select: [upper(user) as user, ts, price * 10 as price]",
+    )
     assert main(["run", "--until-idle", str(path)]) == 0
     assert panes(tmp_path) == [("A", 0, 2, 30.0), ("A", 60, 1, 40.0)]
 
@@ -130,7 +179,9 @@ def test_no_schema_and_no_files_is_refused_before_the_start(spark, tmp_path, cap
 
 def test_a_query_that_fails_ends_with_status_1_and_its_cause(spark, tmp_path, capsys) -> None:
     write_clicks(tmp_path / "clicks")
-    path = write_file(tmp_path, more=""", select: ["raise_error('the cup is broken') as user", ts, price]""")
+    path = write_file(
+        tmp_path, more=""", select: ["raise_error('the cup is broken') as user", ts, price]"""
+    )
     assert main(["run", "--until-idle", str(path)]) == 1
     captured = capsys.readouterr()
     assert "failed after" in captured.out
@@ -138,13 +189,21 @@ def test_a_query_that_fails_ends_with_status_1_and_its_cause(spark, tmp_path, ca
     assert captured.err.splitlines()[-1].startswith("tidegate run: the query failed: ")
 
 
-@pytest.mark.parametrize(("right", "wrong"), [("key: user", "key: usr"), ("sum(price)", "sum(prize)")])
-def test_an_unknown_column_is_refused_before_the_start(right, wrong, spark, tmp_path, capsys) -> None:
+@pytest.mark.parametrize(
+    ("right", "wrong"), [("key: user", "key: usr"), ("sum(price)", "sum(prize)")]
+)
+def test_an_unknown_column_is_refused_before_the_start(
+    right, wrong, spark, tmp_path, capsys
+) -> None:
     write_clicks(tmp_path / "clicks")
     path = write_file(tmp_path)
     path.write_text(path.read_text().replace(right, wrong))
     assert main(["run", "--until-idle", str(path)]) == 2
-    assert re.search(r"has no column `(usr|prize)`, which `(key|spent)` names. Hint: did you mean `(user|price)`\?", capsys.readouterr().err)
+    assert re.search(
+        r"has no column `(usr|prize)`, which `(key|spent)` names. Hint: did you mean"
+        r" `(user|price)`\?",
+        capsys.readouterr().err,
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -157,28 +216,40 @@ def test_a_pipeline_gives_its_panes_as_a_frame(spark, tmp_path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_it_cleanly(number, tmp_path) -> None:
-    (tmp_path / "p.yaml").write_text(
-        """
+    (tmp_path / "p.yaml").write_text("""
 input: {type: rate, rows_per_second: 20, time: timestamp}
 window: tumbling(1 second)
 aggregate: {n: count}
 write: {to: parquet(panes), checkpoint: checkpoint}
 session: {cores: 1, memory: 600m}
-"""
-    )
-    command = [sys.executable, "-c", "import sys; from tidegate.cli import main; sys.exit(main())", "run", "--json", str(tmp_path / "p.yaml")]
+""")
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from tidegate.cli import main; sys.exit(main())",
+        "run",
+        "--json",
+        str(tmp_path / "p.yaml"),
+    ]
     # A session of its own, so that Ctrl-C can be sent to all of its processes, as a terminal does.
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         lines, sent = [], False
         for line in process.stdout:
             lines.append(json.loads(line))
             if not sent and lines[-1]["event"] == "progress" and lines[-1]["panes"]["on_time"]:
                 sent = True
-                os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+                (
+                    os.killpg(process.pid, number)
+                    if number == signal.SIGINT
+                    else process.send_signal(number)
+                )
         said = process.stderr.read()
     assert process.returncode == 0, said
     assert lines[-1]["event"] == "stopped"
-    # The JVM may log that it gave up a batch; nothing that looks like a failure of ours may be told.
+    # The JVM may log that it gave up a batch; nothing that looks like a failure of ours may be
+    # told.
     assert not re.search("Traceback|Exception|Interrupt", said), said
     assert sum(row["n"] for row in rows(tmp_path / "panes")) > 0
 
@@ -187,8 +258,13 @@ session: {cores: 1, memory: 600m}
 
 
 def test_a_running_session_is_told_what_it_can_be_told(spark) -> None:
-    before = {name: spark.conf.get(name) for name in (PARTITIONS, PROVIDER, "spark.sql.session.timeZone", "spark.master")}
-    spark.conf.set(PROVIDER, "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider")
+    before = {
+        name: spark.conf.get(name)
+        for name in (PARTITIONS, PROVIDER, "spark.sql.session.timeZone", "spark.master")
+    }
+    spark.conf.set(
+        PROVIDER, "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+    )
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     try:
         with pytest.raises(SetupError, match=r"kept in RocksDB, but .* Hint: "):

@@ -1,4 +1,6 @@
-"""Scenarios on Spark: they end as they do embedded, a changed number is noticed, and what has no operators is not supported."""
+"""Scenarios on Spark: they end as they do embedded, a changed number is noticed, and what has no
+operators is not supported.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,14 @@ import pytest
 import yaml
 
 import tidegate as tg
-from mutations import changed, expectations
+from support.mutations import changed, expectations
 from tidegate.cli import main
 from tidegate.scenarios import FAIL, PASS, UNSUPPORTED, Scenario, load, parse, run
 from tidegate.scenarios.runner import KINDS, OPERATED
 from tidegate.scenarios.spark_runtime import Performance, perform
 from tidegate.spark import sinks
-from tidegate.spark.chain import Told
 from tidegate.spark.script import Script, Step
+from tidegate.spark.tasks.chain import Told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,9 +31,16 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.xdist_group("scenarios on Spark")
 FILES = sorted((Path(__file__).parent.parent / "conformance").glob("*.yaml"))
 SCENARIOS = {s.id: s for path in FILES for s in load(path) if s.kind in OPERATED}
-RAW = {item["id"]: item for path in FILES for item in yaml.safe_load(path.read_text("utf-8")) if item["id"] in SCENARIOS}
+RAW = {
+    item["id"]: item
+    for path in FILES
+    for item in yaml.safe_load(path.read_text("utf-8"))
+    if item["id"] in SCENARIOS
+}
 AGAIN = ("flink.window.", "flink.sqljoin.", "beam.reducefn.", "tidegate.join.")
-"""Those that are played again with one shard each, and by workers that keep operators from batch to batch."""
+"""Those that are played again with one shard each, and by workers that keep operators from batch to
+batch.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +65,19 @@ def test_scenarios_end_as_they_do_embedded(performances: dict[str, Performance])
 
 def test_scenarios_end_so_with_one_shard_and_kept_operators(spark: SparkSession) -> None:
     chosen = [scenario for scenario in SCENARIOS.values() if scenario.id.startswith(AGAIN)]
-    found = {one.scenario.id: one.outcome().status for one in perform(chosen, spark, shards=1, keeps=True)}
+    found = {
+        one.scenario.id: one.outcome().status
+        for one in perform(chosen, spark, shards=1, keeps=True)
+    }
     assert len(found) > 30
     assert found == dict(map(ends, chosen))
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_changed_number_is_noticed(name: str, performances: dict[str, Performance]) -> None:
-    """What is expected is no part of what is played, so one performance can be judged by changed scenarios, too."""
+    """What is expected is no part of what is played, so one performance can be judged by changed
+    scenarios, too.
+    """
     if performances[name].outcome().status != PASS or SCENARIOS[name].must_fail:
         return
     paths = expectations(RAW[name])
@@ -85,10 +99,20 @@ def test_what_has_no_operators_is_not_supported(kind: str, spark: SparkSession) 
         (lambda s: s.update(kind="riddle"), UNSUPPORTED, "kind `riddle` is not covered"),
         (lambda s: s["config"].update(colour="red"), UNSUPPORTED, "unknown key `colour`"),
         (lambda s: s["config"].update(plan=[{"watermark": -1}]), FAIL, "refused: "),
-        (lambda s: s.update(kind="join", config={"window": {"type": "session", "gap": 5}}, steps=[{"left": {"t": 1}}]), FAIL, "refused: "),
+        (
+            lambda s: s.update(
+                kind="join",
+                config={"window": {"type": "session", "gap": 5}},
+                steps=[{"left": {"t": 1}}],
+            ),
+            FAIL,
+            "refused: ",
+        ),
     ],
 )
-def test_what_cannot_be_played(change: Callable[[dict[str, Any]], Any], status: str, said: str, spark: SparkSession) -> None:
+def test_what_cannot_be_played(
+    change: Callable[[dict[str, Any]], Any], status: str, said: str, spark: SparkSession
+) -> None:
     item = json.loads(json.dumps(RAW["spark.agg.append"]))
     change(item)
     (performance,) = perform(parse(yaml.safe_dump([item], sort_keys=False)), spark)
@@ -117,7 +141,10 @@ def test_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
     shown = capfd.readouterr().out.splitlines()
     assert shown[0] == "pass        mine.two_keys"
     assert shown[1].startswith("fail        mine.wrong: times [1, 2]: expected")
-    assert shown[2:] == ["unsupported mine.assigned: kind `assign` does not involve a runtime", "3 scenarios: 1 passed, 1 failed, 1 unsupported"]
+    assert shown[2:] == [
+        "unsupported mine.assigned: kind `assign` does not involve a runtime",
+        "3 scenarios: 1 passed, 1 failed, 1 unsupported",
+    ]
 
 
 def test_a_script_is_a_source_of_a_pipeline(spark: SparkSession, tmp_path: Path) -> None:
@@ -125,8 +152,17 @@ def test_a_script_is_a_source_of_a_pipeline(spark: SparkSession, tmp_path: Path)
     schema = pa.schema([("user", pa.string()), ("ts", pa.timestamp("us", "UTC"))])
 
     def rows(*pairs: tuple[str, int]) -> dict[int, pa.Table]:
-        columns = {"user": [user for user, _ in pairs], "ts": [start + second * 1_000_000 for _, second in pairs]}
-        return {0: pa.table(columns, pa.schema([("user", pa.string()), ("ts", pa.int64())])).cast(schema)}
+        columns = {
+            "user": [user for user, _ in pairs],
+            "ts": [start + second * 1_000_000 for _, second in pairs],
+        }
+        return {
+            0: (
+                pa.table(columns, pa.schema([("user", pa.string()), ("ts", pa.int64())])).cast(
+                    schema
+                )
+            )
+        }
 
     script = Script(
         schema,
@@ -137,9 +173,20 @@ def test_a_script_is_a_source_of_a_pipeline(spark: SparkSession, tmp_path: Path)
         ],
     )
     out = sinks.memory()
-    panes = tg.stream(script, time="ts", key="user", watermark=tg.explicit()).window(tg.tumbling("1 minute")).aggregate(n=tg.count())
+    panes = (
+        tg.stream(script, time="ts", key="user", watermark=tg.explicit())
+        .window(tg.tumbling("1 minute"))
+        .aggregate(n=tg.count())
+    )
     query = panes.write(out, checkpoint=str(tmp_path / "checkpoint"), trigger="available_now")
     query.await_termination()
-    found = sorted((row["user"], row["window_start"].minute, row["n"], row["timing"], row["emitted_at"].second) for row in out.rows())
-    assert found == [("ann", 0, 1, "on_time", 30), ("ann", 1, 1, "on_time", 35), ("bob", 0, 1, "on_time", 30)]
+    found = sorted(
+        (row["user"], row["window_start"].minute, row["n"], row["timing"], row["emitted_at"].second)
+        for row in out.rows()
+    )
+    assert found == [
+        ("ann", 0, 1, "on_time", 30),
+        ("ann", 1, 1, "on_time", 35),
+        ("bob", 0, 1, "on_time", 30),
+    ]
     assert [progress.batch for progress in query.recent_progress] == [0, 1, 2]

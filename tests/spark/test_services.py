@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from services.processes import Process
+from support.services.processes import Process
 from tidegate.errors import SetupError
-from tidegate.spark import jars
-from tidegate.spark.java import Java
+from tidegate.spark.environment import jars
+from tidegate.spark.environment.java import Java
 
 STARTER = """
 import sys, time
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
-from services.processes import Process
+from support.services.processes import Process
 sleeper = Process("sleeper", ["sleep", "600"], Path(sys.argv[1]))
 print(sleeper.pid, flush=True)
 time.sleep(600)
@@ -28,8 +28,8 @@ time.sleep(600)
 
 COPIER = """
 import sys
-from tidegate.spark.jars import kafka_jars
-from tidegate.spark.session import session
+from tidegate.spark.environment.jars import kafka_jars
+from tidegate.spark.environment.session import session
 servers, folder = sys.argv[1:]
 spark = session(cores=2, memory="1g", conf={"spark.jars": ",".join(map(str, kafka_jars()))})
 source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", "copied")
@@ -55,7 +55,11 @@ def until(happened, seconds: float = 30) -> None:
 
 
 def test_a_server_ends_when_the_tests_are_killed(tmp_path, repository):
-    starter = subprocess.Popen([sys.executable, "-c", STARTER, tmp_path / "log", repository / "tests"], stdout=subprocess.PIPE, text=True)
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER, tmp_path / "log", repository / "tests"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     pid = int(starter.stdout.readline())
     assert not gone(pid)
     os.kill(starter.pid, signal.SIGKILL)
@@ -66,7 +70,9 @@ def test_a_server_ends_when_the_tests_are_killed(tmp_path, repository):
 
 def test_a_server_that_does_not_start_shows_its_log(tmp_path):
     process = Process("the broken one", ["sh", "-c", "echo the reason; exit 3"], tmp_path / "log")
-    with pytest.raises(RuntimeError, match=r"the broken one ended with 3 while it started:\nthe reason"):
+    with pytest.raises(
+        RuntimeError, match=r"the broken one ended with 3 while it started:\nthe reason"
+    ):
         process.wait_until(lambda: False, 30)
     process.stop()
 
@@ -74,7 +80,9 @@ def test_a_server_that_does_not_start_shows_its_log(tmp_path):
 def test_the_connector_is_that_of_pyspark():
     import pyspark
 
-    assert jars.kafka_packages() == (f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}",)
+    assert jars.kafka_packages() == (
+        f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}",
+    )
     assert jars.kafka_packages("4.1.1") == ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1",)
 
 
@@ -96,7 +104,10 @@ def test_what_was_fetched_is_not_fetched_again_and_what_is_not_there_is_told(tmp
     for _ in range(2):
         assert [jar.name for jar in jars.fetch(["a:there:1"], tmp_path)] == ["there-1.jar"]
     assert len(asked) == 1
-    with pytest.raises(SetupError, match=r"a:missing:1 cannot be fetched: the registry does not have a#missing;1\. Hint: "):
+    with pytest.raises(
+        SetupError,
+        match=r"a:missing:1 cannot be fetched: the registry does not have a#missing;1\. Hint: ",
+    ):
         jars.fetch(["a:missing:1"], tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a_there_1"]
 
@@ -106,6 +117,12 @@ def test_what_was_fetched_is_not_fetched_again_and_what_is_not_there_is_told(tmp
 def test_spark_reads_and_writes_kafka(kafka, tmp_path):
     kafka.create_topic("copied", 2)
     kafka.create_topic("copy", 2)
-    kafka.produce("copied", [{"key": str(number), "value": {"number": number}} for number in range(20)])
-    subprocess.run([sys.executable, "-c", COPIER, kafka.bootstrap_servers, tmp_path / "checkpoint"], check=True, timeout=300)
+    kafka.produce(
+        "copied", [{"key": str(number), "value": {"number": number}} for number in range(20)]
+    )
+    subprocess.run(
+        [sys.executable, "-c", COPIER, kafka.bootstrap_servers, tmp_path / "checkpoint"],
+        check=True,
+        timeout=300,
+    )
     assert sorted(message.json["number"] for message in kafka.consume("copy")) == list(range(20))

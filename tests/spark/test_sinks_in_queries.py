@@ -1,4 +1,6 @@
-"""Every sink in a real query, whose last batch is run again after a restart: nothing is lost, and nothing is there twice."""
+"""Every sink in a real query, whose last batch is run again after a restart: nothing is lost, and
+nothing is there twice.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from streams import BASE, SECOND, Feed, clicks, netted
 
 import tidegate as tg
+from support.spark_streams import BASE, SECOND, Feed, clicks, netted
 
 NUMBERS = count()
 AMONG = [("a", 1, 1.0), ("b", 2, 2.0), ("a", 3, 4.0), ("c", 75, 8.0)]
@@ -40,7 +42,9 @@ class Restarted:
 
     def run(self) -> list[int]:
         """Run to the end; the batches that ran."""
-        query = self.pipeline.write(**self.sinks, checkpoint=str(self.checkpoint), trigger="available_now", shards=2)
+        query = self.pipeline.write(
+            **self.sinks, checkpoint=str(self.checkpoint), trigger="available_now", shards=2
+        )
         query.await_termination()
         return [batch.batch for batch in query.recent_progress]
 
@@ -52,7 +56,9 @@ class Restarted:
 
 
 def panes_of(spark, feed, mode: str):
-    windows = tg.stream(feed.stream(spark), time="ts", key="user", watermark=tg.bounded("5 seconds")).window(tg.tumbling("1 minute"))
+    windows = tg.stream(
+        feed.stream(spark), time="ts", key="user", watermark=tg.bounded("5 seconds")
+    ).window(tg.tumbling("1 minute"))
     fired = windows.trigger(tg.after_watermark(late=tg.after_count(1))).allow_lateness("5 minutes")
     return getattr(fired, mode)().aggregate(n=tg.count(), spent=tg.sum("price"))
 
@@ -75,46 +81,79 @@ def test_postgres_holds_what_stands(mode, wanted, spark, feed, postgres, tmp_pat
     metrics = tg.sinks.memory(f"metrics_{table}")
 
     def held() -> list[tuple]:
-        found = postgres.query(f'SELECT "user", window_start, pane, n, spent FROM {table}')  # noqa: S608 - our own names
+        found = postgres.query(f'SELECT "user", window_start, pane, n, spent FROM {table}')
         return sorted((user, seconds(start), *rest) for user, start, *rest in found)
 
-    query = Restarted(panes_of(spark, feed, mode), tmp_path, tg.sinks.postgres(postgres.dsn, table), tg.sinks.postgres(postgres.dsn, late), metrics)
+    query = Restarted(
+        panes_of(spark, feed, mode),
+        tmp_path,
+        tg.sinks.postgres(postgres.dsn, table),
+        tg.sinks.postgres(postgres.dsn, late),
+        metrics,
+    )
     assert held() == wanted
     query.again()
     assert held() == wanted
-    assert postgres.query(f'SELECT "user", class FROM {late}') == LATE  # noqa: S608 - our own names
-    assert sum(row["events"] for row in metrics.rows()) == len(AMONG) + len(AGAIN), "memory replaces a batch that is replayed"
+    assert postgres.query(f'SELECT "user", class FROM {late}') == LATE
+    assert sum(row["events"] for row in metrics.rows()) == len(AMONG) + len(AGAIN), (
+        "memory replaces a batch that is replayed"
+    )
 
 
 @pytest.mark.kafka
 def test_kafka_holds_each_pane_once_for_readers_of_what_is_committed(spark, feed, kafka, tmp_path):
-    panes, late = (kafka.create_topic(f"{name}-in-queries-{next(NUMBERS)}", 2) for name in ("panes", "late"))
+    panes, late = (
+        kafka.create_topic(f"{name}-in-queries-{next(NUMBERS)}", 2) for name in ("panes", "late")
+    )
     sinks = [tg.sinks.kafka(kafka.bootstrap_servers, topic) for topic in (panes, late)]
     query = Restarted(panes_of(spark, feed, "retracting"), tmp_path, *sinks)
 
     def held() -> list[tuple]:
-        return sorted((m.json["user"], m.json["op"], m.json["n"], m.headers["timing"].decode()) for m in kafka.consume(panes))
+        return sorted(
+            (m.json["user"], m.json["op"], m.json["n"], m.headers["timing"].decode())
+            for m in kafka.consume(panes)
+        )
 
-    wanted = [("a", "+", 2, "on_time"), ("b", "+", 1, "on_time"), ("b", "+", 2, "late"), ("b", "-", 1, "on_time")]
+    wanted = [
+        ("a", "+", 2, "on_time"),
+        ("b", "+", 1, "on_time"),
+        ("b", "+", 2, "late"),
+        ("b", "-", 1, "on_time"),
+    ]
     assert held() == wanted
     query.again()
     assert held() == wanted
     messages = kafka.consume(panes)
     assert {json.loads(message.key)["user"] for message in messages} == {"a", "b"}
-    assert len({message.headers["pane_id"] for message in messages if message.headers["op"] == b"+"}) == 3
-    assert [(message.json["user"], message.json["class"]) for message in kafka.consume(late)] == LATE
+    assert (
+        len({message.headers["pane_id"] for message in messages if message.headers["op"] == b"+"})
+        == 3
+    )
+    assert [
+        (message.json["user"], message.json["class"]) for message in kafka.consume(late)
+    ] == LATE
 
 
 def test_delta_appends_once(spark, feed, tmp_path):
     from deltalake import DeltaTable
 
     places = [tmp_path / name for name in ("panes", "late", "metrics")]
-    query = Restarted(panes_of(spark, feed, "retracting"), tmp_path, *(tg.sinks.delta(place) for place in places))
+    query = Restarted(
+        panes_of(spark, feed, "retracting"), tmp_path, *(tg.sinks.delta(place) for place in places)
+    )
     before = [DeltaTable(place).to_pyarrow_table().num_rows for place in places]
     query.again()
     panes, late, metrics = (DeltaTable(place).to_pyarrow_table() for place in places)
     assert [panes.num_rows, late.num_rows, metrics.num_rows] == before == [4, 1, 4]
-    assert netted(sorted(panes.to_pylist(), key=lambda row: (row["emitted_at"], row["op"] == "+")), ["user"], "n", "spent") == STANDING
+    assert (
+        netted(
+            sorted(panes.to_pylist(), key=lambda row: (row["emitted_at"], row["op"] == "+")),
+            ["user"],
+            "n",
+            "spent",
+        )
+        == STANDING
+    )
     assert "pane_id" not in panes.column_names
 
 
@@ -126,29 +165,44 @@ def test_parquet_folders_of_a_batch_are_replaced(spark, feed, tmp_path):
         files = sorted((tmp_path / name).rglob("*.parquet"))
         found: dict[str, list[dict]] = {}
         for file in files:
-            found.setdefault(file.parent.name, []).extend(pq.read_table(file, partitioning=None).to_pylist())
+            found.setdefault(file.parent.name, []).extend(
+                pq.read_table(file, partitioning=None).to_pylist()
+            )
         return found
 
     before = held("panes")
     query.again()
     after = held("panes")
-    assert {batch: Counter((row["user"], row["op"], row["n"]) for row in rows) for batch, rows in after.items()} == {
+    assert {
+        batch: Counter((row["user"], row["op"], row["n"]) for row in rows)
+        for batch, rows in after.items()
+    } == {
         "batch=0": Counter([("a", "+", 2), ("b", "+", 1)]),
         "batch=1": Counter([("b", "-", 1), ("b", "+", 2)]),
     }
     assert before.keys() == after.keys()
-    assert netted([row for batch in sorted(after) for row in after[batch]], ["user"], "n", "spent") == STANDING
+    assert (
+        netted([row for batch in sorted(after) for row in after[batch]], ["user"], "n", "spent")
+        == STANDING
+    )
     assert [(row["user"], row["class"]) for rows in held("late").values() for row in rows] == LATE
 
 
-def test_a_function_gets_a_replayed_batch_under_the_same_id_and_the_console_says_so(spark, feed, tmp_path, capsys):
+def test_a_function_gets_a_replayed_batch_under_the_same_id_and_the_console_says_so(
+    spark, feed, tmp_path, capsys
+):
     came: list[tuple[int, list[tuple]]] = []
 
     def take(frame, batch: int) -> None:
         assert frame.columns[-2:] == ["watermark", "emitted_at"]
         came.append((batch, sorted((row.user, row.op, row.n) for row in frame.collect())))
 
-    query = Restarted(panes_of(spark, feed, "accumulating"), tmp_path, tg.sinks.foreach_batch(take), tg.sinks.console())
+    query = Restarted(
+        panes_of(spark, feed, "accumulating"),
+        tmp_path,
+        tg.sinks.foreach_batch(take),
+        tg.sinks.console(),
+    )
     first, second = (0, [("a", "+", 2), ("b", "+", 1)]), (1, [("b", "+", 2)])
     assert came == [first, second]
     told = capsys.readouterr().out

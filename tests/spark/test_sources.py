@@ -21,13 +21,13 @@ from pyspark.sql.types import DoubleType, LongType, StructField, StructType, Tim
 
 import tidegate as tg
 from tidegate.errors import CorruptStateError, InputError, SetupError, SpecError
-from tidegate.operators.conform import MARK
-from tidegate.spark.edge import Edge
-from tidegate.spark.files import Folder
-from tidegate.spark.formats import Parquet, Reading
-from tidegate.spark.readers import FolderStreamReader, Following
-from tidegate.spark.shards import Layout
-from tidegate.spark.wire import OBSERVED, ROWS, Shipped, together, unpack
+from tidegate.operators.ingest.schema_cast import MARK
+from tidegate.spark.plan.shards import Layout
+from tidegate.spark.sources.files import Folder
+from tidegate.spark.sources.formats import Parquet, Reading
+from tidegate.spark.sources.readers import FolderStreamReader, Following
+from tidegate.spark.tasks.edge import Edge
+from tidegate.spark.tasks.transport import OBSERVED, ROWS, Shipped, together, unpack
 from tidegate.spec.operator import Input
 
 UTC = pa.timestamp("us", "UTC")
@@ -40,7 +40,14 @@ EDGE = Edge(Input(time="ts", key=("key",)), Layout.balanced(2))
 def events(n: int, rows: int = 100) -> pa.Table:
     random = np.random.default_rng(n)
     at = BASE * 1_000_000 + n * 20_000_000 + random.integers(0, 20_000_000, rows)
-    return pa.table({"key": random.integers(0, 7, rows), "ts": pa.array(at, UTC), "value": random.random(rows).round(3)}, schema=SCHEMA)
+    return pa.table(
+        {
+            "key": random.integers(0, 7, rows),
+            "ts": pa.array(at, UTC),
+            "value": random.random(rows).round(3),
+        },
+        schema=SCHEMA,
+    )
 
 
 def put(folder: Path, n: int, form: str = "parquet", table: pa.Table | None = None) -> Path:
@@ -54,7 +61,11 @@ def put(folder: Path, n: int, form: str = "parquet", table: pa.Table | None = No
     elif form == "csv":
         arrow_csv.write_csv(table, path)
     else:
-        path.write_text("".join(json.dumps({**row, "ts": row["ts"].isoformat()}) + "\n" for row in table.to_pylist()))
+        path.write_text(
+            "".join(
+                json.dumps({**row, "ts": row["ts"].isoformat()}) + "\n" for row in table.to_pylist()
+            )
+        )
     os.utime(path, (BASE + n, BASE + n))
     return path
 
@@ -66,18 +77,36 @@ class Batches:
         self.rows: dict[int, list[Shipped]] = {}
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
-        self.rows[batch] = sorted((Shipped(*row) for row in frame.collect()), key=lambda row: row.order)
+        self.rows[batch] = sorted(
+            (Shipped(*row) for row in frame.collect()), key=lambda row: row.order
+        )
 
     def table(self, batch: int | None = None) -> pa.Table:
         """The events of a batch or of all, in order."""
         chosen = self.rows.values() if batch is None else [self.rows[batch]]
-        found = [table for rows in chosen for table in [together(row.payload for row in rows if row.kind == ROWS)] if table is not None]
+        found = [
+            table
+            for rows in chosen
+            for table in [together(row.payload for row in rows if row.kind == ROWS)]
+            if table is not None
+        ]
         return pa.concat_tables(found, promote_options="default")
 
 
-def follow(source: tg.sources.Files, checkpoint: Path, sink: Callable[[DataFrame, int], None], edge: Edge = EDGE) -> None:
+def follow(
+    source: tg.sources.Files,
+    checkpoint: Path,
+    sink: Callable[[DataFrame, int], None],
+    edge: Edge = EDGE,
+) -> None:
     """Read what is there, and end."""
-    query = source.load(edge).writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    query = (
+        source.load(edge)
+        .writeStream.foreachBatch(sink)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
     query.awaitTermination()
 
 
@@ -86,10 +115,14 @@ def plain(table: pa.Table) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("form", ["parquet", "arrow", "json", "csv"])
-def test_a_stream_has_the_rows_of_all_files_once_in_batches_of_the_size_that_was_said(spark: SparkSession, tmp_path: Path, form: str) -> None:
+def test_a_stream_has_the_rows_of_all_files_once_in_batches_of_the_size_that_was_said(
+    spark: SparkSession, tmp_path: Path, form: str
+) -> None:
     for n in range(5):
         put(tmp_path / "in", n, form)
-    source = getattr(tg.sources, form)(tmp_path / "in", schema=DDL, max_files_per_trigger=2, spark=spark)
+    source = getattr(tg.sources, form)(
+        tmp_path / "in", schema=DDL, max_files_per_trigger=2, spark=spark
+    )
     assert source.isStreaming
     assert source.schema == SCHEMA
     found = Batches()
@@ -100,7 +133,9 @@ def test_a_stream_has_the_rows_of_all_files_once_in_batches_of_the_size_that_was
     assert {row.shard for rows in found.rows.values() for row in rows} == {*EDGE.layout.ids}
 
 
-def test_a_restart_reads_what_came_meanwhile_whatever_its_date(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_restart_reads_what_came_meanwhile_whatever_its_date(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     for n in (10, 11):
         put(tmp_path / "in", n)
     source = tg.sources.parquet(tmp_path / "in", spark=spark)
@@ -132,27 +167,51 @@ def test_a_batch_that_failed_is_replayed_as_it_was(spark: SparkSession, tmp_path
     put(tmp_path / "in", 1)
     follow(source, tmp_path / "checkpoint", second)
     assert list(second.rows) == [1, 2]
-    assert second.rows[1] == first.rows[1], "the rows, their order, and what the clock had to say about them"
+    assert second.rows[1] == first.rows[1], (
+        "the rows, their order, and what the clock had to say about them"
+    )
     assert plain(second.table(2)) == plain(events(1))
 
 
-def test_the_clock_of_a_batch_tells_what_is_from_the_future(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_clock_of_a_batch_tells_what_is_from_the_future(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     now = time.time_ns() // 1000
-    put(tmp_path / "in", 0, table=pa.table({"key": [1, 2], "ts": pa.array([now, now + 3_600_000_000], UTC), "value": [1.0, 2.0]}))
+    put(
+        tmp_path / "in",
+        0,
+        table=pa.table(
+            {"key": [1, 2], "ts": pa.array([now, now + 3_600_000_000], UTC), "value": [1.0, 2.0]}
+        ),
+    )
     found = Batches()
     follow(tg.sources.parquet(tmp_path / "in", spark=spark), tmp_path / "checkpoint", found)
     assert found.table().num_rows == 2
-    seen = [unpack(row.payload).column("ts").cast(pa.int64()).to_pylist() for row in found.rows[0] if row.kind == OBSERVED]
+    seen = [
+        unpack(row.payload).column("ts").cast(pa.int64()).to_pylist()
+        for row in found.rows[0]
+        if row.kind == OBSERVED
+    ]
     assert seen == [[now]] * 2
 
 
 @pytest.mark.parametrize("latest_first", [False, True])
-def test_the_order_of_rows_is_that_of_files_whichever_task_is_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, latest_first: bool) -> None:
+def test_the_order_of_rows_is_that_of_files_whichever_task_is_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, latest_first: bool
+) -> None:
     for n in range(8):
-        put(tmp_path / "in", n, table=pa.table({"key": [1] * 10, "ts": pa.array(range(10), UTC), "value": np.arange(10) + n * 10.0}))
+        put(
+            tmp_path / "in",
+            n,
+            table=pa.table(
+                {"key": [1] * 10, "ts": pa.array(range(10), UTC), "value": np.arange(10) + n * 10.0}
+            ),
+        )
     # As if they were large, so that each has a task.
-    monkeypatch.setattr("tidegate.spark.files.SHARE_BYTES", 1)
-    following = Following(Reading(Folder(str(tmp_path / "in")), Parquet(), SCHEMA), tasks=2, latest_first=latest_first)
+    monkeypatch.setattr("tidegate.spark.sources.files.SHARE_BYTES", 1)
+    following = Following(
+        Reading(Folder(str(tmp_path / "in")), Parquet(), SCHEMA), tasks=2, latest_first=latest_first
+    )
     reader = FolderStreamReader(following, EDGE)
     start = reader.initialOffset()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
@@ -160,10 +219,20 @@ def test_the_order_of_rows_is_that_of_files_whichever_task_is_first(tmp_path: Pa
     assert reader.partitions(end, end) == []
     tasks = reader.partitions(start, end)
     assert len(tasks) == 8
-    rows = [Shipped(*row.values()) for task in reversed(tasks) for batch in reader.read(task) for row in batch.to_pylist()]
-    table = together(row.payload for row in sorted(rows, key=lambda row: row.order) if row.kind == ROWS)
+    rows = [
+        Shipped(*row.values())
+        for task in reversed(tasks)
+        for batch in reader.read(task)
+        for row in batch.to_pylist()
+    ]
+    table = together(
+        row.payload for row in sorted(rows, key=lambda row: row.order) if row.kind == ROWS
+    )
     assert table is not None
-    assert table.column("value").to_pylist()[::10] == list(range(0, 80, 10))[:: -1 if latest_first else 1]
+    assert (
+        table.column("value").to_pylist()[::10]
+        == list(range(0, 80, 10))[:: -1 if latest_first else 1]
+    )
     assert sorted(table.column("value").to_pylist()) == list(range(80))
     with pytest.raises(CorruptStateError, match="from offset 0 to 2"):
         reader.partitions(start, {**end, "batch": 2})
@@ -172,7 +241,11 @@ def test_the_order_of_rows_is_that_of_files_whichever_task_is_first(tmp_path: Pa
 def test_batches_of_so_many_bytes(spark: SparkSession, tmp_path: Path) -> None:
     size = max(put(tmp_path / "in", n).stat().st_size for n in range(4))
     found = Batches()
-    follow(tg.sources.parquet(tmp_path / "in", max_bytes_per_trigger=2 * size + 1, spark=spark), tmp_path / "checkpoint", found)
+    follow(
+        tg.sources.parquet(tmp_path / "in", max_bytes_per_trigger=2 * size + 1, spark=spark),
+        tmp_path / "checkpoint",
+        found,
+    )
     assert [found.table(batch).num_rows for batch in found.rows] == [200, 200]
 
 
@@ -190,11 +263,17 @@ def test_a_batch_source_reads_the_folder_once(spark: SparkSession, tmp_path: Pat
     assert plain(found.table()) == plain(own)
 
 
-def test_broken_rows_and_files_are_marked_and_the_query_lives(spark: SparkSession, tmp_path: Path) -> None:
+def test_broken_rows_and_files_are_marked_and_the_query_lives(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     put(tmp_path / "in", 0, "json")
-    (tmp_path / "in" / "g.json").write_text('{"key": 1, "ts"\n{"key": 2, "ts": "2023-11-14T22:13:20Z", "value": "much"}\n')
+    (tmp_path / "in" / "g.json").write_text(
+        '{"key": 1, "ts"\n{"key": 2, "ts": "2023-11-14T22:13:20Z", "value": "much"}\n'
+    )
     found = Batches()
-    follow(tg.sources.json(tmp_path / "in", schema=DDL, spark=spark), tmp_path / "checkpoint", found)
+    follow(
+        tg.sources.json(tmp_path / "in", schema=DDL, spark=spark), tmp_path / "checkpoint", found
+    )
     table = found.table()
     assert table.num_rows == 102
     texts = sorted(table.column(MARK).drop_null().to_pylist())
@@ -202,14 +281,24 @@ def test_broken_rows_and_files_are_marked_and_the_query_lives(spark: SparkSessio
     assert texts[1].startswith("line 1 of `g.json` cannot be read")
     put(tmp_path / "other", 0)
     (tmp_path / "other" / "g.parquet").write_bytes(b"PAR1 and then nothing")
-    follow(tg.sources.parquet(tmp_path / "other", schema=DDL, spark=spark), tmp_path / "other_checkpoint", found)
+    follow(
+        tg.sources.parquet(tmp_path / "other", schema=DDL, spark=spark),
+        tmp_path / "other_checkpoint",
+        found,
+    )
     assert found.table().num_rows == 101
     assert "g.parquet" in found.table().column(MARK).drop_null()[0].as_py()
     with pytest.raises(Exception, match=r"g\.parquet.*corrupt='late'"):
-        follow(tg.sources.parquet(tmp_path / "other", schema=DDL, corrupt="fail", spark=spark), tmp_path / "failing", found)
+        follow(
+            tg.sources.parquet(tmp_path / "other", schema=DDL, corrupt="fail", spark=spark),
+            tmp_path / "failing",
+            found,
+        )
 
 
-def test_a_file_that_vanished_before_its_batch_was_replayed(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_file_that_vanished_before_its_batch_was_replayed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     paths = [put(tmp_path / "in", n) for n in (0, 1)]
 
     def failing(frame: DataFrame, batch: int) -> None:
@@ -221,7 +310,11 @@ def test_a_file_that_vanished_before_its_batch_was_replayed(spark: SparkSession,
     found = Batches()
     with pytest.raises(Exception, match=r"f0000\.parquet.*ignore_missing"):
         follow(tg.sources.parquet(tmp_path / "in", spark=spark), tmp_path / "checkpoint", found)
-    follow(tg.sources.parquet(tmp_path / "in", ignore_missing=True, spark=spark), tmp_path / "checkpoint", found)
+    follow(
+        tg.sources.parquet(tmp_path / "in", ignore_missing=True, spark=spark),
+        tmp_path / "checkpoint",
+        found,
+    )
     assert plain(found.table()) == plain(events(1))
 
 
@@ -235,11 +328,19 @@ def test_functions_of_the_user_travel_with_the_source(spark: SparkSession, tmp_p
     edge = Edge(Input(time="ts", key=("moved",)), Layout.balanced(2), computed=(("moved", moved),))
     found = Batches()
     follow(tg.sources.parquet(tmp_path / "in", spark=spark), tmp_path / "checkpoint", found, edge)
-    assert sorted(found.table().column("moved").to_pylist()) == sorted(key + 1_000 for key in events(0).column("key").to_pylist())
+    assert sorted(found.table().column("moved").to_pylist()) == sorted(
+        key + 1_000 for key in events(0).column("key").to_pylist()
+    )
 
 
 def test_schemas_are_said_in_any_form(spark: SparkSession, tmp_path: Path) -> None:
-    struct = StructType([StructField("key", LongType()), StructField("ts", TimestampType()), StructField("value", DoubleType())])
+    struct = StructType(
+        [
+            StructField("key", LongType()),
+            StructField("ts", TimestampType()),
+            StructField("value", DoubleType()),
+        ]
+    )
     for schema in (DDL, struct, SCHEMA):
         assert tg.sources.json(tmp_path, schema=schema, spark=spark).schema == SCHEMA
     put(tmp_path / "in", 0)
@@ -274,7 +375,7 @@ def test_an_older_spark_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         tg.sources.parquet(tmp_path)
 
 
-# Whole pipelines ------------------------------------------------------------------------------------------------------------------------
+# Whole pipelines
 
 
 def written(source: Any, out: Path) -> tuple[list[tuple[Any, ...]], list[dict[str, Any]]]:
@@ -285,7 +386,10 @@ def written(source: Any, out: Path) -> tuple[list[tuple[Any, ...]], list[dict[st
         .aggregate(n=tg.count(), total=tg.sum("value"), top=tg.max("value"))
     )
     query = panes.write(
-        to=tg.sinks.parquet(str(out / "panes")), late=tg.sinks.parquet(str(out / "late")), checkpoint=str(out / "checkpoint"), trigger="available_now"
+        to=tg.sinks.parquet(str(out / "panes")),
+        late=tg.sinks.parquet(str(out / "late")),
+        checkpoint=str(out / "checkpoint"),
+        trigger="available_now",
     )
     query.await_termination()
 
@@ -298,11 +402,20 @@ def written(source: Any, out: Path) -> tuple[list[tuple[Any, ...]], list[dict[st
 
 
 @pytest.mark.parametrize("form", ["parquet", "json", "csv"])
-def test_panes_are_those_of_sparks_own_reader(spark: SparkSession, tmp_path: Path, form: str) -> None:
+def test_panes_are_those_of_sparks_own_reader(
+    spark: SparkSession, tmp_path: Path, form: str
+) -> None:
     for n in range(4):
         put(tmp_path / "in", n, form)
-    direct, late = written(getattr(tg.sources, form)(tmp_path / "in", schema=DDL, max_files_per_trigger=2, spark=spark), tmp_path / "direct")
-    reader = spark.readStream.schema(DDL).option("maxFilesPerTrigger", 2).option("header", form == "csv")
+    direct, late = written(
+        getattr(tg.sources, form)(
+            tmp_path / "in", schema=DDL, max_files_per_trigger=2, spark=spark
+        ),
+        tmp_path / "direct",
+    )
+    reader = (
+        spark.readStream.schema(DDL).option("maxFilesPerTrigger", 2).option("header", form == "csv")
+    )
     own, own_late = written(reader.format(form).load(str(tmp_path / "in")), tmp_path / "own")
     assert direct == own
     assert len(direct) == 7 * 3
@@ -313,9 +426,13 @@ def test_broken_data_comes_out_late_with_its_reason(spark: SparkSession, tmp_pat
     for n in range(3):
         put(tmp_path / "in", n, "json")
     broken = put(tmp_path / "in", 1, "json").with_name("broken.json")
-    broken.write_text('{"key": 1, "ts"\n{"key": 2, "ts": "2023-11-14T22:13:20Z", "value": "much"}\n{"key": 3}\n')
+    broken.write_text(
+        '{"key": 1, "ts"\n{"key": 2, "ts": "2023-11-14T22:13:20Z", "value": "much"}\n{"key": 3}\n'
+    )
     (tmp_path / "in" / "lost.json.gz").write_bytes(b"not compressed")
-    direct, late = written(tg.sources.json(tmp_path / "in", schema=DDL, spark=spark), tmp_path / "out")
+    direct, late = written(
+        tg.sources.json(tmp_path / "in", schema=DDL, spark=spark), tmp_path / "out"
+    )
     assert sum(row[3] for row in direct) > 0
     found = sorted((row["reason"], row["detail"] or "") for row in late)
     assert [reason for reason, _ in found] == ["bad_value", "bad_value", "bad_value", "null_time"]

@@ -1,4 +1,6 @@
-"""`tidegate state`: what a query holds, seen from outside while it runs and after it was stopped."""
+"""`tidegate state`: what a query holds, seen from outside while it runs and after it was
+stopped.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +12,22 @@ import time
 
 import pyarrow as pa
 import pytest
-from streams import BASE, SECOND, Feed, Run, finished
 
 import tidegate as tg
+from support.spark_streams import BASE, SECOND, Feed, Run, finished
 from tidegate.cli import main
-from tidegate.spark.inspect import look
-from tidegate.spark.session import running_session
+from tidegate.spark.environment.session import running_session
+from tidegate.spark.query.state_reader import look
 
 SCHEMA = pa.schema({"user": pa.string(), "part": pa.string(), "ts": pa.timestamp("us", "UTC")})
 DDL = "user string, part string, ts timestamp"
 
 
 def rows(*given: tuple[str, str, float | None]) -> list[dict]:
-    return [{"user": user, "part": part, "ts": None if at is None else BASE + int(at * SECOND)} for user, part, at in given]
+    return [
+        {"user": user, "part": part, "ts": None if at is None else BASE + int(at * SECOND)}
+        for user, part, at in given
+    ]
 
 
 def shown(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -34,12 +39,20 @@ def shown(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def test_sessions_of_a_query_that_runs_with_a_source_that_is_idle(spark, tmp_path, capsys):
     feed = Feed(tmp_path / "in", SCHEMA)
     panes = (
-        tg.stream(feed.stream(spark, DDL), time="ts", key="user", partition="part", watermark=tg.bounded("0 seconds", idle_after="5 seconds"))
+        tg.stream(
+            feed.stream(spark, DDL),
+            time="ts",
+            key="user",
+            partition="part",
+            watermark=tg.bounded("0 seconds", idle_after="5 seconds"),
+        )
         .window(tg.session("30 seconds"))
         .allow_lateness("0 seconds")
         .aggregate(n=tg.count())
     )
-    feed.put(rows(("a", "p0", 100), ("b", "p0", 110), ("c", "p1", 20), ("d", "p1", 1), ("e", "p0", None)))
+    feed.put(
+        rows(("a", "p0", 100), ("b", "p0", 110), ("c", "p1", 20), ("d", "p1", 1), ("e", "p0", None))
+    )
     run = Run(panes, tmp_path / "ck", trigger="1 second", shards=2)
     try:
         deadline, at = time.monotonic() + 240, 111.0
@@ -55,7 +68,14 @@ def test_sessions_of_a_query_that_runs_with_a_source_that_is_idle(spark, tmp_pat
             at += 1
         feed.put(rows(("f", "p0", 5)))
         run.query.process_all_available()
-        command = [sys.executable, "-c", "import sys; from tidegate.cli import main; sys.exit(main())", "state", str(tmp_path / "ck"), "--json"]
+        command = [
+            sys.executable,
+            "-c",
+            "import sys; from tidegate.cli import main; sys.exit(main())",
+            "state",
+            str(tmp_path / "ck"),
+            "--json",
+        ]
         ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
         assert run.query.is_active, "it was not disturbed"
         told = shown(["state", str(tmp_path / "ck")], capsys)
@@ -69,10 +89,16 @@ def test_sessions_of_a_query_that_runs_with_a_source_that_is_idle(spark, tmp_pat
     assert found["specs"][0][0]["window"]["type"] == "session"
     (operator,) = found["operators"]
     assert len(operator["shards"]) == 2
-    marks = {source["name"]: (source["watermark"] - BASE) / SECOND for source in operator["sources"]}
+    marks = {
+        source["name"]: (source["watermark"] - BASE) / SECOND for source in operator["sources"]
+    }
     assert marks == {"p0": at, "p1": 20}
     assert {(shard["watermark"] - BASE) / SECOND for shard in operator["shards"]} == {at}
-    windows = sorted(((window["start"] - BASE) / SECOND, window["keys"]) for shard in operator["shards"] for window in shard["windows"])
+    windows = sorted(
+        ((window["start"] - BASE) / SECOND, window["keys"])
+        for shard in operator["shards"]
+        for window in shard["windows"]
+    )
     assert windows == [(100, 1), (110, 1)], "those of a and b wait; the others are complete"
     assert sum(shard["windows_open"] for shard in operator["shards"]) == 2
     assert all(shard["state_bytes"] > 0 for shard in operator["shards"])
@@ -102,20 +128,34 @@ def test_a_stopped_chain_of_two_keys_over_sliding_windows(spark, tmp_path, capsy
     found = json.loads(shown(["state", "--json", str(tmp_path / "ck")], capsys))
     first, second = found["operators"]
     assert (first["number"], second["number"]) == (0, 1)
-    assert [[spec["window"]["type"] for spec in group] for group in found["specs"]] == [["hopping"], ["inherited"]]
+    assert [[spec["window"]["type"] for spec in group] for group in found["specs"]] == [
+        ["hopping"],
+        ["inherited"],
+    ]
     assert sum(shard["counters"]["events"] for shard in first["shards"]) == 5
-    windows = [sorted(((w["start"] - BASE) / SECOND, (w["end"] - BASE) / SECOND) for w in shard["windows"]) for shard in first["shards"]]
-    # Those that end at 80 are out: the watermark is at 85, and the event at 1 was too late for all of its own. One shard has c, which came at 85.
+    windows = [
+        sorted(((w["start"] - BASE) / SECOND, (w["end"] - BASE) / SECOND) for w in shard["windows"])
+        for shard in first["shards"]
+    ]
+    # Those that end at 80 are out: the watermark is at 85, and the event at 1 was too late for all
+    # of its own. One shard has c, which came at 85.
     assert sorted(windows) == [[(40, 100), (60, 120)], [(40, 100), (60, 120), (80, 140)]]
     assert sorted(shard["windows_open"] for shard in first["shards"]) == [2, 3]
-    assert len(second["sources"]) == len(first["shards"]) == 2, "to the second operator the shards of the first are sources"
+    assert len(second["sources"]) == len(first["shards"]) == 2, (
+        "to the second operator the shards of the first are sources"
+    )
     assert {source["status"] for source in second["sources"]} == {"active"}
     assert sum(shard["counters"]["events"] for shard in second["shards"]) == 3
     assert sum(sum(shard["late"].values()) for shard in first["shards"]) == len(run.late) == 1
     told = shown(["state", str(tmp_path / "ck")], capsys)
     assert "operator 0: hopping size 1 minute slide 20 seconds" in told
     assert "operator 1: inherited" in told
-    assert told.index("operator 0") < told.index("late rows: ") < told.index("operator 1") < told.index("late rows: none")
+    assert (
+        told.index("operator 0")
+        < told.index("late rows: ")
+        < told.index("operator 1")
+        < told.index("late rows: none")
+    )
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused_without_a_session(tmp_path, capsys, monkeypatch):
@@ -130,4 +170,7 @@ def test_a_folder_that_is_no_checkpoint_is_refused_without_a_session(tmp_path, c
         assert main(["state", str(tmp_path / name)]) == 2
         told = capsys.readouterr()
         assert told.out == ""
-        assert f"{name} is no checkpoint of a query that has run a batch: it has no folder `offsets`. Hint: " in told.err
+        assert (
+            f"{name} is no checkpoint of a query that has run a batch: it has no folder `offsets`."
+            " Hint: " in told.err
+        )

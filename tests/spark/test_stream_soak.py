@@ -1,4 +1,6 @@
-"""The soak of streams: ten writers, three controllers, two readers and a Spark query, killed at random: nothing is lost, nothing comes twice."""
+"""The soak of streams: ten writers, three controllers, two readers and a Spark query, killed at
+random: nothing is lost, nothing comes twice.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +20,23 @@ from typing import Any
 import pyarrow.dataset as ds
 import pytest
 
-from stream_soak_worker import LAST, START, STEP, STREAM, noted_down
+from support import SUPPORT
+from support.stream_soak_worker import LAST, START, STEP, STREAM, noted_down
 from tidegate import streams
 from tidegate.streams import Stream
 from tidegate.streams.noting import WriterCell
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-WORKER = Path(__file__).parents[1] / "stream_soak_worker.py"
+WORKER = SUPPORT / "stream_soak_worker.py"
 WRITERS = {f"w{n}": "transactional" if n % 2 else "plain" for n in range(10)}
 ROLES = {**WRITERS, "c0": "control", "c1": "control", "c2": "control", "r0": "read", "r1": "read"}
 SECOND = 1_000_000
 LONG = 60
 """From so many seconds on it is the long form."""
 PATIENCE = 400
-"""How long anything may take before it is taken for stuck, in seconds; the machine may be busy with other tests."""
+"""How long anything may take before it is taken for stuck, in seconds; the machine may be busy with
+other tests.
+"""
 Place = tuple[str, int, int]
 """A writer, its life, and the number of an event."""
 
@@ -44,11 +49,25 @@ class Fleet:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str) -> None:
-        command = [sys.executable, WORKER, ROLES.get(name, name), name, self._url, self._folder, self._dice.randrange(10**6)]
+        command = [
+            sys.executable,
+            WORKER,
+            ROLES.get(name, name),
+            name,
+            self._url,
+            self._folder,
+            self._dice.randrange(10**6),
+        ]
         with (self._folder / f"log-{name}").open("ab") as log:
             environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
             # A group of its own: with a driver of Spark its JVM is killed.
-            self._running[name] = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log, env=environment, start_new_session=True)
+            self._running[name] = subprocess.Popen(
+                list(map(str, command)),
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
 
     def kill(self, name: str) -> None:
         process = self._running.pop(name)
@@ -60,7 +79,10 @@ class Fleet:
         """Whatever ends without being killed has failed, except a writer that was told to stop."""
         for name, process in self._running.items():
             if process.poll() is not None and not (process.returncode == 0 and name in WRITERS):
-                raise AssertionError(f"{name} ended with {process.returncode}:\n{(self._folder / f'log-{name}').read_text()[-3000:]}")
+                raise AssertionError(
+                    f"{name} ended with"
+                    f" {process.returncode}:\n{(self._folder / f'log-{name}').read_text()[-3000:]}"
+                )
 
     def wait_for(self, names: list[str]) -> None:
         for name in names:
@@ -89,11 +111,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """The short form is on SQLite alone: the rest of the suite has to fit in beside it."""
     long = int(metafunc.config.getoption("--soak-seconds")) >= LONG
     if "kind" in metafunc.fixturenames:
-        metafunc.parametrize("kind", ["sqlite", *([pytest.param("kafka", marks=pytest.mark.kafka)] if long else [])])
+        metafunc.parametrize(
+            "kind", ["sqlite", *([pytest.param("kafka", marks=pytest.mark.kafka)] if long else [])]
+        )
 
 
 def test_kills_lose_nothing_and_double_nothing(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path, soak_seconds: int, fleet_of: Callable[[str, random.Random], Fleet]
+    kind: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    soak_seconds: int,
+    fleet_of: Callable[[str, random.Random], Fleet],
 ) -> None:
     url = f"sqlite:{tmp_path / 'soak.db'}?synchronous=normal"
     if kind == "kafka":
@@ -101,8 +129,11 @@ def test_kills_lose_nothing_and_double_nothing(
     seed = random.randrange(10**6)
     print(f"the soak of streams has seed {seed}")
     dice = random.Random(seed)
-    stream = streams.open(url).create(STREAM, 3, initial_delay="0 s", timestamp_aggregation_timeout="10 minutes")
-    # Time waits for a writer from its first mark on, and does not go back for one that is new: so all have said something before it begins.
+    stream = streams.open(url).create(
+        STREAM, 3, initial_delay="0 s", timestamp_aggregation_timeout="10 minutes"
+    )
+    # Time waits for a writer from its first mark on, and does not go back for one that is new: so
+    # all have said something before it begins.
     for name in WRITERS:
         WriterCell(stream, name).note(START, {}, stream.description().segments)
     fleet = fleet_of(url, dice)
@@ -111,24 +142,48 @@ def test_kills_lose_nothing_and_double_nothing(
     kills = disturbed(fleet, stream, dice, soak_seconds)
     (tmp_path / "stop").touch()
     fleet.wait_for(list(WRITERS))
-    # A writer that was killed in the middle of a transaction keeps Kafka's readers waiting until that is given up.
+    # A writer that was killed in the middle of a transaction keeps Kafka's readers waiting until
+    # that is given up.
     truth = committed(stream, "1 second" if kind == "sqlite" else "30 seconds")
-    wait_until(lambda: (marks := stream.watermarks()) != [] and marks[-1].time == LAST, "the watermark catches up", fleet)
-    wait_until(lambda: {place for place, *_ in seen_by(tmp_path)} >= set(truth), "the readers come to the end", fleet)
+    wait_until(
+        lambda: (marks := stream.watermarks()) != [] and marks[-1].time == LAST,
+        "the watermark catches up",
+        fleet,
+    )
+    wait_until(
+        lambda: {place for place, *_ in seen_by(tmp_path)} >= set(truth),
+        "the readers come to the end",
+        fleet,
+    )
     expected = windows_of(truth)
-    wait_until(lambda: panes_of(tmp_path) == expected, "the query has put out every window", fleet, lambda: difference(expected, panes_of(tmp_path)))
+    wait_until(
+        lambda: panes_of(tmp_path) == expected,
+        "the query has put out every window",
+        fleet,
+        lambda: difference(expected, panes_of(tmp_path)),
+    )
     fleet.kill_all()
     check_truth(truth, tmp_path)
     check_readers(truth, tmp_path)
     check_watermarks(stream)
-    assert not list((tmp_path / "late").rglob("*.parquet")) or ds.dataset(tmp_path / "late", format="parquet").count_rows() == 0
+    assert (
+        not list((tmp_path / "late").rglob("*.parquet"))
+        or ds.dataset(tmp_path / "late", format="parquet").count_rows() == 0
+    )
     marks, epoch = len(stream.watermarks()), stream.description().segments.epoch
-    print(f"{kills} kills, {len(truth)} events, {len(expected)} panes, {marks} watermarks, {epoch} scalings")
+    print(
+        f"{kills} kills, {len(truth)} events, {len(expected)} panes, {marks} watermarks, {epoch}"
+        " scalings"
+    )
 
 
 def disturbed(fleet: Fleet, stream: Stream, dice: random.Random, seconds: int) -> int:
     """Kill and scale for a while; the number of kills."""
-    end, kills, spark_at = time.monotonic() + seconds, 0, time.monotonic() + (20.0 if seconds >= LONG else seconds / 2)
+    end, kills, spark_at = (
+        time.monotonic() + seconds,
+        0,
+        time.monotonic() + (20.0 if seconds >= LONG else seconds / 2),
+    )
     while time.monotonic() < end or not kills:
         time.sleep(dice.uniform(0.05, 0.6))
         fleet.check_alive()
@@ -143,7 +198,9 @@ def disturbed(fleet: Fleet, stream: Stream, dice: random.Random, seconds: int) -
     return kills
 
 
-def wait_until(ready: Callable[[], bool], what: str, fleet: Fleet, told: Callable[[], str] = str) -> None:
+def wait_until(
+    ready: Callable[[], bool], what: str, fleet: Fleet, told: Callable[[], str] = str
+) -> None:
     deadline = time.monotonic() + PATIENCE
     while not ready():
         fleet.check_alive()
@@ -162,8 +219,14 @@ def committed(stream: Stream, patience: str) -> dict[tuple[str, int], dict[str, 
 
 
 def seen_by(folder: Path) -> list[Any]:
-    """What the readers have written down: segment, offset, event, and the lower bound of the time that they were in."""
-    return [((line[0], line[1]), line[2], line[3]) for name in ("r0", "r1") for line in noted_down(folder / f"read-{name}")]
+    """What the readers have written down: segment, offset, event, and the lower bound of the time
+    that they were in.
+    """
+    return [
+        ((line[0], line[1]), line[2], line[3])
+        for name in ("r0", "r1")
+        for line in noted_down(folder / f"read-{name}")
+    ]
 
 
 def place_of(event: dict[str, Any]) -> Place:
@@ -171,7 +234,9 @@ def place_of(event: dict[str, Any]) -> Place:
 
 
 def check_truth(truth: dict[tuple[str, int], dict[str, Any]], folder: Path) -> None:
-    """Every event that a writer was told to be in the stream is there once, and nothing is there twice."""
+    """Every event that a writer was told to be in the stream is there once, and nothing is there
+    twice.
+    """
     found = Counter(place_of(event) for event in truth.values())
     assert max(found.values()) == 1
     for writer, role in WRITERS.items():
@@ -219,14 +284,26 @@ def panes_of(folder: Path) -> Counter[tuple[str, int]]:
     if not (folder / "panes").exists():
         return found
     try:
-        table = ds.dataset(folder / "panes", format="parquet").to_table(columns=["k", "window_start", "timing", "op", "n"])
+        table = ds.dataset(folder / "panes", format="parquet").to_table(
+            columns=["k", "window_start", "timing", "op", "n"]
+        )
     except (OSError, ValueError):
         return found
     for row in table.to_pylist():
-        assert (row["op"], row["timing"]) == ("+", "on_time"), f"the writers have kept their promises, and yet there is {row}"
+        assert (row["op"], row["timing"]) == (
+            "+",
+            "on_time",
+        ), f"the writers have kept their promises, and yet there is {row}"
         found[row["k"], int(row["window_start"].timestamp()) * SECOND] += row["n"]
     return found
 
 
 def difference(expected: Counter[tuple[str, int]], found: Counter[tuple[str, int]]) -> str:
-    return json.dumps({"missing": len(expected - found), "too much": len(found - expected), "first": START, "step": STEP})
+    return json.dumps(
+        {
+            "missing": len(expected - found),
+            "too much": len(found - expected),
+            "first": START,
+            "step": STEP,
+        }
+    )

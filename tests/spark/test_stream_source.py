@@ -1,4 +1,6 @@
-"""The source `tidegate` on Spark: every event once and in the order of its key, and the writers' own watermark in band."""
+"""The source `tidegate` on Spark: every event once and in the order of its key, and the writers'
+own watermark in band.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import LongType, StructField, StructType
-from streams import Run, finished
 
 import tidegate as tg
+from support.spark_streams import Run, finished
 from tidegate.errors import SetupError, SpecError, StreamError
-from tidegate.spark import stream_source
-from tidegate.spark.stream_source import BatchReader, Offset, Settings, Share, StreamReader, StreamSource, dealt, shared
+from tidegate.spark.sources import streams as stream_source
+from tidegate.spark.sources.streams import (
+    BatchReader,
+    Offset,
+    Settings,
+    Share,
+    StreamReader,
+    StreamSource,
+    dealt,
+    shared,
+)
 from tidegate.streams import Frontier, Stream, Streams
 from tidegate.streams import open as open_streams
 
@@ -34,13 +45,20 @@ Row = dict[str, Any]
 
 
 class Written:
-    """A stream that a test writes to, with a writer and a controller that do what they are told and nothing else."""
+    """A stream that a test writes to, with a writer and a controller that do what they are told and
+    nothing else.
+    """
 
     def __init__(self, url: str, segments: int = 2) -> None:
         self.url = url
         self.store: Streams = open_streams(url)
         self.name = f"s-{uuid.uuid4().hex[:8]}"
-        self.stream: Stream = self.store.create(self.name, segments=segments, initial_delay="0 s", timestamp_aggregation_timeout="1 hour")
+        self.stream: Stream = self.store.create(
+            self.name,
+            segments=segments,
+            initial_delay="0 s",
+            timestamp_aggregation_timeout="1 hour",
+        )
         self.writer = self.stream.writer("w", linger=None)
         self.controller = self.store.controller()
         self.count = 0
@@ -59,7 +77,11 @@ class Written:
         assert self.name in self.controller.round()
 
     def options(self, **more: Any) -> dict[str, str]:
-        return {"store": self.url, "stream": self.name, **{name: str(value) for name, value in more.items()}}
+        return {
+            "store": self.url,
+            "stream": self.name,
+            **{name: str(value) for name, value in more.items()},
+        }
 
     def reader(self, **more: Any) -> StreamReader:
         return StreamReader(Settings.of(self.options(**more)))
@@ -86,7 +108,9 @@ def events(rows: list[Row]) -> list[tuple[str, int]]:
 
 def notes(rows: list[Row]) -> list[int]:
     """The seconds that were noted."""
-    return [int(row["noted"].timestamp()) - BASE // SECOND for row in rows if row["noted"] is not None]
+    return [
+        int(row["noted"].timestamp()) - BASE // SECOND for row in rows if row["noted"] is not None
+    ]
 
 
 class Followed:
@@ -98,11 +122,21 @@ class Followed:
         self.offsets: list[Row] = [self.at]
 
     def step(self, most: int | None = None) -> list[Row] | None:
-        """One batch; None where there is nothing new. Offsets go through their stored form, and every batch is read twice."""
-        end = json.loads(json.dumps(self.reader.latestOffset(self.at, ReadAllAvailable() if most is None else ReadMaxRows(most))))
+        """One batch; None where there is nothing new. Offsets go through their stored form, and
+        every batch is read twice.
+        """
+        end = json.loads(
+            json.dumps(
+                self.reader.latestOffset(
+                    self.at, ReadAllAvailable() if most is None else ReadMaxRows(most)
+                )
+            )
+        )
         if end == self.at:
             return None
-        found, again = (rows_of(self.reader, self.reader.partitions(self.at, end)) for _ in range(2))
+        found, again = (
+            rows_of(self.reader, self.reader.partitions(self.at, end)) for _ in range(2)
+        )
         assert found == again
         self.at = end
         self.rows.append(found)
@@ -115,7 +149,7 @@ class Followed:
         return [row for batch in self.rows for row in batch]
 
 
-# Batches and offsets ------------------------------------------------------------------------------------------------------------
+# Batches and offsets
 
 
 def test_a_batch_has_what_is_new_and_the_watermark_that_it_has_passed(written: Written) -> None:
@@ -127,10 +161,16 @@ def test_a_batch_has_what_is_new_and_the_watermark_that_it_has_passed(written: W
     written.note(10)
     found = query.step() or []
     assert (events(found), notes(found)) == ([("a", 3)], [10])
-    assert [(row["writer"], row["key"], row["segment"], row["appended"], row["offset"]) for row in found if row["noted"]] == [
-        (written.name, None, None, None, 1)
-    ]
-    assert all(row["writer"] is None and row["segment"] in ("0", "1") and row["appended"] for row in found if row["value"])
+    assert [
+        (row["writer"], row["key"], row["segment"], row["appended"], row["offset"])
+        for row in found
+        if row["noted"]
+    ] == [(written.name, None, None, None, 1)]
+    assert all(
+        row["writer"] is None and row["segment"] in ("0", "1") and row["appended"]
+        for row in found
+        if row["value"]
+    )
     assert query.step() is None
 
 
@@ -144,11 +184,15 @@ def test_a_watermark_alone_is_a_batch_and_one_that_is_not_passed_waits(written: 
     assert (len(events(second)), notes(second)) == (2, [10])
     written.note(20)
     written.note(30)
-    assert [(events(rows), notes(rows)) for rows in [query.step() or []]] == [([], [30])], "the last one says what those before it do"
+    assert [(events(rows), notes(rows)) for rows in [query.step() or []]] == [([], [30])], (
+        "the last one says what those before it do"
+    )
     assert query.step() is None
 
 
-def test_successors_begin_in_a_batch_after_that_of_their_predecessors_ends(written: Written) -> None:
+def test_successors_begin_in_a_batch_after_that_of_their_predecessors_ends(
+    written: Written,
+) -> None:
     query = Followed(written.reader())
     keys = [f"k{n}" for n in range(20)]
     for scale in (3, 1, 4):
@@ -159,7 +203,9 @@ def test_successors_begin_in_a_batch_after_that_of_their_predecessors_ends(writt
     found = query.all()
     assert sorted(events(found)) == sorted((keys[n % 20], n) for n in range(80))
     for key in keys:
-        assert [n for one, n in events(found) if one == key] == sorted(n for one, n in events(found) if one == key)
+        assert [n for one, n in events(found) if one == key] == sorted(
+            n for one, n in events(found) if one == key
+        )
     names = [{row["segment"] for row in batch if row["segment"]} for batch in query.rows]
     assert names[:3] == [{"0", "1"}, {"2", "3", "4"}, {"5"}]
     assert notes(found) == [10]
@@ -167,7 +213,9 @@ def test_successors_begin_in_a_batch_after_that_of_their_predecessors_ends(writt
     assert query.at["position"].keys() == {"6", "7", "8", "9"}
 
 
-def test_a_segment_that_ended_without_anything_new_does_not_make_its_successors_wait(written: Written) -> None:
+def test_a_segment_that_ended_without_anything_new_does_not_make_its_successors_wait(
+    written: Written,
+) -> None:
     query = Followed(written.reader())
     written.write(*"abc")
     query.step()
@@ -176,7 +224,9 @@ def test_a_segment_that_ended_without_anything_new_does_not_make_its_successors_
     assert len(events(query.step() or [])) == 3
 
 
-turns = st.tuples(st.integers(0, 9), st.sampled_from([None, 1, 3, 10]), st.sampled_from([None, None, 1, 2, 3, 5]))
+turns = st.tuples(
+    st.integers(0, 9), st.sampled_from([None, 1, 3, 10]), st.sampled_from([None, None, 1, 2, 3, 5])
+)
 
 
 @settings(max_examples=30)
@@ -184,7 +234,9 @@ turns = st.tuples(st.integers(0, 9), st.sampled_from([None, 1, 3, 10]), st.sampl
 def test_whatever_happens_events_come_once_in_order_and_never_behind_a_note(history, seed):
     dice = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
-        made = Written(f"sqlite:{folder}/streams.db?synchronous=normal", segments=dice.choice([1, 2, 3]))
+        made = Written(
+            f"sqlite:{folder}/streams.db?synchronous=normal", segments=dice.choice([1, 2, 3])
+        )
         query, at = Followed(made.reader()), 0
         for many, most, scale in history:
             made.write(*(dice.choice("abcdefg") for _ in range(many)), at=at + dice.randrange(5))
@@ -206,8 +258,14 @@ def test_whatever_happens_events_come_once_in_order_and_never_behind_a_note(hist
             assert mine == sorted(mine)
         passed = -1
         for batch in query.rows:
-            times = [json.loads(row["value"])["ts"] // SECOND - BASE // SECOND for row in batch if row["value"]]
-            assert not times or min(times) >= passed, "an event came after the note that says that none is to come"
+            times = [
+                json.loads(row["value"])["ts"] // SECOND - BASE // SECOND
+                for row in batch
+                if row["value"]
+            ]
+            assert not times or min(times) >= passed, (
+                "an event came after the note that says that none is to come"
+            )
             said = notes(batch)
             assert len(said) <= 1
             passed = max([passed, *said])
@@ -227,15 +285,25 @@ def test_a_batch_holds_no_more_than_was_said_and_takes_of_all_segments(written: 
     assert written.reader(maxEventsPerTrigger=7).getDefaultReadLimit() == ReadMaxRows(7)
 
 
-def test_only_a_large_range_is_cut_and_tasks_are_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_large_range_is_cut_and_tasks_are_not_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(stream_source, "LARGE", 10)
     monkeypatch.setattr(stream_source, "MOST_TASKS", 3)
 
     def told(chains: Any, note: Any = None) -> list[tuple[Any, Any]]:
-        return [(share.ranges, share.note) for share in dealt(chains, note) if isinstance(share, Share)]
+        return [
+            (share.ranges, share.note) for share in dealt(chains, note) if isinstance(share, Share)
+        ]
 
-    assert told([[("0", 3, 28)]]) == [([("0", 3, 11)], None), ([("0", 11, 19)], None), ([("0", 19, 28)], None)]
-    assert told([[("0", 0, 30), ("1", 0, 5)]], (4, 5)) == [([("0", 0, 30), ("1", 0, 5)], (4, 5))], "the order of keys is that of the task"
+    assert told([[("0", 3, 28)]]) == [
+        ([("0", 3, 11)], None),
+        ([("0", 11, 19)], None),
+        ([("0", 19, 28)], None),
+    ]
+    assert told([[("0", 0, 30), ("1", 0, 5)]], (4, 5)) == [([("0", 0, 30), ("1", 0, 5)], (4, 5))], (
+        "the order of keys is that of the task"
+    )
     assert told([], (4, 5)) == [([], (4, 5))]
     assert told([]) == []
     many = told([[(str(n), 0, 1)] for n in range(7)], (4, 5))
@@ -255,7 +323,9 @@ def test_reading_may_start_at_the_end_or_at_a_cut(written: Written) -> None:
         assert notes(found) == [10], "all writers are beyond this time where reading starts"
 
 
-def test_with_available_now_a_query_ends_where_the_stream_was_when_it_started(written: Written) -> None:
+def test_with_available_now_a_query_ends_where_the_stream_was_when_it_started(
+    written: Written,
+) -> None:
     written.write(*"abc")
     written.note(5)
     query = Followed(written.reader())
@@ -273,7 +343,9 @@ def test_with_available_now_a_query_ends_where_the_stream_was_when_it_started(wr
     assert (len(events(again.all())), notes(again.all())) == (3, [20])
 
 
-def test_where_spark_says_nothing_of_the_start_a_batch_has_all_up_to_the_end_of_the_stream_in_order(written: Written) -> None:
+def test_where_spark_says_nothing_of_the_start_a_batch_has_all_up_to_the_end_of_the_stream_in_order(
+    written: Written,
+) -> None:
     """As Spark 4.1 asks."""
     reader = written.reader()
     written.write(*"abcdefgh")
@@ -286,7 +358,10 @@ def test_where_spark_says_nothing_of_the_start_a_batch_has_all_up_to_the_end_of_
     written.note(10)
     second = reader.latestOffset()
     assert reader.latestOffset() == second
-    found = rows_of(reader, reader.partitions(start, first)), rows_of(reader, reader.partitions(first, second))
+    found = (
+        rows_of(reader, reader.partitions(start, first)),
+        rows_of(reader, reader.partitions(first, second)),
+    )
     assert [len(events(rows)) for rows in found] == [8, 16]
     assert notes(found[1]) == [10]
     shares = reader.partitions(first, second)
@@ -307,17 +382,29 @@ def test_the_offset_says_all_that_a_replay_needs(written: Written) -> None:
     written.write(*"d", at=21)
     written.note(30)
     reader = written.reader()
-    assert notes(rows_of(reader, reader.partitions(query.offsets[2], query.reader.latestOffset(query.at, ReadAllAvailable())))) == [30]
-    with pytest.raises(StreamError, match=r"truncated up to \d+, and the query stands at \d.*failOnDataLoss"):
+    assert notes(
+        rows_of(
+            reader,
+            reader.partitions(
+                query.offsets[2], query.reader.latestOffset(query.at, ReadAllAvailable())
+            ),
+        )
+    ) == [30]
+    with pytest.raises(
+        StreamError, match=r"truncated up to \d+, and the query stands at \d.*failOnDataLoss"
+    ):
         reader.partitions(query.offsets[1], query.offsets[2])
     lossy = written.reader(failOnDataLoss="false")
     with pytest.warns(RuntimeWarning, match="skipped"):
         found = rows_of(lossy, lossy.partitions(query.offsets[1], query.offsets[2]))
-    assert (events(found), notes(found)) == ([], [20]), "the offset knows what was noted, though nobody else does any more"
+    assert (events(found), notes(found)) == (
+        [],
+        [20],
+    ), "the offset knows what was noted, though nobody else does any more"
     assert Offset.from_dict(query.at).to_dict() == query.at
 
 
-# What is lost, and what is wrong ------------------------------------------------------------------------------------------------
+# What is lost, and what is wrong
 
 
 def test_what_was_truncated_before_it_was_read_is_an_error_or_skipped(written: Written) -> None:
@@ -362,7 +449,12 @@ def test_another_stream_of_the_same_name_is_not_read_on(written: Written) -> Non
 
 
 GOOD = {"store": "x.db", "stream": "s"}
-NAMED = StructType([StructField(name, LongType()) for name in ("key", "value", "segment", "offset", "appended", "writer", "noted")])
+NAMED = StructType(
+    [
+        StructField(name, LongType())
+        for name in ("key", "value", "segment", "offset", "appended", "writer", "noted")
+    ]
+)
 
 
 @pytest.mark.parametrize(
@@ -374,7 +466,10 @@ NAMED = StructType([StructField(name, LongType()) for name in ("key", "value", "
         ({**GOOD, "startingPosition": "now"}, "`startingPosition` is earliest, latest or a cut"),
         ({**GOOD, "startingPosition": "[1]"}, "`startingPosition` is earliest, latest or a cut"),
         ({**GOOD, "maxEventsPerTrigger": "0"}, "`maxEventsPerTrigger` is a number of at least 1"),
-        ({**GOOD, "maxEventsPerTrigger": "many"}, "`maxEventsPerTrigger` is a number of at least 1"),
+        (
+            {**GOOD, "maxEventsPerTrigger": "many"},
+            "`maxEventsPerTrigger` is a number of at least 1",
+        ),
         ({**GOOD, "failOnDataLoss": "no"}, "`failOnDataLoss` is true or false"),
     ],
     ids=str,
@@ -385,7 +480,15 @@ def test_options_that_cannot_be_are_refused(options: Row, message: str) -> None:
 
 
 def test_options_are_told_apart_by_their_letters_and_not_by_their_case(written: Written) -> None:
-    found = Settings.of({"STORE": "x.db", "Stream": "s", "startingposition": "LATEST", "maxeventspertrigger": "5", "failondataloss": "FALSE"})
+    found = Settings.of(
+        {
+            "STORE": "x.db",
+            "Stream": "s",
+            "startingposition": "LATEST",
+            "maxeventspertrigger": "5",
+            "failondataloss": "FALSE",
+        }
+    )
     assert found == Settings("x.db", "s", "latest", 5, strict=False)
     source = StreamSource(written.options(maxEventsPerTrigger=5))
     with pytest.raises(SpecError, match=r"leave \.schema\(\) out"):
@@ -394,7 +497,9 @@ def test_options_are_told_apart_by_their_letters_and_not_by_their_case(written: 
         source.reader(NAMED)
 
 
-def test_spark_4_1_cannot_be_asked_for_so_much(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_4_1_cannot_be_asked_for_so_much(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stream_source, "ASKS_FOR_SO_MUCH", False)
     assert StreamSource(written.options()).streamReader(NAMED)
     with pytest.raises(SetupError, match=r"needs Spark 4\.2"):
@@ -408,7 +513,9 @@ def test_a_frontier_that_stands_between_is_read_on_from_where_it_stands(written:
     written.write(*(f"k{n}" for n in range(40)))
     ends = {name: last for name, (_, last) in written.stream.store.bounds(written.name).items()}
     query = Followed(written.reader())
-    middle = Frontier({"0": 0, "1": 0}).advanced(described.segments, {"0": ends["0"], "1": 3}, ["0"])
+    middle = Frontier({"0": 0, "1": 0}).advanced(
+        described.segments, {"0": ends["0"], "1": 3}, ["0"]
+    )
     assert middle.position == {"0": ends["0"], "1": 3, "2": 0}
     query.at = Offset(middle).to_dict()
     found = query.all()
@@ -416,7 +523,7 @@ def test_a_frontier_that_stands_between_is_read_on_from_where_it_stands(written:
     assert [{row["segment"] for row in batch} for batch in query.rows] == [{"1", "2"}, {"3"}]
 
 
-# On Spark -----------------------------------------------------------------------------------------------------------------------
+# On Spark
 
 
 def loaded(spark: SparkSession, written: Written, **more: Any) -> DataFrame:
@@ -442,11 +549,18 @@ class Batches:
 
 
 def follow(frame: DataFrame, checkpoint: Path, sink: Batches) -> None:
-    query = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    query = (
+        frame.writeStream.foreachBatch(sink)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
     query.awaitTermination()
 
 
-def test_restarts_scaling_transactions_and_a_failure_change_nothing(spark: SparkSession, written: Written, tmp_path: Path) -> None:
+def test_restarts_scaling_transactions_and_a_failure_change_nothing(
+    spark: SparkSession, written: Written, tmp_path: Path
+) -> None:
     frame, found = loaded(spark, written, maxEventsPerTrigger=15), Batches(fails=1)
     keys = [f"k{n}" for n in range(20)]
     written.write(*keys, at=1)
@@ -457,7 +571,9 @@ def test_restarts_scaling_transactions_and_a_failure_change_nothing(spark: Spark
             given_up.write(json.dumps({"n": 1000 + n}), keys[n % 20])
         with pytest.raises(StreamingQueryException, match="the sink is ill"):
             follow(frame, tmp_path / "checkpoint", found)
-        assert sorted(n for _, n in events(found.rows[0])) == sorted({n for _, n in events(found.rows[0])})
+        assert sorted(n for _, n in events(found.rows[0])) == sorted(
+            {n for _, n in events(found.rows[0])}
+        )
         failed = found.rows.pop(1)
         committed.commit(timestamp=BASE + 2 * SECOND)
         given_up.abort()
@@ -465,7 +581,9 @@ def test_restarts_scaling_transactions_and_a_failure_change_nothing(spark: Spark
     written.stream.scale(3)
     written.write(*keys, at=2)
     follow(frame, tmp_path / "checkpoint", found)
-    assert sorted(map(str, found.rows[1])) == sorted(map(str, failed)), "a batch that failed is replayed as it was"
+    assert sorted(map(str, found.rows[1])) == sorted(map(str, failed)), (
+        "a batch that failed is replayed as it was"
+    )
     assert all(len(events(rows)) <= 15 for rows in found.rows.values())
     written.stream.scale(2)
     written.write(*keys, at=3)
@@ -488,42 +606,70 @@ def test_a_batch_reads_all_that_is_there(spark: SparkSession, written: Written) 
     written.write(*"abcdef")
     frame = spark.read.format("tidegate").options(**written.options()).load()
     assert frame.dtypes == [
-        ("key", "string"), ("value", "binary"), ("segment", "string"), ("offset", "bigint"),
-        ("appended", "timestamp"), ("writer", "string"), ("noted", "timestamp"),
-    ]  # fmt: skip
+        ("key", "string"),
+        ("value", "binary"),
+        ("segment", "string"),
+        ("offset", "bigint"),
+        ("appended", "timestamp"),
+        ("writer", "string"),
+        ("noted", "timestamp"),
+    ]
     rows = [row.asDict() for row in frame.collect()]
     assert sorted(n for _, n in events(rows)) == list(range(12))
     assert notes(rows) == []
-    nothing = spark.read.format("tidegate").options(**written.options(startingPosition="latest")).load()
+    nothing = (
+        spark.read.format("tidegate").options(**written.options(startingPosition="latest")).load()
+    )
     assert nothing.count() == 0
 
 
 def clicks(frame: DataFrame) -> DataFrame:
     """The events of a stream with the columns that are in their values."""
     value = F.from_json(F.col("value").cast("string"), "key string, n long, ts long")
-    return frame.select(value["key"].alias("key"), value["n"].alias("n"), F.timestamp_micros(value["ts"]).alias("ts"), "writer", "noted")
+    return frame.select(
+        value["key"].alias("key"),
+        value["n"].alias("n"),
+        F.timestamp_micros(value["ts"]).alias("ts"),
+        "writer",
+        "noted",
+    )
 
 
 def counted(frame: DataFrame, **options: Any) -> tg.Panes:
     made = tg.stream(clicks(frame), time="ts", key="key", watermark=tg.noted())
-    return made.window(tg.tumbling("10 seconds")).allow_lateness("0 s").options(**options).aggregate(n=tg.count())
+    return (
+        made.window(tg.tumbling("10 seconds"))
+        .allow_lateness("0 s")
+        .options(**options)
+        .aggregate(n=tg.count())
+    )
 
 
 def shown(run: Run) -> list[tuple[str, int, int]]:
-    return sorted((row["key"], int(row["window_start"].timestamp()) - BASE // SECOND, row["n"]) for row in run.panes)
+    return sorted(
+        (row["key"], int(row["window_start"].timestamp()) - BASE // SECOND, row["n"])
+        for row in run.panes
+    )
 
 
 @pytest.mark.parametrize("granularity", [pytest.param("batch", marks=pytest.mark.slow), "element"])
-def test_windows_have_the_watermark_of_the_writers(spark: SparkSession, written: Written, tmp_path: Path, granularity: str) -> None:
+def test_windows_have_the_watermark_of_the_writers(
+    spark: SparkSession, written: Written, tmp_path: Path, granularity: str
+) -> None:
     name = uuid.uuid4().hex
 
     def run() -> Run:
-        return finished(counted(loaded(spark, written, maxEventsPerTrigger=4), granularity=granularity), tmp_path / "checkpoint", name=name)
+        return finished(
+            counted(loaded(spark, written, maxEventsPerTrigger=4), granularity=granularity),
+            tmp_path / "checkpoint",
+            name=name,
+        )
 
     written.write("a", "b", at=3)
     written.write("a", at=12)
     written.write("b", at=1)
-    # All of these came before the writer said that it is beyond 10, and so did what is read in the same batch.
+    # All of these came before the writer said that it is beyond 10, and so did what is read in the
+    # same batch.
     written.note(10)
     assert shown(run()) == [("a", 0, 1), ("b", 0, 2)]
     written.stream.scale(3)
@@ -532,10 +678,14 @@ def test_windows_have_the_watermark_of_the_writers(spark: SparkSession, written:
     written.note(20)
     found = run()
     assert shown(found) == [("a", 0, 1), ("a", 10, 2), ("b", 0, 2), ("b", 10, 1)]
-    assert [(row["key"], row["reason"]) for row in found.late] == [("b", "very_late")], "its writer had said that none is to come"
+    assert [(row["key"], row["reason"]) for row in found.late] == [("b", "very_late")], (
+        "its writer had said that none is to come"
+    )
 
 
-def test_a_query_that_runs_hears_of_a_watermark_without_events(spark: SparkSession, written: Written, tmp_path: Path) -> None:
+def test_a_query_that_runs_hears_of_a_watermark_without_events(
+    spark: SparkSession, written: Written, tmp_path: Path
+) -> None:
     written.write("a", "b", at=3)
     run = Run(counted(loaded(spark, written)), tmp_path / "checkpoint", trigger="100 ms")
     try:
@@ -547,17 +697,24 @@ def test_a_query_that_runs_hears_of_a_watermark_without_events(spark: SparkSessi
         run.query.stop()
 
 
-WRONG = [({"stream": "nobody"}, "there is no stream `nobody`"), ({"speed": "5"}, "has no option `speed`")]
+WRONG = [
+    ({"stream": "nobody"}, "there is no stream `nobody`"),
+    ({"speed": "5"}, "has no option `speed`"),
+]
 
 
 @pytest.mark.parametrize(("options", "message"), WRONG, ids=["stream", "option"])
-def test_what_is_wrong_is_said_when_the_stream_is_loaded(spark: SparkSession, written: Written, options: Row, message: str) -> None:
+def test_what_is_wrong_is_said_when_the_stream_is_loaded(
+    spark: SparkSession, written: Written, options: Row, message: str
+) -> None:
     for read in (spark.read, spark.readStream):
         with pytest.raises(AnalysisException, match=message):
             read.format("tidegate").options(**{**written.options(), **options}).load()
 
 
-def test_a_session_learns_the_source_as_often_as_it_is_told(spark: SparkSession, written: Written) -> None:
+def test_a_session_learns_the_source_as_often_as_it_is_told(
+    spark: SparkSession, written: Written
+) -> None:
     written.write("a")
     for _ in range(2):
         tg.sources.register(spark)

@@ -1,4 +1,6 @@
-"""The torture: a driver is killed at random moments while its input grows, and its panes, netted, are the batch answer."""
+"""The torture: a driver is killed at random moments while its input grows, and its panes, netted,
+are the batch answer.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +15,31 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from torture_worker import ENDED, KINDS, Orders, Sender, Truth, compare, net, written
 
-from services.processes import Process
+from support import SUPPORT
+from support.services.processes import Process
+from support.torture_worker import ENDED, KINDS, Orders, Sender, Truth, compare, net, written
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for orphans in /proc")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for orphans in /proc"),
+]
 
-WORKER = Path(__file__).with_name("torture_worker.py")
+WORKER = SUPPORT / "torture_worker.py"
 SEED = 4
 FILES = 6
 """How many files come while a driver lives."""
 PATIENCE = 600
 """No machine is so slow."""
 OVERLOADED = "Timed out while waiting for the Python worker to connect back"
-"""Spark gives a Python process ten seconds to start, which a busy machine may not keep; then the driver has to be started again."""
+"""Spark gives a Python process ten seconds to start, which a busy machine may not keep; then the
+driver has to be started again.
+"""
 MOMENTS = ("anywhere", "running", "running", "staged", "published", "replaced", "alone")
 SHORT = ("staged", "published", "alone")
-"""Between staging and publishing, between publishing and the commit, and the Python process without its JVM."""
+"""Between staging and publishing, between publishing and the commit, and the Python process without
+its JVM.
+"""
 
 
 @contextlib.contextmanager
@@ -56,10 +66,18 @@ class Driver:
 
     def __init__(self, orders: Orders, log: Path) -> None:
         paths = os.pathsep.join(entry for entry in sys.path if entry)
-        self.process = Process("the driver", [sys.executable, WORKER, orders.to_json()], log, {**os.environ, "PYTHONPATH": paths})
+        self.process = Process(
+            "the driver",
+            [sys.executable, WORKER, orders.to_json()],
+            log,
+            {**os.environ, "PYTHONPATH": paths},
+        )
 
     def said(self, word: str) -> bool:
-        return any(line.startswith(word) for line in self.process.log.read_text("utf-8", "replace").splitlines())
+        return any(
+            line.startswith(word)
+            for line in self.process.log.read_text("utf-8", "replace").splitlines()
+        )
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         """Wait until something is so, or the driver is gone."""
@@ -69,13 +87,21 @@ class Driver:
             time.sleep(0.05)
 
     def kill(self, *, alone: bool = False) -> None:
-        """Kill the Python process and its JVM, or it alone; what they started has to go by itself."""
+        """Kill the Python process and its JVM, or it alone; what they started has to go by
+        itself.
+        """
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.process.pid, signal.SIGKILL) if alone else os.killpg(self.process.pid, signal.SIGKILL)
+            (
+                os.kill(self.process.pid, signal.SIGKILL)
+                if alone
+                else os.killpg(self.process.pid, signal.SIGKILL)
+            )
         self.gone()
 
     def gone(self) -> None:
-        """Nothing is left of the driver: Python workers are in groups of their own, but in the same session."""
+        """Nothing is left of the driver: Python workers are in groups of their own, but in the same
+        session.
+        """
         deadline = time.monotonic() + PATIENCE
         while left := [pid for pid in _processes() if _session(pid) == self.process.pid]:
             assert time.monotonic() < deadline, f"orphans: {left}"
@@ -98,7 +124,9 @@ def _processes() -> list[int]:
 def _session(pid: int) -> int | None:
     """The session of a process that runs; a dead one that nobody has asked after has ended."""
     try:
-        state, _, _, session = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[:4]
+        state, _, _, session = (
+            (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[:4]
+        )
     except (FileNotFoundError, ProcessLookupError):
         return None
     return None if state == "Z" else int(session)
@@ -127,24 +155,37 @@ def live(orders: Orders, moment: str, log: Path, dice: random.Random, usual: flo
 
 
 def archived(folder: Path, feed: Path) -> dict[str, str]:
-    """Settings for JVMs that start faster: the classes that one life needed are written down when it ends, for all others."""
+    """Settings for JVMs that start faster: the classes that one life needed are written down when
+    it ends, for all others.
+    """
     (folder / "once").mkdir()
     (folder / "once" / "in").symlink_to(feed, target_is_directory=True)
     options = "spark.driver.extraJavaOptions"
     archive = folder / "classes.jsa"
-    driver = Driver(Orders(str(folder / "once"), conf={options: f"-XX:ArchiveClassesAtExit={archive}"}, ends=True), folder / "once.log")
+    driver = Driver(
+        Orders(
+            str(folder / "once"), conf={options: f"-XX:ArchiveClassesAtExit={archive}"}, ends=True
+        ),
+        folder / "once.log",
+    )
     driver.wait_for(lambda: False)
     driver.gone()
     return {options: f"-XX:SharedArchiveFile={archive}"} if archive.exists() else {}
 
 
-def test_a_driver_that_is_killed_again_and_again_loses_nothing_and_writes_nothing_twice(tmp_path, torture_kills):
+def test_a_driver_that_is_killed_again_and_again_loses_nothing_and_writes_nothing_twice(
+    tmp_path, torture_kills
+):
     dice = random.Random(SEED)
     sender = Sender(tmp_path / "in", SEED)
     sender.put(4)
     long = torture_kills > len(SHORT)
     conf = archived(tmp_path, tmp_path / "in") if long else {}
-    moments = [dice.choice(MOMENTS) for _ in range(torture_kills)] if long else list(SHORT[:torture_kills])
+    moments = (
+        [dice.choice(MOMENTS) for _ in range(torture_kills)]
+        if long
+        else list(SHORT[:torture_kills])
+    )
     usual, kills, lives, begun = 20.0, 0, 0, time.monotonic()
     while kills < len(moments):
         moment = moments[kills]
@@ -159,12 +200,19 @@ def test_a_driver_that_is_killed_again_and_again_loses_nothing_and_writes_nothin
             net(written(tmp_path / kind / "panes"))
         usual = _first_batch(log) or usual
         if long:
-            print(f"{time.monotonic() - begun:6.0f} s  kill {kills} of {len(moments)}: {moment}", flush=True)
+            print(
+                f"{time.monotonic() - begun:6.0f} s  kill {kills} of {len(moments)}: {moment}",
+                flush=True,
+            )
     sender.close()
     finish(Orders(str(tmp_path), conf=conf, ends=True), tmp_path / "last.log")
     truth = Truth(sender.rows)
     for kind in KINDS:
-        assert {row["timing"] for row in written(tmp_path / kind / "panes")} == {"early", "on_time", "late"}
+        assert {row["timing"] for row in written(tmp_path / kind / "panes")} == {
+            "early",
+            "on_time",
+            "late",
+        }
         compare(tmp_path, kind, truth)
 
 
@@ -184,5 +232,9 @@ def finish(orders: Orders, log: Path) -> None:
 
 def _first_batch(log: Path) -> float | None:
     """How long the driver took to its first batch."""
-    said = [line.split() for line in log.read_text("utf-8", "replace").splitlines() if line.startswith("batches ")]
+    said = [
+        line.split()
+        for line in log.read_text("utf-8", "replace").splitlines()
+        if line.startswith("batches ")
+    ]
     return float(said[0][-1]) if said else None

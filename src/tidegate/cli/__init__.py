@@ -1,4 +1,6 @@
-"""The command line: `tidegate run`, `tidegate stream`, `tidegate replay`, `tidegate demo`, `tidegate doctor` and `tidegate bench`."""
+"""The command line: `tidegate run`, `tidegate stream`, `tidegate replay`, `tidegate demo`,
+`tidegate doctor` and `tidegate bench`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from tidegate.errors import TidegateError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status is 0 when all is well, 1 when something failed, 2 when the command could not be run."""
+    """Run one command; the exit status is 0 when all is well, 1 when something failed, 2 when the
+    command could not be run.
+    """
     options = _parsed(argv)
     try:
         return int(options.command(options))
@@ -19,7 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"tidegate {options.name}: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # The reader of our output has seen enough; a second error while Python closes the pipe would only confuse.
+        # The reader of our output has seen enough; a second error while Python closes the pipe
+        # would only confuse.
         sys.stderr.close()
         return 1
 
@@ -28,7 +33,9 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = _parser()
     options, left = parser.parse_known_args(argv)
     # Files may stand behind options, where argparse does not look for them any more.
-    if left and (not hasattr(options, "files") or any(word.startswith("-") and word != "-" for word in left)):
+    if left and (
+        not hasattr(options, "files") or any(word.startswith("-") and word != "-" for word in left)
+    ):
         parser.error(f"unrecognized arguments: {' '.join(left)}")
     if left:
         options.files = [*options.files, *left]
@@ -36,35 +43,81 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="tidegate", description="Event-time windows, triggers and panes over streams.")
+    parser = argparse.ArgumentParser(
+        prog="tidegate", description="Event-time windows, triggers and panes over streams."
+    )
     commands = parser.add_subparsers(dest="name", metavar="COMMAND", required=True)
-    replay = commands.add_parser("replay", help="run scenario files and say which pass", description=_REPLAY)
-    replay.add_argument("files", nargs="+", metavar="FILE", help="a YAML file that holds a list of scenarios")
-    replay.add_argument("--runtime", choices=["embedded", "spark"], default="embedded", help="where operators run (default: %(default)s)")
-    replay.add_argument("--json", action="store_true", help='print one JSON object a line: {"id", "status", "detail"}')
+    replay = commands.add_parser(
+        "replay", help="run scenario files and say which pass", description=_REPLAY
+    )
+    replay.add_argument(
+        "files", nargs="+", metavar="FILE", help="a YAML file that holds a list of scenarios"
+    )
+    replay.add_argument(
+        "--runtime",
+        choices=["embedded", "spark"],
+        default="embedded",
+        help="where operators run (default: %(default)s)",
+    )
+    replay.add_argument(
+        "--json",
+        action="store_true",
+        help='print one JSON object a line: {"id", "status", "detail"}',
+    )
     replay.set_defaults(command=_replay)
-    demo = commands.add_parser("demo", help="run a click stream through a pipeline on local Spark, and show all that comes out")
-    demo.add_argument("--folder", default="tidegate-demo", metavar="FOLDER", help="where its files go (default: %(default)s)")
-    demo.add_argument("--json", action="store_true", help="print one JSON object a line instead of tables")
+    demo = commands.add_parser(
+        "demo",
+        help="run a click stream through a pipeline on local Spark, and show all that comes out",
+    )
+    demo.add_argument(
+        "--folder",
+        default="tidegate-demo",
+        metavar="FOLDER",
+        help="where its files go (default: %(default)s)",
+    )
+    demo.add_argument(
+        "--json", action="store_true", help="print one JSON object a line instead of tables"
+    )
     demo.set_defaults(command=_demo)
     run = commands.add_parser("run", help="run a pipeline file on Spark", description=_RUN)
-    run.add_argument("file", metavar="PIPELINE.yaml", help="the pipeline file; docs/pipelines.md describes it")
+    run.add_argument(
+        "file", metavar="PIPELINE.yaml", help="the pipeline file; docs/pipelines.md describes it"
+    )
     run.add_argument("--dry-run", action="store_true", help="say what would run, and touch nothing")
-    run.add_argument("--until-idle", action="store_true", help="read what is there now and end, whatever the file says")
+    run.add_argument(
+        "--until-idle",
+        action="store_true",
+        help="read what is there now and end, whatever the file says",
+    )
     run.add_argument("--json", action="store_true", help="print one JSON object a line")
     run.set_defaults(command=_run)
-    state = commands.add_parser("state", help="show what a query on Spark holds, without stopping it")
-    state.add_argument("checkpoint", metavar="CHECKPOINT", help="the folder that was given as `checkpoint`")
+    state = commands.add_parser(
+        "state", help="show what a query on Spark holds, without stopping it"
+    )
+    state.add_argument(
+        "checkpoint", metavar="CHECKPOINT", help="the folder that was given as `checkpoint`"
+    )
     state.add_argument("--json", action="store_true", help="print one JSON object")
     state.set_defaults(command=_state)
     stream.add(commands)
-    doctor = commands.add_parser("doctor", help="check Java, Python, Spark and packages, and say how to mend them")
-    doctor.add_argument("--checkpoint", metavar="FOLDER", help="check that a checkpoint can be written there")
-    doctor.add_argument("--spark", action="store_true", help="also start a session and run a small query")
+    doctor = commands.add_parser(
+        "doctor", help="check Java, Python, Spark and packages, and say how to mend them"
+    )
+    doctor.add_argument(
+        "--checkpoint", metavar="FOLDER", help="check that a checkpoint can be written there"
+    )
+    doctor.add_argument(
+        "--spark", action="store_true", help="also start a session and run a small query"
+    )
     doctor.add_argument("--json", action="store_true", help="print one JSON object a line")
     doctor.set_defaults(command=_doctor)
     # It has a parser of its own, so whatever looks like an option is for that one.
-    bench = commands.add_parser("bench", help="measure the kernel, the watermarks, or pipelines on Spark", add_help=False, prefix_chars="\0")
+    bench = commands.add_parser(
+        "bench",
+        help="measure the kernel, the watermarks, or pipelines on Spark",
+        add_help=False,
+        prefix_chars="\0",
+    )
     bench.add_argument("arguments", nargs=argparse.REMAINDER)
     bench.set_defaults(command=_bench)
     return parser
@@ -88,7 +141,9 @@ again at the next start. The exit status is 0 when it ended or was stopped, 1 wh
 def _run(options: argparse.Namespace) -> int:
     from tidegate.cli.run import run
 
-    return run(options.file, dry_run=options.dry_run, as_json=options.json, until_idle=options.until_idle)
+    return run(
+        options.file, dry_run=options.dry_run, as_json=options.json, until_idle=options.until_idle
+    )
 
 
 def _state(options: argparse.Namespace) -> int:
@@ -110,6 +165,6 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    from tidegate.bench import main as bench
+    from bench import main as bench
 
     return bench(options.arguments)

@@ -1,4 +1,6 @@
-"""`tidegate demo`: a click stream that arrives out of order goes through a pipeline on local Spark, and everything that comes out is shown."""
+"""`tidegate demo`: a click stream that arrives out of order goes through a pipeline on local Spark,
+and everything that comes out is shown.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,11 @@ import pyarrow.dataset as ds
 
 import tidegate as tg
 from tidegate.cli.demo_clicks import FILES, SCHEMA, SPAN, Click, write
-from tidegate.cli.noise import without_noise
 from tidegate.cli.picture import Moment, Span, as_png, as_text
+from tidegate.cli.stderr_filter import without_noise
 from tidegate.errors import MissingExtraError, SinkError
 from tidegate.instants import instant
-from tidegate.spark.session import running_session
+from tidegate.spark.environment.session import running_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +45,9 @@ class Shown:
 
 
 def pipeline(clicks: DataFrame) -> tg.Panes:
-    """Clicks and money per user and minute: a pane for every fifteenth click, one when the minute is complete, and one per late click."""
+    """Clicks and money per user and minute: a pane for every fifteenth click, one when the minute
+    is complete, and one per late click.
+    """
     return (
         tg.stream(clicks, time="ts", key="user", id="event_id", watermark=tg.bounded("10 seconds"))
         .window(tg.tumbling("1 minute"))
@@ -61,7 +65,11 @@ def demo(*, as_json: bool, folder: str = FOLDER) -> int:
     with without_noise():
         shown = _run(place, quiet=as_json)
     if as_json:
-        for output, rows in (("panes", shown.panes), ("late", shown.late), ("metrics", shown.metrics)):
+        for output, rows in (
+            ("panes", shown.panes),
+            ("late", shown.late),
+            ("metrics", shown.metrics),
+        ):
             for row in rows:
                 print(json.dumps({"output": output, **row}, default=_plain))
         return 0
@@ -74,7 +82,10 @@ def _emptied(folder: Path) -> Path:
     """A folder for the demonstration; only one that an earlier run has made is emptied."""
     if folder.exists() and any(folder.iterdir()):
         if not (folder / _MARK).exists():
-            raise SinkError(f"the folder `{folder}` is not empty and not of a demonstration. Hint: tidegate demo --folder ANOTHER")
+            raise SinkError(
+                f"the folder `{folder}` is not empty and not of a demonstration. Hint: tidegate"
+                " demo --folder ANOTHER"
+            )
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _MARK).touch()
@@ -84,14 +95,22 @@ def _emptied(folder: Path) -> Path:
 def _run(folder: Path, *, quiet: bool) -> Shown:
     clicks = write(folder / "clicks", datetime.now(UTC))
     if not quiet:
-        print(f"{sum(map(len, clicks))} clicks in {FILES} files under {folder}/clicks; starting Spark (this takes a while) ...", flush=True)
+        print(
+            f"{sum(map(len, clicks))} clicks in {FILES} files under {folder}/clicks; starting Spark"
+            " (this takes a while) ...",
+            flush=True,
+        )
     running = running_session()
     spark = running or tg.spark_session("tidegate demo", cores=2, memory="1g")
     try:
         panes = pipeline(_reading(spark, folder / "clicks"))
         outputs = {name: tg.sinks.parquet(folder / name) for name in ("panes", "late", "metrics")}
         query = panes.write(
-            outputs["panes"], late=outputs["late"], metrics=outputs["metrics"], checkpoint=str(folder / "checkpoint"), trigger="available_now"
+            outputs["panes"],
+            late=outputs["late"],
+            metrics=outputs["metrics"],
+            checkpoint=str(folder / "checkpoint"),
+            trigger="available_now",
         )
         told = -1
         while not query.await_termination(1):
@@ -114,24 +133,37 @@ def _tell(progress: Sequence[Any], told: int) -> int:
         if given.batch > told and given.counts["events"]:
             counts = given.counts
             panes = sum(counts[name] for name in ("panes_early", "panes_on_time", "panes_late"))
-            watermark = f"{_moment(given.watermark):%H:%M:%S}" if given.watermark is not None else "none"
+            watermark = (
+                f"{_moment(given.watermark):%H:%M:%S}" if given.watermark is not None else "none"
+            )
             took = given.milliseconds.get("triggerExecution", 0) / 1000
-            print(f"  batch {given.batch:>2}: {counts['events']:>3} clicks, watermark {watermark}, {panes} panes, {took:.1f} s", flush=True)
+            print(
+                f"  batch {given.batch:>2}: {counts['events']:>3} clicks, watermark {watermark},"
+                f" {panes} panes, {took:.1f} s",
+                flush=True,
+            )
             told = given.batch
     return told
 
 
 def _read(folder: Path) -> list[dict[str, Any]]:
-    """The rows of a sink in the order of their batches, which a folder of parquet files has in its names."""
+    """The rows of a sink in the order of their batches, which a folder of parquet files has in its
+    names.
+    """
     if not folder.exists():
         return []
-    rows = ds.dataset(folder, partitioning="hive", exclude_invalid_files=True).to_table().to_pylist()
+    rows = (
+        ds.dataset(folder, partitioning="hive", exclude_invalid_files=True).to_table().to_pylist()
+    )
     return sorted(rows, key=lambda row: row["batch"])
 
 
 def _text(shown: Shown, folder: Path) -> Iterator[str]:
     yield ""
-    yield f"The panes of {_SHOWN} (a row with - takes a former pane back; the + after it replaces it):"
+    yield (
+        f"The panes of {_SHOWN} (a row with - takes a former pane back; the + after it replaces"
+        " it):"
+    )
     yield "  " + "".join(f"{name:<{width}}" for name, width in _PANES.items()).rstrip()
     yield from (_row(pane) for pane in shown.panes if pane["user"] == _SHOWN)
     others = sum(pane["user"] != _SHOWN for pane in shown.panes)
@@ -157,13 +189,35 @@ def _text(shown: Shown, folder: Path) -> Iterator[str]:
 
 def _row(pane: Mapping[str, Any]) -> str:
     window = f"{pane['window_start']:%H:%M} to {pane['window_end']:%H:%M}"
-    cells = (pane["op"], pane["user"], window, pane["timing"], pane["pane"], pane["clicks"], f"{pane['spent']:.0f}")
-    text = "  " + "".join(f"{cell!s:<{width}}" for cell, width in zip(cells, _PANES.values(), strict=True)).rstrip()
-    return _coloured(text, "31" if pane["op"] == "-" else {"early": "36", "on_time": "32", "late": "33"}[pane["timing"]])
+    cells = (
+        pane["op"],
+        pane["user"],
+        window,
+        pane["timing"],
+        pane["pane"],
+        pane["clicks"],
+        f"{pane['spent']:.0f}",
+    )
+    text = (
+        "  "
+        + "".join(
+            f"{cell!s:<{width}}" for cell, width in zip(cells, _PANES.values(), strict=True)
+        ).rstrip()
+    )
+    return _coloured(
+        text,
+        (
+            "31"
+            if pane["op"] == "-"
+            else {"early": "36", "on_time": "32", "late": "33"}[pane["timing"]]
+        ),
+    )
 
 
 def _late(row: Mapping[str, Any]) -> str:
-    return f"  {row['event_id']:<9} {row['user']:<5} time {row['ts'] or 'missing':<26} {row['reason']}"
+    return (
+        f"  {row['event_id']:<9} {row['user']:<5} time {row['ts'] or 'missing':<26} {row['reason']}"
+    )
 
 
 def _moments(shown: Shown) -> tuple[list[Moment], Span]:
@@ -173,11 +227,20 @@ def _moments(shown: Shown) -> tuple[list[Moment], Span]:
         measured = [row for row in shown.metrics if row["batch"] == batch]
         if not measured:
             continue
-        fired = {(row["window_start"], row["window_end"], row["timing"]): None for row in shown.panes if row["batch"] == batch and row["op"] == "+"}
-        events = [moment for moment in (_readable(click.ts) for click in clicks) if moment is not None]
+        fired = {
+            (row["window_start"], row["window_end"], row["timing"]): None
+            for row in shown.panes
+            if row["batch"] == batch and row["op"] == "+"
+        }
+        events = [
+            moment for moment in (_readable(click.ts) for click in clicks) if moment is not None
+        ]
         found.append(Moment(measured[0]["clock"], events, measured[0]["watermark"], list(fired)))
     windows = [window for moment in found for window in moment.panes]
-    start, end = min((start for start, _, _ in windows), default=_EPOCH), max((end for _, end, _ in windows), default=_EPOCH)
+    start, end = (
+        min((start for start, _, _ in windows), default=_EPOCH),
+        max((end for _, end, _ in windows), default=_EPOCH),
+    )
     return found, Span(start, end + timedelta(seconds=SPAN))
 
 
@@ -189,20 +252,32 @@ def _readable(text: str | None) -> datetime | None:
 
 
 def _verdict(shown: Shown) -> str:
-    """Whether emits minus retracts are what a recount of the accepted clicks gives, for all minutes that are complete."""
+    """Whether emits minus retracts are what a recount of the accepted clicks gives, for all minutes
+    that are complete.
+    """
     net, truth = Counter[tuple[str, datetime]](), Counter[tuple[str, datetime]]()
     for pane in shown.panes:
-        net[pane["user"], pane["window_start"]] += pane["clicks"] if pane["op"] == "+" else -pane["clicks"]
+        net[pane["user"], pane["window_start"]] += (
+            pane["clicks"] if pane["op"] == "+" else -pane["clicks"]
+        )
     refused = {row["event_id"] for row in shown.late}
     for click in {click.event_id: click for clicks in shown.clicks for click in clicks}.values():
         moment = None if click.event_id in refused else _readable(click.ts)
         if moment is not None:
             truth[click.user, moment.replace(second=0, microsecond=0)] += 1
-    complete = {(pane["user"], pane["window_start"]) for pane in shown.panes if pane["timing"] != "early"}
+    complete = {
+        (pane["user"], pane["window_start"]) for pane in shown.panes if pane["timing"] != "early"
+    }
     wrong = [window for window in complete if net[window] != truth[window]]
     if wrong:
-        return f"Emits minus retracts differ from a recount of the clicks in {len(wrong)} of {len(complete)} windows."
-    return f"Emits minus retracts equal a recount of the clicks in all {len(complete)} windows that are complete."
+        return (
+            f"Emits minus retracts differ from a recount of the clicks in {len(wrong)} of"
+            f" {len(complete)} windows."
+        )
+    return (
+        f"Emits minus retracts equal a recount of the clicks in all {len(complete)} windows that"
+        " are complete."
+    )
 
 
 def _moment(micros: int) -> datetime:

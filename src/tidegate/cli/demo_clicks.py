@@ -1,4 +1,6 @@
-"""The clicks of the demonstration: out of order, with late, repeated, future and broken ones, in files that arrive one after the other."""
+"""The clicks of the demonstration: out of order, with late, repeated, future and broken ones, in
+files that arrive one after the other.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,17 @@ class Click:
 
 
 def files(now: datetime, seed: int = SEED) -> Iterator[list[Click]]:
-    """The clicks of each file: their event times end a little before `now`, so that a click of tomorrow is from the future."""
+    """The clicks of each file: their event times end a little before `now`, so that a click of
+    tomorrow is from the future.
+    """
     dice = random.Random(seed)  # noqa: S311 - generated traffic, and the same every time
     start = (now - timedelta(seconds=FILES * SPAN + 60)).replace(second=0, microsecond=0)
     sent: list[Click] = []
     for number in range(FILES):
-        came = [_click(dice, f"{number}-{n}", start + timedelta(seconds=number * SPAN), _disorder(dice)) for n in range(CLICKS)]
+        came = [
+            _click(dice, f"{number}-{n}", start + timedelta(seconds=number * SPAN), _disorder(dice))
+            for n in range(CLICKS)
+        ]
         came += _odd(dice, number, start, now, sent)
         sent += came
         yield came
@@ -50,16 +57,26 @@ def _disorder(dice: random.Random) -> float:
 
 def _click(dice: random.Random, name: str, start: datetime, behind: float) -> Click:
     ts = start + timedelta(seconds=dice.random() * SPAN - behind)
-    return Click(name, dice.choice(USERS), dice.choice(("/", "/shop", "/cart")), _text(ts), float(dice.randrange(1, 20)))
+    return Click(
+        name,
+        dice.choice(USERS),
+        dice.choice(("/", "/shop", "/cart")),
+        _text(ts),
+        float(dice.randrange(1, 20)),
+    )
 
 
-def _odd(dice: random.Random, number: int, start: datetime, now: datetime, sent: list[Click]) -> list[Click]:
+def _odd(
+    dice: random.Random, number: int, start: datetime, now: datetime, sent: list[Click]
+) -> list[Click]:
     """What no stream is spared."""
     here = start + timedelta(seconds=number * SPAN)
     match number:
         case 4:
             # A phone that was offline: these correct a minute whose result is out.
-            return [_click(dice, f"{number}-late{n}", here - timedelta(seconds=70), 0) for n in range(3)]
+            return [
+                _click(dice, f"{number}-late{n}", here - timedelta(seconds=70), 0) for n in range(3)
+            ]
         case 6:
             # A queue that delivers at least once.
             return [dice.choice(sent[-CLICKS:]) for _ in range(4)]
@@ -67,10 +84,16 @@ def _odd(dice: random.Random, number: int, start: datetime, now: datetime, sent:
             # A clock that is a day ahead: were it believed, every window would close.
             return [Click(f"{number}-future", "bob", "/", _text(now + timedelta(days=1)), 1.0)]
         case 8:
-            return [Click(f"{number}-broken", "cid", "/shop", "yesterday, about noon", 2.0), Click(f"{number}-null", "dora", "/", None, 3.0)]
+            return [
+                Click(f"{number}-broken", "cid", "/shop", "yesterday, about noon", 2.0),
+                Click(f"{number}-null", "dora", "/", None, 3.0),
+            ]
         case 10:
             # Much too late for the two minutes that are allowed.
-            return [_click(dice, f"{number}-lost{n}", here - timedelta(seconds=195), 0) for n in range(2)]
+            return [
+                _click(dice, f"{number}-lost{n}", here - timedelta(seconds=195), 0)
+                for n in range(2)
+            ]
     return []
 
 

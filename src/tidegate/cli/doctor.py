@@ -1,4 +1,6 @@
-"""`tidegate doctor`: what Tidegate needs on this machine, whether it is there, and how to mend what is not."""
+"""`tidegate doctor`: what Tidegate needs on this machine, whether it is there, and how to mend what
+is not.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tidegate.cli.noise import without_noise
+from tidegate.cli.stderr_filter import without_noise
 from tidegate.errors import TidegateError
-from tidegate.spark.java import HOW_TO_GET_JAVA, OLDEST_JAVA, find_java
+from tidegate.spark.environment.java import HOW_TO_GET_JAVA, OLDEST_JAVA, find_java
 
 OK, PROBLEM, NOTE = "ok", "problem", "note"
-_NEEDED = {"pyspark": ("4.1", "spark"), "pyarrow": ("18.0", ""), "numpy": ("2.0", ""), "pandas": ("2.2", "spark"), "protobuf": ("6.0", "spark")}
+_NEEDED = {
+    "pyspark": ("4.1", "spark"),
+    "pyarrow": ("18.0", ""),
+    "numpy": ("2.0", ""),
+    "pandas": ("2.2", "spark"),
+    "protobuf": ("6.0", "spark"),
+}
 """Packages, the oldest version that will do, and the extra that brings them."""
 _PANDAS_TOO_NEW = (3,)
 _OPTIONAL = {
@@ -65,52 +73,102 @@ def findings(checkpoint: str | None = None, *, spark: bool = False) -> Iterator[
         ("python", _python),
         ("packages", _packages),
         ("spark", _spark_package),
-        ("temporary folder", lambda: _writable("temporary folder", Path(tempfile.gettempdir()), "set TMPDIR to a folder that can be written")),
+        (
+            "temporary folder",
+            lambda: _writable(
+                "temporary folder",
+                Path(tempfile.gettempdir()),
+                "set TMPDIR to a folder that can be written",
+            ),
+        ),
         ("network", _loopback),
     ]
     if checkpoint is not None:
-        checks.append(("checkpoint", lambda: _writable("checkpoint", Path(checkpoint), "choose a folder that can be written")))
+        checks.append(
+            (
+                "checkpoint",
+                lambda: _writable(
+                    "checkpoint", Path(checkpoint), "choose a folder that can be written"
+                ),
+            )
+        )
     if spark:
         checks.append(("query", _query))
     for name, check in checks:
         try:
             yield from check()
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a machine, the other checks still tell something
-            yield Finding(name, PROBLEM, f"the check itself failed: {type(error).__name__}: {error}", "see the error")
+            yield Finding(
+                name,
+                PROBLEM,
+                f"the check itself failed: {type(error).__name__}: {error}",
+                "see the error",
+            )
 
 
 def _java() -> Iterator[Finding]:
     java, home = find_java(), os.environ.get("JAVA_HOME")
     if java is None:
-        said = f"JAVA_HOME is {home}, where there is no bin/java" if home else "there is none on the PATH, and JAVA_HOME is not set"
+        said = (
+            f"JAVA_HOME is {home}, where there is no bin/java"
+            if home
+            else "there is none on the PATH, and JAVA_HOME is not set"
+        )
         yield Finding("java", PROBLEM, said, HOW_TO_GET_JAVA)
     elif not java.new_enough:
-        said = f"{java.program} is Java {java.version}" if java.version else f"{java.program} does not say its version"
-        yield Finding("java", PROBLEM, f"{said}; Spark needs {OLDEST_JAVA} or newer", HOW_TO_GET_JAVA)
+        said = (
+            f"{java.program} is Java {java.version}"
+            if java.version
+            else f"{java.program} does not say its version"
+        )
+        yield Finding(
+            "java", PROBLEM, f"{said}; Spark needs {OLDEST_JAVA} or newer", HOW_TO_GET_JAVA
+        )
     else:
         yield Finding("java", OK, f"Java {java.version}, {java.program} (by {java.named_by})")
 
 
 def _python() -> Iterator[Finding]:
     """The Python that Spark's workers would run, and whether it finds Tidegate."""
-    yield Finding("python", OK, f"Python {'.'.join(map(str, sys.version_info[:3]))}, {sys.executable}")
+    yield Finding(
+        "python", OK, f"Python {'.'.join(map(str, sys.version_info[:3]))}, {sys.executable}"
+    )
     workers = os.environ.get("PYSPARK_PYTHON")
     if workers is None:
-        yield Finding("python of workers", OK, "PYSPARK_PYTHON is not set; sessions that Tidegate builds use this Python")
+        yield Finding(
+            "python of workers",
+            OK,
+            "PYSPARK_PYTHON is not set; sessions that Tidegate builds use this Python",
+        )
         return
     mend = f"export PYSPARK_PYTHON={sys.executable}"
     program = "import sys, tidegate; print(*sys.version_info[:2], tidegate.__version__)"
     try:
-        done = subprocess.run([workers, "-c", program], capture_output=True, text=True, check=False, timeout=60)  # noqa: S603 - what Spark would run
+        done = subprocess.run(  # noqa: S603 - the interpreter that Spark would start
+            [workers, "-c", program], capture_output=True, text=True, check=False, timeout=60
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
-        yield Finding("python of workers", PROBLEM, f"PYSPARK_PYTHON is {workers}, which does not run: {error}", mend)
+        yield Finding(
+            "python of workers",
+            PROBLEM,
+            f"PYSPARK_PYTHON is {workers}, which does not run: {error}",
+            mend,
+        )
         return
     here = " ".join(map(str, sys.version_info[:2]))
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        yield Finding("python of workers", PROBLEM, f"{workers} does not find tidegate: {last}", f"install tidegate there, or {mend}")
+        yield Finding(
+            "python of workers",
+            PROBLEM,
+            f"{workers} does not find tidegate: {last}",
+            f"install tidegate there, or {mend}",
+        )
     elif not done.stdout.startswith(f"{here} "):
-        said = f"{workers} is Python {'.'.join(done.stdout.split()[:2])}, the driver is {here.replace(' ', '.')}; Spark needs the same"
+        said = (
+            f"{workers} is Python {'.'.join(done.stdout.split()[:2])}, the driver is"
+            f" {here.replace(' ', '.')}; Spark needs the same"
+        )
         yield Finding("python of workers", PROBLEM, said, mend)
     else:
         yield Finding("python of workers", OK, f"PYSPARK_PYTHON is {workers}, which finds tidegate")
@@ -118,25 +176,46 @@ def _python() -> Iterator[Finding]:
 
 def _packages() -> Iterator[Finding]:
     for package, (oldest, extra) in _NEEDED.items():
-        version, install = _version(package), f"pip install '{f'tidegate[{extra}]' if extra else f'{package}>={oldest}'}'"
+        version, install = (
+            _version(package),
+            f"pip install '{f'tidegate[{extra}]' if extra else f'{package}>={oldest}'}'",
+        )
         if version is None:
             yield Finding(package, PROBLEM, "is not installed", install)
         elif _numbers(version) < _numbers(oldest):
-            yield Finding(package, PROBLEM, f"{version} is too old; {oldest} or newer is needed", f"pip install '{package}>={oldest}'")
+            yield Finding(
+                package,
+                PROBLEM,
+                f"{version} is too old; {oldest} or newer is needed",
+                f"pip install '{package}>={oldest}'",
+            )
         elif package == "pandas" and _numbers(version) >= _PANDAS_TOO_NEW:
-            yield Finding(package, NOTE, f"{version} is newer than what PySpark supports; it warns, and works for what is used here", install)
+            yield Finding(
+                package,
+                NOTE,
+                f"{version} is newer than what PySpark supports; it warns, and works for what is"
+                " used here",
+                install,
+            )
         else:
             yield Finding(package, OK, version)
     for package, (extra, purpose) in _OPTIONAL.items():
         version = _version(package)
         if version is None:
-            yield Finding(package, NOTE, f"is not installed; only needed for {purpose}", f"pip install 'tidegate[{extra}]'")
+            yield Finding(
+                package,
+                NOTE,
+                f"is not installed; only needed for {purpose}",
+                f"pip install 'tidegate[{extra}]'",
+            )
         else:
             yield Finding(package, OK, f"{version} (for {purpose})")
 
 
 def _spark_package() -> Iterator[Finding]:
-    """The Spark that would be started: that of SPARK_HOME where it is set, else the one inside PySpark."""
+    """The Spark that would be started: that of SPARK_HOME where it is set, else the one inside
+    PySpark.
+    """
     found = importlib.util.find_spec("pyspark")
     home = os.environ.get("SPARK_HOME")
     if home is None and (found is None or found.origin is None):
@@ -146,27 +225,55 @@ def _spark_package() -> Iterator[Finding]:
     lacking = [prefix for prefix in _JARS if not any(jar.startswith(prefix) for jar in jars)]
     mend = "unset SPARK_HOME" if home else "pip install --force-reinstall pyspark"
     if lacking:
-        yield Finding("spark", PROBLEM, f"{folder / 'jars'} has no {', '.join(f'{prefix}*.jar' for prefix in lacking)}", mend)
+        yield Finding(
+            "spark",
+            PROBLEM,
+            f"{folder / 'jars'} has no {', '.join(f'{prefix}*.jar' for prefix in lacking)}",
+            mend,
+        )
         return
-    version = next((m.group(1) for jar in jars if (m := re.fullmatch(r"spark-sql_[\d.]+-([\d.]+)[\w.-]*\.jar", jar))), "")
+    version = next(
+        (
+            m.group(1)
+            for jar in jars
+            if (m := re.fullmatch(r"spark-sql_[\d.]+-([\d.]+)[\w.-]*\.jar", jar))
+        ),
+        "",
+    )
     package = _version("pyspark") or version
     if _numbers(version)[:2] != _numbers(package)[:2]:
-        yield Finding("spark", PROBLEM, f"the jars in {folder} are Spark {version}, but the package pyspark is {package}", mend)
+        yield Finding(
+            "spark",
+            PROBLEM,
+            f"the jars in {folder} are Spark {version}, but the package pyspark is {package}",
+            mend,
+        )
     else:
         yield Finding("spark", OK, f"Spark {version}, with the state store RocksDB, in {folder}")
 
 
 def _writable(name: str, folder: Path, mend: str) -> Iterator[Finding]:
-    """Whether files can be made, renamed and removed there; a folder that was not there is removed again."""
+    """Whether files can be made, renamed and removed there; a folder that was not there is removed
+    again.
+    """
     made = [part for part in (folder, *folder.parents) if not part.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".tidegate-") as inside:
             (Path(inside) / "before").write_bytes(b"tidegate")
             (Path(inside) / "before").rename(Path(inside) / "after")
-        free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize if hasattr(os, "statvfs") else _ROOM
+        free = (
+            os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
+            if hasattr(os, "statvfs")
+            else _ROOM
+        )
         if free < _ROOM:
-            yield Finding(name, PROBLEM, f"{folder} has only {free // 1024**2} MB left", "make room, or choose another folder")
+            yield Finding(
+                name,
+                PROBLEM,
+                f"{folder} has only {free // 1024**2} MB left",
+                "make room, or choose another folder",
+            )
         else:
             yield Finding(name, OK, f"{folder} can be written, {free / 1024**3:.1f} GB free")
     except OSError as error:
@@ -180,10 +287,18 @@ def _writable(name: str, folder: Path, mend: str) -> Iterator[Finding]:
 def _loopback() -> Iterator[Finding]:
     """Spark and its Python workers talk through sockets of this machine."""
     try:
-        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname(), timeout=5):
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname(), timeout=5),
+        ):
             pass
     except OSError as error:
-        yield Finding("network", PROBLEM, f"no connection to 127.0.0.1: {error}", "allow local connections (is there a firewall or a sandbox?)")
+        yield Finding(
+            "network",
+            PROBLEM,
+            f"no connection to 127.0.0.1: {error}",
+            "allow local connections (is there a firewall or a sandbox?)",
+        )
         return
     yield Finding("network", OK, "connections to 127.0.0.1 work")
 

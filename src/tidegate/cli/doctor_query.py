@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from tidegate.errors import SetupError
 from tidegate.pipeline import parse
-from tidegate.spark.session import running_session
+from tidegate.spark.environment.session import running_session
 
 _PIPELINE = """
 input: {type: parquet, folder: events, time: ts, key: user}
@@ -29,16 +29,28 @@ def small_query() -> str:
         folder = Path(name)
         (folder / "events").mkdir()
         times = pa.array([0, 1_000_000, 90_000_000], pa.timestamp("us", "UTC"))
-        pq.write_table(pa.table({"ts": times, "user": ["a", "a", "b"]}), folder / "events" / "events.parquet")
+        pq.write_table(
+            pa.table({"ts": times, "user": ["a", "a", "b"]}), folder / "events" / "events.parquet"
+        )
         pipeline = parse(_PIPELINE, name="doctor", folder=folder)
         spark = pipeline.session()
         try:
             pipeline.start(spark).await_termination()
             files = list((folder / "panes").rglob("*.parquet"))
-            found = [count for file in files for count in pq.read_table(file, partitioning=None)["n"].to_pylist()]
+            found = [
+                count
+                for file in files
+                for count in pq.read_table(file, partitioning=None)["n"].to_pylist()
+            ]
         finally:
             if not shared:
                 spark.stop()
     if found != [2]:
-        raise SetupError(f"one pane that counts 2 rows must come out, got {found}. Hint: this is an error of Tidegate or Spark; report it")
-    return f"a session started and a stateful query gave the right pane, in {time.monotonic() - began:.0f} s"
+        raise SetupError(
+            f"one pane that counts 2 rows must come out, got {found}. Hint: this is an error of"
+            " Tidegate or Spark; report it"
+        )
+    return (
+        "a session started and a stateful query gave the right pane, in"
+        f" {time.monotonic() - began:.0f} s"
+    )

@@ -1,4 +1,6 @@
-"""A picture of event time against processing time: events where they fell and when they came, the watermark, and the panes; as text and as PNG."""
+"""A picture of event time against processing time: events where they fell and when they came, the
+watermark, and the panes; as text and as PNG.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +41,23 @@ class Span:
 
 
 def as_text(moments: Sequence[Moment], span: Span, width: int = 84) -> list[str]:
-    """A line for each batch, event time to the right: `.` events, `|` the watermark, and below it the windows that fired."""
+    """A line for each batch, event time to the right: `.` events, `|` the watermark, and below it
+    the windows that fired.
+    """
 
     def column(moment: datetime) -> int:
         return min(width - 1, max(0, int(span.share(moment) * width)))
 
     ticks = [" "] * width
-    marks = sorted({moment for given in moments for start, end, _ in given.panes for moment in (start, end) if span.start <= moment < span.end})
+    marks = sorted(
+        {
+            moment
+            for given in moments
+            for start, end, _ in given.panes
+            for moment in (start, end)
+            if span.start <= moment < span.end
+        }
+    )
     for moment in marks:
         ticks[column(moment) : column(moment) + 5] = list(f"{moment:%H:%M}")
     lines = [" " * 10 + "".join(ticks[:width]).rstrip()]
@@ -86,12 +98,40 @@ def as_png(moments: Sequence[Moment], span: Span, path: Path) -> None:
         for given in moments:
             for start, end, came in given.panes:
                 if came == timing:
-                    axes.plot([start, end], [given.clock, given.clock], color=colour, linewidth=7, alpha=0.75, solid_capstyle="butt", label=label)
+                    axes.plot(
+                        [start, end],
+                        [given.clock, given.clock],
+                        color=colour,
+                        linewidth=7,
+                        alpha=0.75,
+                        solid_capstyle="butt",
+                        label=label,
+                    )
                     label = None
-    points = [(event, given.clock) for given in moments for event in given.events if span.start <= event < span.end]
-    axes.scatter([event for event, _ in points], [clock for _, clock in points], s=8, color="#34495e", label="event", zorder=3)
+    points = [
+        (event, given.clock)
+        for given in moments
+        for event in given.events
+        if span.start <= event < span.end
+    ]
+    axes.scatter(
+        [event for event, _ in points],
+        [clock for _, clock in points],
+        s=8,
+        color="#34495e",
+        label="event",
+        zorder=3,
+    )
     known = [(given.watermark, given.clock) for given in moments if given.watermark is not None]
-    axes.step([mark for mark, _ in known], [clock for _, clock in known], where="post", color="#c0392b", linewidth=2, label="watermark", zorder=4)
+    axes.step(
+        [mark for mark, _ in known],
+        [clock for _, clock in known],
+        where="post",
+        color="#c0392b",
+        linewidth=2,
+        label="watermark",
+        zorder=4,
+    )
     axes.set_xlim(span.start, span.end)
     axes.set_xlabel("event time")
     axes.set_ylabel("processing time")

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
-from tidegate.cli.noise import without_noise
+from tidegate.cli.stderr_filter import without_noise
 from tidegate.scenarios import FAIL, PASS, UNSUPPORTED, Outcome, run_files
 
 _COLOURS = {PASS: "32", FAIL: "31", UNSUPPORTED: "33"}
@@ -38,4 +38,7 @@ def _line(outcome: Outcome) -> str:
 
 def _summary(counts: Counter[str]) -> str:
     total = counts.total()
-    return f"{total} scenario{'' if total == 1 else 's'}: {counts[PASS]} passed, {counts[FAIL]} failed, {counts[UNSUPPORTED]} unsupported"
+    return (
+        f"{total} scenario{'' if total == 1 else 's'}: {counts[PASS]} passed, {counts[FAIL]}"
+        f" failed, {counts[UNSUPPORTED]} unsupported"
+    )

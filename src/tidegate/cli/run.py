@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidegate import pipeline
-from tidegate.cli.asked import Asked, asking
-from tidegate.cli.noise import without_noise
+from tidegate.cli.shutdown import Asked, asking
+from tidegate.cli.stderr_filter import without_noise
 from tidegate.errors import MissingExtraError
 from tidegate.instants import format_instant
 from tidegate.pipeline.outputs import AVAILABLE_NOW
 
 if TYPE_CHECKING:
-    from tidegate.spark.progress import Progress
-    from tidegate.spark.query import Query
+    from tidegate.spark.query.progress import Progress
+    from tidegate.spark.query.query import Query
 
 LINE_EVERY = 1.0
 _LOOK_EVERY = 0.25
@@ -31,8 +31,12 @@ _TIMINGS = ("early", "on_time", "late")
 _ESSENCE = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception): .+)$", re.MULTILINE)
 
 
-def run(path: str | Path, *, dry_run: bool = False, as_json: bool = False, until_idle: bool = False) -> int:
-    """Run a pipeline file until it ends or is stopped; 0 when all is well, 1 when the query failed."""
+def run(
+    path: str | Path, *, dry_run: bool = False, as_json: bool = False, until_idle: bool = False
+) -> int:
+    """Run a pipeline file until it ends or is stopped; 0 when all is well, 1 when the query
+    failed.
+    """
     read = pipeline.load(path)
     if dry_run:
         _show(read.describe(), as_json=as_json)
@@ -55,7 +59,8 @@ def run(path: str | Path, *, dry_run: bool = False, as_json: bool = False, until
     except KeyboardInterrupt:
         asked.stop = True
     except Exception as error:
-        # Where all processes were asked to end, Spark may be gone before we are; the batch is given up in either case.
+        # Where all processes were asked to end, Spark may be gone before we are; the batch is given
+        # up in either case.
         if not asked.stop:
             if not isinstance(error, PySparkException):
                 raise
@@ -82,7 +87,7 @@ def _watch(query: Query, report: _Report, asked: Asked) -> None:
 @contextlib.contextmanager
 def _session(read: pipeline.Pipeline) -> Iterator[Any]:
     """The session of the pipeline; one that was there before stays."""
-    from tidegate.spark.session import running_session
+    from tidegate.spark.environment.session import running_session
 
     if running_session() is not None:
         yield read.session()
@@ -120,7 +125,9 @@ class _Report:
                 self.last = progress
 
     def tell(self, query: Query) -> None:
-        """One line of progress: in place on a terminal, elsewhere only where a batch has ended since the last one."""
+        """One line of progress: in place on a terminal, elsewhere only where a batch has ended
+        since the last one.
+        """
         batches, now = self.batches, time.monotonic()
         self.take(query)
         if self.last is None or (self.batches == batches and not self.in_place):
@@ -128,10 +135,19 @@ class _Report:
         rate = (self.counts["events"] - self.told_events) / max(now - self.told, 1e-9)
         self.told, self.told_events = now, self.counts["events"]
         if self.as_json:
-            print(json.dumps({"event": "progress", "rows_per_second": round(rate, 1), **self.state()}), flush=True)
+            print(
+                json.dumps(
+                    {"event": "progress", "rows_per_second": round(rate, 1), **self.state()}
+                ),
+                flush=True,
+            )
             return
         text, width = _line(rate, self.state()), shutil.get_terminal_size().columns - 1
-        print(f"\r\x1b[2K{text[:width]}" if self.in_place else text, end="" if self.in_place else "\n", flush=True)
+        print(
+            f"\r\x1b[2K{text[:width]}" if self.in_place else text,
+            end="" if self.in_place else "\n",
+            flush=True,
+        )
 
     def state(self) -> dict[str, Any]:
         """Totals since the start, and where the query is."""
@@ -139,11 +155,18 @@ class _Report:
         return {
             "batch": None if last is None else last.batch,
             "events": self.counts["events"],
-            "watermark": None if last is None or last.watermark is None else format_instant(last.watermark),
-            "lag_seconds": None if last is None or last.lag_seconds is None else round(last.lag_seconds, 3),
+            "watermark": (
+                None if last is None or last.watermark is None else format_instant(last.watermark)
+            ),
+            "lag_seconds": (
+                None if last is None or last.lag_seconds is None else round(last.lag_seconds, 3)
+            ),
             "panes": {timing: self.counts[f"panes_{timing}"] for timing in _TIMINGS},
             "retractions": self.counts["retractions"],
-            "late": {name: self.counts[name] for name in ("mildly_late", "very_late", "future", "unreadable", "duplicates")},
+            "late": {
+                name: self.counts[name]
+                for name in ("mildly_late", "very_late", "future", "unreadable", "duplicates")
+            },
             "late_rows": self.counts["late_rows"],
             "windows_open": 0 if last is None else last.counts.get("windows_open", 0),
         }
@@ -152,10 +175,24 @@ class _Report:
         """The summary."""
         seconds = time.monotonic() - self.began
         if self.as_json:
-            print(json.dumps({"event": how, "seconds": round(seconds, 1), "batches": self.batches, **self.state(), **more}), flush=True)
+            print(
+                json.dumps(
+                    {
+                        "event": how,
+                        "seconds": round(seconds, 1),
+                        "batches": self.batches,
+                        **self.state(),
+                        **more,
+                    }
+                ),
+                flush=True,
+            )
             return
         state = self.state()
-        print(f"{chr(10) if self.in_place else ''}{how} after {seconds:.1f} s and {self.batches} batches")
+        print(
+            f"{chr(10) if self.in_place else ''}{how} after {seconds:.1f} s and {self.batches}"
+            " batches"
+        )
         print(f"  events       {state['events']:,}")
         print(f"  panes        {_panes(state)}, {state['retractions']:,} retractions")
         print(f"  late output  {state['late_rows']:,} rows{_late(state)}")
@@ -168,16 +205,23 @@ def _line(rate: float, state: dict[str, Any]) -> str:
     lag = "" if state["lag_seconds"] is None else f" lag {state['lag_seconds']:,.1f} s"
     watermark = f"watermark {state['watermark'] or 'none yet'}{lag}"
     late = f"late output {state['late_rows']:,}{_late(state)}"
-    return f"batch {state['batch']} · {rate:,.0f} rows/s · {watermark} · panes {_panes(state)} · {late} · {state['windows_open']:,} windows open"
+    return (
+        f"batch {state['batch']} · {rate:,.0f} rows/s · {watermark} · panes {_panes(state)} ·"
+        f" {late} · {state['windows_open']:,} windows open"
+    )
 
 
 def _panes(state: dict[str, Any]) -> str:
-    return ", ".join(f"{count:,} {timing.replace('_', ' ')}" for timing, count in state["panes"].items())
+    return ", ".join(
+        f"{count:,} {timing.replace('_', ' ')}" for timing, count in state["panes"].items()
+    )
 
 
 def _late(state: dict[str, Any]) -> str:
     """The classes of events that are not simply on time, where there were any."""
-    seen = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in state["late"].items() if count)
+    seen = ", ".join(
+        f"{count:,} {name.replace('_', ' ')}" for name, count in state["late"].items() if count
+    )
     return f" (of {seen})" if seen else ""
 
 
@@ -186,7 +230,11 @@ def _failed(error: Exception) -> int:
     text = str(error)
     found = _ESSENCE.findall(text)
     print(text, file=sys.stderr)
-    print(f"tidegate run: the query failed: {found[-1] if found else text.splitlines()[0] if text else type(error).__name__}", file=sys.stderr)
+    print(
+        "tidegate run: the query failed:"
+        f" {found[-1] if found else text.splitlines()[0] if text else type(error).__name__}",
+        file=sys.stderr,
+    )
     return 1
 
 

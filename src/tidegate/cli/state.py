@@ -1,4 +1,6 @@
-"""`tidegate state`: what a query holds, read from its checkpoint while it runs or after it was stopped."""
+"""`tidegate state`: what a query holds, read from its checkpoint while it runs or after it was
+stopped.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,11 @@ import dataclasses
 import json
 from typing import Any
 
-from tidegate.cli.noise import without_noise
+from tidegate.cli.stderr_filter import without_noise
 from tidegate.cli.tables import table, when
 from tidegate.instants import format_duration
-from tidegate.spark.inspect import OperatorStanding, QueryStanding, check, look
-from tidegate.spark.session import running_session, session
+from tidegate.spark.environment.session import running_session, session
+from tidegate.spark.query.state_reader import OperatorStanding, QueryStanding, check, look
 
 _SOURCES = 20
 """How many sources are shown; `--json` has all."""
@@ -50,11 +52,25 @@ def _shards(operator: OperatorStanding) -> list[str]:
     sides = sorted({side for shard in operator.shards for side in shard.rows})
     windows = not sides or any(shard.windows_open for shard in operator.shards)
     held = [*(f"{side} rows" for side in sides), *(["windows open"] if windows else [])]
-    rows = [["shard", "batch", "watermark", "newest event", "clock", *held, "events", "state bytes"]]
+    rows = [
+        ["shard", "batch", "watermark", "newest event", "clock", *held, "events", "state bytes"]
+    ]
     for shard in operator.shards:
         times = [when(shard.watermark), when(shard.newest), when(shard.clock)]
-        counts = [*(shard.rows.get(side, 0) for side in sides), *([shard.windows_open] if windows else [])]
-        rows.append([str(shard.shard), str(shard.batch), *times, *map(str, counts), str(shard.counters["events"]), str(shard.state_bytes)])
+        counts = [
+            *(shard.rows.get(side, 0) for side in sides),
+            *([shard.windows_open] if windows else []),
+        ]
+        rows.append(
+            [
+                str(shard.shard),
+                str(shard.batch),
+                *times,
+                *map(str, counts),
+                str(shard.counters["events"]),
+                str(shard.state_bytes),
+            ]
+        )
     return table(rows)
 
 
@@ -62,12 +78,20 @@ def _windows(operator: OperatorStanding) -> list[str]:
     keys: dict[tuple[int, int], int | None] = {}
     for shard in operator.shards:
         for window in shard.windows:
-            bounds, former = (window["start"], window["end"]), keys.get((window["start"], window["end"]), 0)
-            keys[bounds] = None if former is None or window["keys"] is None else former + window["keys"]
+            bounds, former = (
+                (window["start"], window["end"]),
+                keys.get((window["start"], window["end"]), 0),
+            )
+            keys[bounds] = (
+                None if former is None or window["keys"] is None else former + window["keys"]
+            )
     if not keys:
         return []
     rows = [["window", "until", "keys"]]
-    rows += [[when(start), when(end), "many" if count is None else str(count)] for (start, end), count in sorted(keys.items())]
+    rows += [
+        [when(start), when(end), "many" if count is None else str(count)]
+        for (start, end), count in sorted(keys.items())
+    ]
     return ["", "the windows that complete next", *table(rows)]
 
 
@@ -76,7 +100,16 @@ def _sources(operator: OperatorStanding) -> list[str]:
         return []
     shown = operator.sources[:_SOURCES]
     rows = [["input", "source", "status", "watermark", "spoke at"]]
-    rows += [[str(given.input), given.name or "(all)", given.status, when(given.watermark), when(given.spoke_at)] for given in shown]
+    rows += [
+        [
+            str(given.input),
+            given.name or "(all)",
+            given.status,
+            when(given.watermark),
+            when(given.spoke_at),
+        ]
+        for given in shown
+    ]
     more = len(operator.sources) - _SOURCES
     return ["", *table(rows), *([f"and {more} more"] if more > 0 else [])]
 
@@ -93,10 +126,20 @@ def _operator(spec: dict[str, Any]) -> str:
 
 def _window(window: dict[str, Any]) -> str:
     if window["type"] in _BOUNDS:
-        ends = [f"{name} {format_duration(window[name])}" for name in _BOUNDS[window["type"]] if window[name] is not None]
+        ends = [
+            f"{name} {format_duration(window[name])}"
+            for name in _BOUNDS[window["type"]]
+            if window[name] is not None
+        ]
         return " ".join([str(window["type"]).replace("_", " "), *ends])
-    spans = [f"{name} {format_duration(window[name])}" for name in ("size", "slide", "gap") if isinstance(window.get(name), int)]
-    return " ".join([str(window["type"]), *(spans if window.get("axis") in ("event_time", "clock") else [])])
+    spans = [
+        f"{name} {format_duration(window[name])}"
+        for name in ("size", "slide", "gap")
+        if isinstance(window.get(name), int)
+    ]
+    return " ".join(
+        [str(window["type"]), *(spans if window.get("axis") in ("event_time", "clock") else [])]
+    )
 
 
 def _late(operator: OperatorStanding) -> list[str]:

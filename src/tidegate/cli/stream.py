@@ -12,7 +12,7 @@ from typing import Any
 
 from tidegate import streams
 from tidegate.cli import stream_read, stream_write
-from tidegate.cli.asked import Asked, asking
+from tidegate.cli.shutdown import Asked, asking
 from tidegate.cli.stream_lines import UNITS
 from tidegate.cli.tables import by_number, counted, places, span, table, when
 from tidegate.errors import SpecError, TidegateError
@@ -21,7 +21,10 @@ from tidegate.kernel.streams.aggregation import StreamMark
 from tidegate.streams.description import Description
 
 VARIABLE = "TIDEGATE_STORE"
-_STORE = "where the streams are: a path, sqlite:PATH or kafka://HOST:PORT/PREFIX; may be left out where the variable TIDEGATE_STORE says it"
+_STORE = (
+    "where the streams are: a path, sqlite:PATH or kafka://HOST:PORT/PREFIX; may be left out where"
+    " the variable TIDEGATE_STORE says it"
+)
 _ABOUT = f"""STORE is a path, sqlite:PATH or kafka://HOST:PORT/PREFIX. Where the variable {VARIABLE} names it, it may be left out. The exit status is
 0 when all is well, 1 when something failed on the way, 2 when the command could not be run. docs/streams.md tells of streams."""
 _WRITE = f"""Writes the lines of files, or of the standard input, each as an event. Broken lines are told and left out. Ctrl-C writes what was read,
@@ -33,64 +36,185 @@ than its reader has seen."""
 Command = Callable[[argparse.Namespace], int]
 
 
-# The words --------------------------------------------------------------------------------------------------------------------------------
+# The words
 
 
 def add(commands: Any) -> None:
     """Add the command to those of the command line."""
-    parser = commands.add_parser("stream", help="create, write, read, scale and look at streams whose writers know the time", description=_ABOUT)
+    parser = commands.add_parser(
+        "stream",
+        help="create, write, read, scale and look at streams whose writers know the time",
+        description=_ABOUT,
+    )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     create = _action(actions, "create", _create, "make a stream")
-    create.add_argument("--segments", type=int, default=1, metavar="N", help="how many segments its keys are split into (default: %(default)s)")
-    create.add_argument("--timeout", default="1 minute", metavar="TIME", help="forget a silent writer after so long (default: %(default)s)")
-    create.add_argument("--initial-delay", default="5 seconds", metavar="TIME", help="no watermark before it is so old (default: %(default)s)")
+    create.add_argument(
+        "--segments",
+        type=int,
+        default=1,
+        metavar="N",
+        help="how many segments its keys are split into (default: %(default)s)",
+    )
+    create.add_argument(
+        "--timeout",
+        default="1 minute",
+        metavar="TIME",
+        help="forget a silent writer after so long (default: %(default)s)",
+    )
+    create.add_argument(
+        "--initial-delay",
+        default="5 seconds",
+        metavar="TIME",
+        help="no watermark before it is so old (default: %(default)s)",
+    )
     _add_write(actions)
     _add_read(actions)
     scale = _action(actions, "scale", _scale, "seal segments, and give their keys to others")
-    scale.add_argument("--segments", type=int, metavar="N", help="have so many segments of equal size")
+    scale.add_argument(
+        "--segments", type=int, metavar="N", help="have so many segments of equal size"
+    )
     scale.add_argument("--seal", metavar="NAMES", help="seal these segments: 0,1")
-    scale.add_argument("--ranges", metavar="RANGES", help="and give their keys to new ones: 0-0.5,0.5-1; thirds are 0-1/3,1/3-2/3,2/3-1")
-    marks = _action(actions, "marks", _marks, "show what writers have noted, and the newest watermarks")
-    marks.add_argument("--limit", type=int, default=10, metavar="N", help="how many watermarks (default: %(default)s)")
-    tail = _action(actions, "tail", _tail, "show segments, the end of the stream and its newest watermark")
+    scale.add_argument(
+        "--ranges",
+        metavar="RANGES",
+        help="and give their keys to new ones: 0-0.5,0.5-1; thirds are 0-1/3,1/3-2/3,2/3-1",
+    )
+    marks = _action(
+        actions, "marks", _marks, "show what writers have noted, and the newest watermarks"
+    )
+    marks.add_argument(
+        "--limit",
+        type=int,
+        default=10,
+        metavar="N",
+        help="how many watermarks (default: %(default)s)",
+    )
+    tail = _action(
+        actions, "tail", _tail, "show segments, the end of the stream and its newest watermark"
+    )
     tail.add_argument("--follow", action="store_true", help="show it again and again, until Ctrl-C")
-    tail.add_argument("--every", default="1 second", metavar="TIME", help="how often (default: %(default)s)")
-    control = _action(actions, "control", _control, "run a controller until Ctrl-C, and tell each new watermark", stream=False)
-    control.add_argument("--stream", action="append", metavar="STREAM", help="look after this stream only; may be said several times")
-    control.add_argument("--period", default="1 second", metavar="TIME", help="how often it looks (default: %(default)s)")
-    control.add_argument("--lease", default="5 seconds", metavar="TIME", help="another controller takes over after so long (default: %(default)s)")
+    tail.add_argument(
+        "--every", default="1 second", metavar="TIME", help="how often (default: %(default)s)"
+    )
+    control = _action(
+        actions,
+        "control",
+        _control,
+        "run a controller until Ctrl-C, and tell each new watermark",
+        stream=False,
+    )
+    control.add_argument(
+        "--stream",
+        action="append",
+        metavar="STREAM",
+        help="look after this stream only; may be said several times",
+    )
+    control.add_argument(
+        "--period",
+        default="1 second",
+        metavar="TIME",
+        help="how often it looks (default: %(default)s)",
+    )
+    control.add_argument(
+        "--lease",
+        default="5 seconds",
+        metavar="TIME",
+        help="another controller takes over after so long (default: %(default)s)",
+    )
     _action(actions, "list", _list, "show the streams of a store", stream=False)
     _action(actions, "delete", _delete, "remove a stream with all that is in it")
 
 
 def _add_write(actions: Any) -> None:
     write = _action(actions, "write", _write, "write lines as events", description=_WRITE)
-    write.add_argument("files", nargs="*", metavar="FILE", help="files of lines; `-` is the standard input, which is read unless one is named")
-    write.add_argument("--text", action="store_true", help="take lines as they are; they are JSON unless said")
+    write.add_argument(
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="files of lines; `-` is the standard input, which is read unless one is named",
+    )
+    write.add_argument(
+        "--text", action="store_true", help="take lines as they are; they are JSON unless said"
+    )
     write.add_argument("--key", metavar="FIELD", help="the field that is the routing key")
-    write.add_argument("--writer", metavar="ID", help="the writer's name, which it needs to note times")
-    write.add_argument("--time", metavar="FIELD", help="the field that is the event's time; the writer notes the greatest seen")
-    write.add_argument("--unit", choices=list(UNITS), help="what a time counts that is a number (default: us)")
-    write.add_argument("--disorder", default="0 s", metavar="TIME", help="note so much less, because older events may follow (default: %(default)s)")
+    write.add_argument(
+        "--writer", metavar="ID", help="the writer's name, which it needs to note times"
+    )
+    write.add_argument(
+        "--time",
+        metavar="FIELD",
+        help="the field that is the event's time; the writer notes the greatest seen",
+    )
+    write.add_argument(
+        "--unit", choices=list(UNITS), help="what a time counts that is a number (default: us)"
+    )
+    write.add_argument(
+        "--disorder",
+        default="0 s",
+        metavar="TIME",
+        help="note so much less, because older events may follow (default: %(default)s)",
+    )
     write.add_argument("--auto-note-time", action="store_true", help="note the clock every second")
-    write.add_argument("--transaction", type=int, metavar="N", help="commit N lines at a time, with their time")
-    write.add_argument("--resume", action="store_true", help="skip the lines that transactions of this writer have brought already")
-    write.add_argument("--batch", type=int, default=20_000, metavar="N", help="send so many events together at most (default: %(default)s)")
+    write.add_argument(
+        "--transaction", type=int, metavar="N", help="commit N lines at a time, with their time"
+    )
+    write.add_argument(
+        "--resume",
+        action="store_true",
+        help="skip the lines that transactions of this writer have brought already",
+    )
+    write.add_argument(
+        "--batch",
+        type=int,
+        default=20_000,
+        metavar="N",
+        help="send so many events together at most (default: %(default)s)",
+    )
     write.add_argument("--no-control", action="store_true", help="run no controller beside")
 
 
 def _add_read(actions: Any) -> None:
     read = _action(actions, "read", _read, "print the values of events", description=_READ)
-    read.add_argument("--group", metavar="NAME", help="read for a reader group, and confirm what was printed")
-    read.add_argument("--reader", metavar="ID", help="the reader's name in the group (default: machine and process)")
-    read.add_argument("--from", dest="start", metavar="PLACE", help="earliest (unless said), latest, or a cut as JSON; a group that is there goes on")
-    read.add_argument("--lease", default="10 seconds", metavar="TIME", help="others take over from a reader silent so long (default: %(default)s)")
+    read.add_argument(
+        "--group", metavar="NAME", help="read for a reader group, and confirm what was printed"
+    )
+    read.add_argument(
+        "--reader",
+        metavar="ID",
+        help="the reader's name in the group (default: machine and process)",
+    )
+    read.add_argument(
+        "--from",
+        dest="start",
+        metavar="PLACE",
+        help="earliest (unless said), latest, or a cut as JSON; a group that is there goes on",
+    )
+    read.add_argument(
+        "--lease",
+        default="10 seconds",
+        metavar="TIME",
+        help="others take over from a reader silent so long (default: %(default)s)",
+    )
     read.add_argument("--limit", type=int, metavar="N", help="end after N events")
-    read.add_argument("--batch", type=int, default=1000, metavar="N", help="read and confirm so many events together at most (default: %(default)s)")
+    read.add_argument(
+        "--batch",
+        type=int,
+        default=1000,
+        metavar="N",
+        help="read and confirm so many events together at most (default: %(default)s)",
+    )
     read.add_argument("--follow", action="store_true", help="wait for more, until Ctrl-C")
 
 
-def _action(actions: Any, name: str, command: Command, about: str, *, stream: bool = True, description: str | None = None) -> argparse.ArgumentParser:
+def _action(
+    actions: Any,
+    name: str,
+    command: Command,
+    about: str,
+    *,
+    stream: bool = True,
+    description: str | None = None,
+) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = actions.add_parser(name, help=about, description=description)
     parser.add_argument("store", nargs="?", metavar="STORE", help=_STORE)
     if stream:
@@ -101,7 +225,9 @@ def _action(actions: Any, name: str, command: Command, about: str, *, stream: bo
 
 
 def _quietly(options: argparse.Namespace) -> int:
-    """Run one of the commands; when nobody reads its output any more it ends, and that is no failure."""
+    """Run one of the commands; when nobody reads its output any more it ends, and that is no
+    failure.
+    """
     options.name = f"stream {options.action}"
     try:
         return int(options.run(options))
@@ -114,21 +240,27 @@ def _quietly(options: argparse.Namespace) -> int:
         return 130
 
 
-# The store --------------------------------------------------------------------------------------------------------------------------------
+# The store
 
 
 def _opened(options: argparse.Namespace, *, create: bool = False) -> streams.Streams:
     """The store that the words or the variable name; only `create` makes one."""
     address = options.store or os.environ.get(VARIABLE)
     if not address:
-        raise SpecError(f"the store is missing. Hint: tidegate {options.name} events.db ..., or {VARIABLE}=events.db")
+        raise SpecError(
+            f"the store is missing. Hint: tidegate {options.name} events.db ..., or"
+            f" {VARIABLE}=events.db"
+        )
     return streams.open(address, create=create)
 
 
 def _create(options: argparse.Namespace) -> int:
     with _opened(options, create=True) as store:
         stream = store.create(
-            options.stream, options.segments, timestamp_aggregation_timeout=options.timeout, initial_delay=options.initial_delay
+            options.stream,
+            options.segments,
+            timestamp_aggregation_timeout=options.timeout,
+            initial_delay=options.initial_delay,
         )
         told = _segments(stream)
         if options.json:
@@ -143,13 +275,21 @@ def _list(options: argparse.Namespace) -> int:
         found = {name: store.stream(name).description() for name in store.names()}
         if options.json:
             for name, described in found.items():
-                print(json.dumps({"stream": name, "segments": len(described.segments.newest()), "created": described.created}))
+                print(
+                    json.dumps(
+                        {
+                            "stream": name,
+                            "segments": len(described.segments.newest()),
+                            "created": described.created,
+                        }
+                    )
+                )
             return 0
         rows = [["stream", "segments", "epoch", "created"]]
         rows += [
             [name, str(len(one.segments.newest())), str(one.segments.epoch), when(one.created)]
             for name, one in found.items()
-        ]  # fmt: skip
+        ]
         print("\n".join(table(rows)) if found else "no streams")
     return 0
 
@@ -161,12 +301,20 @@ def _delete(options: argparse.Namespace) -> int:
     return 0
 
 
-# Events -----------------------------------------------------------------------------------------------------------------------------------
+# Events
 
 
 def _write(options: argparse.Namespace) -> int:
-    if os.environ.get(VARIABLE) and options.store is not None and not set(options.store).intersection("/:"):
-        options.store, options.stream, options.files = None, options.store, [options.stream, *options.files]
+    if (
+        os.environ.get(VARIABLE)
+        and options.store is not None
+        and not set(options.store).intersection("/:")
+    ):
+        options.store, options.stream, options.files = (
+            None,
+            options.store,
+            [options.stream, *options.files],
+        )
     wish = stream_write.wish_of(options)
     wish.check()
     with _opened(options) as store:
@@ -180,7 +328,7 @@ def _read(options: argparse.Namespace) -> int:
         return stream_read.read(store.stream(options.stream), wish)
 
 
-# What is known of a stream ----------------------------------------------------------------------------------------------------------------
+# What is known of a stream
 
 
 def _scale(options: argparse.Namespace) -> int:
@@ -200,7 +348,9 @@ def _ranges(text: str) -> list[tuple[float, float]]:
         try:
             found.append((float(Fraction(low.strip())), float(Fraction(high.strip()))))
         except (ValueError, ZeroDivisionError):
-            raise SpecError(f"--ranges takes parts of 0 to 1, got `{one}` in `{text}`. Hint: 0-0.5,0.5-1") from None
+            raise SpecError(
+                f"--ranges takes parts of 0 to 1, got `{one}` in `{text}`. Hint: 0-0.5,0.5-1"
+            ) from None
     return found
 
 
@@ -213,15 +363,41 @@ def _marks(options: argparse.Namespace) -> int:
         newest = stream.watermarks()[: -options.limit - 1 : -1]
     if options.json:
         said = [
-            {"writer": name, "time": one.time, "alive": one.alive, "lag": now - one.time, "position": by_number(one.position)}
+            {
+                "writer": name,
+                "time": one.time,
+                "alive": one.alive,
+                "lag": now - one.time,
+                "position": by_number(one.position),
+            }
             for name, one in writers
-        ]  # fmt: skip
-        print(json.dumps({"stream": stream.name, "writers": said, "watermarks": [_watermark(mark) for mark in newest]}))
+        ]
+        print(
+            json.dumps(
+                {
+                    "stream": stream.name,
+                    "writers": said,
+                    "watermarks": [_watermark(mark) for mark in newest],
+                }
+            )
+        )
         return 0
     rows = [["writer", "time", "alive", "behind the clock", "position"]]
-    rows += [[name, when(one.time), "yes" if one.alive else "no", span(now - one.time), places(one.position)] for name, one in writers]
+    rows += [
+        [
+            name,
+            when(one.time),
+            "yes" if one.alive else "no",
+            span(now - one.time),
+            places(one.position),
+        ]
+        for name, one in writers
+    ]
     lines = table(rows) if writers else ["  no writer is known"]
-    marks = [["watermark", "upper", "cut"], *([when(mark.time), when(mark.upper), places(mark.cut)] for mark in newest)]
+    marks = [
+        ["watermark", "upper", "cut"],
+        *([when(mark.time), when(mark.upper), places(mark.cut)] for mark in newest),
+    ]
     print("\n".join([*lines, "", *(table(marks) if newest else ["  no watermark yet"])]))
     return 0
 
@@ -247,40 +423,76 @@ def _show(stream: streams.Stream, *, as_json: bool) -> None:
     segments, marks, tail = _segments(stream), stream.watermarks(), by_number(stream.tail())
     newest = marks[-1] if marks else None
     if as_json:
-        print(json.dumps({"stream": stream.name, "segments": segments, "tail": tail, "watermark": newest and _watermark(newest)}), flush=True)
+        print(
+            json.dumps(
+                {
+                    "stream": stream.name,
+                    "segments": segments,
+                    "tail": tail,
+                    "watermark": newest and _watermark(newest),
+                }
+            ),
+            flush=True,
+        )
         return
     rows = [["segment", "epoch", "keys", "", "first", "end"]]
     for one in segments:
         keys = f"[{one['low']:.6g}, {one['high']:.6g})"
-        rows.append([one["name"], str(one["epoch"]), keys, "open" if one["open"] else "sealed", str(one["first"]), str(one["end"])])
-    told = "none yet" if newest is None else f"{when(newest.time)}, upper {when(newest.upper)}, cut {places(newest.cut)}"
-    print("\n".join([*table(rows), "", f"  tail       {places(tail)}", f"  watermark  {told}"]), flush=True)
+        rows.append(
+            [
+                one["name"],
+                str(one["epoch"]),
+                keys,
+                "open" if one["open"] else "sealed",
+                str(one["first"]),
+                str(one["end"]),
+            ]
+        )
+    told = (
+        "none yet"
+        if newest is None
+        else f"{when(newest.time)}, upper {when(newest.upper)}, cut {places(newest.cut)}"
+    )
+    print(
+        "\n".join([*table(rows), "", f"  tail       {places(tail)}", f"  watermark  {told}"]),
+        flush=True,
+    )
 
 
 def _segments(stream: streams.Stream) -> list[dict[str, Any]]:
     described: Description = stream.description()
-    bounds, newest = stream.store.bounds(stream.name), {one.name for one in described.segments.newest()}
+    bounds, newest = (
+        stream.store.bounds(stream.name),
+        {one.name for one in described.segments.newest()},
+    )
     return [
         {
-            "name": one.name, "epoch": one.epoch, "low": one.low, "high": one.high, "open": one.name in newest,
-            "first": bounds[one.name][0], "end": bounds[one.name][1],
+            "name": one.name,
+            "epoch": one.epoch,
+            "low": one.low,
+            "high": one.high,
+            "open": one.name in newest,
+            "first": bounds[one.name][0],
+            "end": bounds[one.name][1],
         }
         for one in described.segments.by_name.values()
-    ]  # fmt: skip
+    ]
 
 
 def _watermark(mark: StreamMark) -> dict[str, Any]:
     return {"time": mark.time, "upper": mark.upper, "cut": by_number(mark.cut)}
 
 
-# The controller ---------------------------------------------------------------------------------------------------------------------------
+# The controller
 
 
 def _control(options: argparse.Namespace) -> int:
     with _opened(options) as store, asking() as asked:
         for name in options.stream or []:
             store.stream(name)
-        controller = store.controller(streams=options.stream, period=options.period, lease=options.lease)
+        controller = store.controller(
+            streams=options.stream, period=options.period, lease=options.lease
+        )
         try:
             return _rounds(controller, asked, options)
         finally:
@@ -303,6 +515,9 @@ def _rounds(controller: streams.Controller, asked: Asked, options: argparse.Name
             if options.json:
                 print(json.dumps({"stream": name, **_watermark(mark)}), flush=True)
             else:
-                print(f"{name}  {when(mark.time)}  upper {when(mark.upper)}  cut {places(mark.cut)}", flush=True)
+                print(
+                    f"{name}  {when(mark.time)}  upper {when(mark.upper)}  cut {places(mark.cut)}",
+                    flush=True,
+                )
         asked.wait(duration(options.period) / 1e6)
     return int(failing)

@@ -55,16 +55,23 @@ class Events:
         return pa.array(self.values, pa.binary()), pa.array(self.keys, pa.string())
 
     def split(self, count: int) -> tuple[Events, Events]:
-        """The first so many events, and the rest; broken lines stay with the event that comes after them."""
+        """The first so many events, and the rest; broken lines stay with the event that comes after
+        them.
+        """
         if count > len(self):
             return self, Events()
         after = self.numbers[count - 1] if count else -1
         before, behind = slice(count), slice(count, None)
-        told = [one for one in self.broken if one[0] < after], [one for one in self.broken if one[0] > after]
+        told = (
+            [one for one in self.broken if one[0] < after],
+            [one for one in self.broken if one[0] > after],
+        )
         return self._part(before, told[0]), self._part(behind, told[1])
 
     def _part(self, rows: slice, broken: list[tuple[int, str]]) -> Events:
-        return Events(self.numbers[rows], self.values[rows], self.keys[rows], self.times[rows], broken)
+        return Events(
+            self.numbers[rows], self.values[rows], self.keys[rows], self.times[rows], broken
+        )
 
     def extend(self, other: Events) -> None:
         for mine, more in zip(_columns(self), _columns(other), strict=True):
@@ -75,8 +82,11 @@ def _columns(events: Events) -> list[list[Any]]:
     return [events.numbers, events.values, events.keys, events.times, events.broken]
 
 
-def lines_of(pieces: Iterable[bytes], is_whole: Callable[[], bool] = lambda: True) -> Iterator[tuple[int, list[Line]]]:
-    """The lines of a file that comes in pieces: those that end in a piece together, with the number of the first.
+def lines_of(
+    pieces: Iterable[bytes], is_whole: Callable[[], bool] = lambda: True
+) -> Iterator[tuple[int, list[Line]]]:
+    """The lines of a file that comes in pieces: those that end in a piece together, with the number
+    of the first.
 
     What stands behind the last line end is a line too, if the file is whole.
     """
@@ -111,7 +121,11 @@ def events_of(number: int, lines: Sequence[Line], form: Form) -> Events:
         lines = [lines[0].removeprefix(_MARK), *lines[1:]]
     numbered = [(at, line) for at, line in enumerate(lines, number) if line is not None]
     if len(numbered) < len(lines):
-        found.broken += [(at, f"it is longer than {LINE_BYTES >> 20} MB") for at, line in enumerate(lines, number) if line is None]
+        found.broken += [
+            (at, f"it is longer than {LINE_BYTES >> 20} MB")
+            for at, line in enumerate(lines, number)
+            if line is None
+        ]
     if form.text:
         found.numbers, found.values = [at for at, _ in numbered], [line for _, line in numbered]
         found.keys = [None] * len(numbered)
@@ -141,13 +155,19 @@ def _read(lines: list[bytes]) -> list[Any] | None:
     """What the lines say, all read at once; None where one of them is broken."""
     between = f',"{_BETWEEN}",'.encode()
     try:
-        said = json.loads(b"".join((b"[", between.join(lines), b"]")).decode(), parse_constant=_no_constant)
+        said = json.loads(
+            b"".join((b"[", between.join(lines), b"]")).decode(), parse_constant=_no_constant
+        )
     except (ValueError, RecursionError):
         return None
     if not lines:
         return []
     # A line that is not one value would move what stands between two lines, or take it in.
-    return said[::2] if len(said) == 2 * len(lines) - 1 and said[1::2].count(_BETWEEN) == len(lines) - 1 else None
+    return (
+        said[::2]
+        if len(said) == 2 * len(lines) - 1 and said[1::2].count(_BETWEEN) == len(lines) - 1
+        else None
+    )
 
 
 def _read_one(line: bytes) -> Any:
@@ -156,7 +176,10 @@ def _read_one(line: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise InputError(f"it is not UTF-8 ({error.reason} at byte {error.start})") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"it is not JSON ({str(error) or type(error).__name__}). Hint: --text takes lines as they are") from error
+        raise InputError(
+            f"it is not JSON ({str(error) or type(error).__name__}). Hint: --text takes lines as"
+            " they are"
+        ) from error
 
 
 def _no_constant(name: str) -> Any:
@@ -166,7 +189,11 @@ def _no_constant(name: str) -> Any:
 def _field(document: Any, name: str) -> Any:
     value = document.get(name) if isinstance(document, dict) else None
     if value is None:
-        raise InputError(f"it has no field `{name}`" if isinstance(document, dict) else f"it is no object, so it has no field `{name}`")
+        raise InputError(
+            f"it has no field `{name}`"
+            if isinstance(document, dict)
+            else f"it is no object, so it has no field `{name}`"
+        )
     return value
 
 
@@ -175,7 +202,11 @@ def _key(document: Any, name: str | None) -> str | None:
     if name is None:
         return None
     value = _field(document, name)
-    key = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    key = (
+        value
+        if isinstance(value, str)
+        else json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    )
     if not key.isascii():
         try:
             key.encode()

@@ -1,4 +1,6 @@
-"""`tidegate stream read`: the events of a stream, for a reader group or for nobody in particular."""
+"""`tidegate stream read`: the events of a stream, for a reader group or for nobody in
+particular.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from tidegate.cli.asked import Asked, asking
+from tidegate.cli.shutdown import Asked, asking
 from tidegate.errors import SpecError, StreamError, TidegateError
-from tidegate.kernel.streams.windows import time_window
+from tidegate.kernel.streams.time_windows import time_window
 from tidegate.streams import Frontier, Reader, Stream, TimeWindow
 from tidegate.streams.events import EVENTS, table_of
 from tidegate.streams.store import Block
@@ -45,7 +47,9 @@ class Wish:
         if self.reader is not None and self.group is None:
             raise SpecError("--reader is the name of a reader in a group. Hint: --group NAME")
         if self.batch < 1 or (self.limit is not None and self.limit < 1):
-            raise SpecError(f"--batch and --limit take numbers from 1 on, got {self.batch} and {self.limit}")
+            raise SpecError(
+                f"--batch and --limit take numbers from 1 on, got {self.batch} and {self.limit}"
+            )
 
 
 class _Source(Protocol):
@@ -91,8 +95,12 @@ class _Passer:
         names = self._at.readable
         self._turn = (self._turn + 1) % max(len(names), 1)
         for name in [*names[self._turn :], *names[: self._turn]]:
-            block = found[name] = self._stream.store.read(self._stream.name, name, self._at.position[name], most)
-            self._at = self._at.advanced(segments, {name: block.next}, [name] if block.ended else [])
+            block = found[name] = self._stream.store.read(
+                self._stream.name, name, self._at.position[name], most
+            )
+            self._at = self._at.advanced(
+                segments, {name: block.next}, [name] if block.ended else []
+            )
             most -= block.rows.num_rows
             if not most:
                 break
@@ -105,11 +113,15 @@ class _Passer:
         return self._at
 
     def window(self) -> TimeWindow:
-        return time_window(self._at.position, self._stream.watermarks(), self._stream.description().segments)
+        return time_window(
+            self._at.position, self._stream.watermarks(), self._stream.description().segments
+        )
 
 
 def read(stream: Stream, wish: Wish) -> int:
-    """Print events until there are no more, until the limit, or until Ctrl-C; 1 where it failed on the way."""
+    """Print events until there are no more, until the limit, or until Ctrl-C; 1 where it failed on
+    the way.
+    """
     start = _start(stream, wish.start)
     with asking() as asked, _source(stream, wish, start) as source:
         try:
@@ -128,7 +140,11 @@ def _print_all(source: _Source, wish: Wish, asked: Asked) -> None:
         if table.num_rows:
             # From the watermark before all of these events to the one after all of them.
             after = source.window() if wish.as_json else window
-            lines = _told(table, TimeWindow(window.lower, after.upper)) if wish.as_json else _values(table)
+            lines = (
+                _told(table, TimeWindow(window.lower, after.upper))
+                if wish.as_json
+                else _values(table)
+            )
             print("\n".join(lines), flush=True)
             window = after
         if table.num_rows or source.place() != before:
@@ -155,7 +171,9 @@ def _column(table: pa.Table, name: str) -> list[Any]:
 
 def _told(table: pa.Table, window: TimeWindow) -> Iterator[str]:
     bounds = {"lower": window.lower, "upper": window.upper}
-    for segment, offset, key, value, appended in zip(*(_column(table, name) for name in EVENTS.names), strict=True):
+    for segment, offset, key, value, appended in zip(
+        *(_column(table, name) for name in EVENTS.names), strict=True
+    ):
         said: dict[str, Any] = {"segment": segment, "offset": offset, "key": key}
         try:
             said["value"] = value.decode()
@@ -169,7 +187,9 @@ def _source(stream: Stream, wish: Wish, start: Start) -> Iterator[_Source]:
     if wish.group is None:
         yield _Passer(stream, stream.frontier(start))
         return
-    reader = stream.group(wish.group, start=start, lease=wish.lease).reader(wish.reader or f"{socket.gethostname()}-{os.getpid()}")
+    reader = stream.group(wish.group, start=start, lease=wish.lease).reader(
+        wish.reader or f"{socket.gethostname()}-{os.getpid()}"
+    )
     try:
         yield _Member(reader)
     finally:

@@ -1,4 +1,6 @@
-"""`tidegate stream write`: the lines of files, or of the standard input, become the events of a stream."""
+"""`tidegate stream write`: the lines of files, or of the standard input, become the events of a
+stream.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from tidegate.cli.asked import Asked, asking
+from tidegate.cli.shutdown import Asked, asking
 from tidegate.cli.stream_lines import Events, Form, events_of, lines_of
 from tidegate.cli.tables import by_number, counted, places, when
 from tidegate.errors import InputError, SpecError, TidegateError, WatermarkError
@@ -44,22 +46,40 @@ class Wish:
     def check(self) -> None:
         """Words that do not go together are told before anything is opened."""
         if self.form.text and (self.form.key or self.form.time):
-            raise SpecError("--key and --time name fields of JSON lines, and --text takes lines as they are. Hint: leave one of them out")
+            raise SpecError(
+                "--key and --time name fields of JSON lines, and --text takes lines as they are."
+                " Hint: leave one of them out"
+            )
         if self.form.time and self.writer is None:
             raise SpecError("--time is noted by a writer with an id. Hint: --writer ID")
         if self.auto_note_time and (self.writer is None or self.form.time or self.transaction):
-            raise SpecError("--auto-note-time is for a writer with an id (--writer ID), without --time and without --transaction")
+            raise SpecError(
+                "--auto-note-time is for a writer with an id (--writer ID), without --time and"
+                " without --transaction"
+            )
         if self.transaction is not None and (self.transaction < 1 or self.writer is None):
-            raise SpecError(f"--transaction takes a number from 1 on, and a writer with an id (--writer ID), got {self.transaction}")
+            raise SpecError(
+                "--transaction takes a number from 1 on, and a writer with an id (--writer ID),"
+                f" got {self.transaction}"
+            )
         if self.resume and self.transaction is None:
-            raise SpecError("--resume goes on after what transactions of a writer have brought. Hint: --transaction N --writer ID")
+            raise SpecError(
+                "--resume goes on after what transactions of a writer have brought. Hint:"
+                " --transaction N --writer ID"
+            )
         if self.batch < 1:
             raise SpecError(f"--batch takes a number from 1 on, got {self.batch}")
         if duration(self.disorder) < 0:
-            raise SpecError(f"--disorder is how much older than the newest event others may be, got {self.disorder}")
+            raise SpecError(
+                "--disorder is how much older than the newest event others may be, got"
+                f" {self.disorder}"
+            )
         for name in self.files:
             if name != _STANDARD and (not Path(name).exists() or Path(name).is_dir()):
-                raise InputError(f"{name} is {'a folder' if Path(name).is_dir() else 'not there'}. Hint: give files, or `-` for the standard input")
+                raise InputError(
+                    f"{name} is {'a folder' if Path(name).is_dir() else 'not there'}. Hint: give"
+                    " files, or `-` for the standard input"
+                )
 
 
 @dataclass
@@ -77,10 +97,29 @@ class Tally:
 
     def tell(self, *, as_json: bool, interrupted: bool) -> None:
         if as_json:
-            told = {"events": self.events, "broken": self.broken, "skipped": self.skipped, "behind": self.behind}
-            print(json.dumps({**told, "noted": self.noted, "position": by_number(self.position), "interrupted": interrupted}), flush=True)
+            told = {
+                "events": self.events,
+                "broken": self.broken,
+                "skipped": self.skipped,
+                "behind": self.behind,
+            }
+            print(
+                json.dumps(
+                    {
+                        **told,
+                        "noted": self.noted,
+                        "position": by_number(self.position),
+                        "interrupted": interrupted,
+                    }
+                ),
+                flush=True,
+            )
             return
-        parts = [f"{counted(self.events, 'event')} written", f"{counted(self.broken, 'line')} broken", f"position {places(self.position)}"]
+        parts = [
+            f"{counted(self.events, 'event')} written",
+            f"{counted(self.broken, 'line')} broken",
+            f"position {places(self.position)}",
+        ]
         parts += [f"noted {when(self.noted)}"] if self.noted is not None else []
         parts += [f"{self.skipped:,} skipped that were there already"] if self.skipped else []
         parts += [f"{self.behind:,} behind the time noted before them"] if self.behind else []
@@ -140,7 +179,9 @@ class _Transactions:
         self._writer.close()
 
     def give_up(self) -> None:
-        """Nothing is committed after what has failed: what is there has to be the begin of the input."""
+        """Nothing is committed after what has failed: what is there has to be the begin of the
+        input.
+        """
         self._writer.close()
 
     def _commit(self, events: Events) -> None:
@@ -153,7 +194,10 @@ class _Transactions:
         if done.noted and time is not None:
             self._notes.made(time)
         elif time is not None:
-            self._notes.refused(f"the writer `{self._writer.id}` has noted a later time than {when(time)}, and its time cannot go back")
+            self._notes.refused(
+                f"the writer `{self._writer.id}` has noted a later time than {when(time)}, and its"
+                " time cannot go back"
+            )
 
 
 class _Notes:
@@ -186,7 +230,9 @@ class _Notes:
 
 
 def write(streams: Streams, stream: Stream, wish: Wish) -> int:
-    """Write all lines, and tell what has become of them; 1 where some were broken or it failed on the way."""
+    """Write all lines, and tell what has become of them; 1 where some were broken or it failed on
+    the way.
+    """
     tally = Tally()
     outlet, notes = _outlet(stream, wish, tally)
     with asking() as asked:
@@ -214,17 +260,28 @@ def write(streams: Streams, stream: Stream, wish: Wish) -> int:
 
 def _outlet(stream: Stream, wish: Wish, tally: Tally) -> tuple[_Outlet, _Notes]:
     former = None if wish.writer is None else stream.marks().get(wish.writer)
-    notes = _Notes(duration(wish.disorder), tally, former.time if former is not None and wish.form.time else None)
+    notes = _Notes(
+        duration(wish.disorder),
+        tally,
+        former.time if former is not None and wish.form.time else None,
+    )
     if wish.transaction is None:
-        writer = stream.writer(wish.writer, auto_note_time=wish.auto_note_time, batch_events=wish.batch)
+        writer = stream.writer(
+            wish.writer, auto_note_time=wish.auto_note_time, batch_events=wish.batch
+        )
         return _Batches(writer, tally, notes), notes
     transactional = stream.transactional_writer(str(wish.writer))
     if transactional.written and not wish.resume:
-        _say(f"the writer `{wish.writer}` has brought {transactional.written:,} events before; --resume would go on after them in the same input")
+        _say(
+            f"the writer `{wish.writer}` has brought {transactional.written:,} events before;"
+            " --resume would go on after them in the same input"
+        )
     return _Transactions(transactional, wish.transaction, tally, notes), notes
 
 
-def _pass_on(stream: Stream, wish: Wish, asked: Asked, outlet: _Outlet, notes: _Notes, tally: Tally) -> None:
+def _pass_on(
+    stream: Stream, wish: Wish, asked: Asked, outlet: _Outlet, notes: _Notes, tally: Tally
+) -> None:
     there = stream.transactional_writer(str(wish.writer)).written if wish.resume else 0
     for name in wish.files or (_STANDARD,):
         for number, lines in lines_of(_pieces(name, asked), lambda: not asked.stop):
@@ -243,8 +300,14 @@ def _pass_on(stream: Stream, wish: Wish, asked: Asked, outlet: _Outlet, notes: _
         if asked.stop:
             return
     if tally.skipped < there:
-        told = f"the transactions of the writer `{wish.writer}` have brought {there:,} events, and the input has only {tally.skipped:,}"
-        raise InputError(f"{told}. Hint: --resume is for the input that they were from, and each input has a writer of its own")
+        told = (
+            f"the transactions of the writer `{wish.writer}` have brought {there:,} events, and the"
+            f" input has only {tally.skipped:,}"
+        )
+        raise InputError(
+            f"{told}. Hint: --resume is for the input that they were from, and each input has a"
+            " writer of its own"
+        )
 
 
 def _pieces(name: str, asked: Asked) -> Iterator[bytes]:

@@ -10,7 +10,11 @@ from tidegate.instants import format_duration, format_instant
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """The lines of a table whose first row names its columns."""
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
-    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [
+        "  "
+        + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def when(instant: int | None) -> str:
@@ -19,7 +23,9 @@ def when(instant: int | None) -> str:
 
 
 def span(us: int) -> str:
-    """A duration as people want to read it: from a second on, without what is below a millisecond."""
+    """A duration as people want to read it: from a second on, without what is below a
+    millisecond.
+    """
     return format_duration(us if abs(us) < 1_000_000 else round(us / 1000) * 1000)
 
 

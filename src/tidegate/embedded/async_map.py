@@ -1,9 +1,11 @@
-"""The embedded async map: calls a coroutine function for every message, and lets neither answers nor watermarks leave in a wrong order.
+"""The embedded async map: calls a coroutine function for every message, and lets neither answers
+nor watermarks leave in a wrong order.
 
-Only `add_messages` waits, for free slots, and `finish`, for all answers; every other call takes what has come. Standalone, `get_result`
-returns a copy of the results that wait and `flush` clears those that were returned. With a downstream, results are offered to it in their
-order; while it refuses, input is refused too, and `timeout` offers again. A store makes what is pending, waiting and known durable together:
-after a crash, rows without an answer are called again.
+Only `add_messages` waits, for free slots, and `finish`, for all answers; every other call takes
+what has come. Standalone, `get_result` returns a copy of the results that wait and `flush` clears
+those that were returned. With a downstream, results are offered to it in their order; while it
+refuses, input is refused too, and `timeout` offers again. A store makes what is pending, waiting
+and known durable together: after a crash, rows without an answer are called again.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
+from tidegate.embedded.async_executor import AsyncExecutor, Reply
 from tidegate.embedded.async_rows import (
     AsyncResults,
     Forms,
@@ -31,25 +34,24 @@ from tidegate.embedded.async_rows import (
     unfit,
     written,
 )
-from tidegate.embedded.calls import Calls, Reply
 from tidegate.embedded.clock import Clock
-from tidegate.embedded.feeding import Feeding
-from tidegate.embedded.outlet import Outlet, Target
+from tidegate.embedded.result_queue import ResultQueue, Target
 from tidegate.embedded.rows import to_table
+from tidegate.embedded.source_control import SourceControl
 from tidegate.errors import CorruptStateError, InputError, SpecError, StateError
 from tidegate.instants import MIN, Instant
-from tidegate.kernel.duplicates import OffsetMarks
-from tidegate.kernel.times import OK, is_ticks, read_times
+from tidegate.kernel.events.duplicates import OffsetMarks
+from tidegate.kernel.events.times import OK, is_ticks, read_times
 from tidegate.kernel.watermarks.marks import Mark
-from tidegate.operators.conform import bindable, conform, widened
-from tidegate.operators.delivery import Reader
-from tidegate.operators.explanation import explain_calls, waiting_marks
-from tidegate.operators.inlet import markers_in
-from tidegate.operators.intake import Intake, Source
-from tidegate.operators.migration import check_same
-from tidegate.operators.pending import Failed, Row, Rows, Saved, pending
+from tidegate.operators.aggregate.migration import check_same
+from tidegate.operators.async_map.queue import Failed, Row, Rows, Saved, pending
+from tidegate.operators.explain.explanation import explain_calls, waiting_marks
+from tidegate.operators.explain.facts import CallsStanding, Explanation
+from tidegate.operators.ingest.delivery import Reader
+from tidegate.operators.ingest.ingest import markers_in
+from tidegate.operators.ingest.schema_cast import bindable, conform, widened
+from tidegate.operators.ingest.watermark_tracking import Source, WatermarkTracker
 from tidegate.operators.progress import late_by_reason
-from tidegate.operators.standings import CallsStanding, Explanation
 from tidegate.spec.async_map import AsyncMap
 from tidegate.spec.join import Upstream
 from tidegate.spec.operator import Input, Options, TimeColumn, input_of
@@ -59,13 +61,22 @@ from tidegate.state.protocol import Store
 
 FORMAT = 1
 _NAME = "async_map"
-_COUNTED = ("events", "duplicates", "markers", "results", "filtered", "failed", "retried", "late_rows")
+_COUNTED = (
+    "events",
+    "duplicates",
+    "markers",
+    "results",
+    "filtered",
+    "failed",
+    "retried",
+    "late_rows",
+)
 
 
 Downstream = Callable[[AsyncResults], "bool | None"]
 
 
-class EmbeddedAsyncMap(Feeding):
+class EmbeddedAsyncMap(SourceControl):
     """One async map in this process."""
 
     def __init__(
@@ -79,25 +90,34 @@ class EmbeddedAsyncMap(Feeding):
         now: int | None = None,
     ) -> None:
         if not inputs:
-            raise SpecError("an async map needs an input. Hint: tg.stream(time='ts').async_map(...)")
+            raise SpecError(
+                "an async map needs an input. Hint: tg.stream(time='ts').async_map(...)"
+            )
         if any(given.id is not None for given in inputs):
-            raise SpecError("an async map recognises duplicates by `offset=` and not by `id=`. Hint: name the id in the downstream's stream")
+            raise SpecError(
+                "an async map recognises duplicates by `offset=` and not by `id=`. Hint: name the"
+                " id in the downstream's stream"
+            )
         self.inputs = tuple(inputs)
         self.spec = spec
         self._accept: Downstream | None = downstream if callable(downstream) else None
-        self._target: Target | None = None if downstream is None or callable(downstream) else downstream
+        self._target: Target | None = (
+            None if downstream is None or callable(downstream) else downstream
+        )
         _check_order(spec, self._target)
         self._store = MemoryStore() if store is None else store
         self._clock = Clock(now)
         self._options = options or Options()
-        self._intake = Intake(self.inputs, self._options, now=self._clock.start)
+        self._intake = WatermarkTracker(self.inputs, self._options, now=self._clock.start)
         self._offsets = OffsetMarks()
         self._forms = Forms()
         self._pending = pending(ordered=spec.ordered)
-        self._calls = Calls(spec)
+        self._calls = AsyncExecutor(spec)
         self._unstarted: deque[tuple[int, Row]] = deque()
         self._counters: Counter[str] = Counter()
-        self._outlet: Outlet[Pieces] = Outlet(None if downstream is None else self._accepts)
+        self._outlet: ResultQueue[Pieces] = ResultQueue(
+            None if downstream is None else self._accepts
+        )
         self._newest = MIN
         """The newest event that is not from the future."""
         self._error = ""
@@ -109,22 +129,31 @@ class EmbeddedAsyncMap(Feeding):
         self._begin()
 
     def follow(self, upstream: Upstream | None) -> None:
-        """Take the watermark of an upstream; if that is a window, let the downstream know that panes may be retractions."""
+        """Take the watermark of an upstream; if that is a window, let the downstream know that
+        panes may be retractions.
+        """
         if upstream is not None and upstream.mode == "retracting" and not self.spec.ordered:
-            raise SpecError("the upstream retracts panes, and a retraction must not come after what replaces it. Hint: ordered=True")
+            raise SpecError(
+                "the upstream retracts panes, and a retraction must not come after what replaces"
+                " it. Hint: ordered=True"
+            )
         self._has_upstream = True
         self._intake.follow()
         if self._target is not None:
             self._target.follow(upstream)
 
-    # Input ----------------------------------------------------------------------------------------------------------------------
+    # Input
 
-    def add_message(self, message: Mapping[str, Any], *, now: Instant | None = None, input: int = 0) -> None:
+    def add_message(
+        self, message: Mapping[str, Any], *, now: Instant | None = None, input: int = 0
+    ) -> None:
         """Take one message."""
         self.add_messages([message], now=now, input=input)
 
     def add_messages(self, messages: Any, *, now: Instant | None = None, input: int = 0) -> None:
-        """Take a delivery, and wait until all its calls are under way: at most `max_in_flight` messages are on their way through."""
+        """Take a delivery, and wait until all its calls are under way: at most `max_in_flight`
+        messages are on their way through.
+        """
         self._check_open()
         given = input_of(self.inputs, input)
         table = to_table(messages, self._forms.input)
@@ -138,14 +167,16 @@ class EmbeddedAsyncMap(Feeding):
                 self._hear(self._calls.replies(wait=True))
         self._deliver()
 
-    def _tell(self, change: Callable[[Intake], object]) -> None:
+    def _tell(self, change: Callable[[WatermarkTracker], object]) -> None:
         self._check_open()
         change(self._intake)
         self._mark()
         self._deliver()
 
     def timeout(self, now: Instant | None = None) -> None:
-        """Tell the clock (or let it be read): takes answers, offers again what was refused, and looks which sources fell silent."""
+        """Tell the clock (or let it be read): takes answers, offers again what was refused, and
+        looks which sources fell silent.
+        """
         self._check_not_closed()
         if self._target is not None:
             self._target.timeout(now)
@@ -155,7 +186,9 @@ class EmbeddedAsyncMap(Feeding):
         self._deliver()
 
     def finish(self) -> None:
-        """End the input: waits until every call has its answer, and nothing is left. To end it again changes nothing."""
+        """End the input: waits until every call has its answer, and nothing is left. To end it
+        again changes nothing.
+        """
         if self._finished:
             return
         self._check_open()
@@ -168,7 +201,7 @@ class EmbeddedAsyncMap(Feeding):
         self._finished = True
         self._deliver()
 
-    # Output ---------------------------------------------------------------------------------------------------------------------
+    # Output
 
     def get_result(self) -> AsyncResults:
         """A copy of the results that wait; they wait on until `flush`."""
@@ -177,7 +210,9 @@ class EmbeddedAsyncMap(Feeding):
         return self._forms.results([piece for pieces in self._outlet.fetch() for piece in pieces])
 
     def flush(self) -> None:
-        """Clear the results that were returned, and make what is pending, what waits, watermarks and offsets durable together."""
+        """Clear the results that were returned, and make what is pending, what waits, watermarks
+        and offsets durable together.
+        """
         self._check_not_closed()
         self._pump()
         self._outlet.drop_fetched()
@@ -197,7 +232,7 @@ class EmbeddedAsyncMap(Feeding):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # What can be asked ----------------------------------------------------------------------------------------------------------
+    # What can be asked
 
     @property
     def finished(self) -> bool:
@@ -219,19 +254,35 @@ class EmbeddedAsyncMap(Feeding):
         return len(self._calls) + len(self._unstarted)
 
     def resume_offsets(self) -> dict[str, int]:
-        """By partition, the first offset to deliver after a restart: what is pending was taken, and is called again by itself."""
+        """By partition, the first offset to deliver after a restart: what is pending was taken, and
+        is called again by itself.
+        """
         return {name: mark + 1 for name, mark in self._offsets.marks.items()}
 
     def stats(self) -> dict[str, Any]:
-        """What is held and what was counted: messages, results, failures, attempts after the first, late rows by reason, watermarks."""
+        """What is held and what was counted: messages, results, failures, attempts after the first,
+        late rows by reason, watermarks.
+        """
         marks = self._intake.stats()
-        held = {"pending": self.pending, "in_flight": len(self._calls), "waiting": len(self._outlet.waiting), "lost_loops": self._calls.lost_loops}
-        return {**{name: self._counters[name] for name in _COUNTED}, **marks, "late_by_reason": late_by_reason(self._counters), **held}
+        held = {
+            "pending": self.pending,
+            "in_flight": len(self._calls),
+            "waiting": len(self._outlet.waiting),
+            "lost_loops": self._calls.lost_loops,
+        }
+        return {
+            **{name: self._counters[name] for name in _COUNTED},
+            **marks,
+            "late_by_reason": late_by_reason(self._counters),
+            **held,
+        }
 
     def explain_watermark(self) -> Explanation:
-        """Why there is no output: which watermarks wait behind messages without an answer, how long calls may take, and who holds back.
+        """Why there is no output: which watermarks wait behind messages without an answer, how long
+        calls may take, and who holds back.
 
-        Print it to read sentences; `to_dict` gives the same as data. Answers that have come are counted, and not taken.
+        Print it to read sentences; `to_dict` gives the same as data. Answers that have come are
+        counted, and not taken.
         """
         self._check_not_closed()
         refused = [piece for pieces in self._outlet.waiting for piece in pieces]
@@ -285,19 +336,26 @@ class EmbeddedAsyncMap(Feeding):
     def _has_ticks(self, columns: list[TimeColumn]) -> bool:
         """Whether times are plain numbers; a watermark that follows the clock is none."""
         schema = self._forms.input
-        seen = [column.column for column in columns if schema is not None and column.column in schema.names]
+        seen = [
+            column.column
+            for column in columns
+            if schema is not None and column.column in schema.names
+        ]
         if schema is None or not seen:
             return not any(isinstance(column.watermark, Lagging) for column in columns)
         return is_ticks(schema.field(seen[0]).type)
 
-    # Taking a delivery ----------------------------------------------------------------------------------------------------------
+    # Taking a delivery
 
     def _take(self, number: int, given: Input, table: pa.Table) -> None:
         """Nothing is counted or pending when a delivery is refused."""
         _check_columns(given, table.schema)
         schema = widened(self._forms.input, bindable(table.schema))
         # Partitions of several inputs are told apart by the number of theirs.
-        reader = Reader(Input(offset=given.offset, partition=given.partition), prefix=f"{number}/" if len(self.inputs) > 1 else "")
+        reader = Reader(
+            Input(offset=given.offset, partition=given.partition),
+            prefix=f"{number}/" if len(self.inputs) > 1 else "",
+        )
         delivery = reader.read(conform(table, schema, None).table, None, self._intake.now)
         fresh = np.ones(len(delivery), bool)
         if given.offset is not None:
@@ -321,7 +379,9 @@ class EmbeddedAsyncMap(Feeding):
         self._unstarted.extend((self._pending.submit(row), row) for row in rows)
 
     def _note_times(self, given: Input, events: pa.Table, limit: int, watermark: int) -> None:
-        """Remember what explains a watermark that follows events: the newest of them, and those from the future, which do not move it."""
+        """Remember what explains a watermark that follows events: the newest of them, and those
+        from the future, which do not move it.
+        """
         if given.time is None or given.watermark_key != self.inputs[0].watermark_key:
             return
         times, verdict = read_times(events.column(given.time), given.time)
@@ -336,12 +396,16 @@ class EmbeddedAsyncMap(Feeding):
         for mark in self._intake.release().coalesced:
             self._pending.mark(mark)
 
-    # Calls ----------------------------------------------------------------------------------------------------------------------
+    # AsyncExecutor
 
     def _begin(self) -> None:
-        """Start calls while there are slots. An answer that has to wait for earlier ones keeps its slot, so that few can wait."""
+        """Start calls while there are slots. An answer that has to wait for earlier ones keeps its
+        slot, so that few can wait.
+        """
         free = self.spec.max_in_flight - (len(self._pending) - len(self._unstarted))
-        self._calls.start(dict(self._unstarted.popleft() for _ in range(min(free, len(self._unstarted)))))
+        self._calls.start(
+            dict(self._unstarted.popleft() for _ in range(min(free, len(self._unstarted))))
+        )
 
     def _hear(self, replies: list[Reply]) -> None:
         """Take replies; an answer that no table can hold is a failure."""
@@ -368,7 +432,7 @@ class EmbeddedAsyncMap(Feeding):
         if self._is_ahead:
             self._save()
 
-    # Results --------------------------------------------------------------------------------------------------------------------
+    # Results
 
     def _release(self) -> None:
         leaving: list[pa.Table | Failed | Mark] = []
@@ -379,7 +443,9 @@ class EmbeddedAsyncMap(Feeding):
             if kind == "late":
                 self._counters["failed"] += len(found)
                 self._error = found[-1].error
-                rows = pa.Table.from_pylist([failed.row for failed in found], schema=self._forms.input)
+                rows = pa.Table.from_pylist(
+                    [failed.row for failed in found], schema=self._forms.input
+                )
                 self._late(rows, "async_failed", [failed.error for failed in found])
             elif kind == "mark":
                 self._put([("mark", mark) for mark in found])
@@ -401,7 +467,12 @@ class EmbeddedAsyncMap(Feeding):
     def _offer(self) -> None:
         """Offer what waits, one piece after the other, and then the end."""
         self._is_ahead |= self._outlet.offer() > 0
-        if self._finished and not self._outlet.is_refused and self._target is not None and not self._target.finished:
+        if (
+            self._finished
+            and not self._outlet.is_refused
+            and self._target is not None
+            and not self._target.finished
+        ):
             self._outlet.is_refused = self._target.is_refusing
             if not self._outlet.is_refused:
                 self._target.finish()
@@ -413,35 +484,48 @@ class EmbeddedAsyncMap(Feeding):
         if self._target is None or self._target.is_refusing:
             return False
         if pieces[0][0] == "rows":
-            self._target.add_messages(pieces[0][1], now=None if self._clock.is_read else self._intake.now)
+            self._target.add_messages(
+                pieces[0][1], now=None if self._clock.is_read else self._intake.now
+            )
         else:
             self._target.take_marks(marks_of(pieces))
         return True
 
-    # Snapshots ------------------------------------------------------------------------------------------------------------------
+    # Snapshots
 
     def _save(self) -> None:
-        """Make everything durable, what is downstream first: its input must not be forgotten here before it is safe there."""
+        """Make everything durable, what is downstream first: its input must not be forgotten here
+        before it is safe there.
+        """
         if self._target is not None:
             self._target.flush()
         saved = self._pending.save()
         self._store.delete_prefix(f"{_NAME}/")
-        results = [saved.results] if unfit(saved.results) is None else [[row] for row in saved.results]
+        results = (
+            [saved.results] if unfit(saved.results) is None else [[row] for row in saved.results]
+        )
         tables: dict[str, list[pa.Table]] = {
-            "pending": [] if self._forms.input is None else [pa.Table.from_pylist(saved.rows, schema=self._forms.input)],
+            "pending": (
+                []
+                if self._forms.input is None
+                else [pa.Table.from_pylist(saved.rows, schema=self._forms.input)]
+            ),
             "results": [to_table(rows, None) for rows in results],
             "pieces": [],
         }
         document = {
             "format": FORMAT,
             "spec": self._form(),
-            "intake": self._intake.save(),
+            "watermark_tracker": self._intake.save(),
             "offsets": self._offsets.marks,
             "pending": saved.document,
             "schemas": self._forms.save(),
             "counters": dict(self._counters),
             "newest": self._newest,
-            "waiting": [[written(piece, tables["pieces"]) for piece in pieces] for pieces in (*self._outlet.waiting, *self._outlet.kept)],
+            "waiting": [
+                [written(piece, tables["pieces"]) for piece in pieces]
+                for pieces in (*self._outlet.waiting, *self._outlet.kept)
+            ],
             "finished": self._finished,
         }
         for kind, found in tables.items():
@@ -456,15 +540,19 @@ class EmbeddedAsyncMap(Feeding):
         if document is None:
             return
         if document.get("format") != FORMAT:
-            raise CorruptStateError(f"state of format {document.get('format')!r} cannot be read; this version reads format {FORMAT}")
+            raise CorruptStateError(
+                f"state of format {document.get('format')!r} cannot be read; this version reads"
+                f" format {FORMAT}"
+            )
         check_same(document["spec"], self._form())
-        self._intake.restore(document["intake"])
+        self._intake.restore(document["watermark_tracker"])
         self._offsets.marks = dict(document["offsets"])
         self._forms.restore(document["schemas"])
         self._counters = Counter(document["counters"])
         self._newest = document["newest"]
         rows, results, pieces = (
-            [self._store.get_table(name) for name in self._store.names(f"{_NAME}/{kind}/")] for kind in ("pending", "results", "pieces")
+            [self._store.get_table(name) for name in self._store.names(f"{_NAME}/{kind}/")]
+            for kind in ("pending", "results", "pieces")
         )
         self._pending.restore(Saved(document["pending"], rows_of(rows), rows_of(results)))
         self._unstarted.extend((call.ticket, call.row) for call in self._pending.unanswered())
@@ -478,7 +566,7 @@ class EmbeddedAsyncMap(Feeding):
         """The JSON form of what stored state depends on."""
         return {**self.spec.to_dict(), "inputs": [given.to_dict() for given in self.inputs]}
 
-    # Inside ---------------------------------------------------------------------------------------------------------------------
+    # Inside
 
     def _check_open(self) -> None:
         self._check_not_closed()
@@ -495,17 +583,26 @@ def _check_columns(given: Input, schema: pa.Schema) -> None:
     names = schema.names
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise InputError(f"the columns of a message have different names, got {', '.join(f'`{name}`' for name in twice)} more than once")
+        raise InputError(
+            "the columns of a message have different names, got"
+            f" {', '.join(f'`{name}`' for name in twice)} more than once"
+        )
     Reader(given).check(schema)
     for other in given.others:
         Reader(given.on(str(other.column))).check(schema)
 
 
 def _check_order(spec: AsyncMap, target: Target | None) -> None:
-    """Refuse what would look like duplicates: offsets that come in another order than they were given."""
-    named = [given.offset for given in target.inputs if given.offset is not None] if target is not None else []
+    """Refuse what would look like duplicates: offsets that come in another order than they were
+    given.
+    """
+    named = (
+        [given.offset for given in target.inputs if given.offset is not None]
+        if target is not None
+        else []
+    )
     if named and not spec.ordered:
         raise SpecError(
-            f"the downstream recognises duplicates by the offsets in `{named[0]}`, and results out of order would look like some. "
-            "Hint: ordered=True, or no `offset=` downstream"
+            f"the downstream recognises duplicates by the offsets in `{named[0]}`, and results out"
+            " of order would look like some. Hint: ordered=True, or no `offset=` downstream"
         )

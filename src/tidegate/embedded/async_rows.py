@@ -1,4 +1,6 @@
-"""What an async map takes and gives, as tables: rows for the function, results in one schema, late rows, and all of it stored."""
+"""What an async map takes and gives, as tables: rows for the function, results in one schema, late
+rows, and all of it stored.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.embedded.calls import error_text
+from tidegate.embedded.async_executor import error_text
 from tidegate.embedded.rows import to_table
 from tidegate.errors import CorruptStateError
 from tidegate.kernel.watermarks.marks import Mark
-from tidegate.operators.conform import MARK, bindable, conform, widened
+from tidegate.operators.async_map.queue import Answer, Failed, Row, mark_from_json, mark_to_json
+from tidegate.operators.ingest.schema_cast import MARK, bindable, conform, widened
 from tidegate.operators.output import texts
-from tidegate.operators.pending import Answer, Failed, Row, mark_from_json, mark_to_json
 
 _ADDED = ("reason", "detail")
 
@@ -25,7 +27,9 @@ Piece = tuple[str, pa.Table | Mark]
 
 @dataclass(frozen=True, eq=False)
 class AsyncResults:
-    """What an async map put out: result rows, marks and late rows; `items` has them in their order."""
+    """What an async map put out: result rows, marks and late rows; `items` has them in their
+    order.
+    """
 
     rows: pa.Table
     marks: list[Mark]
@@ -44,7 +48,9 @@ Pieces = list[Piece]
 
 
 class Forms:
-    """The columns of what comes in and of what goes out; the first value of a column says what the others have to look like."""
+    """The columns of what comes in and of what goes out; the first value of a column says what the
+    others have to look like.
+    """
 
     def __init__(self) -> None:
         self.input: pa.Schema | None = None
@@ -56,10 +62,15 @@ class Forms:
         if isinstance(whole, pa.Table):
             return [whole]
         alone = [(answer, self._fitted(answer.results)) for answer in answers]
-        return [found if isinstance(found, pa.Table) else Failed(answer.row, found) for answer, found in alone]
+        return [
+            found if isinstance(found, pa.Table) else Failed(answer.row, found)
+            for answer, found in alone
+        ]
 
     def _fitted(self, rows: list[Row]) -> pa.Table | str:
-        """The rows in the columns of the output, which may become wider for them, or why they do not fit."""
+        """The rows in the columns of the output, which may become wider for them, or why they do
+        not fit.
+        """
         try:
             table = to_table(rows, self.output)
             schema = widened(self.output, bindable(table.schema), promotes=True)
@@ -72,7 +83,10 @@ class Forms:
         return conformed.table
 
     def results(self, pieces: Sequence[Piece]) -> AsyncResults:
-        rows, late = ([table for kind, table in pieces if kind == wanted and isinstance(table, pa.Table)] for wanted in ("rows", "late"))
+        rows, late = (
+            [table for kind, table in pieces if kind == wanted and isinstance(table, pa.Table)]
+            for wanted in ("rows", "late")
+        )
         nothing = self.input.empty_table() if self.input is not None else pa.table({})
         return AsyncResults(
             _together(self.output, rows),
@@ -82,10 +96,16 @@ class Forms:
         )
 
     def save(self) -> list[str | None]:
-        return [None if schema is None else base64.b64encode(schema.serialize().to_pybytes()).decode() for schema in (self.input, self.output)]
+        return [
+            None if schema is None else base64.b64encode(schema.serialize().to_pybytes()).decode()
+            for schema in (self.input, self.output)
+        ]
 
     def restore(self, document: list[str | None]) -> None:
-        self.input, self.output = (None if text is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))) for text in document)
+        self.input, self.output = (
+            None if text is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+            for text in document
+        )
 
 
 def _together(schema: pa.Schema | None, tables: Iterable[pa.Table]) -> pa.Table:
@@ -98,27 +118,50 @@ def _together(schema: pa.Schema | None, tables: Iterable[pa.Table]) -> pa.Table:
 def _brought(table: pa.Table, schema: pa.Schema) -> pa.Table:
     known = table.column_names
     # Not safe only where a whole number beyond 2**53 stands next to fractions.
-    columns = [table.column(f.name).cast(f.type, safe=False) if f.name in known else pa.nulls(table.num_rows, f.type) for f in schema]
+    columns = [
+        (
+            table.column(f.name).cast(f.type, safe=False)
+            if f.name in known
+            else pa.nulls(table.num_rows, f.type)
+        )
+        for f in schema
+    ]
     return pa.table(columns, schema=schema)
 
 
 def late_table(rows: pa.Table, reason: str, details: list[str]) -> pa.Table:
     """Late rows with the reason; a column that has the name of one of ours is told apart."""
-    shown = rows.rename_columns([f"input_{name}" if name in _ADDED else name for name in rows.column_names])
+    shown = rows.rename_columns(
+        [f"input_{name}" if name in _ADDED else name for name in rows.column_names]
+    )
     columns = dict(zip(shown.column_names, shown.columns, strict=True))
-    return pa.table({**columns, "reason": texts(reason, rows.num_rows), "detail": pa.array(details, pa.string())})
+    return pa.table(
+        {
+            **columns,
+            "reason": texts(reason, rows.num_rows),
+            "detail": pa.array(details, pa.string()),
+        }
+    )
 
 
 def parted(table: pa.Table) -> tuple[pa.Table, pa.Table, list[str]]:
-    """The rows whose values have the types of their columns, the others, and what is wrong with those."""
+    """The rows whose values have the types of their columns, the others, and what is wrong with
+    those.
+    """
     if MARK not in table.column_names:
         return table, table.slice(0, 0), []
     problems, plain = table.column(MARK), table.drop_columns([MARK])
-    return plain.filter(problems.is_null()), plain.filter(problems.is_valid()), [str(text) for text in problems.drop_null().to_pylist()]
+    return (
+        plain.filter(problems.is_null()),
+        plain.filter(problems.is_valid()),
+        [str(text) for text in problems.drop_null().to_pylist()],
+    )
 
 
 def readable(table: pa.Table) -> tuple[list[Row], pa.Table, list[str]]:
-    """The rows as Python values, those that hold what Python cannot (the year 10000), and what that is."""
+    """The rows as Python values, those that hold what Python cannot (the year 10000), and what that
+    is.
+    """
     nothing = table.slice(0, 0)
     try:
         return rows_of([table]), nothing, []
@@ -135,7 +178,11 @@ def readable(table: pa.Table) -> tuple[list[Row], pa.Table, list[str]]:
 
 def rows_of(tables: Iterable[pa.Table]) -> list[Row]:
     """All rows as Python values."""
-    return [row for table in tables for row in table.cast(_in_microseconds(table.schema), safe=False).to_pylist()]
+    return [
+        row
+        for table in tables
+        for row in table.cast(_in_microseconds(table.schema), safe=False).to_pylist()
+    ]
 
 
 def _in_microseconds(schema: pa.Schema) -> pa.Schema:
@@ -171,7 +218,9 @@ def marks_of(pieces: Iterable[Piece]) -> list[Mark]:
 
 def count_rows(pieces: Iterable[Piece], kind: str) -> int:
     """How many rows the tables of a kind have."""
-    return sum(value.num_rows for found, value in pieces if found == kind and isinstance(value, pa.Table))
+    return sum(
+        value.num_rows for found, value in pieces if found == kind and isinstance(value, pa.Table)
+    )
 
 
 def kind_of(item: pa.Table | Failed | Mark) -> str:
@@ -194,4 +243,7 @@ def reread(document: list[Any], tables: Iterable[pa.Table]) -> Piece:
         return "mark", mark_from_json(document[1])
     for table in tables:
         return document[0], table
-    raise CorruptStateError("there are fewer stored tables than results that wait. Hint: restore the state from a copy, or replay the input")
+    raise CorruptStateError(
+        "there are fewer stored tables than results that wait. Hint: restore the state from a copy,"
+        " or replay the input"
+    )

@@ -8,14 +8,18 @@ from tidegate.instants import Instant, instant
 
 
 class Clock:
-    """The clock of an operator: that of the machine, or one that moves only where a call tells it."""
+    """The clock of an operator: that of the machine, or one that moves only where a call tells
+    it.
+    """
 
     def __init__(self, start: int | None) -> None:
         self.is_read = start is None
         self.start = wall_clock() if start is None else start
 
     def at(self, now: Instant | None, stands: int) -> int:
-        """The instant that a call happens at: what was told, the clock of this machine, or where a told clock stands."""
+        """The instant that a call happens at: what was told, the clock of this machine, or where a
+        told clock stands.
+        """
         if now is not None:
             return instant(now)
         return wall_clock() if self.is_read else stands

@@ -1,4 +1,6 @@
-"""A port is one input of an operator as another operator sees it: what stands upstream of a union or a merge feeds it through one."""
+"""A port is one input of an operator as another operator sees it: what stands upstream of a union
+or a merge feeds it through one.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Ported(Protocol):
 
     def follow(self, upstream: Upstream | None, *, input: int | None = None) -> None: ...
 
-    def add_messages(self, messages: Any, *, now: Instant | None = None, input: int | str = 0) -> None: ...
+    def add_messages(
+        self, messages: Any, *, now: Instant | None = None, input: int | str = 0
+    ) -> None: ...
 
     def take_marks(self, marks: Iterable[Mark], *, input: int | str = 0) -> None: ...
 

@@ -1,4 +1,6 @@
-"""Rows in whatever form people have them become one Arrow table: Arrow tables and batches, pandas frames, dictionaries."""
+"""Rows in whatever form people have them become one Arrow table: Arrow tables and batches, pandas
+frames, dictionaries.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.errors import InputError
-from tidegate.operators.conform import MARK
+from tidegate.operators.ingest.schema_cast import MARK
 
 _BROKEN = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 _DECIMAL = pa.decimal128(38, 10)
@@ -28,7 +30,10 @@ def to_table(rows: Any, schema: pa.Schema | None) -> pa.Table:
         return pa.table(rows)
     if isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows):
         return _from_dicts(rows, schema)
-    raise InputError(f"messages come as an Arrow table, a pandas frame or a list of dictionaries, got {type(rows).__name__}")
+    raise InputError(
+        "messages come as an Arrow table, a pandas frame or a list of dictionaries, got"
+        f" {type(rows).__name__}"
+    )
 
 
 def _from_pandas(frame: Any, schema: pa.Schema | None) -> pa.Table:
@@ -51,20 +56,35 @@ def _from_dicts(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -> 
     return pa.table(columns)
 
 
-def _column(name: str, values: list[Any], kind: pa.DataType | None, problems: dict[int, str]) -> pa.Array:
-    """The values in the type that they have by themselves: whether they fit the one that is wanted is judged where nothing is cut off."""
+def _column(
+    name: str, values: list[Any], kind: pa.DataType | None, problems: dict[int, str]
+) -> pa.Array:
+    """The values in the type that they have by themselves: whether they fit the one that is wanted
+    is judged where nothing is cut off.
+    """
     try:
         array = pa.array(values)
     except _BROKEN:
         return _column_one_by_one(name, values, kind, problems)
     # A first decimal says little about the next one.
-    return array.cast(_DECIMAL, safe=False) if kind is None and pa.types.is_decimal(array.type) and array.type.scale <= _DECIMAL.scale else array
+    return (
+        array.cast(_DECIMAL, safe=False)
+        if kind is None and pa.types.is_decimal(array.type) and array.type.scale <= _DECIMAL.scale
+        else array
+    )
 
 
-def _column_one_by_one(name: str, values: list[Any], kind: pa.DataType | None, problems: dict[int, str]) -> pa.Array:
-    """The path of broken rows: the type is the known one or that of the first value that has one, and what does not fit is marked."""
+def _column_one_by_one(
+    name: str, values: list[Any], kind: pa.DataType | None, problems: dict[int, str]
+) -> pa.Array:
+    """The path of broken rows: the type is the known one or that of the first value that has one,
+    and what does not fit is marked.
+    """
     if kind is None or pa.types.is_null(kind):
-        kind = next((a.type for a in map(_alone, values) if a is not None and not pa.types.is_null(a.type)), pa.null())
+        kind = next(
+            (a.type for a in map(_alone, values) if a is not None and not pa.types.is_null(a.type)),
+            pa.null(),
+        )
     kept: list[Any] = []
     for row, value in enumerate(values):
         array = _alone(value)

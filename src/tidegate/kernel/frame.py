@@ -1,7 +1,9 @@
-"""A frame is a set of equally long named columns: NumPy arrays where every value is fixed-width and present, Arrow arrays otherwise.
+"""A frame is a set of equally long named columns: NumPy arrays where every value is fixed-width and
+present, Arrow arrays otherwise.
 
-It is the currency of the kernel. NumPy columns are cheap to compare and to scatter into; Arrow columns carry what NumPy cannot
-(nulls, strings, decimals, nested values). Frames are treated as immutable: every verb returns a new one.
+It is the currency of the kernel. NumPy columns are cheap to compare and to scatter into; Arrow
+columns carry what NumPy cannot (nulls, strings, decimals, nested values). Frames are treated as
+immutable: every verb returns a new one.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ import pyarrow.compute as pc
 
 Column = np.ndarray | pa.Array
 _LARGE = 65_536
-"""From this many rows on Arrow moves columns: its memory pool keeps pages, while NumPy asks the system for new ones each time."""
+"""From this many rows on Arrow moves columns: its memory pool keeps pages, while NumPy asks the
+system for new ones each time.
+"""
 
 
 def take(column: Column, index: np.ndarray) -> Column:
@@ -66,8 +70,12 @@ def cast_to(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array |
     """A column with this type; what Arrow cannot write as text is written as Python does."""
     if column.type == kind:
         return column
-    if pa.types.is_nested(column.type) and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        return pa.array([None if value is None else str(value) for value in column.to_pylist()], kind)
+    if pa.types.is_nested(column.type) and (
+        pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    ):
+        return pa.array(
+            [None if value is None else str(value) for value in column.to_pylist()], kind
+        )
     return column.cast(kind)
 
 
@@ -75,10 +83,18 @@ def to_arrow(column: Column | pa.ChunkedArray) -> pa.Array:
     """The column as one contiguous Arrow array."""
     if isinstance(column, pa.ChunkedArray):
         chunks: list[pa.Array] = column.chunks
-        return chunks[0] if len(chunks) == 1 else pa.concat_arrays([pa.array([], column.type), *chunks])
+        return (
+            chunks[0]
+            if len(chunks) == 1
+            else pa.concat_arrays([pa.array([], column.type), *chunks])
+        )
     if not isinstance(column, np.ndarray):
         return column
-    return repeat(column[0], len(column), pa.from_numpy_dtype(column.dtype)) if is_constant(column) else pa.array(column)
+    return (
+        repeat(column[0], len(column), pa.from_numpy_dtype(column.dtype))
+        if is_constant(column)
+        else pa.array(column)
+    )
 
 
 def to_numpy(column: Column) -> np.ndarray:
@@ -90,11 +106,15 @@ def repeat(value: Any, n: int, type: pa.DataType | None = None) -> pa.Array:
     """A column that holds one value n times."""
     one = pa.array([value], type)
     # Arrow repeats plain values faster than it takes them, but does not repeat lists.
-    return one.take(pa.array(np.zeros(n, np.int64))) if pa.types.is_nested(one.type) else pa.repeat(one[0], n)  # type: ignore[arg-type]
+    if pa.types.is_nested(one.type):
+        return one.take(pa.array(np.zeros(n, np.int64)))
+    return pa.repeat(one[0], n)  # type: ignore[arg-type]
 
 
 def recast(array: pa.Array, type: pa.DataType) -> pa.Array:
-    """What was made of a column before its type was known, in the type that it has now: nulls, and empty lists or lists of nulls."""
+    """What was made of a column before its type was known, in the type that it has now: nulls, and
+    empty lists or lists of nulls.
+    """
     if array.type == type or array.null_count == len(array):
         return array if array.type == type else repeat(None, len(array), type)
     try:
@@ -163,12 +183,18 @@ class Frame:
 
     def slice(self, start: int, stop: int) -> Frame:
         size = max(0, stop - start)
-        cut = {n: c[start:stop] if isinstance(c, np.ndarray) else c.slice(start, size) for n, c in self.columns.items()}
+        cut = {
+            n: c[start:stop] if isinstance(c, np.ndarray) else c.slice(start, size)
+            for n, c in self.columns.items()
+        }
         return Frame(cut, size)
 
     @property
     def nbytes(self) -> int:
-        return sum(c.dtype.itemsize if isinstance(c, np.ndarray) and is_constant(c) else int(c.nbytes) for c in self.columns.values())
+        return sum(
+            c.dtype.itemsize if isinstance(c, np.ndarray) and is_constant(c) else int(c.nbytes)
+            for c in self.columns.values()
+        )
 
     def to_table(self) -> pa.Table:
         if not self.columns:
@@ -181,7 +207,11 @@ class Frame:
         columns: dict[str, Column] = {}
         for name in table.column_names:
             array = to_arrow(table.column(name))
-            plain = (pa.types.is_integer(array.type) or pa.types.is_floating(array.type) or pa.types.is_boolean(array.type)) and array.null_count == 0
+            plain = (
+                pa.types.is_integer(array.type)
+                or pa.types.is_floating(array.type)
+                or pa.types.is_boolean(array.type)
+            ) and array.null_count == 0
             columns[name] = array.to_numpy(zero_copy_only=False) if plain else array
         return cls(columns, table.num_rows)
 
@@ -191,7 +221,10 @@ def concat_frames(frames: Sequence[Frame]) -> Frame:
     frames = [f for f in frames if len(f)] or list(frames[:1])
     if len(frames) == 1:
         return frames[0]
-    return Frame({name: concat([f[name] for f in frames]) for name in frames[0].names}, sum(len(f) for f in frames))
+    return Frame(
+        {name: concat([f[name] for f in frames]) for name in frames[0].names},
+        sum(len(f) for f in frames),
+    )
 
 
 def equal_rows(left: Column, right: Column) -> np.ndarray:
@@ -203,6 +236,10 @@ def equal_rows(left: Column, right: Column) -> np.ndarray:
         return same
     a, b = to_arrow(left), to_arrow(right)
     if pa.types.is_nested(a.type) or a.type != b.type:
-        return np.fromiter((x == y for x, y in zip(a.to_pylist(), b.to_pylist(), strict=True)), bool, len(a))
+        return np.fromiter(
+            (x == y for x, y in zip(a.to_pylist(), b.to_pylist(), strict=True)), bool, len(a)
+        )
     both_null = pc.and_(a.is_null(), b.is_null())
-    return pc.or_kleene(pc.fill_null(pc.equal(a, b), False), both_null).to_numpy(zero_copy_only=False)
+    return pc.or_kleene(pc.fill_null(pc.equal(a, b), False), both_null).to_numpy(
+        zero_copy_only=False
+    )

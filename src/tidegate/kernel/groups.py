@@ -1,8 +1,9 @@
 """Groups say which rows belong together, and reduce columns by them without a loop over rows.
 
-Contract: `ids` holds one group number per row, from 0 to `n - 1`, and reductions return one value per group in group order. A group may be
-empty: its count and sum are 0, `any` is False, and `firsts`, `lasts`, `min` and `max` may not be asked. Rows of a group keep their order,
-so "first" and "last" mean the order of arrival.
+Contract: `ids` holds one group number per row, from 0 to `n - 1`, and reductions return one value
+per group in group order. A group may be empty: its count and sum are 0, `any` is False, and
+`firsts`, `lasts`, `min` and `max` may not be asked. Rows of a group keep their order, so "first"
+and "last" mean the order of arrival.
 """
 
 from __future__ import annotations
@@ -30,14 +31,18 @@ def _codes(column: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def present(numbers: np.ndarray, bound: int) -> np.ndarray:
-    """The different numbers below the bound that occur, ascending; a mask does what sorting or hashing would do more slowly."""
+    """The different numbers below the bound that occur, ascending; a mask does what sorting or
+    hashing would do more slowly.
+    """
     seen = np.zeros(bound, bool)
     seen[numbers] = True
     return np.flatnonzero(seen)
 
 
 def _ranked(column: np.ndarray) -> tuple[np.ndarray, int]:
-    """The rank of each value among the different ones, and how many there are; those that are close together are told apart without hashing."""
+    """The rank of each value among the different ones, and how many there are; those that are close
+    together are told apart without hashing.
+    """
     low, high = column.min(), column.max()
     span = int(high) - int(low) + 1
     if span <= _CLOSE:
@@ -55,17 +60,21 @@ def _ranked(column: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def inverse(order: np.ndarray, bound: int | None = None) -> np.ndarray:
-    """Where each row went under an order; of rows below a bound only some may be in it, and the others went anywhere."""
+    """Where each row went under an order; of rows below a bound only some may be in it, and the
+    others went anywhere.
+    """
     rank = np.empty(len(order) if bound is None else bound, np.int64)
     rank[order] = np.arange(len(order))
     return rank
 
 
 def ascending(column: np.ndarray, words: Sequence[int] = (1, 2, 3)) -> np.ndarray:
-    """The stable order that sorts 64-bit numbers which differ in the given 16-bit words, the lowest word first.
+    """The stable order that sorts 64-bit numbers which differ in the given 16-bit words, the lowest
+    word first.
 
-    NumPy sorts 16-bit numbers by counting, which beats comparing. Numbers that differ elsewhere, such as hashes that share their upper
-    48 bits, are found out at the end, and then all are compared.
+    NumPy sorts 16-bit numbers by counting, which beats comparing. Numbers that differ elsewhere,
+    such as hashes that share their upper 48 bits, are found out at the end, and then all are
+    compared.
     """
     if len(column) < _FEW or not words:
         return np.argsort(column, kind="stable")
@@ -78,13 +87,17 @@ def ascending(column: np.ndarray, words: Sequence[int] = (1, 2, 3)) -> np.ndarra
 
 
 def _mostly_different(column: np.ndarray) -> bool:
-    """Whether rows rarely share their value, as far as a sample tells; it decides only how the same answer is found."""
+    """Whether rows rarely share their value, as far as a sample tells; it decides only how the same
+    answer is found.
+    """
     sample = len(column) // 64
     return sample > 0 and len(pa.array(column[:sample]).unique()) > _RARELY * sample
 
 
 def ranked_values(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The rank of each value among the different ones, and these in order: by sorting where values rarely repeat, else by hashing."""
+    """The rank of each value among the different ones, and these in order: by sorting where values
+    rarely repeat, else by hashing.
+    """
     if _mostly_different(column):
         order = ascending(column)
         values = column[order]
@@ -99,15 +112,17 @@ def ranked_values(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return inverse(order)[encoded.indices.to_numpy(zero_copy_only=False)], values[order]
 
 
-def _collide(codes: np.ndarray, n: int, chk: np.ndarray) -> bool:
+def _collide(codes: np.ndarray, n: int, key_check: np.ndarray) -> bool:
     """Whether two keys share their first hash but not their second."""
-    one = np.empty(n, chk.dtype)
-    one[codes] = chk
-    return bool((one[codes] != chk).any())
+    one = np.empty(n, key_check.dtype)
+    one[codes] = key_check
+    return bool((one[codes] != key_check).any())
 
 
 def _dense(codes: np.ndarray, bound: int) -> tuple[np.ndarray, int]:
-    """Codes below the bound, renumbered in their order so that every number occurs; without sorting where the range is small."""
+    """Codes below the bound, renumbered in their order so that every number occurs; without sorting
+    where the range is small.
+    """
     if bound > _SPARSE * len(codes):
         values, number = np.unique(codes, return_inverse=True)
         return number, len(values)
@@ -118,7 +133,9 @@ def _dense(codes: np.ndarray, bound: int) -> tuple[np.ndarray, int]:
 
 
 def _parted(ids: np.ndarray, n: int, parts: np.ndarray, many: int) -> tuple[np.ndarray, int]:
-    """The numbers of groups whose rows have the same id and the same part, by part, then by id; and how many there are."""
+    """The numbers of groups whose rows have the same id and the same part, by part, then by id; and
+    how many there are.
+    """
     return (ids, n) if many == 1 else _dense(parts * n + ids, many * n)
 
 
@@ -133,7 +150,11 @@ class Groups:
     def by(cls, columns: Sequence[np.ndarray]) -> Groups:
         """Rows with the same integers in every column are one group."""
         rows = len(columns[0])
-        varying = [column for column in columns if rows and column.strides != (0,) and (column != column[0]).any()]
+        varying = [
+            column
+            for column in columns
+            if rows and column.strides != (0,) and (column != column[0]).any()
+        ]
         if not varying:
             return cls.single(rows)
         ids, n = _codes(varying[0])
@@ -144,29 +165,37 @@ class Groups:
         return cls(ids, n)
 
     @classmethod
-    def in_order(cls, kid: np.ndarray, chk: np.ndarray, part: np.ndarray) -> Groups:
-        """Rows with the same key and part are one group, and groups are numbered by part, then by key."""
+    def in_order(cls, key_hash: np.ndarray, key_check: np.ndarray, part: np.ndarray) -> Groups:
+        """Rows with the same key and part are one group, and groups are numbered by part, then by
+        key.
+        """
         if not len(part):
             return cls.single(0)
-        if kid.strides == (0,):
+        if key_hash.strides == (0,):
             return cls(*_ranked(part))
-        ids, kids = ranked_values(kid)
-        if chk.strides != (0,) and _collide(ids, len(kids), chk):
-            found = cls.by([part, kid, chk])
-            order = np.lexsort((chk[found.firsts], kid[found.firsts], part[found.firsts]))
+        ids, key_hashes = ranked_values(key_hash)
+        if key_check.strides != (0,) and _collide(ids, len(key_hashes), key_check):
+            found = cls.by([part, key_hash, key_check])
+            order = np.lexsort(
+                (key_check[found.firsts], key_hash[found.firsts], part[found.firsts])
+            )
             return cls(inverse(order)[found.ids], found.n)
-        return cls(*_parted(ids, len(kids), *_ranked(part)))
+        return cls(*_parted(ids, len(key_hashes), *_ranked(part)))
 
     @classmethod
-    def of_numbers(cls, numbers: np.ndarray, kid_of: Callable[[np.ndarray], np.ndarray], part: np.ndarray) -> Groups:
-        """The same where keys are small numbers from 0: a table ranks them, and only those that occur are asked for their identities."""
+    def of_numbers(
+        cls, numbers: np.ndarray, key_hash_of: Callable[[np.ndarray], np.ndarray], part: np.ndarray
+    ) -> Groups:
+        """The same where keys are small numbers from 0: a table ranks them, and only those that
+        occur are asked for their identities.
+        """
         if not len(part):
             return cls.single(0)
         parts, many = _ranked(part)
         bound = int(numbers.max()) + 1
         if many * bound > _SPARSE * len(part):
             known = present(numbers, bound)
-            rank = inverse(known[ascending(kid_of(known))], bound)
+            rank = inverse(known[ascending(key_hash_of(known))], bound)
             return cls(*_parted(rank[numbers], len(known), parts, many))
         code = parts
         code *= bound
@@ -174,7 +203,7 @@ class Groups:
         used = np.zeros((many, bound), bool)
         used.ravel()[code] = True
         known = np.flatnonzero(used.any(axis=0))
-        order = known[ascending(kid_of(known))]
+        order = known[ascending(key_hash_of(known))]
         number = np.cumsum(used[:, order]) - 1
         table = np.empty((many, bound), np.int64)
         table[:, order] = number.reshape(many, len(order))
@@ -227,7 +256,9 @@ class Groups:
         return rank
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """Sums in the type of the values (booleans count as int64). Integer sums wrap: the caller keeps them in range."""
+        """Sums in the type of the values (booleans count as int64). Integer sums wrap: the caller
+        keeps them in range.
+        """
         if values.dtype.kind == "f":
             return np.bincount(self.ids, values, minlength=self.n).astype(values.dtype, copy=False)
         total = np.zeros(self.n, np.int64 if values.dtype.kind == "b" else values.dtype)

@@ -1,8 +1,10 @@
-"""Keys become 128-bit identities, (kid, chk), by one vectorised hash that is the same on every machine and in every version.
+"""Keys become 128-bit identities, (key_hash, key_check), by one vectorised hash that is the same on
+every machine and in every version.
 
-A single integer-like key column is hashed by a bijection and `chk` only tells nulls apart, so the identity is exact. Every other key
-has two independent 64-bit hashes; two different keys share both with a probability below 1e-18 at ten billion keys.
-`kid` also decides the shard (`shard_of`). The values are pinned by a test: stored state and every edge depend on them.
+A single integer-like key column is hashed by a bijection and `key_check` only tells nulls apart, so
+the identity is exact. Every other key has two independent 64-bit hashes; two different keys share
+both with a probability below 1e-18 at ten billion keys. `key_hash` also decides the shard
+(`shard_of`). The values are pinned by a test: stored state and every edge depend on them.
 """
 
 from __future__ import annotations
@@ -19,17 +21,21 @@ import pyarrow.compute as pc
 from tidegate.errors import InputError
 from tidegate.kernel.frame import constant, to_arrow
 
-KEY = ("kid", "chk")
+KEY = ("key_hash", "key_check")
 """The columns of a key's identity, wherever it stands in a frame."""
 _NULL = np.uint64(0x7F4A7C159E3779B9)
 _SEEDS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 _WORD = 8
 _SPREAD = 4
-"""Keys are close together where a table of all numbers between them has so many entries a row at most."""
+"""Keys are close together where a table of all numbers between them has so many entries a row at
+most.
+"""
 
 
 def mix(values: np.ndarray) -> np.ndarray:
-    """A bijection on 64-bit integers that spreads every input bit over the output (the finaliser known as splitmix64)."""
+    """A bijection on 64-bit integers that spreads every input bit over the output (the finaliser
+    known as splitmix64).
+    """
     z = values.astype(np.uint64, copy=True)
     z += np.uint64(0x9E3779B97F4A7C15)
     z ^= z >> np.uint64(30)
@@ -40,20 +46,26 @@ def mix(values: np.ndarray) -> np.ndarray:
     return z
 
 
-def identify(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """The (kid, chk) of every row; no columns means that all rows share one key."""
+def identify(
+    columns: Sequence[pa.Array | pa.ChunkedArray], rows: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The (key_hash, key_check) of every row; no columns means that all rows share one key."""
     if not columns:
         return constant(np.uint64(0), rows), constant(np.uint64(0), rows)
     arrays = [_plain(to_arrow(column)) for column in columns]
     if len(arrays) == 1 and is_word(arrays[0].type):
-        kid = mix(_words(arrays[0]))
-        return kid, constant(np.uint64(0), rows) if arrays[0].null_count == 0 else _missing(arrays[0]).astype(np.uint64)
-    kid, chk = (np.full(rows, seed, np.uint64) for seed in _SEEDS)
+        key_hash = mix(_words(arrays[0]))
+        return key_hash, (
+            constant(np.uint64(0), rows)
+            if arrays[0].null_count == 0
+            else _missing(arrays[0]).astype(np.uint64)
+        )
+    key_hash, key_check = (np.full(rows, seed, np.uint64) for seed in _SEEDS)
     for array in arrays:
         first, second = _hash_column(array)
-        kid = mix(kid ^ first)
-        chk = mix(chk + second)
-    return kid, chk
+        key_hash = mix(key_hash ^ first)
+        key_check = mix(key_check + second)
+    return key_hash, key_check
 
 
 class Identities:
@@ -63,30 +75,32 @@ class Identities:
         self._columns, self._rows = columns, rows
 
     @classmethod
-    def known(cls, kid: np.ndarray, chk: np.ndarray) -> Identities:
+    def known(cls, key_hash: np.ndarray, key_check: np.ndarray) -> Identities:
         """Those that are known already."""
-        found = cls((), len(kid))
-        found.all = kid, chk
+        found = cls((), len(key_hash))
+        found.all = key_hash, key_check
         return found
 
     @cached_property
     def all(self) -> tuple[np.ndarray, np.ndarray]:
-        """The (kid, chk) of every row."""
+        """The (key_hash, key_check) of every row."""
         return identify(self._columns, self._rows)
 
     def at(self, index: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
         """Those of some rows; only these are hashed where the others are not yet."""
         if "all" in vars(self):
-            kid, chk = self.all
-            return kid[index], chk[index]
+            key_hash, key_check = self.all
+            return key_hash[index], key_check[index]
         if isinstance(index, slice):
-            return identify([column[index] for column in self._columns], len(range(self._rows)[index]))
+            return identify(
+                [column[index] for column in self._columns], len(range(self._rows)[index])
+            )
         rows = pa.array(index)
         return identify([column.take(rows) for column in self._columns], len(index))
 
 
 @dataclass(frozen=True)
-class Near:
+class DenseKeys:
     """Keys that are whole numbers close together, as numbers from 0 that tell them apart."""
 
     numbers: np.ndarray
@@ -95,27 +109,35 @@ class Near:
     kind: pa.DataType
 
     @classmethod
-    def of(cls, columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> Near | None:
+    def of(cls, columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> DenseKeys | None:
         """The keys of some rows, None where they are others."""
-        if len(columns) != 1 or not rows or not pa.types.is_integer(columns[0].type) or columns[0].null_count:
+        if (
+            len(columns) != 1
+            or not rows
+            or not pa.types.is_integer(columns[0].type)
+            or columns[0].null_count
+        ):
             return None
         keys = to_arrow(columns[0]).to_numpy(zero_copy_only=False)
         low, high = keys.min(), keys.max()
         if int(high) - int(low) > _SPREAD * rows:
             return None
-        # Differences of small types may be too large for them, and numbers beyond the signed ones only fit as differences.
+        # Differences of small types may be too large for them, and numbers beyond the signed ones
+        # only fit as differences.
         wide = keys if keys.dtype.itemsize == _WORD else keys.astype(np.int64)
         return cls((wide - wide.dtype.type(low)).astype(np.int64, copy=False), low, columns[0].type)
 
-    def kid_of(self, numbers: np.ndarray) -> np.ndarray:
+    def key_hash_of(self, numbers: np.ndarray) -> np.ndarray:
         """The identities of the keys with some numbers."""
         keys = numbers.astype(self.first.dtype) + self.first
         return identify([pa.array(keys, self.kind)], len(keys))[0]
 
 
-def shard_of(kid: np.ndarray, shards: int) -> np.ndarray:
-    """The shard of each key; taken from the high bits, so that it says nothing about the order inside a shard."""
-    return ((kid >> np.uint64(33)) % np.uint64(shards)).astype(np.int64)
+def shard_of(key_hash: np.ndarray, shards: int) -> np.ndarray:
+    """The shard of each key; taken from the high bits, so that it says nothing about the order
+    inside a shard.
+    """
+    return ((key_hash >> np.uint64(33)) % np.uint64(shards)).astype(np.int64)
 
 
 def _plain(array: pa.Array) -> pa.Array:
@@ -123,23 +145,41 @@ def _plain(array: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(array.type):
         return array.cast(array.type.value_type)
     if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
-        return array.cast(pa.large_string() if pa.types.is_string_view(array.type) else pa.large_binary())
+        return array.cast(
+            pa.large_string() if pa.types.is_string_view(array.type) else pa.large_binary()
+        )
     return array
 
 
 def is_word(kind: pa.DataType) -> bool:
     """Types whose values are one 64-bit word."""
-    tests = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_timestamp, pa.types.is_date, pa.types.is_time, pa.types.is_duration)
+    tests = (
+        pa.types.is_integer,
+        pa.types.is_boolean,
+        pa.types.is_timestamp,
+        pa.types.is_date,
+        pa.types.is_time,
+        pa.types.is_duration,
+    )
     return any(test(kind) for test in tests)
 
 
 def _words(array: pa.Array) -> np.ndarray:
     if pa.types.is_boolean(array.type):
-        return pc.fill_null(array, False).cast(pa.uint8()).to_numpy(zero_copy_only=False).astype(np.uint64)
+        return (
+            pc.fill_null(array, False)
+            .cast(pa.uint8())
+            .to_numpy(zero_copy_only=False)
+            .astype(np.uint64)
+        )
     width = pa.int32() if array.type.bit_width == 32 else pa.int64()
     plain = array if pa.types.is_integer(array.type) else array.view(width)
     numbers = pc.fill_null(plain, 0).to_numpy(zero_copy_only=False)
-    return numbers.astype(np.uint64) if numbers.dtype.kind == "u" else numbers.astype(np.int64).view(np.uint64)
+    return (
+        numbers.astype(np.uint64)
+        if numbers.dtype.kind == "u"
+        else numbers.astype(np.int64).view(np.uint64)
+    )
 
 
 def _missing(array: pa.Array) -> np.ndarray:
@@ -187,12 +227,19 @@ def _as_binary(array: pa.Array) -> pa.Array:
         return array.cast(pa.string()).cast(pa.large_binary())
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         # Lists are rare as keys: their text is canonical, so equal lists share it.
-        return pa.array([None if v is None else repr(v).encode() for v in array.to_pylist()], pa.large_binary())
-    raise InputError(f"a key column of type `{kind}` cannot be compared for equality. Hint: cast it to a plain type first")
+        return pa.array(
+            [None if v is None else repr(v).encode() for v in array.to_pylist()], pa.large_binary()
+        )
+    raise InputError(
+        f"a key column of type `{kind}` cannot be compared for equality. Hint: cast it to a plain"
+        " type first"
+    )
 
 
 def _hash_bytes(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Eight bytes of every value at a time: as many rounds as the longest value has words, each over the values that still have bytes."""
+    """Eight bytes of every value at a time: as many rounds as the longest value has words, each
+    over the values that still have bytes.
+    """
     rows = len(array)
     first, second = (np.full(rows, seed, np.uint64) for seed in _SEEDS)
     _, bounds, data = array.buffers()

@@ -1,1 +1,3 @@
-"""Operators: plain objects that turn deliveries, watermarks and the clock into panes and late rows, whatever runtime drives them."""
+"""Operators: plain objects that turn deliveries, watermarks and the clock into panes and late rows,
+whatever runtime drives them.
+"""

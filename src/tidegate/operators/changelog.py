@@ -1,4 +1,6 @@
-"""A change log says of every pane what it does to the table of results: the rows of Delta's change data feed instead of `+` and `-`."""
+"""A change log says of every pane what it does to the table of results: the rows of Delta's change
+data feed instead of `+` and `-`.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +22,25 @@ _OURS = ("op", "emitted_at")
 _INTERNAL = ("op", "pane_id")
 
 
-def changelog(panes: pa.Table, identity: Sequence[str], mode: str, version: int | None = None) -> pa.Table:
-    """The rows of the panes, or of a join, in their order, with `_change_type` in the place of `op`, and `_commit_timestamp`: when the pane came out.
+def changelog(
+    panes: pa.Table, identity: Sequence[str], mode: str, version: int | None = None
+) -> pa.Table:
+    """The rows of the panes, or of a join, in their order, with `_change_type` in the place of
+    `op`, and `_commit_timestamp`: when the pane came out.
 
-    A pane that is taken back and replaced in the same table is an `update_preimage` and an `update_postimage`; one that is only
-    taken back (a session that another one swallowed, or a replacement that is in a later table) is a `delete`. A pane that takes the
-    place of nothing is an `insert`. Without retractions the former value is not known: in accumulating mode the first pane of a
-    window is an `insert` and each later one an `update_postimage`; in discarding mode each pane stands for itself and is an `insert`.
-    With a `version` there is a column `_commit_version` too. A column `pane_id` stays the last one. `identity` names the columns that say what is
-    replaced: for panes the key and the window.
+    A pane that is taken back and replaced in the same table is an `update_preimage` and an
+    `update_postimage`; one that is only taken back (a session that another one swallowed, or a
+    replacement that is in a later table) is a `delete`. A pane that takes the place of nothing is
+    an `insert`. Without retractions the former value is not known: in accumulating mode the first
+    pane of a window is an `insert` and each later one an `update_postimage`; in discarding mode
+    each pane stands for itself and is an `insert`. With a `version` there is a column
+    `_commit_version` too. A column `pane_id` stays the last one. `identity` names the columns that
+    say what is replaced: for panes the key and the window.
     """
     _check(panes, identity, mode)
-    columns: dict[str, pa.Array | pa.ChunkedArray] = {name: panes.column(name) for name in panes.column_names if name not in _INTERNAL}
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {
+        name: panes.column(name) for name in panes.column_names if name not in _INTERNAL
+    }
     columns["_change_type"] = _named(_changes(panes, identity, mode))
     if version is not None:
         columns["_commit_version"] = repeat(version, panes.num_rows, pa.int64())
@@ -43,17 +52,24 @@ def changelog(panes: pa.Table, identity: Sequence[str], mode: str, version: int 
 
 def _check(panes: pa.Table, identity: Sequence[str], mode: str) -> None:
     if mode not in _MODES:
-        raise InputError(f"the mode of a change log is one of {', '.join(_MODES)}; came: {mode!r}. Hint: take the mode of the panes")
+        raise InputError(
+            f"the mode of a change log is one of {', '.join(_MODES)}; came: {mode!r}. Hint: take"
+            " the mode of the panes"
+        )
     needed = [*identity, *_OURS, *(["is_first"] if mode == "accumulating" else [])]
     missing = [name for name in needed if name not in panes.column_names]
     if missing:
         raise InputError(
-            f"a change log is made of panes, and these columns of panes are missing: {', '.join(missing)}. "
-            f"Hint: give it what came out of an operator, and the names of the columns that identify a pane as they are there"
+            "a change log is made of panes, and these columns of panes are missing:"
+            f" {', '.join(missing)}. Hint: give it what came out of an operator, and the names of"
+            " the columns that identify a pane as they are there"
         )
     taken = [name for name in CHANGE_COLUMNS if name in panes.column_names]
     if taken:
-        raise InputError(f"a change log adds the columns {', '.join(CHANGE_COLUMNS)}, and {', '.join(taken)} is there. Hint: rename it")
+        raise InputError(
+            f"a change log adds the columns {', '.join(CHANGE_COLUMNS)}, and {', '.join(taken)} is"
+            " there. Hint: rename it"
+        )
 
 
 def _changes(panes: pa.Table, identity: Sequence[str], mode: str) -> np.ndarray:
@@ -66,7 +82,8 @@ def _changes(panes: pa.Table, identity: Sequence[str], mode: str) -> np.ndarray:
     if not taken_back.any():
         return alone
     groups = Groups.by(identify([panes.column(name) for name in identity], rows))
-    # By key and window, in each the order in which the rows came: a row that is taken back and the next one is what replaces it.
+    # By key and window, in each the order in which the rows came: a row that is taken back and the
+    # next one is what replaces it.
     order = groups.order
     back, of = taken_back[order], groups.ids[order]
     replaced = np.zeros(rows, bool)
@@ -83,4 +100,6 @@ def _flags(panes: pa.Table, name: str) -> np.ndarray:
 
 
 def _named(changes: np.ndarray) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(pa.array(changes, pa.int8()), pa.array(CHANGES)).cast(pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(changes, pa.int8()), pa.array(CHANGES)).cast(
+        pa.string()
+    )

@@ -1,4 +1,6 @@
-"""What an operator puts out: panes and late rows as frames of plain columns, collected in order while a call runs."""
+"""What an operator puts out: panes and late rows as frames of plain columns, collected in order
+while a call runs.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from tidegate.kernel.events.lateness import CLASSES
 from tidegate.kernel.frame import Frame, concat_frames, repeat
-from tidegate.kernel.lateness import CLASSES
 
 TIMINGS = ("early", "on_time", "late")
 EARLY, ON_TIME, LATE = range(3)
@@ -16,7 +18,9 @@ EARLY, ON_TIME, LATE = range(3)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LateRows:
-    """Rows that are in no pane, with the reason; `table` is None where a whole window is meant and not a row."""
+    """Rows that are in no pane, with the reason; `table` is None where a whole window is meant and
+    not a row.
+    """
 
     table: pa.Table | None
     keys: Frame
@@ -47,7 +51,9 @@ class Output:
         return not self.panes and not self.late
 
     def sort_panes(self) -> None:
-        """Put panes that fired for single elements into the order of the elements; retractions stay before what replaces them."""
+        """Put panes that fired for single elements into the order of the elements; retractions stay
+        before what replaces them.
+        """
         if len(self.panes) > 1:
             position = np.concatenate([frame.ints("position") for frame in self.panes])
             if (position[1:] < position[:-1]).any():

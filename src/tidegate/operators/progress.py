@@ -1,4 +1,6 @@
-"""How far an operator has come: watermark, clock, newest event and the counters that `stats` shows."""
+"""How far an operator has come: watermark, clock, newest event and the counters that `stats`
+shows.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tidegate.instants import MIN
-from tidegate.kernel.lateness import CLASSES
+from tidegate.kernel.events.lateness import CLASSES
 
 
 @dataclass
@@ -50,5 +52,11 @@ class Progress:
 
 
 def late_by_reason(counters: Mapping[str, int]) -> dict[str, int]:
-    """How many rows went to `late`, by reason; among other counts their names begin with `reason.`."""
-    return {name.removeprefix("reason."): n for name, n in sorted(counters.items()) if name.startswith("reason.") and n}
+    """How many rows went to `late`, by reason; among other counts their names begin with
+    `reason.`.
+    """
+    return {
+        name.removeprefix("reason."): n
+        for name, n in sorted(counters.items())
+        if name.startswith("reason.") and n
+    }

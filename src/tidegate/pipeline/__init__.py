@@ -1,4 +1,6 @@
-"""Pipeline files: inputs, a window, triggers, aggregates and sinks in one YAML file, read with errors that say where and why."""
+"""Pipeline files: inputs, a window, triggers, aggregates and sinks in one YAML file, read with
+errors that say where and why.
+"""
 
 from tidegate.pipeline.problems import PipelineFileError, Problem
 from tidegate.pipeline.reading import load, parse

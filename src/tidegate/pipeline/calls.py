@@ -1,7 +1,9 @@
-"""Windows, watermarks, aggregates, inputs and sinks in a file: calls of the functions that Python users call, under the same names.
+"""Windows, watermarks, aggregates, inputs and sinks in a file: calls of the functions that Python
+users call, under the same names.
 
-They are written as a text, `tumbling(1 minute, offset=10 seconds)`, or as a mapping, `{type: tumbling, size: 1 minute, offset: 10 seconds}`.
-A function that needs nothing may leave out its parentheses.
+They are written as a text, `tumbling(1 minute, offset=10 seconds)`, or as a mapping, `{type:
+tumbling, size: 1 minute, offset: 10 seconds}`. A function that needs nothing may leave out its
+parentheses.
 """
 
 from __future__ import annotations
@@ -39,19 +41,33 @@ def read_call(part: Part, what: str, problems: Problems) -> Call | None:
     if isinstance(part.value, str):
         return _of_text(part, what, problems)
     if not part.is_mapping:
-        problems.add(part, f"{what} is a text or a mapping, got {_shown(part)}", "for instance `name(value)`, or `type: name` and its words")
+        problems.add(
+            part,
+            f"{what} is a text or a mapping, got {_shown(part)}",
+            "for instance `name(value)`, or `type: name` and its words",
+        )
         return None
     name = part.value.get("type", part.value.get("kind"))
     if name is None or not isinstance(name.value, str):
-        problems.add(part if name is None else name, f"{what} needs a `type`", "say which one: `type: name`")
+        problems.add(
+            part if name is None else name, f"{what} needs a `type`", "say which one: `type: name`"
+        )
         return None
-    return Call(part, name.value, named={word: value for word, value in part.value.items() if value is not name})
+    return Call(
+        part,
+        name.value,
+        named={word: value for word, value in part.value.items() if value is not name},
+    )
 
 
 def make(call: Call, makers: Mapping[str, Maker], what: str, problems: Problems) -> Any:
     """What the call makes; None, and problems, where it breaks a rule."""
     if call.name not in makers:
-        place = call.part.value.get("type", call.part.value.get("kind")) if call.part.is_mapping else call.part
+        place = (
+            call.part.value.get("type", call.part.value.get("kind"))
+            if call.part.is_mapping
+            else call.part
+        )
         problems.unknown(place, call.name, what, makers)
         return None
     maker, before = makers[call.name], len(problems.found)
@@ -66,18 +82,33 @@ def make(call: Call, makers: Mapping[str, Maker], what: str, problems: Problems)
 
 
 def _fitting(call: Call, maker: Maker, what: str, problems: Problems) -> Mapping[str, Part]:
-    """The named arguments, after a look at whether the function takes them all and needs no other."""
+    """The named arguments, after a look at whether the function takes them all and needs no
+    other.
+    """
     parameters = inspect.signature(maker).parameters
     positional = [p.name for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     if len(call.values) > len(positional):
-        takes = f"`{call.name}` takes {len(positional)} argument(s) without a name, got {len(call.values)}"
-        problems.add(call.part, takes, f"name the others; there are {', '.join(parameters)}" if parameters else "leave them out")
+        takes = (
+            f"`{call.name}` takes {len(positional)} argument(s) without a name, got"
+            f" {len(call.values)}"
+        )
+        problems.add(
+            call.part,
+            takes,
+            (
+                f"name the others; there are {', '.join(parameters)}"
+                if parameters
+                else "leave them out"
+            ),
+        )
     said = set(positional[: len(call.values)])
     for word, part in call.named.items():
         if word not in parameters:
             problems.unknown(part.key or part, word, f"a word of {what} `{call.name}`", parameters)
         elif word in said:
-            problems.add(part.key or part, f"`{word}` of `{call.name}` is said twice", "remove one of them")
+            problems.add(
+                part.key or part, f"`{word}` of `{call.name}` is said twice", "remove one of them"
+            )
     for name, parameter in parameters.items():
         if parameter.default is parameter.empty and name not in said and name not in call.named:
             problems.add(call.part, f"`{call.name}` needs `{name}`", f"add `{name}`")
@@ -87,7 +118,11 @@ def _fitting(call: Call, maker: Maker, what: str, problems: Problems) -> Mapping
 def _of_text(part: Part, what: str, problems: Problems) -> Call | None:
     found = _CALL.fullmatch(part.value)
     if not found:
-        problems.add(part, f"{what} is written as a call, got `{part.written}`", "for instance `name(value, word=value)`; quote what holds commas")
+        problems.add(
+            part,
+            f"{what} is written as a call, got `{part.written}`",
+            "for instance `name(value, word=value)`; quote what holds commas",
+        )
         return None
     values: list[Any] = []
     named: dict[str, Part] = {}
@@ -95,7 +130,9 @@ def _of_text(part: Part, what: str, problems: Problems) -> Call | None:
         word = _NAMED.fullmatch(text)
         value = _value(word.group(2) if word else text)
         if not word and named:
-            problems.add(part, f"an argument without a name follows one with a name in `{part.written}`")
+            problems.add(
+                part, f"an argument without a name follows one with a name in `{part.written}`"
+            )
         elif word and word.group(1) in named:
             problems.add(part, f"`{word.group(1)}` is said twice in `{part.written}`")
         elif word:
@@ -120,4 +157,10 @@ def guilty(whole: Part, words: Mapping[str, Part], text: str) -> Part:
 
 
 def _shown(part: Part) -> str:
-    return "a list" if isinstance(part.value, list) else "nothing" if part.value is None else f"`{part.value}`"
+    return (
+        "a list"
+        if isinstance(part.value, list)
+        else "nothing"
+        if part.value is None
+        else f"`{part.value}`"
+    )

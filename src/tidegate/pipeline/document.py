@@ -1,4 +1,6 @@
-"""YAML with places: a file read into parts that know their line, with the environment filled in and nothing accepted twice."""
+"""YAML with places: a file read into parts that know their line, with the environment filled in and
+nothing accepted twice.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ MOST_PARTS = 10_000
 """Anchors can make a short file grow without end."""
 _VARIABLE = re.compile(r"\$\$|\$\{(?P<name>[^}:]*)(?::-(?P<default>[^}]*))?\}")
 _MERGE = "tag:yaml.org,2002:merge"
-_EMPTY = "a pipeline needs at least `input`, `window`, `aggregate` and `write`; see docs/pipelines.md"
+_EMPTY = (
+    "a pipeline needs at least `input`, `window`, `aggregate` and `write`; see docs/pipelines.md"
+)
 
 
 @dataclass(frozen=True)
@@ -45,18 +49,26 @@ class Part:
         """The same as it is written, for people: variables keep their names."""
         if isinstance(self.value, dict):
             return {word: part.shown() for word, part in self.value.items()}
-        return [part.shown() for part in self.value] if isinstance(self.value, list) else self.written or self.value
+        return (
+            [part.shown() for part in self.value]
+            if isinstance(self.value, list)
+            else self.written or self.value
+        )
 
 
 def read(text: str, problems: Problems, environment: Mapping[str, str] | None = None) -> Part:
-    """The one document of a YAML text; syntax errors end the reading at once, everything else is gathered in `problems`."""
+    """The one document of a YAML text; syntax errors end the reading at once, everything else is
+    gathered in `problems`.
+    """
     loader = yaml.SafeLoader(_printable(text, problems))
     try:
         with _syntax(problems.name):
             node = loader.get_single_node()
         if node is None or node.value == "":
             raise PipelineFileError(problems.name, [Problem(1, 1, "the file is empty", _EMPTY)])
-        return _Reading(loader, problems, os.environ if environment is None else environment).part(node, ())
+        return _Reading(loader, problems, os.environ if environment is None else environment).part(
+            node, ()
+        )
     finally:
         loader.dispose()
 
@@ -68,7 +80,9 @@ def _printable(text: str, problems: Problems) -> str:
         line = text.count("\n", 0, found.start()) + 1
         place = (line, found.start() - text.rfind("\n", 0, found.start()))
         rule = f"the character {found.group()!r} cannot stand in a YAML file"
-        raise PipelineFileError(problems.name, [Problem(*place, rule, "a pipeline file is plain text in UTF-8")])
+        raise PipelineFileError(
+            problems.name, [Problem(*place, rule, "a pipeline file is plain text in UTF-8")]
+        )
     return text
 
 
@@ -80,7 +94,11 @@ def _syntax(name: str) -> Iterator[None]:
         mark = error.problem_mark or error.context_mark
         place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         said = " ".join(filter(None, (error.context, error.problem)))
-        hint = "indent with spaces, a tab cannot begin a line" if "'\\t'" in said else "quote texts that hold `: `, `#`, or begin with a sign"
+        hint = (
+            "indent with spaces, a tab cannot begin a line"
+            if "'\\t'" in said
+            else "quote texts that hold `: `, `#`, or begin with a sign"
+        )
         raise PipelineFileError(name, [Problem(*place, f"this is no YAML: {said}", hint)]) from None
     except RecursionError:
         raise PipelineFileError(name, [Problem(1, 1, "the file is nested too deeply")]) from None
@@ -89,17 +107,30 @@ def _syntax(name: str) -> Iterator[None]:
 class _Reading:
     """One walk over the nodes."""
 
-    def __init__(self, loader: yaml.SafeLoader, problems: Problems, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, loader: yaml.SafeLoader, problems: Problems, environment: Mapping[str, str]
+    ) -> None:
         self.loader, self.problems, self.environment = loader, problems, environment
         self.parts = 0
 
-    def part(self, node: yaml.Node, inside: tuple[int, ...], key: tuple[int, int] | None = None) -> Part:
+    def part(
+        self, node: yaml.Node, inside: tuple[int, ...], key: tuple[int, int] | None = None
+    ) -> Part:
         place = _place(node)
         self.parts += 1
         if self.parts > MOST_PARTS:
-            raise PipelineFileError(self.problems.name, [Problem(*place, f"the file has more than {MOST_PARTS} parts", "use fewer anchors")])
+            raise PipelineFileError(
+                self.problems.name,
+                [
+                    Problem(
+                        *place, f"the file has more than {MOST_PARTS} parts", "use fewer anchors"
+                    )
+                ],
+            )
         if id(node) in inside:
-            self.problems.add(place, "an anchor holds itself", "write the part out where it is used")
+            self.problems.add(
+                place, "an anchor holds itself", "write the part out where it is used"
+            )
             return Part(None, place, key=key)
         inside = (*inside, id(node))
         if isinstance(node, yaml.MappingNode):
@@ -118,7 +149,11 @@ class _Reading:
                 self.problems.add(_place(word), "the word in front of a colon must be a text")
             elif word.value in found:
                 first = found[word.value].key or (0, 0)
-                self.problems.add(_place(word), f"`{word.value}` is said twice, first in line {first[0]}", "remove one of them")
+                self.problems.add(
+                    _place(word),
+                    f"`{word.value}` is said twice, first in line {first[0]}",
+                    "remove one of them",
+                )
             else:
                 found[word.value] = self.part(value, inside, _place(word))
         return {**merged, **found}
@@ -128,7 +163,11 @@ class _Reading:
         given = self.part(node, inside)
         parts = given.value if isinstance(given.value, list) else [given]
         if not all(part.is_mapping for part in parts):
-            self.problems.add(_place(node), "`<<` takes a mapping, or a list of mappings", "name an anchor of a mapping: `<<: *defaults`")
+            self.problems.add(
+                _place(node),
+                "`<<` takes a mapping, or a list of mappings",
+                "name an anchor of a mapping: `<<: *defaults`",
+            )
             return {}
         return {word: value for part in reversed(parts) for word, value in part.value.items()}
 
@@ -137,14 +176,18 @@ class _Reading:
             value = self.loader.construct_object(node)
         except (yaml.YAMLError, ValueError) as error:
             said = getattr(error, "problem", None) or error
-            self.problems.add(_place(node), f"`{node.value}` cannot be read: {said}", "put it in quotes")
+            self.problems.add(
+                _place(node), f"`{node.value}` cannot be read: {said}", "put it in quotes"
+            )
             return Part(None, _place(node), key=key)
         if isinstance(value, str):
             return Part(self.filled(value, node), _place(node), value, key)
         return Part(value, _place(node), key=key)
 
     def filled(self, text: str, node: yaml.Node) -> str:
-        """The text with `${NAME}` and `${NAME:-default}` replaced; `$$` stands for a dollar sign."""
+        """The text with `${NAME}` and `${NAME:-default}` replaced; `$$` stands for a dollar
+        sign.
+        """
 
         def one(found: re.Match[str]) -> str:
             if found.group() == "$$":

@@ -1,4 +1,6 @@
-"""The inputs of a pipeline file: folders of files, Kafka topics and Spark's rate source, each opened as a DataFrame or read directly."""
+"""The inputs of a pipeline file: folders of files, Kafka topics and Spark's rate source, each
+opened as a DataFrame or read directly.
+"""
 
 from __future__ import annotations
 
@@ -32,36 +34,63 @@ class Files:
     def __post_init__(self) -> None:
         most = self.max_files_per_trigger
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most <= 0):
-            raise SpecError(f"`max_files_per_trigger` is a whole number greater than 0, got {most!r}")
+            raise SpecError(
+                f"`max_files_per_trigger` is a whole number greater than 0, got {most!r}"
+            )
         _flag("latest_first", self.latest_first)
         _texts(folder=self.folder, schema=self.schema, glob=self.glob)
         _mapping(self.options)
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """The files as a streaming DataFrame; without a schema it is that of the files which are there."""
-        chosen = {"maxFilesPerTrigger": self.max_files_per_trigger, "latestFirst": self.latest_first or None, "pathGlobFilter": self.glob}
-        options = {name: value for name, value in {**chosen, **self.options}.items() if value is not None}
+        """The files as a streaming DataFrame; without a schema it is that of the files which are
+        there.
+        """
+        chosen = {
+            "maxFilesPerTrigger": self.max_files_per_trigger,
+            "latestFirst": self.latest_first or None,
+            "pathGlobFilter": self.glob,
+        }
+        options = {
+            name: value for name, value in {**chosen, **self.options}.items() if value is not None
+        }
         schema = self.schema if self.schema is not None else self._found_schema(spark)
-        return spark.readStream.format(self.format).options(**options).schema(schema).load(self.folder)
+        return (
+            spark.readStream.format(self.format).options(**options).schema(schema).load(self.folder)
+        )
 
     def direct(self, spark: SparkSession) -> Any:
         """The files as a direct source: they never pass through the JVM row by row."""
-        chosen = {"max_files_per_trigger": self.max_files_per_trigger, "latest_first": self.latest_first or None}
-        options = {name: value for name, value in {**chosen, **self.options}.items() if value is not None}
+        chosen = {
+            "max_files_per_trigger": self.max_files_per_trigger,
+            "latest_first": self.latest_first or None,
+        }
+        options = {
+            name: value for name, value in {**chosen, **self.options}.items() if value is not None
+        }
         maker = getattr(import_module("tidegate.spark.sources"), self.format)
         return maker(self.folder, schema=self.schema, glob=self.glob, spark=spark, **options)
 
     def _found_schema(self, spark: SparkSession) -> Any:
         if "://" not in self.folder and not any(Path(self.folder).glob(self.glob or "*")):
-            raise InputError(f"the schema of `{self.folder}` cannot be found, it holds no files. Hint: add `schema: user string, ts timestamp`")
+            raise InputError(
+                f"the schema of `{self.folder}` cannot be found, it holds no files. Hint: add"
+                " `schema: user string, ts timestamp`"
+            )
         glob = {} if self.glob is None else {"pathGlobFilter": self.glob}
         infer = {"inferSchema": "true"} if self.format == "csv" else {}
-        return spark.read.format(self.format).options(**infer, **glob, **self.options).load(self.folder).schema
+        return (
+            spark.read.format(self.format)
+            .options(**infer, **glob, **self.options)
+            .load(self.folder)
+            .schema
+        )
 
 
 @dataclass(frozen=True)
 class Kafka:
-    """Messages of Kafka topics; `offset` and `partition` (topic and number) are columns beside those of the value."""
+    """Messages of Kafka topics; `offset` and `partition` (topic and number) are columns beside
+    those of the value.
+    """
 
     bootstrap_servers: str
     topic: str
@@ -72,22 +101,36 @@ class Kafka:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _texts(bootstrap_servers=self.bootstrap_servers, topic=self.topic, schema=self.schema, starting=self.starting)
+        _texts(
+            bootstrap_servers=self.bootstrap_servers,
+            topic=self.topic,
+            schema=self.schema,
+            starting=self.starting,
+        )
         if self.format not in _FORMATS:
-            raise SpecError(f"`format` of kafka is one of {', '.join(_FORMATS)}; got `{self.format}`")
+            raise SpecError(
+                f"`format` of kafka is one of {', '.join(_FORMATS)}; got `{self.format}`"
+            )
         if self.format in ("json", "csv") and self.schema is None:
-            raise SpecError(f"kafka needs a `schema` to read {self.format}. Hint: `schema: user string, ts timestamp`, or `format: text`")
+            raise SpecError(
+                f"kafka needs a `schema` to read {self.format}. Hint: `schema: user string, ts"
+                " timestamp`, or `format: text`"
+            )
         _mapping(self.options)
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """The messages, their values read; a value that cannot be read has nulls, so it ends in `late`."""
+        """The messages, their values read; a value that cannot be read has nulls, so it ends in
+        `late`.
+        """
         chosen = {
             "kafka.bootstrap.servers": self.bootstrap_servers,
             "subscribe": self.topic,
             "startingOffsets": self.starting,
             "maxOffsetsPerTrigger": self.max_offsets_per_trigger,
         }
-        options = {name: value for name, value in {**chosen, **self.options}.items() if value is not None}
+        options = {
+            name: value for name, value in {**chosen, **self.options}.items() if value is not None
+        }
         rows = spark.readStream.format("kafka").options(**options).load()
         values = {
             "json": f"from_json(cast(value as string), '{self._ddl()}') as value",
@@ -95,9 +138,18 @@ class Kafka:
             "text": "cast(value as string) as value",
             "binary": "value",
         }
-        places = ["concat_ws('-', topic, partition) as partition", "offset", "timestamp as kafka_time", "cast(key as string) as kafka_key"]
+        places = [
+            "concat_ws('-', topic, partition) as partition",
+            "offset",
+            "timestamp as kafka_time",
+            "cast(key as string) as kafka_key",
+        ]
         found = rows.selectExpr(values[self.format], *places)
-        return found.select("value.*", "partition", "offset", "kafka_time", "kafka_key") if self.format in ("json", "csv") else found
+        return (
+            found.select("value.*", "partition", "offset", "kafka_time", "kafka_key")
+            if self.format in ("json", "csv")
+            else found
+        )
 
     def _ddl(self) -> str:
         return (self.schema or "").replace("\\", "\\\\").replace("'", "\\'")
@@ -105,18 +157,30 @@ class Kafka:
 
 @dataclass(frozen=True)
 class Rate:
-    """Spark's source of numbered rows, for trying things out: the columns `timestamp` and `value`."""
+    """Spark's source of numbered rows, for trying things out: the columns `timestamp` and
+    `value`.
+    """
 
     rows_per_second: int = 1
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if isinstance(self.rows_per_second, bool) or not isinstance(self.rows_per_second, int) or self.rows_per_second <= 0:
-            raise SpecError(f"`rows_per_second` is a whole number greater than 0, got {self.rows_per_second!r}")
+        if (
+            isinstance(self.rows_per_second, bool)
+            or not isinstance(self.rows_per_second, int)
+            or self.rows_per_second <= 0
+        ):
+            raise SpecError(
+                f"`rows_per_second` is a whole number greater than 0, got {self.rows_per_second!r}"
+            )
         _mapping(self.options)
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        return spark.readStream.format("rate").options(rowsPerSecond=self.rows_per_second, **self.options).load()
+        return (
+            spark.readStream.format("rate")
+            .options(rowsPerSecond=self.rows_per_second, **self.options)
+            .load()
+        )
 
 
 Source = Files | Kafka | Rate
@@ -132,17 +196,25 @@ def _files(format_name: str) -> Any:
         glob: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Files:
-        return Files(format_name, folder, schema, max_files_per_trigger, latest_first, glob, options or {})
+        return Files(
+            format_name, folder, schema, max_files_per_trigger, latest_first, glob, options or {}
+        )
 
     return files
 
 
-MAKERS: dict[str, Any] = {**{name: _files(name) for name in ("parquet", "json", "csv", "arrow")}, "kafka": Kafka, "rate": Rate}
+MAKERS: dict[str, Any] = {
+    **{name: _files(name) for name in ("parquet", "json", "csv", "arrow")},
+    "kafka": Kafka,
+    "rate": Rate,
+}
 
 
 @dataclass(frozen=True)
 class PipelineInput:
-    """One input: where the rows come from, what is done to them in Spark, and which columns say when, whose and which they are."""
+    """One input: where the rows come from, what is done to them in Spark, and which columns say
+    when, whose and which they are.
+    """
 
     source: Source
     stream: Mapping[str, Any]
@@ -158,7 +230,10 @@ class PipelineInput:
         if self.direct and not files:
             raise SpecError("`direct` is for folders of files. Hint: leave it out")
         if self.direct and (self.where or self.select):
-            raise SpecError("a direct input does not pass through Spark, so it takes no `where` and no `select`. Hint: leave out `direct`")
+            raise SpecError(
+                "a direct input does not pass through Spark, so it takes no `where` and no"
+                " `select`. Hint: leave out `direct`"
+            )
         if isinstance(self.source, Files) and self.source.format == "arrow" and not self.direct:
             raise SpecError("Spark does not read Arrow files itself. Hint: `direct: true`")
 
@@ -176,7 +251,7 @@ def conf_of(inputs: Sequence[PipelineInput]) -> dict[str, str]:
     """What a session must be started with so that the inputs can be read."""
     if not any(isinstance(given.source, Kafka) for given in inputs):
         return {}
-    from tidegate.spark.jars import kafka_jars
+    from tidegate.spark.environment.jars import kafka_jars
 
     return {"spark.jars": ",".join(str(jar) for jar in kafka_jars())}
 
@@ -193,5 +268,7 @@ def _flag(name: str, value: object) -> None:
 
 
 def _mapping(options: object) -> None:
-    if not isinstance(options, Mapping) or not all(isinstance(value, str | int | float) for value in options.values()):
+    if not isinstance(options, Mapping) or not all(
+        isinstance(value, str | int | float) for value in options.values()
+    ):
         raise SpecError(f"`options` has words and plain values, got {options!r}")

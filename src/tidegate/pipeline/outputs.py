@@ -1,4 +1,6 @@
-"""The outputs of a pipeline file: which sink gets panes, late rows and metrics, and how the query is driven."""
+"""The outputs of a pipeline file: which sink gets panes, late rows and metrics, and how the query
+is driven.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class PipelineOutput:
     """The sinks as they are written, for people."""
 
     def __post_init__(self) -> None:
-        if self.shards is not None and (isinstance(self.shards, bool) or not isinstance(self.shards, int) or self.shards <= 0):
+        if self.shards is not None and (
+            isinstance(self.shards, bool) or not isinstance(self.shards, int) or self.shards <= 0
+        ):
             raise SpecError(f"`shards` is a whole number greater than 0, got {self.shards!r}")
         check_trigger(self.trigger)
 
@@ -38,9 +42,15 @@ def check_trigger(trigger: object) -> None:
     if trigger == AVAILABLE_NOW:
         return
     if trigger == "once":
-        raise SpecError("`trigger` of `write` can't be once, which reads everything in one batch. Hint: available_now")
+        raise SpecError(
+            "`trigger` of `write` can't be once, which reads everything in one batch. Hint:"
+            " available_now"
+        )
     if not isinstance(trigger, str):
-        raise SpecError(f"`trigger` of `write` is an interval or {AVAILABLE_NOW}, got {trigger!r}. Hint: \"1 second\"")
+        raise SpecError(
+            f'`trigger` of `write` is an interval or {AVAILABLE_NOW}, got {trigger!r}. Hint: "1'
+            ' second"'
+        )
     if duration(trigger) < 0:
         raise SpecError(f"`trigger` of `write` can't be negative, got {trigger}")
 

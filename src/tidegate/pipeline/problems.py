@@ -1,4 +1,6 @@
-"""What is wrong in a pipeline file: every problem with its place, the rule it breaks and a hint, gathered before any of it is told."""
+"""What is wrong in a pipeline file: every problem with its place, the rule it breaks and a hint,
+gathered before any of it is told.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ class Problem:
     hint: str = ""
 
     def __str__(self) -> str:
-        return f"line {self.line}, column {self.column}: {self.rule}{f'. Hint: {self.hint}' if self.hint else ''}"
+        return (
+            f"line {self.line}, column {self.column}:"
+            f" {self.rule}{f'. Hint: {self.hint}' if self.hint else ''}"
+        )
 
 
 class Placed(Protocol):
@@ -36,7 +41,10 @@ class PipelineFileError(ParseError):
     def __init__(self, name: str, problems: Iterable[Problem]) -> None:
         self.problems = tuple(sorted(set(problems)))
         many = f"{len(self.problems)} problems" if len(self.problems) > 1 else "a problem"
-        super().__init__(f"pipeline file `{name}` has {many}:\n" + "\n".join(f"  {problem}" for problem in self.problems))
+        super().__init__(
+            f"pipeline file `{name}` has {many}:\n"
+            + "\n".join(f"  {problem}" for problem in self.problems)
+        )
 
 
 class Problems:
@@ -52,12 +60,20 @@ class Problems:
         said, _, carried = rule.rstrip(".").partition(". Hint: ")
         self.found.append(Problem(line, column, said, hint or carried))
 
-    def unknown(self, at: Placed | tuple[int, int], word: str, what: str, known: Iterable[str]) -> None:
+    def unknown(
+        self, at: Placed | tuple[int, int], word: str, what: str, known: Iterable[str]
+    ) -> None:
         """A word that is none of those which can stand there."""
         words = sorted(known)
         near = difflib.get_close_matches(word.lower(), words, 1)
-        there = f"there are {', '.join(f'`{w}`' for w in words)}" if words else "nothing can stand there"
-        self.add(at, f"`{word}` is not known as {what}", f"did you mean `{near[0]}`?" if near else there)
+        there = (
+            f"there are {', '.join(f'`{w}`' for w in words)}"
+            if words
+            else "nothing can stand there"
+        )
+        self.add(
+            at, f"`{word}` is not known as {what}", f"did you mean `{near[0]}`?" if near else there
+        )
 
     def tell(self) -> None:
         """Raise what was found, if anything was."""

@@ -1,4 +1,6 @@
-"""The reader of pipeline files: each part of the file in the words of the Python API, and every problem told at once."""
+"""The reader of pipeline files: each part of the file in the words of the Python API, and every
+problem told at once.
+"""
 
 from __future__ import annotations
 
@@ -18,34 +20,83 @@ from tidegate.pipeline.inputs import PipelineInput
 from tidegate.pipeline.outputs import OUTPUTS, PipelineOutput
 from tidegate.pipeline.problems import Problems
 from tidegate.pipeline.run import Pipeline, united
-from tidegate.spark.session import session
+from tidegate.spark.environment.session import session
 from tidegate.spec import aggregates, evictors, watermarks, windows
 from tidegate.spec.operator import Options
 
 LARGEST = 1_000_000
 PARTS = (
-    *("name", "input", "inputs", "stream", "window", "trigger", "mode", "allow_lateness", "options", "retain", "evict", "aggregate", "write"),
+    *(
+        "name",
+        "input",
+        "inputs",
+        "stream",
+        "window",
+        "trigger",
+        "mode",
+        "allow_lateness",
+        "options",
+        "retain",
+        "evict",
+        "aggregate",
+        "write",
+    ),
     "session",
 )
 STREAM = ("time", "key", "id", "offset", "partition", "watermark")
 MODES = ("accumulating", "discarding", "retracting")
 WINDOWS: dict[str, Maker] = {
-    **{made.__name__: made for made in (windows.tumbling, windows.hopping, windows.sliding, windows.cumulative, windows.session, windows.calendar)},
+    **{
+        made.__name__: made
+        for made in (
+            windows.tumbling,
+            windows.hopping,
+            windows.sliding,
+            windows.cumulative,
+            windows.session,
+            windows.calendar,
+        )
+    },
     "global": windows.global_window,
 }
 WATERMARKS: dict[str, Maker] = {
     made.__name__: made
-    for made in (watermarks.bounded, watermarks.ascending, watermarks.lagging, watermarks.punctuated, watermarks.noted, watermarks.per_key)
+    for made in (
+        watermarks.bounded,
+        watermarks.ascending,
+        watermarks.lagging,
+        watermarks.punctuated,
+        watermarks.noted,
+        watermarks.per_key,
+    )
 }
 # A function is no data, so aggregates that are made of functions stay with Python.
 AGGREGATES: dict[str, Maker] = {
     name: getattr(aggregates, name)
     for name in (
-        *("count", "sum", "mean", "min", "max", "variance", "stddev", "first", "last", "arg_min", "arg_max", "any", "all", "approx_distinct"),
+        *(
+            "count",
+            "sum",
+            "mean",
+            "min",
+            "max",
+            "variance",
+            "stddev",
+            "first",
+            "last",
+            "arg_min",
+            "arg_max",
+            "any",
+            "all",
+            "approx_distinct",
+        ),
         *("quantile", "approx_quantile", "median", "top_k", "distinct", "count_distinct", "list_"),
     )
 }
-EVICTORS: dict[str, Maker] = {made.__name__: made for made in (evictors.evict_count, evictors.evict_time, evictors.evict_delta)}
+EVICTORS: dict[str, Maker] = {
+    made.__name__: made
+    for made in (evictors.evict_count, evictors.evict_time, evictors.evict_delta)
+}
 RETAIN = ("time", "windows", "messages", "bytes")
 SESSION = tuple(name for name in inspect.signature(session).parameters if name != "name")
 
@@ -57,20 +108,38 @@ def load(path: str | Path) -> Pipeline:
     path = Path(path)
     try:
         if path.stat().st_size > LARGEST:
-            raise ParseError(f"pipeline file `{path}` is larger than {LARGEST} bytes, which no pipeline needs. Hint: is it the right file?")
+            raise ParseError(
+                f"pipeline file `{path}` is larger than {LARGEST} bytes, which no pipeline needs."
+                " Hint: is it the right file?"
+            )
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ParseError(f"pipeline file `{path}` is not text in UTF-8 (byte {error.start}). Hint: is it the right file?") from None
+        raise ParseError(
+            f"pipeline file `{path}` is not text in UTF-8 (byte {error.start}). Hint: is it the"
+            " right file?"
+        ) from None
     except OSError as error:
-        raise ParseError(f"pipeline file `{path}` cannot be read: {error.strerror}. Hint: check its name") from None
+        raise ParseError(
+            f"pipeline file `{path}` cannot be read: {error.strerror}. Hint: check its name"
+        ) from None
     return parse(text, name=str(path), folder=path.resolve().parent)
 
 
-def parse(text: str, *, name: str = "<text>", folder: Path | None = None, environment: Mapping[str, str] | None = None) -> Pipeline:
-    """The pipeline in a YAML text; `name` stands for it in errors, and relative paths begin at `folder`."""
+def parse(
+    text: str,
+    *,
+    name: str = "<text>",
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Pipeline:
+    """The pipeline in a YAML text; `name` stands for it in errors, and relative paths begin at
+    `folder`.
+    """
     problems = Problems(name)
     root = read(text, problems, environment)
-    made = _Reader(problems, folder or Path.cwd()).pipeline(root, Path(name).stem if name != "<text>" else "pipeline")
+    made = _Reader(problems, folder or Path.cwd()).pipeline(
+        root, Path(name).stem if name != "<text>" else "pipeline"
+    )
     problems.tell()
     assert made is not None, "a pipeline without problems is whole"  # noqa: S101
     return made
@@ -95,14 +164,31 @@ class _Reader:
         spec = self.spec(given, said, computed, parts)
         if spec is None or output is None:
             return None
-        shown = {"window": _written(parts["window"]), "aggregate": {word: _written(part) for word, part in parts["aggregate"].value.items()}}
+        shown = {
+            "window": _written(parts["window"]),
+            "aggregate": {word: _written(part) for word, part in parts["aggregate"].value.items()},
+        }
         said_in_order = _in_order([verb for _, verb in said])
-        return Pipeline(title or name, tuple(given), spec, said_in_order, computed, output, self.folder, shown, words)
+        return Pipeline(
+            title or name,
+            tuple(given),
+            spec,
+            said_in_order,
+            computed,
+            output,
+            self.folder,
+            shown,
+            words,
+        )
 
     def section(self, part: Part, what: str, known: tuple[str, ...]) -> dict[str, Part]:
         """The words of a mapping; those that are not known are told, and left out."""
         if not part.is_mapping:
-            self.problems.add(part, f"here stand words with values (`word: value`), got {_kind(part)}", f"the words are {', '.join(known)}")
+            self.problems.add(
+                part,
+                f"here stand words with values (`word: value`), got {_kind(part)}",
+                f"the words are {', '.join(known)}",
+            )
             return {}
         for word, inner in part.value.items():
             if word not in known:
@@ -112,13 +198,19 @@ class _Reader:
     def need(self, parts: Mapping[str, Part], word: str, root: Part, hint: str) -> Part | None:
         found = parts.get(word)
         if found is None or found.value is None:
-            self.problems.add(root if found is None else found, f"the pipeline needs `{word}`", hint)
+            self.problems.add(
+                root if found is None else found, f"the pipeline needs `{word}`", hint
+            )
             return None
         return found
 
     def text(self, part: Part, what: str) -> str | None:
         if not isinstance(part.value, str) or not part.value.strip():
-            self.problems.add(part, f"{what} is a text, got {_kind(part)}", "put it in quotes" if isinstance(part.value, int | float) else "")
+            self.problems.add(
+                part,
+                f"{what} is a text, got {_kind(part)}",
+                "put it in quotes" if isinstance(part.value, int | float) else "",
+            )
             return None
         return part.value
 
@@ -134,50 +226,89 @@ class _Reader:
 
     def made(self, part: Part, makers: Mapping[str, Maker], what: str) -> Any:
         call = read_call(part, what, self.problems)
-        return None if call is None else make(self.placed(call, makers), makers, what, self.problems)
+        return (
+            None if call is None else make(self.placed(call, makers), makers, what, self.problems)
+        )
 
     def placed(self, call: Call, makers: Mapping[str, Maker]) -> Call:
         """The same call with relative paths made absolute, be they named or not."""
         if call.name not in makers:
             return call
         names = [*inspect.signature(makers[call.name]).parameters, *[""] * len(call.values)]
-        values = tuple(self.path(value) if outputs.is_path(call.name, name) else value for name, value in zip(names, call.values, strict=False))
+        values = tuple(
+            self.path(value) if outputs.is_path(call.name, name) else value
+            for name, value in zip(names, call.values, strict=False)
+        )
         named = {
-            word: dataclasses.replace(part, value=self.path(part.value)) if outputs.is_path(call.name, word) else part
+            word: (
+                dataclasses.replace(part, value=self.path(part.value))
+                if outputs.is_path(call.name, word)
+                else part
+            )
             for word, part in call.named.items()
         }
         return dataclasses.replace(call, values=values, named=named)
 
     def path(self, value: Any) -> Any:
-        return value if not isinstance(value, str) or "://" in value else str(self.folder / Path(value).expanduser())
+        return (
+            value
+            if not isinstance(value, str) or "://" in value
+            else str(self.folder / Path(value).expanduser())
+        )
 
     # -- inputs
 
     def inputs(self, parts: Mapping[str, Part], root: Part) -> list[PipelineInput]:
         if "input" in parts and "inputs" in parts:
-            self.problems.add(parts["inputs"].key or parts["inputs"], "there is `input` and `inputs`", "list all of them in `inputs`")
+            self.problems.add(
+                parts["inputs"].key or parts["inputs"],
+                "there is `input` and `inputs`",
+                "list all of them in `inputs`",
+            )
         given = parts.get("input", parts.get("inputs"))
         if given is None or not given.value:
-            self.problems.add(root if given is None else given, "the pipeline needs `input`", "for instance `input: {type: parquet, folder: data}`")
+            self.problems.add(
+                root if given is None else given,
+                "the pipeline needs `input`",
+                "for instance `input: {type: parquet, folder: data}`",
+            )
             return []
-        shared = self.section(parts["stream"], "a word of `stream`", STREAM) if "stream" in parts else {}
+        shared = (
+            self.section(parts["stream"], "a word of `stream`", STREAM) if "stream" in parts else {}
+        )
         items = given.value if isinstance(given.value, list) else [given]
         return [made for item in items if (made := self.input(item, shared)) is not None]
 
     def input(self, part: Part, shared: Mapping[str, Part]) -> PipelineInput | None:
         call = read_call(part, "an input", self.problems) or Call(part, "")
-        own = {word: call.named[word] for word in (*STREAM, "direct", "where", "select") if word in call.named}
-        rest = dataclasses.replace(call, named={word: value for word, value in call.named.items() if word not in own})
+        own = {
+            word: call.named[word]
+            for word in (*STREAM, "direct", "where", "select")
+            if word in call.named
+        }
+        rest = dataclasses.replace(
+            call, named={word: value for word, value in call.named.items() if word not in own}
+        )
         said = {**shared, **{word: value for word, value in own.items() if word in STREAM}}
         words = self.stream(said)
         direct = self.flag(own["direct"], "`direct`") if "direct" in own else False
         where = self.text(own["where"], "`where`") if "where" in own else None
         select = self.texts(own["select"], "a column of `select`") if "select" in own else ()
-        source = make(self.placed(rest, sources.MAKERS), sources.MAKERS, "an input", self.problems) if call.name else None
+        source = (
+            make(self.placed(rest, sources.MAKERS), sources.MAKERS, "an input", self.problems)
+            if call.name
+            else None
+        )
         if source is None:
             return None
-        shown = {"from": _written(part), **({"direct": True} if direct else {}), **{word: _written(value) for word, value in said.items()}}
-        return self.attempt(own.get("direct", part), PipelineInput, source, words, direct, where, select, shown)
+        shown = {
+            "from": _written(part),
+            **({"direct": True} if direct else {}),
+            **{word: _written(value) for word, value in said.items()},
+        }
+        return self.attempt(
+            own.get("direct", part), PipelineInput, source, words, direct, where, select, shown
+        )
 
     def stream(self, parts: Mapping[str, Part]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -192,7 +323,9 @@ class _Reader:
 
     # -- what is computed, and when
 
-    def windowing(self, parts: Mapping[str, Part], root: Part) -> list[tuple[Part, Verb | Callable[[Stream], Windowed]]]:
+    def windowing(
+        self, parts: Mapping[str, Part], root: Part
+    ) -> list[tuple[Part, Verb | Callable[[Stream], Windowed]]]:
         """The verbs of the API that the file says, each with the part that says it."""
         given = self.need(parts, "window", root, "for instance `window: tumbling(1 minute)`")
         window = None if given is None else self.made(given, WINDOWS, "a window")
@@ -206,78 +339,136 @@ class _Reader:
                 self.problems.unknown(parts["mode"], mode, "a mode", MODES)
         if "allow_lateness" in parts:
             lateness = parts["allow_lateness"].plain()
-            verbs.append((parts["allow_lateness"], lambda windowed: windowed.allow_lateness(lateness)))
+            verbs.append(
+                (parts["allow_lateness"], lambda windowed: windowed.allow_lateness(lateness))
+            )
         if "evict" in parts:
             evictor = self.made(parts["evict"], EVICTORS, "an evictor")
             verbs.append((parts["evict"], lambda windowed: windowed.evict(evictor)))
         if "retain" in parts:
-            bounds = {word: part.plain() for word, part in self.section(parts["retain"], "a bound of `retain`", RETAIN).items()}
+            bounds = {
+                word: part.plain()
+                for word, part in self.section(
+                    parts["retain"], "a bound of `retain`", RETAIN
+                ).items()
+            }
             verbs.append((parts["retain"], lambda windowed: windowed.retain(**bounds)))
         if "options" in parts:
             known = ("semantics", *(field.name for field in dataclasses.fields(Options)))
-            options = {word: part.plain() for word, part in self.section(parts["options"], "an option", known).items()}
+            options = {
+                word: part.plain()
+                for word, part in self.section(parts["options"], "an option", known).items()
+            }
             verbs.append((parts["options"], lambda windowed: windowed.options(**options)))
         # Each is said once to any stream, so that each tells its own problem.
         for part, verb in verbs:
             self.attempt(part, _whole, verb, _any_stream())
-        return verbs if given is None else [(given, lambda streamed: streamed.window(window)), *verbs]
+        return (
+            verbs if given is None else [(given, lambda streamed: streamed.window(window)), *verbs]
+        )
 
     def attempt(self, part: Part, action: Callable[..., Any], *given: Any) -> Any:
         """What an action of the API gives; its error becomes a problem of the part."""
         try:
             return action(*given)
         except (SpecError, TypeError) as error:
-            self.problems.add(guilty(part, part.value if part.is_mapping else {}, str(error)), str(error))
+            self.problems.add(
+                guilty(part, part.value if part.is_mapping else {}, str(error)), str(error)
+            )
             return None
 
     def aggregates(self, parts: Mapping[str, Part], root: Part) -> dict[str, Any]:
-        given = self.need(parts, "aggregate", root, "for instance `aggregate: {n: count, total: sum(price)}`")
+        given = self.need(
+            parts, "aggregate", root, "for instance `aggregate: {n: count, total: sum(price)}`"
+        )
         if given is None:
             return {}
         if not given.is_mapping:
-            self.problems.add(given, f"`aggregate` has names with aggregates, got {_kind(given)}", "for instance `n: count`")
+            self.problems.add(
+                given,
+                f"`aggregate` has names with aggregates, got {_kind(given)}",
+                "for instance `n: count`",
+            )
             return {}
-        found = {name: self.made(part, AGGREGATES, "an aggregate") for name, part in given.value.items()}
+        found = {
+            name: self.made(part, AGGREGATES, "an aggregate") for name, part in given.value.items()
+        }
         right = {name: aggregate for name, aggregate in found.items() if aggregate is not None}
         if right or not found:
             self.attempt(given, lambda: _any_stream().aggregate(**right))
         return found
 
-    def spec(self, given: list[PipelineInput], said: list[tuple[Part, Any]], computed: Mapping[str, Any], parts: Mapping[str, Part]) -> Any:
-        """The specification of the whole: rules that hold between parts are checked by the API itself."""
+    def spec(
+        self,
+        given: list[PipelineInput],
+        said: list[tuple[Part, Any]],
+        computed: Mapping[str, Any],
+        parts: Mapping[str, Part],
+    ) -> Any:
+        """The specification of the whole: rules that hold between parts are checked by the API
+        itself.
+        """
         where = parts.get("stream", parts.get("input", parts.get("inputs", parts["window"])))
         one = self.attempt(where, lambda: united([stream(**one.stream) for one in given]))
         for part, verb in said:
             # What two parts break together is told where the second is.
             one = None if one is None else self.attempt(part, _whole, verb, one)
-        panes = None if one is None else self.attempt(parts["aggregate"], lambda: one.aggregate(**computed))
+        panes = (
+            None
+            if one is None
+            else self.attempt(parts["aggregate"], lambda: one.aggregate(**computed))
+        )
         return None if panes is None else panes.spec
 
     # -- outputs and session
 
     def output(self, parts: Mapping[str, Part], root: Part) -> PipelineOutput | None:
-        given = self.need(parts, "write", root, "for instance `write: {to: parquet(out/panes), checkpoint: out/checkpoint}`")
+        given = self.need(
+            parts,
+            "write",
+            root,
+            "for instance `write: {to: parquet(out/panes), checkpoint: out/checkpoint}`",
+        )
         if given is None:
             return None
-        words = self.section(given, "a word of `write`", (*OUTPUTS, "checkpoint", "trigger", "shards"))
+        words = self.section(
+            given, "a word of `write`", (*OUTPUTS, "checkpoint", "trigger", "shards")
+        )
         if given.is_mapping and "to" not in words:
-            self.problems.add(given, "`write` needs `to`, the sink of the panes", f"one of {', '.join(outputs.SINKS)}")
+            self.problems.add(
+                given,
+                "`write` needs `to`, the sink of the panes",
+                f"one of {', '.join(outputs.SINKS)}",
+            )
         if given.is_mapping and "checkpoint" not in words:
-            self.problems.add(given, "`write` needs `checkpoint`, the folder that a restart continues from", "`checkpoint: out/checkpoint`")
+            self.problems.add(
+                given,
+                "`write` needs `checkpoint`, the folder that a restart continues from",
+                "`checkpoint: out/checkpoint`",
+            )
         known = outputs.makers()
         sinks = {name: self.made(words[name], known, "a sink") for name in OUTPUTS if name in words}
         shown = {name: _written(words[name]) for name in sinks}
-        checkpoint = self.text(words["checkpoint"], "`checkpoint`") if "checkpoint" in words else None
+        checkpoint = (
+            self.text(words["checkpoint"], "`checkpoint`") if "checkpoint" in words else None
+        )
         rest = {word: words[word].plain() for word in ("trigger", "shards") if word in words}
-        made = self.attempt(given, lambda: PipelineOutput(sinks, self.path(checkpoint or ""), shown=shown, **rest))
+        made = self.attempt(
+            given, lambda: PipelineOutput(sinks, self.path(checkpoint or ""), shown=shown, **rest)
+        )
         return made if checkpoint else None
 
     def session(self, parts: Mapping[str, Part]) -> dict[str, Any]:
         if "session" not in parts:
             return {}
-        words = {word: part.plain() for word, part in self.section(parts["session"], "a word of `session`", SESSION).items()}
+        words = {
+            word: part.plain()
+            for word, part in self.section(parts["session"], "a word of `session`", SESSION).items()
+        }
         if not isinstance(words.get("conf", {}), dict):
-            self.problems.add(parts["session"].value["conf"], "`conf` has names of Spark's settings with values")
+            self.problems.add(
+                parts["session"].value["conf"], "`conf` has names of Spark's settings with values"
+            )
         if isinstance(words.get("packages"), str):
             words["packages"] = [words["packages"]]
         return words
@@ -289,7 +480,9 @@ def _any_stream() -> Windowed:
 
 
 def _whole(verb: Callable[[Any], Windowed], given: Any) -> Windowed:
-    """What a verb makes, after a look at whether it could be run: most rules are those of whole specifications."""
+    """What a verb makes, after a look at whether it could be run: most rules are those of whole
+    specifications.
+    """
     made = verb(given)
     made.aggregate(_looked_at=aggregates.count())
     return made
@@ -309,13 +502,25 @@ def _in_order(verbs: list[Any]) -> Callable[[Stream], Windowed]:
 def _written(part: Part) -> str:
     """The part as people wrote it, on one line."""
     if not part.is_mapping:
-        return ", ".join(map(str, part.shown())) if isinstance(part.value, list) else str(part.shown())
+        return (
+            ", ".join(map(str, part.shown())) if isinstance(part.value, list) else str(part.shown())
+        )
     words = part.shown()
-    inside = ", ".join(f"{word}={value}" for word, value in words.items() if word not in ("type", "kind", "direct", *STREAM))
+    inside = ", ".join(
+        f"{word}={value}"
+        for word, value in words.items()
+        if word not in ("type", "kind", "direct", *STREAM)
+    )
     return f"{words.get('type', words.get('kind'))}({inside})"
 
 
 def _kind(part: Part) -> str:
     if part.value is None:
         return "nothing"
-    return "a mapping" if part.is_mapping else "a list" if isinstance(part.value, list) else f"`{part.written or part.value}`"
+    return (
+        "a mapping"
+        if part.is_mapping
+        else "a list"
+        if isinstance(part.value, list)
+        else f"`{part.written or part.value}`"
+    )

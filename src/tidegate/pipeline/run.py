@@ -1,4 +1,6 @@
-"""A pipeline that was read: what it would do in words, its panes, and its start on a Spark session."""
+"""A pipeline that was read: what it would do in words, its panes, and its start on a Spark
+session.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,12 @@ from tidegate.spec.operator import AggregateSpec
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidegate.spark.query import Query
+    from tidegate.spark.query.query import Query
 
 _COLUMNS = ("time", "key", "id", "offset", "partition")
-_SECRET = re.compile(r"(?P<before>password\s*=\s*|://[^:/@\s]*:)(?P<secret>[^\s@&;$]+)", re.IGNORECASE)
+_SECRET = re.compile(
+    r"(?P<before>password\s*=\s*|://[^:/@\s]*:)(?P<secret>[^\s@&;$]+)", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Pipeline:
 
     def session(self) -> SparkSession:
         """The session that the file asks for."""
-        from tidegate.spark.session import session
+        from tidegate.spark.environment.session import session
 
         words = dict(self.session_words)
         conf = {**conf_of(self.inputs), **words.pop("conf", {})}
@@ -57,23 +61,45 @@ class Pipeline:
         opened = [given.open(spark) for given in self.inputs]
         for given, rows in zip(self.inputs, opened, strict=True):
             self._check_columns(given, rows.schema.names)
-        return self.said(united([stream(rows, **given.stream) for given, rows in zip(self.inputs, opened, strict=True)])).aggregate(**self.aggregates)
+        return self.said(
+            united(
+                [
+                    stream(rows, **given.stream)
+                    for given, rows in zip(self.inputs, opened, strict=True)
+                ]
+            )
+        ).aggregate(**self.aggregates)
 
     def _check_columns(self, given: PipelineInput, known: Sequence[str]) -> None:
         """Refuse names that the rows do not have, which only the opened input can tell."""
         said = [(word, column) for word in _COLUMNS for column in _names(given.stream.get(word))]
-        said += [(name, column) for name, aggregate in self.aggregates.items() for column in aggregate.reads() or ()]
+        said += [
+            (name, column)
+            for name, aggregate in self.aggregates.items()
+            for column in aggregate.reads() or ()
+        ]
         for word, column in said:
             if column not in known:
                 near = difflib.get_close_matches(column, known, 1)
-                hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(f'`{name}`' for name in known)}"
-                raise SpecError(f"`{given.shown['from']}` has no column `{column}`, which `{word}` names. Hint: {hint}")
+                hint = (
+                    f"did you mean `{near[0]}`?"
+                    if near
+                    else f"there are {', '.join(f'`{name}`' for name in known)}"
+                )
+                raise SpecError(
+                    f"`{given.shown['from']}` has no column `{column}`, which `{word}` names. Hint:"
+                    f" {hint}"
+                )
 
     def start(self, spark: SparkSession, *, trigger: str | None = None) -> Query:
         """Run it; `trigger` stands in for the one of the file."""
         output = self.output
         return self.panes(spark).write(
-            **output.sinks, checkpoint=output.checkpoint, trigger=trigger or output.trigger, shards=output.shards, name=self.name
+            **output.sinks,
+            checkpoint=output.checkpoint,
+            trigger=trigger or output.trigger,
+            shards=output.shards,
+            name=self.name,
         )
 
     def describe(self) -> dict[str, Any]:
@@ -82,13 +108,18 @@ class Pipeline:
         return {
             "name": self.name,
             "folder": str(self.folder),
-            "inputs": [{word: _hidden(value) for word, value in given.shown.items()} for given in self.inputs],
+            "inputs": [
+                {word: _hidden(value) for word, value in given.shown.items()}
+                for given in self.inputs
+            ],
             "window": self.shown["window"],
             "trigger": str(spec.firing),
             "mode": spec.mode,
             "allow_lateness": format_duration(spec.allowed_lateness),
             "aggregate": self.shown["aggregate"],
-            "write": {name: _hidden(output.shown[name]) for name in OUTPUTS if name in output.shown},
+            "write": {
+                name: _hidden(output.shown[name]) for name in OUTPUTS if name in output.shown
+            },
             "checkpoint": output.checkpoint,
             "every": output.trigger,
         }

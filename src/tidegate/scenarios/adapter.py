@@ -1,4 +1,6 @@
-"""The adapter between scenarios and an operator: what they write becomes its input, and what it puts out is told in their words."""
+"""The adapter between scenarios and an operator: what they write becomes its input, and what it
+puts out is told in their words.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ TOLD: tuple[Watermarks, ...] = (Explicit(),)
 """One input, whose watermark the scenario tells."""
 
 
-def specification(settings: Settings, *, keyed: bool, watermarks: Sequence[Watermarks] = TOLD) -> AggregateSpec:
+def specification(
+    settings: Settings, *, keyed: bool, watermarks: Sequence[Watermarks] = TOLD
+) -> AggregateSpec:
     """The specification of the operator, with an input for each of the watermarks."""
     axis = settings.window.axis
     inputs = [
@@ -62,7 +66,9 @@ def specification(settings: Settings, *, keyed: bool, watermarks: Sequence[Water
 
 
 class Codes:
-    """Values of any type as integers and back, because a scenario may mix types that no Arrow column can hold."""
+    """Values of any type as integers and back, because a scenario may mix types that no Arrow
+    column can hold.
+    """
 
     def __init__(self) -> None:
         self._values: list[Any] = []
@@ -91,7 +97,9 @@ class LateRow:
 
 
 class Operated:
-    """An operator under a scenario: takes events as they are written, gives panes as they are expected."""
+    """An operator under a scenario: takes events as they are written, gives panes as they are
+    expected.
+    """
 
     def __init__(
         self,
@@ -107,7 +115,9 @@ class Operated:
         self._keyed = any("k" in event for event in events)
         self._marked = any("mark" in event for event in events)
         self._floats = any(isinstance(event.get("v"), float) for event in events)
-        self._timed = settings.window.axis is Axis.EVENT_TIME or any("t" in event for event in events)
+        self._timed = settings.window.axis is Axis.EVENT_TIME or any(
+            "t" in event for event in events
+        )
         self._keys, self._values = Codes(), Codes()
         self._came = 0
         self.now = settings.start
@@ -121,7 +131,9 @@ class Operated:
 
     def add(self, events: Sequence[Mapping[str, Any]], ordinal: int = 0) -> None:
         """One delivery, or one a message where the trigger asks which message came first."""
-        alone = self._settings.options.get("granularity") == "element" and _asks_for_the_first(self._settings.trigger)
+        alone = self._settings.options.get("granularity") == "element" and _asks_for_the_first(
+            self._settings.trigger
+        )
         for share in [[event] for event in events] if alone else [events]:
             if share:
                 self._running.add(self._table(share), self.now, ordinal)
@@ -175,21 +187,34 @@ class Operated:
 
     def contents(self) -> list[tuple[tuple[int, int], Any, Any]]:
         """Window, key and present value of every open window."""
-        return [(window_of(row), self._keys.value(row.get("k")), self._decoded(row[RESULT])) for row in self._running.contents()]
+        return [
+            (window_of(row), self._keys.value(row.get("k")), self._decoded(row[RESULT]))
+            for row in self._running.contents()
+        ]
 
     def _table(self, events: Sequence[Mapping[str, Any]]) -> pa.Table:
         columns: dict[str, pa.Array] = {}
         if self._timed:
-            columns["t"] = pa.array([None if e.get("t") is None else self._ticks(e["t"]) for e in events], pa.int64())
+            columns["t"] = pa.array(
+                [None if e.get("t") is None else self._ticks(e["t"]) for e in events], pa.int64()
+            )
         if self._keyed:
             columns["k"] = pa.array([self._keys.code(e.get("k")) for e in events], pa.int64())
         if self._settings.window.axis is Axis.OFFSET:
             columns["offset"] = pa.array([e.get("offset") for e in events], pa.int64())
         if self._settings.gap_rules is not None:
             gaps = [gap_of(self._settings.gap_rules, e) for e in events]
-            columns[GAP_COLUMN] = pa.array([None if gap is None else self._ticks(gap) for gap in gaps], pa.int64())
+            columns[GAP_COLUMN] = pa.array(
+                [None if gap is None else self._ticks(gap) for gap in gaps], pa.int64()
+            )
         if self._marked:
-            columns["mark"] = pa.array([None if e.get("mark") is None else self._ticks.watermark(e["mark"]) for e in events], pa.int64())
+            columns["mark"] = pa.array(
+                [
+                    None if e.get("mark") is None else self._ticks.watermark(e["mark"])
+                    for e in events
+                ],
+                pa.int64(),
+            )
         if self._settings.aggregate == FIRST_COME:
             columns["seq"] = pa.array(range(self._came, self._came + len(events)), pa.int64())
             self._came += len(events)
@@ -204,7 +229,11 @@ class Operated:
     def _decoded(self, value: Any) -> Any:
         if self._settings.aggregate == FIRST_COME:
             return self._values.value(value)
-        return [self._values.value(code) for code in value or []] if self._settings.aggregate == "list" else value
+        return (
+            [self._values.value(code) for code in value or []]
+            if self._settings.aggregate == "list"
+            else value
+        )
 
     def _pane(self, row: Mapping[str, Any]) -> Pane:
         return Pane(
@@ -237,13 +266,28 @@ def _asks_for_the_first(trigger: Trigger | None) -> bool:
     """Whether a part of the trigger depends on which message of a window came first."""
     if trigger is None:
         return False
-    return (isinstance(trigger, EventInterval) and trigger.refire) or any(_asks_for_the_first(part) for part in trigger.children)
+    return (isinstance(trigger, EventInterval) and trigger.refire) or any(
+        _asks_for_the_first(part) for part in trigger.children
+    )
 
 
 def _by_appearance(rows: Rows) -> Rows:
-    """Panes that complete one window for several keys at once, in the order in which the keys first came; their codes tell it."""
+    """Panes that complete one window for several keys at once, in the order in which the keys first
+    came; their codes tell it.
+    """
     found: Rows = []
-    for (*_, timing), run in groupby(rows, key=lambda row: (row.get(SHARD), row["window_start"], row["window_end"], row["op"], row["timing"])):
+    for (*_, timing), run in groupby(
+        rows,
+        key=lambda row: (
+            row.get(SHARD),
+            row["window_start"],
+            row["window_end"],
+            row["op"],
+            row["timing"],
+        ),
+    ):
         panes = list(run)
-        found.extend(sorted(panes, key=lambda row: row.get("k") or 0) if timing == "on_time" else panes)
+        found.extend(
+            sorted(panes, key=lambda row: row.get("k") or 0) if timing == "on_time" else panes
+        )
     return found

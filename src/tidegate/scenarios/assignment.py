@@ -1,4 +1,6 @@
-"""The kinds `assign`, `groups`, `sessions`, `merge` and `merge_sequence`: which windows events are in, and which windows become one."""
+"""The kinds `assign`, `groups`, `sessions`, `merge` and `merge_sequence`: which windows events are
+in, and which windows become one.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,15 @@ from typing import Any
 import numpy as np
 
 from tidegate.errors import SpecError
-from tidegate.kernel.sessions import MergingSet, merge_intervals
-from tidegate.kernel.windows import build
-from tidegate.scenarios.document import MismatchError, Scenario, UnsupportedScenarioError, known, mapping
+from tidegate.kernel.windows.assigners import build
+from tidegate.kernel.windows.sessions import MergingSet, merge_intervals
+from tidegate.scenarios.document import (
+    MismatchError,
+    Scenario,
+    UnsupportedScenarioError,
+    known,
+    mapping,
+)
 from tidegate.scenarios.matching import same_bag
 from tidegate.scenarios.settings import CONFIG
 from tidegate.scenarios.ticks import Ticks, ticks_of
@@ -36,7 +44,9 @@ def run_assign(scenario: Scenario) -> None:
         found = _windows(window_of(scenario, ticks, case.get("window")), [ticks(case["t"])])
         expected = [interval(w, ticks) for w in listed(case, "windows")]
         if sorted(found[0]) != sorted(expected):
-            raise MismatchError(f"t {case['t']}: expected {_shown(expected, ticks)}, got {_shown(found[0], ticks)}")
+            raise MismatchError(
+                f"t {case['t']}: expected {_shown(expected, ticks)}, got {_shown(found[0], ticks)}"
+            )
 
 
 def run_groups(scenario: Scenario) -> None:
@@ -54,7 +64,9 @@ def run_groups(scenario: Scenario) -> None:
 
 
 def run_sessions(scenario: Scenario) -> None:
-    """Each case: the sessions of one key, found in one go and built up one by one, for every order of the input."""
+    """Each case: the sessions of one key, found in one go and built up one by one, for every order
+    of the input.
+    """
     ticks = start(scenario)
     known("`config`", scenario.config, CONFIG | {"shuffle_input"})
     window = session_of(scenario, ticks)
@@ -75,21 +87,36 @@ def run_merge(scenario: Scenario) -> None:
         merged = _merged(given, window)
         found = {to: parts for to, parts in merged.items() if len(parts) > 1}
         wanted = _merges(case, ticks)
-        if {to: sorted(parts) for to, parts in found.items()} != {to: sorted(parts) for to, parts in wanted.items()}:
-            raise MismatchError(f"windows {case['windows']}: expected {_shown_merges(wanted, ticks)}, got {_shown_merges(found, ticks)}")
+        if {to: sorted(parts) for to, parts in found.items()} != {
+            to: sorted(parts) for to, parts in wanted.items()
+        }:
+            raise MismatchError(
+                f"windows {case['windows']}: expected {_shown_merges(wanted, ticks)}, got"
+                f" {_shown_merges(found, ticks)}"
+            )
 
 
 def run_merge_sequence(scenario: Scenario) -> None:
-    """Windows are added one by one; each case says where the addition ends up and what it swallowed."""
+    """Windows are added one by one; each case says where the addition ends up and what it
+    swallowed.
+    """
     ticks = start(scenario)
     known("`config`", scenario.config, CONFIG)
     sessions = MergingSet(session_of(scenario, ticks).touch)
     for case in cases_of(scenario, {"add", "result", "merged"}):
         result, swallowed = sessions.add(interval(case["add"], ticks))
         if "result" in case and result != interval(case["result"], ticks):
-            raise MismatchError(f"add {case['add']}: expected result {case['result']}, got {_shown([result], ticks)}")
-        if "merged" in case and sorted(swallowed) != sorted(interval(w, ticks) for w in case["merged"]):
-            raise MismatchError(f"add {case['add']}: expected merged {case['merged']}, got {_shown(swallowed, ticks)}")
+            raise MismatchError(
+                f"add {case['add']}: expected result {case['result']}, got"
+                f" {_shown([result], ticks)}"
+            )
+        if "merged" in case and sorted(swallowed) != sorted(
+            interval(w, ticks) for w in case["merged"]
+        ):
+            raise MismatchError(
+                f"add {case['add']}: expected merged {case['merged']}, got"
+                f" {_shown(swallowed, ticks)}"
+            )
 
 
 def interval(written: Any, ticks: Ticks) -> Interval:
@@ -102,7 +129,9 @@ def interval(written: Any, ticks: Ticks) -> Interval:
 
 
 def start(scenario: Scenario, more: set[str] | None = None) -> Ticks:
-    """The conversion of the times of a scenario that has cases and, beside them, nothing that is not known."""
+    """The conversion of the times of a scenario that has cases and, beside them, nothing that is
+    not known.
+    """
     known("the scenario", scenario.body, {"cases"} | (more or set()))
     return ticks_of(scenario)
 
@@ -136,7 +165,9 @@ def _must_be_refused(scenario: Scenario, ticks: Ticks, given: Any) -> None:
 def _windows(window: Window, times: list[int]) -> list[list[Interval]]:
     found = build(window).assign(np.array(times, np.int64))
     result: list[list[Interval]] = [[] for _ in times]
-    for row, begin, end in zip(found.row.tolist(), found.start.tolist(), found.end.tolist(), strict=True):
+    for row, begin, end in zip(
+        found.row.tolist(), found.start.tolist(), found.end.tolist(), strict=True
+    ):
         result[row].append((begin, end))
     return result
 
@@ -157,7 +188,11 @@ def orders(times: list[Any]) -> Iterator[list[Any]]:
 
 
 def _merged(given: list[Interval], window: Session) -> dict[Interval, list[Interval]]:
-    begin, end = (np.array(edges, np.int64) for edges in zip(*given, strict=True)) if given else (np.zeros(0, np.int64), np.zeros(0, np.int64))
+    begin, end = (
+        (np.array(edges, np.int64) for edges in zip(*given, strict=True))
+        if given
+        else (np.zeros(0, np.int64), np.zeros(0, np.int64))
+    )
     merged = merge_intervals(np.zeros(len(given), np.int64), begin, end, window.touch)
     result: dict[Interval, list[Interval]] = {}
     for part, group in zip(given, merged.groups.ids.tolist(), strict=True):
@@ -165,7 +200,9 @@ def _merged(given: list[Interval], window: Session) -> dict[Interval, list[Inter
     return result
 
 
-def _members_at_once(times: list[Any], protos: list[Interval], window: Session) -> dict[Interval, list[Any]]:
+def _members_at_once(
+    times: list[Any], protos: list[Interval], window: Session
+) -> dict[Interval, list[Any]]:
     inside = {part: to for to, parts in _merged(protos, window).items() for part in parts}
     members: dict[Interval, list[Any]] = {}
     for time, proto in zip(times, protos, strict=True):
@@ -173,7 +210,9 @@ def _members_at_once(times: list[Any], protos: list[Interval], window: Session) 
     return members
 
 
-def _members_one_by_one(times: list[Any], protos: list[Interval], window: Session) -> dict[Interval, list[Any]]:
+def _members_one_by_one(
+    times: list[Any], protos: list[Interval], window: Session
+) -> dict[Interval, list[Any]]:
     sessions, members = MergingSet(window.touch), dict[Interval, list[Any]]()
     for time, proto in zip(times, protos, strict=True):
         result, swallowed = sessions.add(proto)
@@ -189,7 +228,10 @@ def same_groups(case: dict[str, Any], members: dict[Interval, list[Any]], ticks:
         known("an expected group", mapping("an expected group", group), {"window", "members"})
         wanted[interval(group["window"], ticks)] = listed(group, "members")
     if members.keys() != wanted.keys() or any(not same_bag(wanted[w], members[w]) for w in wanted):
-        raise MismatchError(f"times {case['times']}: expected {_shown_groups(wanted, ticks)}, got {_shown_groups(members, ticks)}")
+        raise MismatchError(
+            f"times {case['times']}: expected {_shown_groups(wanted, ticks)}, got"
+            f" {_shown_groups(members, ticks)}"
+        )
 
 
 def _merges(case: dict[str, Any], ticks: Ticks) -> dict[Interval, list[Interval]]:
@@ -201,12 +243,26 @@ def _merges(case: dict[str, Any], ticks: Ticks) -> dict[Interval, list[Interval]
 
 
 def _shown(windows: list[Interval], ticks: Ticks) -> str:
-    return "[" + ", ".join(f"[{ticks.shown(s)}, {ticks.shown(e)}]" for s, e in sorted(windows)) + "]"
+    return (
+        "[" + ", ".join(f"[{ticks.shown(s)}, {ticks.shown(e)}]" for s, e in sorted(windows)) + "]"
+    )
 
 
 def _shown_groups(groups: dict[Interval, list[Any]], ticks: Ticks) -> str:
-    return "{" + ", ".join(f"{_shown([w], ticks)[1:-1]}: {sorted(m, key=str)}" for w, m in sorted(groups.items())) + "}"
+    return (
+        "{"
+        + ", ".join(
+            f"{_shown([w], ticks)[1:-1]}: {sorted(m, key=str)}" for w, m in sorted(groups.items())
+        )
+        + "}"
+    )
 
 
 def _shown_merges(merges: dict[Interval, list[Interval]], ticks: Ticks) -> str:
-    return ", ".join(f"{_shown(parts, ticks)} to {_shown([to], ticks)[1:-1]}" for to, parts in sorted(merges.items())) or "no merge"
+    return (
+        ", ".join(
+            f"{_shown(parts, ticks)} to {_shown([to], ticks)[1:-1]}"
+            for to, parts in sorted(merges.items())
+        )
+        or "no merge"
+    )

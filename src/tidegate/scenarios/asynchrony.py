@@ -1,4 +1,6 @@
-"""The kind `async`: calls and marks go in, calls end in some order, and what comes out must not let a watermark overtake a pending event."""
+"""The kind `async`: calls and marks go in, calls end in some order, and what comes out must not let
+a watermark overtake a pending event.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from tidegate.kernel.watermarks.marks import Active, Idle, Watermark
-from tidegate.operators.pending import Failed, Pending, Rows, pending
+from tidegate.operators.async_map.queue import Failed, Pending, Rows, pending
 from tidegate.scenarios.document import MismatchError, Scenario, UnsupportedScenarioError, known
 from tidegate.scenarios.settings import CONFIG as OF_OPERATORS
 from tidegate.scenarios.ticks import Ticks, ticks_of
@@ -14,7 +16,20 @@ from tidegate.scenarios.wording import Said, of_mark, read, show, steps_of, swit
 
 PLACES = ("max_concurrent", "max_concurrent_ops", "capacity")
 CONFIG = OF_OPERATORS | {"order", "completion_orders", *PLACES}
-ACTIONS = frozenset({"submit", "results", "wm", "idle", "active", "key", "complete", "complete_all", "fail", "snapshot_restore"})
+ACTIONS = frozenset(
+    {
+        "submit",
+        "results",
+        "wm",
+        "idle",
+        "active",
+        "key",
+        "complete",
+        "complete_all",
+        "fail",
+        "snapshot_restore",
+    }
+)
 STEP = ACTIONS | {"accepted", "out", "or_if_unordered", "out_set", "before"}
 ORDERS = ("ordered", "unordered")
 
@@ -22,7 +37,10 @@ ORDERS = ("ordered", "unordered")
 def run_async(scenario: Scenario) -> None:
     """The steps, once for each order of output and each order in which the calls end."""
     known("`config`", scenario.config, CONFIG)
-    ticks, most = ticks_of(scenario), next((scenario.config[name] for name in PLACES if name in scenario.config), None)
+    ticks, most = (
+        ticks_of(scenario),
+        next((scenario.config[name] for name in PLACES if name in scenario.config), None),
+    )
     if most is not None and not isinstance(most, int):
         raise UnsupportedScenarioError(f"`max_concurrent` must be a number, got `{most}`")
     steps = [one for step in steps_of(scenario, STEP) for one in _one_by_one(step)]
@@ -34,12 +52,18 @@ def run_async(scenario: Scenario) -> None:
 
 
 def _one_by_one(step: dict[str, Any]) -> list[dict[str, Any]]:
-    """A step that lists several calls, as one step for each; what is compared comes with the last."""
-    word = next((word for word in ("submit", "complete", "fail") if isinstance(step.get(word), list)), None)
+    """A step that lists several calls, as one step for each; what is compared comes with the
+    last.
+    """
+    word = next(
+        (word for word in ("submit", "complete", "fail") if isinstance(step.get(word), list)), None
+    )
     if word is None:
         return [step]
     if not step[word] or step.keys() & (ACTIONS - {word}):
-        raise UnsupportedScenarioError(f"a list of calls stands alone in its step and names some: {step}")
+        raise UnsupportedScenarioError(
+            f"a list of calls stands alone in its step and names some: {step}"
+        )
     return [*({word: call} for call in step[word][:-1]), step | {word: step[word][-1]}]
 
 
@@ -49,19 +73,33 @@ def _orders(scenario: Scenario) -> list[str]:
         given = "ordered" if scenario.config.get("ordered", True) else "unordered"
     orders = given if isinstance(given, list) else [given]
     if not orders or not all(order in ORDERS for order in orders):
-        raise UnsupportedScenarioError(f"`order` must name some of {', '.join(ORDERS)}, got `{given}`")
+        raise UnsupportedScenarioError(
+            f"`order` must name some of {', '.join(ORDERS)}, got `{given}`"
+        )
     return orders
 
 
 def _endings(scenario: Scenario, steps: list[dict[str, Any]]) -> list[list[Any]]:
-    """The orders in which all calls end: as the config says, or as they were submitted, and backwards where a scenario allows for that."""
+    """The orders in which all calls end: as the config says, or as they were submitted, and
+    backwards where a scenario allows for that.
+    """
     given = scenario.config.get("completion_orders")
     if given is not None:
-        if not isinstance(given, list) or not given or not all(isinstance(order, list) for order in given):
-            raise UnsupportedScenarioError(f"`completion_orders` must be a list of lists, got `{given}`")
+        if (
+            not isinstance(given, list)
+            or not given
+            or not all(isinstance(order, list) for order in given)
+        ):
+            raise UnsupportedScenarioError(
+                f"`completion_orders` must be a list of lists, got `{given}`"
+            )
         return given
     submitted = [step["submit"] for step in steps if "submit" in step]
-    return [submitted, submitted[::-1]] if any("or_if_unordered" in step for step in steps) else [submitted]
+    return (
+        [submitted, submitted[::-1]]
+        if any("or_if_unordered" in step for step in steps)
+        else [submitted]
+    )
 
 
 class _Calls:
@@ -87,15 +125,19 @@ class _Calls:
             raise UnsupportedScenarioError("`before` stands beside `out_set`")
 
     def _accepted(self, step: dict[str, Any], where: str) -> bool:
-        """Whether a call has a place at once, which must be as the step says; marks need none. With us it waits for one, so it is left out."""
+        """Whether a call has a place at once, which must be as the step says; marks need none. With
+        us it waits for one, so it is left out.
+        """
         if self._most is None or not step.keys() & {"submit", "wm"}:
-            raise UnsupportedScenarioError("`accepted` stands beside `submit` or `wm` and needs `max_concurrent`")
+            raise UnsupportedScenarioError(
+                "`accepted` stands beside `submit` or `wm` and needs `max_concurrent`"
+            )
         accepted = "submit" not in step or len(self._pending.unanswered()) < self._most
         if accepted != switched(step, "accepted"):
             raise MismatchError(f"{where}: expected accepted {step['accepted']}, got {accepted}")
         return accepted
 
-    # What happens -----------------------------------------------------------------------------------------------------------------
+    # What happens
 
     def _act(self, step: dict[str, Any]) -> None:
         if switched(step, "snapshot_restore"):
@@ -124,7 +166,10 @@ class _Calls:
         ticket = self._pending.submit({"event": "the same"})
         self._tickets.append((name, ticket, results or []))
         if self._most is not None and len(self._pending.unanswered()) > self._most:
-            raise UnsupportedScenarioError(f"`{name}` is one call more than `max_concurrent`; with us it waits for a place and is not refused")
+            raise UnsupportedScenarioError(
+                f"`{name}` is one call more than `max_concurrent`; with us it waits for a place and"
+                " is not refused"
+            )
         if results is None:
             self._end(name)
 
@@ -134,7 +179,9 @@ class _Calls:
             results = step["results"]
             if results is not None and not isinstance(results, list):
                 raise UnsupportedScenarioError(f"`results` must be a list or null, got `{results}`")
-            at = next((at for at, call in enumerate(self._tickets) if call[0] == step["complete"]), None)
+            at = next(
+                (at for at, call in enumerate(self._tickets) if call[0] == step["complete"]), None
+            )
             if at is not None:
                 self._tickets[at] = (*self._tickets[at][:2], results or [])
         self._end(step["complete"])
@@ -152,7 +199,9 @@ class _Calls:
     def _end_all(self) -> None:
         waiting = Counter(str(name) for name, *_ in self._tickets)
         if not waiting <= Counter(map(str, self._endings)):
-            raise UnsupportedScenarioError(f"`completion_orders` leaves out calls that are pending: {self._endings}")
+            raise UnsupportedScenarioError(
+                f"`completion_orders` leaves out calls that are pending: {self._endings}"
+            )
         for name in self._endings:
             if any(call[0] == name for call in self._tickets):
                 self._end(name)
@@ -172,7 +221,7 @@ class _Calls:
             else:
                 self._found.append(of_mark(item))
 
-    # What is compared -------------------------------------------------------------------------------------------------------------
+    # What is compared
 
     def _read(self, written: Any) -> list[Said]:
         if not isinstance(written, list):
@@ -181,7 +230,11 @@ class _Calls:
 
     def _read_one(self, entry: Any) -> Said:
         if isinstance(entry, dict):
-            return Said("failed", str(entry["failed"])) if entry.keys() == {"failed"} else read(entry, self._ticks)
+            return (
+                Said("failed", str(entry["failed"]))
+                if entry.keys() == {"failed"}
+                else read(entry, self._ticks)
+            )
         if isinstance(entry, list):
             raise UnsupportedScenarioError(f"a result is a text or a number, got `{entry}`")
         return Said("row", entry)
@@ -191,21 +244,30 @@ class _Calls:
         if self._order == "unordered" and "or_if_unordered" in step:
             allowed.append(self._read(step["or_if_unordered"]))
         if self._found not in allowed:
-            raise MismatchError(f"{where}: expected {' or '.join(str(show(one, self._ticks)) for one in allowed)}, got {self._shown()}")
+            raise MismatchError(
+                f"{where}: expected {' or '.join(str(show(one, self._ticks)) for one in allowed)},"
+                f" got {self._shown()}"
+            )
 
     def _same_set(self, step: dict[str, Any], where: str) -> None:
         expected = self._read(step["out_set"])
         if Counter(expected) != Counter(self._found):
-            raise MismatchError(f"{where}: expected in any order {show(expected, self._ticks)}, got {self._shown()}")
+            raise MismatchError(
+                f"{where}: expected in any order {show(expected, self._ticks)}, got {self._shown()}"
+            )
         for pair in self._pairs(step.get("before", [])):
             first, second = self._read(pair)
             if not {first, second} <= set(self._found):
                 raise UnsupportedScenarioError(f"`before` names what is not in `out_set`: {pair}")
             if self._found.index(first) > self._found.index(second):
-                raise MismatchError(f"{where}: expected {pair[0]} before {pair[1]}, got {self._shown()}")
+                raise MismatchError(
+                    f"{where}: expected {pair[0]} before {pair[1]}, got {self._shown()}"
+                )
 
     def _pairs(self, written: Any) -> list[Any]:
-        if not isinstance(written, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in written):
+        if not isinstance(written, list) or not all(
+            isinstance(pair, list) and len(pair) == 2 for pair in written
+        ):
             raise UnsupportedScenarioError(f"`before` must be a list of pairs, got `{written}`")
         return written
 

@@ -1,4 +1,6 @@
-"""The kinds `classify`, `validation` and `state_store`: lateness classes, specifications that must be refused, and what survives a crash."""
+"""The kinds `classify`, `validation` and `state_store`: lateness classes, specifications that must
+be refused, and what survives a crash.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,15 @@ import numpy as np
 
 from tidegate.errors import SpecError
 from tidegate.instants import MIN
-from tidegate.kernel.lateness import CLASSES, classify
+from tidegate.kernel.events.lateness import CLASSES, classify
 from tidegate.scenarios.adapter import specification
-from tidegate.scenarios.document import MismatchError, Scenario, UnsupportedScenarioError, known, mapping
+from tidegate.scenarios.document import (
+    MismatchError,
+    Scenario,
+    UnsupportedScenarioError,
+    known,
+    mapping,
+)
 from tidegate.scenarios.settings import CONFIG, settings_of
 from tidegate.scenarios.ticks import ticks_of
 from tidegate.state.memory import MemoryStore
@@ -24,29 +32,61 @@ _MINUTE = 60_000_000
 def run_classify(scenario: Scenario) -> None:
     """Each case: the class of an event at `t`, under the watermark of the config."""
     known("the scenario", scenario.body, {"cases"})
-    known("`config`", scenario.config, {"watermark", "allowed_lateness", "future_tolerance", "future_reference", "now", "granularity", "semantics"})
+    known(
+        "`config`",
+        scenario.config,
+        {
+            "watermark",
+            "allowed_lateness",
+            "future_tolerance",
+            "future_reference",
+            "now",
+            "granularity",
+            "semantics",
+        },
+    )
     ticks, config = ticks_of(scenario), scenario.config
     minute = ticks.microseconds(_MINUTE)
     reference = config.get("future_reference", "clock")
     if reference not in {"clock", "watermark"}:
-        raise UnsupportedScenarioError(f"`future_reference: {reference}` is not one of clock, watermark")
+        raise UnsupportedScenarioError(
+            f"`future_reference: {reference}` is not one of clock, watermark"
+        )
     watermark = MIN if config.get("watermark") is None else ticks.watermark(config["watermark"])
     now = ticks(config["now"]) if "now" in config else MIN
-    lateness, tolerance = (ticks(config[name]) if name in config else minute for name in ("allowed_lateness", "future_tolerance"))
+    lateness, tolerance = (
+        ticks(config[name]) if name in config else minute
+        for name in ("allowed_lateness", "future_tolerance")
+    )
     for case in scenario.entries("cases"):
         known("a case", mapping("a case", case), {"t", "class"})
-        found = CLASSES[int(classify(np.array([ticks(case["t"])], np.int64), watermark, lateness, now, tolerance, reference)[0])]
+        found = CLASSES[
+            int(
+                classify(
+                    np.array([ticks(case["t"])], np.int64),
+                    watermark,
+                    lateness,
+                    now,
+                    tolerance,
+                    reference,
+                )[0]
+            )
+        ]
         if case["class"] != found:
             raise MismatchError(f"t {case['t']}: expected {case['class']}, got {found}")
 
 
 def run_validation(scenario: Scenario) -> None:
-    """Each case: a config that must be accepted or refused; a case that names no window gets a plain one."""
+    """Each case: a config that must be accepted or refused; a case that names no window gets a
+    plain one.
+    """
     known("the scenario", scenario.body, {"cases"})
     for case in scenario.entries("cases"):
         known("a case", mapping("a case", case), CONFIG | {"retraction_storage", "valid"})
         if not isinstance(case.get("valid"), bool):
-            raise UnsupportedScenarioError("a case of kind `validation` needs `valid: true` or `valid: false`")
+            raise UnsupportedScenarioError(
+                "a case of kind `validation` needs `valid: true` or `valid: false`"
+            )
         given = {name: value for name, value in case.items() if name != "valid"}
         why = _refusal(scenario, given)
         if case["valid"] and why is not None:
@@ -62,7 +102,9 @@ def _refusal(scenario: Scenario, case: dict[str, Any]) -> str | None:
     merged = replace(scenario, config=config)
     try:
         settings = settings_of(merged, ticks_of(merged))
-        specification(replace(settings, options={**settings.options, "keep_fired": kept}), keyed=False)
+        specification(
+            replace(settings, options={**settings.options, "keep_fired": kept}), keyed=False
+        )
     except SpecError as error:
         return str(error)
     return None
@@ -75,7 +117,11 @@ def run_state_store(scenario: Scenario) -> None:
     with TemporaryDirectory(prefix="tidegate-") as folder:
         bench = _Bench(Path(folder) / "state")
         for number, step in enumerate(scenario.entries("steps"), 1):
-            known("a step", mapping("a step", step), {"batch", "put", "checkpoint", "crash_and_restore", "read"})
+            known(
+                "a step",
+                mapping("a step", step),
+                {"batch", "put", "checkpoint", "crash_and_restore", "read"},
+            )
             bench.step(step, f"step {number}")
 
 
@@ -101,7 +147,12 @@ class _Bench:
                 raise MismatchError(f"{where}: `{name}` expected {value}, got {found}")
 
     def _restore(self, checkpoint: Any) -> None:
-        """A crash forgets the store as it is in memory: it is opened again from the file, which has the last checkpoint."""
+        """A crash forgets the store as it is in memory: it is opened again from the file, which has
+        the last checkpoint.
+        """
         if checkpoint is not True and checkpoint != self._checkpoint:
-            raise UnsupportedScenarioError(f"only the last checkpoint is kept ({self._checkpoint}), and `{checkpoint}` was asked for")
+            raise UnsupportedScenarioError(
+                f"only the last checkpoint is kept ({self._checkpoint}), and `{checkpoint}` was"
+                " asked for"
+            )
         self._store = MemoryStore(self._path)

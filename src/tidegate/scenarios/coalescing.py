@@ -1,7 +1,7 @@
 """The kind `coalesce`: what many inputs promise, and the one watermark that comes of it.
 
-Where a system differs from our rules its habits are options of the kernel's coalescer, or a matter of when it is asked; how a system
-shows the same thing is translated here.
+Where a system differs from our rules its habits are options of the kernel's coalescer, or a matter
+of when it is asked; how a system shows the same thing is translated here.
 """
 
 from __future__ import annotations
@@ -19,16 +19,40 @@ from tidegate.scenarios.inputs import Inputs, Keyed, Partitioned, Tracked, produ
 from tidegate.scenarios.settings import CONFIG as OF_OPERATORS
 from tidegate.scenarios.settings import choice, flag
 from tidegate.scenarios.ticks import Ticks, ticks_of
-from tidegate.scenarios.wording import TURNS, Said, of_mark, read, show, steps_of, switched, watermark
+from tidegate.scenarios.wording import (
+    TURNS,
+    Said,
+    of_mark,
+    read,
+    show,
+    steps_of,
+    switched,
+    watermark,
+)
 
 CONFIG = OF_OPERATORS | {
-    "inputs", "policy", "quorum", "frame", "initial", "partitions", "producers_per_partition", "idle_timeout", "emit", "deferred", "realign",
-}  # fmt: skip
+    "inputs",
+    "policy",
+    "quorum",
+    "frame",
+    "initial",
+    "partitions",
+    "producers_per_partition",
+    "idle_timeout",
+    "emit",
+    "deferred",
+    "realign",
+}
 ACTIONS = ("snapshot_restore", "add", "event", "active", "wm", "idle", "done", "remove")
 EMITS = ("emit", "end_of_batch")
 LOOKS = frozenset({"out", "idle_pending", "error", "state", "keys", "aligned", "result", "returns"})
 STEP = frozenset(ACTIONS) | LOOKS | {"in", "clock", "key", *EMITS, "deferred", "immediate"}
-EMISSIONS = {"immediate": "", "end_of_batch": "batch", "periodic": "periodic", "deferred": "periodic"}
+EMISSIONS = {
+    "immediate": "",
+    "end_of_batch": "batch",
+    "periodic": "periodic",
+    "deferred": "periodic",
+}
 OUTPUT = ("wm", "overall", "stream", "after_repartition", "coalesced")
 TOP = ("top", "top_observed")
 
@@ -42,7 +66,9 @@ class Habits:
     partitioned: bool = False
     hears_events: bool = True
     lazy: bool = False
-    """Joining, leaving and a watermark that does not rise are no updates: they show with the next one."""
+    """Joining, leaving and a watermark that does not rise are no updates: they show with the next
+    one.
+    """
     shows: tuple[str, ...] = TURNS
     """What is put out beside watermarks; the rest is compared only where a scenario mentions it."""
 
@@ -52,7 +78,8 @@ _VALVE = Habits(Rules(realign=True, woken_by="touch"), hears_events=False)
 HABITS = {
     "tidegate": Habits(),
     **dict.fromkeys(("min", "beam", "spark", "apex"), Habits(shows=())),
-    # The plain coalescer answers with a watermark or nothing; that it is idle is a flag beside it, `idle_pending`.
+    # The plain coalescer answers with a watermark or nothing; that it is idle is a flag beside it,
+    # `idle_pending`.
     "hazelcast": Habits(_HAZELCAST, shows=()),
     "hazelcast_keyed": Habits(_HAZELCAST, keyed=True, shows=("idle",)),
     "flink": _VALVE,
@@ -63,7 +90,9 @@ HABITS = {
 
 
 def _habits(system: str, steps: list[dict[str, Any]]) -> Habits:
-    """The habits of a system; where steps name watermark keys there are some, also if the scenario does not say so."""
+    """The habits of a system; where steps name watermark keys there are some, also if the scenario
+    does not say so.
+    """
     habits = HABITS[system]
     if habits.keyed or habits.partitioned or not any("key" in step for step in steps):
         return habits
@@ -75,12 +104,14 @@ def run_coalesce(scenario: Scenario) -> None:
     known("`config`", scenario.config, CONFIG)
     steps = steps_of(scenario, STEP)
     if scenario.system not in HABITS:
-        raise UnsupportedScenarioError(f"`semantics: {scenario.system}` is not one of {', '.join(HABITS)}")
+        raise UnsupportedScenarioError(
+            f"`semantics: {scenario.system}` is not one of {', '.join(HABITS)}"
+        )
     difference = _difference(scenario, steps)
     unsaid = HABITS[scenario.system].lazy and not {"emit", "deferred"} & scenario.config.keys()
     if difference is not None and unsaid and any("emit" in step for step in steps):
-        # Outputs of Flink's multiplexer are immediate, or wait for an emission. Steps that emit go with both, so where nothing says which
-        # it is, either will do.
+        # Outputs of Flink's multiplexer are immediate, or wait for an emission. Steps that emit go
+        # with both, so where nothing says which it is, either will do.
         deferred = replace(scenario, config={**scenario.config, "emit": "periodic"})
         difference = difference if _difference(deferred, steps) else None
     if difference is not None:
@@ -102,7 +133,10 @@ def frame_of(scenario: Scenario, ticks: Ticks) -> int:
     """What watermarks are rounded to."""
     frame = ticks(scenario.config.get("frame") or 0)
     if frame and ticks.watermark(0) != 0:
-        raise UnsupportedScenarioError(f"`frame` rounds the numbers of the scenario, and `wm: {scenario.wm}` shifts ours against them")
+        raise UnsupportedScenarioError(
+            f"`frame` rounds the numbers of the scenario, and `wm: {scenario.wm}` shifts ours"
+            " against them"
+        )
     return frame
 
 
@@ -118,45 +152,73 @@ class _Coalescing:
         self._declared = "inputs" in self._config or "partitions" in self._config
         self._inputs = self._made(steps)
         self._pending_idle = False
-        self._shows = {turn for turn in TURNS if turn in self._habits.shows or (not self._habits.shows and _mentioned(steps, turn))}
-        emission = choice(self._config, "emit", EMISSIONS, "periodic" if self._is_deferred() else "")
+        self._shows = {
+            turn
+            for turn in TURNS
+            if turn in self._habits.shows or (not self._habits.shows and _mentioned(steps, turn))
+        }
+        emission = choice(
+            self._config, "emit", EMISSIONS, "periodic" if self._is_deferred() else ""
+        )
         # A scenario whose batches end after every step has no steps that say so.
-        self._on_emit = emission == "periodic" or (emission == "batch" and any(step.keys() & set(EMITS) for step in steps))
+        self._on_emit = emission == "periodic" or (
+            emission == "batch" and any(step.keys() & set(EMITS) for step in steps)
+        )
         if "initial" in self._config:
             self._inputs.lift(self._watermark(self._config["initial"]))
             self._inputs.release()
         self._firings = self._firing_windows(steps)
 
-    # What there is at the beginning -----------------------------------------------------------------------------------------------
+    # What there is at the beginning
 
     def _made(self, steps: list[dict[str, Any]]) -> Inputs:
         rules = self._rules(steps)
         timeout = self._config.get("idle_timeout")
         idle_after = None if timeout is None else self._ticks(timeout)
-        start = next((self._ticks(step["clock"]) for step in steps[:1] if step.keys() == {"clock"}), 0)
+        start = next(
+            (self._ticks(step["clock"]) for step in steps[:1] if step.keys() == {"clock"}), 0
+        )
         names = _names(self._config.get("inputs", 0), "")
         if self._habits.partitioned:
             named = [str(step["in"]) for step in steps if "in" in step]
-            producers = producers_of(self._partitions(), _count(self._config, "producers_per_partition"), named)
-            # Samza asks for its quorum where silence has an end; without one it waits for everybody.
+            producers = producers_of(
+                self._partitions(), _count(self._config, "producers_per_partition"), named
+            )
+            # Samza asks for its quorum where silence has an end; without one it waits for
+            # everybody.
             quorum = None if idle_after is None or "quorum" not in self._config else rules.quorum
-            return Partitioned(producers if "partitions" in self._config else {"": names}, rules, idle_after, start, quorum)
+            return Partitioned(
+                producers if "partitions" in self._config else {"": names},
+                rules,
+                idle_after,
+                start,
+                quorum,
+            )
         if "partitions" in self._config or "producers_per_partition" in self._config:
-            raise UnsupportedScenarioError("`partitions` and `producers_per_partition` belong to `semantics: samza`")
+            raise UnsupportedScenarioError(
+                "`partitions` and `producers_per_partition` belong to `semantics: samza`"
+            )
         names = _called(names, steps)
         if not self._habits.keyed:
             return Tracked(names, rules, idle_after, start)
         if idle_after is not None:
-            raise UnsupportedScenarioError("keyed inputs have no `idle_timeout`: they are told to be idle")
+            raise UnsupportedScenarioError(
+                "keyed inputs have no `idle_timeout`: they are told to be idle"
+            )
         return Keyed(names, rules)
 
     def _rules(self, steps: list[dict[str, Any]]) -> Rules:
         rules, config = self._habits.rules, self._config
         quorum = config.get("quorum", 1.0)
         if isinstance(quorum, bool) or not isinstance(quorum, int | float):
-            raise UnsupportedScenarioError(f"`quorum` must be a share of the inputs, got `{quorum}`")
-        # Our own rules leave it open whether a step back is an error; a scenario that expects one asks for the strict option.
-        asked = self._habits.rules == Rules() and any("wm" in step and step.get("error") for step in steps)
+            raise UnsupportedScenarioError(
+                f"`quorum` must be a share of the inputs, got `{quorum}`"
+            )
+        # Our own rules leave it open whether a step back is an error; a scenario that expects one
+        # asks for the strict option.
+        asked = self._habits.rules == Rules() and any(
+            "wm" in step and step.get("error") for step in steps
+        )
         changed = {name: flag(config, name) for name in ("strict", "realign") if name in config}
         policy = choice(config, "policy", {"min": "min", "max": "max"}, "min")
         # Samza waits for producers that never spoke until the timeout is over, where there is one.
@@ -173,21 +235,29 @@ class _Coalescing:
                 realign=changed.get("realign", rules.realign),
             )
         except SpecError as error:
-            raise UnsupportedScenarioError(f"the config asks for rules that do not go together: {error}") from error
+            raise UnsupportedScenarioError(
+                f"the config asks for rules that do not go together: {error}"
+            ) from error
 
     def _is_deferred(self) -> bool:
         return "deferred" in self._config and flag(self._config, "deferred")
 
     def _firing_windows(self, steps: list[dict[str, Any]]) -> Firings | None:
-        fires = [step["state"]["fires"] for step in steps if isinstance(step.get("state"), dict) and "fires" in step["state"]]
+        fires = [
+            step["state"]["fires"]
+            for step in steps
+            if isinstance(step.get("state"), dict) and "fires" in step["state"]
+        ]
         if not fires:
             return None
         said = [self._watermark(step["wm"]) for step in steps if "wm" in step]
-        firings = Firings(window_size(dict(self._config), fires, self._ticks), [*said, self._inputs.output(0)])
+        firings = Firings(
+            window_size(dict(self._config), fires, self._ticks), [*said, self._inputs.output(0)]
+        )
         firings.upto(self._inputs.output(0))
         return firings
 
-    # Steps ------------------------------------------------------------------------------------------------------------------------
+    # Steps
 
     def step(self, step: dict[str, Any], where: str) -> None:
         if "clock" in step:
@@ -220,12 +290,16 @@ class _Coalescing:
         if "wm" not in step:
             return not {"add", "remove"} & step.keys()
         name, value = self._named(step), self._watermark(step["wm"])
-        return value > self._inputs.output(0) and (name not in self._inputs or value > self._inputs.promised(name))
+        return value > self._inputs.output(0) and (
+            name not in self._inputs or value > self._inputs.promised(name)
+        )
 
     def _act(self, step: dict[str, Any]) -> None:
         for action in ACTIONS:
             if action == "wm" and "wm" in step:
-                self._inputs.promise(self._input(step), self._watermark(step["wm"]), step.get("key", 0))
+                self._inputs.promise(
+                    self._input(step), self._watermark(step["wm"]), step.get("key", 0)
+                )
             elif action != "wm" and switched(step, action):
                 self._do(action, step)
 
@@ -246,7 +320,9 @@ class _Coalescing:
 
     def _named(self, step: dict[str, Any]) -> str:
         if "in" not in step:
-            raise UnsupportedScenarioError(f"a step must say `in` which input something happens: {step}")
+            raise UnsupportedScenarioError(
+                f"a step must say `in` which input something happens: {step}"
+            )
         return f"{self._prefix}{step['in']}"
 
     def _input(self, step: dict[str, Any]) -> str:
@@ -261,7 +337,7 @@ class _Coalescing:
     def _watermark(self, written: Any) -> int:
         return watermark(written, self._ticks)
 
-    # Comparisons ------------------------------------------------------------------------------------------------------------------
+    # Comparisons
 
     def _compare(self, step: dict[str, Any], found: list[Mark], where: str) -> None:
         went_idle = any(isinstance(mark, Idle) for mark in found) and not self._inputs.ended
@@ -270,23 +346,39 @@ class _Coalescing:
             expected = [read(entry, self._ticks) for entry in _list(step["out"], "out")]
             said = self._said(step, found)
             if said != expected:
-                raise MismatchError(f"{where}: expected {show(expected, self._ticks)}, got {show(said, self._ticks)}")
+                raise MismatchError(
+                    f"{where}: expected {show(expected, self._ticks)}, got"
+                    f" {show(said, self._ticks)}"
+                )
         if "idle_pending" in step:
             # The flag is there until somebody looks at it.
             pending, self._pending_idle = self._pending_idle, False
             if pending != switched(step, "idle_pending"):
-                raise MismatchError(f"{where}: expected idle_pending {step['idle_pending']}, got {pending}")
+                raise MismatchError(
+                    f"{where}: expected idle_pending {step['idle_pending']}, got {pending}"
+                )
         if "state" in step:
             self._look(step["state"], step, where)
         self._look({name: step[name] for name in ("keys", "aligned") if name in step}, step, where)
 
     def _said(self, step: dict[str, Any], found: list[Mark]) -> list[Said]:
         if not self._habits.keyed or self._habits.rules != _HAZELCAST:
-            return [said for said in map(of_mark, found) if said.word == "wm" or said.word in self._shows]
-        # Hazelcast says once for all keys that everybody is idle, each time that an input says so of itself, and never because one ended.
+            return [
+                said
+                for said in map(of_mark, found)
+                if said.word == "wm" or said.word in self._shows
+            ]
+        # Hazelcast says once for all keys that everybody is idle, each time that an input says so
+        # of itself, and never because one ended.
         told_idle = switched(step, "idle")
-        said = [one for one in map(of_mark, found) if one.word == "wm" or (told_idle and one.word == "idle" and "key" in step)]
-        everybody = told_idle and "key" not in step and self._inputs.is_idle and not self._inputs.ended
+        said = [
+            one
+            for one in map(of_mark, found)
+            if one.word == "wm" or (told_idle and one.word == "idle" and "key" in step)
+        ]
+        everybody = (
+            told_idle and "key" not in step and self._inputs.is_idle and not self._inputs.ended
+        )
         return [*said, Said("idle")] if everybody else said
 
     def _look(self, wanted: Any, step: dict[str, Any], where: str) -> None:
@@ -300,16 +392,25 @@ class _Coalescing:
 
     def _same(self, called: str, name: Any, wanted: Any, where: str) -> None:
         if name in {"idle", "ended", "keys"}:
-            found = {"idle": self._inputs.is_idle, "ended": self._inputs.ended, "keys": list(self._inputs.keys)}[name]
+            found = {
+                "idle": self._inputs.is_idle,
+                "ended": self._inputs.ended,
+                "keys": list(self._inputs.keys),
+            }[name]
             self._same_value(called, wanted, found, where)
         elif name == "fires":
             self._same_windows(wanted, where)
         elif self._watermark(wanted) != (value := self._value(name)):
-            raise MismatchError(f"{where}: expected {called} {wanted}, got {None if value == MIN else self._ticks.shown_watermark(value)}")
+            raise MismatchError(
+                f"{where}: expected {called} {wanted}, got"
+                f" {None if value == MIN else self._ticks.shown_watermark(value)}"
+            )
 
     def _is_aligned(self, step: dict[str, Any]) -> bool:
         if not isinstance(self._inputs, Tracked):
-            raise UnsupportedScenarioError("`aligned` is asked of inputs without keys and partitions")
+            raise UnsupportedScenarioError(
+                "`aligned` is asked of inputs without keys and partitions"
+            )
         return self._inputs.is_aligned(self._named(step))
 
     def _same_value(self, called: str, wanted: Any, found: Any, where: str) -> None:
@@ -326,7 +427,10 @@ class _Coalescing:
             return self._inputs.output(name)
         if name in self._partitions():
             return self._inputs.value(name)
-        for candidate in (f"{self._prefix}{name}", f"{self._prefix}{str(name).removeprefix('input')}"):
+        for candidate in (
+            f"{self._prefix}{name}",
+            f"{self._prefix}{str(name).removeprefix('input')}",
+        ):
             if candidate in self._inputs:
                 return self._inputs.value(candidate)
         raise UnsupportedScenarioError(f"unknown key `{name}` in a state")
@@ -336,10 +440,15 @@ class _Coalescing:
 
     def _same_windows(self, wanted: Any, where: str) -> None:
         assert self._firings is not None  # noqa: S101 - made where any step asks for it
-        expected = sorted((self._ticks(start), self._ticks(end)) for start, end in _list(wanted, "fires"))
+        expected = sorted(
+            (self._ticks(start), self._ticks(end)) for start, end in _list(wanted, "fires")
+        )
         found = self._firings.upto(self._inputs.output(0))
         if found != expected:
-            raise MismatchError(f"{where}: expected windows {wanted} to fire, got {[[self._ticks.shown(edge) for edge in w] for w in found]}")
+            raise MismatchError(
+                f"{where}: expected windows {wanted} to fire, got"
+                f" {[[self._ticks.shown(edge) for edge in w] for w in found]}"
+            )
 
 
 def _told(step: dict[str, Any]) -> str:
@@ -357,12 +466,16 @@ def _names(given: Any, prefix: str) -> list[str]:
     if isinstance(given, list):
         return [str(name) for name in given]
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        raise UnsupportedScenarioError(f"inputs are a list of names or a number of them, got `{given}`")
+        raise UnsupportedScenarioError(
+            f"inputs are a list of names or a number of them, got `{given}`"
+        )
     return [f"{prefix}{number}" for number in range(given)]
 
 
 def _called(numbers: list[str], steps: list[dict[str, Any]]) -> list[str]:
-    """The inputs by the names that steps call them, where these are not the numbers; those that `add` lets in come besides."""
+    """The inputs by the names that steps call them, where these are not the numbers; those that
+    `add` lets in come besides.
+    """
     acting = [step for step in steps if "in" in step and step.keys() & set(ACTIONS)]
     joining = {str(step["in"]) for step in acting if "add" in step}
     named = list(dict.fromkeys(name for step in acting if (name := str(step["in"])) not in joining))

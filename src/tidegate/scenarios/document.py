@@ -13,8 +13,30 @@ from tidegate.errors import ParseError
 
 PASS, FAIL, UNSUPPORTED = "pass", "fail", "unsupported"
 
-ENVELOPE = frozenset({"id", "kind", "src", "unit", "wm", "features", "config", "fidelity", "note", "must_fail", "each_case_fresh"})
-SYSTEMS = {"beam": "beam", "flink": "flink", "hazelcast": "hazelcast", "malhar": "apex", "apex": "apex", "samza": "samza", "spark": "spark"}
+ENVELOPE = frozenset(
+    {
+        "id",
+        "kind",
+        "src",
+        "unit",
+        "wm",
+        "features",
+        "config",
+        "fidelity",
+        "note",
+        "must_fail",
+        "each_case_fresh",
+    }
+)
+SYSTEMS = {
+    "beam": "beam",
+    "flink": "flink",
+    "hazelcast": "hazelcast",
+    "malhar": "apex",
+    "apex": "apex",
+    "samza": "samza",
+    "spark": "spark",
+}
 
 
 class UnsupportedScenarioError(Exception):
@@ -49,8 +71,12 @@ class Scenario:
 
     @property
     def system(self) -> str:
-        """The preset it runs under: `semantics` of its config, else the system its id begins with, else ours."""
-        return str(self.config.get("semantics") or SYSTEMS.get(self.id.split(".", 1)[0], "tidegate"))
+        """The preset it runs under: `semantics` of its config, else the system its id begins with,
+        else ours.
+        """
+        return str(
+            self.config.get("semantics") or SYSTEMS.get(self.id.split(".", 1)[0], "tidegate")
+        )
 
     def entries(self, name: str) -> list[Any]:
         """A list of the body, such as `steps` or `cases`."""
@@ -76,20 +102,31 @@ def parse(text: str, name: str = "<text>") -> list[Scenario]:
     except (yaml.YAMLError, ValueError) as error:
         raise ParseError(f"Scenario file `{name}` is not valid YAML: {error}") from error
     if not isinstance(content, list):
-        raise ParseError(f"Scenario file `{name}` must hold one list of scenarios; got {type(content).__name__}. Hint: begin each with `- id:`.")
+        raise ParseError(
+            f"Scenario file `{name}` must hold one list of scenarios; got {type(content).__name__}."
+            " Hint: begin each with `- id:`."
+        )
     scenarios = [_scenario(item, name, position) for position, item in enumerate(content)]
     twice = {s.id for i, s in enumerate(scenarios) if s.id in {t.id for t in scenarios[:i]}}
     if twice:
-        raise ParseError(f"Scenario file `{name}` uses an id more than once: {', '.join(sorted(twice))}.")
+        raise ParseError(
+            f"Scenario file `{name}` uses an id more than once: {', '.join(sorted(twice))}."
+        )
     return scenarios
 
 
 def _scenario(item: Any, name: str, position: int) -> Scenario:
     if not isinstance(item, dict) or not all(isinstance(item.get(f), str) for f in ("id", "kind")):
-        raise ParseError(f"Entry {position + 1} of scenario file `{name}` must be a mapping with the texts `id` and `kind`.")
+        raise ParseError(
+            f"Entry {position + 1} of scenario file `{name}` must be a mapping with the texts `id`"
+            " and `kind`."
+        )
     config = item.get("config") or {}
     if not isinstance(config, dict):
-        raise ParseError(f"`config` of scenario `{item['id']}` in `{name}` must be a mapping; got {type(config).__name__}.")
+        raise ParseError(
+            f"`config` of scenario `{item['id']}` in `{name}` must be a mapping; got"
+            f" {type(config).__name__}."
+        )
     return Scenario(
         id=item["id"],
         kind=item["kind"],
@@ -103,10 +140,15 @@ def _scenario(item: Any, name: str, position: int) -> Scenario:
 
 
 def known(where: str, found: Iterable[Any], allowed: Iterable[str]) -> None:
-    """Refuse keys that the runner does not know: they could change the meaning of all the others."""
+    """Refuse keys that the runner does not know: they could change the meaning of all the
+    others.
+    """
     unknown = sorted(str(key) for key in set(found) - set(allowed))
     if unknown:
-        raise UnsupportedScenarioError(f"unknown {'keys' if len(unknown) > 1 else 'key'} {', '.join(f'`{key}`' for key in unknown)} in {where}")
+        raise UnsupportedScenarioError(
+            f"unknown {'keys' if len(unknown) > 1 else 'key'}"
+            f" {', '.join(f'`{key}`' for key in unknown)} in {where}"
+        )
 
 
 def mapping(where: str, value: Any) -> dict[str, Any]:

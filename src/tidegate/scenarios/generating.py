@@ -1,4 +1,6 @@
-"""The kinds `generate` and `idleness`: events and clock times go in, watermarks come out; and who is silent for long is idle."""
+"""The kinds `generate` and `idleness`: events and clock times go in, watermarks come out; and who
+is silent for long is idle.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +23,59 @@ from tidegate.scenarios.settings import CONFIG as OF_OPERATORS
 from tidegate.scenarios.settings import choice, flag
 from tidegate.scenarios.ticks import Ticks, ticks_of
 from tidegate.scenarios.wording import Said, read, show, steps_of, switched, watermark
-from tidegate.spec.watermarks import Bounded, Explicit, Generated, Implied, Lagging, Punctuated, Watermarks
+from tidegate.spec.watermarks import (
+    Bounded,
+    Explicit,
+    Generated,
+    Implied,
+    Lagging,
+    Punctuated,
+    Watermarks,
+)
 
 CONFIG = OF_OPERATORS | {
-    "inputs", "generator", "lag", "bound", "value", "partitions", "idle_timeout", "emit", "frame", "restored_watermark", "timestamp_fn",
-    "monotone_output", "interval", "auto_watermark_interval",
-}  # fmt: skip
+    "inputs",
+    "generator",
+    "lag",
+    "bound",
+    "value",
+    "partitions",
+    "idle_timeout",
+    "emit",
+    "frame",
+    "restored_watermark",
+    "timestamp_fn",
+    "monotone_output",
+    "interval",
+    "auto_watermark_interval",
+}
 SETUP = frozenset({"lag", "bound", "value", "frame", "idle_timeout"})
 NATIVE = ("native_time", "native")
 STEP = SETUP | {
-    "clock", "event", "part", "in", "mark", *NATIVE, "add", "add_partitions", "remove", "remove_partition", "emit", "end_of_input", "out",
-    "state", "error",
-}  # fmt: skip
+    "clock",
+    "event",
+    "part",
+    "in",
+    "mark",
+    *NATIVE,
+    "add",
+    "add_partitions",
+    "remove",
+    "remove_partition",
+    "emit",
+    "end_of_input",
+    "out",
+    "state",
+    "error",
+}
 EMISSIONS = {
-    "before_event": "before", "after_event": "after", "on_event": "after", "end_of_batch": "after", "periodic": "periodic", "never": "never",
-}  # fmt: skip
+    "before_event": "before",
+    "after_event": "after",
+    "on_event": "after",
+    "end_of_batch": "after",
+    "periodic": "periodic",
+    "never": "never",
+}
 ASCENDING = ("ascending", "ascending_timestamps", "monotonous_timestamps")
 TIMEOUTS = ("timeout", "idle_timeout")
 IDLENESS_STEP = frozenset({"timeout", "advance", "clock", "activity", "event", "check", "error"})
@@ -43,7 +83,9 @@ _MARK = "mark"
 
 
 def run_generate(scenario: Scenario) -> None:
-    """Each step is an event, a moment without one, or an emission, with what comes out; or a setup that must be refused."""
+    """Each step is an event, a moment without one, or an emission, with what comes out; or a setup
+    that must be refused.
+    """
     known("`config`", scenario.config, CONFIG)
     if scenario.body.keys() == {"error"}:
         _refused(scenario, scenario.body, "the config")
@@ -51,7 +93,9 @@ def run_generate(scenario: Scenario) -> None:
     steps = steps_of(scenario, STEP)
     setups = [step for step in steps if step.keys() & SETUP]
     if setups and len(setups) < len(steps):
-        raise UnsupportedScenarioError("a step either sets a generator up or uses the one of the config")
+        raise UnsupportedScenarioError(
+            "a step either sets a generator up or uses the one of the config"
+        )
     run = None if setups else _Generation(scenario, steps)
     for number, step in enumerate(steps, 1):
         if run is None:
@@ -64,7 +108,9 @@ def run_generate(scenario: Scenario) -> None:
 def _refused(scenario: Scenario, step: Mapping[str, Any], where: str) -> None:
     """A generator that cannot be set up."""
     if step.get("error") is not True:
-        raise UnsupportedScenarioError(f"{where} sets up a generator, and only that it must be refused can be asked of it")
+        raise UnsupportedScenarioError(
+            f"{where} sets up a generator, and only that it must be refused can be asked of it"
+        )
     try:
         _Generation(scenario, [])
     except TidegateError:
@@ -79,9 +125,13 @@ def run_idleness(scenario: Scenario) -> None:
     now, timer = 0, None
     for number, step in enumerate(_timed(scenario), 1):
         where = f"step {number}"
-        now = clamp(ticks(step["clock"]) if "clock" in step else now + ticks(step.get("advance", 0)))
+        now = clamp(
+            ticks(step["clock"]) if "clock" in step else now + ticks(step.get("advance", 0))
+        )
         if "timeout" in step:
-            timer = _timer(scenario, ticks(step["timeout"]), now, refused=switched(step, "error"), where=where)
+            timer = _timer(
+                scenario, ticks(step["timeout"]), now, refused=switched(step, "error"), where=where
+            )
         if timer is None:
             if step.keys() & {"activity", "event", "check"}:
                 raise UnsupportedScenarioError("an idleness scenario begins with a `timeout`")
@@ -93,7 +143,9 @@ def run_idleness(scenario: Scenario) -> None:
 
 
 def _timed(scenario: Scenario) -> list[dict[str, Any]]:
-    """The steps; a timeout of the config stands before them, and what is said of nothing else is said of it."""
+    """The steps; a timeout of the config stands before them, and what is said of nothing else is
+    said of it.
+    """
     steps = steps_of(scenario, IDLENESS_STEP)
     first = [{"timeout": scenario.config[name]} for name in TIMEOUTS if name in scenario.config]
     if first and steps and steps[0].keys() == {"error"}:
@@ -101,7 +153,9 @@ def _timed(scenario: Scenario) -> list[dict[str, Any]]:
     return [*first, *steps]
 
 
-def _timer(scenario: Scenario, timeout: int, now: int, *, refused: bool, where: str) -> _Timer | None:
+def _timer(
+    scenario: Scenario, timeout: int, now: int, *, refused: bool, where: str
+) -> _Timer | None:
     try:
         Explicit(idle_after=timeout)
     except SpecError as error:
@@ -121,9 +175,10 @@ def _is_flink(scenario: Scenario) -> bool:
 class _Timer:
     """One source of a tracker, and when its silence begins.
 
-    With us it begins at the last sign of life, and lasts when it is as long as the timeout. Flink begins to count at the first check that
-    finds no activity since the check before, and asks for more than the timeout; so such a check is told as the sign of life, and the
-    tracker has a tick more.
+    With us it begins at the last sign of life, and lasts when it is as long as the timeout. Flink
+    begins to count at the first check that finds no activity since the check before, and asks for
+    more than the timeout; so such a check is told as the sign of life, and the tracker has a tick
+    more.
     """
 
     def __init__(self, tracker: SourceTracker, name: str, *, lazy: bool) -> None:
@@ -144,7 +199,10 @@ class _Timer:
         self.settle(now)
         self._tracker.tick(now)
         self._tracker.release(now)
-        return any(source.name == self._name and source.status == "idle" for source in self._tracker.describe())
+        return any(
+            source.name == self._name and source.status == "idle"
+            for source in self._tracker.describe()
+        )
 
     def _alive(self, now: int) -> None:
         self._tracker.promise([self._name], np.array([MIN]), now)
@@ -161,18 +219,25 @@ class _Generation:
         self._generator = compile_generator(self._spec)
         self._says_itself = not any(_MARK in step for step in steps)
         self._emission = choice(self._config, "emit", EMISSIONS, self._usual_emission())
-        # Hazelcast understands a frame of no size as never to emit, and we as emitting every step; in an endless one nothing is ever due.
+        # Hazelcast understands a frame of no size as never to emit, and we as emitting every step;
+        # in an endless one nothing is ever due.
         endless = self._config.get("frame") == "+inf"
         self._silent = endless or (self._hazelcast and self._config.get("frame", 1) == 0)
         interval = self._config.get("interval", self._config.get("auto_watermark_interval"))
         self._interval = None if interval is None else self._ticks(interval)
         self._by_clock = self._interval is None and not any("emit" in step for step in steps)
-        self._now = next((self._ticks(step["clock"]) for step in steps[:1] if step.keys() == {"clock"}), 0)
+        self._now = next(
+            (self._ticks(step["clock"]) for step in steps[:1] if step.keys() == {"clock"}), 0
+        )
         self._parts = _parts(self._config.get("partitions", 1), self._spec)
         self._tracker = self._new_tracker(0 if endless else frame_of(scenario, self._ticks))
         self._was_idle = False
         self._restore(self._config.get("restored_watermark"))
-        self._timers = {name: _Timer(self._tracker, name, lazy=True) for name in self._parts} if self._flink else {}
+        self._timers = (
+            {name: _Timer(self._tracker, name, lazy=True) for name in self._parts}
+            if self._flink
+            else {}
+        )
 
     def _usual_emission(self) -> str:
         if self._hazelcast:
@@ -181,23 +246,39 @@ class _Generation:
 
     def _new_tracker(self, frame: int) -> SourceTracker:
         timeout = self._config.get("idle_timeout")
-        idle_after = None if timeout is None or (self._hazelcast and timeout == 0) else self._ticks(timeout) + self._flink
-        self._options: dict[str, Any] = {"idle_after": idle_after, "rules": Rules(frame=frame), "now": self._now}
+        idle_after = (
+            None
+            if timeout is None or (self._hazelcast and timeout == 0)
+            else self._ticks(timeout) + self._flink
+        )
+        self._options: dict[str, Any] = {
+            "idle_after": idle_after,
+            "rules": Rules(frame=frame),
+            "now": self._now,
+        }
         return SourceTracker(declared=self._parts, **self._options)
 
     def _restore(self, written: Any) -> None:
         """Partitions begin with the watermarks of a snapshot: one for all, or by partition."""
         if written is None:
             return
-        by_part = written if isinstance(written, dict) else dict.fromkeys(range(len(self._parts)), written)
+        by_part = (
+            written
+            if isinstance(written, dict)
+            else dict.fromkeys(range(len(self._parts)), written)
+        )
         for part, value in by_part.items():
-            self._tracker.promise([self._part({"part": part})], np.array([watermark(value, self._ticks)], np.int64), self._now)
+            self._tracker.promise(
+                [self._part({"part": part})],
+                np.array([watermark(value, self._ticks)], np.int64),
+                self._now,
+            )
         self._tracker.release(self._now)
         saved = json.loads(json.dumps(self._tracker.save()))
         self._tracker = SourceTracker(**self._options)
         self._tracker.restore(saved)
 
-    # Steps ------------------------------------------------------------------------------------------------------------------------
+    # Steps
 
     def step(self, step: dict[str, Any], where: str) -> None:
         before = self._now
@@ -217,12 +298,17 @@ class _Generation:
                 raise UnsupportedScenarioError(f"`out` must be a list, got `{step['out']}`")
             expected = [read(entry, self._ticks) for entry in step["out"]]
             if found != self._without_repeats(expected, found, step):
-                raise MismatchError(f"{where}: expected {show(expected, self._ticks)}, got {show(found, self._ticks)}")
+                raise MismatchError(
+                    f"{where}: expected {show(expected, self._ticks)}, got"
+                    f" {show(found, self._ticks)}"
+                )
         if "state" in step:
             self._look(step["state"], where)
 
     def _is_due(self, step: dict[str, Any], before: int) -> bool:
-        """Whether a generator that emits by the clock does so now: at the end of an interval, or where only the clock can mean that."""
+        """Whether a generator that emits by the clock does so now: at the end of an interval, or
+        where only the clock can mean that.
+        """
         if self._interval is not None:
             return self._now // self._interval > before // self._interval
         return self._by_clock and "clock" in step and step.get("event") is None
@@ -233,14 +319,27 @@ class _Generation:
         known("a state", wanted, {"wm", "idle"})
         if "idle" in wanted and wanted["idle"] != self._was_idle:
             raise MismatchError(f"{where}: expected `idle` {wanted['idle']}, got {self._was_idle}")
-        if "wm" in wanted and watermark(wanted["wm"], self._ticks) != (value := self._tracker.output):
-            raise MismatchError(f"{where}: expected `wm` {wanted['wm']}, got {show([Said('wm', value, 0)], self._ticks)[0]}")
+        if "wm" in wanted and watermark(wanted["wm"], self._ticks) != (
+            value := self._tracker.output
+        ):
+            raise MismatchError(
+                f"{where}: expected `wm` {wanted['wm']}, got"
+                f" {show([Said('wm', value, 0)], self._ticks)[0]}"
+            )
 
-    def _without_repeats(self, expected: list[Said], found: list[Said], step: dict[str, Any]) -> list[Said]:
-        """A bare generator says at each emission where it stands; we say what is new, so a repeated watermark is no news."""
-        if not switched(step, "emit") or ("monotone_output" in self._config and flag(self._config, "monotone_output")):
+    def _without_repeats(
+        self, expected: list[Said], found: list[Said], step: dict[str, Any]
+    ) -> list[Said]:
+        """A bare generator says at each emission where it stands; we say what is new, so a repeated
+        watermark is no news.
+        """
+        if not switched(step, "emit") or (
+            "monotone_output" in self._config and flag(self._config, "monotone_output")
+        ):
             return expected
-        return [one for one in expected if one in found or one != Said("wm", self._tracker.output, 0)]
+        return [
+            one for one in expected if one in found or one != Said("wm", self._tracker.output, 0)
+        ]
 
     def _happened(self, step: dict[str, Any]) -> list[Said]:
         event = step.get("event")
@@ -256,7 +355,9 @@ class _Generation:
             self._observe(step)
         itself = [] if event is None else [Said("ev", self._ticks(event))]
         asked = switched(step, "emit") or switched(step, "end_of_input")
-        quiet = self._emission == "never" or (self._emission == "periodic" and not (asked or self._due))
+        quiet = self._emission == "never" or (
+            self._emission == "periodic" and not (asked or self._due)
+        )
         if (quiet and not switched(step, "end_of_input")) or (joining and event is None):
             return itself
         marks = self._released()
@@ -268,21 +369,34 @@ class _Generation:
         said = step.get(_MARK, written if self._says_itself else None)
         mark = None if said is None else self._ticks.watermark(said)
         table = pa.table({"t": pa.array([time], pa.int64()), _MARK: pa.array([mark], pa.int64())})
-        seen = Observed(table, np.array([time], np.int64), np.ones(1, bool), np.zeros(1, np.int64), [name], self._now, MAX)
+        seen = Observed(
+            table,
+            np.array([time], np.int64),
+            np.ones(1, bool),
+            np.zeros(1, np.int64),
+            [name],
+            self._now,
+            MAX,
+        )
         promises = self._generator.observe(seen)
         if self._emission == "before":
-            # Where the watermark goes in front of its event it must not make that event late, so Hazelcast clips it to the event's time.
+            # Where the watermark goes in front of its event it must not make that event late, so
+            # Hazelcast clips it to the event's time.
             promises = Promises(promises.names, np.minimum(promises.values, time))
         self._tracker.promise(promises.names, promises.values, self._now, repeats=True)
         if name in self._timers:
             self._timers[name].activity(self._now)
 
     def _time_of(self, step: dict[str, Any]) -> Any:
-        """The time of an event: itself, or the one that its source gave it where nothing reads it from the event."""
+        """The time of an event: itself, or the one that its source gave it where nothing reads it
+        from the event.
+        """
         if "timestamp_fn" not in self._config:
             return step["event"]
         if self._config["timestamp_fn"] is not None:
-            raise UnsupportedScenarioError("`timestamp_fn` may only be null: the event is its time otherwise")
+            raise UnsupportedScenarioError(
+                "`timestamp_fn` may only be null: the event is its time otherwise"
+            )
         given = next((step[name] for name in NATIVE if step.get(name) is not None), None)
         if given is None:
             raise InputError(f"the event {step['event']} has no time")
@@ -306,7 +420,9 @@ class _Generation:
             self._timers[name] = _Timer(self._tracker, name, lazy=True)
 
     def _remove(self, step: dict[str, Any], named: Any) -> None:
-        """A partition leaves, named in the step or after the word itself; those behind it count one less from now on."""
+        """A partition leaves, named in the step or after the word itself; those behind it count one
+        less from now on.
+        """
         name = self._part(step if named is True else {"part": named})
         self._parts.remove(name)
         self._timers.pop(name, None)
@@ -323,7 +439,11 @@ class _Generation:
         # To Hazelcast a source without partitions is idle; to us it only has nothing to say.
         idle = self._tracker.is_idle or (self._hazelcast and not len(self._tracker))
         turned, self._was_idle = idle != self._was_idle, idle
-        said = [] if released.watermark is None or self._silent else [Said("wm", released.watermark, 0)]
+        said = (
+            []
+            if released.watermark is None or self._silent
+            else [Said("wm", released.watermark, 0)]
+        )
         if idle and (turned or (released.idle and not self._hazelcast)):
             said.append(Said("idle"))
         elif turned and not self._hazelcast and not self._flink:
@@ -345,16 +465,25 @@ def _parts(given: Any, spec: Watermarks) -> list[str]:
     if isinstance(given, list):
         return [str(part) for part in given]
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        raise UnsupportedScenarioError(f"`partitions` is a list of names or a number, got `{given}`")
+        raise UnsupportedScenarioError(
+            f"`partitions` is a list of names or a number, got `{given}`"
+        )
     return [str(part) for part in range(given)]
 
 
 def _specification(scenario: Scenario, ticks: Ticks) -> Watermarks:
     """The watermark that a user would ask for."""
     config, name = scenario.config, scenario.config.get("generator")
-    needed = {"fixed_lag": "lag", "bounded_out_of_orderness": "bound", "constant": "value", "clock_lag": "lag"}
+    needed = {
+        "fixed_lag": "lag",
+        "bounded_out_of_orderness": "bound",
+        "constant": "value",
+        "clock_lag": "lag",
+    }
     if needed.get(str(name), "generator") not in config:
-        raise UnsupportedScenarioError(f"generator `{name}` needs `{needed.get(str(name), 'generator')}`")
+        raise UnsupportedScenarioError(
+            f"generator `{name}` needs `{needed.get(str(name), 'generator')}`"
+        )
     match name:
         case "fixed_lag" | "bounded_out_of_orderness":
             return Bounded(ticks(config[needed[name]]))
@@ -364,9 +493,14 @@ def _specification(scenario: Scenario, ticks: Ticks) -> Watermarks:
             return Lagging(ticks(config["lag"]))
         case "constant":
             value = watermark(config["value"], ticks)
-            return Generated(lambda seen: np.full(len(seen.partitions), value, np.int64), "constant")
+            return Generated(
+                lambda seen: np.full(len(seen.partitions), value, np.int64), "constant"
+            )
         case "punctuated":
             return Punctuated(column=_MARK)
         case "implied":
             return Implied()
-    raise UnsupportedScenarioError(f"generator `{name}` is not one of {', '.join([*needed, *ASCENDING, 'punctuated', 'implied'])}")
+    raise UnsupportedScenarioError(
+        f"generator `{name}` is not one of"
+        f" {', '.join([*needed, *ASCENDING, 'punctuated', 'implied'])}"
+    )

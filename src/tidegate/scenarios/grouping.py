@@ -1,4 +1,6 @@
-"""The kinds `groups` and `sessions` by way of operators: events go in, the input ends, and the panes tell which window each was in."""
+"""The kinds `groups` and `sessions` by way of operators: events go in, the input ends, and the
+panes tell which window each was in.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,15 @@ from typing import Any
 
 from tidegate.instants import MAX
 from tidegate.scenarios.adapter import Operated
-from tidegate.scenarios.assignment import Interval, cases_of, listed, orders, same_groups, session_of, start
+from tidegate.scenarios.assignment import (
+    Interval,
+    cases_of,
+    listed,
+    orders,
+    same_groups,
+    session_of,
+    start,
+)
 from tidegate.scenarios.document import Scenario, UnsupportedScenarioError, known
 from tidegate.scenarios.runtimes import Runtime
 from tidegate.scenarios.settings import CONFIG, Settings
@@ -31,12 +41,17 @@ def group(scenario: Scenario, runtime: Runtime) -> None:
 
 
 def group_sessions(scenario: Scenario, runtime: Runtime) -> None:
-    """Each case: every order of the input is a key, first in one delivery and then with one event a delivery."""
+    """Each case: every order of the input is a key, first in one delivery and then with one event a
+    delivery.
+    """
     ticks = start(scenario)
     known("`config`", scenario.config, CONFIG | {"shuffle_input"})
     window = session_of(scenario, ticks)
     for case in cases_of(scenario, {"times", "expect"}):
-        lines = [[{"t": time, "v": time, "k": number} for time in times] for number, times in enumerate(orders(listed(case, "times")))]
+        lines = [
+            [{"t": time, "v": time, "k": number} for time in times]
+            for number, times in enumerate(orders(listed(case, "times")))
+        ]
         at_once = [[event for line in lines for event in line]]
         one_by_one = [list(events) for events in zip(*lines, strict=True)]
         for deliveries in (at_once, one_by_one):
@@ -44,17 +59,25 @@ def group_sessions(scenario: Scenario, runtime: Runtime) -> None:
                 same_groups(case, members, ticks)
 
 
-def _members(window: Window, deliveries: Deliveries, ticks: Ticks, runtime: Runtime) -> Iterator[dict[Interval, list[Any]]]:
+def _members(
+    window: Window, deliveries: Deliveries, ticks: Ticks, runtime: Runtime
+) -> Iterator[dict[Interval, list[Any]]]:
     """For each key, what was in which window; nothing where it is only rehearsed."""
     if window.axis is not Axis.EVENT_TIME:
-        raise UnsupportedScenarioError(f"times are put into windows on event time, got a window on {window.axis}")
-    settings = Settings(window, AfterWatermark(), "accumulating", MAX, "list", options={"future_tolerance": MAX})
+        raise UnsupportedScenarioError(
+            f"times are put into windows on event time, got a window on {window.axis}"
+        )
+    settings = Settings(
+        window, AfterWatermark(), "accumulating", MAX, "list", options={"future_tolerance": MAX}
+    )
     events = [event for delivery in deliveries for event in delivery]
     operator = Operated(settings, events, ticks, runtime=runtime)
     for delivery in deliveries:
         operator.add(delivery)
     operator.finish()
-    found: dict[Any, dict[Interval, list[Any]]] = {event.get("k"): {} for event in events} or {None: {}}
+    found: dict[Any, dict[Interval, list[Any]]] = {event.get("k"): {} for event in events} or {
+        None: {}
+    }
     for pane in operator.take()[0]:
         found[pane.key].setdefault(pane.window, []).extend(pane.value)
     if not operator.is_rehearsed:

@@ -1,4 +1,6 @@
-"""Inputs are what a scenario's inputs say, told to the kernel: to a tracker of sources, to partitions of producers, or by watermark key."""
+"""Inputs are what a scenario's inputs say, told to the kernel: to a tracker of sources, to
+partitions of producers, or by watermark key.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ import numpy as np
 
 from tidegate.errors import InputError
 from tidegate.instants import MIN
-from tidegate.kernel.watermarks.coalescer import ACTIVE, DONE, GONE, IDLE, Coalescer, Released, Rules
+from tidegate.kernel.watermarks.coalescer import (
+    ACTIVE,
+    DONE,
+    GONE,
+    IDLE,
+    Coalescer,
+    Released,
+    Rules,
+)
 from tidegate.kernel.watermarks.keyed import KeyedCoalescer
 from tidegate.kernel.watermarks.marks import Active, Idle, Mark, Watermark
 from tidegate.kernel.watermarks.tracker import SourceTracker
@@ -84,7 +94,9 @@ class Tracked:
 
     keys: tuple[int, ...] = ()
 
-    def __init__(self, names: Sequence[str], rules: Rules, idle_after: int | None, now: int) -> None:
+    def __init__(
+        self, names: Sequence[str], rules: Rules, idle_after: int | None, now: int
+    ) -> None:
         self._now = now
         self._options: dict[str, Any] = {"idle_after": idle_after, "rules": rules, "now": now}
         self.tracker = SourceTracker(declared=names, **self._options)
@@ -142,11 +154,20 @@ class Tracked:
         self.tracker.restore(saved)
 
     def promised(self, name: str) -> int:
-        return next((MIN if source.promise is None else source.promise for source in self.tracker.describe() if source.name == name), MIN)
+        return next(
+            (
+                MIN if source.promise is None else source.promise
+                for source in self.tracker.describe()
+                if source.name == name
+            ),
+            MIN,
+        )
 
     def is_aligned(self, name: str) -> bool:
         """Whether a source is active and no longer behind the output."""
-        active = any(source.name == name and source.status == "active" for source in self.tracker.describe())
+        active = any(
+            source.name == name and source.status == "active" for source in self.tracker.describe()
+        )
         return active and self.promised(name) >= self.tracker.output
 
     def output(self, key: int) -> int:
@@ -159,7 +180,10 @@ class Tracked:
 
 def _keyless(key: int | None) -> None:
     if key:
-        raise InputError(f"watermark key {key} was named where there are no keys. Hint: `semantics: hazelcast_keyed` has them")
+        raise InputError(
+            f"watermark key {key} was named where there are no keys. Hint: `semantics:"
+            " hazelcast_keyed` has them"
+        )
 
 
 class Keyed:
@@ -185,7 +209,10 @@ class Keyed:
 
     @property
     def top(self) -> int:
-        return max((int(self._keyed.coalescer(key).promises.max(initial=MIN)) for key in self.keys), default=MIN)
+        return max(
+            (int(self._keyed.coalescer(key).promises.max(initial=MIN)) for key in self.keys),
+            default=MIN,
+        )
 
     def __contains__(self, name: object) -> bool:
         return name in self._number
@@ -226,7 +253,9 @@ class Keyed:
 
     def promised(self, name: str) -> int:
         number = self._number[name]
-        return max((int(self._keyed.coalescer(key).promises[number]) for key in self.keys), default=MIN)
+        return max(
+            (int(self._keyed.coalescer(key).promises[number]) for key in self.keys), default=MIN
+        )
 
     def output(self, key: int) -> int:
         return self._keyed.coalescer(key).output if key in self.keys else MIN
@@ -236,17 +265,30 @@ class Keyed:
 
 
 class Partitioned:
-    """Partitions with producers each, `p0/task1`, and the stream over them: the least of the producers, then that of the partitions (Samza)."""
+    """Partitions with producers each, `p0/task1`, and the stream over them: the least of the
+    producers, then that of the partitions (Samza).
+    """
 
     keys: tuple[int, ...] = ()
 
-    def __init__(self, producers: dict[str, list[str]], rules: Rules, idle_after: int | None, now: int, quorum: float | None = None) -> None:
+    def __init__(
+        self,
+        producers: dict[str, list[str]],
+        rules: Rules,
+        idle_after: int | None,
+        now: int,
+        quorum: float | None = None,
+    ) -> None:
         self._now, self._quorum = now, quorum
         self._partitions = list(producers)
         self._options: dict[str, Any] = {"idle_after": idle_after, "rules": rules, "now": now}
-        self._trackers = {name: SourceTracker(declared=declared, **self._options) for name, declared in producers.items()}
+        self._trackers = {
+            name: SourceTracker(declared=declared, **self._options)
+            for name, declared in producers.items()
+        }
         for tracker in self._trackers.values():
-            # Samza waits for strictly more than the timeout for those who never spoke, and for the timeout for the others.
+            # Samza waits for strictly more than the timeout for those who never spoke, and for the
+            # timeout for the others.
             tracker.spoke_at += 1
         self._stream = Coalescer(len(producers), names=self._partitions)
 
@@ -290,7 +332,8 @@ class Partitioned:
     def promise(self, name: str, value: int, key: int) -> None:
         _keyless(key)
         partition, producer = _split(name)
-        # To Samza a watermark that goes back is no sign of life, only a reason to look at the others.
+        # To Samza a watermark that goes back is no sign of life, only a reason to look at the
+        # others.
         if value >= self.promised(name):
             self._trackers[partition].promise([producer], np.array([value], np.int64), self._now)
         self._pass_on(partition)
@@ -316,7 +359,8 @@ class Partitioned:
         tracker.tick(self._now)
         status = tracker.coalescer.status
         if (status == IDLE).any() and not (status == ACTIVE).any():
-            # Where nobody is active Samza has nothing to go by, and leaves the watermark where it is.
+            # Where nobody is active Samza has nothing to go by, and leaves the watermark where it
+            # is.
             return
         if self._quorum is not None:
             # So it does where too few are active, while the kernel goes by all of them then.
@@ -337,7 +381,11 @@ class Partitioned:
         return marks(self._stream.release())
 
     def restart(self) -> None:
-        by_partition, stream = json.loads(json.dumps([{name: t.save() for name, t in self._trackers.items()}, self._stream.save()]))
+        by_partition, stream = json.loads(
+            json.dumps(
+                [{name: t.save() for name, t in self._trackers.items()}, self._stream.save()]
+            )
+        )
         self._trackers = {name: SourceTracker(**self._options) for name in by_partition}
         for name, saved in by_partition.items():
             self._trackers[name].restore(saved)
@@ -346,7 +394,14 @@ class Partitioned:
 
     def promised(self, name: str) -> int:
         partition, producer = _split(name)
-        return next((s.promise for s in self._trackers[partition].describe() if s.name == producer and s.promise is not None), MIN)
+        return next(
+            (
+                s.promise
+                for s in self._trackers[partition].describe()
+                if s.name == producer and s.promise is not None
+            ),
+            MIN,
+        )
 
     def output(self, key: int) -> int:
         _keyless(key)
@@ -364,11 +419,17 @@ def _split(name: str) -> tuple[str, str]:
     return partition, producer
 
 
-def producers_of(partitions: Sequence[Any], count: int, named: Sequence[str]) -> dict[str, list[str]]:
-    """The producers of each partition, by the names that steps call them; those that are never named are numbered."""
+def producers_of(
+    partitions: Sequence[Any], count: int, named: Sequence[str]
+) -> dict[str, list[str]]:
+    """The producers of each partition, by the names that steps call them; those that are never
+    named are numbered.
+    """
     found: dict[str, list[str]] = {}
     for partition in map(str, partitions):
-        called = list(dict.fromkeys(producer for where, producer in map(_split, named) if where == partition))
+        called = list(
+            dict.fromkeys(producer for where, producer in map(_split, named) if where == partition)
+        )
         unnamed = [f"#{number}" for number in range(max(count, 1) - len(called))]
         found[partition] = [*called, *unnamed][: max(count, 1)]
     return found

@@ -1,4 +1,6 @@
-"""Join words: how scenarios write which rows of two streams meet, as a mapping of bounds or as the text of a condition."""
+"""Join words: how scenarios write which rows of two streams meet, as a mapping of bounds or as the
+text of a condition.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from tidegate.scenarios.windows import window_of
 from tidegate.spec.join import SIDES, AsOf, JoinWindow, Rows, Within
 from tidegate.spec.windows import Hopping, Session, Tumbling
 
-TYPES = {"inner": "inner", "left": "left", "right": "right", "full": "full", "semi": "semi", "anti": "anti"}
+TYPES = {
+    "inner": "inner",
+    "left": "left",
+    "right": "right",
+    "full": "full",
+    "semi": "semi",
+    "anti": "anti",
+}
 _MATCH = frozenset({"relative_to", "lower", "lower_inclusive", "upper", "upper_inclusive"})
 _CLOSED: dict[tuple[bool, bool], Literal["both", "left", "right", "neither"]] = {
     (True, True): "both",
@@ -53,15 +62,23 @@ class _Ends:
         """One more thing that must hold of `left.t - right.t`."""
         if op in (">", ">=", "="):
             if self.low is not None:
-                raise UnsupportedScenarioError("a condition bounds the times from the same side twice")
+                raise UnsupportedScenarioError(
+                    "a condition bounds the times from the same side twice"
+                )
             self.low, self.includes_low = apart, op != ">"
         if op in ("<", "<=", "="):
             if self.high is not None:
-                raise UnsupportedScenarioError("a condition bounds the times from the same side twice")
+                raise UnsupportedScenarioError(
+                    "a condition bounds the times from the same side twice"
+                )
             self.high, self.includes_high = apart, op != "<"
 
     def within(self) -> Within:
-        return Within(None if self.low is None else -self.low, self.high, _CLOSED[self.includes_low, self.includes_high])
+        return Within(
+            None if self.low is None else -self.low,
+            self.high,
+            _CLOSED[self.includes_low, self.includes_high],
+        )
 
     @property
     def is_bound(self) -> bool:
@@ -87,11 +104,16 @@ class _Reading:
 
 
 def read_match(given: Any, ticks: Ticks) -> Within:
-    """Bounds: `right.t` in [`left.t + lower`, `left.t + upper`], or the other way round where they are `relative_to: right`."""
+    """Bounds: `right.t` in [`left.t + lower`, `left.t + upper`], or the other way round where they
+    are `relative_to: right`.
+    """
     match = mapping("`match`", given)
     known("`match`", match, _MATCH)
     low, high = (_end(match.get(name), ticks) for name in ("lower", "upper"))
-    includes = [flag(match, name) if name in match else True for name in ("lower_inclusive", "upper_inclusive")]
+    includes = [
+        flag(match, name) if name in match else True
+        for name in ("lower_inclusive", "upper_inclusive")
+    ]
     if choice(match, "relative_to", {"left": True, "right": False}, default=True):
         low, high = (None if high is None else -high), (None if low is None else -low)
         includes.reverse()
@@ -104,16 +126,25 @@ def _end(value: Any, ticks: Ticks) -> int | None:
 
 
 def read_condition(text: Any, ticks: Ticks) -> Condition:
-    """A text such as `key = key AND left.t BETWEEN right.t - 5 AND right.t + 5 AND left.value > 4`."""
+    """A text such as `key = key AND left.t BETWEEN right.t - 5 AND right.t + 5 AND left.value >
+    4`.
+    """
     reading = _Reading()
     for atom in _atoms(str(text)):
         _read_atom(reading, atom, ticks)
     where = reduce(lambda a, b: a & b, reading.values) if reading.values else None
-    return Condition(reading.ends.within() if reading.ends.is_bound else None, reading.keyed, reading.shares_window, where)
+    return Condition(
+        reading.ends.within() if reading.ends.is_bound else None,
+        reading.keyed,
+        reading.shares_window,
+        where,
+    )
 
 
 def _atoms(text: str) -> Iterator[str]:
-    plain = _BETWEEN.sub(lambda found: f"{found[1]} >= {found[2]} AND {found[1]} <= {found[3]}", text.strip())
+    plain = _BETWEEN.sub(
+        lambda found: f"{found[1]} >= {found[2]} AND {found[1]} <= {found[3]}", text.strip()
+    )
     yield from re.split(r"\s+AND\s+", plain, flags=re.IGNORECASE)
 
 
@@ -136,7 +167,9 @@ def _read_atom(reading: _Reading, text: str, ticks: Ticks) -> None:
         return
     value = _VALUE.fullmatch(one)
     if value is None or not re.fullmatch(r"-?\d+", other):
-        raise UnsupportedScenarioError(f"the condition `{text}` is neither one of times nor of a value and a number")
+        raise UnsupportedScenarioError(
+            f"the condition `{text}` is neither one of times nor of a value and a number"
+        )
     reading.values.append(_COMPARED[op](pc.field(value_column(SIDES.index(value[1]))), int(other)))
 
 
@@ -144,7 +177,13 @@ def _step(time: re.Match[str], ticks: Ticks) -> int:
     """What is added to a time: a number of units, or a duration."""
     if not time[2]:
         return 0
-    amount = ticks(float(time[3]) if re.fullmatch(r"\d+\.\d+", time[3]) else int(time[3]) if time[3].isdigit() else time[3])
+    amount = ticks(
+        float(time[3])
+        if re.fullmatch(r"\d+\.\d+", time[3])
+        else int(time[3])
+        if time[3].isdigit()
+        else time[3]
+    )
     return -amount if time[2] == "-" else amount
 
 
@@ -154,17 +193,24 @@ def value_column(side: int) -> str:
 
 
 def read_window(scenario: Scenario, ticks: Ticks, given: Any) -> JoinWindow:
-    """A window in which rows meet: those of every kind, `{type: rows, left, right}` and `{type: as_of, tolerance, strict}`."""
+    """A window in which rows meet: those of every kind, `{type: rows, left, right}` and `{type:
+    as_of, tolerance, strict}`.
+    """
     config = mapping("`window`", given)
     if config.get("type") == "rows":
         known("the window of type `rows`", config, {"type", *SIDES})
         return Rows(*(config.get(side) for side in SIDES))
     if config.get("type") == "as_of":
         known("the window of type `as_of`", config, {"type", "tolerance", "strict"})
-        return AsOf(_end(config.get("tolerance"), ticks), flag(config, "strict") if "strict" in config else False)
+        return AsOf(
+            _end(config.get("tolerance"), ticks),
+            flag(config, "strict") if "strict" in config else False,
+        )
     window = window_of(scenario, ticks, config)
     if not isinstance(window, Tumbling | Hopping | Session):
-        raise UnsupportedScenarioError(f"rows of a join do not meet in a window of type `{config['type']}`")
+        raise UnsupportedScenarioError(
+            f"rows of a join do not meet in a window of type `{config['type']}`"
+        )
     return window
 
 
@@ -172,4 +218,8 @@ def window_in(scenario: Scenario, ticks: Ticks, config: Mapping[str, Any]) -> Jo
     """The one of `match` and `window` that is there."""
     if ("match" in config) == ("window" in config):
         raise UnsupportedScenarioError("a join has either `match` or `window`")
-    return (read_match(config["match"], ticks),) if "match" in config else read_window(scenario, ticks, config["window"])
+    return (
+        (read_match(config["match"], ticks),)
+        if "match" in config
+        else read_window(scenario, ticks, config["window"])
+    )

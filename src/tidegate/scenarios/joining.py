@@ -1,4 +1,6 @@
-"""The kinds `join` and `join_watermark`: a timeline of two streams that are joined, and what a join promises downstream."""
+"""The kinds `join` and `join_watermark`: a timeline of two streams that are joined, and what a join
+promises downstream.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,13 @@ from typing import Any
 
 from tidegate.errors import TidegateError
 from tidegate.instants import MAX, MIN, saturating_add
-from tidegate.scenarios.document import MismatchError, Scenario, UnsupportedScenarioError, known, mapping
+from tidegate.scenarios.document import (
+    MismatchError,
+    Scenario,
+    UnsupportedScenarioError,
+    known,
+    mapping,
+)
 from tidegate.scenarios.join_words import TYPES, read_condition, read_match, window_in
 from tidegate.scenarios.matching import TIMINGS, same_bag, same_value, same_window, unmatched
 from tidegate.scenarios.meeting import LateMessage, Meeting, Message, Pair, Terms
@@ -21,18 +29,52 @@ from tidegate.spec.presets import NAMES, habits
 
 CONFIG = frozenset(
     {
-        "type", "match", "window", "where", "keyed", "min_cleanup_interval", "allowed_lateness", "padding", "update_every", "semantics",
-        "initial_processing_time", "each_case_fresh",
+        "type",
+        "match",
+        "window",
+        "where",
+        "keyed",
+        "min_cleanup_interval",
+        "allowed_lateness",
+        "padding",
+        "update_every",
+        "semantics",
+        "initial_processing_time",
+        "each_case_fresh",
     }
-)  # fmt: skip
+)
 MESSAGE = frozenset({"t", "k", "v", "offset"})
-ACTIONS = frozenset({"left", "right", "wm_left", "wm_right", "wm", "processing_time", "snapshot_restore", "end_of_input"})
-CHECKS = frozenset({"expect", "out_wm", "output_watermark", "late_left", "late_right", "buffer", "error"})
+ACTIONS = frozenset(
+    {
+        "left",
+        "right",
+        "wm_left",
+        "wm_right",
+        "wm",
+        "processing_time",
+        "snapshot_restore",
+        "end_of_input",
+    }
+)
+CHECKS = frozenset(
+    {"expect", "out_wm", "output_watermark", "late_left", "late_right", "buffer", "error"}
+)
 PAIR = frozenset({"pair", "timing", "retract", "window"})
 # A promise does not depend on batches, but plans of Spark say how theirs are cut.
-WATERMARK_CONFIG = frozenset({"no_data_batches", "input_watermark", "input_watermark_ms", "semantics", "each_case_fresh"})
+WATERMARK_CONFIG = frozenset(
+    {"no_data_batches", "input_watermark", "input_watermark_ms", "semantics", "each_case_fresh"}
+)
 CASE = frozenset(
-    {"match", "type", "input_watermark", "input_watermark_ms", "left_watermark", "right_watermark", "output_watermark", "output_watermark_ms"}
+    {
+        "match",
+        "type",
+        "input_watermark",
+        "input_watermark_ms",
+        "left_watermark",
+        "right_watermark",
+        "output_watermark",
+        "output_watermark_ms",
+    }
     | {"output_watermarks"}
 )
 _LATER = {"spark": Fraction(1, 1000)}
@@ -64,28 +106,45 @@ def terms_of(scenario: Scenario, ticks: Ticks) -> Terms:
     return Terms(
         window=window_in(scenario, ticks, config),
         how=choice(config, "type", TYPES, "inner"),
-        keyed=flag(config, "keyed") if "keyed" in config else any("k" in message for message in _messages(scenario)),
+        keyed=(
+            flag(config, "keyed")
+            if "keyed" in config
+            else any("k" in message for message in _messages(scenario))
+        ),
         where=None if wanted is None else wanted.where,
         allowed_lateness=MAX if takes_all else lateness_of(scenario, ticks),
         options=habits(scenario.system).options,
         padding=choice(config, "padding", dict.fromkeys(PADDINGS), "complete"),
-        periods=(ticks(periods["on_time"]) if "on_time" in periods else None, ticks(periods["late"]) if "late" in periods else None),
+        periods=(
+            ticks(periods["on_time"]) if "on_time" in periods else None,
+            ticks(periods["late"]) if "late" in periods else None,
+        ),
     )
 
 
 def _known_system(scenario: Scenario) -> None:
     if scenario.system not in NAMES:
-        raise UnsupportedScenarioError(f"`semantics: {scenario.system}` is not one of {', '.join(NAMES)}")
+        raise UnsupportedScenarioError(
+            f"`semantics: {scenario.system}` is not one of {', '.join(NAMES)}"
+        )
 
 
 def _messages(scenario: Scenario) -> list[Message]:
     steps = steps_of(scenario, ACTIONS | CHECKS)
-    return [message for step in steps for side in SIDES if side in step for message in _listed(step[side])]
+    return [
+        message
+        for step in steps
+        for side in SIDES
+        if side in step
+        for message in _listed(step[side])
+    ]
 
 
 def _listed(given: Any) -> list[Message]:
     """One message, or several of a delivery."""
-    messages = [mapping("a message", message) for message in (given if isinstance(given, list) else [given])]
+    messages = [
+        mapping("a message", message) for message in (given if isinstance(given, list) else [given])
+    ]
     for message in messages:
         known("a message", message, MESSAGE)
     return list(messages)
@@ -96,7 +155,12 @@ class _Timeline:
 
     def __init__(self, scenario: Scenario, ticks: Ticks, runtime: Runtime) -> None:
         self._ticks, self._terms = ticks, terms_of(scenario, ticks)
-        self._meeting = Meeting(self._terms, ticks, runtime, now=ticks(scenario.config.get("initial_processing_time", 0)))
+        self._meeting = Meeting(
+            self._terms,
+            ticks,
+            runtime,
+            now=ticks(scenario.config.get("initial_processing_time", 0)),
+        )
         self._marks = [MIN, MIN]
         self._lazily = _cleaning(scenario, self._terms, ticks)
         self._fresh: list[Pair] = []
@@ -153,7 +217,14 @@ class _Timeline:
         pairs, late = self._meeting.take()
         for pair in pairs:
             # What a lazy system has not padded yet it need not take back.
-            told = next((p for p in self._fresh if (p.left, p.right) == (pair.left, pair.right) and self._may_wait(p)), None)
+            told = next(
+                (
+                    p
+                    for p in self._fresh
+                    if (p.left, p.right) == (pair.left, pair.right) and self._may_wait(p)
+                ),
+                None,
+            )
             if pair.retract and told is not None:
                 self._fresh.remove(told)
             else:
@@ -166,7 +237,7 @@ class _Timeline:
                 self._promised[side] = promise
                 self._forwarded.append((side, promise))
 
-    # What is expected -----------------------------------------------------------------------------------------------------------
+    # What is expected
 
     def _expect(self, expected: Any) -> None:
         if not isinstance(expected, list):
@@ -175,7 +246,10 @@ class _Timeline:
         self._fresh = [pair for pair in extra if self._may_wait(pair)]
         extra = [pair for pair in extra if not self._may_wait(pair)]
         if missing or extra:
-            raise MismatchError(f"{self._where}: missing {missing}, unexpected {[self._shown(pair) for pair in extra]}")
+            raise MismatchError(
+                f"{self._where}: missing {missing}, unexpected"
+                f" {[self._shown(pair) for pair in extra]}"
+            )
 
     def _wanted(self, one: Any) -> dict[str, Any]:
         """A pair as it is written: `[left, right]`, or a mapping that says more of it."""
@@ -186,7 +260,9 @@ class _Timeline:
         if not isinstance(pair, list) or len(pair) != sides:
             raise UnsupportedScenarioError(f"a row of this join is a list of {sides}, got `{pair}`")
         if wanted.get("timing", "early") not in TIMINGS:
-            raise UnsupportedScenarioError(f"`timing: {wanted['timing']}` is not one of {', '.join(TIMINGS)}")
+            raise UnsupportedScenarioError(
+                f"`timing: {wanted['timing']}` is not one of {', '.join(TIMINGS)}"
+            )
         return wanted
 
     def _fits(self, wanted: Mapping[str, Any], pair: Pair) -> bool:
@@ -195,16 +271,38 @@ class _Timeline:
             all(map(same_value, wanted["pair"], shown))
             and bool(wanted.get("retract", False)) == pair.retract
             and ("timing" not in wanted or TIMINGS[wanted["timing"]] == pair.timing)
-            and ("window" not in wanted or (pair.window is not None and same_window(wanted["window"], pair.window, self._ticks)))
+            and (
+                "window" not in wanted
+                or (
+                    pair.window is not None
+                    and same_window(wanted["window"], pair.window, self._ticks)
+                )
+            )
         )
 
     def _shown(self, pair: Pair) -> dict[str, Any]:
-        window = {} if pair.window is None else {"window": [self._ticks.shown(edge) for edge in pair.window]}
-        return {"pair": [_name(pair.left), _name(pair.right)], "timing": pair.timing, **({"retract": True} if pair.retract else {}), **window}
+        window = (
+            {}
+            if pair.window is None
+            else {"window": [self._ticks.shown(edge) for edge in pair.window]}
+        )
+        return {
+            "pair": [_name(pair.left), _name(pair.right)],
+            "timing": pair.timing,
+            **({"retract": True} if pair.retract else {}),
+            **window,
+        }
 
     def _may_wait(self, pair: Pair) -> bool:
-        """Whether a system that pads when it cleans up need not have put out yet what is padded here at the watermark."""
-        if self._lazily is None or pair.retract or pair.timing != "on_time" or (pair.left is not None and pair.right is not None):
+        """Whether a system that pads when it cleans up need not have put out yet what is padded
+        here at the watermark.
+        """
+        if (
+            self._lazily is None
+            or pair.retract
+            or pair.timing != "on_time"
+            or (pair.left is not None and pair.right is not None)
+        ):
             return False
         interval, bound = self._lazily
         side = LEFT if pair.right is None else RIGHT
@@ -212,7 +310,8 @@ class _Timeline:
         message = pair.message(side)
         if reach is None or message is None:
             return False
-        # Its timer is at the first instant after the interval, and a watermark passes it only beyond.
+        # Its timer is at the first instant after the interval, and a watermark passes it only
+        # beyond.
         last = int(saturating_add(self._ticks(message["t"]), reach + interval + self._ticks(1)))
         return self._marks[1 - side] <= last
 
@@ -223,10 +322,15 @@ class _Timeline:
         for one in expected:
             if isinstance(one, dict):
                 known("a late row", one, {"row", "reason"})
-        fresh, late = ([row for row in rows if row.side == side] for rows in (self._fresh_late, self._late))
+        fresh, late = (
+            [row for row in rows if row.side == side] for rows in (self._fresh_late, self._late)
+        )
         self._fresh_late = [row for row in self._fresh_late if row.side != side]
         if any(unmatched(expected, fresh, _is_late)) and any(unmatched(expected, late, _is_late)):
-            raise MismatchError(f"{self._where}: expected late {SIDES[side]} rows {expected}, got {[(_name(r.message), r.reason) for r in fresh]}")
+            raise MismatchError(
+                f"{self._where}: expected late {SIDES[side]} rows {expected}, got"
+                f" {[(_name(r.message), r.reason) for r in fresh]}"
+            )
 
     def _buffer(self, expected: Any) -> None:
         known("a buffer", mapping("a buffer", expected), SIDES)
@@ -235,20 +339,33 @@ class _Timeline:
         for side, name in enumerate(SIDES):
             found = [_name(message) for message in self._meeting.held(side)]
             if name in expected and not same_bag(expected[name], found):
-                raise MismatchError(f"{self._where}: expected the {name} rows {expected[name]} to be kept, got {found}")
+                raise MismatchError(
+                    f"{self._where}: expected the {name} rows {expected[name]} to be kept, got"
+                    f" {found}"
+                )
 
     def _out_wm(self, expected: Any) -> None:
         """Watermarks that went on, as numbers, or with `left` or `right` before each."""
         forwarded, self._forwarded = self._forwarded, []
         keyed = [one for one in expected if isinstance(one, list)]
-        if keyed and (len(keyed) != len(expected) or not all(len(one) == 2 and one[0] in SIDES for one in keyed)):
-            raise UnsupportedScenarioError(f"watermarks are numbers, or all have `left` or `right` before them: {expected}")
+        if keyed and (
+            len(keyed) != len(expected)
+            or not all(len(one) == 2 and one[0] in SIDES for one in keyed)
+        ):
+            raise UnsupportedScenarioError(
+                f"watermarks are numbers, or all have `left` or `right` before them: {expected}"
+            )
         for side in (LEFT, RIGHT) if keyed else (None,):
-            numbers = [one[1] for one in keyed if one[0] == SIDES[side]] if side is not None else expected
+            numbers = (
+                [one[1] for one in keyed if one[0] == SIDES[side]] if side is not None else expected
+            )
             found = [mark for which, mark in forwarded if which == side]
             if [self._ticks.watermark(number) for number in numbers] != found:
                 shown = [self._ticks.shown_watermark(mark) for mark in found]
-                raise MismatchError(f"{self._where}: expected {'' if side is None else SIDES[side] + ' '}watermarks {numbers}, got {shown}")
+                raise MismatchError(
+                    f"{self._where}: expected {'' if side is None else SIDES[side] + ' '}watermarks"
+                    f" {numbers}, got {shown}"
+                )
 
     def _output_watermark(self, expected: Any) -> None:
         """The least promise, or those of the sides."""
@@ -257,7 +374,10 @@ class _Timeline:
         for name, number in wanted.items():
             found = self._promised[SIDES.index(name) if name else None]
             if (MIN if number is None else self._ticks.watermark(number)) != found:
-                raise MismatchError(f"{self._where}: expected output watermark {number}, got {self._ticks.shown_watermark(found)}")
+                raise MismatchError(
+                    f"{self._where}: expected output watermark {number}, got"
+                    f" {self._ticks.shown_watermark(found)}"
+                )
 
 
 def _name(message: Message | None) -> Any:
@@ -267,20 +387,26 @@ def _name(message: Message | None) -> Any:
 
 def _is_late(expected: Any, row: LateMessage) -> bool:
     if isinstance(expected, dict):
-        return ("reason" not in expected or expected["reason"] == row.reason) and ("row" not in expected or _is_late(expected["row"], row))
+        return ("reason" not in expected or expected["reason"] == row.reason) and (
+            "row" not in expected or _is_late(expected["row"], row)
+        )
     return same_value(expected, _name(row.message))
 
 
 def _cleaning(scenario: Scenario, terms: Terms, ticks: Ticks) -> tuple[int, Within] | None:
-    """How much later than it could a system cleans up, which is when it pads, and the bound that says when it could."""
+    """How much later than it could a system cleans up, which is when it pads, and the bound that
+    says when it could.
+    """
     if "min_cleanup_interval" not in scenario.config:
         return None
     if not isinstance(terms.window, tuple):
-        raise UnsupportedScenarioError("`min_cleanup_interval` is understood for joins with `match`")
+        raise UnsupportedScenarioError(
+            "`min_cleanup_interval` is understood for joins with `match`"
+        )
     return ticks(scenario.config["min_cleanup_interval"]), terms.window[0]
 
 
-# What a join promises ---------------------------------------------------------------------------------------------------------------------
+# What a join promises
 
 
 def run_join_watermark(scenario: Scenario, runtime: Runtime = EMBEDDED) -> None:
@@ -297,14 +423,26 @@ def run_join_watermark(scenario: Scenario, runtime: Runtime = EMBEDDED) -> None:
 class _Promise:
     """One case of the kind `join_watermark`."""
 
-    def __init__(self, case: Mapping[str, Any], scenario: Scenario, ticks: Ticks, runtime: Runtime) -> None:
+    def __init__(
+        self, case: Mapping[str, Any], scenario: Scenario, ticks: Ticks, runtime: Runtime
+    ) -> None:
         self._case, self._ticks = case, ticks
-        self._later = _LATER.get(scenario.system, Fraction(0)) * 1_000_000 / MICROSECONDS[ticks.unit]
+        self._later = (
+            _LATER.get(scenario.system, Fraction(0)) * 1_000_000 / MICROSECONDS[ticks.unit]
+        )
         given = case.get("match")
-        bound = read_match(given, ticks) if isinstance(given, dict) else read_condition(given, ticks).bound
+        bound = (
+            read_match(given, ticks)
+            if isinstance(given, dict)
+            else read_condition(given, ticks).bound
+        )
         if bound is None:
-            raise UnsupportedScenarioError(f"the output watermark follows from bounds of times, got `{given}`")
-        terms = Terms((bound,), choice(case, "type", TYPES, "inner"), options=habits(scenario.system).options)
+            raise UnsupportedScenarioError(
+                f"the output watermark follows from bounds of times, got `{given}`"
+            )
+        terms = Terms(
+            (bound,), choice(case, "type", TYPES, "inner"), options=habits(scenario.system).options
+        )
         self._meeting = Meeting(terms, ticks, runtime)
         for side in (LEFT, RIGHT):
             self._meeting.advance_watermark(side, self._input(f"{SIDES[side]}_watermark"))
@@ -315,14 +453,20 @@ class _Promise:
                 return self._ticks.watermark(self._case[word])
         if "input_watermark_ms" in self._case:
             return self._ticks.watermark(f"{self._case['input_watermark_ms']} ms")
-        raise UnsupportedScenarioError(f"a case needs `{name}`, `input_watermark` or `input_watermark_ms`")
+        raise UnsupportedScenarioError(
+            f"a case needs `{name}`, `input_watermark` or `input_watermark_ms`"
+        )
 
     def check(self, where: str) -> None:
         if self._meeting.is_rehearsed:
             return
         case, units = self._case, Fraction(MICROSECONDS[self._ticks.unit], 1000)
-        looks: list[tuple[int | None, Any, Fraction]] = [(None, case["output_watermark"], Fraction(1))] if "output_watermark" in case else []
-        looks += [(None, case["output_watermark_ms"], units)] if "output_watermark_ms" in case else []
+        looks: list[tuple[int | None, Any, Fraction]] = (
+            [(None, case["output_watermark"], Fraction(1))] if "output_watermark" in case else []
+        )
+        looks += (
+            [(None, case["output_watermark_ms"], units)] if "output_watermark_ms" in case else []
+        )
         sides = mapping("`output_watermarks`", case.get("output_watermarks", {}))
         known("`output_watermarks`", sides, SIDES)
         looks += [(SIDES.index(name), number, Fraction(1)) for name, number in sides.items()]
@@ -331,6 +475,8 @@ class _Promise:
         for side, wanted, scale in looks:
             found = self._meeting.output_watermark(side)
             number = self._ticks.shown_watermark(found)
-            told = number if isinstance(number, str) else (Fraction(str(number)) - self._later) * scale
+            told = (
+                number if isinstance(number, str) else (Fraction(str(number)) - self._later) * scale
+            )
             if (Fraction(str(wanted)) if not isinstance(wanted, str) else wanted) != told:
                 raise MismatchError(f"{where}: expected {wanted} to be promised, got {told}")

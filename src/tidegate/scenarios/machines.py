@@ -1,4 +1,6 @@
-"""The kind `trigger`: the state machine of a trigger alone, per window, without an operator around it."""
+"""The kind `trigger`: the state machine of a trigger alone, per window, without an operator around
+it.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,15 @@ import numpy as np
 from tidegate.instants import MIN
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.triggers import Context, compile_trigger
-from tidegate.kernel.windows import build
+from tidegate.kernel.windows.assigners import build
 from tidegate.scenarios.assignment import Interval, interval
-from tidegate.scenarios.document import MismatchError, Scenario, UnsupportedScenarioError, known, mapping
+from tidegate.scenarios.document import (
+    MismatchError,
+    Scenario,
+    UnsupportedScenarioError,
+    known,
+    mapping,
+)
 from tidegate.scenarios.settings import CONFIG
 from tidegate.scenarios.ticks import Ticks, ticks_of
 from tidegate.scenarios.trigger_words import read_trigger
@@ -54,10 +62,14 @@ class _Machines:
         return self.states[window]
 
     def add(self, times: list[int]) -> None:
-        """One bundle: each window gets its share at once; a window that has finished gets nothing."""
+        """One bundle: each window gets its share at once; a window that has finished gets
+        nothing.
+        """
         shares: dict[Interval, list[int]] = {}
         found = build(self.window).assign(np.array(times, np.int64))
-        for row, start, end in zip(found.row.tolist(), found.start.tolist(), found.end.tolist(), strict=True):
+        for row, start, end in zip(
+            found.row.tolist(), found.start.tolist(), found.end.tolist(), strict=True
+        ):
             shares.setdefault(self.current((start, end)), []).append(times[row])
         for window, share in shares.items():
             if self.finished(window):
@@ -73,7 +85,9 @@ class _Machines:
         return window
 
     def ready(self, window: Interval) -> bool:
-        return not self.finished(window) and bool(self.machine.ready(self.state(window), self.context(window))[0])
+        return not self.finished(window) and bool(
+            self.machine.ready(self.state(window), self.context(window))[0]
+        )
 
     def finished(self, window: Interval) -> bool:
         return bool(self.machine.finished(self.state(window))[0])
@@ -102,7 +116,9 @@ def run_trigger(scenario: Scenario) -> None:
     ticks = ticks_of(scenario)
     reading = read_trigger(str(scenario.config.get("trigger")), ticks)
     if reading.trigger is None or reading.clock or reading.closing or reading.mode:
-        raise UnsupportedScenarioError(f"kind `trigger` runs plain triggers only, got `{scenario.config.get('trigger')}`")
+        raise UnsupportedScenarioError(
+            f"kind `trigger` runs plain triggers only, got `{scenario.config.get('trigger')}`"
+        )
     machines = _Machines(reading.trigger, window_of(scenario, ticks))
     for number, step in enumerate(scenario.entries("steps"), 1):
         known("a step", mapping("a step", step), STEPS)
@@ -132,4 +148,7 @@ def _check(machines: _Machines, value: Any, ticks: Ticks, where: str) -> None:
     window = interval(value["window"], ticks)
     for name, found in (("ready", machines.ready(window)), ("finished", machines.finished(window))):
         if name in value and bool(value[name]) != found:
-            raise MismatchError(f"{where}: window {value['window']} expected {name} {str(value[name]).lower()}, got {str(found).lower()}")
+            raise MismatchError(
+                f"{where}: window {value['window']} expected {name} {str(value[name]).lower()}, got"
+                f" {str(found).lower()}"
+            )

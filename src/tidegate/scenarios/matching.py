@@ -1,4 +1,6 @@
-"""Matching: whether the panes that came out are those a scenario expects, and the difference in words when they are not."""
+"""Matching: whether the panes that came out are those a scenario expects, and the difference in
+words when they are not.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,23 @@ from tidegate.scenarios.document import MismatchError, UnsupportedScenarioError,
 from tidegate.scenarios.ticks import Ticks
 
 PANE = frozenset(
-    {"window", "k", "v", "values", "t", "timing", "not_timing", "first", "last", "index", "ns_index", "retract", "n", "pane_id"}
-)  # fmt: skip
+    {
+        "window",
+        "k",
+        "v",
+        "values",
+        "t",
+        "timing",
+        "not_timing",
+        "first",
+        "last",
+        "index",
+        "ns_index",
+        "retract",
+        "n",
+        "pane_id",
+    }
+)
 TIMINGS = {"early": "early", "on_time": "on_time", "late": "late", "default": "on_time"}
 
 
@@ -41,16 +58,27 @@ def check_expected(panes: Any, aggregate: str) -> list[dict[str, Any]]:
         raise UnsupportedScenarioError(f"expected panes must be a list, got `{panes}`")
     for pane in panes:
         known("an expected pane", mapping("an expected pane", pane), PANE)
-        if ("values" in pane or "n" in pane) != (aggregate == "list") and pane.keys() & {"values", "n", "v"}:
-            raise UnsupportedScenarioError(f"a pane of `agg: {aggregate}` has {'`values` or `n`' if aggregate == 'list' else '`v`'}, got `{pane}`")
+        if ("values" in pane or "n" in pane) != (aggregate == "list") and pane.keys() & {
+            "values",
+            "n",
+            "v",
+        }:
+            raise UnsupportedScenarioError(
+                f"a pane of `agg: {aggregate}` has"
+                f" {'`values` or `n`' if aggregate == 'list' else '`v`'}, got `{pane}`"
+            )
         for name in ("timing", "not_timing"):
             if pane.get(name, "early") not in TIMINGS:
-                raise UnsupportedScenarioError(f"`{name}: {pane[name]}` is not one of {', '.join(TIMINGS)}")
+                raise UnsupportedScenarioError(
+                    f"`{name}: {pane[name]}` is not one of {', '.join(TIMINGS)}"
+                )
     return panes
 
 
 def fits(expected: dict[str, Any], pane: Pane, ticks: Ticks) -> bool:
-    """Whether a pane is the expected one; what is not named is not asked, but a retraction must be."""
+    """Whether a pane is the expected one; what is not named is not asked, but a retraction must
+    be.
+    """
     if bool(expected.get("retract", False)) != pane.retract:
         return False
     tests: dict[str, Callable[[Any], bool]] = {
@@ -83,7 +111,11 @@ def same_window(expected: Any, window: tuple[int, int], ticks: Ticks) -> bool:
 
 def same_value(expected: Any, value: Any) -> bool:
     """Equality that tells 1 from true and from "1", but not 1 from 1.0."""
-    if isinstance(expected, float) and isinstance(value, int | float) and not isinstance(value, bool):
+    if (
+        isinstance(expected, float)
+        and isinstance(value, int | float)
+        and not isinstance(value, bool)
+    ):
         return abs(expected - value) <= 1e-9 * max(1.0, abs(expected))
     return bool(expected == value) and isinstance(expected, bool) == isinstance(value, bool)
 
@@ -95,10 +127,13 @@ def same_bag(expected: Any, values: Sequence[Any]) -> bool:
     return len(expected) == len(values) and not unmatched(expected, values, same_value)[0]
 
 
-def unmatched(expected: Sequence[Any], found: Sequence[Any], fit: Callable[[Any, Any], bool]) -> tuple[list[Any], list[Any]]:
+def unmatched(
+    expected: Sequence[Any], found: Sequence[Any], fit: Callable[[Any, Any], bool]
+) -> tuple[list[Any], list[Any]]:
     """What is left on both sides after as many as possible were paired.
 
-    Several panes may fit one expectation, so that pairing greedily could miss a full match: earlier pairs are moved where that helps.
+    Several panes may fit one expectation, so that pairing greedily could miss a full match: earlier
+    pairs are moved where that helps.
     """
     partner: dict[int, int] = {}
 
@@ -114,7 +149,9 @@ def unmatched(expected: Sequence[Any], found: Sequence[Any], fit: Callable[[Any,
     for i in range(len(expected)):
         place(i, set())
     placed = set(partner.values())
-    return [e for i, e in enumerate(expected) if i not in placed], [f for j, f in enumerate(found) if j not in partner]
+    return [e for i, e in enumerate(expected) if i not in placed], [
+        f for j, f in enumerate(found) if j not in partner
+    ]
 
 
 def demand_rows(expected: Any, found: Sequence[Any], where: str) -> None:
@@ -132,7 +169,9 @@ def _same_row(expected: Any, found: Any) -> bool:
     return same_value(expected, found)
 
 
-def demand(expected: list[dict[str, Any]], panes: list[Pane], ticks: Ticks, *, ordered: bool, where: str) -> None:
+def demand(
+    expected: list[dict[str, Any]], panes: list[Pane], ticks: Ticks, *, ordered: bool, where: str
+) -> None:
     """Raise the difference between what is expected and what came."""
     if ordered and len(expected) == len(panes):
         panes = _interleaved(expected, panes, ticks)
@@ -141,19 +180,29 @@ def demand(expected: list[dict[str, Any]], panes: list[Pane], ticks: Ticks, *, o
     else:
         missing, extra = unmatched(expected, panes, lambda e, p: fits(e, p, ticks))
     if missing or extra:
-        raise MismatchError(f"{where}: {_side('missing', [_plain(e) for e in missing])}; {_side('unexpected', [describe(p, ticks) for p in extra])}")
+        raise MismatchError(
+            f"{where}: {_side('missing', [_plain(e) for e in missing])};"
+            f" {_side('unexpected', [describe(p, ticks) for p in extra])}"
+        )
 
 
 def _interleaved(expected: list[dict[str, Any]], panes: list[Pane], ticks: Ticks) -> list[Pane]:
-    """The panes with those of one shard in their order, and beside each other as they are expected if there is such an order."""
-    lines = [[pane for pane in panes if pane.shard == shard] for shard in sorted({pane.shard for pane in panes})]
+    """The panes with those of one shard in their order, and beside each other as they are expected
+    if there is such an order.
+    """
+    lines = [
+        [pane for pane in panes if pane.shard == shard]
+        for shard in sorted({pane.shard for pane in panes})
+    ]
     ways: dict[tuple[int, ...], list[Pane]] = {(0,) * len(lines): []}
     for wanted in expected if len(lines) > 1 else []:
         further: dict[tuple[int, ...], list[Pane]] = {}
         for taken, way in ways.items():
             for n, line in enumerate(lines):
                 if taken[n] < len(line) and fits(wanted, line[taken[n]], ticks):
-                    further.setdefault((*taken[:n], taken[n] + 1, *taken[n + 1 :]), [*way, line[taken[n]]])
+                    further.setdefault(
+                        (*taken[:n], taken[n] + 1, *taken[n + 1 :]), [*way, line[taken[n]]]
+                    )
         ways = further
     found = next(iter(ways.values()), [])
     return found or panes
@@ -170,7 +219,9 @@ def _plain(fields: dict[str, Any]) -> str:
 def _show(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_show(v) for v in value) + "]"
-    return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
+    return (
+        str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
+    )
 
 
 def describe(pane: Pane, ticks: Ticks) -> str:
@@ -179,7 +230,12 @@ def describe(pane: Pane, ticks: Ticks) -> str:
     if pane.key is not None:
         fields["k"] = pane.key
     fields["values" if isinstance(pane.value, list) else "v"] = pane.value
-    fields |= {"t": ticks.shown(pane.time), "timing": pane.timing, "first": pane.first, "last": pane.last}
+    fields |= {
+        "t": ticks.shown(pane.time),
+        "timing": pane.timing,
+        "first": pane.first,
+        "last": pane.last,
+    }
     fields |= {"index": pane.index, "ns_index": pane.ns_index}
     if pane.retract:
         fields["retract"] = True

@@ -1,6 +1,8 @@
-"""A meeting is a join under a scenario: messages go in as they are written, and pairs come out with the messages that they were made from.
+"""A meeting is a join under a scenario: messages go in as they are written, and pairs come out with
+the messages that they were made from.
 
-Every message has a number in a column of its own side, so that a row of the output tells by these two columns which messages it has.
+Every message has a number in a column of its own side, so that a row of the output tells by these
+two columns which messages it has.
 """
 
 from __future__ import annotations
@@ -46,7 +48,11 @@ class Terms:
     def spec(self) -> JoinSpec:
         """The specification: the watermark of each side is told."""
         left, right = (
-            Input(time=None if self.counts else time_column(side), offset=_offset_column(side) if self.counts else None, watermark=Explicit())
+            Input(
+                time=None if self.counts else time_column(side),
+                offset=_offset_column(side) if self.counts else None,
+                watermark=Explicit(),
+            )
             for side in (LEFT, RIGHT)
         )
         return JoinSpec(
@@ -90,7 +96,15 @@ class LateMessage:
 class Meeting:
     """One join of a scenario."""
 
-    def __init__(self, terms: Terms, ticks: Ticks, runtime: Runtime, *, now: int = 0, then: AggregateSpec | None = None) -> None:
+    def __init__(
+        self,
+        terms: Terms,
+        ticks: Ticks,
+        runtime: Runtime,
+        *,
+        now: int = 0,
+        then: AggregateSpec | None = None,
+    ) -> None:
         self._terms, self._ticks, self.now = terms, ticks, now
         self._keys = Codes()
         self._messages: list[Message] = []
@@ -104,7 +118,11 @@ class Meeting:
 
     def add(self, left: Sequence[Message] = (), right: Sequence[Message] = ()) -> None:
         """One delivery of messages with `t`, `k`, `v` and `offset`."""
-        tables = {side: self._table(side, messages) for side, messages in ((LEFT, left), (RIGHT, right)) if messages}
+        tables = {
+            side: self._table(side, messages)
+            for side, messages in ((LEFT, left), (RIGHT, right))
+            if messages
+        }
         if tables:
             self._running.add(tables, self.now)
 
@@ -147,23 +165,42 @@ class Meeting:
         columns: dict[str, pa.Array] = {SIDES[side]: pa.array(numbers, pa.int64())}
         if self._terms.keyed:
             keys = [message.get("k") for message in messages]
-            columns[KEY] = pa.array([None if key is None else self._keys.code(key) for key in keys], pa.int64())
+            columns[KEY] = pa.array(
+                [None if key is None else self._keys.code(key) for key in keys], pa.int64()
+            )
         if self._terms.counts:
-            columns[_offset_column(side)] = pa.array([message.get("offset") for message in messages], pa.int64())
+            columns[_offset_column(side)] = pa.array(
+                [message.get("offset") for message in messages], pa.int64()
+            )
         else:
             times = [message.get("t") for message in messages]
-            columns[time_column(side)] = pa.array([None if time is None else self._ticks(time) for time in times], pa.int64())
+            columns[time_column(side)] = pa.array(
+                [None if time is None else self._ticks(time) for time in times], pa.int64()
+            )
         if self._terms.where is not None:
-            columns[value_column(side)] = pa.array([message.get("v") for message in messages], pa.int64())
+            columns[value_column(side)] = pa.array(
+                [message.get("v") for message in messages], pa.int64()
+            )
         return pa.table(columns)
 
     def _pair(self, row: Mapping[str, Any]) -> Pair:
         numbers = [row.get(side) for side in SIDES]
         left, right = (None if number is None else self._messages[number] for number in numbers)
-        return Pair(left, right, row["timing"], row["op"] == "-", window_of(row) if "window_start" in row else None)
+        return Pair(
+            left,
+            right,
+            row["timing"],
+            row["op"] == "-",
+            window_of(row) if "window_start" in row else None,
+        )
 
     def _late(self, rows: OutRows) -> list[LateMessage]:
-        found = [(side, row[name], row["reason"]) for row in rows for side, name in enumerate(SIDES) if row.get(name) is not None]
+        found = [
+            (side, row[name], row["reason"])
+            for row in rows
+            for side, name in enumerate(SIDES)
+            if row.get(name) is not None
+        ]
         return [LateMessage(side, self._messages[number], reason) for side, number, reason in found]
 
 

@@ -1,4 +1,6 @@
-"""The kind `cogroup`: messages of several inputs come together by window and key, and each input keeps a side of its own."""
+"""The kind `cogroup`: messages of several inputs come together by window and key, and each input
+keeps a side of its own.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ import pyarrow as pa
 
 from tidegate.instants import MIN
 from tidegate.scenarios.adapter import Codes, specification
-from tidegate.scenarios.document import MismatchError, Scenario, UnsupportedScenarioError, known, mapping
+from tidegate.scenarios.document import (
+    MismatchError,
+    Scenario,
+    UnsupportedScenarioError,
+    known,
+    mapping,
+)
 from tidegate.scenarios.matching import TIMINGS, same_bag, same_value, same_window, unmatched
 from tidegate.scenarios.runtimes import EMBEDDED, Rows, Runtime, window_of
 from tidegate.scenarios.settings import settings_of
@@ -39,14 +47,18 @@ def run_cogroup(scenario: Scenario, runtime: Runtime = EMBEDDED) -> None:
 class _Merge:
     """A merge under a scenario."""
 
-    def __init__(self, scenario: Scenario, ticks: Ticks, steps: list[dict[str, Any]], runtime: Runtime) -> None:
+    def __init__(
+        self, scenario: Scenario, ticks: Ticks, steps: list[dict[str, Any]], runtime: Runtime
+    ) -> None:
         settings = settings_of(scenario, ticks)
         self._ticks, self._now = ticks, settings.start
         self._keys, self._values = Codes(), Codes()
         self._inputs = _inputs_of(steps)
         self._keyed = any("k" in step for step in steps)
         if settings.window.axis is not Axis.EVENT_TIME:
-            raise UnsupportedScenarioError(f"inputs are brought together on event time, got a window on {settings.window.axis}")
+            raise UnsupportedScenarioError(
+                f"inputs are brought together on event time, got a window on {settings.window.axis}"
+            )
         spec = specification(settings, keyed=self._keyed, watermarks=[Explicit()] * self._inputs)
         schema = pa.unify_schemas([self._table(n, []).schema for n in range(self._inputs)])
         self._running = runtime.open(_sided(spec), schema, self._now)
@@ -61,8 +73,14 @@ class _Merge:
         watermark = self._running.watermark
         moved = [] if watermark == self._watermark else [self._ticks.shown_watermark(watermark)]
         self._watermark = watermark
-        if "out" in step and [self._ticks.shown_watermark(self._ticks.watermark(one)) for one in step["out"]] != moved:
-            raise MismatchError(f"{where}: the watermark {step['out']} must be passed on, came {moved}")
+        if (
+            "out" in step
+            and [self._ticks.shown_watermark(self._ticks.watermark(one)) for one in step["out"]]
+            != moved
+        ):
+            raise MismatchError(
+                f"{where}: the watermark {step['out']} must be passed on, came {moved}"
+            )
         if "state" in step:
             self._same(step["state"], self._running.contents(), OF_STATE, f"{where}, state")
         if "expect" in step:
@@ -71,10 +89,14 @@ class _Merge:
 
     def _act(self, step: dict[str, Any]) -> None:
         if "in" in step and not step.keys() & {"wm", *MESSAGE}:
-            raise UnsupportedScenarioError(f"a step with `in` brings a message or a watermark: {step}")
+            raise UnsupportedScenarioError(
+                f"a step with `in` brings a message or a watermark: {step}"
+            )
         if step.keys() & MESSAGE:
             if "in" not in step or "wm" in step:
-                raise UnsupportedScenarioError(f"a message has `in`, and no watermark beside it: {step}")
+                raise UnsupportedScenarioError(
+                    f"a message has `in`, and no watermark beside it: {step}"
+                )
             self._running.add(self._table(step["in"], [step]), self._now, step["in"])
         elif "wm" in step:
             self._advance(self._ticks.watermark(step["wm"]), step.get("in"))
@@ -94,11 +116,19 @@ class _Merge:
             self._running.advance_watermark(watermark, number)
 
     def _table(self, ordinal: int, messages: list[dict[str, Any]]) -> pa.Table:
-        """Messages of an input; a message without a time is at 0, and each input has a column of its own for its values."""
-        columns = {"t": pa.array([self._ticks(message.get("t", 0)) for message in messages], pa.int64())}
+        """Messages of an input; a message without a time is at 0, and each input has a column of
+        its own for its values.
+        """
+        columns = {
+            "t": pa.array([self._ticks(message.get("t", 0)) for message in messages], pa.int64())
+        }
         if self._keyed:
-            columns["k"] = pa.array([self._keys.code(message.get("k")) for message in messages], pa.int64())
-        columns[f"v{ordinal}"] = pa.array([self._values.code(message.get("v")) for message in messages], pa.int64())
+            columns["k"] = pa.array(
+                [self._keys.code(message.get("k")) for message in messages], pa.int64()
+            )
+        columns[f"v{ordinal}"] = pa.array(
+            [self._values.code(message.get("v")) for message in messages], pa.int64()
+        )
         return pa.table(columns)
 
     def _same(self, expected: Any, found: Rows, words: frozenset[str], where: str) -> None:
@@ -107,22 +137,42 @@ class _Merge:
         for one in expected:
             known("what is expected", mapping("what is expected", one), words)
             if not isinstance(one.get("sides"), list) or len(one["sides"]) != self._inputs:
-                raise UnsupportedScenarioError(f"`sides` must list the values of each of the {self._inputs} inputs, got `{one.get('sides')}`")
+                raise UnsupportedScenarioError(
+                    f"`sides` must list the values of each of the {self._inputs} inputs, got"
+                    f" `{one.get('sides')}`"
+                )
         missing, extra = unmatched(expected, [self._read(row) for row in found], self._fits)
         if missing or extra:
-            shown = [{**row, "window": [self._ticks.shown(edge) for edge in row["window"]]} for row in extra]
+            shown = [
+                {**row, "window": [self._ticks.shown(edge) for edge in row["window"]]}
+                for row in extra
+            ]
             raise MismatchError(f"{where}: missing {missing}, unexpected {shown}")
 
     def _read(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        sides = [[self._values.value(code) for code in row[_side(number)] or []] for number in range(self._inputs)]
+        sides = [
+            [self._values.value(code) for code in row[_side(number)] or []]
+            for number in range(self._inputs)
+        ]
         told = {"timing": row["timing"], "retract": row["op"] == "-"} if "op" in row else {}
-        return {"window": window_of(row), "k": self._keys.value(row.get("k")), "sides": sides, **told}
+        return {
+            "window": window_of(row),
+            "k": self._keys.value(row.get("k")),
+            "sides": sides,
+            **told,
+        }
 
     def _fits(self, expected: dict[str, Any], row: dict[str, Any]) -> bool:
         return (
-            all(same_bag(one, other) for one, other in zip(expected["sides"], row["sides"], strict=True))
+            all(
+                same_bag(one, other)
+                for one, other in zip(expected["sides"], row["sides"], strict=True)
+            )
             and ("k" not in expected or same_value(expected["k"], row["k"]))
-            and ("window" not in expected or same_window(expected["window"], row["window"], self._ticks))
+            and (
+                "window" not in expected
+                or same_window(expected["window"], row["window"], self._ticks)
+            )
             and ("timing" not in expected or TIMINGS.get(expected["timing"]) == row["timing"])
             and expected.get("retract", False) == row.get("retract", False)
         )
@@ -131,7 +181,10 @@ class _Merge:
 def _inputs_of(steps: list[dict[str, Any]]) -> int:
     """How many inputs there are: two, or as many as the steps number."""
     numbers = [step["in"] for step in steps if "in" in step]
-    if not all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers):
+    if not all(
+        isinstance(number, int) and not isinstance(number, bool) and number >= 0
+        for number in numbers
+    ):
         raise UnsupportedScenarioError(f"`in` is the number of an input, got {numbers}")
     return max(2, *(number + 1 for number in numbers)) if numbers else 2
 
@@ -143,5 +196,8 @@ def _side(number: int) -> str:
 def _sided(spec: AggregateSpec) -> AggregateSpec:
     """The same windows with the values of each input as a list."""
     names = tuple(f"in{number}" for number in range(len(spec.inputs)))
-    sides = tuple((_side(number), aggregates.list_(f"v{number}", of=name)) for number, name in enumerate(names))
+    sides = tuple(
+        (_side(number), aggregates.list_(f"v{number}", of=name))
+        for number, name in enumerate(names)
+    )
     return replace(spec, aggregates=sides, names=names)

@@ -1,9 +1,12 @@
-"""The kind `microbatch`: queries of Spark Structured Streaming, replayed with our operators under Spark's habits.
+"""The kind `microbatch`: queries of Spark Structured Streaming, replayed with our operators under
+Spark's habits.
 
-A batch with its follow-up without data is one delivery: rows are judged by the watermark that stood before, and it moves at the end. What
-counts rows by event time is a window of one tick. Deduplication within the watermark is a session as long as the delay, of which the row that came
-first is put out; what replaces a session is taken back, so the sum of what came out is what Spark puts out. Where several inputs come together Spark
-has one watermark for the whole query, which is computed here and told.
+A batch with its follow-up without data is one delivery: rows are judged by the watermark that stood
+before, and it moves at the end. What counts rows by event time is a window of one tick.
+Deduplication within the watermark is a session as long as the delay, of which the row that came
+first is put out; what replaces a session is taken back, so the sum of what came out is what Spark
+puts out. Where several inputs come together Spark has one watermark for the whole query, which is
+computed here and told.
 """
 
 from __future__ import annotations
@@ -16,7 +19,13 @@ from typing import Any
 from tidegate.errors import SpecError
 from tidegate.instants import MAX
 from tidegate.scenarios.adapter import FIRST_COME, TOLD, Operated
-from tidegate.scenarios.document import MismatchError, Scenario, UnsupportedScenarioError, known, mapping
+from tidegate.scenarios.document import (
+    MismatchError,
+    Scenario,
+    UnsupportedScenarioError,
+    known,
+    mapping,
+)
 from tidegate.scenarios.matching import Pane, demand_rows
 from tidegate.scenarios.microbatch_joins import STAGES, run_joins
 from tidegate.scenarios.query_watermark import POLICIES, QueryWatermark
@@ -29,7 +38,15 @@ from tidegate.spec.triggers import AfterCount, AfterWatermark
 from tidegate.spec.watermarks import Bounded, Punctuated, Watermarks
 from tidegate.spec.windows import Session, Tumbling, Window
 
-_CONFIG = {"no_data_batches", "plan", "output_mode", "row", "policy", "semantics", "each_case_fresh"}
+_CONFIG = {
+    "no_data_batches",
+    "plan",
+    "output_mode",
+    "row",
+    "policy",
+    "semantics",
+    "each_case_fresh",
+}
 _STAGE = {"input", "watermark", "window", "group_by", "agg", "dedup_within_watermark", "union"}
 _STEP = {
     "batch",
@@ -57,7 +74,10 @@ def run_microbatch(scenario: Scenario, runtime: Runtime = EMBEDDED) -> None:
     """Apply the batches in order."""
     known("the scenario", scenario.body, {"steps"})
     ticks = ticks_of(scenario)
-    if any(STAGES & mapping("a stage of the plan", stage).keys() for stage in scenario.config.get("plan") or []):
+    if any(
+        STAGES & mapping("a stage of the plan", stage).keys()
+        for stage in scenario.config.get("plan") or []
+    ):
         run_joins(scenario, ticks, runtime)
         return
     plan = _plan(scenario, ticks)
@@ -95,15 +115,34 @@ class _Plan:
         options = {"future_tolerance": MAX, **preset.options}
         if self.dedup:
             # A row is late by its own time: how long it is remembered does not matter.
-            return Settings(self.window, _EVERY_BATCH, "retracting", 0, FIRST_COME, options={**options, "drop_by": "event"})
+            return Settings(
+                self.window,
+                _EVERY_BATCH,
+                "retracting",
+                0,
+                FIRST_COME,
+                options={**options, "drop_by": "event"},
+            )
         if self.mode == "update" and isinstance(self.window, Session):
-            raise SpecError("an update replaces the row of its window, and a session that grows is another window. Hint: retract what it replaces")
+            raise SpecError(
+                "an update replaces the row of its window, and a session that grows is another"
+                " window. Hint: retract what it replaces"
+            )
         trigger = AfterWatermark() if self.mode == "append" else _EVERY_BATCH
-        return Settings(self.window, trigger, "accumulating", MAX if self.mode == "complete" else 0, "count", options=options)
+        return Settings(
+            self.window,
+            trigger,
+            "accumulating",
+            MAX if self.mode == "complete" else 0,
+            "count",
+            options=options,
+        )
 
     @property
     def is_told(self) -> bool:
-        """Whether the watermark follows Spark's own rule: where it lags by a batch, and where inputs' progress is lost in a restart."""
+        """Whether the watermark follows Spark's own rule: where it lags by a batch, and where
+        inputs' progress is lost in a restart.
+        """
         return not self.no_data_batches or (len(self.delays) > 1 and self.habits == _SPARK)
 
     def watermarks(self, ticks: Ticks) -> tuple[Watermarks, ...]:
@@ -159,22 +198,30 @@ _CELLS: dict[str, Callable[[Pane, Ticks], Any]] = {
     "word": lambda pane, _: pane.key,
     "key": lambda pane, _: pane.key,
 }
-"""The columns of a row, but for the event time: that is the row's own where rows come out, and the window where they are counted by it."""
+"""The columns of a row, but for the event time: that is the row's own where rows come out, and the
+window where they are counted by it.
+"""
 
 
 class _Query:
     """A query that runs, and what is in its sink."""
 
-    def __init__(self, plan: _Plan, steps: list[dict[str, Any]], ticks: Ticks, runtime: Runtime) -> None:
+    def __init__(
+        self, plan: _Plan, steps: list[dict[str, Any]], ticks: Ticks, runtime: Runtime
+    ) -> None:
         self._plan, self._steps, self._ticks = plan, steps, ticks
         events = [event for step in steps for rows in self._batch(step).values() for event in rows]
-        self.operator = Operated(plan.settings(), events, ticks, watermarks=plan.watermarks(ticks), runtime=runtime)
+        self.operator = Operated(
+            plan.settings(), events, ticks, watermarks=plan.watermarks(ticks), runtime=runtime
+        )
         self._where = ""
         self._sink: list[Any] = []
         self._table: dict[tuple[Any, tuple[int, int]], Any] = {}
         self._dropped = self._watermark = 0
         delays = [ticks(delay) for delay in plan.delays.values()]
-        self._query_watermark = QueryWatermark(delays, POLICIES[plan.policy]) if plan.is_told else None
+        self._query_watermark = (
+            QueryWatermark(delays, POLICIES[plan.policy]) if plan.is_told else None
+        )
 
     def run(self) -> None:
         for position, step in enumerate(self._steps):
@@ -197,7 +244,10 @@ class _Query:
         """The rows of each input."""
         batch = mapping("a batch", step.get("batch") or {})
         known("a batch", batch, self._plan.delays)
-        return {name: [event for row in rows for event in self._events(row, self._plan.delays[name])] for name, rows in batch.items()}
+        return {
+            name: [event for row in rows for event in self._events(row, self._plan.delays[name])]
+            for name, rows in batch.items()
+        }
 
     def _events(self, row: Any, delay: Any) -> Iterator[dict[str, Any]]:
         """A time, or a key and a time; a line of words is a row for each word."""
@@ -221,12 +271,24 @@ class _Query:
         for ordinal, name in enumerate(self._plan.delays):
             self.operator.add(rows.get(name, []), ordinal)
 
-    def _tell(self, known: QueryWatermark, rows: Mapping[str, list[dict[str, Any]]], events: list[dict[str, Any]]) -> None:
-        """Deliver, and tell what the batch teaches: at its end where a batch without data follows, else before the next one."""
+    def _tell(
+        self,
+        known: QueryWatermark,
+        rows: Mapping[str, list[dict[str, Any]]],
+        events: list[dict[str, Any]],
+    ) -> None:
+        """Deliver, and tell what the batch teaches: at its end where a batch without data follows,
+        else before the next one.
+        """
         if known.value and not self._plan.no_data_batches:
             self.operator.advance_watermark(known.value)
         self.operator.add(events)
-        learnt = known.learn([[self._ticks(event["t"]) for event in rows.get(name, [])] for name in self._plan.delays])
+        learnt = known.learn(
+            [
+                [self._ticks(event["t"]) for event in rows.get(name, [])]
+                for name in self._plan.delays
+            ]
+        )
         if learnt and self._plan.no_data_batches:
             self.operator.advance_watermark(learnt)
 
@@ -248,26 +310,55 @@ class _Query:
 
     def _row(self, pane: Pane) -> Any:
         time = pane.value if self._plan.dedup else self._ticks.shown(pane.window[0])
-        cells = [time if name == _RAW_TIME else _CELLS[name](pane, self._ticks) for name in self._plan.row]
+        cells = [
+            time if name == _RAW_TIME else _CELLS[name](pane, self._ticks)
+            for name in self._plan.row
+        ]
         return cells[0] if len(cells) == 1 else cells
 
-    def _check(self, step: Mapping[str, Any], rows: Mapping[str, list[dict[str, Any]]], out: list[Any], used: int, dropped: int) -> None:
+    def _check(
+        self,
+        step: Mapping[str, Any],
+        rows: Mapping[str, list[dict[str, Any]]],
+        out: list[Any],
+        used: int,
+        dropped: int,
+    ) -> None:
         if "out" in step:
             demand_rows(step["out"], out, f"{self._where}: new rows")
         if "all" in step:
-            demand_rows(step["all"], list(self._table.values()) if self._plan.mode == "complete" else self._sink, f"{self._where}: rows in all")
+            demand_rows(
+                step["all"],
+                list(self._table.values()) if self._plan.mode == "complete" else self._sink,
+                f"{self._where}: rows in all",
+            )
         if "event_time" in step:
-            self._event_time(step["event_time"], [self._ticks.shown(self._ticks(e["t"])) for events in rows.values() for e in events])
+            self._event_time(
+                step["event_time"],
+                [
+                    self._ticks.shown(self._ticks(e["t"]))
+                    for events in rows.values()
+                    for e in events
+                ],
+            )
         for name, found in (("watermark", self._watermark), ("watermark_used", used)):
             if name in step and not self._ticks.same(step[name], found):
-                raise MismatchError(f"{self._where}: expected {name} {step[name]}, got {self._ticks.shown(found)}")
+                raise MismatchError(
+                    f"{self._where}: expected {name} {step[name]}, got {self._ticks.shown(found)}"
+                )
         for name, count in (("dropped", dropped), ("state_rows", len(self.operator.contents()))):
             if step.get(name, count) != count:
                 raise MismatchError(f"{self._where}: expected {name} {step[name]}, got {count}")
 
     def _event_time(self, expected: Any, times: list[Any]) -> None:
-        found = {"min": min(times, default=None), "max": max(times, default=None), "avg": fmean(times) if times else None}
+        found = {
+            "min": min(times, default=None),
+            "max": max(times, default=None),
+            "avg": fmean(times) if times else None,
+        }
         known("`event_time`", mapping("`event_time`", expected), found)
         for name, value in expected.items():
             if value != found[name]:
-                raise MismatchError(f"{self._where}: expected event_time {name} {value}, got {found[name]}")
+                raise MismatchError(
+                    f"{self._where}: expected event_time {name} {value}, got {found[name]}"
+                )

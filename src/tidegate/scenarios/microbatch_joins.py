@@ -1,6 +1,8 @@
-"""Queries of Spark that join two streams, replayed with our join under Spark's habits, alone or with a window after it.
+"""Queries of Spark that join two streams, replayed with our join under Spark's habits, alone or
+with a window after it.
 
-Spark has one watermark for the whole query, the least of its inputs'; so it is computed here and told to both sides.
+Spark has one watermark for the whole query, the least of its inputs'; so it is computed here and
+told to both sides.
 """
 
 from __future__ import annotations
@@ -13,7 +15,13 @@ from typing import Any
 
 from tidegate.instants import MAX
 from tidegate.scenarios.adapter import RESULT, specification
-from tidegate.scenarios.document import MismatchError, Scenario, UnsupportedScenarioError, known, mapping
+from tidegate.scenarios.document import (
+    MismatchError,
+    Scenario,
+    UnsupportedScenarioError,
+    known,
+    mapping,
+)
 from tidegate.scenarios.join_words import TYPES, read_condition
 from tidegate.scenarios.matching import demand_rows
 from tidegate.scenarios.meeting import Meeting, Message, Pair, Terms, time_column
@@ -31,9 +39,23 @@ from tidegate.spec.windows import Hopping, Session, Tumbling, Window
 STAGES = frozenset({"join", *SIDES})
 """Stages that only plans with joins have."""
 _STAGE = STAGES | {"input", "watermark", "value", "window", "type", "agg"}
-_CONFIG = frozenset({"no_data_batches", "plan", "output_mode", "row", "policy", "semantics", "each_case_fresh"})
+_CONFIG = frozenset(
+    {"no_data_batches", "plan", "output_mode", "row", "policy", "semantics", "each_case_fresh"}
+)
 _STEP = frozenset(
-    {"batch", "out", "all", "watermark", "watermark_used", "agg_watermark_ms", "state_rows", "dropped", "restart", "purge_last_commit", "clear_sink"}
+    {
+        "batch",
+        "out",
+        "all",
+        "watermark",
+        "watermark_used",
+        "agg_watermark_ms",
+        "state_rows",
+        "dropped",
+        "restart",
+        "purge_last_commit",
+        "clear_sink",
+    }
 )
 _CHOSEN: dict[str, Callable[[int], bool]] = {
     "all rows": lambda _: True,
@@ -93,7 +115,9 @@ def _plan(scenario: Scenario, ticks: Ticks) -> _Plan:
         known("a stage of the plan", stage, _STAGE)
         _read_stage(plan, stage, scenario, ticks)
     if plan.terms is None or len(plan.delays) != (1 if plan.chosen else 2):
-        raise UnsupportedScenarioError("a plan with a join has two inputs, or one and which of its rows are `left` and `right`")
+        raise UnsupportedScenarioError(
+            "a plan with a join has two inputs, or one and which of its rows are `left` and `right`"
+        )
     known("`row`", plan.row, _PANE_CELLS if plan.then is not None else _CELLS)
     return plan
 
@@ -104,7 +128,9 @@ def _read_stage(plan: _Plan, stage: Mapping[str, Any], scenario: Scenario, ticks
         plan.delays[name] = stage.get("watermark")
         scaled = _VALUE.fullmatch(str(stage.get("value", "t*1")))
         if scaled is None:
-            raise UnsupportedScenarioError(f"`value: {stage['value']}` is not the time or the key times a number")
+            raise UnsupportedScenarioError(
+                f"`value: {stage['value']}` is not the time or the key times a number"
+            )
         plan.values[name] = int(scaled[1])
     elif "join" in stage:
         plan.terms = _terms(plan, stage, scenario, ticks)
@@ -120,7 +146,9 @@ def _read_stage(plan: _Plan, stage: Mapping[str, Any], scenario: Scenario, ticks
         elif by in tuple(f"{side}.t" for side in SIDES):
             plan.then, plan.by = window, SIDES.index(by.removesuffix(".t"))
         else:
-            raise UnsupportedScenarioError(f"a window after a join is `by: left.t` or `by: right.t`, got `{by}`")
+            raise UnsupportedScenarioError(
+                f"a window after a join is `by: left.t` or `by: right.t`, got `{by}`"
+            )
     if stage.get("agg", "count") != "count" or ("agg" in stage and plan.then is None):
         raise UnsupportedScenarioError("what is aggregated after a join is `count`, in a window")
 
@@ -133,7 +161,10 @@ def _terms(plan: _Plan, stage: Mapping[str, Any], scenario: Scenario, ticks: Tic
     if condition.shares_window and isinstance(plan.shared, Tumbling | Hopping | Session):
         window = None if window is not None else plan.shared
     if window is None:
-        raise UnsupportedScenarioError(f"a join has bounds of times, or a window before it that both sides share: `{stage['join']}`")
+        raise UnsupportedScenarioError(
+            "a join has bounds of times, or a window before it that both sides share:"
+            f" `{stage['join']}`"
+        )
     return Terms(
         window=window,
         how=choice(stage, "type", TYPES, "inner"),
@@ -159,12 +190,18 @@ def _either_key(pair: Pair, _: Ticks) -> Any:
 
 
 _CELLS: dict[str, Callable[[Pair, Ticks], Any]] = {
-    **{f"{side}_{word}": _part(number, "k") for number, side in enumerate(SIDES) for word in ("key", "id")},
+    **{
+        f"{side}_{word}": _part(number, "k")
+        for number, side in enumerate(SIDES)
+        for word in ("key", "id")
+    },
     **{f"{side}_t": _part(number, "t") for number, side in enumerate(SIDES)},
     **{f"{side}_value": _part(number, "v") for number, side in enumerate(SIDES)},
     "key": _either_key,
     "id": _either_key,
-    "window_start": lambda pair, ticks: None if pair.window is None else ticks.shown(pair.window[0]),
+    "window_start": lambda pair, ticks: (
+        None if pair.window is None else ticks.shown(pair.window[0])
+    ),
     "window_end": lambda pair, ticks: None if pair.window is None else ticks.shown(pair.window[1]),
 }
 _PANE_CELLS: dict[str, Callable[[Mapping[str, Any], Ticks], Any]] = {
@@ -183,7 +220,9 @@ class _Query:
         self._plan, self._ticks = plan, ticks
         self._meeting = Meeting(plan.terms, ticks, runtime, then=_downstream(plan, scenario))
         delays = [plan.delays[name] for name in plan.inputs]
-        self._watermark = QueryWatermark([None if delay is None else ticks(delay) for delay in delays], plan.policy)
+        self._watermark = QueryWatermark(
+            [None if delay is None else ticks(delay) for delay in delays], plan.policy
+        )
         self._told = 0
         self._sink: list[Any] = []
 
@@ -196,7 +235,9 @@ class _Query:
         left, right = self._batch(step)
         self._meeting.add(left, right)
         before = self._watermark.value
-        learnt = self._watermark.learn([[self._ticks(row["t"]) for row in rows] for rows in (left, right)])
+        learnt = self._watermark.learn(
+            [[self._ticks(row["t"]) for row in rows] for rows in (left, right)]
+        )
         self._tell(learnt if self._plan.no_data_batches else before)
         out, dropped = self._collect()
         if self._meeting.is_rehearsed:
@@ -213,11 +254,18 @@ class _Query:
         for side, name in enumerate(self._plan.inputs):
             rows = [row if isinstance(row, list) else [row, row] for row in batch.get(name) or []]
             if not all(len(row) == 2 for row in rows):
-                raise UnsupportedScenarioError(f"a row of a batch is a time, or a key and a time: {rows}")
+                raise UnsupportedScenarioError(
+                    f"a row of a batch is a time, or a key and a time: {rows}"
+                )
             if self._plan.chosen is not None:
                 rows = [row for row in rows if self._plan.chosen[side](row[0])]
             times = self._plan.values[name]
-            found.append([{"k": key, "t": time, "v": key * times if isinstance(key, int) else None} for key, time in rows])
+            found.append(
+                [
+                    {"k": key, "t": time, "v": key * times if isinstance(key, int) else None}
+                    for key, time in rows
+                ]
+            )
         return found[LEFT], found[RIGHT]
 
     def _tell(self, watermark: int) -> None:
@@ -230,32 +278,51 @@ class _Query:
         """The new rows, and how many were too late."""
         if self._plan.then is None:
             pairs, late = self._meeting.take()
-            made = [([_CELLS[name](pair, self._ticks) for name in self._plan.row], pair.retract) for pair in pairs]
+            made = [
+                ([_CELLS[name](pair, self._ticks) for name in self._plan.row], pair.retract)
+                for pair in pairs
+            ]
         else:
             rows, late = self._meeting.take_rows()
-            made = [([_PANE_CELLS[name](row, self._ticks) for name in self._plan.row], row["op"] == "-") for row in rows]
-        out = [{"retract": cells} if retract else cells[0] if len(cells) == 1 else cells for cells, retract in made]
+            made = [
+                ([_PANE_CELLS[name](row, self._ticks) for name in self._plan.row], row["op"] == "-")
+                for row in rows
+            ]
+        out = [
+            {"retract": cells} if retract else cells[0] if len(cells) == 1 else cells
+            for cells, retract in made
+        ]
         self._sink += out
         return out, len(late)
 
-    def _check(self, step: Mapping[str, Any], where: str, out: list[Any], marks: Mapping[str, int]) -> None:
+    def _check(
+        self, step: Mapping[str, Any], where: str, out: list[Any], marks: Mapping[str, int]
+    ) -> None:
         for name, what, found in (("out", "new rows", out), ("all", "rows in all", self._sink)):
             if name in step:
                 demand_rows(step[name], found, f"{where}: {what}")
         for name, mark in marks.items():
             if name in step and not self._ticks.same(step[name], mark):
-                raise MismatchError(f"{where}: expected {name} {step[name]}, got {self._ticks.shown(mark)}")
+                raise MismatchError(
+                    f"{where}: expected {name} {step[name]}, got {self._ticks.shown(mark)}"
+                )
         if "agg_watermark_ms" in step:
             self._downstream_watermark(step["agg_watermark_ms"], where)
         if "state_rows" in step:
             if self._plan.then is not None:
-                raise UnsupportedScenarioError("`state_rows` is understood where a join stands alone")
+                raise UnsupportedScenarioError(
+                    "`state_rows` is understood where a join stands alone"
+                )
             kept = sum(len(self._meeting.held(side)) for side in (LEFT, RIGHT))
             if kept != step["state_rows"]:
-                raise MismatchError(f"{where}: expected state_rows {step['state_rows']}, got {kept}")
+                raise MismatchError(
+                    f"{where}: expected state_rows {step['state_rows']}, got {kept}"
+                )
 
     def _downstream_watermark(self, expected: Any, where: str) -> None:
-        """What the window after the join goes by; Spark takes a millisecond off what the join knows."""
+        """What the window after the join goes by; Spark takes a millisecond off what the join
+        knows.
+        """
         found = self._meeting.output_watermark(self._plan.by)
         told = Fraction(found * MICROSECONDS[self._ticks.unit], 1000 * self._ticks.scale) - 1
         if told != expected:
@@ -265,6 +332,12 @@ class _Query:
 def _downstream(plan: _Plan, scenario: Scenario) -> AggregateSpec | None:
     if plan.then is None:
         return None
-    options = {"future_tolerance": MAX, **habits(str(scenario.config.get("semantics", "spark"))).options}
-    spec = specification(Settings(plan.then, AfterWatermark(), "accumulating", 0, "count", options=options), keyed=False)
+    options = {
+        "future_tolerance": MAX,
+        **habits(str(scenario.config.get("semantics", "spark"))).options,
+    }
+    spec = specification(
+        Settings(plan.then, AfterWatermark(), "accumulating", 0, "count", options=options),
+        keyed=False,
+    )
     return replace(spec, input=replace(spec.input, time=time_column(plan.by)))

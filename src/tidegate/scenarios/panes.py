@@ -1,4 +1,6 @@
-"""The kinds `panes` and `panes_by_window`: a timeline of input, and the panes that must come out of it."""
+"""The kinds `panes` and `panes_by_window`: a timeline of input, and the panes that must come out of
+it.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,27 @@ import numpy as np
 
 from tidegate.errors import TidegateError
 from tidegate.instants import MAX, MIN
-from tidegate.kernel.windows import build
+from tidegate.kernel.windows.assigners import build
 from tidegate.scenarios.adapter import LateRow, Operated
 from tidegate.scenarios.assignment import interval
-from tidegate.scenarios.document import MismatchError, Scenario, UnsupportedScenarioError, known, mapping
-from tidegate.scenarios.matching import Pane, check_expected, demand, describe, fits, same_bag, same_value, same_window, unmatched
+from tidegate.scenarios.document import (
+    MismatchError,
+    Scenario,
+    UnsupportedScenarioError,
+    known,
+    mapping,
+)
+from tidegate.scenarios.matching import (
+    Pane,
+    check_expected,
+    demand,
+    describe,
+    fits,
+    same_bag,
+    same_value,
+    same_window,
+    unmatched,
+)
 from tidegate.scenarios.runtimes import EMBEDDED, Runtime
 from tidegate.scenarios.settings import Settings, settings_of
 from tidegate.scenarios.ticks import Ticks, ticks_of
@@ -21,11 +39,29 @@ from tidegate.spec.windows import Session
 
 STEP = frozenset(
     {
-        "events", "watermark", "processing_time", "clock_only", "batch", "trigger", "snapshot_restore", "end_of_input", "expect", "expect_count",
-        "expect_pane_of", "late_output", "dropped", "hold", "output_watermark", "out_wm", "state_windows", "state_windows_hint",
-        "state", "error", "ordered",
+        "events",
+        "watermark",
+        "processing_time",
+        "clock_only",
+        "batch",
+        "trigger",
+        "snapshot_restore",
+        "end_of_input",
+        "expect",
+        "expect_count",
+        "expect_pane_of",
+        "late_output",
+        "dropped",
+        "hold",
+        "output_watermark",
+        "out_wm",
+        "state_windows",
+        "state_windows_hint",
+        "state",
+        "error",
+        "ordered",
     }
-)  # fmt: skip
+)
 EVENT = frozenset({"t", "v", "k", "offset", "gap"})
 LATE = frozenset({"t", "v", "k", "reason", "class"})
 UNFIRED = "unfired"
@@ -44,7 +80,9 @@ def run_panes(scenario: Scenario, runtime: Runtime = EMBEDDED) -> None:
 class Timeline:
     """One run over the steps of a scenario."""
 
-    def __init__(self, settings: Settings, steps: list[Any], ticks: Ticks, runtime: Runtime) -> None:
+    def __init__(
+        self, settings: Settings, steps: list[Any], ticks: Ticks, runtime: Runtime
+    ) -> None:
         self._settings, self._ticks = settings, ticks
         self._steps = [mapping("a step", step) for step in steps]
         for step in self._steps:
@@ -84,7 +122,11 @@ class Timeline:
 
     def run(self) -> None:
         for position, step in enumerate(self._steps):
-            refused = bool(self._steps[position + 1].get("error")) if position + 1 < len(self._steps) else False
+            refused = (
+                bool(self._steps[position + 1].get("error"))
+                if position + 1 < len(self._steps)
+                else False
+            )
             self._where = f"step {position + 1}"
             self._ordered = bool(step.get("ordered", self._settings.ordered))
             for name, value in step.items():
@@ -101,7 +143,9 @@ class Timeline:
                 raise MismatchError(f"{self._where}: `{name}` was refused: {error}") from error
         else:
             if refused and not self._operator.is_rehearsed:
-                raise MismatchError(f"{self._where}: `{name}: {value}` must be refused, but it was accepted")
+                raise MismatchError(
+                    f"{self._where}: `{name}: {value}` must be refused, but it was accepted"
+                )
         self._collect()
 
     def _collect(self) -> None:
@@ -132,11 +176,19 @@ class Timeline:
 
     def _trigger(self, value: Any) -> None:
         known("a `trigger` step", mapping("a `trigger` step", value), {"ready", "finishes"})
-        self._operator.set_manual(ready=bool(value.get("ready", False)), finishes=bool(value.get("finishes", False)))
+        self._operator.set_manual(
+            ready=bool(value.get("ready", False)), finishes=bool(value.get("finishes", False))
+        )
 
     def _expect(self, value: Any) -> None:
         panes, self._fresh = self._fresh, []
-        demand(check_expected(value, self._settings.aggregate), panes, self._ticks, ordered=self._ordered, where=self._where)
+        demand(
+            check_expected(value, self._settings.aggregate),
+            panes,
+            self._ticks,
+            ordered=self._ordered,
+            where=self._where,
+        )
 
     def _expect_count(self, n: Any) -> None:
         self._equal("panes so far", n, sum(not pane.retract for pane in self._panes))
@@ -153,17 +205,26 @@ class Timeline:
 
     def _hold(self, value: Any) -> None:
         if not self._ticks.same(value, self._operator.hold):
-            raise MismatchError(f"{self._where}: expected hold {value}, got {self._ticks.shown(self._operator.hold)}")
+            raise MismatchError(
+                f"{self._where}: expected hold {value}, got"
+                f" {self._ticks.shown(self._operator.hold)}"
+            )
 
     def _output(self, value: Any) -> None:
         found = self._operator.output_watermark
         if self._ticks.watermark(value) != found:
-            raise MismatchError(f"{self._where}: expected output watermark {value}, got {self._ticks.shown_watermark(found)}")
+            raise MismatchError(
+                f"{self._where}: expected output watermark {value}, got"
+                f" {self._ticks.shown_watermark(found)}"
+            )
 
     def _out_wm(self, value: list[Any]) -> None:
         found, self._forwarded = self._forwarded, []
         if [self._ticks.watermark(w) for w in value] != found:
-            raise MismatchError(f"{self._where}: expected forwarded watermarks {value}, got {[self._ticks.shown_watermark(w) for w in found]}")
+            raise MismatchError(
+                f"{self._where}: expected forwarded watermarks {value}, got"
+                f" {[self._ticks.shown_watermark(w) for w in found]}"
+            )
 
     def has_unread(self) -> bool:
         """Whether panes came out that no step has looked at."""
@@ -176,25 +237,44 @@ class Timeline:
             raise MismatchError(f"{self._where}: expected state of windows {value}, got {shown}")
 
     def _state_windows_hint(self, value: dict[str, Any]) -> None:
-        """Some windows that have state, and some that have none but perhaps a mark that they are closed; the others may be either."""
-        known("`state_windows_hint`", mapping("`state_windows_hint`", value), {"present", "absent", "tombstone"})
+        """Some windows that have state, and some that have none but perhaps a mark that they are
+        closed; the others may be either.
+        """
+        known(
+            "`state_windows_hint`",
+            mapping("`state_windows_hint`", value),
+            {"present", "absent", "tombstone"},
+        )
         found = set(self._operator.windows())
         wanted = {interval(w, self._ticks) for w in value.get("present", [])}
-        gone = {interval(w, self._ticks) for name in ("absent", "tombstone") for w in value.get(name, [])}
+        gone = {
+            interval(w, self._ticks)
+            for name in ("absent", "tombstone")
+            for w in value.get(name, [])
+        }
         if not wanted <= found or gone & found:
             shown = [[self._ticks.shown(edge) for edge in w] for w in sorted(found)]
             raise MismatchError(f"{self._where}: expected {value}, got state of windows {shown}")
 
     def _state(self, value: list[Any]) -> None:
         for entry in value:
-            known("an entry of `state`", mapping("an entry of `state`", entry), {"window", "k", "v", "values"})
+            known(
+                "an entry of `state`",
+                mapping("an entry of `state`", entry),
+                {"window", "k", "v", "values"},
+            )
         found = self._operator.contents()
         missing, extra = unmatched(value, found, self._same_content)
         if missing or extra:
-            shown = [{"window": [self._ticks.shown(edge) for edge in w], "k": k, "v": v} for w, k, v in extra]
+            shown = [
+                {"window": [self._ticks.shown(edge) for edge in w], "k": k, "v": v}
+                for w, k, v in extra
+            ]
             raise MismatchError(f"{self._where}: state: missing {missing}, unexpected {shown}")
 
-    def _same_content(self, entry: Mapping[str, Any], content: tuple[tuple[int, int], Any, Any]) -> bool:
+    def _same_content(
+        self, entry: Mapping[str, Any], content: tuple[tuple[int, int], Any, Any]
+    ) -> bool:
         window, key, value = content
         return (
             ("window" not in entry or same_window(entry["window"], window, self._ticks))
@@ -204,23 +284,36 @@ class Timeline:
         )
 
     def _late_output(self, value: list[Any]) -> None:
-        """Either all rows so far or those since the last look: systems differ in which of the two they show."""
+        """Either all rows so far or those since the last look: systems differ in which of the two
+        they show.
+        """
         for row in value:
             known("a late row", mapping("a late row", row), LATE)
         fresh, self._fresh_late = self._fresh_late, []
         named = any("reason" in row for row in value)
-        rows, late = ([row for row in side if self._is_late(row, named=named)] for side in (fresh, self._late))
-        if any(unmatched(value, rows, self._same_late)) and any(unmatched(value, late, self._same_late)):
-            shown = [{"t": self._ticks.shown(row.t), "k": row.k, "v": row.v, "reason": row.reason} for row in rows]
+        rows, late = (
+            [row for row in side if self._is_late(row, named=named)] for side in (fresh, self._late)
+        )
+        if any(unmatched(value, rows, self._same_late)) and any(
+            unmatched(value, late, self._same_late)
+        ):
+            shown = [
+                {"t": self._ticks.shown(row.t), "k": row.k, "v": row.v, "reason": row.reason}
+                for row in rows
+            ]
             raise MismatchError(f"{self._where}: expected late rows {value}, got {shown}")
 
     def _is_late(self, row: LateRow, *, named: bool) -> bool:
-        """Whether other systems would call it late: it is in none of its windows, and was not kept until the window closed unfired."""
+        """Whether other systems would call it late: it is in none of its windows, and was not kept
+        until the window closed unfired.
+        """
         if row.reason == UNFIRED and not named:
             return False
         if row.t is None or not row.windows or isinstance(self._settings.window, Session):
             return True
-        return row.windows >= len(build(self._settings.window).assign(np.array([row.t], np.int64)).row)
+        return row.windows >= len(
+            build(self._settings.window).assign(np.array([row.t], np.int64)).row
+        )
 
     def _same_late(self, expected: Mapping[str, Any], row: LateRow) -> bool:
         found = {"k": row.k, "v": row.v, "reason": row.reason, "class": row.lateness}
@@ -233,32 +326,44 @@ def _events(steps: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Every event of the timeline, refused where it has a field that nobody reads."""
     for step in steps:
         batch = step.get("batch")
-        for event in [*(step.get("events") or []), *((batch.get("events") or []) if isinstance(batch, dict) else [])]:
+        for event in [
+            *(step.get("events") or []),
+            *((batch.get("events") or []) if isinstance(batch, dict) else []),
+        ]:
             known("an event", mapping("an event", event), EVENT)
             yield event
 
 
 def run_panes_by_window(scenario: Scenario, runtime: Runtime = EMBEDDED) -> None:
-    """Run the data once for every size of bundle; the panes of each window must come in the order given."""
+    """Run the data once for every size of bundle; the panes of each window must come in the order
+    given.
+    """
     known("the scenario", scenario.body, {"data", "late_data", "bundle_sizes", "expect"})
     ticks = ticks_of(scenario)
     settings = settings_of(scenario, ticks)
     if settings.aggregate != "list":
-        raise UnsupportedScenarioError("kind `panes_by_window` compares lists of values and needs `agg: list`")
+        raise UnsupportedScenarioError(
+            "kind `panes_by_window` compares lists of values and needs `agg: list`"
+        )
     for size in scenario.body.get("bundle_sizes", [1]):
         if not isinstance(size, int) or size == 0:
-            raise UnsupportedScenarioError(f"a bundle size is a whole number other than 0, got `{size}`")
+            raise UnsupportedScenarioError(
+                f"a bundle size is a whole number other than 0, got `{size}`"
+            )
         operator = _operated(scenario, settings, ticks, size, runtime)
         if not operator.is_rehearsed:
             _compare(scenario, _panes_of(operator), ticks, size)
 
 
-def _operated(scenario: Scenario, settings: Settings, ticks: Ticks, size: int, runtime: Runtime) -> Operated:
+def _operated(
+    scenario: Scenario, settings: Settings, ticks: Ticks, size: int, runtime: Runtime
+) -> Operated:
     data, late = (_pairs(scenario, name) for name in ("data", "late_data"))
     operator = Operated(settings, data + late, ticks, runtime=runtime)
     for bundle in _bundles(data, size):
         operator.add(bundle)
-    # One below the end of time: with infinite lateness no window ever expires, and the end of time itself would expire all.
+    # One below the end of time: with infinite lateness no window ever expires, and the end of time
+    # itself would expire all.
     operator.advance_watermark(MAX - 1)
     for bundle in _bundles(late, size):
         operator.add(bundle)
@@ -286,14 +391,21 @@ def _bundles(events: list[dict[str, Any]], size: int) -> Iterator[list[dict[str,
     yield from (ordered[i : i + step] for i in range(0, len(ordered), step))
 
 
-def _compare(scenario: Scenario, found: dict[tuple[int, int], list[list[Any]]], ticks: Ticks, size: int) -> None:
+def _compare(
+    scenario: Scenario, found: dict[tuple[int, int], list[list[Any]]], ticks: Ticks, size: int
+) -> None:
     wanted: dict[tuple[int, int], list[list[Any]]] = {}
     for entry in scenario.entries("expect"):
         known("an expected window", mapping("an expected window", entry), {"window", "panes"})
         wanted[interval(entry["window"], ticks)] = entry["panes"]
     same = wanted.keys() == found.keys() and all(
-        len(wanted[w]) == len(found[w]) and all(same_bag(a, b) for a, b in zip(wanted[w], found[w], strict=True)) for w in wanted
+        len(wanted[w]) == len(found[w])
+        and all(same_bag(a, b) for a, b in zip(wanted[w], found[w], strict=True))
+        for w in wanted
     )
     if not same:
-        expected, got = ({str([ticks.shown(edge) for edge in w]): side[w] for w in sorted(side)} for side in (wanted, found))
+        expected, got = (
+            {str([ticks.shown(edge) for edge in w]): side[w] for w in sorted(side)}
+            for side in (wanted, found)
+        )
         raise MismatchError(f"bundles of {size}: expected {expected}, got {got}")

@@ -8,11 +8,27 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.errors import MissingExtraError, SetupError, TidegateError
-from tidegate.scenarios.assignment import run_assign, run_groups, run_merge, run_merge_sequence, run_sessions
+from tidegate.scenarios.assignment import (
+    run_assign,
+    run_groups,
+    run_merge,
+    run_merge_sequence,
+    run_sessions,
+)
 from tidegate.scenarios.asynchrony import run_async
 from tidegate.scenarios.checks import run_classify, run_state_store, run_validation
 from tidegate.scenarios.coalescing import run_coalesce
-from tidegate.scenarios.document import FAIL, PASS, UNSUPPORTED, MismatchError, Outcome, Scenario, UnsupportedScenarioError, known, load
+from tidegate.scenarios.document import (
+    FAIL,
+    PASS,
+    UNSUPPORTED,
+    MismatchError,
+    Outcome,
+    Scenario,
+    UnsupportedScenarioError,
+    known,
+    load,
+)
 from tidegate.scenarios.generating import run_generate, run_idleness
 from tidegate.scenarios.grouping import group, group_sessions
 from tidegate.scenarios.joining import run_join, run_join_watermark
@@ -21,7 +37,13 @@ from tidegate.scenarios.merging import run_cogroup
 from tidegate.scenarios.microbatch import run_microbatch
 from tidegate.scenarios.panes import run_panes, run_panes_by_window
 from tidegate.scenarios.runtimes import Runtime
-from tidegate.scenarios.streams import run_compare, run_stream_cut, run_time_window, run_writer_activity, run_writer_marks
+from tidegate.scenarios.streams import (
+    run_compare,
+    run_stream_cut,
+    run_time_window,
+    run_writer_activity,
+    run_writer_marks,
+)
 from tidegate.scenarios.worked import run_worked_example
 
 Kind = Callable[[Scenario], None]
@@ -67,7 +89,9 @@ OPERATED: dict[str, Callable[[Scenario, Runtime], None]] = {
 
 
 def run_files(paths: Iterable[Path], *, runtime: str = "embedded") -> Iterator[Outcome]:
-    """The outcomes of all scenarios of all files; every file is read before the first scenario runs."""
+    """The outcomes of all scenarios of all files; every file is read before the first scenario
+    runs.
+    """
     loaded = [scenario for path in paths for scenario in load(path)]
     if runtime == "embedded":
         return map(run, loaded)
@@ -77,7 +101,10 @@ def run_files(paths: Iterable[Path], *, runtime: str = "embedded") -> Iterator[O
         if (missing.name or "").split(".")[0] != "pyspark":
             raise
         if missing.name != "pyspark":
-            raise SetupError("scenarios run on Spark 4.2 or newer, the one that is installed is older. Hint: pip install 'pyspark>=4.2'") from None
+            raise SetupError(
+                "scenarios run on Spark 4.2 or newer, the one that is installed is older. Hint: pip"
+                " install 'pyspark>=4.2'"
+            ) from None
         raise MissingExtraError("pyspark", "spark", "the runtime `spark`") from None
     return iter(run_on_spark(loaded))
 
@@ -107,7 +134,11 @@ def outcome(scenario: Scenario, kind: Callable[[Scenario], Kind]) -> Outcome:
     except UnsupportedScenarioError as reason:
         return Outcome(scenario.id, UNSUPPORTED, str(reason))
     except MismatchError as difference:
-        return Outcome(scenario.id, PASS) if scenario.must_fail else Outcome(scenario.id, FAIL, str(difference))
+        return (
+            Outcome(scenario.id, PASS)
+            if scenario.must_fail
+            else Outcome(scenario.id, FAIL, str(difference))
+        )
     except TidegateError as error:
         return Outcome(scenario.id, FAIL, f"refused: {error}")
     except Exception as error:  # noqa: BLE001 - a scenario that breaks the runner has failed, and the ones after it still run
@@ -132,6 +163,14 @@ def _parts(scenario: Scenario) -> list[Scenario]:
     for entry in entries:
         if isinstance(entry, dict) and "case" in entry:
             known("a case", entry, {"case"})
-    if not all(isinstance(entry, dict) and entry.keys() == {"case"} and isinstance(entry["case"], list) for entry in entries):
-        raise UnsupportedScenarioError(f"with `each_case_fresh`, `{name}` must be a list of `case` lists")
-    return [replace(scenario, body={**scenario.body, name: entry["case"]}, each_case_fresh=False) for entry in entries]
+    if not all(
+        isinstance(entry, dict) and entry.keys() == {"case"} and isinstance(entry["case"], list)
+        for entry in entries
+    ):
+        raise UnsupportedScenarioError(
+            f"with `each_case_fresh`, `{name}` must be a list of `case` lists"
+        )
+    return [
+        replace(scenario, body={**scenario.body, name: entry["case"]}, each_case_fresh=False)
+        for entry in entries
+    ]

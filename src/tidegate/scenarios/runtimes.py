@@ -1,4 +1,6 @@
-"""Runtimes: where the operators of scenarios run, and the few verbs that a scenario has for an operator whatever runs it."""
+"""Runtimes: where the operators of scenarios run, and the few verbs that a scenario has for an
+operator whatever runs it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class Running(Protocol):
     """One operator that runs somewhere."""
 
     is_rehearsed: bool
-    """Whether the scenario only tells what it is going to do: nothing runs yet, and nothing that is asked has a meaning."""
+    """Whether the scenario only tells what it is going to do: nothing runs yet, and nothing that is
+    asked has a meaning.
+    """
 
     def add(self, table: pa.Table, now: int, ordinal: int = 0) -> None:
         """One delivery."""
@@ -41,7 +45,9 @@ class Running(Protocol):
         """Keep nothing but the stored state, and go on."""
 
     def set_manual(self, *, ready: bool, finishes: bool) -> None:
-        """What a `Manual` trigger says from now on; no user's operator has one, so there is no verb for it."""
+        """What a `Manual` trigger says from now on; no user's operator has one, so there is no verb
+        for it.
+        """
 
     def take(self) -> tuple[Rows, Rows]:
         """Panes and late rows since the last time."""
@@ -88,7 +94,9 @@ class Joining(Protocol):
         """What came out at the end of the chain, and late rows, since the last time."""
 
     def output_watermarks(self) -> dict[str, int]:
-        """By time column of the join's output what is promised, and the least of them under an empty name."""
+        """By time column of the join's output what is promised, and the least of them under an
+        empty name.
+        """
 
     def held(self, side: int) -> Rows:
         """The rows of a side that are kept."""
@@ -100,8 +108,16 @@ class Runtime(Protocol):
     def open(self, spec: AggregateSpec, schema: pa.Schema, now: int) -> Running:
         """An operator for input with these columns; its clock begins at `now`."""
 
-    def open_join(self, spec: JoinSpec, schemas: tuple[pa.Schema, pa.Schema], now: int, then: AggregateSpec | None = None) -> Joining:
-        """A join for inputs with these columns, and a window downstream of it where there is one; the clock begins at `now`."""
+    def open_join(
+        self,
+        spec: JoinSpec,
+        schemas: tuple[pa.Schema, pa.Schema],
+        now: int,
+        then: AggregateSpec | None = None,
+    ) -> Joining:
+        """A join for inputs with these columns, and a window downstream of it where there is one;
+        the clock begins at `now`.
+        """
 
 
 class Embedded:
@@ -110,7 +126,13 @@ class Embedded:
     def open(self, spec: AggregateSpec, schema: pa.Schema, now: int) -> Running:  # noqa: ARG002 - the first delivery tells it
         return _Embedded(spec, now)
 
-    def open_join(self, spec: JoinSpec, schemas: tuple[pa.Schema, pa.Schema], now: int, then: AggregateSpec | None = None) -> Joining:
+    def open_join(
+        self,
+        spec: JoinSpec,
+        schemas: tuple[pa.Schema, pa.Schema],
+        now: int,
+        then: AggregateSpec | None = None,
+    ) -> Joining:
         return _EmbeddedJoin(spec, schemas, now, then)
 
 
@@ -177,15 +199,27 @@ class _Embedded:
 class _EmbeddedJoin:
     is_rehearsed = False
 
-    def __init__(self, spec: JoinSpec, schemas: tuple[pa.Schema, pa.Schema], now: int, then: AggregateSpec | None) -> None:
+    def __init__(
+        self,
+        spec: JoinSpec,
+        schemas: tuple[pa.Schema, pa.Schema],
+        now: int,
+        then: AggregateSpec | None,
+    ) -> None:
         self._spec, self._schemas, self._then = spec, schemas, then
         self._stores = MemoryStore(), MemoryStore()
         self._open(now)
 
     def _open(self, now: int) -> None:
-        window = None if self._then is None else Panes(self._then).embedded(store=self._stores[1], now=now)
+        window = (
+            None
+            if self._then is None
+            else Panes(self._then).embedded(store=self._stores[1], now=now)
+        )
         self._window: EmbeddedOperator | None = window
-        self._join = EmbeddedJoin(self._spec, store=self._stores[0], downstream=window, now=now, schemas=self._schemas)
+        self._join = EmbeddedJoin(
+            self._spec, store=self._stores[0], downstream=window, now=now, schemas=self._schemas
+        )
 
     def add(self, tables: Mapping[int, pa.Table], now: int) -> None:
         self._join.add(left=tables.get(LEFT), right=tables.get(RIGHT), now=now)

@@ -1,4 +1,6 @@
-"""Settings: what a scenario's `config` asks for on top of the preset of its system, in the terms of the operator."""
+"""Settings: what a scenario's `config` asks for on top of the preset of its system, in the terms of
+the operator.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +18,53 @@ from tidegate.spec.presets import NAMES, habits
 from tidegate.spec.triggers import AfterDelay, Policy, Trigger
 from tidegate.spec.windows import Session, Window
 
-MODES = {"accumulating": "accumulating", "discarding": "discarding", "accumulating_and_retracting": "retracting", "retracting": "retracting"}
+MODES = {
+    "accumulating": "accumulating",
+    "discarding": "discarding",
+    "accumulating_and_retracting": "retracting",
+    "retracting": "retracting",
+}
 GRANULARITIES = {"bundle": "batch", "batch": "batch", "element": "element"}
 ON_TIME = {"always": "always", "if_nonempty": "if_updated"}
-CLOSING = {"always": "always", "if_nonempty": "if_nonempty", "never": "never", "never_without_trigger": "never"}
+CLOSING = {
+    "always": "always",
+    "if_nonempty": "if_nonempty",
+    "never": "never",
+    "never_without_trigger": "never",
+}
 COMBINERS = {"end_of_window": "end_of_window", "earliest": "earliest", "latest": "latest"}
 LATE_RULES = {"element": "event", "event": "event", "window": "window"}
 AGGREGATES = ("list", "sum", "count", "min", "max", "mean")
 
 CONFIG = frozenset(
     {
-        "semantics", "window", "trigger", "mode", "allowed_lateness", "timestamp_combiner", "closing", "on_time", "agg", "granularity",
-        "time_domain", "initial_processing_time", "only_updated_panes", "fire_only_updated", "ordered", "late_rule", "drop_by",
-        "session_lateness", "auto_output_watermark", "end_of_time", "future", "future_tolerance", "future_reference", "strict",
+        "semantics",
+        "window",
+        "trigger",
+        "mode",
+        "allowed_lateness",
+        "timestamp_combiner",
+        "closing",
+        "on_time",
+        "agg",
+        "granularity",
+        "time_domain",
+        "initial_processing_time",
+        "only_updated_panes",
+        "fire_only_updated",
+        "ordered",
+        "late_rule",
+        "drop_by",
+        "session_lateness",
+        "auto_output_watermark",
+        "end_of_time",
+        "future",
+        "future_tolerance",
+        "future_reference",
+        "strict",
         "each_case_fresh",
     }
-)  # fmt: skip
+)
 _LATENESS = 60_000_000
 _LATE_DELAY = 10_000_000
 
@@ -51,12 +84,18 @@ class Settings:
     gap_rules: list[dict[str, Any]] | None = None
 
 
-def settings_of(scenario: Scenario, ticks: Ticks, *, more: frozenset[str] = frozenset()) -> Settings:
-    """The settings of a scenario; `more` names config keys that its kind knows beside the usual ones."""
+def settings_of(
+    scenario: Scenario, ticks: Ticks, *, more: frozenset[str] = frozenset()
+) -> Settings:
+    """The settings of a scenario; `more` names config keys that its kind knows beside the usual
+    ones.
+    """
     config = scenario.config
     known("`config`", config, CONFIG | more)
     if scenario.system not in NAMES:
-        raise UnsupportedScenarioError(f"`semantics: {scenario.system}` is not one of {', '.join(NAMES)}")
+        raise UnsupportedScenarioError(
+            f"`semantics: {scenario.system}` is not one of {', '.join(NAMES)}"
+        )
     reading = _reading(scenario, ticks)
     window = _on_clock(scenario, ticks) if reading.clock else window_of(scenario, ticks)
     return Settings(
@@ -64,25 +103,38 @@ def settings_of(scenario: Scenario, ticks: Ticks, *, more: frozenset[str] = froz
         trigger=reading.trigger or Policy(late=AfterDelay(ticks.microseconds(_LATE_DELAY))),
         mode=reading.mode or choice(config, "mode", MODES, habits(scenario.system).mode),
         allowed_lateness=lateness_of(scenario, ticks),
-        aggregate=choice(config, "agg", dict.fromkeys(AGGREGATES), "list") and str(config.get("agg", "list")),
+        aggregate=choice(config, "agg", dict.fromkeys(AGGREGATES), "list")
+        and str(config.get("agg", "list")),
         start=ticks(config.get("initial_processing_time", 0)),
         ordered=bool(config.get("ordered", False)),
         options=_options(scenario, ticks, reading),
-        gap_rules=gap_rules(config["window"]) if isinstance(window, Session) and window.gap_column else None,
+        gap_rules=(
+            gap_rules(config["window"])
+            if isinstance(window, Session) and window.gap_column
+            else None
+        ),
     )
 
 
 def _reading(scenario: Scenario, ticks: Ticks) -> Reading:
     text = scenario.config.get("trigger")
-    return Reading(habits(scenario.system).trigger) if text is None else read_trigger(str(text), ticks)
+    return (
+        Reading(habits(scenario.system).trigger) if text is None else read_trigger(str(text), ticks)
+    )
 
 
 def _on_clock(scenario: Scenario, ticks: Ticks) -> Window:
-    """A trigger on the clock means windows on the clock, and they must not be said to be on event time."""
+    """A trigger on the clock means windows on the clock, and they must not be said to be on event
+    time.
+    """
     if scenario.config.get("time_domain", "processing") != "processing":
-        raise UnsupportedScenarioError(f"trigger `{scenario.config['trigger']}` needs `time_domain: processing`")
+        raise UnsupportedScenarioError(
+            f"trigger `{scenario.config['trigger']}` needs `time_domain: processing`"
+        )
     given = scenario.config.get("window")
-    return window_of(scenario, ticks, {"axis": "clock", **given} if isinstance(given, dict) else given)
+    return window_of(
+        scenario, ticks, {"axis": "clock", **given} if isinstance(given, dict) else given
+    )
 
 
 def choice(config: Mapping[str, Any], name: str, words: Mapping[str, Any], default: Any) -> Any:
@@ -104,7 +156,9 @@ def lateness_of(scenario: Scenario, ticks: Ticks) -> int:
 
 
 def _options(scenario: Scenario, ticks: Ticks, reading: Reading) -> dict[str, Any]:
-    """The preset, then the words of the trigger, then what the config says; the guard against future events is off unless it is named."""
+    """The preset, then the words of the trigger, then what the config says; the guard against
+    future events is off unless it is named.
+    """
     config = scenario.config
     options: dict[str, Any] = {"future_tolerance": MAX, **habits(scenario.system).options}
     if reading.closing:
@@ -122,7 +176,11 @@ def _options(scenario: Scenario, ticks: Ticks, reading: Reading) -> dict[str, An
     ):
         if name in config:
             options[option] = choice(config, name, words, None)
-    for name, option in (("only_updated_panes", "fire_only_updated"), ("fire_only_updated", "fire_only_updated"), ("strict", "strict")):
+    for name, option in (
+        ("only_updated_panes", "fire_only_updated"),
+        ("fire_only_updated", "fire_only_updated"),
+        ("strict", "strict"),
+    ):
         if name in config:
             options[option] = flag(config, name)
     if "future_tolerance" in config:
@@ -141,5 +199,9 @@ def flag(config: Mapping[str, Any], name: str) -> bool:
 
 def _watermark_must_be_refused(scenario: Scenario) -> bool:
     steps = scenario.entries("steps")
-    pairs = ((step, after) for step, after in pairwise(steps) if isinstance(step, dict) and isinstance(after, dict))
+    pairs = (
+        (step, after)
+        for step, after in pairwise(steps)
+        if isinstance(step, dict) and isinstance(after, dict)
+    )
     return any("watermark" in step and after.get("error") for step, after in pairs)

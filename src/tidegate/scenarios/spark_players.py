@@ -1,4 +1,6 @@
-"""Players: the stateful operator of a query in which every shard plays a part of another scenario, and tells what could be seen in it."""
+"""Players: the stateful operator of a query in which every shard plays a part of another scenario,
+and tells what could be seen in it.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +14,22 @@ from pyspark.sql import Row
 from tidegate.embedded.inspection import Inspection
 from tidegate.embedded.join import kept, messages_in
 from tidegate.errors import TidegateError
-from tidegate.operators.aggregate import WindowedAggregate
-from tidegate.operators.join import WindowedJoin
+from tidegate.operators.aggregate.operator import WindowedAggregate
+from tidegate.operators.join.operator import WindowedJoin
 from tidegate.scenarios.runtimes import window_of
-from tidegate.spark.chain import Chain, ChainPlan, Outcome
-from tidegate.spark.processor import Operate
-from tidegate.spark.shards import Layout
-from tidegate.spark.staging import Emitted
-from tidegate.spark.store import SparkStore
-from tidegate.spark.wire import document
+from tidegate.spark.plan.shards import Layout
+from tidegate.spark.tasks.chain import Chain, ChainPlan, Outcome
+from tidegate.spark.tasks.processor import Operate
+from tidegate.spark.tasks.state_store import SparkStore
+from tidegate.spark.tasks.task_output import Emitted
+from tidegate.spark.tasks.transport import document
 from tidegate.spec.join import SIDES
 from tidegate.state.ipc import encode_table
 
 SEEN, CONTENTS = "seen", "contents"
-"""The outputs that a script has beside those of every query: what can be asked of an operator, and the values in its open windows."""
+"""The outputs that a script has beside those of every query: what can be asked of an operator, and
+the values in its open windows.
+"""
 KEPT = tuple(f"kept_{side}" for side in SIDES)
 """And the rows that a join keeps of each side."""
 
@@ -42,12 +46,20 @@ class Players(Operate):
     """As many operators as there are roles; each is the one that a query of its own would have."""
 
     def __init__(self, roles: Mapping[int, Role], *, keeps: bool) -> None:
-        """With `keeps` a worker keeps operators from batch to batch as usual; without, each is read from Spark's state again."""
+        """With `keeps` a worker keeps operators from batch to batch as usual; without, each is read
+        from Spark's state again.
+        """
         some = next(iter(roles.values()))
         super().__init__(some.plan, some.layout)
         self._roles, self._keeps = dict(roles), keeps
 
-    def _call(self, shard: int, timers: Any, work: Callable[[Chain, int], list[Outcome]], passing: Sequence[Emitted] = ()) -> Iterator[Row]:
+    def _call(
+        self,
+        shard: int,
+        timers: Any,
+        work: Callable[[Chain, int], list[Outcome]],
+        passing: Sequence[Emitted] = (),
+    ) -> Iterator[Row]:
         role = self._roles[shard]
         self._plan, self._layout = role.plan, role.layout
         seen: list[Emitted] = []
@@ -65,7 +77,10 @@ class Players(Operate):
         except Exception as error:  # noqa: BLE001 - one scenario that breaks off must not end the others
             rows, seen = [], [(SEEN, document({"broken": f"{type(error).__name__}: {error}"}))]
         yield from rows
-        yield from (Row(output=output, shard=shard, payload=payload, metrics=None) for output, payload in seen)
+        yield from (
+            Row(output=output, shard=shard, payload=payload, metrics=None)
+            for output, payload in seen
+        )
 
     def _keep(self, shard: int, chain: Chain, store: SparkStore) -> None:
         if self._keeps:
@@ -78,7 +93,10 @@ def _seen(chain: Chain) -> Iterator[Emitted]:
 
 
 def _join_seen(join: WindowedJoin) -> Iterator[tuple[str, bytes]]:
-    yield SEEN, document({"output_watermarks": {**join.output_watermarks, "": join.output_watermark}})
+    yield (
+        SEEN,
+        document({"output_watermarks": {**join.output_watermarks, "": join.output_watermark}}),
+    )
     for output, side in zip(KEPT, join.sides, strict=True):
         rows = messages_in(kept(side))
         if rows.num_rows:

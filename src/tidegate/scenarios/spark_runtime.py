@@ -1,7 +1,9 @@
-"""Scenarios on Spark: each is rehearsed to learn its steps, all are played in one query, and then each is checked against what came out.
+"""Scenarios on Spark: each is rehearsed to learn its steps, all are played in one query, and then
+each is checked against what came out.
 
-The k-th micro-batch holds the k-th steps of all scenarios, and every scenario has shards of its own: rows take the way of every query, by the
-edge, the shuffle, the stateful operator with its state in Spark's store, and the packed outputs. The query is stopped and started again on the way,
+The k-th micro-batch holds the k-th steps of all scenarios, and every scenario has shards of its
+own: rows take the way of every query, by the edge, the shuffle, the stateful operator with its
+state in Spark's store, and the packed outputs. The query is stopped and started again on the way,
 where a scenario says so, and for the others in the middle.
 """
 
@@ -27,15 +29,15 @@ from tidegate.scenarios.document import PASS, Outcome, Scenario
 from tidegate.scenarios.runner import run_on
 from tidegate.scenarios.runtimes import SHARD, Joining, Rows, Running, Window
 from tidegate.scenarios.spark_players import CONTENTS, KEPT, SEEN, Players, Role
-from tidegate.spark.chain import ChainPlan, Told, schemas_of
-from tidegate.spark.edge import Edge
-from tidegate.spark.plan import edge_of
-from tidegate.spark.processor import PACKED
-from tidegate.spark.query import NO_DATA, settings_of
+from tidegate.spark.environment.session import PARTITIONS, check, running_session, session
+from tidegate.spark.plan.planner import edge_of
+from tidegate.spark.plan.shards import Layout
+from tidegate.spark.query.query import NO_DATA, settings_of
 from tidegate.spark.script import Part, Step, played
-from tidegate.spark.session import PARTITIONS, check, running_session, session
-from tidegate.spark.shards import Layout
-from tidegate.spark.wire import LATE, PANES, unpack
+from tidegate.spark.tasks.chain import ChainPlan, Told, schemas_of
+from tidegate.spark.tasks.edge import Edge
+from tidegate.spark.tasks.processor import PACKED
+from tidegate.spark.tasks.transport import LATE, PANES, unpack
 from tidegate.spec.join import JoinSpec
 from tidegate.spec.operator import AggregateSpec
 
@@ -50,7 +52,9 @@ _ROWS, _WATERMARK, _CLOCK, _END = range(4)
 
 
 def run_on_spark(scenarios: Iterable[Scenario]) -> list[Outcome]:
-    """The outcomes of all scenarios, in a session that ends with them unless it was there before."""
+    """The outcomes of all scenarios, in a session that ends with them unless it was there
+    before.
+    """
     before = running_session()
     spark = session("tidegate-replay", cores=_PARTITIONS) if before is None else before
     try:
@@ -68,23 +72,34 @@ class Performance:
     _rehearsal: _Rehearsal
 
     def outcome(self, other: Scenario | None = None) -> Outcome:
-        """How it ended; another one that does the same but expects something else can be judged by what came out, too."""
+        """How it ended; another one that does the same but expects something else can be judged by
+        what came out, too.
+        """
         if self._rehearsal.outcome is not None:
             return self._rehearsal.outcome
         return run_on(self.scenario if other is None else other, _Playback(self._rehearsal.plays))
 
 
-def perform(scenarios: Iterable[Scenario], spark: SparkSession, *, shards: int = SHARDS, keeps: bool = False) -> list[Performance]:
-    """Play all scenarios; with `keeps` workers keep operators from batch to batch, as they do in every other query."""
+def perform(
+    scenarios: Iterable[Scenario], spark: SparkSession, *, shards: int = SHARDS, keeps: bool = False
+) -> list[Performance]:
+    """Play all scenarios; with `keeps` workers keep operators from batch to batch, as they do in
+    every other query.
+    """
     performances = [Performance(scenario, _rehearsed(scenario)) for scenario in scenarios]
-    plays = [play for one in performances if one._rehearsal.outcome is None for play in one._rehearsal.plays]  # noqa: SLF001 - of this module
+    plays = [
+        play
+        for one in performances
+        if one._rehearsal.outcome is None
+        for play in one._rehearsal.plays
+    ]
     if plays:
         check(spark)
         _play(spark, plays, shards, keeps=keeps)
     return performances
 
 
-# What a scenario does ---------------------------------------------------------------------------------------------------------------------
+# What a scenario does
 
 
 @dataclass
@@ -107,14 +122,18 @@ class _Shown:
             "hold": min(holds, default=None),
             "watermark": min(seen["watermark"] for seen in self.seen),
             "output_watermark": min(seen["output_watermark"] for seen in self.seen),
-            "windows": sorted({(start, end) for seen in self.seen for start, end in seen["windows"]}),
+            "windows": sorted(
+                {(start, end) for seen in self.seen for start, end in seen["windows"]}
+            ),
         }
 
     @property
     def output_watermarks(self) -> dict[str, int]:
         """What a join promises, of all shards."""
         promises = [promise for seen in self.seen for promise in seen["output_watermarks"].items()]
-        return {column: min(mark for name, mark in promises if name == column) for column, _ in promises}
+        return {
+            column: min(mark for name, mark in promises if name == column) for column, _ in promises
+        }
 
     def error(self) -> Exception | None:
         """What was wrong with the step."""
@@ -128,7 +147,9 @@ class _Shown:
 
 @dataclass
 class _Play:
-    """One operator of a scenario: what it is made from, its steps, where it is opened anew, and what came of each step."""
+    """One operator of a scenario: what it is made from, its steps, where it is opened anew, and
+    what came of each step.
+    """
 
     plan: ChainPlan
     steps: list[Step] = field(default_factory=list)
@@ -143,17 +164,27 @@ class _Play:
         return [range(start, end) for start, end in pairwise(edges)]
 
 
-_NOTHING: dict[str, Any] = {"dropped": 0, "hold": None, "watermark": MIN, "output_watermark": MIN, "windows": []}
+_NOTHING: dict[str, Any] = {
+    "dropped": 0,
+    "hold": None,
+    "watermark": MIN,
+    "output_watermark": MIN,
+    "windows": [],
+}
 
 
 class _Scripted:
-    """Operators that are played: what a scenario does with them becomes steps of a script, or is looked up where it was played already."""
+    """Operators that are played: what a scenario does with them becomes steps of a script, or is
+    looked up where it was played already.
+    """
 
     def __init__(self, play: _Play, *, is_rehearsed: bool) -> None:
         self._play, self.is_rehearsed = play, is_rehearsed
         self._steps: list[Step] = []
         self._rank: tuple[int, int] | None = None
-        """What the last step does last, and with which input; None where nothing more may be said in it."""
+        """What the last step does last, and with which input; None where nothing more may be said
+        in it.
+        """
         self._manual: tuple[bool, bool] | None = None
         self._taken = 0
 
@@ -172,15 +203,31 @@ class _Scripted:
         self._say((_WATERMARK, ordinal), {}, Told(watermark=watermark, input=ordinal))
 
     def _say(self, rank: tuple[int, int], rows: Mapping[int, pa.Table], told: Told) -> None:
-        """Do it in the present micro-batch if it comes later in one than what is there and the clock is the same, else in the next."""
+        """Do it in the present micro-batch if it comes later in one than what is there and the
+        clock is the same, else in the next.
+        """
         last = self._steps[-1] if self._rank is not None else None
-        if last is not None and self._rank is not None and self._rank < rank and told.clock in (None, last.clock):
-            words = (*last.told, told) if None not in (last.told[-1].watermark, told.watermark) else _merged(last.told, told)
+        if (
+            last is not None
+            and self._rank is not None
+            and self._rank < rank
+            and told.clock in (None, last.clock)
+        ):
+            words = (
+                (*last.told, told)
+                if None not in (last.told[-1].watermark, told.watermark)
+                else _merged(last.told, told)
+            )
             rests = last.told[0].rests and rank[0] < _CLOCK
-            self._steps[-1] = Step({**last.rows, **rows}, tuple(dataclasses.replace(word, rests=rests) for word in words))
+            self._steps[-1] = Step(
+                {**last.rows, **rows},
+                tuple(dataclasses.replace(word, rests=rests) for word in words),
+            )
             self._rank = rank
             return
-        self._steps.append(Step(rows, (dataclasses.replace(told, rests=rank[0] != _CLOCK, manual=self._manual),)))
+        self._steps.append(
+            Step(rows, (dataclasses.replace(told, rests=rank[0] != _CLOCK, manual=self._manual),))
+        )
         self._rank = rank
         if self.is_rehearsed:
             self._play.steps = self._steps
@@ -192,7 +239,9 @@ class _Scripted:
     def take(self) -> tuple[Rows, Rows]:
         start, self._taken, self._rank = self._taken, len(self._steps), None
         came = [] if self.is_rehearsed else self._play.shown[start : self._taken]
-        return [row for shown in came for row in shown.panes], [row for shown in came for row in shown.late]
+        return [row for shown in came for row in shown.panes], [
+            row for shown in came for row in shown.late
+        ]
 
     @property
     def _last(self) -> _Shown | None:
@@ -203,7 +252,11 @@ class _Scripted:
 
 def _merged(told: tuple[Told, ...], more: Told) -> tuple[Told, ...]:
     """What was said, and more, in one word."""
-    said = {name: value for name, value in dataclasses.asdict(more).items() if value != getattr(Told(), name)}
+    said = {
+        name: value
+        for name, value in dataclasses.asdict(more).items()
+        if value != getattr(Told(), name)
+    }
     return (*told[:-1], dataclasses.replace(told[-1], **said))
 
 
@@ -273,11 +326,23 @@ class _Rehearsal:
         """How the scenario ended, if it did before anything could be played."""
 
     def open(self, spec: AggregateSpec, schema: pa.Schema, now: int) -> Running:
-        return _ScriptedAggregate(self._play(ChainPlan((spec,), schema, is_told=True, begins=now, is_followed=True)), is_rehearsed=True)
+        return _ScriptedAggregate(
+            self._play(ChainPlan((spec,), schema, is_told=True, begins=now, is_followed=True)),
+            is_rehearsed=True,
+        )
 
-    def open_join(self, spec: JoinSpec, schemas: tuple[pa.Schema, pa.Schema], now: int, then: AggregateSpec | None = None) -> Joining:
+    def open_join(
+        self,
+        spec: JoinSpec,
+        schemas: tuple[pa.Schema, pa.Schema],
+        now: int,
+        then: AggregateSpec | None = None,
+    ) -> Joining:
         specs = (spec,) if then is None else (spec, then)
-        return _ScriptedJoin(self._play(ChainPlan(specs, *schemas, is_told=True, begins=now, is_followed=True)), is_rehearsed=True)
+        return _ScriptedJoin(
+            self._play(ChainPlan(specs, *schemas, is_told=True, begins=now, is_followed=True)),
+            is_rehearsed=True,
+        )
 
     def _play(self, plan: ChainPlan) -> _Play:
         schemas_of(plan)
@@ -294,7 +359,13 @@ class _Playback:
     def open(self, spec: AggregateSpec, schema: pa.Schema, now: int) -> Running:  # noqa: ARG002 - the same as at the rehearsal
         return _ScriptedAggregate(next(self._plays), is_rehearsed=False)
 
-    def open_join(self, spec: JoinSpec, schemas: tuple[pa.Schema, pa.Schema], now: int, then: AggregateSpec | None = None) -> Joining:  # noqa: ARG002 - as above
+    def open_join(
+        self,
+        spec: JoinSpec,
+        schemas: tuple[pa.Schema, pa.Schema],
+        now: int,
+        then: AggregateSpec | None = None,
+    ) -> Joining:
         return _ScriptedJoin(next(self._plays), is_rehearsed=False)
 
 
@@ -306,47 +377,75 @@ def _rehearsed(scenario: Scenario) -> _Rehearsal:
     return rehearsal
 
 
-# The query --------------------------------------------------------------------------------------------------------------------------------
+# The query
 
 
 @dataclass(frozen=True)
 class _Writer:
-    """Keeps the packed rows of a batch in a file, which whoever runs this and whoever started the query both see."""
+    """Keeps the packed rows of a batch in a file, which whoever runs this and whoever started the
+    query both see.
+    """
 
     folder: str
 
     def __call__(self, packed: DataFrame, batch: int) -> None:
-        pq.write_table(packed.select("output", "shard", "payload").toArrow(), f"{self.folder}/{batch:06d}.parquet")
+        pq.write_table(
+            packed.select("output", "shard", "payload").toArrow(),
+            f"{self.folder}/{batch:06d}.parquet",
+        )
 
 
 def _play(spark: SparkSession, plays: Sequence[_Play], shards: int, *, keeps: bool) -> None:
     """Play all of them, one act after the other, and tell each what it showed."""
-    layouts = [Layout(_PARTITIONS, tuple(range(n * shards, (n + 1) * shards))) for n in range(len(plays))]
-    roles = {shard: Role(play.plan, layout) for play, layout in zip(plays, layouts, strict=True) for shard in layout.ids}
+    layouts = [
+        Layout(_PARTITIONS, tuple(range(n * shards, (n + 1) * shards))) for n in range(len(plays))
+    ]
+    roles = {
+        shard: Role(play.plan, layout)
+        for play, layout in zip(plays, layouts, strict=True)
+        for shard in layout.ids
+    }
     schedules, ends = _schedules([play.acts for play in plays])
     parts = [
-        Part(_edges(play.plan, layout), {batch: play.steps[number] for number, batch in enumerate(schedule)})
+        Part(
+            _edges(play.plan, layout),
+            {batch: play.steps[number] for number, batch in enumerate(schedule)},
+        )
         for play, layout, schedule in zip(plays, layouts, schedules, strict=True)
     ]
     with tempfile.TemporaryDirectory(prefix="tidegate-replay-") as folder:
         outputs = Path(folder) / "outputs"
         outputs.mkdir()
         for until in ends:
-            frame = played(spark, parts, until).groupBy("shard").transformWithState(Players(roles, keeps=keeps), PACKED, "append", "processingTime")
+            frame = (
+                played(spark, parts, until)
+                .groupBy("shard")
+                .transformWithState(Players(roles, keeps=keeps), PACKED, "append", "processingTime")
+            )
             with settings_of(spark, {PARTITIONS: str(_PARTITIONS), NO_DATA: "false"}):
-                writer = frame.writeStream.foreachBatch(_Writer(str(outputs))).option("checkpointLocation", f"{folder}/checkpoint")
+                writer = frame.writeStream.foreachBatch(_Writer(str(outputs))).option(
+                    "checkpointLocation", f"{folder}/checkpoint"
+                )
                 query = writer.trigger(availableNow=True).start()
             try:
                 query.awaitTermination()
             except PySparkException as error:
-                raise SetupError(f"the query that plays the scenarios failed: {error}. Hint: tidegate doctor --spark") from error
+                raise SetupError(
+                    f"the query that plays the scenarios failed: {error}. Hint: tidegate doctor"
+                    " --spark"
+                ) from error
         found = _read(outputs)
     for play, layout, schedule in zip(plays, layouts, schedules, strict=True):
-        play.shown = [_shown([found.get((batch, shard)) for shard in layout.ids], layout) for batch in schedule]
+        play.shown = [
+            _shown([found.get((batch, shard)) for shard in layout.ids], layout)
+            for batch in schedule
+        ]
 
 
 def _schedules(acts: Sequence[Sequence[range]]) -> tuple[list[list[int]], list[int]]:
-    """In which micro-batch each step of each play is, and where each act ends: all plays begin an act together."""
+    """In which micro-batch each step of each play is, and where each act ends: all plays begin an
+    act together.
+    """
     schedules: list[list[int]] = [[] for _ in acts]
     ends: list[int] = []
     start = 0
@@ -365,8 +464,11 @@ def _edges(plan: ChainPlan, layout: Layout) -> tuple[Edge, ...]:
     edges = [edge_of(first, number, layout) for number in range(len(first.inputs))]
     if all(spec.inputs[0].key == edges[0].given.key for spec in others):
         return tuple(edges)
-    # What is keyed otherwise after it would be another chain; here all rows of the play come to one shard instead.
-    return tuple(dataclasses.replace(edge, given=dataclasses.replace(edge.given, key=())) for edge in edges)
+    # What is keyed otherwise after it would be another chain; here all rows of the play come to one
+    # shard instead.
+    return tuple(
+        dataclasses.replace(edge, given=dataclasses.replace(edge.given, key=())) for edge in edges
+    )
 
 
 def _read(folder: Path) -> dict[tuple[int, int], list[tuple[str, bytes]]]:
@@ -382,7 +484,10 @@ def _shown(outputs: Sequence[list[tuple[str, bytes]] | None], layout: Layout) ->
     shown = _Shown()
     for shard, rows in zip(layout.ids, outputs, strict=True):
         if rows is None:
-            raise SetupError(f"the shard {shard} of a script put nothing out in one of its micro-batches. Hint: run the query without other settings")
+            raise SetupError(
+                f"the shard {shard} of a script put nothing out in one of its micro-batches. Hint:"
+                " run the query without other settings"
+            )
         for output, payload in rows:
             if output == PANES:
                 shown.panes += [{**row, SHARD: shard} for row in unpack(payload).to_pylist()]

@@ -1,4 +1,6 @@
-"""The kinds of streams whose writers know the time: `stream_cut`, `writer_activity`, `writer_marks`, `compare` and `time_window`."""
+"""The kinds of streams whose writers know the time: `stream_cut`, `writer_activity`,
+`writer_marks`, `compare` and `time_window`.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,24 @@ from typing import Any
 from tidegate.errors import WatermarkError
 from tidegate.kernel.streams.aggregation import Aggregation, StreamMark, takes_part
 from tidegate.kernel.streams.cuts import Segment, Segments
-from tidegate.kernel.streams.marks import Commit, Mark, Marks
-from tidegate.kernel.streams.windows import TimeWindow, time_window
-from tidegate.scenarios.document import MismatchError, Scenario, UnsupportedScenarioError, known, mapping
+from tidegate.kernel.streams.time_windows import TimeWindow, time_window
+from tidegate.kernel.streams.writer_marks import Commit, Mark, Marks
+from tidegate.scenarios.document import (
+    MismatchError,
+    Scenario,
+    UnsupportedScenarioError,
+    known,
+    mapping,
+)
 
 _ROUNDS = 4
 """So many timeouts are waited for something that is to come, or for nothing to come."""
 
 
 def run_stream_cut(scenario: Scenario) -> None:
-    """Writers say how far they are, and rounds of the controller make watermarks of it; rounds are a tenth of the timeout apart."""
+    """Writers say how far they are, and rounds of the controller make watermarks of it; rounds are
+    a tenth of the timeout apart.
+    """
     known("the scenario", scenario.body, {"steps"})
     known("`config`", scenario.config, {"timeout", "epochs"})
     timeout = int(scenario.config.get("timeout", 0))
@@ -24,7 +34,11 @@ def run_stream_cut(scenario: Scenario) -> None:
     marks, rounds = Marks(), Aggregation(timeout)
     now, period = 0, max(1, timeout // 10)
     for number, step in enumerate(scenario.entries("steps"), 1):
-        known("a step", mapping("a step", step), {"mark", "time", "pos", "shutdown", "clock", "compute", "out"})
+        known(
+            "a step",
+            mapping("a step", step),
+            {"mark", "time", "pos", "shutdown", "clock", "compute", "out"},
+        )
         if "mark" in step:
             marks.note(step["mark"], int(step["time"]), _position(step.get("pos", {})))
         if "shutdown" in step:
@@ -34,17 +48,25 @@ def run_stream_cut(scenario: Scenario) -> None:
         if "compute" not in step:
             continue
         if step["compute"] not in (True, "once", "until_emitted", "until_quiet"):
-            raise UnsupportedScenarioError(f"`compute: {step['compute']}` is not one of true, once, until_emitted, until_quiet")
+            raise UnsupportedScenarioError(
+                f"`compute: {step['compute']}` is not one of true, once, until_emitted, until_quiet"
+            )
         found = rounds.compute(marks, segments, now)
         last = now if step["compute"] in (True, "once") else now + _ROUNDS * max(timeout, period)
         while now < last and (found is None or step["compute"] == "until_quiet"):
             now += period
-            found = rounds.compute(marks, segments, now) or (found if step["compute"] == "until_quiet" else None)
+            found = rounds.compute(marks, segments, now) or (
+                found if step["compute"] == "until_quiet" else None
+            )
         _same_mark(step.get("out"), found, f"step {number}")
 
 
 def _same_mark(expected: Any, found: StreamMark | None, where: str) -> None:
-    shown = None if found is None else {"time": found.time, "upper": found.upper, "cut": dict(found.cut)}
+    shown = (
+        None
+        if found is None
+        else {"time": found.time, "upper": found.upper, "cut": dict(found.cut)}
+    )
     if expected is None or shown is None:
         if expected is not None or shown is not None:
             raise MismatchError(f"{where}: expected {expected}, got {shown}")
@@ -56,15 +78,29 @@ def _same_mark(expected: Any, found: StreamMark | None, where: str) -> None:
 
 
 def run_writer_activity(scenario: Scenario) -> None:
-    """Each case: whether a writer takes part, and whether it is waited for when it is seen for the first time."""
+    """Each case: whether a writer takes part, and whether it is waited for when it is seen for the
+    first time.
+    """
     known("the scenario", scenario.body, {"cases"})
     known("`config`", scenario.config, ())
     for case in scenario.entries("cases"):
-        known("a case", mapping("a case", case), {"previous_watermark", "writer_time", "timeout", "active", "participating"})
+        known(
+            "a case",
+            mapping("a case", case),
+            {"previous_watermark", "writer_time", "timeout", "active", "participating"},
+        )
         previous, time = case["previous_watermark"], int(case["writer_time"])
-        rounds = Aggregation(int(case["timeout"]), None if previous is None else StreamMark(int(previous), int(previous), {}))
-        found = {"active": rounds.is_active("writer", Mark(time), 0), "participating": takes_part(previous, time)}
-        different = {name: value for name, value in found.items() if name in case and case[name] != value}
+        rounds = Aggregation(
+            int(case["timeout"]),
+            None if previous is None else StreamMark(int(previous), int(previous), {}),
+        )
+        found = {
+            "active": rounds.is_active("writer", Mark(time), 0),
+            "participating": takes_part(previous, time),
+        }
+        different = {
+            name: value for name, value in found.items() if name in case and case[name] != value
+        }
         if different:
             raise MismatchError(f"{case}: got {different}")
 
@@ -76,26 +112,47 @@ def run_writer_marks(scenario: Scenario) -> None:
     marks = Marks()
     for number, step in enumerate(scenario.entries("steps"), 1):
         where = f"step {number}"
-        names = {"get", "known", "alive", "time", "marks_written", "mark", "pos", "shutdown", "remove", "expecting", "error", "all", "commit_txns"}
+        names = {
+            "get",
+            "known",
+            "alive",
+            "time",
+            "marks_written",
+            "mark",
+            "pos",
+            "shutdown",
+            "remove",
+            "expecting",
+            "error",
+            "all",
+            "commit_txns",
+        }
         known("a step", mapping("a step", step), names)
         if "mark" in step:
             marks.note(step["mark"], int(step["time"]), _position(step.get("pos", {})))
         elif "commit_txns" in step:
-            marks.commit([Commit(txn["writer"], txn.get("time")) for txn in step["commit_txns"]], _position(step.get("pos", {})))
+            marks.commit(
+                [Commit(txn["writer"], txn.get("time")) for txn in step["commit_txns"]],
+                _position(step.get("pos", {})),
+            )
         elif "shutdown" in step:
             marks.shut_down(step["shutdown"])
         elif "remove" in step:
             _remove(marks, step, where)
         elif "all" in step:
             if sorted(marks.by_writer) != sorted(step["all"]):
-                raise MismatchError(f"{where}: expected the writers {step['all']}, got {sorted(marks.by_writer)}")
+                raise MismatchError(
+                    f"{where}: expected the writers {step['all']}, got {sorted(marks.by_writer)}"
+                )
         else:
             _look_up(marks, step, where)
 
 
 def _remove(marks: Marks, step: dict[str, Any], where: str) -> None:
     if step.get("expecting") not in ("empty_mark", "current_mark"):
-        raise UnsupportedScenarioError(f"`expecting: {step.get('expecting')}` is not one of empty_mark, current_mark")
+        raise UnsupportedScenarioError(
+            f"`expecting: {step.get('expecting')}` is not one of empty_mark, current_mark"
+        )
     current = marks.get(step["remove"])
     expected = current if step["expecting"] == "current_mark" and current is not None else Mark(0)
     try:
@@ -116,7 +173,9 @@ def _look_up(marks: Marks, step: dict[str, Any], where: str) -> None:
         "time": None if mark is None else mark.time,
         "marks_written": marks.written,
     }
-    different = {name: value for name, value in found.items() if name in step and step[name] != value}
+    different = {
+        name: value for name, value in found.items() if name in step and step[name] != value
+    }
     if different:
         raise MismatchError(f"{where}: expected {step}, got {different}")
 
@@ -134,11 +193,16 @@ def run_compare(scenario: Scenario) -> None:
 
 
 def run_time_window(scenario: Scenario) -> None:
-    """A group of readers goes through a stream with watermarks: by positions, or by events, whose offset counts when the next one is read."""
+    """A group of readers goes through a stream with watermarks: by positions, or by events, whose
+    offset counts when the next one is read.
+    """
     known("the scenario", scenario.body, {"steps"})
     known("`config`", scenario.config, {"segments", "marks", "event_size", "data"})
     segments = _segments(scenario.config["segments"])
-    marks = [StreamMark(int(mark["time"][0]), int(mark["time"][1]), _position(mark["cut"])) for mark in scenario.config["marks"]]
+    marks = [
+        StreamMark(int(mark["time"][0]), int(mark["time"][1]), _position(mark["cut"]))
+        for mark in scenario.config["marks"]
+    ]
     group = _Group(scenario.config)
     for number, step in enumerate(scenario.entries("steps"), 1):
         known("a step", mapping("a step", step), {"advance", "read", "window"})
@@ -149,7 +213,9 @@ def run_time_window(scenario: Scenario) -> None:
         if "window" in step:
             found = time_window(group.position, marks, segments)
             if found != TimeWindow(*step["window"]):
-                raise MismatchError(f"step {number}: expected {step['window']}, got {[found.lower, found.upper]}")
+                raise MismatchError(
+                    f"step {number}: expected {step['window']}, got {[found.lower, found.upper]}"
+                )
 
 
 class _Group:
@@ -158,20 +224,28 @@ class _Group:
     def __init__(self, config: Any) -> None:
         self.position: dict[str, int] | None = None
         self._size = int(config.get("event_size", 1))
-        self._data = {name: list(values) for name, values in mapping("`data`", config.get("data", {})).items()}
+        self._data = {
+            name: list(values) for name, values in mapping("`data`", config.get("data", {})).items()
+        }
         self._last: str | None = None
 
     def read(self, event: Any, where: str) -> None:
-        """Read the next event with this value; None where there is none. The one before it has been dealt with."""
+        """Read the next event with this value; None where there is none. The one before it has been
+        dealt with.
+        """
         if self.position is None:
             self.position = dict.fromkeys(self._data, 0)
         if self._last is not None:
             self.position[self._last] += self._size
-        self._last = next((name for name, values in self._data.items() if values and values[0] == event), None)
+        self._last = next(
+            (name for name, values in self._data.items() if values and values[0] == event), None
+        )
         if self._last is not None:
             self._data[self._last].pop(0)
         elif event is not None or any(self._data.values()):
-            raise MismatchError(f"{where}: expected to read {event}, and what is left is {self._data}")
+            raise MismatchError(
+                f"{where}: expected to read {event}, and what is left is {self._data}"
+            )
 
 
 def _position(given: Any) -> dict[str, int]:
@@ -188,7 +262,9 @@ def _epochs(given: Any) -> Segments:
 
 
 def _segments(given: Any) -> Segments:
-    """Segments in the order in which they were made: one that shares keys with earlier ones succeeds them."""
+    """Segments in the order in which they were made: one that shares keys with earlier ones
+    succeeds them.
+    """
     found: list[Segment] = []
     for name, (low, high) in mapping("`segments`", given).items():
         made = Segment(str(name), float(low), float(high))

@@ -1,7 +1,9 @@
-"""Ticks: the numbers and texts in which a scenario writes time, as whole ticks of the kernel and back.
+"""Ticks: the numbers and texts in which a scenario writes time, as whole ticks of the kernel and
+back.
 
-One unit of the scenario is one tick. Where a scenario writes fractions, all its times are scaled by the smallest power of ten that
-makes them whole, and what comes out is floored back. Calendar windows need real time, so there a tick is a microsecond.
+One unit of the scenario is one tick. Where a scenario writes fractions, all its times are scaled by
+the smallest power of ten that makes them whole, and what comes out is floored back. Calendar
+windows need real time, so there a tick is a microsecond.
 """
 
 from __future__ import annotations
@@ -25,8 +27,14 @@ _SHIFT = {"exclusive": 0, "none": 0, "inclusive": 1, "strict": -1}
 
 def _microseconds(moment: date) -> int:
     """Since 1970; a date is its first moment, and without a zone it is meant in UTC."""
-    full = moment if isinstance(moment, datetime) else datetime(moment.year, moment.month, moment.day, tzinfo=UTC)
-    return ((full if full.tzinfo else full.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
+    full = (
+        moment
+        if isinstance(moment, datetime)
+        else datetime(moment.year, moment.month, moment.day, tzinfo=UTC)
+    )
+    return ((full if full.tzinfo else full.replace(tzinfo=UTC)) - _EPOCH) // timedelta(
+        microseconds=1
+    )
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,9 @@ class Ticks:
         try:
             return Fraction(duration(text), MICROSECONDS[self.unit])
         except SpecError as error:
-            raise UnsupportedScenarioError(f"`{text}` is not a time of unit `{self.unit}`") from error
+            raise UnsupportedScenarioError(
+                f"`{text}` is not a time of unit `{self.unit}`"
+            ) from error
 
     def microseconds(self, amount: int) -> int:
         """A real duration in ticks, for defaults that are said in seconds."""
@@ -86,7 +96,9 @@ class Ticks:
 
     def shown_watermark(self, ticks: int) -> Any:
         """One of our watermarks in the convention of the scenario."""
-        return self.shown(ticks if ticks in (MIN, MAX) else clamp(ticks - _SHIFT[self.wm] * self.scale))
+        return self.shown(
+            ticks if ticks in (MIN, MAX) else clamp(ticks - _SHIFT[self.wm] * self.scale)
+        )
 
     def shown(self, ticks: int | None) -> Any:
         """Ticks as the scenario would write them, for texts that people read."""
@@ -101,28 +113,40 @@ class Ticks:
         return int(exact) if exact.denominator == 1 else float(exact)
 
     def same(self, expected: Any, ticks: int | None) -> bool:
-        """Whether ticks that came out are the time that the scenario wrote; a fraction of a unit below it is allowed."""
+        """Whether ticks that came out are the time that the scenario wrote; a fraction of a unit
+        below it is allowed.
+        """
         if expected is None or ticks is None:
             return expected is None and ticks is None
         wanted = self(expected)
-        return wanted == ticks or (ticks not in (MIN, MAX) and self.exact(expected) == ticks // self.scale)
+        return wanted == ticks or (
+            ticks not in (MIN, MAX) and self.exact(expected) == ticks // self.scale
+        )
 
 
 def ticks_of(scenario: Scenario) -> Ticks:
     """The conversion that fits the times a scenario writes."""
     if scenario.unit not in MICROSECONDS:
-        raise UnsupportedScenarioError(f"unit `{scenario.unit}` is not one of {', '.join(MICROSECONDS)}")
+        raise UnsupportedScenarioError(
+            f"unit `{scenario.unit}` is not one of {', '.join(MICROSECONDS)}"
+        )
     if scenario.wm not in _SHIFT:
-        raise UnsupportedScenarioError(f"watermark convention `{scenario.wm}` is not one of {', '.join(_SHIFT)}")
+        raise UnsupportedScenarioError(
+            f"watermark convention `{scenario.wm}` is not one of {', '.join(_SHIFT)}"
+        )
     end = scenario.config.get("end_of_time")
-    return Ticks(scenario.unit, _scale(scenario), scenario.wm, None if end is None else Fraction(str(end)))
+    return Ticks(
+        scenario.unit, _scale(scenario), scenario.wm, None if end is None else Fraction(str(end))
+    )
 
 
 def _scale(scenario: Scenario) -> int:
     window = scenario.config.get("window")
     if isinstance(window, dict) and str(window.get("type", "")).startswith("calendar"):
         return MICROSECONDS[scenario.unit]
-    digits = (_decimals(number) for number in _numbers([dict(scenario.config), dict(scenario.body)]))
+    digits = (
+        _decimals(number) for number in _numbers([dict(scenario.config), dict(scenario.body)])
+    )
     return 10 ** max(digits, default=0)
 
 
@@ -152,7 +176,9 @@ def _numbers(value: Any) -> Iterator[float]:
 
 
 def calendar_date(value: Any) -> date:
-    """The first day that a calendar window's `start` names: a date, `2014-03` or the year `2014`."""
+    """The first day that a calendar window's `start` names: a date, `2014-03` or the year
+    `2014`.
+    """
     if isinstance(value, date):
         return value
     parts = re.fullmatch(r"(\d{4})(?:-(\d\d?))?(?:-(\d\d?))?", str(value).strip())

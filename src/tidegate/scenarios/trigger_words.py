@@ -1,4 +1,6 @@
-"""Trigger words: the text in which a scenario names a trigger, in the words of Beam, Flink, Malhar, Samza or our own."""
+"""Trigger words: the text in which a scenario names a trigger, in the words of Beam, Flink, Malhar,
+Samza or our own.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,14 @@ from tidegate.spec.triggers import (
     Trigger,
 )
 
-_TOKEN = re.compile(r"\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>\d+(?:\.\d+)?)|(?P<text>\"[^\"]*\"|'[^']*')|(?P<sign>[(),=]))")
-_SAMZA = re.compile(r"^(?:early\s*=\s*(?P<early>.+?)\s*,\s*)?default\s*=\s*(?P<default>window end|session gap elapsed)$", re.DOTALL)
+_TOKEN = re.compile(
+    r"\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>\d+(?:\.\d+)?)|(?P<text>\"[^\"]*\"|'[^']*')|(?P<sign>[(),=]))"
+)
+_SAMZA = re.compile(
+    r"^(?:early\s*=\s*(?P<early>.+?)\s*,\s*)?default\s*=\s*(?P<default>window end|session gap"
+    r" elapsed)$",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,9 @@ def _build(call: Any, ticks: Ticks) -> Trigger:
     return maker(call, ticks)
 
 
-def _arity(call: _Call, least: int, most: int | None = None, named: frozenset[str] = frozenset()) -> None:
+def _arity(
+    call: _Call, least: int, most: int | None = None, named: frozenset[str] = frozenset()
+) -> None:
     most = least if most is None else most
     if not least <= len(call.args) <= most or call.named.keys() - named:
         raise UnsupportedScenarioError(f"the arguments of trigger `{call.name}` are not understood")
@@ -129,7 +139,9 @@ def _timed(made: Callable[[int], Trigger]) -> Callable[[_Call, Ticks], Trigger]:
     return make
 
 
-def _joined(made: Callable[..., Trigger], least: int, most: int) -> Callable[[_Call, Ticks], Trigger]:
+def _joined(
+    made: Callable[..., Trigger], least: int, most: int
+) -> Callable[[_Call, Ticks], Trigger]:
     def make(call: _Call, ticks: Ticks) -> Trigger:
         _arity(call, least, most)
         return made(*(_build(part, ticks) for part in call.args))
@@ -140,7 +152,12 @@ def _joined(made: Callable[..., Trigger], least: int, most: int) -> Callable[[_C
 def _phased(made: Callable[..., Trigger]) -> Callable[[_Call, Ticks], Trigger]:
     def make(call: _Call, ticks: Ticks) -> Trigger:
         _arity(call, 0, 0, frozenset({"early", "late"}))
-        return made(**{name: None if _is_none(part) else _build(part, ticks) for name, part in call.named.items()})
+        return made(
+            **{
+                name: None if _is_none(part) else _build(part, ticks)
+                for name, part in call.named.items()
+            }
+        )
 
     return make
 
@@ -152,7 +169,9 @@ def _is_none(part: Any) -> bool:
 def _every(call: _Call, ticks: Ticks) -> Trigger:
     _arity(call, 1, 1, frozenset({"refire"}))
     flag = call.named.get("refire")
-    return Every(ticks(call.args[0]), refire=isinstance(flag, _Call) and flag.name.lower() == "true")
+    return Every(
+        ticks(call.args[0]), refire=isinstance(flag, _Call) and flag.name.lower() == "true"
+    )
 
 
 def _early_every(call: _Call, ticks: Ticks) -> Trigger:
@@ -192,7 +211,9 @@ _MAKERS: dict[str, Callable[[_Call, Ticks], Trigger]] = {
     "AfterAny": _joined(AfterAny, 1, _MANY),
     "EventTime": _plain(lambda: AfterWatermark(late=AfterCount(1))),
     "Count": _counting(lambda n: Repeatedly(AfterCount(n))),
-    "ContinuousEventTime": _timed(lambda d: AfterWatermark(early=EventInterval(d, refire=True), late=AfterCount(1))),
+    "ContinuousEventTime": _timed(
+        lambda d: AfterWatermark(early=EventInterval(d, refire=True), late=AfterCount(1))
+    ),
     "EarlyEvery": _early_every,
 }
 
@@ -232,7 +253,9 @@ def _expression(tokens: list[tuple[str, str]], at: int, text: str) -> tuple[Any,
 
 
 def _arguments(call: _Call, tokens: list[tuple[str, str]], at: int, text: str) -> int:
-    """Fills in the arguments of a call, from behind its opening bracket; the token after the closing one."""
+    """Fills in the arguments of a call, from behind its opening bracket; the token after the
+    closing one.
+    """
     while at < len(tokens) and tokens[at] != ("sign", ")"):
         if tokens[at][0] == "name" and tokens[at + 1 : at + 2] == [("sign", "=")]:
             call.named[tokens[at][1]], at = _expression(tokens, at + 2, text)

@@ -9,7 +9,17 @@ from typing import Any
 from tidegate.scenarios.document import Scenario, UnsupportedScenarioError, known, mapping
 from tidegate.scenarios.ticks import Ticks, calendar_date
 from tidegate.spec.presets import habits
-from tidegate.spec.windows import Axis, ByDifference, Calendar, Cumulative, Global, Hopping, Session, Tumbling, Window
+from tidegate.spec.windows import (
+    Axis,
+    ByDifference,
+    Calendar,
+    Cumulative,
+    Global,
+    Hopping,
+    Session,
+    Tumbling,
+    Window,
+)
 
 GAP_COLUMN = "gap"
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
@@ -49,7 +59,13 @@ def _axis(scenario: Scenario, config: Mapping[str, Any]) -> Axis:
     domain = scenario.config.get("time_domain", "event")
     if domain not in {"event", "processing"}:
         raise UnsupportedScenarioError(f"time domain `{domain}` is not one of event, processing")
-    default = Axis.ORDINAL if config["type"] == "tuples" else Axis.CLOCK if domain == "processing" else Axis.EVENT_TIME
+    default = (
+        Axis.ORDINAL
+        if config["type"] == "tuples"
+        else Axis.CLOCK
+        if domain == "processing"
+        else Axis.EVENT_TIME
+    )
     name = config.get("axis", default)
     if name not in tuple(Axis):
         raise UnsupportedScenarioError(f"axis `{name}` is not one of {', '.join(Axis)}")
@@ -65,7 +81,10 @@ def _aligned(config: Mapping[str, Any], size_of: Any, axis: Axis) -> Window:
         return Hopping(size, size_of(config["period"]), offset, axis, create)
     if config["type"] == "sliding":
         if "offset" in config or "create" in config:
-            raise UnsupportedScenarioError("a sliding window without `period` is made by its events and takes no `offset` or `create`")
+            raise UnsupportedScenarioError(
+                "a sliding window without `period` is made by its events and takes no `offset` or"
+                " `create`"
+            )
         return ByDifference(size, axis)
     return Tumbling(size, offset, axis, create)
 
@@ -73,11 +92,17 @@ def _aligned(config: Mapping[str, Any], size_of: Any, axis: Axis) -> Window:
 def _session(scenario: Scenario, ticks: Ticks, config: Mapping[str, Any], axis: Axis) -> Session:
     touch = config.get("touch", habits(scenario.system).touch)
     if touch not in {"separate", "merge", "asymmetric"}:
-        raise UnsupportedScenarioError(f"`touch: {touch}` is not one of separate, merge, asymmetric")
+        raise UnsupportedScenarioError(
+            f"`touch: {touch}` is not one of separate, merge, asymmetric"
+        )
     if touch == "asymmetric":
         _refuse_touching(scenario, ticks, config)
         touch = "separate"
-    if "gap_rule" in config or "zero_gap_when_v" in config or any("gap" in event for event in _events(scenario.body)):
+    if (
+        "gap_rule" in config
+        or "zero_gap_when_v" in config
+        or any("gap" in event for event in _events(scenario.body))
+    ):
         gap_rules(config)
         return Session(gap_column=GAP_COLUMN, touch=touch, axis=axis)
     gap = _need(config, "gap")
@@ -85,16 +110,26 @@ def _session(scenario: Scenario, ticks: Ticks, config: Mapping[str, Any], axis: 
 
 
 def _refuse_touching(scenario: Scenario, ticks: Ticks, config: Mapping[str, Any]) -> None:
-    """The asymmetric rule cannot be told from `separate` as long as no two events are exactly one gap apart."""
+    """The asymmetric rule cannot be told from `separate` as long as no two events are exactly one
+    gap apart.
+    """
     times = {ticks(event["t"]) for event in _events(scenario.body) if "t" in event}
     gap = ticks(_need(config, "gap"))
     if any(time + gap in times for time in times):
-        raise UnsupportedScenarioError("`touch: asymmetric` is not offered, and two events are exactly one gap apart, where it would matter")
+        raise UnsupportedScenarioError(
+            "`touch: asymmetric` is not offered, and two events are exactly one gap apart, where it"
+            " would matter"
+        )
 
 
 def _events(value: Any) -> list[dict[str, Any]]:
     if isinstance(value, dict):
-        return [e for key, inner in value.items() for e in (inner if key == "events" else _events(inner)) if isinstance(e, dict)]
+        return [
+            e
+            for key, inner in value.items()
+            for e in (inner if key == "events" else _events(inner))
+            if isinstance(e, dict)
+        ]
     return [event for inner in value for event in _events(inner)] if isinstance(value, list) else []
 
 
@@ -105,26 +140,43 @@ def _calendar(config: Mapping[str, Any], axis: Axis) -> Calendar:
         try:
             start = _first_day(config, unit).isoformat()
         except (TypeError, ValueError) as unread:
-            raise UnsupportedScenarioError(f"the start of the window of type `{config['type']}` cannot be read: {unread}") from unread
-    return Calendar(unit, int(config.get("n", 1)), str(config.get("zone", "UTC")), start, axis, config.get("create", "demand"))
+            raise UnsupportedScenarioError(
+                f"the start of the window of type `{config['type']}` cannot be read: {unread}"
+            ) from unread
+    return Calendar(
+        unit,
+        int(config.get("n", 1)),
+        str(config.get("zone", "UTC")),
+        start,
+        axis,
+        config.get("create", "demand"),
+    )
 
 
 def _first_day(config: Mapping[str, Any], unit: str) -> date:
-    """Where the first calendar window begins; the `day` of weeks is a day of the week, by name or by number from Monday."""
+    """Where the first calendar window begins; the `day` of weeks is a day of the week, by name or
+    by number from Monday.
+    """
     if unit == "week" and "day" in config:
         first = calendar_date(config.get("start", "1970-01-05"))
         name = str(config["day"]).lower()
         number = _WEEKDAYS.index(name) if name in _WEEKDAYS else int(name) - 1
         return first + timedelta(days=(number - first.weekday()) % len(_WEEKDAYS))
     first = calendar_date(config.get("start", "1970"))
-    return first.replace(month=int(config.get("month", first.month)), day=int(config.get("day", first.day)))
+    return first.replace(
+        month=int(config.get("month", first.month)), day=int(config.get("day", first.day))
+    )
 
 
 def gap_rules(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rules that give an event its gap where it has none of its own: the first whose `k` and `v` fit, at last the plain `gap`."""
+    """The rules that give an event its gap where it has none of its own: the first whose `k` and
+    `v` fit, at last the plain `gap`.
+    """
     rules = list(config.get("gap_rule") or [])
     if not all(isinstance(rule, dict) and "gap" in rule and rule.keys() <= _RULE for rule in rules):
-        raise UnsupportedScenarioError("`gap_rule` must be a list of mappings with `gap` and, to narrow it, `k` or `v`")
+        raise UnsupportedScenarioError(
+            "`gap_rule` must be a list of mappings with `gap` and, to narrow it, `k` or `v`"
+        )
     if "zero_gap_when_v" in config:
         rules.insert(0, {"v": config["zero_gap_when_v"], "gap": 0})
     if "gap" in config:
@@ -136,7 +188,9 @@ def gap_of(rules: list[dict[str, Any]], event: Mapping[str, Any]) -> Any:
     """The gap of one event, in units of the scenario; `None` if it has none and no rule fits."""
     if "gap" in event:
         return event["gap"]
-    return next((r["gap"] for r in rules if all(event.get(f) == r[f] for f in ("k", "v") if f in r)), None)
+    return next(
+        (r["gap"] for r in rules if all(event.get(f) == r[f] for f in ("k", "v") if f in r)), None
+    )
 
 
 def _need(config: Mapping[str, Any], field: str) -> Any:

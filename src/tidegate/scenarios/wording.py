@@ -1,4 +1,6 @@
-"""The words in which scenarios write what comes out of watermarks: numbers, `idle`, `active`, events and rows, and the steps that say them."""
+"""The words in which scenarios write what comes out of watermarks: numbers, `idle`, `active`,
+events and rows, and the steps that say them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ TURNS = ("idle", "active")
 
 @dataclass(frozen=True)
 class Said:
-    """One thing that came out: `wm`, `idle` or `active`, maybe with a key, an event `ev`, or a `row`."""
+    """One thing that came out: `wm`, `idle` or `active`, maybe with a key, an event `ev`, or a
+    `row`.
+    """
 
     word: str
     value: Any = None
@@ -35,14 +39,22 @@ def of_mark(mark: Mark) -> Said:
 
 
 def read(written: Any, ticks: Ticks) -> Said:
-    """One entry of an `out` list: `7`, `idle`, `[key, 7]`, `{wm: 7, key: 1}`, `{idle: true, key: 1}` or `{ev: 10}`."""
+    """One entry of an `out` list: `7`, `idle`, `[key, 7]`, `{wm: 7, key: 1}`, `{idle: true, key:
+    1}` or `{ev: 10}`.
+    """
     if isinstance(written, str) and written in TURNS:
         return Said(written)
     if isinstance(written, list):
         if len(written) != 2:
-            raise UnsupportedScenarioError(f"a pair in `out` is a key and a watermark, got `{written}`")
+            raise UnsupportedScenarioError(
+                f"a pair in `out` is a key and a watermark, got `{written}`"
+            )
         key, what = written
-        return Said(what, key=_key(key)) if what in TURNS else Said("wm", watermark(what, ticks), _key(key))
+        return (
+            Said(what, key=_key(key))
+            if what in TURNS
+            else Said("wm", watermark(what, ticks), _key(key))
+        )
     if not isinstance(written, dict):
         return Said("wm", watermark(written, ticks), 0)
     known("an entry of `out`", written, {"wm", "ev", "key", *TURNS})
@@ -52,7 +64,9 @@ def read(written: Any, ticks: Ticks) -> Said:
         return Said("wm", watermark(written["wm"], ticks), _key(written.get("key", 0)))
     word = next((word for word in TURNS if written.get(word) is True), None)
     if word is None:
-        raise UnsupportedScenarioError(f"an entry of `out` has none of `wm`, `ev`, `idle`, `active`: {written}")
+        raise UnsupportedScenarioError(
+            f"an entry of `out` has none of `wm`, `ev`, `idle`, `active`: {written}"
+        )
     return Said(word, key=_key(written["key"]) if "key" in written else None)
 
 
@@ -95,7 +109,9 @@ def _flat(entries: list[Any], allowed: frozenset[str]) -> list[dict[str, Any]]:
         if "case" in step:
             known("a case", step, {"case"})
             if not isinstance(step["case"], list):
-                raise UnsupportedScenarioError(f"a `case` must be a list of steps, got `{step['case']}`")
+                raise UnsupportedScenarioError(
+                    f"a `case` must be a list of steps, got `{step['case']}`"
+                )
             found += _flat(step["case"], allowed)
         else:
             known("a step", step, allowed)

@@ -1,4 +1,6 @@
-"""The kind `worked_example`: examples from design documents, told by the wall clock; aggregations are here, joins beside it."""
+"""The kind `worked_example`: examples from design documents, told by the wall clock; aggregations
+are here, joins beside it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from tidegate.scenarios.adapter import Operated
-from tidegate.scenarios.document import MismatchError, Scenario, UnsupportedScenarioError, known, mapping
+from tidegate.scenarios.document import (
+    MismatchError,
+    Scenario,
+    UnsupportedScenarioError,
+    known,
+    mapping,
+)
 from tidegate.scenarios.matching import Pane, same_bag, same_value, same_window, unmatched
 from tidegate.scenarios.runtimes import EMBEDDED, Runtime
 from tidegate.scenarios.settings import Settings, settings_of
@@ -23,7 +31,9 @@ _TUPLES = re.compile(r"offsets \[(-?\d+),\s*(-?\d+)\]")
 
 
 def run_worked_example(scenario: Scenario, runtime: Runtime = EMBEDDED) -> None:
-    """An aggregation with a periodic update, without any watermark: a window is full with the first message at or beyond its end."""
+    """An aggregation with a periodic update, without any watermark: a window is full with the first
+    message at or beyond its end.
+    """
     known("the scenario", scenario.body, {"steps"})
     ticks = ticks_of(scenario)
     if any(name.endswith(WINDOW) for name in scenario.config):
@@ -38,16 +48,31 @@ def run_worked_example(scenario: Scenario, runtime: Runtime = EMBEDDED) -> None:
 
 
 class _Example:
-    """Two operators on the same messages: one for the results, one that tells which messages are new in each."""
+    """Two operators on the same messages: one for the results, one that tells which messages are
+    new in each.
+    """
 
-    def __init__(self, scenario: Scenario, ticks: Ticks, steps: list[dict[str, Any]], runtime: Runtime) -> None:
+    def __init__(
+        self, scenario: Scenario, ticks: Ticks, steps: list[dict[str, Any]], runtime: Runtime
+    ) -> None:
         self._ticks, self._steps = ticks, steps
         self._every = ticks(scenario.config["update_every"])
         settings = self._settings(scenario)
-        self._messages = [self._event(number, step) for number, step in enumerate((s for s in steps if "event" in s), 1)]
-        self._results = Operated(settings, self._messages, ticks, watermarks=(Implied(),), runtime=runtime)
+        self._messages = [
+            self._event(number, step)
+            for number, step in enumerate((s for s in steps if "event" in s), 1)
+        ]
+        self._results = Operated(
+            settings, self._messages, ticks, watermarks=(Implied(),), runtime=runtime
+        )
         names = [{**message, "v": message["name"]} for message in self._messages]
-        self._news = Operated(replace(settings, mode="discarding", aggregate="list"), names, ticks, watermarks=(Implied(),), runtime=runtime)
+        self._news = Operated(
+            replace(settings, mode="discarding", aggregate="list"),
+            names,
+            ticks,
+            watermarks=(Implied(),),
+            runtime=runtime,
+        )
 
     def _settings(self, scenario: Scenario) -> Settings:
         settings = settings_of(scenario, self._ticks, more=frozenset({"update_every"}))
@@ -63,7 +88,12 @@ class _Example:
     def _event(self, number: int, step: dict[str, Any]) -> dict[str, Any]:
         event = mapping("an event", step["event"])
         known("an event", event, _EVENT)
-        return {"t": event["time"], "v": event["value"], "offset": event.get("offset"), "name": f"m{number}"}
+        return {
+            "t": event["time"],
+            "v": event["value"],
+            "offset": event.get("offset"),
+            "name": f"m{number}",
+        }
 
     def run(self) -> None:
         messages = iter(self._messages)
@@ -85,8 +115,12 @@ class _Example:
             operator.run_clock()
 
     def _until(self, position: int) -> int:
-        """An expectation without a time means: before the next thing happens, or else within one update."""
-        later = next((self._ticks(step["at"]) for step in self._steps[position + 1 :] if "at" in step), None)
+        """An expectation without a time means: before the next thing happens, or else within one
+        update.
+        """
+        later = next(
+            (self._ticks(step["at"]) for step in self._steps[position + 1 :] if "at" in step), None
+        )
         return self._results.now + self._every if later is None else later - 1
 
     def _expect(self, expected: list[Any], where: str) -> None:
@@ -95,13 +129,27 @@ class _Example:
         found = list(self._panes())
         missing, extra = unmatched(expected, found, self._fits)
         if (missing or extra) and not self._results.is_rehearsed:
-            shown = [{"window": [self._ticks.shown(edge) for edge in p.window], "v": p.value, "new": p.extra["new"]} for p in extra]
+            shown = [
+                {
+                    "window": [self._ticks.shown(edge) for edge in p.window],
+                    "v": p.value,
+                    "new": p.extra["new"],
+                }
+                for p in extra
+            ]
             raise MismatchError(f"{where}: missing {missing}, unexpected {shown}")
 
     def _panes(self) -> Iterator[Pane]:
         results, news = self._results.take()[0], self._news.take()[0]
         for pane in results:
-            new: list[Any] = next((other.value for other in news if (other.window, other.index) == (pane.window, pane.index)), [])
+            new: list[Any] = next(
+                (
+                    other.value
+                    for other in news
+                    if (other.window, other.index) == (pane.window, pane.index)
+                ),
+                [],
+            )
             yield replace(pane, extra={"new": new})
 
     def _fits(self, expected: dict[str, Any], pane: Pane) -> bool:

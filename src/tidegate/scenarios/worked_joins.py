@@ -1,4 +1,6 @@
-"""Worked examples of joins: two streams told by the wall clock, of which one has a window and the other none."""
+"""Worked examples of joins: two streams told by the wall clock, of which one has a window and the
+other none.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,20 @@ _UNBOUNDED = "unbounded"
 
 
 def run_worked_join(scenario: Scenario, ticks: Ticks, runtime: Runtime) -> None:
-    """A join without any watermark: the first stream has a window of tuples or of time, the second one is unbounded."""
+    """A join without any watermark: the first stream has a window of tuples or of time, the second
+    one is unbounded.
+    """
     known("the scenario", scenario.body, {"steps"})
     streams = tuple(name.removesuffix(WINDOW) for name in scenario.config if name.endswith(WINDOW))
     if len(streams) != 2:
-        raise UnsupportedScenarioError(f"a worked example of a join has the windows of two streams, got {list(streams)}")
+        raise UnsupportedScenarioError(
+            f"a worked example of a join has the windows of two streams, got {list(streams)}"
+        )
     known("`config`", scenario.config, _CONFIG | {f"{name}{WINDOW}" for name in streams})
-    terms, steps = _terms(scenario, streams, ticks), [mapping("a step", step) for step in scenario.entries("steps")]
+    terms, steps = (
+        _terms(scenario, streams, ticks),
+        [mapping("a step", step) for step in scenario.entries("steps")],
+    )
     for step in steps:
         known("a step", step, {"at", "expect", *streams})
     start = min((ticks(step["at"]) for step in steps if "at" in step), default=0)
@@ -41,7 +50,9 @@ def run_worked_join(scenario: Scenario, ticks: Ticks, runtime: Runtime) -> None:
         if "expect" in step:
             pairs, _ = meeting.take()
             if not meeting.is_rehearsed:
-                demand_rows(step["expect"], [_row(pair, scenario) for pair in pairs], f"step {number}")
+                demand_rows(
+                    step["expect"], [_row(pair, scenario) for pair in pairs], f"step {number}"
+                )
 
 
 def _terms(scenario: Scenario, streams: tuple[str, ...], ticks: Ticks) -> Terms:
@@ -56,7 +67,8 @@ def _terms(scenario: Scenario, streams: tuple[str, ...], ticks: Ticks) -> Terms:
     if span is None:
         raise UnsupportedScenarioError(f"`{mine}` is neither a number of tuples nor a span of time")
     size = ticks(span[1])
-    # A window of time that is told when it is full says when its stream is looked at; pairs come out with the message that makes them.
+    # A window of time that is told when it is full says when its stream is looked at; pairs come
+    # out with the message that makes them.
     if span[2] is not None and ticks(span[2]) != size:
         raise UnsupportedScenarioError(f"a window of time is updated when it is full, got `{mine}`")
     return Terms((Within(size, None),), keyed=keyed)
@@ -64,9 +76,16 @@ def _terms(scenario: Scenario, streams: tuple[str, ...], ticks: Ticks) -> Terms:
 
 def _messages(given: Any, scenario: Scenario) -> list[Message]:
     """The messages of one stream in a step: one, or a list."""
-    found = [mapping("a message", message) for message in (given if isinstance(given, list) else [] if given is None else [given])]
+    found = [
+        mapping("a message", message)
+        for message in (given if isinstance(given, list) else [] if given is None else [given])
+    ]
     equal = str(scenario.config.get("equal"))
-    known("a message", [name for message in found for name in message], {"time", "offset", equal, *(scenario.config.get("output") or ())})
+    known(
+        "a message",
+        [name for message in found for name in message],
+        {"time", "offset", equal, *(scenario.config.get("output") or ())},
+    )
     return [{**message, "t": message.get("time"), "k": message.get(equal)} for message in found]
 
 

@@ -1,1 +1,3 @@
-"""The runtime on Apache Spark: the operators of the kernel inside one Structured Streaming query."""
+"""The runtime on Apache Spark: the operators of the kernel inside one Structured Streaming
+query.
+"""

@@ -1,4 +1,6 @@
-"""Scripts: a stream whose micro-batches are written down, with the clock, watermarks and the end of the input, for tests and demonstrations."""
+"""Scripts: a stream whose micro-batches are written down, with the clock, watermarks and the end of
+the input, for tests and demonstrations.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,10 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from tidegate.spark.chain import Told
-from tidegate.spark.edge import Edge
 from tidegate.spark.sources import Direct
-from tidegate.spark.wire import SHIPPED, TOLD, Shipped, batch_of, document
+from tidegate.spark.tasks.chain import Told
+from tidegate.spark.tasks.edge import Edge
+from tidegate.spark.tasks.transport import SHIPPED, TOLD, Shipped, batch_of, document
 
 _AFTER_ROWS = 1 << 30
 """Where words stand among the rows of a task."""
@@ -43,7 +45,9 @@ class Part:
     steps: Mapping[int, Step]
 
     def shipped(self, number: int) -> Iterator[pa.RecordBatch]:
-        """What comes to the shards in a micro-batch: the rows by way of the edge, and the words, which are for all of them."""
+        """What comes to the shards in a micro-batch: the rows by way of the edge, and the words,
+        which are for all of them.
+        """
         step = self.steps.get(number)
         if step is None:
             return
@@ -52,7 +56,11 @@ class Part:
                 yield from edge.pack(iter(step.rows[edge.ordinal].to_batches()), 0, step.clock)
         words = [document(asdict(told)) for told in step.told or (Told(),)]
         edge = self.edges[0]
-        rows = [Shipped(shard, edge.ordinal, 0, _AFTER_ROWS + n, TOLD, word) for shard in edge.layout.ids for n, word in enumerate(words)]
+        rows = [
+            Shipped(shard, edge.ordinal, 0, _AFTER_ROWS + n, TOLD, word)
+            for shard in edge.layout.ids
+            for n, word in enumerate(words)
+        ]
         yield batch_of(rows)
 
 
@@ -70,7 +78,9 @@ class Script(Direct):
         return self._schema
 
     def load(self, edge: Edge) -> DataFrame:
-        return played(self.sparkSession, [Part((edge,), dict(enumerate(self.steps)))], len(self.steps))
+        return played(
+            self.sparkSession, [Part((edge,), dict(enumerate(self.steps)))], len(self.steps)
+        )
 
     def __repr__(self) -> str:
         return f"Script({len(self.steps)} steps)"
@@ -78,9 +88,12 @@ class Script(Direct):
 
 def played(spark: SparkSession, parts: Sequence[Part], until: int) -> DataFrame:
     """The rows of all parts, one step a micro-batch, up to the given one."""
-    # Through Spark Connect a name is looked up only when the query starts, so it must not come to mean another script meanwhile.
+    # Through Spark Connect a name is looked up only when the query starts, so it must not come to
+    # mean another script meanwhile.
     alias = f"tidegate_script_{uuid4().hex}"
-    spark.dataSource.register(type("PlayedScript", (_Source,), {"alias": alias, "parts": tuple(parts), "until": until}))
+    spark.dataSource.register(
+        type("PlayedScript", (_Source,), {"alias": alias, "parts": tuple(parts), "until": until})
+    )
     return spark.readStream.format(alias).load()
 
 
@@ -118,7 +131,9 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class _Source(DataSource):
-    """The base of all scripts that are registered; each has a name of its own, because Spark finds them by it."""
+    """The base of all scripts that are registered; each has a name of its own, because Spark finds
+    them by it.
+    """
 
     alias: ClassVar[str]
     parts: ClassVar[tuple[Part, ...]]

@@ -17,7 +17,11 @@ _SIGNED: dict[pa.DataType, pa.DataType] = {
     pa.uint32(): pa.int64(),
     pa.uint64(): pa.decimal128(20, 0),
 }
-_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {"timestamp_utc": True}
+_UTC: dict[str, Any] = (
+    {"timezone": "UTC"}
+    if "timezone" in inspect.signature(to_arrow_schema).parameters
+    else {"timestamp_utc": True}
+)
 """How PySpark is told that instants are of UTC; before 4.3 in another way."""
 
 

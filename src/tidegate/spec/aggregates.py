@@ -1,9 +1,11 @@
-"""Aggregates are what a window computes of its messages: small specifications that name columns and carry no state.
+"""Aggregates are what a window computes of its messages: small specifications that name columns and
+carry no state.
 
-Every aggregate takes `where=` (the name of a boolean column, or a vectorised function from a table to booleans; a row where it is null
-does not count), `distinct=True` (each value counts once) and, in a merge of several streams, `of=` (the name of the input whose messages
-count; all do without it). `to_dict` gives the form that goes into files and fingerprints; a user's function appears there by its qualified
-name.
+Every aggregate takes `where=` (the name of a boolean column, or a vectorised function from a table
+to booleans; a row where it is null does not count), `distinct=True` (each value counts once) and,
+in a merge of several streams, `of=` (the name of the input whose messages count; all do without
+it). `to_dict` gives the form that goes into files and fingerprints; a user's function appears there
+by its qualified name.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ Step = Callable[[Any, Any], Any]
 Steps = Step | tuple[tuple[str, Step], ...]
 """One function for all messages, or one for each input of a merge."""
 INPUT = "input"
-"""The column that every message of a merge has beside its own: the name of the input that it comes from."""
+"""The column that every message of a merge has beside its own: the name of the input that it comes
+from.
+"""
 
 
 @dataclass(frozen=True)
@@ -40,13 +44,18 @@ class Aggregate:
     def __post_init__(self) -> None:
         if self.where is not None and not isinstance(self.where, str) and not callable(self.where):
             raise SpecError(
-                f"`where` of `{self.kind}` must be a column name or a function of a table, got {self.where!r}. "
-                'Hint: where="is_valid" or where=lambda t: pc.greater(t["v"], 0)'
+                f"`where` of `{self.kind}` must be a column name or a function of a table, got"
+                f' {self.where!r}. Hint: where="is_valid" or where=lambda t: pc.greater(t["v"], 0)'
             )
         if not isinstance(self.distinct, bool):
-            raise SpecError(f"`distinct` of `{self.kind}` must be True or False, got {self.distinct!r}")
+            raise SpecError(
+                f"`distinct` of `{self.kind}` must be True or False, got {self.distinct!r}"
+            )
         if self.of is not None and not isinstance(self.of, str):
-            raise SpecError(f'`of` of `{self.kind}` must be the name of an input of a merge, got {self.of!r}. Hint: of="orders"')
+            raise SpecError(
+                f"`of` of `{self.kind}` must be the name of an input of a merge, got {self.of!r}."
+                ' Hint: of="orders"'
+            )
         self._check()
 
     def _check(self) -> None:
@@ -79,7 +88,10 @@ class _OfColumn(Aggregate):
 
     def __post_init__(self) -> None:
         if not isinstance(self.column, str):
-            raise SpecError(f'`{self.kind}` takes the name of a column, got {self.column!r}. Hint: tg.{self.kind}("price")')
+            raise SpecError(
+                f"`{self.kind}` takes the name of a column, got {self.column!r}. Hint:"
+                f' tg.{self.kind}("price")'
+            )
         super().__post_init__()
 
 
@@ -94,7 +106,10 @@ class Count(Aggregate):
         if self.column is not None and not isinstance(self.column, str):
             raise SpecError(f"`count` takes the name of a column or nothing, got {self.column!r}")
         if self.distinct and self.column is None:
-            raise SpecError('`count` with `distinct=True` needs a column: rows have no value to compare. Hint: tg.count("user", distinct=True)')
+            raise SpecError(
+                "`count` with `distinct=True` needs a column: rows have no value to compare. Hint:"
+                ' tg.count("user", distinct=True)'
+            )
 
 
 @dataclass(frozen=True)
@@ -132,7 +147,8 @@ class _Spread(_OfColumn):
     def _check(self) -> None:
         if not isinstance(self.ddof, int) or self.ddof < 0:
             raise SpecError(
-                f"`ddof` of `{self.kind}` must be an integer of at least 0, got {self.ddof!r}. Hint: 1 for a sample, 0 for the population"
+                f"`ddof` of `{self.kind}` must be an integer of at least 0, got {self.ddof!r}."
+                " Hint: 1 for a sample, 0 for the population"
             )
 
 
@@ -172,7 +188,10 @@ class _By(_OfColumn):
 
     def _check(self) -> None:
         if not isinstance(self.by, str):
-            raise SpecError(f'`{self.kind}` takes the name of the column to compare by, got {self.by!r}. Hint: tg.{self.kind}("item", "price")')
+            raise SpecError(
+                f"`{self.kind}` takes the name of the column to compare by, got {self.by!r}. Hint:"
+                f' tg.{self.kind}("item", "price")'
+            )
 
 
 @dataclass(frozen=True)
@@ -214,7 +233,8 @@ class ApproxDistinct(_OfColumn):
 class Quantile(_OfColumn):
     """The value below which the fraction `q` of the values lies; several `q` give a list.
 
-    `exact=True` keeps every value and interpolates linearly; otherwise a t-digest gives an estimate from bounded state.
+    `exact=True` keeps every value and interpolates linearly; otherwise a t-digest gives an estimate
+    from bounded state.
     """
 
     q: float | tuple[float, ...]
@@ -223,14 +243,21 @@ class Quantile(_OfColumn):
 
     def _check(self) -> None:
         wanted = self.q if isinstance(self.q, tuple) else (self.q,)
-        good = [isinstance(q, (int, float)) and not isinstance(q, bool) and 0 <= q <= 1 for q in wanted]
+        good = [
+            isinstance(q, (int, float)) and not isinstance(q, bool) and 0 <= q <= 1 for q in wanted
+        ]
         if not good or False in good:
-            raise SpecError(f"`q` of `quantile` must lie between 0 and 1, got {self.q!r}. Hint: 0.95 for the 95th percentile")
+            raise SpecError(
+                f"`q` of `quantile` must lie between 0 and 1, got {self.q!r}. Hint: 0.95 for the"
+                " 95th percentile"
+            )
 
 
 @dataclass(frozen=True)
 class TopK(_OfColumn):
-    """The `k` largest values, largest first; or the values of `column` in the rows where `by` is largest."""
+    """The `k` largest values, largest first; or the values of `column` in the rows where `by` is
+    largest.
+    """
 
     k: int
     by: str | None = None
@@ -278,8 +305,9 @@ class _Custom(Aggregate):
 class Columnar(_Custom):
     """A user's accumulation over whole columns.
 
-    `lift(table, groups)` gives one partial value per group for every name of `partial_types`, `combine(partials, groups)` merges
-    partials and has to be associative, `lower(partials)` gives one result for each. `groups.ids` numbers the group of every row.
+    `lift(table, groups)` gives one partial value per group for every name of `partial_types`,
+    `combine(partials, groups)` merges partials and has to be associative, `lower(partials)` gives
+    one result for each. `groups.ids` numbers the group of every row.
     """
 
     lift: Callable[..., Any]
@@ -293,17 +321,24 @@ class Columnar(_Custom):
 
     def _check(self) -> None:
         if not self.partial_types:
-            raise SpecError("`partial_types` of `columnar` is empty: an accumulation without partial columns holds nothing")
+            raise SpecError(
+                "`partial_types` of `columnar` is empty: an accumulation without partial columns"
+                " holds nothing"
+            )
         if [n for n, _ in self.partial_types if n == "present"]:
-            raise SpecError("`present` is taken as the name of a partial column of `columnar`. Hint: choose another name")
+            raise SpecError(
+                "`present` is taken as the name of a partial column of `columnar`. Hint: choose"
+                " another name"
+            )
 
 
 @dataclass(frozen=True)
 class Python(_Custom):
-    """A user's accumulation in plain Python: `add(state, row)` for each row, `merge(left, right)`, and `result(state)`.
+    """A user's accumulation in plain Python: `add(state, row)` for each row, `merge(left, right)`,
+    and `result(state)`.
 
-    The state has to be what JSON can hold. With `columns` given as one name, `add` gets the value instead of a dict. In a merge `add` and
-    `remove` may be one function for each input.
+    The state has to be what JSON can hold. With `columns` given as one name, `add` gets the value
+    instead of a dict. In a merge `add` and `remove` may be one function for each input.
     """
 
     zero: Any
@@ -320,21 +355,35 @@ class Python(_Custom):
 
     def _check(self) -> None:
         if self.of is not None and self.told_apart() != (self.of,):
-            raise SpecError(f"`python` takes messages of `{self.of}` only, but has a function for each input. Hint: leave `of` out")
+            raise SpecError(
+                f"`python` takes messages of `{self.of}` only, but has a function for each input."
+                " Hint: leave `of` out"
+            )
 
     def told_apart(self) -> tuple[str, ...]:
-        named = [name for steps in (self.add, self.remove) if isinstance(steps, tuple) for name, _ in steps]
+        named = [
+            name
+            for steps in (self.add, self.remove)
+            if isinstance(steps, tuple)
+            for name, _ in steps
+        ]
         return tuple(dict.fromkeys([*super().told_apart(), *named]))
 
     def reads(self) -> tuple[str, ...] | None:
         columns = super().reads()
         is_parted = isinstance(self.add, tuple) or isinstance(self.remove, tuple)
-        return (*columns, INPUT) if columns is not None and is_parted and INPUT not in columns else columns
+        return (
+            (*columns, INPUT)
+            if columns is not None and is_parted and INPUT not in columns
+            else columns
+        )
 
 
 @dataclass(frozen=True)
 class Apply(_Custom):
-    """A user's function of all rows of one key and window, given as a table by event time and then by arrival."""
+    """A user's function of all rows of one key and window, given as a table by event time and then
+    by arrival.
+    """
 
     function: Callable[[pa.Table], Any]
     result_type: pa.DataType
@@ -345,7 +394,9 @@ class Apply(_Custom):
 A = TypeVar("A", bound=Aggregate)
 
 
-def count(column: str | None = None, *, where: Where = None, of: str | None = None, distinct: bool = False) -> Count:
+def count(
+    column: str | None = None, *, where: Where = None, of: str | None = None, distinct: bool = False
+) -> Count:
     """How many rows, or how many values of `column` are not null."""
     return Count(column, where=where, of=of, distinct=distinct)
 
@@ -355,7 +406,9 @@ def sum(column: str, *, where: Where = None, of: str | None = None, distinct: bo
     return Sum(column, where=where, of=of, distinct=distinct)
 
 
-def mean(column: str, *, where: Where = None, of: str | None = None, distinct: bool = False) -> Mean:
+def mean(
+    column: str, *, where: Where = None, of: str | None = None, distinct: bool = False
+) -> Mean:
     """The mean; null if there is no value."""
     return Mean(column, where=where, of=of, distinct=distinct)
 
@@ -370,70 +423,131 @@ def max(column: str, *, where: Where = None, of: str | None = None, distinct: bo
     return Max(column, where=where, of=of, distinct=distinct)
 
 
-def variance(column: str, *, ddof: int = 1, where: Where = None, of: str | None = None, distinct: bool = False) -> Variance:
+def variance(
+    column: str,
+    *,
+    ddof: int = 1,
+    where: Where = None,
+    of: str | None = None,
+    distinct: bool = False,
+) -> Variance:
     """The variance; null with `ddof` values or fewer."""
     return Variance(column, ddof, where=where, of=of, distinct=distinct)
 
 
-def stddev(column: str, *, ddof: int = 1, where: Where = None, of: str | None = None, distinct: bool = False) -> Stddev:
+def stddev(
+    column: str,
+    *,
+    ddof: int = 1,
+    where: Where = None,
+    of: str | None = None,
+    distinct: bool = False,
+) -> Stddev:
     """The standard deviation; null with `ddof` values or fewer."""
     return Stddev(column, ddof, where=where, of=of, distinct=distinct)
 
 
-def first(column: str, *, ignore_nulls: bool = False, where: Where = None, of: str | None = None, distinct: bool = False) -> First:
+def first(
+    column: str,
+    *,
+    ignore_nulls: bool = False,
+    where: Where = None,
+    of: str | None = None,
+    distinct: bool = False,
+) -> First:
     """The earliest value by event time."""
     return First(column, ignore_nulls, where=where, of=of, distinct=distinct)
 
 
-def last(column: str, *, ignore_nulls: bool = False, where: Where = None, of: str | None = None, distinct: bool = False) -> Last:
+def last(
+    column: str,
+    *,
+    ignore_nulls: bool = False,
+    where: Where = None,
+    of: str | None = None,
+    distinct: bool = False,
+) -> Last:
     """The latest value by event time."""
     return Last(column, ignore_nulls, where=where, of=of, distinct=distinct)
 
 
-def arg_min(column: str, by: str, *, where: Where = None, of: str | None = None, distinct: bool = False) -> ArgMin:
+def arg_min(
+    column: str, by: str, *, where: Where = None, of: str | None = None, distinct: bool = False
+) -> ArgMin:
     """`column` where `by` is smallest."""
     return ArgMin(column, by, where=where, of=of, distinct=distinct)
 
 
-def arg_max(column: str, by: str, *, where: Where = None, of: str | None = None, distinct: bool = False) -> ArgMax:
+def arg_max(
+    column: str, by: str, *, where: Where = None, of: str | None = None, distinct: bool = False
+) -> ArgMax:
     """`column` where `by` is largest."""
     return ArgMax(column, by, where=where, of=of, distinct=distinct)
 
 
-def any(column: str, *, where: Where = None, of: str | None = None, distinct: bool = False) -> AnyTrue:
+def any(
+    column: str, *, where: Where = None, of: str | None = None, distinct: bool = False
+) -> AnyTrue:
     """Whether one is true; nulls do not count, null if there is nothing else."""
     return AnyTrue(column, where=where, of=of, distinct=distinct)
 
 
-def all(column: str, *, where: Where = None, of: str | None = None, distinct: bool = False) -> AllTrue:
+def all(
+    column: str, *, where: Where = None, of: str | None = None, distinct: bool = False
+) -> AllTrue:
     """Whether all are true; nulls do not count, null if there is nothing else."""
     return AllTrue(column, where=where, of=of, distinct=distinct)
 
 
-def approx_distinct(column: str, *, where: Where = None, of: str | None = None, distinct: bool = False) -> ApproxDistinct:
+def approx_distinct(
+    column: str, *, where: Where = None, of: str | None = None, distinct: bool = False
+) -> ApproxDistinct:
     """About how many different values, from bounded state. Needs the extra `sketches`."""
     return ApproxDistinct(column, where=where, of=of, distinct=distinct)
 
 
 def quantile(
-    column: str, q: float | Sequence[float], *, exact: bool = False, where: Where = None, of: str | None = None, distinct: bool = False
+    column: str,
+    q: float | Sequence[float],
+    *,
+    exact: bool = False,
+    where: Where = None,
+    of: str | None = None,
+    distinct: bool = False,
 ) -> Quantile:
     """The `q`-quantile, estimated (extra `sketches`) or exact; a list of `q` gives a list."""
     wanted = q if isinstance(q, (int, float, str)) else tuple(q)
     return Quantile(column, wanted, exact, where=where, of=of, distinct=distinct)
 
 
-def approx_quantile(column: str, q: float | Sequence[float], *, where: Where = None, of: str | None = None, distinct: bool = False) -> Quantile:
+def approx_quantile(
+    column: str,
+    q: float | Sequence[float],
+    *,
+    where: Where = None,
+    of: str | None = None,
+    distinct: bool = False,
+) -> Quantile:
     """The estimated `q`-quantile."""
     return quantile(column, q, where=where, of=of, distinct=distinct)
 
 
-def median(column: str, *, where: Where = None, of: str | None = None, distinct: bool = False) -> Quantile:
+def median(
+    column: str, *, where: Where = None, of: str | None = None, distinct: bool = False
+) -> Quantile:
     """The exact median."""
     return quantile(column, 0.5, exact=True, where=where, of=of, distinct=distinct)
 
 
-def top_k(column: str, k: int, by: str | None = None, *, where: Where = None, of: str | None = None, distinct: bool = False) -> TopK:
+def top_k(
+    column: str,
+    k: int,
+    by: str | None = None,
+    *,
+    where: Where = None,
+    of: str | None = None,
+    distinct: bool = False,
+) -> TopK:
     """The `k` largest values (or those of the rows with the largest `by`)."""
     return TopK(column, k, by, where=where, of=of, distinct=distinct)
 
@@ -448,7 +562,14 @@ def count_distinct(column: str, *, where: Where = None, of: str | None = None) -
     return CountDistinct(column, where=where, of=of)
 
 
-def list_(column: str, *, ignore_nulls: bool = False, where: Where = None, of: str | None = None, distinct: bool = False) -> Collect:
+def list_(
+    column: str,
+    *,
+    ignore_nulls: bool = False,
+    where: Where = None,
+    of: str | None = None,
+    distinct: bool = False,
+) -> Collect:
     """All values by event time, or with `distinct=True` the different ones, sorted."""
     return Collect(column, ignore_nulls, where=where, of=of, distinct=distinct)
 
@@ -468,9 +589,21 @@ def columnar(
 ) -> Columnar:
     """A user's own accumulation over whole columns.
 
-    In a merge of several streams the table that `lift` gets has a column `input`: the name of the input that each row comes from.
+    In a merge of several streams the table that `lift` gets has a column `input`: the name of the
+    input that each row comes from.
     """
-    return Columnar(lift, combine, lower, tuple(partial_types.items()), result_type, _names(columns), name, where=where, of=of, distinct=distinct)
+    return Columnar(
+        lift,
+        combine,
+        lower,
+        tuple(partial_types.items()),
+        result_type,
+        _names(columns),
+        name,
+        where=where,
+        of=of,
+        distinct=distinct,
+    )
 
 
 def python(
@@ -491,13 +624,28 @@ def python(
 ) -> Python:
     """A user's own accumulation in plain Python; with `remove` it can take retractions.
 
-    In a merge of several streams a row has a field `input`, the name of the input that it comes from, and is None in the columns that only
-    other inputs have. Instead of looking at it, give a function for each input: `add={"orders": add_order, "clicks": add_click}`, and `remove`
+    In a merge of several streams a row has a field `input`, the name of the input that it comes
+    from, and is None in the columns that only other inputs have. Instead of looking at it, give a
+    function for each input: `add={"orders": add_order, "clicks": add_click}`, and `remove`
     likewise.
     """
     named = columns if isinstance(columns, str) else _names(columns)
     adds, removes = _steps("add", add), None if remove is None else _steps("remove", remove)
-    return Python(zero, adds, merge, result, result_type, removes, named, encode, decode, name, where=where, of=of, distinct=distinct)
+    return Python(
+        zero,
+        adds,
+        merge,
+        result,
+        result_type,
+        removes,
+        named,
+        encode,
+        decode,
+        name,
+        where=where,
+        of=of,
+        distinct=distinct,
+    )
 
 
 def apply(
@@ -509,7 +657,9 @@ def apply(
     of: str | None = None,
     distinct: bool = False,
 ) -> Apply:
-    """A user's function over the rows of one key and window; in a merge their column `input` names the input of each."""
+    """A user's function over the rows of one key and window; in a merge their column `input` names
+    the input of each.
+    """
     return Apply(function, result_type, _names(columns), where=where, of=of, distinct=distinct)
 
 
@@ -518,7 +668,10 @@ def _steps(role: str, given: Step | Mapping[str, Step]) -> Steps:
     steps = tuple(given.items()) if isinstance(given, Mapping) else given
     functions = [step for _, step in steps] if isinstance(steps, tuple) else [steps]
     if not functions or False in [callable(function) for function in functions]:
-        raise SpecError(f"`{role}` of `python` takes a function, or one for each input of a merge, got {given!r}")
+        raise SpecError(
+            f"`{role}` of `python` takes a function, or one for each input of a merge, got"
+            f" {given!r}"
+        )
     return steps
 
 
@@ -531,21 +684,50 @@ def _names(columns: Sequence[str] | None) -> tuple[str, ...] | None:
 _READABLE: dict[str, type[Aggregate]] = {
     cls.kind: cls
     for cls in (
-        Count, Sum, Mean, Min, Max, Variance, Stddev, First, Last, ArgMin, ArgMax, AnyTrue, AllTrue,
-        ApproxDistinct, Quantile, TopK, Distinct, CountDistinct, Collect,
+        Count,
+        Sum,
+        Mean,
+        Min,
+        Max,
+        Variance,
+        Stddev,
+        First,
+        Last,
+        ArgMin,
+        ArgMax,
+        AnyTrue,
+        AllTrue,
+        ApproxDistinct,
+        Quantile,
+        TopK,
+        Distinct,
+        CountDistinct,
+        Collect,
     )
-}  # fmt: skip
+}
 
 
 def aggregate_from_dict(doc: Mapping[str, Any]) -> Aggregate:
     """The inverse of `to_dict`, for aggregates that are made of data alone."""
     kind = doc.get("kind")
     if kind not in _READABLE:
-        raise SpecError(f"`kind` of an aggregate must be one of {', '.join(_READABLE)}, got {kind!r}. Hint: a user's functions are given in code")
-    options: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in doc.items() if name != "kind"}
+        raise SpecError(
+            f"`kind` of an aggregate must be one of {', '.join(_READABLE)}, got {kind!r}. Hint: a"
+            " user's functions are given in code"
+        )
+    options: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in doc.items()
+        if name != "kind"
+    }
     if isinstance(options.get("where"), Mapping):
-        raise SpecError(f"`where` of `{kind}` is a function ({options['where'].get('function')}), which a document cannot bring back")
+        raise SpecError(
+            f"`where` of `{kind}` is a function ({options['where'].get('function')}), which a"
+            " document cannot bring back"
+        )
     try:
         return _READABLE[kind](**options)
     except TypeError as problem:
-        raise SpecError(f"aggregate `{kind}` cannot be read from {dict(doc)!r}: {problem}") from None
+        raise SpecError(
+            f"aggregate `{kind}` cannot be read from {dict(doc)!r}: {problem}"
+        ) from None

@@ -1,4 +1,6 @@
-"""The specification of an async map: which coroutine function is called for every message, how answers are ordered, how long calls may take."""
+"""The specification of an async map: which coroutine function is called for every message, how
+answers are ordered, how long calls may take.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,11 @@ Function = Callable[[dict[str, Any]], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class AsyncMap:
-    """A coroutine function that answers every message with a mapping, a list of mappings, or None to leave the message out.
+    """A coroutine function that answers every message with a mapping, a list of mappings, or None
+    to leave the message out.
 
-    `timeout` and `backoff` are in microseconds: the time one attempt may take, and the pause before the second attempt, which doubles with
-    every further one.
+    `timeout` and `backoff` are in microseconds: the time one attempt may take, and the pause before
+    the second attempt, which doubles with every further one.
     """
 
     function: Function
@@ -35,16 +38,24 @@ class AsyncMap:
 
     def __post_init__(self) -> None:
         if not is_coroutine_function(self.function):
-            raise SpecError(f"`async_map` calls a coroutine function, got {self.function!r}. Hint: async def f(row): return {{**row, ...}}")
+            raise SpecError(
+                f"`async_map` calls a coroutine function, got {self.function!r}. Hint: async def"
+                " f(row): return {**row, ...}"
+            )
         if not isinstance(self.ordered, bool):
             raise SpecError(f"`ordered` is True or False, got {self.ordered!r}")
         for name, least in (("max_in_flight", 1), ("timeout", 1), ("retries", 0), ("backoff", 0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise SpecError(f"`{name}` of an async map is a whole number, at least {least}, got {value!r}")
+                raise SpecError(
+                    f"`{name}` of an async map is a whole number, at least {least}, got {value!r}"
+                )
         if self.limit >= MAX:
             told = f"{self.retries + 1} attempts of {format_duration(self.timeout)}"
-            raise SpecError(f"every call has to end some time, got {told}. Hint: a shorter `timeout`, fewer `retries`")
+            raise SpecError(
+                f"every call has to end some time, got {told}. Hint: a shorter `timeout`, fewer"
+                " `retries`"
+            )
 
     @property
     def limit(self) -> int:
@@ -59,10 +70,16 @@ class AsyncMap:
         return min(self.backoff << min(attempt, 63), max(self.backoff, LONGEST_PAUSE))
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form of what stored state depends on: bounds and patience may change between two runs."""
+        """The JSON form of what stored state depends on: bounds and patience may change between two
+        runs.
+        """
         return {"function": qualified(self.function), "ordered": self.ordered}
 
 
 def is_coroutine_function(function: object) -> bool:
-    """Whether calling it gives a coroutine: an `async def`, a bound method or partial of one, or an object with such a `__call__`."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - not whether, but how
+    """Whether calling it gives a coroutine: an `async def`, a bound method or partial of one, or an
+    object with such a `__call__`.
+    """
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004
+    )

@@ -1,4 +1,6 @@
-"""Evictor specifications: which messages of a window the function does not see, or does not see again."""
+"""Evictor specifications: which messages of a window the function does not see, or does not see
+again.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class EvictTime:
 
 @dataclass(frozen=True)
 class EvictDelta:
-    """Drop the messages whose `column` differs from that of the last message by `threshold` or more."""
+    """Drop the messages whose `column` differs from that of the last message by `threshold` or
+    more.
+    """
 
     column: str
     threshold: float
@@ -54,7 +58,9 @@ def evict_count(keep: int, *, after: bool = False) -> EvictCount:
     return EvictCount(keep, after)
 
 
-def evict_time(span: str | int | timedelta, *, after: bool = False, unit: str | None = None) -> EvictTime:
+def evict_time(
+    span: str | int | timedelta, *, after: bool = False, unit: str | None = None
+) -> EvictTime:
     """Keep the newest messages by time, before the function or after it."""
     return EvictTime(duration(span, unit=unit), after)
 

@@ -1,7 +1,9 @@
-"""The specification of a windowed join: two inputs, the fields that must be equal, the window in which rows meet, and what comes out.
+"""The specification of a windowed join: two inputs, the fields that must be equal, the window in
+which rows meet, and what comes out.
 
-Sizes are int64 ticks, microseconds of event time or messages. The dataclasses take ticks as they are; the functions in lower case take what
-people write ("1 hour", `timedelta`, an integer with `unit=`).
+Sizes are int64 ticks, microseconds of event time or messages. The dataclasses take ticks as they
+are; the functions in lower case take what people write ("1 hour", `timedelta`, an integer with
+`unit=`).
 """
 
 from __future__ import annotations
@@ -30,12 +32,16 @@ BOUNDS = ("window_start", "window_end")
 """Columns before them where rows meet in windows."""
 Closed = Literal["both", "left", "right", "neither"]
 Condition: TypeAlias = "pc.Expression | Callable[[Any], Any]"
-"""An expression of Arrow over the output's columns, or a function from a table of candidate pairs to a boolean column."""
+"""An expression of Arrow over the output's columns, or a function from a table of candidate pairs
+to a boolean column.
+"""
 
 
 @dataclass(frozen=True)
 class Within:
-    """`left.t` lies in [`right.t - before`, `right.t + after`]; an end of None is no bound, and one of `left` and `right` of `closed` is included."""
+    """`left.t` lies in [`right.t - before`, `right.t + after`]; an end of None is no bound, and one
+    of `left` and `right` of `closed` is included.
+    """
 
     before: int | None
     after: int | None
@@ -45,11 +51,19 @@ class Within:
 
     def __post_init__(self) -> None:
         if self.closed not in ("both", "left", "right", "neither"):
-            raise SpecError(f"within `closed` must be one of both, left, right, neither; got `{self.closed}`")
+            raise SpecError(
+                f"within `closed` must be one of both, left, right, neither; got `{self.closed}`"
+            )
         low, high = self.low, self.high
         if low is not None and high is not None and low > high:
-            ends = f"before={format_duration(self.before or 0)}, after={format_duration(self.after or 0)}, closed={self.closed!r}"
-            raise SpecError(f"no two rows are within these bounds: {ends}. Hint: `before` and `after` must add up to more than nothing")
+            ends = (
+                f"before={format_duration(self.before or 0)},"
+                f" after={format_duration(self.after or 0)}, closed={self.closed!r}"
+            )
+            raise SpecError(
+                f"no two rows are within these bounds: {ends}. Hint: `before` and `after` must add"
+                " up to more than nothing"
+            )
 
     @property
     def low(self) -> int | None:
@@ -80,8 +94,13 @@ class Rows:
     def __post_init__(self) -> None:
         for name in SIDES:
             size = getattr(self, name)
-            if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size <= 0):
-                raise SpecError(f"rows `{name}` is a number of messages of 1 or more, got {size!r}. Hint: leave it out for a side without a window")
+            if size is not None and (
+                isinstance(size, bool) or not isinstance(size, int) or size <= 0
+            ):
+                raise SpecError(
+                    f"rows `{name}` is a number of messages of 1 or more, got {size!r}. Hint: leave"
+                    " it out for a side without a window"
+                )
 
     def size(self, side: int) -> int | None:
         """How many messages the window of a side has."""
@@ -94,14 +113,21 @@ class Rows:
 
 @dataclass(frozen=True)
 class AsOf:
-    """Each left row meets the latest right row at or before it; not at it where it is strict, and none that is older by more than the tolerance."""
+    """Each left row meets the latest right row at or before it; not at it where it is strict, and
+    none that is older by more than the tolerance.
+    """
 
     tolerance: int | None = None
     strict: bool = False
 
     def __post_init__(self) -> None:
-        if self.tolerance is not None and (self.tolerance < 0 or (self.strict and self.tolerance == 0)):
-            raise SpecError(f"as_of `tolerance` must leave room for a row, got {format_duration(self.tolerance)}. Hint: leave it out for none")
+        if self.tolerance is not None and (
+            self.tolerance < 0 or (self.strict and self.tolerance == 0)
+        ):
+            raise SpecError(
+                "as_of `tolerance` must leave room for a row, got"
+                f" {format_duration(self.tolerance)}. Hint: leave it out for none"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -131,12 +157,16 @@ class JoinSpec:
     on_time_period: int | None = None
     late_period: int | None = None
     layout: tuple[str, ...] | None = None
-    """The equal fields (as on the left) by which messages are kept first; None where the query decides."""
+    """The equal fields (as on the left) by which messages are kept first; None where the query
+    decides.
+    """
 
     def __post_init__(self) -> None:
         for name, value, allowed in (("how", self.how, HOWS), ("padding", self.padding, PADDINGS)):
             if value not in allowed:
-                raise SpecError(f"`{name}` of a join must be one of {', '.join(allowed)}; got {value!r}")
+                raise SpecError(
+                    f"`{name}` of a join must be one of {', '.join(allowed)}; got {value!r}"
+                )
         if self.allowed_lateness < 0:
             raise SpecError(f"`allow_lateness` can't be negative, got {self.allowed_lateness}")
         self._check_window()
@@ -192,17 +222,33 @@ class JoinSpec:
         return tuple(pair[side] for pair in self.on)
 
     def times(self, side: int) -> tuple[TimeColumn, ...]:
-        """The time columns of a side that rows are judged by and state is freed by, the main one first."""
+        """The time columns of a side that rows are judged by and state is freed by, the main one
+        first.
+        """
         given = self.inputs[side]
         if not self.is_timed:
             return ()
         used = {bound.column(side) or given.time for bound in self.bounds}
-        return tuple(time for time in given.times if time.column in used or time.column == given.time)
+        return tuple(
+            time for time in given.times if time.column in used or time.column == given.time
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form: two specifications with the same form may share stored state."""
-        window = [bound.to_dict() for bound in self.window] if isinstance(self.window, tuple) else self.window.to_dict()
-        where = None if self.where is None else str(self.where) if isinstance(self.where, pc.Expression) else {"function": qualified(self.where)}
+        window = (
+            [bound.to_dict() for bound in self.window]
+            if isinstance(self.window, tuple)
+            else self.window.to_dict()
+        )
+        where = (
+            None
+            if self.where is None
+            else (
+                str(self.where)
+                if isinstance(self.where, pc.Expression)
+                else {"function": qualified(self.where)}
+            )
+        )
         return {
             "join": {"left": self.left.to_dict(), "right": self.right.to_dict()},
             "on": [list(pair) for pair in self.on],
@@ -229,22 +275,34 @@ class JoinSpec:
         window = self.window
         if isinstance(window, tuple):
             if not window or not all(isinstance(bound, Within) for bound in window):
-                raise SpecError(f"several bounds of a join are all `within`, got {window!r}. Hint: (tg.within(...), tg.within(...))")
+                raise SpecError(
+                    f"several bounds of a join are all `within`, got {window!r}. Hint:"
+                    " (tg.within(...), tg.within(...))"
+                )
             self._check_columns(window)
         elif isinstance(window, Rows):
             self._check_rows()
         elif isinstance(window, Window):
             self._check_shared(window)
         elif not isinstance(window, AsOf):
-            raise SpecError(f"a join takes a window, got {window!r}. Hint: tg.within('1 hour', '1 hour')")
+            raise SpecError(
+                f"a join takes a window, got {window!r}. Hint: tg.within('1 hour', '1 hour')"
+            )
         if isinstance(window, AsOf) and self.how not in ("inner", "left"):
-            raise SpecError(f"an as-of join is an inner or a left join, got how={self.how!r}. Hint: swap the streams, or use tg.within")
+            raise SpecError(
+                f"an as-of join is an inner or a left join, got how={self.how!r}. Hint: swap the"
+                " streams, or use tg.within"
+            )
         for name, given in zip(SIDES, self.inputs, strict=True):
             if self.is_timed and given.time is None:
-                raise SpecError(f"the {name} stream of this join needs a time column. Hint: tg.stream(time='ts', ...)")
+                raise SpecError(
+                    f"the {name} stream of this join needs a time column. Hint:"
+                    " tg.stream(time='ts', ...)"
+                )
             if any(isinstance(time.watermark, PerKey) for time in given.times):
                 raise SpecError(
-                    f"the {name} stream has per-key watermarks, and a join waits for the watermark of a whole side. Hint: tg.bounded(...)"
+                    f"the {name} stream has per-key watermarks, and a join waits for the watermark"
+                    " of a whole side. Hint: tg.bounded(...)"
                 )
 
     def _check_columns(self, window: Sequence[Within]) -> None:
@@ -254,12 +312,16 @@ class JoinSpec:
                 column = bound.column(side)
                 if column is not None and column not in known:
                     raise SpecError(
-                        f"within names the {name} time column `{column}`, but the stream has {', '.join(map(str, known))}. "
-                        "Hint: tg.stream(times={...}) names more of them"
+                        f"within names the {name} time column `{column}`, but the stream has"
+                        f" {', '.join(map(str, known))}. Hint: tg.stream(times={{...}}) names more"
+                        " of them"
                     )
 
     def _check_shared(self, window: Window) -> None:
-        if not isinstance(window, Tumbling | Hopping | Session) or window.axis is not Axis.EVENT_TIME:
+        if (
+            not isinstance(window, Tumbling | Hopping | Session)
+            or window.axis is not Axis.EVENT_TIME
+        ):
             raise SpecError(
                 f"rows meet in tumbling, hopping or session windows on event time, got {window!r}. "
                 "Hint: tg.within(...) bounds times, tg.rows(...) counts messages"
@@ -267,23 +329,41 @@ class JoinSpec:
         if not isinstance(window, Session):
             return
         if window.gap is None:
-            raise SpecError("a session join has one gap for both streams, got `gap_column`. Hint: tg.session('10 minutes')")
-        missing = [name for side in (LEFT, RIGHT) for name in self.inputs[side].key if name not in self.fields(side)]
-        if not self.on or missing:
-            what = f"leaves out the session key {', '.join(f'`{name}`' for name in dict.fromkeys(missing))}" if missing else "has no equal fields"
             raise SpecError(
-                f"a session join {what}: a row of one stream would have to look into every session of the other, which is a join without "
-                "sessions. Hint: name the session key in `on`, or use tg.within(...)"
+                "a session join has one gap for both streams, got `gap_column`. Hint:"
+                " tg.session('10 minutes')"
+            )
+        missing = [
+            name
+            for side in (LEFT, RIGHT)
+            for name in self.inputs[side].key
+            if name not in self.fields(side)
+        ]
+        if not self.on or missing:
+            what = (
+                "leaves out the session key"
+                f" {', '.join(f'`{name}`' for name in dict.fromkeys(missing))}"
+                if missing
+                else "has no equal fields"
+            )
+            raise SpecError(
+                f"a session join {what}: a row of one stream would have to look into every session"
+                " of the other, which is a join without sessions. Hint: name the session key in"
+                " `on`, or use tg.within(...)"
             )
 
     def _check_rows(self) -> None:
         for name, given in zip(SIDES, self.inputs, strict=True):
             if given.offset is None or given.partition is not None:
                 raise SpecError(
-                    f"a join of tuples counts offsets, so the {name} stream needs `offset=` and no `partition=`. Hint: tg.stream(offset='offset')"
+                    f"a join of tuples counts offsets, so the {name} stream needs `offset=` and no"
+                    " `partition=`. Hint: tg.stream(offset='offset')"
                 )
         if self.retention.time is not None:
-            raise SpecError("retention by time needs a join on time, this one counts messages. Hint: retain by messages or bytes")
+            raise SpecError(
+                "retention by time needs a join on time, this one counts messages. Hint: retain by"
+                " messages or bytes"
+            )
 
     def _check_fields(self) -> None:
         for side, name in enumerate(SIDES):
@@ -291,28 +371,45 @@ class JoinSpec:
             if len(set(fields)) != len(fields):
                 raise SpecError(f"`on` names a {name} column twice: {list(fields)}")
         if len(self.names) != 2 or self.names[0] == self.names[1]:
-            raise SpecError(f"`names` are two different prefixes, got {self.names!r}. Hint: names=('order_', 'shipment_')")
+            raise SpecError(
+                f"`names` are two different prefixes, got {self.names!r}. Hint: names=('order_',"
+                " 'shipment_')"
+            )
         taken = set(ADDED) & {*self.fields(LEFT)}
         if taken:
-            raise SpecError(f"the name(s) {', '.join(sorted(taken))} belong to columns that every row of a join has. Hint: rename the column")
+            raise SpecError(
+                f"the name(s) {', '.join(sorted(taken))} belong to columns that every row of a join"
+                " has. Hint: rename the column"
+            )
         unknown = [name for name in self.layout or () if name not in self.fields(LEFT)]
         if unknown or (self.layout is not None and not self.on):
             raise SpecError(
-                f"a keyed message store goes by equal fields, which are {list(self.fields(LEFT))}; got {unknown or 'none to go by'}. "
-                "Hint: name them in `on`"
+                f"a keyed message store goes by equal fields, which are {list(self.fields(LEFT))};"
+                f" got {unknown or 'none to go by'}. Hint: name them in `on`"
             )
 
     def _check_rest(self) -> None:
-        if self.where is not None and not isinstance(self.where, pc.Expression) and not callable(self.where):
+        if (
+            self.where is not None
+            and not isinstance(self.where, pc.Expression)
+            and not callable(self.where)
+        ):
             raise SpecError(
-                f"`where` is an expression of Arrow or a function over candidate pairs, got {self.where!r}. Hint: where=pc.field('a') > 1"
+                "`where` is an expression of Arrow or a function over candidate pairs, got"
+                f" {self.where!r}. Hint: where=pc.field('a') > 1"
             )
         if self.retention.windows is not None:
-            raise SpecError("a join retains messages, not windows. Hint: retain(time=..., messages=..., bytes=...)")
+            raise SpecError(
+                "a join retains messages, not windows. Hint: retain(time=..., messages=...,"
+                " bytes=...)"
+            )
         for name in ("on_time_period", "late_period"):
             period = getattr(self, name)
             if period is not None and not 0 < period < MAX:
-                raise SpecError(f"an update period must be greater than 0 and finite, got {format_duration(period)}")
+                raise SpecError(
+                    "an update period must be greater than 0 and finite, got"
+                    f" {format_duration(period)}"
+                )
 
 
 Upstream: TypeAlias = AggregateSpec | JoinSpec
@@ -328,7 +425,8 @@ def within(
     right: str | None = None,
     unit: str | None = None,
 ) -> Within:
-    """Rows meet where `left.t` is in [`right.t - before`, `right.t + after`]; None is no bound on that end, negative bounds are allowed.
+    """Rows meet where `left.t` is in [`right.t - before`, `right.t + after`]; None is no bound on
+    that end, negative bounds are allowed.
 
     `left` and `right` name time columns where the streams have several.
 
@@ -341,7 +439,8 @@ def within(
 
 
 def rows(left: int | None = None, right: int | None = None) -> Rows:
-    """The window of a side is its last n messages by offset; a side that is left out has no window, and keeps what retention keeps.
+    """The window of a side is its last n messages by offset; a side that is left out has no window,
+    and keeps what retention keeps.
 
     >>> rows(left=3)
     Rows(left=3, right=None)
@@ -349,17 +448,32 @@ def rows(left: int | None = None, right: int | None = None) -> Rows:
     return Rows(left, right)
 
 
-def as_of(tolerance: Duration | None = None, *, strict: bool = False, unit: str | None = None) -> AsOf:
-    """Each left row meets the latest right row at or before it (before it where it is `strict`), no older than the tolerance."""
+def as_of(
+    tolerance: Duration | None = None, *, strict: bool = False, unit: str | None = None
+) -> AsOf:
+    """Each left row meets the latest right row at or before it (before it where it is `strict`), no
+    older than the tolerance.
+    """
     reach = None if tolerance is None else duration(tolerance, unit=unit)
     return AsOf(None if reach == MAX else reach, strict)
 
 
-def equal_fields(on: str | Sequence[str] | Mapping[str, str] | None, left: Input, right: Input) -> tuple[tuple[str, str], ...]:
+def equal_fields(
+    on: str | Sequence[str] | Mapping[str, str] | None, left: Input, right: Input
+) -> tuple[tuple[str, str], ...]:
     """The equal fields as pairs: those that were named, or the key that both streams have."""
     if on is None:
         return tuple((name, name) for name in left.key) if left.key == right.key else ()
-    pairs = [(on, on)] if isinstance(on, str) else list(on.items()) if isinstance(on, Mapping) else [(name, name) for name in on]
+    pairs = (
+        [(on, on)]
+        if isinstance(on, str)
+        else list(on.items())
+        if isinstance(on, Mapping)
+        else [(name, name) for name in on]
+    )
     if not all(isinstance(name, str) for pair in pairs for name in pair):
-        raise SpecError(f"`on` takes names of columns, got {on!r}. Hint: on='id', on=['a', 'b'] or on={{'id': 'order_id'}}")
+        raise SpecError(
+            f"`on` takes names of columns, got {on!r}. Hint: on='id', on=['a', 'b'] or on={{'id':"
+            " 'order_id'}"
+        )
     return tuple(pairs)

@@ -1,4 +1,6 @@
-"""The specification of a windowed aggregate: one frozen record of what comes in, how it is windowed, when it fires and what comes out."""
+"""The specification of a windowed aggregate: one frozen record of what comes in, how it is
+windowed, when it fires and what comes out.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,33 @@ from tidegate.instants import format_duration
 from tidegate.spec.aggregates import INPUT, Aggregate, Python
 from tidegate.spec.evictors import Evictor
 from tidegate.spec.triggers import Policy, Trigger
-from tidegate.spec.watermarks import Bounded, Generated, Implied, PerKey, Punctuated, Watched, Watermarks, checked_key
+from tidegate.spec.watermarks import (
+    Bounded,
+    Generated,
+    Implied,
+    PerKey,
+    Punctuated,
+    Watched,
+    Watermarks,
+    checked_key,
+)
 from tidegate.spec.windows import Axis, Inherited, Window
 
 SECOND = 1_000_000
 RESERVED = frozenset(
-    {"window_start", "window_end", "op", "timing", "pane", "pane_nonspeculative", "is_first", "is_last", "time", "watermark", "emitted_at"}
+    {
+        "window_start",
+        "window_end",
+        "op",
+        "timing",
+        "pane",
+        "pane_nonspeculative",
+        "is_first",
+        "is_last",
+        "time",
+        "watermark",
+        "emitted_at",
+    }
     | {"pane_id", "class", "reason", "detail", "windows"}
 )
 _MODES = ("accumulating", "discarding", "retracting")
@@ -48,7 +71,11 @@ class TimeColumn:
     def unaligned(self) -> TimeColumn:
         """The same for a column that windows are not made on, by which nobody is paused."""
         mark = self.watermark
-        return replace(self, watermark=replace(mark, align=None)) if isinstance(mark, Watched) else self
+        return (
+            replace(self, watermark=replace(mark, align=None))
+            if isinstance(mark, Watched)
+            else self
+        )
 
 
 @dataclass(frozen=True)
@@ -63,7 +90,9 @@ class Input:
     watermark: Watermarks = field(default_factory=Implied)
     watermark_key: int = 0
     others: tuple[TimeColumn, ...] = ()
-    """Further time columns: operators that forward messages forward their watermarks too, a window looks at one."""
+    """Further time columns: operators that forward messages forward their watermarks too, a window
+    looks at one.
+    """
 
     @property
     def times(self) -> tuple[TimeColumn, ...]:
@@ -74,32 +103,62 @@ class Input:
         """The same input with another of its time columns as the one that windows are made on."""
         found = {time.column: time for time in self.times}
         if column not in found:
-            raise SpecError(f"the stream has no time column `{column}`; it has {', '.join(str(name) for name in found)}")
+            raise SpecError(
+                f"the stream has no time column `{column}`; it has"
+                f" {', '.join(str(name) for name in found)}"
+            )
         rest = tuple(time.unaligned() for time in self.times if time.column != column)
-        return replace(self, time=column, watermark=found[column].watermark, watermark_key=found[column].key, others=rest)
+        return replace(
+            self,
+            time=column,
+            watermark=found[column].watermark,
+            watermark_key=found[column].key,
+            others=rest,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
         document = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        others = [{"column": other.column, "watermark": other.watermark.to_dict(), "key": other.key} for other in self.others]
-        return {**document, "key": list(self.key), "watermark": self.watermark.to_dict(), "others": others}
+        others = [
+            {"column": other.column, "watermark": other.watermark.to_dict(), "key": other.key}
+            for other in self.others
+        ]
+        return {
+            **document,
+            "key": list(self.key),
+            "watermark": self.watermark.to_dict(),
+            "others": others,
+        }
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "watermark_key", checked_key(self.watermark_key))
-        if any(isinstance(other.watermark, Watched) and other.watermark.align is not None for other in self.others):
+        if any(
+            isinstance(other.watermark, Watched) and other.watermark.align is not None
+            for other in self.others
+        ):
             # Two columns could each pause what the other waits for.
-            raise SpecError("sources are aligned on the first time column of a stream only. Hint: leave `align` out of `times`")
+            raise SpecError(
+                "sources are aligned on the first time column of a stream only. Hint: leave `align`"
+                " out of `times`"
+            )
         for mark in (time.watermark for time in self.times if self.partition is None):
             if isinstance(mark, Bounded | Punctuated | Generated | PerKey) and mark.declared:
                 raise SpecError(
-                    f"no message is of a declared partition where the stream names no partition column, got {list(mark.declared)}. "
-                    "Hint: tg.stream(partition=...), or leave `partitions` out"
+                    "no message is of a declared partition where the stream names no partition"
+                    f" column, got {list(mark.declared)}. Hint: tg.stream(partition=...), or leave"
+                    " `partitions` out"
                 )
-        for name, values in (("time columns", [t.column for t in self.times]), ("watermark keys", [t.key for t in self.times])):
+        for name, values in (
+            ("time columns", [t.column for t in self.times]),
+            ("watermark keys", [t.key for t in self.times]),
+        ):
             if len(set(values)) != len(values):
                 raise SpecError(f"the {name} of a stream must be different, got {values}")
         if self.id is not None and self.offset is not None:
-            raise SpecError("duplicates are recognised by `offset=` or by `id=`, not by both. Hint: name one of them")
+            raise SpecError(
+                "duplicates are recognised by `offset=` or by `id=`, not by both. Hint: name one of"
+                " them"
+            )
         if len(set(self.key)) != len(self.key):
             raise SpecError(f"key columns must be different, got {list(self.key)}")
 
@@ -166,7 +225,9 @@ class AggregateSpec:
     also: tuple[Input, ...] = ()
     """Further inputs: a union of streams with the same columns, each with watermarks of its own."""
     names: tuple[str, ...] = ()
-    """The names of all inputs, where streams with columns of their own are merged: aggregates tell them apart."""
+    """The names of all inputs, where streams with columns of their own are merged: aggregates tell
+    them apart.
+    """
 
     def __post_init__(self) -> None:
         if self.mode not in _MODES:
@@ -186,7 +247,9 @@ class AggregateSpec:
 
     @property
     def firing(self) -> Trigger:
-        """The trigger in force: where none was given, one pane when complete and late updates batched for 10 seconds."""
+        """The trigger in force: where none was given, one pane when complete and late updates
+        batched for 10 seconds.
+        """
         return Policy() if self.trigger is None else self.trigger
 
     @property
@@ -218,13 +281,21 @@ class AggregateSpec:
     def _check_names(self) -> None:
         names = [name for name, _ in self.aggregates]
         if not names:
-            raise SpecError("`aggregate` needs at least one aggregate. Hint: .aggregate(n=tg.count())")
+            raise SpecError(
+                "`aggregate` needs at least one aggregate. Hint: .aggregate(n=tg.count())"
+            )
         taken = RESERVED & {*names, *self.input.key}
         if taken:
-            raise SpecError(f"the name(s) {', '.join(sorted(taken))} belong to columns that every pane has. Hint: choose another name")
+            raise SpecError(
+                f"the name(s) {', '.join(sorted(taken))} belong to columns that every pane has."
+                " Hint: choose another name"
+            )
         both = set(names) & set(self.input.key)
         if both:
-            raise SpecError(f"the name(s) {', '.join(sorted(both))} are key columns and aggregates at once. Hint: rename the aggregate")
+            raise SpecError(
+                f"the name(s) {', '.join(sorted(both))} are key columns and aggregates at once."
+                " Hint: rename the aggregate"
+            )
 
     def _check_inputs(self) -> None:
         """What tells the inputs of a merge apart names inputs that there are."""
@@ -233,29 +304,61 @@ class AggregateSpec:
         for name, aggregate in self.aggregates:
             told = aggregate.told_apart()
             if told and not self.names:
-                raise SpecError(f"`{name}` is of the input `{told[0]}`, but nothing is merged. Hint: tg.merge({told[0]}=..., other=...)")
+                raise SpecError(
+                    f"`{name}` is of the input `{told[0]}`, but nothing is merged. Hint:"
+                    f" tg.merge({told[0]}=..., other=...)"
+                )
             unknown = [other for other in told if other not in self.names]
             if unknown:
-                raise SpecError(f"`{name}` is of the input `{unknown[0]}`; the inputs of the merge are {_listed(self.names)}")
+                raise SpecError(
+                    f"`{name}` is of the input `{unknown[0]}`; the inputs of the merge are"
+                    f" {_listed(self.names)}"
+                )
             for steps in (aggregate.add, aggregate.remove) if isinstance(aggregate, Python) else ():
-                missing = [other for other in self.names if isinstance(steps, tuple) and other not in dict(steps)]
+                missing = [
+                    other
+                    for other in self.names
+                    if isinstance(steps, tuple) and other not in dict(steps)
+                ]
                 if missing:
-                    raise SpecError(f"`{name}` has no function for the input `{missing[0]}`. Hint: give one for each of {_listed(self.names)}")
+                    raise SpecError(
+                        f"`{name}` has no function for the input `{missing[0]}`. Hint: give one for"
+                        f" each of {_listed(self.names)}"
+                    )
 
     def _check_modes(self) -> None:
         if self.options.fire_only_updated and self.mode == "discarding":
-            raise SpecError("`fire_only_updated` contradicts discarding: a discarded pane has no former value. Hint: use accumulating or retracting")
-        if not self.options.keep_fired and (self.mode == "retracting" or self.options.fire_only_updated):
-            raise SpecError("`keep_fired=False` forgets the values that were fired, but retracting and `fire_only_updated` need them")
+            raise SpecError(
+                "`fire_only_updated` contradicts discarding: a discarded pane has no former value."
+                " Hint: use accumulating or retracting"
+            )
+        if not self.options.keep_fired and (
+            self.mode == "retracting" or self.options.fire_only_updated
+        ):
+            raise SpecError(
+                "`keep_fired=False` forgets the values that were fired, but retracting and"
+                " `fire_only_updated` need them"
+            )
 
     def _check_axis(self) -> None:
         axis = self.window.axis
-        if axis is Axis.EVENT_TIME and self.input.time is None and not isinstance(self.window, Inherited):
-            raise SpecError("a window on event time needs a time column. Hint: tg.stream(time='ts', ...)")
+        if (
+            axis is Axis.EVENT_TIME
+            and self.input.time is None
+            and not isinstance(self.window, Inherited)
+        ):
+            raise SpecError(
+                "a window on event time needs a time column. Hint: tg.stream(time='ts', ...)"
+            )
         if not axis.is_time and self.retention.time is not None:
-            raise SpecError(f"retention by time needs a window on time, this one is on {axis}. Hint: retain by windows or messages")
+            raise SpecError(
+                f"retention by time needs a window on time, this one is on {axis}. Hint: retain by"
+                " windows or messages"
+            )
         if axis is Axis.OFFSET and self.input.offset is None:
-            raise SpecError("a window on offsets needs an offset column. Hint: tg.stream(offset='offset', ...)")
+            raise SpecError(
+                "a window on offsets needs an offset column. Hint: tg.stream(offset='offset', ...)"
+            )
 
     def _check_watermarks(self) -> None:
         if self.also and not self.names:
@@ -264,80 +367,123 @@ class AggregateSpec:
             if self.window.axis is not Axis.EVENT_TIME or isinstance(self.window, Inherited):
                 raise SpecError("per-key watermarks need a window on event time")
             if not self.input.key:
-                raise SpecError("per-key watermarks need a key. Hint: tg.stream(time='ts', key='device', ...)")
+                raise SpecError(
+                    "per-key watermarks need a key. Hint: tg.stream(time='ts', key='device', ...)"
+                )
             if self.window.create == "static":
-                raise SpecError("static windows are made for all keys at once, which per-key watermarks cannot say. Hint: leave one of them out")
+                raise SpecError(
+                    "static windows are made for all keys at once, which per-key watermarks cannot"
+                    " say. Hint: leave one of them out"
+                )
             if len({given.watermark for given in self.inputs}) > 1:
                 marks = " and ".join(str(given.watermark) for given in self.inputs)
-                raise SpecError(f"united streams with per-key watermarks all have the same, got {marks}. Hint: give all of them one")
+                raise SpecError(
+                    f"united streams with per-key watermarks all have the same, got {marks}. Hint:"
+                    " give all of them one"
+                )
             self._check_future(self.input.watermark)
 
     def _check_future(self, mark: Watermarks) -> None:
-        """A key that has not spoken is at the floor, and its first event must not be from the future for that alone."""
-        if isinstance(mark, PerKey) and self.options.future_reference == "watermark" and self.options.future_tolerance < mark.floor:
+        """A key that has not spoken is at the floor, and its first event must not be from the
+        future for that alone.
+        """
+        if (
+            isinstance(mark, PerKey)
+            and self.options.future_reference == "watermark"
+            and self.options.future_tolerance < mark.floor
+        ):
             raise SpecError(
-                f"with per-key watermarks and `future_reference='watermark'` every new key would be from the future: `future_tolerance` is "
-                f"{format_duration(self.options.future_tolerance)} and the floor is {format_duration(mark.floor)} behind. "
-                "Hint: make `future_tolerance` at least as large as the floor"
+                "with per-key watermarks and `future_reference='watermark'` every new key would be"
+                " from the future: `future_tolerance` is"
+                f" {format_duration(self.options.future_tolerance)} and the floor is"
+                f" {format_duration(mark.floor)} behind. Hint: make `future_tolerance` at least as"
+                " large as the floor"
             )
 
 
 def input_of(inputs: Sequence[Input], number: int) -> Input:
     """The input with this number."""
     if not 0 <= number < len(inputs):
-        raise InputError(f"there is no input {number}; the operator has {len(inputs)}, numbered from 0")
+        raise InputError(
+            f"there is no input {number}; the operator has {len(inputs)}, numbered from 0"
+        )
     return inputs[number]
 
 
 def ordinal_of(names: Sequence[str], given: int | str) -> int:
-    """The number of an input that is said by its number or, where inputs have names, by its name."""
+    """The number of an input that is said by its number or, where inputs have names, by its
+    name.
+    """
     if isinstance(given, int):
         return given
     found = [number for number, name in enumerate(names) if name == given]
     if len(found) == 1:
         return found[0]
     if found:
-        raise InputError(f"`{given}` is several inputs that are united. Hint: say the number of one, {' or '.join(map(str, found))}")
+        raise InputError(
+            f"`{given}` is several inputs that are united. Hint: say the number of one,"
+            f" {' or '.join(map(str, found))}"
+        )
     known = f"they are {_listed(names)}" if names else "they have numbers only"
     raise InputError(f"there is no input `{given}`; {known}")
 
 
 def check_union(inputs: Sequence[Input]) -> None:
-    """Streams are united by their columns; a watermark key that some of them lack is never forwarded, and that is said."""
+    """Streams are united by their columns; a watermark key that some of them lack is never
+    forwarded, and that is said.
+    """
     columns = [_columns(given) for given in inputs]
     for other in columns[1:]:
         if other != columns[0]:
-            raise SpecError(f"streams that are united must have the same columns; {other} differs from {columns[0]}. Hint: rename columns before")
+            raise SpecError(
+                f"streams that are united must have the same columns; {other} differs from"
+                f" {columns[0]}. Hint: rename columns before"
+            )
     keys = [{time.key for time in given.times} for given in inputs]
     for key in sorted(set.union(*keys)):
         missing = [number for number, known in enumerate(keys) if key not in known]
         if missing:
             names = ", ".join(str(number) for number in missing)
             warnings.warn(
-                f"watermark key {key} can never be forwarded by the union: input(s) {names} do not have it. "
-                "Hint: give the same time column the same key in all of them",
+                f"watermark key {key} can never be forwarded by the union: input(s) {names} do not"
+                " have it. Hint: give the same time column the same key in all of them",
                 UserWarning,
                 stacklevel=3,
             )
 
 
 def check_merge(names: Sequence[str], inputs: Sequence[Input]) -> None:
-    """Streams are merged by their keys; beside these they may have any columns, but for the one that tells them apart."""
+    """Streams are merged by their keys; beside these they may have any columns, but for the one
+    that tells them apart.
+    """
     if len(names) != len(inputs) or len(inputs) < 2:
-        raise SpecError(f"a merge has two inputs or more, each with a name, got {len(inputs)} with the names {list(names)}")
+        raise SpecError(
+            f"a merge has two inputs or more, each with a name, got {len(inputs)} with the names"
+            f" {list(names)}"
+        )
     for name, given in zip(names, inputs, strict=True):
         if INPUT in {given.time, *given.key, given.id, given.offset, given.partition}:
-            raise SpecError(f"the stream `{name}` has a column `{INPUT}`, which in a merge names the input. Hint: rename the column")
+            raise SpecError(
+                f"the stream `{name}` has a column `{INPUT}`, which in a merge names the input."
+                " Hint: rename the column"
+            )
         if given.key != inputs[0].key:
             raise SpecError(
-                f"streams that are merged must have the same key columns; {list(given.key)} of `{name}` differs from {list(inputs[0].key)} of "
-                f"`{names[0]}`. Hint: rename columns before"
+                f"streams that are merged must have the same key columns; {list(given.key)} of"
+                f" `{name}` differs from {list(inputs[0].key)} of `{names[0]}`. Hint: rename"
+                " columns before"
             )
         if given.watermark_key != inputs[0].watermark_key:
-            raise SpecError(f"the watermark key of `{name}` is {given.watermark_key} and that of `{names[0]}` is {inputs[0].watermark_key}")
+            raise SpecError(
+                f"the watermark key of `{name}` is {given.watermark_key} and that of `{names[0]}`"
+                f" is {inputs[0].watermark_key}"
+            )
         for role in ("time", "id", "offset", "partition"):
             if (getattr(given, role) is None) != (getattr(inputs[0], role) is None):
-                raise SpecError(f"of the streams that are merged some have `{role}` and some have not. Hint: give it for all, or for none")
+                raise SpecError(
+                    f"of the streams that are merged some have `{role}` and some have not. Hint:"
+                    " give it for all, or for none"
+                )
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -346,4 +492,8 @@ def _listed(names: Sequence[str]) -> str:
 
 def _columns(given: Input) -> dict[str, Any]:
     """What must agree between streams that are united."""
-    return {name: value for name, value in given.to_dict().items() if name not in {"watermark", "others"}}
+    return {
+        name: value
+        for name, value in given.to_dict().items()
+        if name not in {"watermark", "others"}
+    }

@@ -1,4 +1,6 @@
-"""The JSON form of what specifications hold; a user's function appears there by its qualified name, because code is no data."""
+"""The JSON form of what specifications hold; a user's function appears there by its qualified name,
+because code is no data.
+"""
 
 from __future__ import annotations
 

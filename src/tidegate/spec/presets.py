@@ -1,8 +1,10 @@
-"""Presets name the options that make Tidegate behave as another system does where that system differs from our own rules.
+"""Presets name the options that make Tidegate behave as another system does where that system
+differs from our own rules.
 
-A preset has two parts. Its *options* are keyword arguments of `.options()` and are taken as they are. Its *habits* are what that
-system does when nothing is said about windows, lateness and triggers; they are not options of the operator, and a surface applies
-them where its user was silent.
+A preset has two parts. Its *options* are keyword arguments of `.options()` and are taken as they
+are. Its *habits* are what that system does when nothing is said about windows, lateness and
+triggers; they are not options of the operator, and a surface applies them where its user was
+silent.
 """
 
 from __future__ import annotations
@@ -42,33 +44,70 @@ _PRESETS: MappingProxyType[str, Preset] = MappingProxyType(
     {
         OURS: Preset(allowed_lateness=None),
         "beam": Preset(
-            _options(drop_by="window", session_lateness="own", granularity="batch", on_time="always", closing="if_nonempty"),
+            _options(
+                drop_by="window",
+                session_lateness="own",
+                granularity="batch",
+                on_time="always",
+                closing="if_nonempty",
+            ),
             mode="discarding",
             trigger=Default(),
         ),
         "flink": Preset(
-            _options(drop_by="window", session_lateness="merged", granularity="element", on_time="if_nonempty", closing="never"),
+            _options(
+                drop_by="window",
+                session_lateness="merged",
+                granularity="element",
+                on_time="if_nonempty",
+                closing="never",
+            ),
             touch="merge",
             trigger=AfterWatermark(late=AfterCount(1)),
         ),
         "hazelcast": Preset(
-            _options(drop_by="event", session_lateness="own", granularity="element", on_time="if_nonempty", closing="if_nonempty"),
+            _options(
+                drop_by="event",
+                session_lateness="own",
+                granularity="element",
+                on_time="if_nonempty",
+                closing="if_nonempty",
+            ),
             mode="discarding",
             trigger=AfterWatermark(),
         ),
-        # Malhar's rule for touching sessions depends on the order of arrival and is not offered; `separate` is the nearest.
+        # Malhar's rule for touching sessions depends on the order of arrival and is not offered;
+        # `separate` is the nearest.
         "apex": Preset(
-            _options(drop_by="event", session_lateness="own", granularity="batch", on_time="if_nonempty", closing="if_nonempty"),
+            _options(
+                drop_by="event",
+                session_lateness="own",
+                granularity="batch",
+                on_time="if_nonempty",
+                closing="if_nonempty",
+            ),
             trigger=AfterWatermark(),
             allowed_lateness=MAX,
         ),
         "samza": Preset(
-            _options(drop_by="event", session_lateness="own", granularity="element", on_time="if_nonempty", closing="if_nonempty"),
+            _options(
+                drop_by="event",
+                session_lateness="own",
+                granularity="element",
+                on_time="if_nonempty",
+                closing="if_nonempty",
+            ),
             mode="discarding",
             trigger=AfterWatermark(),
         ),
         "spark": Preset(
-            _options(drop_by="window", session_lateness="own", granularity="batch", on_time="if_nonempty", closing="if_nonempty"),
+            _options(
+                drop_by="window",
+                session_lateness="own",
+                granularity="batch",
+                on_time="if_nonempty",
+                closing="if_nonempty",
+            ),
             touch="merge",
             trigger=AfterWatermark(),
         ),
@@ -97,13 +136,24 @@ def preset(name: str) -> dict[str, Any]:
 def choose(
     options: Options, said: frozenset[str], semantics: str | None, changes: Mapping[str, Any]
 ) -> tuple[Options, frozenset[str], Preset | None]:
-    """The options with some changed, the names of all that were ever said, and the habits of the system whose rest is taken."""
+    """The options with some changed, the names of all that were ever said, and the habits of the
+    system whose rest is taken.
+    """
     known = {field.name for field in dataclasses.fields(Options)}
     unknown = sorted(set(changes) - known)
     if unknown:
-        raise SpecError(f"there is no option {', '.join(f'`{u}`' for u in unknown)}; the options are {', '.join(sorted(known))}")
-    wanted: dict[str, Any] = {name: duration(value) if name in _DURATIONS else value for name, value in changes.items()}
+        raise SpecError(
+            f"there is no option {', '.join(f'`{u}`' for u in unknown)}; the options are"
+            f" {', '.join(sorted(known))}"
+        )
+    wanted: dict[str, Any] = {
+        name: duration(value) if name in _DURATIONS else value for name, value in changes.items()
+    }
     said |= set(wanted)
     found = None if semantics is None else habits(semantics)
-    rest = {} if found is None else {name: value for name, value in found.options.items() if name not in said}
+    rest = (
+        {}
+        if found is None
+        else {name: value for name, value in found.options.items() if name not in said}
+    )
     return dataclasses.replace(options, **wanted, **rest), said, found

@@ -1,7 +1,9 @@
-"""The reader of the text form of triggers, such as `AfterWatermark(early=AfterCount(2), late=AfterDelay("10 seconds"))`.
+"""The reader of the text form of triggers, such as `AfterWatermark(early=AfterCount(2),
+late=AfterDelay("10 seconds"))`.
 
-Durations are quoted or bare words (`"10 seconds"`, `10 seconds`) or integers, which are ticks. A trigger that needs no argument may
-leave out its parentheses. Printing is `str(trigger)`, and `parse_trigger(str(trigger)) == trigger`.
+Durations are quoted or bare words (`"10 seconds"`, `10 seconds`) or integers, which are ticks. A
+trigger that needs no argument may leave out its parentheses. Printing is `str(trigger)`, and
+`parse_trigger(str(trigger)) == trigger`.
 
 >>> parse_trigger("AfterWatermark(early=AfterCount(2), late=Always)")
 AfterWatermark(early=AfterCount(n=2), late=EveryElement())
@@ -19,12 +21,31 @@ from tidegate.instants import duration
 from tidegate.spec import triggers as spec
 from tidegate.spec.triggers import Trigger
 
-_TOKEN = re.compile(r"""(?P<name>[A-Za-z_]\w*)|(?P<quoted>"[^"]*"|'[^']*')|(?P<number>[-+]?\d[^,()="']*)|(?P<mark>[(),=])|(?P<wrong>\S)|(?P<end>)""")
+_TOKEN = re.compile(
+    r"""(?P<name>[A-Za-z_]\w*)|(?P<quoted>"[^"]*"|'[^']*')|(?P<number>[-+]?\d[^,()="']*)|(?P<mark>[(),=])|(?P<wrong>\S)|(?P<end>)"""
+)
 _CLASSES: dict[str, type[Trigger]] = {
     kind.__name__: kind
     for kind in (
-        *(spec.AfterWatermark, spec.AfterCount, spec.EveryElement, spec.AfterDelay, spec.Every, spec.EventInterval, spec.Repeatedly),
-        *(spec.AfterEach, spec.AfterAll, spec.AfterAny, spec.OrFinally, spec.Never, spec.Default, spec.Manual, spec.Policy),
+        *(
+            spec.AfterWatermark,
+            spec.AfterCount,
+            spec.EveryElement,
+            spec.AfterDelay,
+            spec.Every,
+            spec.EventInterval,
+            spec.Repeatedly,
+        ),
+        *(
+            spec.AfterEach,
+            spec.AfterAll,
+            spec.AfterAny,
+            spec.OrFinally,
+            spec.Never,
+            spec.Default,
+            spec.Manual,
+            spec.Policy,
+        ),
     )
 }
 _ALIASES = {"AfterProcessingTime": "AfterDelay", "Always": "EveryElement", "AfterFirst": "AfterAny"}
@@ -35,7 +56,9 @@ _DEEPEST = 50
 def parse_trigger(text: str) -> Trigger:
     """The trigger that a text describes."""
     if not isinstance(text, str):
-        raise ParseError(f"a trigger text is a string, got {text!r}. Hint: a trigger object needs no parsing")
+        raise ParseError(
+            f"a trigger text is a string, got {text!r}. Hint: a trigger object needs no parsing"
+        )
     reader = _Reader(text)
     trigger = reader.trigger(0)
     if reader.kind != "end":
@@ -57,12 +80,18 @@ class _Reader:
         self.at = self.next
         found = _TOKEN.match(self.text, self.at)
         if found:
-            self.kind, self.token, self.next = found.lastgroup or "end", found.group().rstrip(), found.end()
+            self.kind, self.token, self.next = (
+                found.lastgroup or "end",
+                found.group().rstrip(),
+                found.end(),
+            )
 
     def fail(self, why: str, at: int | None = None, hint: str = "") -> NoReturn:
         position = self.at if at is None else at
         hint = f". Hint: {hint}" if hint else ""
-        raise ParseError(f"a trigger text cannot be read: {why} at position {position} of `{self.text}`{hint}")
+        raise ParseError(
+            f"a trigger text cannot be read: {why} at position {position} of `{self.text}`{hint}"
+        )
 
     def take(self, mark: str) -> bool:
         """Steps over a punctuation mark if it is the next token."""
@@ -83,11 +112,17 @@ class _Reader:
 
     def trigger_class(self) -> type[Trigger]:
         if self.kind != "name":
-            self.fail(f"expected a trigger, got {f'`{self.token}`' if self.token else 'nothing'}", hint="for instance `AfterCount(2)`")
+            self.fail(
+                f"expected a trigger, got {f'`{self.token}`' if self.token else 'nothing'}",
+                hint="for instance `AfterCount(2)`",
+            )
         name = _ALIASES.get(self.token, self.token)
         if name not in _CLASSES:
             near = difflib.get_close_matches(name, [*_CLASSES, *_ALIASES], 1)
-            self.fail(f"there is no trigger `{name}`", hint=f"did you mean `{near[0]}`?" if near else f"there are {', '.join(_CLASSES)}")
+            self.fail(
+                f"there is no trigger `{name}`",
+                hint=f"did you mean `{near[0]}`?" if near else f"there are {', '.join(_CLASSES)}",
+            )
         return _CLASSES[name]
 
     def arguments(self, kind: type[Trigger], depth: int) -> list[tuple[str | None, Any, int]]:
@@ -95,7 +130,9 @@ class _Reader:
         given: list[tuple[str | None, Any, int]] = []
         while not self.take(")"):
             if given and not self.take(","):
-                self.fail(f"expected `,` or `)`, got {f'`{self.token}`' if self.token else 'the end'}")
+                self.fail(
+                    f"expected `,` or `)`, got {f'`{self.token}`' if self.token else 'the end'}"
+                )
             start, word = self.at, self.keyword()
             parameter = word or self.parameter(kind, len(given), start)
             given.append((word, self.value(parameter, depth), start))
@@ -115,7 +152,11 @@ class _Reader:
             return "trigger"
         names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
         if position >= len(names):
-            self.fail(f"`{kind.__name__}` takes {len(names)} argument{'' if len(names) == 1 else 's'}, got one more", at)
+            self.fail(
+                f"`{kind.__name__}` takes {len(names)} argument{'' if len(names) == 1 else 's'},"
+                " got one more",
+                at,
+            )
         return names[position]
 
     def value(self, parameter: str, depth: int) -> Any:
@@ -130,7 +171,10 @@ class _Reader:
     def number(self, parameter: str) -> int:
         token, at = self.token, self.at
         if self.kind not in ("number", "quoted"):
-            self.fail(f"`{parameter}` needs a number{'' if parameter == 'n' else ' or a duration'}, got {f'`{token}`' if token else 'nothing'}")
+            self.fail(
+                f"`{parameter}` needs a number{'' if parameter == 'n' else ' or a duration'}, got"
+                f" {f'`{token}`' if token else 'nothing'}"
+            )
         self.advance()
         if re.fullmatch(r"[-+]?\d+", token):
             return int(token)
@@ -139,7 +183,9 @@ class _Reader:
         except ValueError as error:
             self.fail(f"`{parameter}` cannot be {token} ({error})", at)
 
-    def build(self, kind: type[Trigger], given: list[tuple[str | None, Any, int]], start: int) -> Trigger:
+    def build(
+        self, kind: type[Trigger], given: list[tuple[str | None, Any, int]], start: int
+    ) -> Trigger:
         if issubclass(kind, _SEVERAL):
             words: dict[str, Any] = {}
             values = [value for _, value, _ in given]
@@ -151,9 +197,13 @@ class _Reader:
         try:
             return kind(*values, **words)
         except SpecError as error:
-            raise ParseError(f"{error}; at position {start} of the trigger text `{self.text}`") from None
+            raise ParseError(
+                f"{error}; at position {start} of the trigger text `{self.text}`"
+            ) from None
 
-    def by_name(self, kind: type[Trigger], given: list[tuple[str | None, Any, int]], start: int) -> dict[str, Any]:
+    def by_name(
+        self, kind: type[Trigger], given: list[tuple[str | None, Any, int]], start: int
+    ) -> dict[str, Any]:
         known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
         words: dict[str, Any] = {}
         for position, (word, value, at) in enumerate(given):
@@ -161,11 +211,17 @@ class _Reader:
                 self.fail("an argument without a name follows one with a name", at)
             name = word or list(known)[position]
             if name not in known:
-                self.fail(f"`{kind.__name__}` takes no argument named `{name}`", at, f"it takes {', '.join(known) or 'none'}")
+                self.fail(
+                    f"`{kind.__name__}` takes no argument named `{name}`",
+                    at,
+                    f"it takes {', '.join(known) or 'none'}",
+                )
             if name in words:
                 self.fail(f"`{name}` is given twice", at)
             words[name] = value
-        missing = [name for name, field in known.items() if field.default is MISSING and name not in words]
+        missing = [
+            name for name, field in known.items() if field.default is MISSING and name not in words
+        ]
         if missing:
             self.fail(f"`{kind.__name__}` lacks its argument `{missing[0]}`", start)
         return words

@@ -1,7 +1,9 @@
-"""A trigger says when a window puts out a pane: a small tree of frozen values with a text form that parses back.
+"""A trigger says when a window puts out a pane: a small tree of frozen values with a text form that
+parses back.
 
-The state machines that run these trees are in `kernel.triggers`. Names and meaning follow Beam where Beam has the trigger.
-Constructors take raw ticks (microseconds); the lower-case functions take durations as people write them.
+The state machines that run these trees are in `kernel.triggers`. Names and meaning follow Beam
+where Beam has the trigger. Constructors take raw ticks (microseconds); the lower-case functions
+take durations as people write them.
 
 >>> str(after_watermark(early=after_count(2), late=after_count(1)))
 'AfterWatermark(early=AfterCount(2), late=AfterCount(1))'
@@ -39,12 +41,17 @@ class Trigger:
 
 def _check_trigger(owner: str, role: str, value: object) -> None:
     if not isinstance(value, Trigger):
-        raise SpecError(f"`{role}` of `{owner}` must be a trigger, got {value!r}. Hint: write for instance after_count(1)")
+        raise SpecError(
+            f"`{role}` of `{owner}` must be a trigger, got {value!r}. Hint: write for instance"
+            " after_count(1)"
+        )
 
 
 def _check_count(owner: str, value: object, unit: str, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX:
-        raise SpecError(f"`{owner}` needs a whole number of {unit}, at least {least}, got {value!r}")
+        raise SpecError(
+            f"`{owner}` needs a whole number of {unit}, at least {least}, got {value!r}"
+        )
 
 
 def _check_refire(owner: str, value: object) -> None:
@@ -60,7 +67,9 @@ def _named(owner: str, **parts: Trigger | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class AfterWatermark(Trigger):
-    """Fires when the watermark reaches the end of the window; `early` repeats before that, `late` after. Without `late` it ends there."""
+    """Fires when the watermark reaches the end of the window; `early` repeats before that, `late`
+    after. Without `late` it ends there.
+    """
 
     early: Trigger | None = None
     late: Trigger | None = None
@@ -73,7 +82,11 @@ class AfterWatermark(Trigger):
         return tuple(part for part in (self.early, self.late) if part is not None)
 
     def _arguments(self) -> list[str]:
-        return [f"{role}={part}" for role, part in (("early", self.early), ("late", self.late)) if part is not None]
+        return [
+            f"{role}={part}"
+            for role, part in (("early", self.early), ("late", self.late))
+            if part is not None
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +122,9 @@ class AfterDelay(Trigger):
 
 @dataclass(frozen=True, slots=True)
 class Every(Trigger):
-    """Fires at every `interval` of the clock, counted from the creation of the window, if something came; with `refire` also if nothing did."""
+    """Fires at every `interval` of the clock, counted from the creation of the window, if something
+    came; with `refire` also if nothing did.
+    """
 
     interval: int
     refire: bool = False
@@ -124,9 +139,11 @@ class Every(Trigger):
 
 @dataclass(frozen=True, slots=True)
 class EventInterval(Trigger):
-    """Fires when the watermark passes a multiple of `interval` on event time, if something came; with `refire` also if nothing did.
+    """Fires when the watermark passes a multiple of `interval` on event time, if something came;
+    with `refire` also if nothing did.
 
-    The first multiple is the one after the earliest element, or with `refire` after the one that came first.
+    The first multiple is the one after the earliest element, or with `refire` after the one that
+    came first.
     """
 
     interval: int
@@ -163,7 +180,10 @@ class _Several(Trigger):
     def __init__(self, *triggers: Trigger) -> None:
         name = type(self).__name__
         if not triggers:
-            raise SpecError(f"`{name}` needs at least one trigger, got none. Hint: {name}(AfterCount(2), AfterWatermark())")
+            raise SpecError(
+                f"`{name}` needs at least one trigger, got none. Hint: {name}(AfterCount(2),"
+                " AfterWatermark())"
+            )
         for position, trigger in enumerate(triggers, 1):
             _check_trigger(name, f"argument {position}", trigger)
         object.__setattr__(self, "triggers", triggers)
@@ -196,7 +216,9 @@ class AfterAny(_Several):
 
 @dataclass(frozen=True, slots=True)
 class OrFinally(Trigger):
-    """Runs `main` until it finishes or `until` fires; `until` sees every element, also across the firings of `main`."""
+    """Runs `main` until it finishes or `until` fires; `until` sees every element, also across the
+    firings of `main`.
+    """
 
     main: Trigger
     until: Trigger
@@ -217,7 +239,9 @@ class Never(Trigger):
 
 @dataclass(frozen=True, slots=True)
 class Default(Trigger):
-    """Ready whenever the watermark is at or past the end of the window, so that each late element fires again; never finishes."""
+    """Ready whenever the watermark is at or past the end of the window, so that each late element
+    fires again; never finishes.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +255,11 @@ LATE_UPDATES = AfterDelay(10_000_000)
 
 @dataclass(frozen=True, slots=True)
 class Policy(Trigger):
-    """The policies early emission, full size and late arrival: as `AfterWatermark`, but an early trigger that has finished just stops.
+    """The policies early emission, full size and late arrival: as `AfterWatermark`, but an early
+    trigger that has finished just stops.
 
-    A window is full when the watermark reaches its end; with `full` also as soon as that trigger is ready, whichever comes first.
+    A window is full when the watermark reaches its end; with `full` also as soon as that trigger is
+    ready, whichever comes first.
     """
 
     early: Trigger | None = None
@@ -255,7 +281,9 @@ class Policy(Trigger):
 
 def contains_refire(trigger: Trigger) -> bool:
     """Whether a part of the trigger fires although nothing came."""
-    return (isinstance(trigger, Every | EventInterval) and trigger.refire) or any(contains_refire(part) for part in trigger.children)
+    return (isinstance(trigger, Every | EventInterval) and trigger.refire) or any(
+        contains_refire(part) for part in trigger.children
+    )
 
 
 def after_watermark(*, early: Trigger | None = None, late: Trigger | None = None) -> AfterWatermark:
@@ -279,12 +307,18 @@ def after_delay(delay: Duration, *, unit: str | None = None) -> AfterDelay:
 
 
 def every(interval: Duration, *, unit: str | None = None, refire: bool = False) -> Every:
-    """A pane at every `interval` of the clock if something came since the last one; with `refire` even if nothing did."""
+    """A pane at every `interval` of the clock if something came since the last one; with `refire`
+    even if nothing did.
+    """
     return Every(duration(interval, unit=unit), refire)
 
 
-def event_interval(interval: Duration, *, unit: str | None = None, refire: bool = False) -> EventInterval:
-    """A pane when the watermark passes a multiple of `interval`, if something came since the last one; with `refire` even if nothing did."""
+def event_interval(
+    interval: Duration, *, unit: str | None = None, refire: bool = False
+) -> EventInterval:
+    """A pane when the watermark passes a multiple of `interval`, if something came since the last
+    one; with `refire` even if nothing did.
+    """
     return EventInterval(duration(interval, unit=unit), refire)
 
 
@@ -318,6 +352,13 @@ def never() -> Never:
     return Never()
 
 
-def policy(*, early: Trigger | None = None, late: Trigger | None = LATE_UPDATES, full: Trigger | None = None) -> Policy:
-    """One pane when the window is full; an `early` trigger that finishes just stops; late updates come ten seconds together."""
+def policy(
+    *,
+    early: Trigger | None = None,
+    late: Trigger | None = LATE_UPDATES,
+    full: Trigger | None = None,
+) -> Policy:
+    """One pane when the window is full; an `early` trigger that finishes just stops; late updates
+    come ten seconds together.
+    """
     return Policy(early, late, full)

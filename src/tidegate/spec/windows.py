@@ -1,7 +1,8 @@
 """Windows say which events belong together: on time, on the clock, on offsets or on counts.
 
-Sizes are int64 ticks of the window's axis: microseconds on the time axes, messages on the tuple axes. The dataclasses take ticks as
-they are; the functions in lower case take what people write ("1 minute", `timedelta`, an integer with `unit=`).
+Sizes are int64 ticks of the window's axis: microseconds on the time axes, messages on the tuple
+axes. The dataclasses take ticks as they are; the functions in lower case take what people write ("1
+minute", `timedelta`, an integer with `unit=`).
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ class Window:
     def to_dict(self) -> dict[str, Any]:
         """The JSON form; `window_from_dict` reads it back."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
-        return {"type": self.kind, **{name: str(v) if isinstance(v, Axis) else v for name, v in fields.items()}}
+        return {
+            "type": self.kind,
+            **{name: str(v) if isinstance(v, Axis) else v for name, v in fields.items()},
+        }
 
     def _settle(self, **values: object) -> None:
         """Replaces field values by their normal form while the dataclass is being made."""
@@ -70,12 +74,18 @@ class Tumbling(Window):
 
     def __post_init__(self) -> None:
         _positive("tumbling", size=self.size)
-        self._settle(offset=_whole("tumbling", "offset", self.offset) % self.size, axis=_axis(self.axis), create=_create(self.create))
+        self._settle(
+            offset=_whole("tumbling", "offset", self.offset) % self.size,
+            axis=_axis(self.axis),
+            create=_create(self.create),
+        )
 
 
 @dataclass(frozen=True)
 class Hopping(Window):
-    """Windows of one size, one starting every `slide`; they overlap where `slide < size` and leave gaps where `slide > size`."""
+    """Windows of one size, one starting every `slide`; they overlap where `slide < size` and leave
+    gaps where `slide > size`.
+    """
 
     kind: ClassVar[str] = "hopping"
     size: int
@@ -86,12 +96,18 @@ class Hopping(Window):
 
     def __post_init__(self) -> None:
         _positive("hopping", size=self.size, slide=self.slide)
-        self._settle(offset=_whole("hopping", "offset", self.offset) % self.slide, axis=_axis(self.axis), create=_create(self.create))
+        self._settle(
+            offset=_whole("hopping", "offset", self.offset) % self.slide,
+            axis=_axis(self.axis),
+            create=_create(self.create),
+        )
 
 
 @dataclass(frozen=True)
 class ByDifference(Window):
-    """The distinct non-empty windows `(t - size, t]` and `(t, t + size]` of every event; written half-open, each bound is one tick later."""
+    """The distinct non-empty windows `(t - size, t]` and `(t, t + size]` of every event; written
+    half-open, each bound is one tick later.
+    """
 
     kind: ClassVar[str] = "by_difference"
     size: int
@@ -104,7 +120,9 @@ class ByDifference(Window):
 
 @dataclass(frozen=True)
 class Cumulative(Window):
-    """Windows that share a start aligned on `size` and end after one step, two steps, ... and at last after `size`."""
+    """Windows that share a start aligned on `size` and end after one step, two steps, ... and at
+    last after `size`.
+    """
 
     kind: ClassVar[str] = "cumulative"
     size: int
@@ -116,16 +134,23 @@ class Cumulative(Window):
     def __post_init__(self) -> None:
         _positive("cumulative", size=self.size, step=self.step)
         if self.step > self.size:
-            raise SpecError(f"cumulative `step` must not exceed `size`, got step {self.step} and size {self.size}. Hint: swap them, or use tumbling")
-        self._settle(offset=_whole("cumulative", "offset", self.offset) % self.size, axis=_axis(self.axis), create=_create(self.create))
+            raise SpecError(
+                f"cumulative `step` must not exceed `size`, got step {self.step} and size"
+                f" {self.size}. Hint: swap them, or use tumbling"
+            )
+        self._settle(
+            offset=_whole("cumulative", "offset", self.offset) % self.size,
+            axis=_axis(self.axis),
+            create=_create(self.create),
+        )
 
 
 @dataclass(frozen=True)
 class Session(Window):
     """Events of one key that follow each other within a gap, fixed or taken from a column.
 
-    On offsets a gap of N holds together messages whose offsets differ by at most N. `touch` says whether two sessions of which one ends
-    exactly where the other begins stay apart.
+    On offsets a gap of N holds together messages whose offsets differ by at most N. `touch` says
+    whether two sessions of which one ends exactly where the other begins stay apart.
     """
 
     kind: ClassVar[str] = "session"
@@ -136,15 +161,24 @@ class Session(Window):
 
     def __post_init__(self) -> None:
         if (self.gap is None) == (self.gap_column is None):
-            raise SpecError(f"session takes one of `gap` and `gap_column`, got gap={self.gap!r} and gap_column={self.gap_column!r}. Hint: give one")
+            raise SpecError(
+                f"session takes one of `gap` and `gap_column`, got gap={self.gap!r} and"
+                f" gap_column={self.gap_column!r}. Hint: give one"
+            )
         if self.gap is not None:
             _positive("session", gap=self.gap)
         _one_of("session", "touch", self.touch, ("separate", "merge"))
         self._settle(axis=_axis(self.axis))
         if self.axis == Axis.ORDINAL:
-            raise SpecError("session cannot be measured on `ordinal`: the messages of a key are numbered without holes. Hint: use axis=\"offset\"")
+            raise SpecError(
+                "session cannot be measured on `ordinal`: the messages of a key are numbered"
+                ' without holes. Hint: use axis="offset"'
+            )
         if self.axis == Axis.OFFSET and self.touch == "merge":
-            raise SpecError("session on `offset` has touch=\"separate\" only, got `merge`: its gap is inclusive already. Hint: raise the gap by one")
+            raise SpecError(
+                'session on `offset` has touch="separate" only, got `merge`: its gap is inclusive'
+                " already. Hint: raise the gap by one"
+            )
 
 
 @dataclass(frozen=True)
@@ -163,10 +197,18 @@ class Calendar(Window):
         _one_of("calendar", "unit", self.unit, ("day", "week", "month", "year"))
         _positive("calendar", n=self.n)
         _zone(self.zone)
-        first = self.start if self.start is not None else ("1970-01-05" if self.unit == "week" else "1970-01-01")
-        self._settle(start=_date(first).isoformat(), axis=_axis(self.axis), create=_create(self.create))
+        first = (
+            self.start
+            if self.start is not None
+            else ("1970-01-05" if self.unit == "week" else "1970-01-01")
+        )
+        self._settle(
+            start=_date(first).isoformat(), axis=_axis(self.axis), create=_create(self.create)
+        )
         if not self.axis.is_time:
-            raise SpecError(f"calendar needs a time axis, got `{self.axis}`. Hint: use tumbling on tuples")
+            raise SpecError(
+                f"calendar needs a time axis, got `{self.axis}`. Hint: use tumbling on tuples"
+            )
 
     @property
     def anchor(self) -> date:
@@ -189,8 +231,8 @@ class Global(Window):
 class Custom(Window):
     """Windows of a user's own function over columns.
 
-    `assign(times, rows)` gets the int64 times and an Arrow table of the same rows, and returns `(start, end)`, one window an event,
-    or `(row, start, end)`, any number of windows an event.
+    `assign(times, rows)` gets the int64 times and an Arrow table of the same rows, and returns
+    `(start, end)`, one window an event, or `(row, start, end)`, any number of windows an event.
     """
 
     kind: ClassVar[str] = "custom"
@@ -200,13 +242,22 @@ class Custom(Window):
 
     def __post_init__(self) -> None:
         if not callable(self.assign):
-            raise SpecError(f"custom `assign` must be callable, got `{self.assign!r}`. Hint: def assign(times, rows): return start, end")
+            raise SpecError(
+                f"custom `assign` must be callable, got `{self.assign!r}`. Hint: def assign(times,"
+                " rows): return start, end"
+            )
         if not self.name:
-            raise SpecError("custom needs a `name`, because its state is recognised by it. Hint: custom(assign, name=\"my windows\")")
+            raise SpecError(
+                "custom needs a `name`, because its state is recognised by it. Hint: custom(assign,"
+                ' name="my windows")'
+            )
         self._settle(axis=_axis(self.axis))
 
     def __repr__(self) -> str:
-        return f"Custom(assign={getattr(self.assign, '__qualname__', repr(self.assign))}, name={self.name!r}, axis={self.axis!r})"
+        return (
+            f"Custom(assign={getattr(self.assign, '__qualname__', repr(self.assign))},"
+            f" name={self.name!r}, axis={self.axis!r})"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Names the function; it cannot be restored from that."""
@@ -221,7 +272,8 @@ class Inherited(Window):
 
 
 _KINDS: dict[str, type[Window]] = {
-    w.kind: w for w in (Tumbling, Hopping, ByDifference, Cumulative, Session, Calendar, Global, Inherited)
+    w.kind: w
+    for w in (Tumbling, Hopping, ByDifference, Cumulative, Session, Calendar, Global, Inherited)
 }
 
 
@@ -255,10 +307,24 @@ def hopping(
 ) -> Hopping:
     """Windows of one size, one starting every `slide`."""
     on = _axis(axis)
-    window = Hopping(_ticks(size, on, unit, "size"), _ticks(slide, on, unit, "slide"), _ticks(offset, on, unit, "offset"), on, create)
+    window = Hopping(
+        _ticks(size, on, unit, "size"),
+        _ticks(slide, on, unit, "slide"),
+        _ticks(offset, on, unit, "offset"),
+        on,
+        create,
+    )
     if window.slide > window.size:
-        lost = format_duration(window.slide - window.size) if on.is_time else f"{window.slide - window.size} messages"
-        warnings.warn(f"hopping `slide` is longer than `size`: what falls into the {lost} between two windows is in no window", stacklevel=2)
+        lost = (
+            format_duration(window.slide - window.size)
+            if on.is_time
+            else f"{window.slide - window.size} messages"
+        )
+        warnings.warn(
+            f"hopping `slide` is longer than `size`: what falls into the {lost} between two windows"
+            " is in no window",
+            stacklevel=2,
+        )
     return window
 
 
@@ -271,12 +337,17 @@ def sliding(
     create: Create = "demand",
     unit: str | None = None,
 ) -> Hopping | ByDifference:
-    """With `slide` the same as `hopping`; without it, the windows that begin or end at an event ("by difference")."""
+    """With `slide` the same as `hopping`; without it, the windows that begin or end at an event
+    ("by difference").
+    """
     if slide is not None:
         return hopping(size, slide, offset=offset, axis=axis, create=create, unit=unit)
     if offset != 0 or create != "demand":
         came = f"offset={offset!r}, create={create!r}"
-        raise SpecError(f"sliding without `slide` is aligned to the events, so it takes no `offset` or `create`, got {came}. Hint: give `slide=`")
+        raise SpecError(
+            "sliding without `slide` is aligned to the events, so it takes no `offset` or"
+            f" `create`, got {came}. Hint: give `slide=`"
+        )
     on = _axis(axis)
     return ByDifference(_ticks(size, on, unit, "size"), on)
 
@@ -292,7 +363,13 @@ def cumulative(
 ) -> Cumulative:
     """Windows that grow by `step` until they reach `size`."""
     on = _axis(axis)
-    return Cumulative(_ticks(size, on, unit, "size"), _ticks(step, on, unit, "step"), _ticks(offset, on, unit, "offset"), on, create)
+    return Cumulative(
+        _ticks(size, on, unit, "size"),
+        _ticks(step, on, unit, "step"),
+        _ticks(offset, on, unit, "offset"),
+        on,
+        create,
+    )
 
 
 def session(
@@ -303,7 +380,9 @@ def session(
     axis: Axis | str = Axis.EVENT_TIME,
     unit: str | None = None,
 ) -> Session:
-    """Sessions by a fixed gap, or by the gap that each event carries in a column (a duration, or integer ticks)."""
+    """Sessions by a fixed gap, or by the gap that each event carries in a column (a duration, or
+    integer ticks).
+    """
     on = _axis(axis)
     return Session(None if gap is None else _ticks(gap, on, unit, "gap"), gap_column, touch, on)
 
@@ -322,7 +401,9 @@ def calendar(
     >>> calendar("month", 7, start="2014-03-05")
     Calendar(unit='month', n=7, zone='UTC', start='2014-03-05', axis=Axis.EVENT_TIME, create='demand')
     """
-    return Calendar(unit, n, zone, start.isoformat() if isinstance(start, date) else start, _axis(axis), create)
+    return Calendar(
+        unit, n, zone, start.isoformat() if isinstance(start, date) else start, _axis(axis), create
+    )
 
 
 def global_window(*, axis: Axis | str = Axis.EVENT_TIME) -> Global:
@@ -330,45 +411,71 @@ def global_window(*, axis: Axis | str = Axis.EVENT_TIME) -> Global:
     return Global(_axis(axis))
 
 
-def custom(assign: Callable[[Any, Any], Any], *, name: str | None = None, axis: Axis | str = Axis.EVENT_TIME) -> Custom:
+def custom(
+    assign: Callable[[Any, Any], Any],
+    *,
+    name: str | None = None,
+    axis: Axis | str = Axis.EVENT_TIME,
+) -> Custom:
     """Windows of a function over columns; see `Custom`."""
     return Custom(assign, name or str(getattr(assign, "__name__", "")), _axis(axis))
 
 
 def window_from_dict(document: Mapping[str, Any]) -> Window:
     """The window that `to_dict` wrote."""
-    kind, fields = document.get("type"), {name: value for name, value in document.items() if name != "type"}
+    kind, fields = (
+        document.get("type"),
+        {name: value for name, value in document.items() if name != "type"},
+    )
     if kind == Custom.kind:
-        raise SpecError(f"custom window `{fields.get('name')}` cannot be restored from data. Hint: build it again with custom(...)")
+        raise SpecError(
+            f"custom window `{fields.get('name')}` cannot be restored from data. Hint: build it"
+            " again with custom(...)"
+        )
     _one_of("window", "type", kind, tuple(_KINDS))
     made = _KINDS[str(kind)]
     known = {f.name for f in dataclasses.fields(made)}  # type: ignore[arg-type]
     if not fields.keys() <= known:
-        raise SpecError(f"{kind} has the fields {sorted(known)}, got {sorted(fields)}. Hint: remove {sorted(fields.keys() - known)}")
+        raise SpecError(
+            f"{kind} has the fields {sorted(known)}, got {sorted(fields)}. Hint: remove"
+            f" {sorted(fields.keys() - known)}"
+        )
     try:
         return made(**fields)
     except TypeError as missing:
-        raise SpecError(f"{kind} cannot be made of {dict(fields)}: {missing}. Hint: give every field that has no default") from None
+        raise SpecError(
+            f"{kind} cannot be made of {dict(fields)}: {missing}. Hint: give every field that has"
+            " no default"
+        ) from None
 
 
 def _ticks(value: Duration, axis: Axis, unit: str | None, field: str) -> int:
     if axis.is_time:
         return duration(value, unit=unit)
     if unit is not None or isinstance(value, bool) or not isinstance(value, int):
-        raise SpecError(f"`{field}` on `{axis}` counts messages, got `{value!r}`{f' with unit {unit}' if unit else ''}. Hint: give a plain integer")
+        raise SpecError(
+            f"`{field}` on `{axis}` counts messages, got"
+            f" `{value!r}`{f' with unit {unit}' if unit else ''}. Hint: give a plain integer"
+        )
     return value
 
 
 def _whole(owner: str, field: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise SpecError(f"{owner} `{field}` is an integer number of ticks, got `{value!r}`. Hint: tg.{owner}(...) takes texts and timedeltas")
+        raise SpecError(
+            f"{owner} `{field}` is an integer number of ticks, got `{value!r}`. Hint:"
+            f" tg.{owner}(...) takes texts and timedeltas"
+        )
     return value
 
 
 def _positive(owner: str, **values: object) -> None:
     for field, value in values.items():
         if not 0 < _whole(owner, field, value) < MAX:
-            raise SpecError(f"{owner} `{field}` must be greater than 0 and finite, got {value}. Hint: use global_window() for a window without end")
+            raise SpecError(
+                f"{owner} `{field}` must be greater than 0 and finite, got {value}. Hint: use"
+                " global_window() for a window without end"
+            )
 
 
 def _one_of(owner: str, field: str, value: object, allowed: tuple[str, ...]) -> None:
@@ -390,11 +497,16 @@ def _zone(name: str) -> None:
     try:
         ZoneInfo(name)
     except (OSError, ValueError, KeyError, TypeError):
-        raise SpecError(f"calendar `zone` must be the name of a time zone, got `{name}`. Hint: \"Europe/Berlin\", \"UTC\"") from None
+        raise SpecError(
+            f'calendar `zone` must be the name of a time zone, got `{name}`. Hint: "Europe/Berlin",'
+            ' "UTC"'
+        ) from None
 
 
 def _date(text: str) -> date:
     try:
         return date.fromisoformat(f"{text}-01" if len(text) == len("2014-03") else text)
     except (ValueError, TypeError):
-        raise SpecError(f"calendar `start` must be an ISO date, got `{text}`. Hint: \"2014-03-05\"") from None
+        raise SpecError(
+            f'calendar `start` must be an ISO date, got `{text}`. Hint: "2014-03-05"'
+        ) from None

@@ -1,1 +1,3 @@
-"""State holds what an operator must find again after a restart: named Arrow tables and JSON documents behind one store protocol."""
+"""State holds what an operator must find again after a restart: named Arrow tables and JSON
+documents behind one store protocol.
+"""

@@ -1,7 +1,9 @@
-"""The memory store keeps everything in the process, and can write itself whole to one file at commit.
+"""The memory store keeps everything in the process, and can write itself whole to one file at
+commit.
 
-The file: magic, format version, length and BLAKE2b digest of the body, then the body: length of the directory, the directory
-(JSON: name, kind and length of every value, in order), then the values one after the other.
+The file: magic, format version, length and BLAKE2b digest of the body, then the body: length of the
+directory, the directory (JSON: name, kind and length of every value, in order), then the values one
+after the other.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ _LENGTH = struct.Struct("<Q")
 
 
 class MemoryStore:
-    """A store in memory; with a path, a commit replaces the file there and opening reads it back."""
+    """A store in memory; with a path, a commit replaces the file there and opening reads it
+    back.
+    """
 
     spills = False
 
@@ -101,7 +105,13 @@ def _write(path: Path, values: dict[str, pa.Table | str]) -> None:
     blobs: list[bytes | memoryview] = []
     for name, value in sorted(values.items()):
         data = value.encode() if isinstance(value, str) else memoryview(encode_table(value))
-        directory.append({"name": name, "kind": "json" if isinstance(value, str) else "table", "length": len(data)})
+        directory.append(
+            {
+                "name": name,
+                "kind": "json" if isinstance(value, str) else "table",
+                "length": len(data),
+            }
+        )
         blobs.append(data)
     index = encode_json(directory, "directory").encode()
     chunks = [_LENGTH.pack(len(index)), index, *blobs]
@@ -113,7 +123,8 @@ def _write(path: Path, values: dict[str, pa.Table | str]) -> None:
         _replace(path, [_HEAD.pack(MAGIC, FORMAT, sum(map(len, chunks)), digest.digest()), *chunks])
     except OSError as error:
         raise StateError(
-            f"the state cannot be written to {path}: {error}. Hint: the former state is still there; make room or grant access"
+            f"the state cannot be written to {path}: {error}. Hint: the former state is still"
+            " there; make room or grant access"
         ) from error
 
 
@@ -142,12 +153,17 @@ def _read(path: Path) -> dict[str, pa.Table | str]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise StateError(f"the state file {path} cannot be read: {error}. Hint: a file that this process may read is needed") from error
+        raise StateError(
+            f"the state file {path} cannot be read: {error}. Hint: a file that this process may"
+            " read is needed"
+        ) from error
     body = _checked(path, data)
     values: dict[str, pa.Table | str] = {}
     for entry, value in _entries(body):
         name = entry["name"]
-        values[name] = bytes(value).decode() if entry["kind"] == "json" else decode_table(value, name)
+        values[name] = (
+            bytes(value).decode() if entry["kind"] == "json" else decode_table(value, name)
+        )
     return values
 
 
@@ -158,7 +174,10 @@ def _checked(path: Path, data: bytes) -> memoryview:
     _, version, length, digest = _HEAD.unpack_from(data)
     if version != FORMAT:
         hint = "open it with the version that wrote it, or move it away and replay the input"
-        raise CorruptStateError(f"the state file {path} has format {version}; this version reads format {FORMAT}. Hint: {hint}")
+        raise CorruptStateError(
+            f"the state file {path} has format {version}; this version reads format {FORMAT}. Hint:"
+            f" {hint}"
+        )
     body = memoryview(data)[_HEAD.size :]
     if len(body) != length:
         raise _damaged(path, f"its body has {len(body)} bytes instead of {length}")
@@ -175,4 +194,7 @@ def _entries(body: memoryview) -> Iterator[tuple[dict[str, Any], memoryview]]:
 
 
 def _damaged(path: Path, why: str) -> CorruptStateError:
-    return CorruptStateError(f"the state file {path} is damaged: {why}. Hint: restore it from a copy, or move it away and replay the input")
+    return CorruptStateError(
+        f"the state file {path} is damaged: {why}. Hint: restore it from a copy, or move it away"
+        " and replay the input"
+    )

@@ -35,7 +35,9 @@ class Prefixed:
         self._store.delete_prefix(self._prefix + prefix)
 
     def names(self, prefix: str = "") -> list[str]:
-        return [name.removeprefix(self._prefix) for name in self._store.names(self._prefix + prefix)]
+        return [
+            name.removeprefix(self._prefix) for name in self._store.names(self._prefix + prefix)
+        ]
 
     def contains(self, name: str) -> bool:
         return self._store.contains(self._prefix + name)

@@ -1,4 +1,6 @@
-"""A store is a map from names to Arrow tables or JSON documents whose writes become durable together."""
+"""A store is a map from names to Arrow tables or JSON documents whose writes become durable
+together.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,18 @@ class Store(Protocol):
 
     Contract:
     - Tables and documents share one set of names; putting one kind over the other replaces it.
-    - A write is seen by later reads at once. It is durable only with `commit`, which takes all writes since the last one
+    - A write is seen by later reads at once. It is durable only with `commit`, which takes all
+      writes since the last one
       together: after a crash, opening the store gives exactly the state of a commit, never a part of one.
-    - A table is not changed after it was put. A document is copied when it is put and again when it is got.
+    - A table is not changed after it was put. A document is copied when it is put and again when it
+      is got.
     - `close` does not commit: what was not committed is gone.
     """
 
     spills: bool
-    """True when a table may leave memory after a commit and is read again on demand, so that nobody needs to keep a copy."""
+    """True when a table may leave memory after a commit and is read again on demand, so that nobody
+    needs to keep a copy.
+    """
 
     def put_table(self, name: str, table: pa.Table) -> None: ...
 
@@ -54,7 +60,10 @@ class Store(Protocol):
 
 def wrong_kind(name: str, wanted: str, found: str) -> StateError:
     """The error for a table read as a document, or the reverse."""
-    return StateError(f"`{name}` was read as a {wanted}, but it holds a {found}. Hint: one name holds one kind; use another name")
+    return StateError(
+        f"`{name}` was read as a {wanted}, but it holds a {found}. Hint: one name holds one kind;"
+        " use another name"
+    )
 
 
 def closed(where: object) -> StateError:

@@ -1,7 +1,9 @@
-"""The RocksDB store keeps state larger than memory in a folder, writes only what changed, and commits in one synced batch.
+"""The RocksDB store keeps state larger than memory in a folder, writes only what changed, and
+commits in one synced batch.
 
-Keys: `v` holds the format; `i` + name holds kind, number of parts, length and CRC-32 of a value; `d` + name + part number (four
-bytes) holds a part of at most 4 MB. The index of names is read at open and stays in memory; values are read on demand.
+Keys: `v` holds the format; `i` + name holds kind, number of parts, length and CRC-32 of a value;
+`d` + name + part number (four bytes) holds a part of at most 4 MB. The index of names is read at
+open and stays in memory; values are read on demand.
 """
 
 from __future__ import annotations
@@ -75,11 +77,18 @@ class _Cache:
 
 
 class RocksDBStore:
-    """A store in a RocksDB folder. Writes wait in the process until `commit`; one process at a time may have the folder open."""
+    """A store in a RocksDB folder. Writes wait in the process until `commit`; one process at a time
+    may have the folder open.
+    """
 
     spills = True
 
-    def __init__(self, path: str | os.PathLike[str], cache_bytes: int = 64 * 1024 * 1024, compression: Compression = "lz4") -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        cache_bytes: int = 64 * 1024 * 1024,
+        compression: Compression = "lz4",
+    ) -> None:
         self.path = Path(path)
         self._compression = compression
         self._cache = _Cache(cache_bytes)
@@ -139,7 +148,9 @@ class RocksDBStore:
     def names(self, prefix: str = "") -> list[str]:
         changes = self._changes()
         found = {name for name in self._index if name.startswith(prefix) and name not in changes}
-        found.update(name for name, value in changes.items() if value is not None and name.startswith(prefix))
+        found.update(
+            name for name, value in changes.items() if value is not None and name.startswith(prefix)
+        )
         return sorted(found)
 
     def contains(self, name: str) -> bool:
@@ -159,7 +170,10 @@ class RocksDBStore:
         try:
             self._db.write(batch, options)
         except Exception as error:
-            raise StateError(f"the commit to {self.path} failed: {error}. Hint: the last commit is intact; make room and commit again") from error
+            raise StateError(
+                f"the commit to {self.path} failed: {error}. Hint: the last commit is intact; make"
+                " room and commit again"
+            ) from error
         for name, entry in entries.items():
             self._settle(name, entry, self._pending[name])
         self._pending.clear()
@@ -181,16 +195,22 @@ class RocksDBStore:
         self._cache.discard(name)
 
     def _stage(self, batch: Any, name: str, value: pa.Table | str | None) -> _Entry | None:
-        """Add one value to the batch; parts that the former value had beyond the new ones are deleted with it."""
+        """Add one value to the batch; parts that the former value had beyond the new ones are
+        deleted with it.
+        """
         key = name.encode()
         former = self._index.get(name)
         entry = None
         if value is None:
             batch.delete(b"i" + key)
         else:
-            data = memoryview(value.encode() if isinstance(value, str) else encode_table(value, self._compression))
+            data = memoryview(
+                value.encode() if isinstance(value, str) else encode_table(value, self._compression)
+            )
             parts = [data[at : at + PART_BYTES] for at in range(0, len(data), PART_BYTES)]
-            entry = _Entry(_JSON if isinstance(value, str) else _TABLE, len(parts), len(data), zlib.crc32(data))
+            entry = _Entry(
+                _JSON if isinstance(value, str) else _TABLE, len(parts), len(data), zlib.crc32(data)
+            )
             batch.put(b"i" + key, entry.pack())
             for number, part in enumerate(parts):
                 batch.put(b"d" + key + _PART.pack(number), bytes(part))
@@ -210,9 +230,14 @@ class RocksDBStore:
         """The bytes of a committed value, its parts put together and checked."""
         entry = self._index[name]
         if entry.kind != kind:
-            raise wrong_kind(name, *(("table", "document") if kind == _TABLE else ("document", "table")))
+            raise wrong_kind(
+                name, *(("table", "document") if kind == _TABLE else ("document", "table"))
+            )
         try:
-            parts = [self._db.get(b"d" + name.encode() + _PART.pack(number)) for number in range(entry.parts)]
+            parts = [
+                self._db.get(b"d" + name.encode() + _PART.pack(number))
+                for number in range(entry.parts)
+            ]
         except Exception as error:
             raise _damaged(self.path, str(error)) from error
         if None in parts:
@@ -231,7 +256,8 @@ class RocksDBStore:
         if version != str(FORMAT).encode():
             hint = "open it with the version that wrote it, or move it away and replay the input"
             raise CorruptStateError(
-                f"the state in {self.path} has format {version.decode(errors='replace')}; this version reads {FORMAT}. Hint: {hint}"
+                f"the state in {self.path} has format {version.decode(errors='replace')}; this"
+                f" version reads {FORMAT}. Hint: {hint}"
             )
         for key, value in self._db.items(from_key=b"i"):
             if key[:1] != b"i":
@@ -242,7 +268,10 @@ class RocksDBStore:
     def _start(self) -> None:
         """Mark an empty database as ours; one that holds something else is left alone."""
         if next(iter(self._db.keys()), None) is not None:
-            raise CorruptStateError(f"the RocksDB folder {self.path} was not written by Tidegate. Hint: give the state a folder of its own")
+            raise CorruptStateError(
+                f"the RocksDB folder {self.path} was not written by Tidegate. Hint: give the state"
+                " a folder of its own"
+            )
         self._db.put(_VERSION, str(FORMAT).encode())
 
 
@@ -259,7 +288,9 @@ def _open(path: Path) -> Any:
 
 
 def _options(rocksdict: Any) -> Any:
-    """Large values live in blob files, so that compaction moves small keys only; they are compressed already."""
+    """Large values live in blob files, so that compaction moves small keys only; they are
+    compressed already.
+    """
     options = rocksdict.Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_compression_type(rocksdict.DBCompressionType.none())
@@ -267,7 +298,8 @@ def _options(rocksdict: Any) -> Any:
     options.set_enable_blob_files(True)
     options.set_min_blob_size(4096)
     options.set_enable_blob_gc(True)
-    # A torn last record is what a crash leaves; damage anywhere before it must be an error, not a silent step back.
+    # A torn last record is what a crash leaves; damage anywhere before it must be an error, not a
+    # silent step back.
     options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_max_open_files(256)
     options.set_keep_log_file_num(2)
@@ -276,11 +308,20 @@ def _options(rocksdict: Any) -> Any:
 
 def _refused(path: Path, why: str) -> StateError:
     if "lock" in why.lower() and ("hold" in why or "While lock file" in why):
-        return StateError(f"the state in {path} is open already, in this or another process. Hint: one process at a time; close the other first")
+        return StateError(
+            f"the state in {path} is open already, in this or another process. Hint: one process at"
+            " a time; close the other first"
+        )
     if "Corruption" in why:
         return _damaged(path, why)
-    return StateError(f"the state in {path} cannot be opened: {why}. Hint: a folder that this process may write is needed")
+    return StateError(
+        f"the state in {path} cannot be opened: {why}. Hint: a folder that this process may write"
+        " is needed"
+    )
 
 
 def _damaged(path: Path, why: str) -> CorruptStateError:
-    return CorruptStateError(f"the state in {path} is damaged: {why}. Hint: restore the folder from a copy, or move it away and replay the input")
+    return CorruptStateError(
+        f"the state in {path} is damaged: {why}. Hint: restore the folder from a copy, or move it"
+        " away and replay the input"
+    )

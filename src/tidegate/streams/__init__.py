@@ -1,4 +1,6 @@
-"""Streams whose writers know the time: writers note it, a controller folds it into watermarks with positions, and readers know where they are."""
+"""Streams whose writers know the time: writers note it, a controller folds it into watermarks with
+positions, and readers know where they are.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from tidegate.errors import InputError, SpecError
 from tidegate.instants import Duration, duration
 from tidegate.kernel.streams.aggregation import StreamMark
 from tidegate.kernel.streams.reading import Frontier
-from tidegate.kernel.streams.windows import TimeWindow
+from tidegate.kernel.streams.time_windows import TimeWindow
 from tidegate.streams.controller import Controller
 from tidegate.streams.description import CELL, Description, Settings, checked_name
 from tidegate.streams.events import Event
@@ -23,9 +25,21 @@ from tidegate.streams.transactions import Committed, Transaction, TransactionalW
 from tidegate.streams.writer import Writer
 
 __all__ = [
-    "Committed", "Controller", "Event", "Frontier", "Reader", "ReaderGroup", "Stream", "StreamMark", "Streams", "TimeWindow", "Transaction",
-    "TransactionalWriter", "Writer", "open",
-]  # fmt: skip
+    "Committed",
+    "Controller",
+    "Event",
+    "Frontier",
+    "Reader",
+    "ReaderGroup",
+    "Stream",
+    "StreamMark",
+    "Streams",
+    "TimeWindow",
+    "Transaction",
+    "TransactionalWriter",
+    "Writer",
+    "open",
+]
 
 
 @dataclass(frozen=True)
@@ -45,14 +59,17 @@ class Streams:
     ) -> Stream:
         """Make a stream with so many segments.
 
-        A writer that is behind and silent for `timestamp_aggregation_timeout` is forgotten. There is no watermark within `initial_delay`.
+        A writer that is behind and silent for `timestamp_aggregation_timeout` is forgotten. There
+        is no watermark within `initial_delay`.
         """
         settings = Settings(duration(timestamp_aggregation_timeout), duration(initial_delay))
         document = Description.new(segments, settings, self.clock()).to_dict()
         try:
             self.store.swap(checked_name("a stream", name), Swap(CELL, document, 0))
         except Conflict:
-            raise InputError(f"there is a stream `{name}` already. Hint: store.stream('{name}')") from None
+            raise InputError(
+                f"there is a stream `{name}` already. Hint: store.stream('{name}')"
+            ) from None
         stream = Stream(self.store, name, self.clock)
         stream.description()
         return stream
@@ -75,7 +92,10 @@ class Streams:
     def controller(self, **options: Any) -> Controller:
         """A controller of the streams of this store; `Controller` tells the options."""
         if "clock" in options:
-            raise SpecError("a controller has the clock of its store. Hint: tidegate.streams.open(..., clock=...)")
+            raise SpecError(
+                "a controller has the clock of its store. Hint: tidegate.streams.open(...,"
+                " clock=...)"
+            )
         return Controller(self.store, clock=self.clock, **options)
 
     def close(self) -> None:
@@ -85,12 +105,20 @@ class Streams:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
-def open(url: str | os.PathLike[str], *, create: bool = True, clock: Clock = machine_clock) -> Streams:
-    """The streams at an address: a path or `sqlite:PATH` is a file of this machine, `kafka://HOST:PORT/PREFIX` are topics of Kafka.
+def open(
+    url: str | os.PathLike[str], *, create: bool = True, clock: Clock = machine_clock
+) -> Streams:
+    """The streams at an address: a path or `sqlite:PATH` is a file of this machine,
+    `kafka://HOST:PORT/PREFIX` are topics of Kafka.
 
     A file that is not there is made, unless `create` is false.
     """

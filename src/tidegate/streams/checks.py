@@ -33,7 +33,10 @@ def owner_name(name: str) -> str:
 def cell_key(key: str) -> str:
     """The key of a cell."""
     if _KEY.fullmatch(key) is None:
-        raise SpecError(f"the key of a cell is 1 to 500 characters of a-z A-Z 0-9 . _ - / #, got {key!r}. Hint: replace other characters by _")
+        raise SpecError(
+            f"the key of a cell is 1 to 500 characters of a-z A-Z 0-9 . _ - / #, got {key!r}. Hint:"
+            " replace other characters by _"
+        )
     return key
 
 
@@ -43,14 +46,19 @@ def key_prefix(prefix: str) -> str:
 
 
 def segment_names(names: Sequence[str], present: Collection[str]) -> list[str]:
-    """The names among these that are not there yet, in their order; all together they must be 0, 1, 2, ... without gaps."""
+    """The names among these that are not there yet, in their order; all together they must be 0, 1,
+    2, ... without gaps.
+    """
     for name in names:
         if _SEGMENT.fullmatch(name) is None:
             raise SpecError(f'segments are named by numbers, got {name!r}. Hint: "0", "1", "2"')
     new = sorted({int(name) for name in names} - {int(name) for name in present})
     wanted = list(range(len(present), len(present) + len(new)))
     if new != wanted:
-        raise SpecError(f"segments are numbered without gaps: there are {len(present)}, so the next ones are {_listed(wanted)}, got {_listed(new)}")
+        raise SpecError(
+            f"segments are numbered without gaps: there are {len(present)}, so the next ones are"
+            f" {_listed(wanted)}, got {_listed(new)}"
+        )
     return [str(number) for number in new]
 
 
@@ -58,7 +66,10 @@ def swap(change: Swap) -> None:
     """A change of a cell."""
     cell_key(change.key)
     if change.version < 0:
-        raise InputError(f"the version of a cell is 0 for one that is not there, and more for others, got {change.version} for `{change.key}`")
+        raise InputError(
+            "the version of a cell is 0 for one that is not there, and more for others, got"
+            f" {change.version} for `{change.key}`"
+        )
 
 
 def reading(offset: int, most: int) -> None:

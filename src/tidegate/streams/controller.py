@@ -1,4 +1,6 @@
-"""The controller folds what writers say into the watermarks of their streams; of several controllers one owns a stream at a time."""
+"""The controller folds what writers say into the watermarks of their streams; of several
+controllers one owns a stream at a time.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from typing import Self
 from tidegate.errors import SpecError, StreamError, TidegateError
 from tidegate.instants import Duration, duration
 from tidegate.kernel.streams.aggregation import Aggregation, StreamMark
-from tidegate.kernel.streams.marks import Marks
+from tidegate.kernel.streams.writer_marks import Marks
 from tidegate.streams.description import CELL
 from tidegate.streams.store import Cell, Conflict, Store, Swap
 from tidegate.streams.stream import MARKS, Clock, Stream, machine_clock, mark_of
@@ -24,7 +26,9 @@ OWNER = "owner"
 
 @dataclass
 class _Owned:
-    """What a controller remembers of a stream that it owns: which writers it has seen silent, and the watermarks."""
+    """What a controller remembers of a stream that it owns: which writers it has seen silent, and
+    the watermarks.
+    """
 
     aggregation: Aggregation
     log: WatermarkLog
@@ -33,8 +37,9 @@ class _Owned:
 class Controller:
     """Computes the watermarks of streams, one round a period.
 
-    Any number of controllers may run, in any processes: for each stream one of them is the owner, and when it is silent for `lease` another
-    takes over from the watermark that was written last. An owner that was only slow finds that it is none any more, and writes nothing.
+    Any number of controllers may run, in any processes: for each stream one of them is the owner,
+    and when it is silent for `lease` another takes over from the watermark that was written last.
+    An owner that was only slow finds that it is none any more, and writes nothing.
     """
 
     def __init__(
@@ -51,7 +56,10 @@ class Controller:
         self._store, self._streams, self._clock = store, streams, clock
         self._period, self._lease = duration(period), duration(lease)
         if not 0 < self._period < self._lease:
-            raise SpecError(f"a period is greater than 0 and shorter than the lease, got {period!r} and {lease!r}")
+            raise SpecError(
+                f"a period is greater than 0 and shorter than the lease, got {period!r} and"
+                f" {lease!r}"
+            )
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._owned: dict[str, _Owned] = {}
         self._ended = threading.Event()
@@ -71,7 +79,8 @@ class Controller:
                 except TidegateError as error:
                     # What was computed and is not written has not happened.
                     self._owned.pop(name, None)
-                    # Somebody may have been faster: the owner that took over, a writer that spoke, or who has deleted the stream.
+                    # Somebody may have been faster: the owner that took over, a writer that spoke,
+                    # or who has deleted the stream.
                     if not isinstance(error, Conflict) and self._store.cell(name, CELL) is not None:
                         failure = failure or error
                     continue
@@ -88,20 +97,31 @@ class Controller:
             self._owned.pop(name, None)
             return None
         cells = self._store.cells(name, MARKS)
-        log = WatermarkLog(self._store, name).refresh() if name not in self._owned else self._owned[name].log
+        log = (
+            WatermarkLog(self._store, name).refresh()
+            if name not in self._owned
+            else self._owned[name].log
+        )
         # Read last, so that all segments of the others are known.
         described = Stream(self._store, name, self._clock).description()
         owned = self._owned.get(name)
         if owned is None:
             last = log.marks.get(log.newest)
-            owned = self._owned[name] = _Owned(Aggregation(described.settings.timestamp_aggregation_timeout, last), log)
-        if owned.aggregation.last is None and now < described.created + described.settings.initial_delay:
+            owned = self._owned[name] = _Owned(
+                Aggregation(described.settings.timestamp_aggregation_timeout, last), log
+            )
+        if (
+            owned.aggregation.last is None
+            and now < described.created + described.settings.initial_delay
+        ):
             return None
         known = {key: mark_of(cell.document) for key, cell in cells.items()}
         marks = Marks({key: mark for key, mark in known.items() if mark is not None})
         mark = owned.aggregation.compute(marks, described.segments, now)
         if self._clock() >= until:
-            raise Conflict(f"the lease of the stream `{name}` is over, so another controller may own it")
+            raise Conflict(
+                f"the lease of the stream `{name}` is over, so another controller may own it"
+            )
         for key, before in known.items():
             if before is not None and key not in marks:
                 self._forget(name, key, cells[key])
@@ -111,27 +131,44 @@ class Controller:
         return mark
 
     def _forget(self, name: str, key: str, cell: Cell) -> None:
-        """Forget what a writer has said, unless it speaks meanwhile; how many events it has committed is kept."""
-        document = {**cell.document, "time": None, "position": {}} if cell.document["events"] else None
+        """Forget what a writer has said, unless it speaks meanwhile; how many events it has
+        committed is kept.
+        """
+        document = (
+            {**cell.document, "time": None, "position": {}} if cell.document["events"] else None
+        )
         self._store.swap(name, Swap(key, document, cell.version))
 
     def _owns(self, name: str, now: int) -> int | None:
-        """Until when this controller is the owner, after it has tried to be; None where it is not."""
+        """Until when this controller is the owner, after it has tried to be; None where it is
+        not.
+        """
         cell = self._store.cell(name, OWNER)
-        owner, until = (None, now) if cell is None else (cell.document["controller"], cell.document["until"])
+        owner, until = (
+            (None, now) if cell is None else (cell.document["controller"], cell.document["until"])
+        )
         if owner not in (None, self.name) and until > now:
             return None
         if owner == self.name and until - now > self._lease // 2:
             return int(until)
         if owner != self.name:
             self._owned.pop(name, None)
-        self._store.swap(name, Swap(OWNER, {"controller": self.name, "until": now + self._lease}, 0 if cell is None else cell.version))
+        self._store.swap(
+            name,
+            Swap(
+                OWNER,
+                {"controller": self.name, "until": now + self._lease},
+                0 if cell is None else cell.version,
+            ),
+        )
         return now + self._lease
 
-    # In the background --------------------------------------------------------------------------------------------------------------------
+    # In the background
 
     def run(self) -> None:
-        """Go round by round until `stop`; a store that does not answer is asked again, and `failure` tells it meanwhile."""
+        """Go round by round until `stop`; a store that does not answer is asked again, and
+        `failure` tells it meanwhile.
+        """
         while not self._ended.is_set():
             try:
                 self.round()
@@ -145,7 +182,9 @@ class Controller:
         if self._thread is not None:
             raise StreamError("the controller runs already")
         self._ended.clear()
-        self._thread = threading.Thread(target=self._guarded, name=f"tidegate controller {self.name}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._guarded, name=f"tidegate controller {self.name}", daemon=True
+        )
         self._thread.start()
         return self
 
@@ -168,7 +207,9 @@ class Controller:
             self._owned.clear()
             if self._died:
                 self._died = False
-                raise StreamError(f"the controller had ended before ({self.failure})") from self.failure
+                raise StreamError(
+                    f"the controller had ended before ({self.failure})"
+                ) from self.failure
 
     def _release(self, name: str) -> None:
         cell = self._store.cell(name, OWNER)
@@ -181,5 +222,10 @@ class Controller:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()

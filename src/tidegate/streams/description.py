@@ -1,4 +1,6 @@
-"""The description of a stream: its segments, its settings and its begin, as they stand in the cell `description`."""
+"""The description of a stream: its segments, its settings and its begin, as they stand in the cell
+`description`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 def checked_name(what: str, name: object) -> str:
     """A name of a stream, a writer, a group or a reader."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name.strip(".") == "":
-        raise SpecError(f"{what} is named by 1 to 200 of the characters a-z, A-Z, 0-9, `.`, `_`, `-`, got {name!r}")
+        raise SpecError(
+            f"{what} is named by 1 to 200 of the characters a-z, A-Z, 0-9, `.`, `_`, `-`, got"
+            f" {name!r}"
+        )
     return name
 
 
@@ -32,12 +37,16 @@ class Settings:
     timestamp_aggregation_timeout: int = 60_000_000
     """A writer that is behind is forgotten when it was seen silent for so long."""
     initial_delay: int = 5_000_000
-    """For so long after its creation a stream has no watermark, because its writers come one after the other."""
+    """For so long after its creation a stream has no watermark, because its writers come one after
+    the other.
+    """
 
     def __post_init__(self) -> None:
         for name in ("timestamp_aggregation_timeout", "initial_delay"):
             if getattr(self, name) < 0:
-                raise SpecError(f"`{name}` is a span of time, got {format_duration(getattr(self, name))}")
+                raise SpecError(
+                    f"`{name}` is a span of time, got {format_duration(getattr(self, name))}"
+                )
 
 
 @dataclass(frozen=True)
@@ -55,26 +64,50 @@ class Description:
     @classmethod
     def new(cls, segments: int, settings: Settings, created: int) -> Description:
         found = [Segment(str(n), low, high) for n, (low, high) in enumerate(even(segments))]
-        return cls(Segments.of(found), settings, created, {one.name: 0 for one in found}, scaling=True)
+        return cls(
+            Segments.of(found), settings, created, {one.name: 0 for one in found}, scaling=True
+        )
 
     def scaled(self, sealed: Sequence[str], ranges: Sequence[tuple[float, float]]) -> Description:
-        """Segments of the next epoch with these ranges of keys take the place of others; both must be the same keys."""
+        """Segments of the next epoch with these ranges of keys take the place of others; both must
+        be the same keys.
+        """
         if isinstance(sealed, str):
-            raise SpecError(f"the segments to seal are a list of names, got {sealed!r}. Hint: seal=[{sealed!r}]")
+            raise SpecError(
+                f"the segments to seal are a list of names, got {sealed!r}. Hint: seal=[{sealed!r}]"
+            )
         try:
             ranges = [(float(low), float(high)) for low, high in ranges]
         except (TypeError, ValueError):
-            raise SpecError(f"ranges of keys are pairs of numbers, got {ranges!r}. Hint: ranges=[(0, 0.5), (0.5, 1)]") from None
+            raise SpecError(
+                f"ranges of keys are pairs of numbers, got {ranges!r}. Hint: ranges=[(0, 0.5),"
+                " (0.5, 1)]"
+            ) from None
         newest = {one.name: one for one in self.segments.newest()}
-        gone = [newest[name] if name in newest else self._not_open(name) for name in dict.fromkeys(sealed)]
+        gone = [
+            newest[name] if name in newest else self._not_open(name)
+            for name in dict.fromkeys(sealed)
+        ]
         if not gone or _joined([(one.low, one.high) for one in gone]) != _joined(list(ranges)):
-            told = ", ".join(f"[{low:g}, {high:g})" for low, high in sorted((one.low, one.high) for one in gone))
-            raise SpecError(f"the successors must have the keys of what is sealed, which are {told}, each once; got {list(ranges)}")
+            told = ", ".join(
+                f"[{low:g}, {high:g})" for low, high in sorted((one.low, one.high) for one in gone)
+            )
+            raise SpecError(
+                f"the successors must have the keys of what is sealed, which are {told}, each once;"
+                f" got {list(ranges)}"
+            )
         first, epoch = len(self.segments.by_name), self.segments.epoch + 1
         if first + len(ranges) > MOST_SEGMENTS:
-            raise SpecError(f"a stream has {MOST_SEGMENTS} segments at most, counting those that were sealed")
-        fresh = [Segment(str(first + n), low, high, epoch) for n, (low, high) in enumerate(sorted(ranges))]
-        return replace(self, segments=Segments.of([*self.segments.by_name.values(), *fresh]), scaling=True)
+            raise SpecError(
+                f"a stream has {MOST_SEGMENTS} segments at most, counting those that were sealed"
+            )
+        fresh = [
+            Segment(str(first + n), low, high, epoch)
+            for n, (low, high) in enumerate(sorted(ranges))
+        ]
+        return replace(
+            self, segments=Segments.of([*self.segments.by_name.values(), *fresh]), scaling=True
+        )
 
     def scaled_to(self, count: int) -> Description:
         """The stream with so many segments of the same size; those that fit stay."""
@@ -86,7 +119,10 @@ class Description:
 
     def _not_open(self, name: str) -> Segment:
         self.segments[name]
-        raise SpecError(f"the segment `{name}` is sealed already. Hint: open are {', '.join(one.name for one in self.segments.newest())}")
+        raise SpecError(
+            f"the segment `{name}` is sealed already. Hint: open are"
+            f" {', '.join(one.name for one in self.segments.newest())}"
+        )
 
     @property
     def sealed(self) -> list[str]:
@@ -96,17 +132,34 @@ class Description:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        segments = [{"name": one.name, "low": one.low, "high": one.high, "epoch": one.epoch} for one in self.segments.by_name.values()]
+        segments = [
+            {"name": one.name, "low": one.low, "high": one.high, "epoch": one.epoch}
+            for one in self.segments.by_name.values()
+        ]
         settings = {name: getattr(self.settings, name) for name in Settings.__dataclass_fields__}
-        plain = {"version": VERSION, "created": self.created, "scaling": self.scaling, "head": dict(self.head)}
+        plain = {
+            "version": VERSION,
+            "created": self.created,
+            "scaling": self.scaling,
+            "head": dict(self.head),
+        }
         return {**plain, "settings": settings, "segments": segments}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Description:
         if document.get("version") != VERSION:
-            raise CorruptStateError(f"a stream is described in version {document.get('version')!r}, this Tidegate reads {VERSION}")
+            raise CorruptStateError(
+                f"a stream is described in version {document.get('version')!r}, this Tidegate reads"
+                f" {VERSION}"
+            )
         segments = Segments.of(Segment(**one) for one in document["segments"])
-        return cls(segments, Settings(**document["settings"]), document["created"], document["head"], document["scaling"])
+        return cls(
+            segments,
+            Settings(**document["settings"]),
+            document["created"],
+            document["head"],
+            document["scaling"],
+        )
 
 
 def even(count: int) -> list[tuple[float, float]]:
@@ -119,7 +172,9 @@ def even(count: int) -> list[tuple[float, float]]:
 def _joined(ranges: Sequence[tuple[float, float]]) -> list[tuple[float, float]] | None:
     """The ranges with neighbours put together; None where two share keys."""
     ordered = sorted(ranges)
-    if any(high > low for (_, high), (low, _) in pairwise(ordered)) or any(low >= high for low, high in ordered):
+    if any(high > low for (_, high), (low, _) in pairwise(ordered)) or any(
+        low >= high for low, high in ordered
+    ):
         return None
     found: list[tuple[float, float]] = []
     for low, high in ordered:

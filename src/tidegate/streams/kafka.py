@@ -1,11 +1,15 @@
-"""A store of streams in Kafka: a stream is a topic, a segment one of its partitions, an event a record that any consumer can read.
+"""A store of streams in Kafka: a stream is a topic, a segment one of its partitions, an event a
+record that any consumer can read.
 
-The cells of a stream are in a topic beside it (`tidegate.streams.kafka_cells`). Changes are Kafka transactions under the id of what they change
-(`tidegate.streams.kafka_pens`); they return when readers see them, so that a reader who asks for the end of what is committed has seen all.
+The cells of a stream are in a topic beside it (`tidegate.streams.kafka_cells`). Changes are Kafka
+transactions under the id of what they change (`tidegate.streams.kafka_producers`); they return when
+readers see them, so that a reader who asks for the end of what is committed has seen all.
 
-A sealed segment is an end marker in its partition. Rows may still come behind it, from writers who do not know yet, but no reader goes there.
-Sealing is told among the cells before the marker is written. So a writer who finds nothing told there after its rows have been delivered knows
-that they stand before any marker; and otherwise it asks for the end, and knows which of its rows were not taken.
+A sealed segment is an end marker in its partition. Rows may still come behind it, from writers who
+do not know yet, but no reader goes there. Sealing is told among the cells before the marker is
+written. So a writer who finds nothing told there after its rows have been delivered knows that they
+stand before any marker; and otherwise it asks for the end, and knows which of its rows were not
+taken.
 """
 
 from __future__ import annotations
@@ -26,12 +30,13 @@ from tidegate.streams import checks, kafka_cells, kafka_logs
 from tidegate.streams.kafka_cells import SEALED, VERSION, Change, Follower, change_of
 from tidegate.streams.kafka_clients import FENCED, PAUSE, SECONDS, UNSURE, Clients, Place
 from tidegate.streams.kafka_logs import END_MARKER, Readers
-from tidegate.streams.kafka_pens import OVERHEAD, Letters, Pen, Pens, Sent, Undelivered
+from tidegate.streams.kafka_producers import OVERHEAD, Letters, Pen, Pens, Sent, Undelivered
 from tidegate.streams.store import Appended, Block, Cell, Rows, Sending, Store, Swap
 
 T = TypeVar("T")
 CELLS = ".tidegate-cells"
-"""What the topic of a stream's cells has at its end. The Kafka sink keeps its own in `.tidegate`."""
+"""What the topic of a stream's cells has at its end. The Kafka sink keeps its own in `.tidegate`.
+"""
 MOST_FOLLOWERS = 32
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{0,34}")
 
@@ -39,16 +44,24 @@ _PREFIX = re.compile(r"[A-Za-z0-9._-]{0,34}")
 class KafkaStore(Store):
     """Streams in topics of Kafka whose names begin with `prefix`.
 
-    `options` are settings of librdkafka, such as `security.protocol`; `transaction.timeout.ms` is how long a process that died in the middle of
-    a change may keep others from reading what came after it.
+    `options` are settings of librdkafka, such as `security.protocol`; `transaction.timeout.ms` is
+    how long a process that died in the middle of a change may keep others from reading what came
+    after it.
     """
 
-    def __init__(self, bootstrap_servers: str, *, prefix: str = "", options: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(
+        self, bootstrap_servers: str, *, prefix: str = "", options: Sequence[tuple[str, str]] = ()
+    ) -> None:
         if _PREFIX.fullmatch(prefix) is None:
-            raise SpecError(f"the prefix of topics has at most 34 of the characters a-z, A-Z, 0-9, `.`, `_`, `-`, got {prefix!r}")
+            raise SpecError(
+                "the prefix of topics has at most 34 of the characters a-z, A-Z, 0-9, `.`, `_`,"
+                f" `-`, got {prefix!r}"
+            )
         self.servers, self.prefix = bootstrap_servers, prefix
         options = tuple(sorted((str(name), str(value)) for name, value in options))
-        self.url = f"kafka://{bootstrap_servers}/{quote(prefix)}" + (f"?{urlencode(options)}" if options else "")
+        self.url = f"kafka://{bootstrap_servers}/{quote(prefix)}" + (
+            f"?{urlencode(options)}" if options else ""
+        )
         self._clients = Clients(bootstrap_servers, options)
         self.largest = self._clients.largest - OVERHEAD
         self._pens = Pens(self._clients)
@@ -63,7 +76,7 @@ class KafkaStore(Store):
         # The address may hold a password.
         return f"{type(self).__name__}({self.servers!r}, prefix={self.prefix!r})"
 
-    # Cells --------------------------------------------------------------------------------------------------------------------------------
+    # Cells
 
     def cells(self, stream: str, prefix: str = "") -> dict[str, Cell]:
         start = checks.key_prefix(prefix)
@@ -93,20 +106,36 @@ class KafkaStore(Store):
 
         return self._transacted(follower, swap.key, work, change)
 
-    # Logs ---------------------------------------------------------------------------------------------------------------------------------
+    # Logs
 
     def streams(self) -> list[str]:
         topics = self._look()
         # "" has its cells in a topic whose name has no dot before it.
-        names = [topic[len(self.prefix) : -len(CELLS)] for topic in topics if topic.startswith(self.prefix) and topic.endswith(CELLS)]
-        return sorted(name for name in names if name and (self.prefix + name in topics or self.cells(name)))
+        names = [
+            topic[len(self.prefix) : -len(CELLS)]
+            for topic in topics
+            if topic.startswith(self.prefix) and topic.endswith(CELLS)
+        ]
+        return sorted(
+            name for name in names if name and (self.prefix + name in topics or self.cells(name))
+        )
 
     def drop(self, stream: str) -> None:
         topic, beside = self._topic(checks.stream_name(stream)), self._cells_topic(stream)
         there = [one for one in (topic, beside) if one in self._look()]
         with self._clients.told(f"drop the stream `{stream}`"):
-            self._settled(self._clients.admin().delete_topics(there, operation_timeout=SECONDS), "UNKNOWN_TOPIC_OR_PART") if there else None
-        self._until(lambda: not {topic, beside} & set(self._look()), f"the topics of stream `{stream}` are still there")
+            (
+                self._settled(
+                    self._clients.admin().delete_topics(there, operation_timeout=SECONDS),
+                    "UNKNOWN_TOPIC_OR_PART",
+                )
+                if there
+                else None
+            )
+        self._until(
+            lambda: not {topic, beside} & set(self._look()),
+            f"the topics of stream `{stream}` are still there",
+        )
         self._forget(stream)
 
     def open_segments(self, stream: str, names: list[str]) -> None:
@@ -120,7 +149,14 @@ class KafkaStore(Store):
             self._make(topic, count, kafka_logs.CONFIG)
         self._grow(topic, count)
 
-    def append(self, stream: str, rows: Mapping[str, Rows], *, swap: Swap | None = None, whole: bool = False) -> Appended:
+    def append(
+        self,
+        stream: str,
+        rows: Mapping[str, Rows],
+        *,
+        swap: Swap | None = None,
+        whole: bool = False,
+    ) -> Appended:
         checks.stream_name(stream)
         if swap is None and not whole:
             sending = self.sending(stream)
@@ -155,7 +191,9 @@ class KafkaStore(Store):
                 if swap is not None and made is not None:
                     attempt.change = change_of(replace(swap, document=made(position)))
                 attempt.result = Appended(position)
-                places: dict[Place, int] = {(topic, number): offsets[-1] for number, offsets in sent.items()}
+                places: dict[Place, int] = {
+                    (topic, number): offsets[-1] for number, offsets in sent.items()
+                }
                 places |= attempt.write(pen)
             attempt.seen(self._clients.until_seen(places))
             return attempt.result
@@ -191,7 +229,9 @@ class KafkaStore(Store):
         known = follower.ends().get(segment)
         return self._transacted(follower, key, work, None) if known is None else known
 
-    def read(self, stream: str, segment: str, offset: int, most: int, *, before: int | None = None) -> Block:
+    def read(
+        self, stream: str, segment: str, offset: int, most: int, *, before: int | None = None
+    ) -> Block:
         checks.reading(offset, most)
         place = self._place(checks.stream_name(stream), segment)
         first, end = self._clients.bounds([place])[place]
@@ -209,7 +249,10 @@ class KafkaStore(Store):
         found = self._clients.bounds([(topic, number) for number in range(count)])
         follower = self._follower(stream)
         ends = {} if follower is None else follower.ends()
-        return {str(number): (first, _least(last, ends.get(str(number)))) for (_, number), (first, last) in found.items()}
+        return {
+            str(number): (first, _least(last, ends.get(str(number))))
+            for (_, number), (first, last) in found.items()
+        }
 
     def truncate(self, stream: str, starts: Mapping[str, int]) -> None:
         from confluent_kafka import TopicPartition
@@ -218,10 +261,23 @@ class KafkaStore(Store):
         bounds = self.bounds(stream)
         for name, start in starts.items():
             if start > bounds[name][1]:
-                raise InputError(f"segment {name} of stream `{stream}` ends at {bounds[name][1]}, so it cannot be truncated at {start}")
-        asked = [TopicPartition(*places[name], start) for name, start in starts.items() if start > bounds[name][0]]
+                raise InputError(
+                    f"segment {name} of stream `{stream}` ends at {bounds[name][1]}, so it cannot"
+                    f" be truncated at {start}"
+                )
+        asked = [
+            TopicPartition(*places[name], start)
+            for name, start in starts.items()
+            if start > bounds[name][0]
+        ]
         with self._clients.told(f"truncate the stream `{stream}`"):
-            self._settled(self._clients.admin().delete_records(asked, operation_timeout=SECONDS)) if asked else None
+            (
+                self._settled(
+                    self._clients.admin().delete_records(asked, operation_timeout=SECONDS)
+                )
+                if asked
+                else None
+            )
 
     def close(self) -> None:
         self._pens.forget()
@@ -232,17 +288,29 @@ class KafkaStore(Store):
         for follower in followers:
             follower.close()
 
-    # Rows ---------------------------------------------------------------------------------------------------------------------------------
+    # Rows
 
     def _parts(self, stream: str, rows: Mapping[str, Rows]) -> dict[int, Rows]:
         """Rows by partition."""
         places = {name: self._place(stream, name)[1] for name in rows}
         return {places[name]: part for name, part in rows.items() if len(part)}
 
-    def send(self, stream: str, rows: Mapping[str, Rows], letters: Letters | None) -> Letters | None:
-        """Hand rows over that are taken one by one; not for segments of which it is known that they are sealed."""
-        known = {} if (former := self._followers.get(self._cells_topic(stream))) is None else former.ends()
-        parts = {number: part for number, part in self._parts(stream, rows).items() if known.get(str(number)) is None}
+    def send(
+        self, stream: str, rows: Mapping[str, Rows], letters: Letters | None
+    ) -> Letters | None:
+        """Hand rows over that are taken one by one; not for segments of which it is known that they
+        are sealed.
+        """
+        known = (
+            {}
+            if (former := self._followers.get(self._cells_topic(stream))) is None
+            else former.ends()
+        )
+        parts = {
+            number: part
+            for number, part in self._parts(stream, rows).items()
+            if known.get(str(number)) is None
+        }
         if not parts:
             return letters
         topic = self._topic(stream)
@@ -295,24 +363,35 @@ class KafkaStore(Store):
             raise self._untaken(stream, error) from error
 
     def _untaken(self, stream: str, error: Undelivered) -> TidegateError:
-        return self._clients.failure(error.reason, f"take {error.count} of {error.total} rows for the topic `{self._topic(stream)}`", SinkError)
+        return self._clients.failure(
+            error.reason,
+            f"take {error.count} of {error.total} rows for the topic `{self._topic(stream)}`",
+            SinkError,
+        )
 
     @staticmethod
     def _sealed(follower: Follower, parts: Mapping[int, Rows]) -> dict[str, int]:
         ends = follower.ends()
         return {str(number): len(rows) for number, rows in parts.items() if str(number) in ends}
 
-    # Changes ------------------------------------------------------------------------------------------------------------------------------
+    # Changes
 
-    def _transacted(self, follower: Follower, key: str, work: Callable[[Pen], T], change: Change | None) -> T:
-        """What comes of work under the transactional id of a key, all cells read; from the begin again when another has taken the id."""
+    def _transacted(
+        self, follower: Follower, key: str, work: Callable[[Pen], T], change: Change | None
+    ) -> T:
+        """What comes of work under the transactional id of a key, all cells read; from the begin
+        again when another has taken the id.
+        """
         from confluent_kafka import KafkaException
 
         deadline = time.monotonic() + 2 * SECONDS
         # Of rows alone nobody could tell afterwards whether they were committed.
         passing = FENCED if key == self._own else FENCED | UNSURE
         name = f"tidegate.{follower.topic}.{key.partition('#')[0]}"
-        with self._pens.held(name) as pen, self._clients.told(f"change `{key}` in `{follower.topic}`"):
+        with (
+            self._pens.held(name) as pen,
+            self._clients.told(f"change `{key}` in `{follower.topic}`"),
+        ):
             if not pen.is_open:
                 # Who is too late already need not disturb who holds it.
                 follower.read()
@@ -322,25 +401,32 @@ class KafkaStore(Store):
             while True:
                 try:
                     if pen.open():
-                        # A new holder has to see what the former one committed last, which may stand behind the open transactions of others.
+                        # A new holder has to see what the former one committed last, which may
+                        # stand behind the open transactions of others.
                         follower.read(committed=False)
                     elif not follower.suffices(pen.last, change):
                         follower.read()
-                    # Who knows what it wrote last under an id, and still has the id, knows all cells of it. Who has lost it learns so by writing.
+                    # Who knows what it wrote last under an id, and still has the id, knows all
+                    # cells of it. Who has lost it learns so by writing.
                     return work(pen)
                 except (KafkaException, Undelivered) as error:
                     pen.discard()
                     reason = error.args[0]
                     if reason.name() not in passing or time.monotonic() > deadline:
-                        raise error if isinstance(error, KafkaException) else KafkaException(reason) from error
+                        raise (
+                            error if isinstance(error, KafkaException) else KafkaException(reason)
+                        ) from error
                     time.sleep(pause * random.random())  # noqa: S311 - so that two do not meet again
                     pause = min(2 * pause, 0.5)
 
-    # Topics -------------------------------------------------------------------------------------------------------------------------------
+    # Topics
 
     def _topic(self, stream: str) -> str:
         if stream.endswith(CELLS.lstrip(".")):
-            raise SpecError(f"the names of streams do not end in `{CELLS.lstrip('.')}`, which is the name of topics beside them, got `{stream}`")
+            raise SpecError(
+                f"the names of streams do not end in `{CELLS.lstrip('.')}`, which is the name of"
+                f" topics beside them, got `{stream}`"
+            )
         return self.prefix + stream
 
     def _cells_topic(self, stream: str) -> str:
@@ -356,19 +442,29 @@ class KafkaStore(Store):
     def _place(self, stream: str, segment: str) -> Place:
         """Where a segment is."""
         topic = self._topic(stream)
-        number = int(segment) if segment.isascii() and segment.isdecimal() and str(int(segment)) == segment else None
+        number = (
+            int(segment)
+            if segment.isascii() and segment.isdecimal() and str(int(segment)) == segment
+            else None
+        )
         if number is None or number >= self._partitions.get(topic, 0):
             count = self._look().get(topic, 0)
             if not count:
                 raise self._unknown(stream)
             if number is None or number >= count:
-                raise InputError(f"stream `{stream}` has no segment `{segment}`, it has {', '.join(map(str, range(count)))}")
+                raise InputError(
+                    f"stream `{stream}` has no segment `{segment}`, it has"
+                    f" {', '.join(map(str, range(count)))}"
+                )
         return topic, number
 
     def _unknown(self, stream: str) -> InputError:
         known = ", ".join(self.streams())
         there = f"are {known}" if known else "is none"
-        return InputError(f"there is no stream `{stream}` with segments; there {there}. Hint: open its segments first")
+        return InputError(
+            f"there is no stream `{stream}` with segments; there {there}. Hint: open its segments"
+            " first"
+        )
 
     def _follower(self, stream: str) -> Follower | None:
         """The cells of a stream, read to their end; None where it has never had one."""
@@ -409,8 +505,14 @@ class KafkaStore(Store):
         if topic not in self._look():
             with self._clients.told(f"make the topic `{topic}`"):
                 new = NewTopic(topic, partitions, config=dict(config))
-                self._settled(self._clients.admin().create_topics([new], operation_timeout=SECONDS), "TOPIC_ALREADY_EXISTS")
-        self._until(lambda: self._look().get(topic, 0) > 0, f"the topic `{topic}` was made, and is not there")
+                self._settled(
+                    self._clients.admin().create_topics([new], operation_timeout=SECONDS),
+                    "TOPIC_ALREADY_EXISTS",
+                )
+        self._until(
+            lambda: self._look().get(topic, 0) > 0,
+            f"the topic `{topic}` was made, and is not there",
+        )
 
     def _grow(self, topic: str, partitions: int) -> None:
         from confluent_kafka.cimpl import NewPartitions
@@ -418,9 +520,14 @@ class KafkaStore(Store):
         if self._look().get(topic, 0) < partitions:
             with self._clients.told(f"make the topic `{topic}` larger"):
                 # Another may have been faster, and made as many or more.
-                answers = self._clients.admin().create_partitions([NewPartitions(topic, partitions)], operation_timeout=SECONDS)
+                answers = self._clients.admin().create_partitions(
+                    [NewPartitions(topic, partitions)], operation_timeout=SECONDS
+                )
                 self._settled(answers, "INVALID_PARTITIONS")
-        self._until(lambda: self._look().get(topic, 0) >= partitions, f"the topic `{topic}` was made larger, and is not")
+        self._until(
+            lambda: self._look().get(topic, 0) >= partitions,
+            f"the topic `{topic}` was made larger, and is not",
+        )
 
     def _forget(self, stream: str) -> None:
         topic, beside = self._topic(stream), self._cells_topic(stream)
@@ -439,7 +546,9 @@ class KafkaStore(Store):
         deadline = time.monotonic() + SECONDS
         while not true():
             if time.monotonic() > deadline:
-                raise StateError(f"{otherwise} after {SECONDS:.0f} seconds. Hint: look at the brokers")
+                raise StateError(
+                    f"{otherwise} after {SECONDS:.0f} seconds. Hint: look at the brokers"
+                )
             time.sleep(10 * PAUSE)
 
     @staticmethod
@@ -472,7 +581,9 @@ class _Sending(Sending):
 
 
 class _Attempt:
-    """A change of a cell on its way. Where it is not known whether a commit was the last that its producer did, the cells tell."""
+    """A change of a cell on its way. Where it is not known whether a commit was the last that its
+    producer did, the cells tell.
+    """
 
     def __init__(self, follower: Follower, change: Change | None) -> None:
         self.change = change
@@ -482,7 +593,11 @@ class _Attempt:
         self._offset = -1
 
     def was_made(self) -> bool:
-        return self.version > 0 and self.change is not None and self._follower.has(self.change, self.version)
+        return (
+            self.version > 0
+            and self.change is not None
+            and self._follower.has(self.change, self.version)
+        )
 
     def write(self, pen: Pen) -> dict[Place, int]:
         """Put the record into the open transaction, and return where it stands."""
@@ -491,13 +606,17 @@ class _Attempt:
         self.version = self._follower.next_version()
         key, _, data = self.change
         topic = self._follower.topic
-        self._offset = pen.last = pen.write_record(topic, (key.encode(), data, [(VERSION, str(self.version).encode())]))
+        self._offset = pen.last = pen.write_record(
+            topic, (key.encode(), data, [(VERSION, str(self.version).encode())])
+        )
         return {(topic, 0): self._offset}
 
     def seen(self, ends: Mapping[Place, int]) -> None:
         """Readers see it now, up to these ends."""
         if self.change is not None:
-            self._follower.made(self.change, self.version, self._offset, ends[self._follower.topic, 0])
+            self._follower.made(
+                self.change, self.version, self._offset, ends[self._follower.topic, 0]
+            )
 
 
 def _least(end: int, sealed: int | None) -> int:

@@ -1,9 +1,12 @@
-"""The cells of a stream in Kafka: the newest record of each key in a compacted topic of one partition.
+"""The cells of a stream in Kafka: the newest record of each key in a compacted topic of one
+partition.
 
-The version of a cell stands in a header of its record. It is made of the clock and of all versions before it: it grows, and does not come
-again when a stream is dropped and made anew. What the store itself keeps there has keys with a `:`, which those of cells never have.
+The version of a cell stands in a header of its record. It is made of the clock and of all versions
+before it: it grows, and does not come again when a stream is dropped and made anew. What the store
+itself keeps there has keys with a `:`, which those of cells never have.
 
-A change is one record. So what was read of the topic, up to wherever it was, is what the cells were at some moment.
+A change is one record. So what was read of the topic, up to wherever it was, is what the cells were
+at some moment.
 """
 
 from __future__ import annotations
@@ -23,18 +26,26 @@ if TYPE_CHECKING:
 VERSION = "version"
 SEALED = "sealed:"
 """The key of a segment's end: null while it is being sealed."""
-# Compaction leaves the newest segment alone: small ones keep what has to be read at the start small.
+# Compaction leaves the newest segment alone: small ones keep what has to be read at the start
+# small.
 CONFIG = {
-    "cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "60000",
+    "cleanup.policy": "compact",
+    "segment.bytes": "1048576",
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "60000",
     "max.message.bytes": str(16 << 20),
-}  # fmt: skip
+}
 Change = tuple[str, int, bytes | None]
 """A key, the version that it must have, and its new document."""
 
 
 def change_of(swap: Swap) -> Change:
     """The change with its document as it is stored."""
-    return swap.key, swap.version, None if swap.document is None else encode_json(swap.document, swap.key).encode()
+    return (
+        swap.key,
+        swap.version,
+        None if swap.document is None else encode_json(swap.document, swap.key).encode(),
+    )
 
 
 class Follower:
@@ -54,7 +65,7 @@ class Follower:
         self._keys: list[str] | None = None
         self._ends: dict[str, int | None] = {}
 
-    # What is known ------------------------------------------------------------------------------------------------------------------------
+    # What is known
 
     def found(self, prefix: str) -> dict[str, Cell]:
         """The cells whose keys begin so."""
@@ -62,7 +73,9 @@ class Follower:
             if self._keys is None:
                 self._keys = sorted(self._cells)
             # All characters of a key are below this one.
-            keys = self._keys[bisect_left(self._keys, prefix) : bisect_left(self._keys, f"{prefix}\x7f")]
+            keys = self._keys[
+                bisect_left(self._keys, prefix) : bisect_left(self._keys, f"{prefix}\x7f")
+            ]
             raw = [(key, *self._cells[key]) for key in keys]
         return {key: Cell(decode_json(data, key), version) for key, data, version in raw}
 
@@ -82,7 +95,10 @@ class Follower:
         with self._lock:
             there = self._cells.get(key, (b"", 0))[1]
         if there != version:
-            raise Conflict(f"the cell `{key}` in `{self.topic}` has version {there} (0: it is not there), the change is of version {version}")
+            raise Conflict(
+                f"the cell `{key}` in `{self.topic}` has version {there} (0: it is not there), the"
+                f" change is of version {version}"
+            )
 
     def has(self, change: Change, version: int) -> bool:
         """Whether the change was made, and is still the newest."""
@@ -90,18 +106,24 @@ class Follower:
             return self._cells.get(change[0]) == (change[2], version)
 
     def suffices(self, offset: int, change: Change | None) -> bool:
-        """Whether what stands at an offset was read, and the cell that is to be changed is what the change takes it for."""
+        """Whether what stands at an offset was read, and the cell that is to be changed is what the
+        change takes it for.
+        """
         with self._lock:
-            return self._at > offset and (change is None or self._cells.get(change[0], (b"", 0))[1] == change[1])
+            return self._at > offset and (
+                change is None or self._cells.get(change[0], (b"", 0))[1] == change[1]
+            )
 
     def next_version(self) -> int:
         with self._lock:
             return max(self._newest + 1, time.time_ns() // 1000)
 
-    # Reading ------------------------------------------------------------------------------------------------------------------------------
+    # Reading
 
     def read(self, *, committed: bool = True) -> None:
-        """Read to the end: to what readers of committed records see now, or, with open transactions, to what is there now."""
+        """Read to the end: to what readers of committed records see now, or, with open
+        transactions, to what is there now.
+        """
         end = self._clients.end(self.topic, committed=committed)
         with self._lock, self._clients.told(f"give out the topic `{self.topic}`"):
             if end < self._at:
@@ -129,12 +151,16 @@ class Follower:
                 self._take(message)
                 self._at = message.offset() + 1
             elif failure.name() == "_PARTITION_EOF":
-                # The end may lie behind what is not given out: ends of transactions, and records of those that were undone.
+                # The end may lie behind what is not given out: ends of transactions, and records of
+                # those that were undone.
                 self._at = max(self._at, message.offset())
             elif failure.name() in {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}:
                 self._forget()
                 consumer.assign([TopicPartition(self.topic, 0, 0)])
-            elif failure.name() not in NOT_YET or time.monotonic() > deadline - self._clients.transaction_seconds:
+            elif (
+                failure.name() not in NOT_YET
+                or time.monotonic() > deadline - self._clients.transaction_seconds
+            ):
                 raise KafkaException(failure)
         consumer.unassign()
 
@@ -157,7 +183,8 @@ class Follower:
         self._cells[key] = (data, version)
 
     def made(self, change: Change, version: int, offset: int, end: int) -> None:
-        """Know a change of our own without reading it, where nothing else can have come between it and what was read before.
+        """Know a change of our own without reading it, where nothing else can have come between it
+        and what was read before.
 
         A record and the mark of its commit are two offsets.
         """
@@ -171,5 +198,3 @@ class Follower:
             if self._consumer is not None:
                 self._consumer.close()
             self._consumer = None
-
-

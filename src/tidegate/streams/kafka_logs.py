@@ -1,4 +1,6 @@
-"""Events in Kafka: a record each, read in the order of offsets up to what is committed, and up to the end marker of a sealed segment."""
+"""Events in Kafka: a record each, read in the order of offsets up to what is committed, and up to
+the end marker of a sealed segment.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,18 @@ MOST_READERS = 32
 MOST_AT_ONCE = 100_000
 # Streams are truncated by those who own them, not by the brokers.
 CONFIG = {
-    "cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1", "message.timestamp.type": "LogAppendTime",
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "message.timestamp.type": "LogAppendTime",
     "max.message.bytes": str(16 << 20),
-}  # fmt: skip
+}
 
 
 class Reader:
-    """A consumer of one segment, which knows where it is and has the next records ready while there are some."""
+    """A consumer of one segment, which knows where it is and has the next records ready while there
+    are some.
+    """
 
     def __init__(self, clients: Clients, place: Place) -> None:
         self._place = place
@@ -52,14 +59,21 @@ class Reader:
         stop = end if before is None else min(before, end)
         deadline = time.monotonic() + SECONDS
         # One more than asked for: it may be the end of the segment.
-        while len(found) <= most and self._fetched < end and not (found and (found[-1].offset() >= stop or _ends(found[-1]))):
+        while (
+            len(found) <= most
+            and self._fetched < end
+            and not (found and (found[-1].offset() >= stop or _ends(found[-1])))
+        ):
             more = self._more(most + 1 - len(found), deadline)
             if more:
                 found += more
                 deadline = time.monotonic() + SECONDS
         offsets = [message.offset() for message in found]
         values = [message.value() for message in found]
-        marker = next((at for at, value in enumerate(values) if value is None and _ends(found[at])), len(found))
+        marker = next(
+            (at for at, value in enumerate(values) if value is None and _ends(found[at])),
+            len(found),
+        )
         count = min(most, marker, len(found) if before is None else bisect_left(offsets, before))
         ended = count == marker < len(found) and (before is None or offsets[marker] <= before)
         after = self._fetched if count == len(found) else offsets[count]
@@ -80,12 +94,16 @@ class Reader:
             if time.monotonic() > deadline:
                 raise hanging(self._place[0])
         wanted = min(most, MOST_AT_ONCE) - 1
-        found = [first, *(self._consumer.consume(wanted, 0) if wanted and first.error() is None else ())]
+        found = [
+            first,
+            *(self._consumer.consume(wanted, 0) if wanted and first.error() is None else ()),
+        ]
         good = [message for message in found if message.error() is None]
         for failure in (message for message in found if message.error() is not None):
             name = failure.error().name()
             if name == "_PARTITION_EOF":
-                # The end may lie behind what is not given out: ends of transactions, and records of those that were undone.
+                # The end may lie behind what is not given out: ends of transactions, and records of
+                # those that were undone.
                 self._fetched = max(self._fetched, failure.offset())
             elif name in {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}:
                 raise truncated(self._place, self._fetched)
@@ -114,7 +132,8 @@ class Readers:
 
     def read(self, place: Place, offset: int, most: int, before: int | None, end: int) -> Block:
         with self._lock:
-            # Taken out while it is used, so that two never use one; it comes back only when all went well.
+            # Taken out while it is used, so that two never use one; it comes back only when all
+            # went well.
             reader = self._idle.pop(place, None)
         reader = reader or Reader(self._clients, place)
         try:
@@ -135,7 +154,9 @@ class Readers:
     def forget(self, topic: str | None = None) -> None:
         """Close the readers of a topic, or all."""
         with self._lock:
-            gone = [self._idle.pop(place) for place in list(self._idle) if topic in {None, place[0]}]
+            gone = [
+                self._idle.pop(place) for place in list(self._idle) if topic in {None, place[0]}
+            ]
         for reader in gone:
             reader.close()
 
@@ -143,7 +164,10 @@ class Readers:
 def truncated(place: Place, offset: int, first: int | None = None) -> InputError:
     """The error of a read at what is no longer there."""
     there = "" if first is None else f" begins at {first} and"
-    return InputError(f"segment {place[1]} of the topic `{place[0]}`{there} was truncated beyond the offset {offset}. Hint: read from `bounds` on")
+    return InputError(
+        f"segment {place[1]} of the topic `{place[0]}`{there} was truncated beyond the offset"
+        f" {offset}. Hint: read from `bounds` on"
+    )
 
 
 def empty(offset: int) -> Block:
@@ -157,14 +181,24 @@ def _ends(message: Any) -> bool:
 
 def _table(messages: list[Any], values: list[bytes | None], offsets: list[int]) -> pa.Table:
     keys = pa.array([message.key() for message in messages], pa.binary())
-    # Others may write to the topic what no writer of ours does: keys that are no text, and records without a value.
+    # Others may write to the topic what no writer of ours does: keys that are no text, and records
+    # without a value.
     data = pa.array(values, pa.binary()).fill_null(b"")
     appended = [message.timestamp()[1] * 1000 for message in messages]
-    return pa.Table.from_arrays([_text(keys), data, pa.array(offsets, pa.int64()), pa.array(appended, pa.int64())], schema=BLOCK)
+    return pa.Table.from_arrays(
+        [_text(keys), data, pa.array(offsets, pa.int64()), pa.array(appended, pa.int64())],
+        schema=BLOCK,
+    )
 
 
 def _text(keys: pa.Array) -> pa.Array:
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([None if key is None else key.decode("utf-8", "backslashreplace") for key in keys.to_pylist()], pa.string())
+        return pa.array(
+            [
+                None if key is None else key.decode("utf-8", "backslashreplace")
+                for key in keys.to_pylist()
+            ],
+            pa.string(),
+        )

@@ -1,4 +1,6 @@
-"""Noting: how a writer's mark gets into its cell, so that a stale one never replaces a newer one."""
+"""Noting: how a writer's mark gets into its cell, so that a stale one never replaces a newer
+one.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +8,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidegate.kernel.streams.cuts import Position, Segments
-from tidegate.kernel.streams.marks import Marks
+from tidegate.kernel.streams.writer_marks import Marks
 from tidegate.streams.store import Cell, Conflict, Swap
 from tidegate.streams.stream import MARKS, Stream, mark_of
 
-_NEW = Cell({"time": None, "position": {}, "alive": True, "events": 0, "reached": {}, "last": None}, 0)
+_NEW = Cell(
+    {"time": None, "position": {}, "alive": True, "events": 0, "reached": {}, "last": None}, 0
+)
 
 
 class WriterCell:
-    """The cell of one writer: its mark, how many events its transactions have brought, how far they have reached, and the last of them."""
+    """The cell of one writer: its mark, how many events its transactions have brought, how far they
+    have reached, and the last of them.
+    """
 
     def __init__(self, stream: Stream, writer: str) -> None:
         self._stream, self._writer, self.key = stream, writer, f"{MARKS}{writer}"
         self._kept: Cell | None = None
-        """The cell after our last change: as long as nobody else changes it, it need not be read again."""
+        """The cell after our last change: as long as nobody else changes it, it need not be read
+        again.
+        """
 
     def read(self) -> Cell:
         return self._stream.store.cell(self._stream.name, self.key) or _NEW
@@ -29,7 +37,9 @@ class WriterCell:
         while True:
             cell, self._kept = self._kept or self.read(), None
             try:
-                self._swap(noted(cell.document, self._writer, time, position, segments), cell.version)
+                self._swap(
+                    noted(cell.document, self._writer, time, position, segments), cell.version
+                )
             except Conflict:
                 continue
             return
@@ -44,20 +54,38 @@ class WriterCell:
             return
 
     def _swap(self, document: Any, version: int) -> None:
-        self._kept = Cell(document, self._stream.store.swap(self._stream.name, Swap(self.key, document, version)))
+        self._kept = Cell(
+            document, self._stream.store.swap(self._stream.name, Swap(self.key, document, version))
+        )
 
 
-def noted(document: Mapping[str, Any], writer: str, time: int, position: Position, segments: Segments) -> dict[str, Any]:
+def noted(
+    document: Mapping[str, Any], writer: str, time: int, position: Position, segments: Segments
+) -> dict[str, Any]:
     """The document of a writer's cell after it has noted a time."""
     former = mark_of(document)
     marks = Marks({} if former is None else {writer: former})
     marks.note(writer, time, position)
     mark = marks.by_writer[writer]
-    return {**document, "time": mark.time, "position": segments.without_covered(mark.position), "alive": mark.alive}
+    return {
+        **document,
+        "time": mark.time,
+        "position": segments.without_covered(mark.position),
+        "alive": mark.alive,
+    }
 
 
-def committed(document: Mapping[str, Any], writer: str, time: int | None, events: int, position: Position, segments: Segments) -> dict[str, Any]:
-    """The document of a writer's cell after a transaction: a time that is noted later is for all that was committed before."""
+def committed(
+    document: Mapping[str, Any],
+    writer: str,
+    time: int | None,
+    events: int,
+    position: Position,
+    segments: Segments,
+) -> dict[str, Any]:
+    """The document of a writer's cell after a transaction: a time that is noted later is for all
+    that was committed before.
+    """
     reached = segments.without_covered({**document["reached"], **position})
     counted = {**document, "events": document["events"] + events, "reached": reached}
     return counted if time is None else noted(counted, writer, time, reached, segments)

@@ -1,4 +1,6 @@
-"""Routing: the hash of an event's key is a number of 0..1, and the segment that has this number takes the event."""
+"""Routing: the hash of an event's key is a number of 0..1, and the segment that has this number
+takes the event.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,18 @@ _MANY = 100_000
 
 
 def places(keys: pa.Array, first: int) -> np.ndarray:
-    """For each event the place of its key in 0..1; events without a key go round, counted from `first`."""
-    kid, _ = identify([keys], len(keys))
+    """For each event the place of its key in 0..1; events without a key go round, counted from
+    `first`.
+    """
+    key_hash, _ = identify([keys], len(keys))
     if keys.null_count:
-        kid = np.where(keys.is_null().to_numpy(zero_copy_only=False), mix(np.arange(first, first + len(keys)).astype(np.uint64)), kid)
+        key_hash = np.where(
+            keys.is_null().to_numpy(zero_copy_only=False),
+            mix(np.arange(first, first + len(keys)).astype(np.uint64)),
+            key_hash,
+        )
     # The upper 53 bits are a float without rounding, so 1 is never reached.
-    return (kid >> np.uint64(11)).astype(np.float64) / _UNIT
+    return (key_hash >> np.uint64(11)).astype(np.float64) / _UNIT
 
 
 class Router:
@@ -35,7 +43,9 @@ class Router:
         """Which segment has a key: most writers write the same keys again."""
 
     def routed(self, rows: Rows, first: int = 0) -> dict[str, Rows]:
-        """The rows of each segment, in the order in which they came; `first` counts the events without a key round."""
+        """The rows of each segment, in the order in which they came; `first` counts the events
+        without a key round.
+        """
         if len(self._names) == 1 or not rows.values:
             return dict.fromkeys(self._names, rows) if rows.values else {}
         segments = self._segments(rows.keys, first)
@@ -47,7 +57,11 @@ class Router:
         in_order = itemgetter(*order.tolist())
         ordered = Rows(in_order(rows.keys), in_order(rows.values))
         found = {name: (bounds[n], bounds[n + 1]) for n, name in enumerate(self._names)}
-        return {name: ordered.between(start, stop) for name, (start, stop) in found.items() if stop > start}
+        return {
+            name: ordered.between(start, stop)
+            for name, (start, stop) in found.items()
+            if stop > start
+        }
 
     def _segments(self, keys: Sequence[str | None], first: int) -> list[int]:
         known = self._known
@@ -63,5 +77,8 @@ class Router:
         return list(map(known.__getitem__, keys))
 
     def _hashed(self, keys: Sequence[str | None], first: int) -> list[int]:
-        found: list[int] = (np.searchsorted(self._lows, places(pa.array(keys, pa.string()), first), side="right") - 1).tolist()
+        found: list[int] = (
+            np.searchsorted(self._lows, places(pa.array(keys, pa.string()), first), side="right")
+            - 1
+        ).tolist()
         return found

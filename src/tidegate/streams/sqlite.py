@@ -1,7 +1,8 @@
 """A store of streams in one SQLite file, for the processes of one machine.
 
-The file is in WAL mode: readers never wait, and changes wait for each other only. What an append brings to a segment is one row of the file as
-long as it is not large, so that a thousand events cost little more than one.
+The file is in WAL mode: readers never wait, and changes wait for each other only. What an append
+brings to a segment is one row of the file as long as it is not large, so that a thousand events
+cost little more than one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,14 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from tidegate.errors import CorruptStateError, InputError, SetupError, SpecError, StateError, TidegateError
+from tidegate.errors import (
+    CorruptStateError,
+    InputError,
+    SetupError,
+    SpecError,
+    StateError,
+    TidegateError,
+)
 from tidegate.state.ipc import decode_json, encode_json
 from tidegate.streams import checks
 from tidegate.streams.store import BLOCK, Appended, Block, Cell, Conflict, Rows, Store, Swap
@@ -43,10 +51,14 @@ PAUSE = (0.0002, 0.003)
 WAL_PAGES = 10_000
 """After so many pages the log of changes is moved into the file, which waits for the disk."""
 WAL_BYTES = 64 << 20
-"""A log of changes that grew beyond this is moved into the file, which waits for those who read at the moment."""
+"""A log of changes that grew beyond this is moved into the file, which waits for those who read at
+the moment.
+"""
 _AT_ONCE = 100
 OFFSET_BITS = 40
-"""A block is found by the number of its segment and the offset of its first event, both in SQLite's row number."""
+"""A block is found by the number of its segment and the offset of its first event, both in SQLite's
+row number.
+"""
 _OFFSETS = (1 << OFFSET_BITS) - 1
 
 TABLES = """
@@ -59,7 +71,8 @@ CREATE TABLE segment (
 );
 CREATE TABLE block (id INTEGER PRIMARY KEY, count INTEGER NOT NULL, appended INTEGER NOT NULL, data BLOB NOT NULL)
 """
-# The end of a segment is that of its last block, so that an append changes one table only; `next` is the end when blocks were last taken away.
+# The end of a segment is that of its last block, so that an append changes one table only; `next`
+# is the end when blocks were last taken away.
 _LAST = f"SELECT block.id + count FROM block WHERE block.id < (segment.id + 1) << {OFFSET_BITS} ORDER BY block.id DESC LIMIT 1"  # noqa: S608 - a number
 END = f"max(next, coalesce(({_LAST}), 0) - (segment.id << {OFFSET_BITS}))"
 SEGMENT = f"SELECT name, id, first, {END}, sealed FROM segment WHERE stream = ?"  # noqa: S608 - all of it is ours
@@ -73,20 +86,33 @@ _open_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 class SqliteStore(Store):
     """Streams in one SQLite file.
 
-    With `synchronous="full"` a change is on the disk when its call returns. With `"normal"` it survives the death of every process, but the
-    last changes may be lost when the machine itself stops; the file stays whole.
+    With `synchronous="full"` a change is on the disk when its call returns. With `"normal"` it
+    survives the death of every process, but the last changes may be lost when the machine itself
+    stops; the file stays whole.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, synchronous: str = "full", create: bool = True) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, synchronous: str = "full", create: bool = True
+    ) -> None:
         if synchronous not in {"full", "normal"}:
-            raise SpecError(f"`synchronous` is full or normal, got {synchronous!r}. Hint: with normal a power cut may take the last changes")
+            raise SpecError(
+                f"`synchronous` is full or normal, got {synchronous!r}. Hint: with normal a power"
+                " cut may take the last changes"
+            )
         self.path = Path(os.path.abspath(path))  # noqa: PTH100 - a link stays a link: what it leads to may change its place
         if "?" in str(self.path):
-            raise SpecError(f"the path of a store has no `?`, because its address has options after one, got {self.path}")
+            raise SpecError(
+                "the path of a store has no `?`, because its address has options after one, got"
+                f" {self.path}"
+            )
         if not create and not self.path.is_file():
-            raise InputError(f"there is no store {self.path}. Hint: tidegate stream create {self.path} NAME")
+            raise InputError(
+                f"there is no store {self.path}. Hint: tidegate stream create {self.path} NAME"
+            )
         self.synchronous = synchronous
-        self.url = f"sqlite:{self.path}" + ("?synchronous=normal" if synchronous == "normal" else "")
+        self.url = f"sqlite:{self.path}" + (
+            "?synchronous=normal" if synchronous == "normal" else ""
+        )
         self._idle: list[sqlite3.Connection] = []
         self._busy = 0
         self._gate = threading.Lock()
@@ -104,20 +130,27 @@ class SqliteStore(Store):
             self.close()
             raise
 
-    # Cells --------------------------------------------------------------------------------------------------------------------------------
+    # Cells
 
     def cells(self, stream: str, prefix: str = "") -> dict[str, Cell]:
         checks.owner_name(stream)
         start = checks.key_prefix(prefix)
-        query = "SELECT key, document, version FROM cell WHERE stream = ? AND key >= ? AND key < ? ORDER BY key"
+        query = (
+            "SELECT key, document, version FROM cell WHERE stream = ? AND key >= ? AND key < ?"
+            " ORDER BY key"
+        )
         # All characters of a key are below this one.
-        found = self._seen(lambda file: file.execute(query, (stream, start, f"{start}\x7f")).fetchall())
+        found = self._seen(
+            lambda file: file.execute(query, (stream, start, f"{start}\x7f")).fetchall()
+        )
         return {key: Cell(decode_json(document, key), version) for key, document, version in found}
 
     def cell(self, stream: str, key: str) -> Cell | None:
         checks.owner_name(stream)
         query = "SELECT document, version FROM cell WHERE stream = ? AND key = ?"
-        found = self._seen(lambda file: file.execute(query, (stream, checks.cell_key(key))).fetchone())
+        found = self._seen(
+            lambda file: file.execute(query, (stream, checks.cell_key(key))).fetchone()
+        )
         return None if found is None else Cell(decode_json(found[0], key), found[1])
 
     def swap(self, stream: str, swap: Swap) -> int:
@@ -131,10 +164,12 @@ class SqliteStore(Store):
 
         return self._changed(work)
 
-    # Logs ---------------------------------------------------------------------------------------------------------------------------------
+    # Logs
 
     def streams(self) -> list[str]:
-        query = "SELECT stream FROM segment UNION SELECT stream FROM cell WHERE stream != '' ORDER BY 1"
+        query = (
+            "SELECT stream FROM segment UNION SELECT stream FROM cell WHERE stream != '' ORDER BY 1"
+        )
         return [name for (name,) in self._seen(lambda file: file.execute(query).fetchall())]
 
     def drop(self, stream: str) -> None:
@@ -142,7 +177,10 @@ class SqliteStore(Store):
 
         def work(file: sqlite3.Connection) -> None:
             for number, _, _, _ in _segments(file, stream).values():
-                file.execute("DELETE FROM block WHERE id >= ? AND id < ?", (_row(number, 0), _row(number + 1, 0)))
+                file.execute(
+                    "DELETE FROM block WHERE id >= ? AND id < ?",
+                    (_row(number, 0), _row(number + 1, 0)),
+                )
             file.execute("DELETE FROM segment WHERE stream = ?", (stream,))
             file.execute("DELETE FROM cell WHERE stream = ?", (stream,))
 
@@ -153,17 +191,30 @@ class SqliteStore(Store):
 
         def work(file: sqlite3.Connection) -> None:
             new = checks.segment_names(names, _segments(file, stream))
-            file.executemany("INSERT INTO segment (stream, name) VALUES (?, ?)", [(stream, name) for name in new])
+            file.executemany(
+                "INSERT INTO segment (stream, name) VALUES (?, ?)", [(stream, name) for name in new]
+            )
 
         self._changed(work)
 
-    def append(self, stream: str, rows: Mapping[str, Rows], *, swap: Swap | None = None, whole: bool = False) -> Appended:
+    def append(
+        self,
+        stream: str,
+        rows: Mapping[str, Rows],
+        *,
+        swap: Swap | None = None,
+        whole: bool = False,
+    ) -> Appended:
         checks.stream_name(stream)
         packed = {name: _packed(part) for name, part in rows.items() if part.values}
         if swap is not None:
             checks.swap(swap)
         document = None if swap is None or callable(swap.document) else _document(swap)
-        if swap is None and len(rows) == 1 and (done := self._append_one(stream, packed)) is not None:
+        if (
+            swap is None
+            and len(rows) == 1
+            and (done := self._append_one(stream, packed)) is not None
+        ):
             return done
 
         def work(file: sqlite3.Connection) -> Appended:
@@ -186,17 +237,34 @@ class SqliteStore(Store):
                 position[name] = at
             file.executemany("INSERT INTO block VALUES (?, ?, ?, ?)", written)
             if swap is not None:
-                _put(file, stream, swap.key, _document(replace(swap, document=swap.document(position))) if callable(swap.document) else document)
+                _put(
+                    file,
+                    stream,
+                    swap.key,
+                    (
+                        _document(replace(swap, document=swap.document(position)))
+                        if callable(swap.document)
+                        else document
+                    ),
+                )
             return Appended(position, refused)
 
         return self._changed(work)
 
-    def _append_one(self, stream: str, packed: Mapping[str, list[tuple[int, bytes]]]) -> Appended | None:
-        """Append a block that is the only one, which one statement can do; None where the segment takes none."""
+    def _append_one(
+        self, stream: str, packed: Mapping[str, list[tuple[int, bytes]]]
+    ) -> Appended | None:
+        """Append a block that is the only one, which one statement can do; None where the segment
+        takes none.
+        """
         if len(packed) != 1 or len(packed[name := next(iter(packed))]) != 1:
             return None
         [(count, data)] = packed[name]
-        done = self._run("", lambda file: file.execute(APPEND, (count, time.time_ns() // 1000, data, stream, name)), changes=True)
+        done = self._run(
+            "",
+            lambda file: file.execute(APPEND, (count, time.time_ns() // 1000, data, stream, name)),
+            changes=True,
+        )
         if not done.rowcount or done.lastrowid is None:
             return None
         return Appended({name: (done.lastrowid & _OFFSETS) + count}, {})
@@ -212,7 +280,9 @@ class SqliteStore(Store):
 
         return self._changed(work)
 
-    def read(self, stream: str, segment: str, offset: int, most: int, *, before: int | None = None) -> Block:
+    def read(
+        self, stream: str, segment: str, offset: int, most: int, *, before: int | None = None
+    ) -> Block:
         checks.stream_name(stream)
         checks.reading(offset, most)
 
@@ -220,7 +290,10 @@ class SqliteStore(Store):
             number, first, end, sealed = _segment(file, stream, segment)
             if not first <= offset <= end:
                 hint = ". Hint: what stood there was truncated" if offset < first else ""
-                raise InputError(f"segment {segment} of stream `{stream}` can be read from {first} to {end}, got the offset {offset}{hint}")
+                raise InputError(
+                    f"segment {segment} of stream `{stream}` can be read from {first} to {end}, got"
+                    f" the offset {offset}{hint}"
+                )
             stop = min(end, offset + most, end if before is None else before)
             if stop <= offset:
                 return Block(BLOCK.empty_table(), offset, sealed and offset == end)
@@ -234,7 +307,13 @@ class SqliteStore(Store):
 
         def work(file: sqlite3.Connection) -> dict[str, tuple[int, int]]:
             found = _segments(file, stream)
-            if not found and file.execute("SELECT 1 FROM cell WHERE stream = ? LIMIT 1", (stream,)).fetchone() is None:
+            if (
+                not found
+                and file.execute(
+                    "SELECT 1 FROM cell WHERE stream = ? LIMIT 1", (stream,)
+                ).fetchone()
+                is None
+            ):
                 raise _unknown(file, stream)
             return {name: (first, end) for name, (_, first, end, _) in found.items()}
 
@@ -247,10 +326,15 @@ class SqliteStore(Store):
             for name, start in starts.items():
                 number, first, end, _ = _segment(file, stream, name)
                 if start > end:
-                    raise InputError(f"segment {name} of stream `{stream}` ends at {end}, so it cannot be truncated at {start}")
+                    raise InputError(
+                        f"segment {name} of stream `{stream}` ends at {end}, so it cannot be"
+                        f" truncated at {start}"
+                    )
                 if start <= first:
                     continue
-                file.execute("UPDATE segment SET first = ?, next = ? WHERE id = ?", (start, end, number))
+                file.execute(
+                    "UPDATE segment SET first = ?, next = ? WHERE id = ?", (start, end, number)
+                )
                 # The last block that begins before the start may reach beyond it.
                 query = "SELECT id, id + count FROM block WHERE id < ? ORDER BY id DESC LIMIT 1"
                 last, after = file.execute(query, (_row(number, start),)).fetchone()
@@ -282,15 +366,22 @@ class SqliteStore(Store):
         self._held = False
         self._gate.release()
 
-    # The file -----------------------------------------------------------------------------------------------------------------------------
+    # The file
 
     def _prepare(self) -> None:
         """Make the file where there is none, and look whether it is ours where there is one."""
         if not os.path.isdir(self.path.parent):  # noqa: PTH112 - it also says no where nobody may look
-            raise SetupError(f"a store of streams is a file in a folder that is there, got {self.path}. Hint: mkdir -p {self.path.parent}")
+            raise SetupError(
+                f"a store of streams is a file in a folder that is there, got {self.path}. Hint:"
+                f" mkdir -p {self.path.parent}"
+            )
 
         def kind(file: sqlite3.Connection) -> tuple[int, int, int]:
-            application, form, tables = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+            application, form, tables = (
+                "PRAGMA application_id",
+                "PRAGMA user_version",
+                "SELECT count(*) FROM sqlite_master",
+            )
             return tuple(file.execute(query).fetchone()[0] for query in (application, form, tables))
 
         def make(file: sqlite3.Connection) -> None:
@@ -308,9 +399,15 @@ class SqliteStore(Store):
             found = self._seen(kind)
         application, form, _ = found
         if application != APPLICATION:
-            raise CorruptStateError(f"{self.path} is a file of SQLite, but no store of streams. Hint: give the store a file of its own")
+            raise CorruptStateError(
+                f"{self.path} is a file of SQLite, but no store of streams. Hint: give the store a"
+                " file of its own"
+            )
         if form != FORMAT:
-            raise CorruptStateError(f"{self.path} is a store of format {form}, this Tidegate knows {FORMAT}. Hint: use the Tidegate that wrote it")
+            raise CorruptStateError(
+                f"{self.path} is a store of format {form}, this Tidegate knows {FORMAT}. Hint: use"
+                " the Tidegate that wrote it"
+            )
 
     def _seen(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """What a reader finds, all as of one moment."""
@@ -320,13 +417,17 @@ class SqliteStore(Store):
         """What comes of a change; they are made one after the other."""
         return self._run("BEGIN IMMEDIATE", work, changes=True)
 
-    def _run(self, begin: str, work: Callable[[sqlite3.Connection], T], *, changes: bool = False) -> T:
-        """Do work in a transaction, again and again while others are in the way; nothing of it is left where it fails.
+    def _run(
+        self, begin: str, work: Callable[[sqlite3.Connection], T], *, changes: bool = False
+    ) -> T:
+        """Do work in a transaction, again and again while others are in the way; nothing of it is
+        left where it fails.
 
         Without a begin each statement is a transaction of its own.
         """
         deadline = time.monotonic() + PATIENCE
-        # First of all: whoever has the turn is inside, so a process is never forked while somebody has it.
+        # First of all: whoever has the turn is inside, so a process is never forked while somebody
+        # has it.
         self._enter()
         file = None
         try:
@@ -339,7 +440,15 @@ class SqliteStore(Store):
         finally:
             self._leave(file)
 
-    def _again(self, file: sqlite3.Connection, begin: str, work: Callable[[sqlite3.Connection], T], deadline: float, *, changes: bool) -> T:
+    def _again(
+        self,
+        file: sqlite3.Connection,
+        begin: str,
+        work: Callable[[sqlite3.Connection], T],
+        deadline: float,
+        *,
+        changes: bool,
+    ) -> T:
         while True:
             try:
                 if begin:
@@ -358,11 +467,14 @@ class SqliteStore(Store):
                 if changes:
                     self._shorten(file)
                 return result
-            # Short and random, however long it has waited already, so that nobody is always too late.
+            # Short and random, however long it has waited already, so that nobody is always too
+            # late.
             time.sleep(random.uniform(*PAUSE))  # noqa: S311 - nobody gains by guessing it
 
     def _shorten(self, file: sqlite3.Connection) -> None:
-        """Move the log of changes into the file where it has become long because somebody was always reading."""
+        """Move the log of changes into the file where it has become long because somebody was
+        always reading.
+        """
         self._changes += 1
         if self._changes % 64:
             return
@@ -394,9 +506,17 @@ class SqliteStore(Store):
         log = [f"wal_autocheckpoint = {WAL_PAGES}", f"journal_size_limit = {WAL_BYTES}"]
         file = None
         try:
-            file = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
-            # From here on waiting is our own: SQLite's becomes longer and longer, so that who came last is served first.
-            for setting in (f"synchronous = {self.synchronous}", "secure_delete = OFF", *log, "busy_timeout = 0"):
+            file = sqlite3.connect(
+                self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
+            )
+            # From here on waiting is our own: SQLite's becomes longer and longer, so that who came
+            # last is served first.
+            for setting in (
+                f"synchronous = {self.synchronous}",
+                "secure_delete = OFF",
+                *log,
+                "busy_timeout = 0",
+            ):
                 file.execute(f"PRAGMA {setting}").close()
         except sqlite3.Error as error:
             if file is not None:
@@ -406,34 +526,84 @@ class SqliteStore(Store):
 
     def _explained(self, error: sqlite3.Error) -> TidegateError:
         """In our words what SQLite has told."""
-        kind, told = _REASONS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, (StateError, "cannot be used"))
-        return kind(f"the store {self.path} {told} ({getattr(error, 'sqlite_errorname', type(error).__name__)}: {error})")
+        kind, told = _REASONS.get(
+            getattr(error, "sqlite_errorcode", 0) & 0xFF, (StateError, "cannot be used")
+        )
+        return kind(
+            f"the store {self.path} {told}"
+            f" ({getattr(error, 'sqlite_errorname', type(error).__name__)}: {error})"
+        )
 
 
 _REASONS: dict[int, tuple[type[TidegateError], str]] = {
-    sqlite3.SQLITE_BUSY: (StateError, f"was in use by others for {PATIENCE:g} seconds. Hint: a process may be stopped in the middle of a change"),
-    sqlite3.SQLITE_FULL: (StateError, "has no room: the disk is full. Nothing of the change was kept. Hint: make room, and do it again"),
-    sqlite3.SQLITE_IOERR: (StateError, "cannot be read or written: the disk failed. Hint: look what is there before it is done again"),
-    sqlite3.SQLITE_READONLY: (SetupError, "cannot be changed. Hint: file and folder must be writable, as SQLite keeps files beside it"),
-    sqlite3.SQLITE_CANTOPEN: (SetupError, "cannot be opened. Hint: file and folder must be readable and writable, as SQLite keeps files beside it"),
-    sqlite3.SQLITE_PERM: (SetupError, "cannot be opened. Hint: file and folder must be readable and writable"),
+    sqlite3.SQLITE_BUSY: (
+        StateError,
+        (
+            f"was in use by others for {PATIENCE:g} seconds. Hint: a process may be stopped in the"
+            " middle of a change"
+        ),
+    ),
+    sqlite3.SQLITE_FULL: (
+        StateError,
+        (
+            "has no room: the disk is full. Nothing of the change was kept. Hint: make room, and do"
+            " it again"
+        ),
+    ),
+    sqlite3.SQLITE_IOERR: (
+        StateError,
+        (
+            "cannot be read or written: the disk failed. Hint: look what is there before it is done"
+            " again"
+        ),
+    ),
+    sqlite3.SQLITE_READONLY: (
+        SetupError,
+        (
+            "cannot be changed. Hint: file and folder must be writable, as SQLite keeps files"
+            " beside it"
+        ),
+    ),
+    sqlite3.SQLITE_CANTOPEN: (
+        SetupError,
+        (
+            "cannot be opened. Hint: file and folder must be readable and writable, as SQLite keeps"
+            " files beside it"
+        ),
+    ),
+    sqlite3.SQLITE_PERM: (
+        SetupError,
+        "cannot be opened. Hint: file and folder must be readable and writable",
+    ),
     sqlite3.SQLITE_CORRUPT: (CorruptStateError, "is damaged. Hint: restore it from a copy"),
-    sqlite3.SQLITE_NOTADB: (CorruptStateError, "is no file of SQLite. Hint: give the store a file of its own"),
-    sqlite3.SQLITE_TOOBIG: (InputError, "does not take an event of this size. Hint: SQLite's limit is about 1 GB"),
+    sqlite3.SQLITE_NOTADB: (
+        CorruptStateError,
+        "is no file of SQLite. Hint: give the store a file of its own",
+    ),
+    sqlite3.SQLITE_TOOBIG: (
+        InputError,
+        "does not take an event of this size. Hint: SQLite's limit is about 1 GB",
+    ),
 }
 
 
 def _in_the_way(error: sqlite3.Error) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+    }
 
 
 def _into_wal(file: sqlite3.Connection, path: Path) -> None:
     (mode,) = file.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
-        raise SetupError(f"{path} cannot be in SQLite's WAL mode, it stays in `{mode}`. Hint: a local disk that can be written")
+        raise SetupError(
+            f"{path} cannot be in SQLite's WAL mode, it stays in `{mode}`. Hint: a local disk that"
+            " can be written"
+        )
 
 
-# Rows of the file -------------------------------------------------------------------------------------------------------------------------
+# Rows of the file
 
 
 def _row(segment: int, offset: int) -> int:
@@ -446,7 +616,10 @@ Known = tuple[int, int, int, bool]
 
 def _segments(file: sqlite3.Connection, stream: str) -> dict[str, Known]:
     """All segments of a stream in the order of their names, in which they were made."""
-    return {name: (number, first, end, bool(sealed)) for name, number, first, end, sealed in file.execute(f"{SEGMENT} ORDER BY id", (stream,))}
+    return {
+        name: (number, first, end, bool(sealed))
+        for name, number, first, end, sealed in file.execute(f"{SEGMENT} ORDER BY id", (stream,))
+    }
 
 
 def _named(file: sqlite3.Connection, stream: str, names: Collection[str]) -> dict[str, Known]:
@@ -454,13 +627,19 @@ def _named(file: sqlite3.Connection, stream: str, names: Collection[str]) -> dic
     if len(names) > _AT_ONCE:
         known = _segments(file, stream)
     else:
-        rows = file.execute(f"{SEGMENT} AND name IN ({', '.join('?' * len(names))})", (stream, *names))
-        known = {name: (number, first, end, bool(sealed)) for name, number, first, end, sealed in rows}
+        rows = file.execute(
+            f"{SEGMENT} AND name IN ({', '.join('?' * len(names))})", (stream, *names)
+        )
+        known = {
+            name: (number, first, end, bool(sealed)) for name, number, first, end, sealed in rows
+        }
     if unknown := [name for name in names if name not in known]:
         known = _segments(file, stream)
         if not known:
             raise _unknown(file, stream)
-        raise InputError(f"stream `{stream}` has no segment `{unknown[0]}`, it has {', '.join(known)}")
+        raise InputError(
+            f"stream `{stream}` has no segment `{unknown[0]}`, it has {', '.join(known)}"
+        )
     return known
 
 
@@ -469,8 +648,13 @@ def _segment(file: sqlite3.Connection, stream: str, name: str) -> Known:
 
 
 def _unknown(file: sqlite3.Connection, stream: str) -> InputError:
-    known = ", ".join(name for (name,) in file.execute("SELECT DISTINCT stream FROM segment ORDER BY stream"))
-    return InputError(f"there is no stream `{stream}` with segments; there {f'are {known}' if known else 'is none'}. Hint: open its segments first")
+    known = ", ".join(
+        name for (name,) in file.execute("SELECT DISTINCT stream FROM segment ORDER BY stream")
+    )
+    return InputError(
+        f"there is no stream `{stream}` with segments; there"
+        f" {f'are {known}' if known else 'is none'}. Hint: open its segments first"
+    )
 
 
 def _document(swap: Swap) -> str | None:
@@ -478,29 +662,47 @@ def _document(swap: Swap) -> str | None:
 
 
 def _check(file: sqlite3.Connection, stream: str, swap: Swap) -> None:
-    row = file.execute("SELECT version FROM cell WHERE stream = ? AND key = ?", (stream, swap.key)).fetchone()
+    row = file.execute(
+        "SELECT version FROM cell WHERE stream = ? AND key = ?", (stream, swap.key)
+    ).fetchone()
     found = 0 if row is None else row[0]
     if found != swap.version:
-        raise Conflict(f"the cell `{swap.key}` of `{stream}` has version {found}, and the change is for version {swap.version} (0: there is none)")
+        raise Conflict(
+            f"the cell `{swap.key}` of `{stream}` has version {found}, and the change is for"
+            f" version {swap.version} (0: there is none)"
+        )
 
 
 def _put(file: sqlite3.Connection, stream: str, key: str, document: str | None) -> int:
-    # One count for all cells of the file: a cell that was taken away and made again never has a version that it had before.
+    # One count for all cells of the file: a cell that was taken away and made again never has a
+    # version that it had before.
     file.execute("UPDATE counter SET version = version + 1")
     (new,) = file.execute("SELECT version FROM counter").fetchone()
     if document is None:
         file.execute("DELETE FROM cell WHERE stream = ? AND key = ?", (stream, key))
     else:
-        file.execute("INSERT OR REPLACE INTO cell (stream, key, version, document) VALUES (?, ?, ?, ?)", (stream, key, new, document))
+        file.execute(
+            "INSERT OR REPLACE INTO cell (stream, key, version, document) VALUES (?, ?, ?, ?)",
+            (stream, key, new, document),
+        )
     return int(new)
 
 
-def _blocks(file: sqlite3.Connection, number: int, start: int, stop: int) -> tuple[list[tuple[int, int, int, bytes]], int]:
-    """The blocks with events between two offsets (first offset, how many, when, bytes), and the offset that they suffice for."""
-    query = "SELECT id, count, appended, data FROM block WHERE id >= (SELECT max(id) FROM block WHERE id <= ?) AND id < ? ORDER BY id"
+def _blocks(
+    file: sqlite3.Connection, number: int, start: int, stop: int
+) -> tuple[list[tuple[int, int, int, bytes]], int]:
+    """The blocks with events between two offsets (first offset, how many, when, bytes), and the
+    offset that they suffice for.
+    """
+    query = (
+        "SELECT id, count, appended, data FROM block WHERE id >= (SELECT max(id) FROM block WHERE"
+        " id <= ?) AND id < ? ORDER BY id"
+    )
     found: list[tuple[int, int, int, bytes]] = []
     reached, size = -1, 0
-    for row, count, appended, data in file.execute(query, (_row(number, start), _row(number, stop))):
+    for row, count, appended, data in file.execute(
+        query, (_row(number, start), _row(number, stop))
+    ):
         first = row - _row(number, 0)
         if first != reached and (found or first > start):
             break
@@ -509,11 +711,15 @@ def _blocks(file: sqlite3.Connection, number: int, start: int, stop: int) -> tup
         if size > READ_BYTES:
             break
     if reached <= start or (reached < stop and size <= READ_BYTES):
-        raise CorruptStateError(f"a store of streams has lost events: those from {start} to {stop} are not all there. Hint: restore it from a copy")
+        raise CorruptStateError(
+            f"a store of streams has lost events: those from {start} to {stop} are not all there."
+            " Hint: restore it from a copy"
+        )
     return found, min(reached, stop)
 
 
-# Blocks of events: one byte that says whether there are keys, the length of each value, that of each key (-1 for null), values, keys --------
+# Blocks of events: one byte that says whether there are keys, the length of each value, that of
+# each key (-1 for null), values, keys --------
 
 
 def _packed(rows: Rows) -> list[tuple[int, bytes]]:
@@ -523,21 +729,40 @@ def _packed(rows: Rows) -> list[tuple[int, bytes]]:
     keys: list[bytes] = []
     lengths = array("i")
     if (without := rows.keys.count(None)) < count:
-        keys = [b"" if key is None else key.encode() for key in rows.keys] if without else list(map(str.encode, rows.keys))  # type: ignore[arg-type]
-        lengths = array("i", [-1 if key is None else len(data) for key, data in zip(rows.keys, keys, strict=True)] if without else map(len, keys))
+        if without:
+            keys = [b"" if key is None else key.encode() for key in rows.keys]
+        else:
+            keys = list(map(str.encode, rows.keys))  # type: ignore[arg-type]
+        lengths = array(
+            "i",
+            (
+                [
+                    -1 if key is None else len(data)
+                    for key, data in zip(rows.keys, keys, strict=True)
+                ]
+                if without
+                else map(len, keys)
+            ),
+        )
     if count <= BLOCK_EVENTS and sum(sizes) + sum(lengths) <= BLOCK_BYTES:
         return [(count, _block(sizes, rows.values, lengths, keys))]
     found, start = [], 0
     ends = np.cumsum(np.asarray(sizes, np.int64) + (np.maximum(lengths, 0) if keys else 0))
     while start < count:
-        fit = int(np.searchsorted(ends, (ends[start - 1] if start else 0) + BLOCK_BYTES, side="right"))
+        fit = int(
+            np.searchsorted(ends, (ends[start - 1] if start else 0) + BLOCK_BYTES, side="right")
+        )
         part = slice(start, min(max(fit, start + 1), start + BLOCK_EVENTS, count))
-        found.append((part.stop - start, _block(sizes[part], rows.values[part], lengths[part], keys[part])))
+        found.append(
+            (part.stop - start, _block(sizes[part], rows.values[part], lengths[part], keys[part]))
+        )
         start = part.stop
     return found
 
 
-def _block(sizes: array[int], values: Sequence[bytes], lengths: array[int], keys: list[bytes]) -> bytes:
+def _block(
+    sizes: array[int], values: Sequence[bytes], lengths: array[int], keys: list[bytes]
+) -> bytes:
     return b"".join((b"\1" if keys else b"\0", sizes, lengths, *values, *keys))
 
 
@@ -549,17 +774,31 @@ def _unpacked(blocks: list[tuple[int, int, int, bytes]], start: int, stop: int) 
         at = 1 + 4 * count * (1 + data[0])
         end = at + int(sizes.sum())
         lengths.append(sizes)
-        key_lengths.append(np.frombuffer(data, np.int32, count, 1 + 4 * count) if data[0] else np.full(count, -1, np.int32))
+        key_lengths.append(
+            np.frombuffer(data, np.int32, count, 1 + 4 * count)
+            if data[0]
+            else np.full(count, -1, np.int32)
+        )
         values.append(memoryview(data)[at:end])
         keys.append(memoryview(data)[end:])
     first, total = blocks[0][0], sum(count for _, count, _, _ in blocks)
     value_sizes, key_sizes = np.concatenate(lengths), np.concatenate(key_lengths)
     there = key_sizes >= 0
-    validity = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little").tobytes())
-    key = pa.Array.from_buffers(pa.string(), total, [validity, _offsets(np.maximum(key_sizes, 0)), pa.py_buffer(b"".join(keys))])
-    value = pa.Array.from_buffers(pa.binary(), total, [None, _offsets(value_sizes), pa.py_buffer(b"".join(values))])
+    validity = (
+        None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little").tobytes())
+    )
+    key = pa.Array.from_buffers(
+        pa.string(),
+        total,
+        [validity, _offsets(np.maximum(key_sizes, 0)), pa.py_buffer(b"".join(keys))],
+    )
+    value = pa.Array.from_buffers(
+        pa.binary(), total, [None, _offsets(value_sizes), pa.py_buffer(b"".join(values))]
+    )
     appended = np.repeat([when for _, _, when, _ in blocks], [count for _, count, _, _ in blocks])
-    table = pa.Table.from_arrays([key, value, pa.array(np.arange(first, first + total)), pa.array(appended)], schema=BLOCK)
+    table = pa.Table.from_arrays(
+        [key, value, pa.array(np.arange(first, first + total)), pa.array(appended)], schema=BLOCK
+    )
     return table.slice(start - first, stop - start)
 
 
@@ -569,14 +808,16 @@ def _offsets(sizes: np.ndarray) -> pa.Buffer:
     return pa.py_buffer(ends.data)
 
 
-# A fork of this process ---------------------------------------------------------------------------------------------------------------------
+# A fork of this process
 
 _registry = threading.Lock()
 _held: list[SqliteStore] = []
 
 
 def _before_fork() -> None:
-    """Close all connections: SQLite keeps the locks of a process in memory, and a child would take those of its parent for its own."""
+    """Close all connections: SQLite keeps the locks of a process in memory, and a child would take
+    those of its parent for its own.
+    """
     _registry.acquire()
     for store in list(_open_stores):
         store.hold()
@@ -590,4 +831,6 @@ def _after_fork() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
+    )

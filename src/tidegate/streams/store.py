@@ -1,7 +1,9 @@
-"""What a store of streams can do: logs that grow at their end until they are sealed, and cells that only change under those who know them.
+"""What a store of streams can do: logs that grow at their end until they are sealed, and cells that
+only change under those who know them.
 
-Everything else (routing, writers, transactions, the controller, reader groups, Spark's source) is made of these few operations, once for all
-stores. A store serves several processes at once, and several threads of each.
+Everything else (routing, writers, transactions, the controller, reader groups, Spark's source) is
+made of these few operations, once for all stores. A store serves several processes at once, and
+several threads of each.
 """
 
 from __future__ import annotations
@@ -17,15 +19,25 @@ import pyarrow as pa
 from tidegate.errors import InputError, TidegateError
 
 _COLUMNS: list[tuple[str, pa.DataType]] = [("key", pa.string()), ("value", pa.binary())]
-BLOCK = pa.schema([*pa.schema(_COLUMNS), pa.field("offset", pa.int64(), nullable=False), pa.field("appended", pa.int64(), nullable=False)])
-"""What is read: the routing key of each event (null where it has none), its bytes, its offset, and the clock of the store when it took it (µs)."""
+BLOCK = pa.schema(
+    [
+        *pa.schema(_COLUMNS),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("appended", pa.int64(), nullable=False),
+    ]
+)
+"""What is read: the routing key of each event (null where it has none), its bytes, its offset, and
+the clock of the store when it took it (µs).
+"""
 
 
 @dataclass(slots=True)
 class Rows:
-    """What is appended to a segment: the routing key of each event (None where it has none), and its bytes.
+    """What is appended to a segment: the routing key of each event (None where it has none), and
+    its bytes.
 
-    Events come to writers one by one, and every store hands them on as Python's bytes, so they are lists here and not columns.
+    Events come to writers one by one, and every store hands them on as Python's bytes, so they are
+    lists here and not columns.
     """
 
     keys: Sequence[str | None]
@@ -33,7 +45,10 @@ class Rows:
 
     def __post_init__(self) -> None:
         if len(self.keys) != len(self.values):
-            raise InputError(f"each event has a key or None, got {len(self.keys)} keys for {len(self.values)} events")
+            raise InputError(
+                f"each event has a key or None, got {len(self.keys)} keys for {len(self.values)}"
+                " events"
+            )
 
     def __len__(self) -> int:
         return len(self.values)
@@ -56,11 +71,15 @@ class Cell:
 
 @dataclass(frozen=True)
 class Swap:
-    """A change of a cell: taken only where its version still is the named one; 0 means that there must be none. None takes the cell away."""
+    """A change of a cell: taken only where its version still is the named one; 0 means that there
+    must be none. None takes the cell away.
+    """
 
     key: str
     document: Any
-    """In an append it may be a function that makes the document of the position of the rows: the offset after the last row of each segment."""
+    """In an append it may be a function that makes the document of the position of the rows: the
+    offset after the last row of each segment.
+    """
     version: int
 
 
@@ -71,7 +90,9 @@ class Appended:
     position: Mapping[str, int] = field(default_factory=dict)
     """For each segment that took rows: the offset after the last of them."""
     refused: Mapping[str, int] = field(default_factory=dict)
-    """For each segment that was sealed meanwhile: how many of its rows, the last ones, were not taken."""
+    """For each segment that was sealed meanwhile: how many of its rows, the last ones, were not
+    taken.
+    """
 
 
 @dataclass(frozen=True)
@@ -87,7 +108,9 @@ class Block:
 
 
 class Sending:
-    """Rows on their way to the ends of segments, handed over piece by piece before anybody waits for them."""
+    """Rows on their way to the ends of segments, handed over piece by piece before anybody waits
+    for them.
+    """
 
     def __init__(self, store: Store, stream: str) -> None:
         self.store, self.stream = store, stream
@@ -117,13 +140,18 @@ class Store(ABC):
     """A store of streams.
 
     Contract:
-    - Cells belong to a stream, which need not exist as one: `""` holds what belongs to none. A key is made of `a-z A-Z 0-9 . _ - / #`. Keys that
+    - Cells belong to a stream, which need not exist as one: `""` holds what belongs to none. A key
+      is made of `a-z A-Z 0-9 . _ - / #`. Keys that
       differ only behind a `#` may wait for each other; any two others do not.
-    - A change that was returned from is seen by every later call of any process, and survives the death of every process.
-    - A segment has to be opened before anything is appended. Its offsets only grow, and there may be gaps between them.
-    - What comes in one append keeps its order inside a segment. With `whole` or with a swap all of it is taken or nothing: readers see all or
+    - A change that was returned from is seen by every later call of any process, and survives the
+      death of every process.
+    - A segment has to be opened before anything is appended. Its offsets only grow, and there may
+      be gaps between them.
+    - What comes in one append keeps its order inside a segment. With `whole` or with a swap all of
+      it is taken or nothing: readers see all or
       nothing, and a segment that is sealed, or a conflict, refuses everything.
-    - A read sees events in the order of offsets, only such as will stay, and never passes by one that will still come.
+    - A read sees events in the order of offsets, only such as will stay, and never passes by one
+      that will still come.
     - Sealing is for ever and may be repeated.
     """
 
@@ -132,7 +160,7 @@ class Store(ABC):
     largest: int | None = None
     """How many bytes an event may have with its key; None where nobody has to ask."""
 
-    # Cells --------------------------------------------------------------------------------------------------------------------------------
+    # Cells
 
     @abstractmethod
     def cells(self, stream: str, prefix: str = "") -> dict[str, Cell]:
@@ -140,12 +168,14 @@ class Store(ABC):
 
     @abstractmethod
     def swap(self, stream: str, swap: Swap) -> int:
-        """Change a cell of a stream, and return its new version; `Conflict` where it is not as it was."""
+        """Change a cell of a stream, and return its new version; `Conflict` where it is not as it
+        was.
+        """
 
     def cell(self, stream: str, key: str) -> Cell | None:
         return self.cells(stream, key).get(key)
 
-    # Logs ---------------------------------------------------------------------------------------------------------------------------------
+    # Logs
 
     @abstractmethod
     def streams(self) -> list[str]:
@@ -157,30 +187,48 @@ class Store(ABC):
 
     @abstractmethod
     def open_segments(self, stream: str, names: list[str]) -> None:
-        """Make segments that can be appended to; those that are there already stay as they are. Names are numbers, without gaps."""
+        """Make segments that can be appended to; those that are there already stay as they are.
+        Names are numbers, without gaps.
+        """
 
     @abstractmethod
-    def append(self, stream: str, rows: Mapping[str, Rows], *, swap: Swap | None = None, whole: bool = False) -> Appended:
+    def append(
+        self,
+        stream: str,
+        rows: Mapping[str, Rows],
+        *,
+        swap: Swap | None = None,
+        whole: bool = False,
+    ) -> Appended:
         """Put rows at the ends of segments, and change a cell with them."""
 
     def sending(self, stream: str) -> Sending:
-        """Rows that will be appended, neither whole nor with a swap, and may be under way before that."""
+        """Rows that will be appended, neither whole nor with a swap, and may be under way before
+        that.
+        """
         return Sending(self, stream)
 
     @abstractmethod
     def seal(self, stream: str, segment: str) -> int:
-        """End a segment, and return its end: the offset that a reader has when it has read all of it."""
+        """End a segment, and return its end: the offset that a reader has when it has read all of
+        it.
+        """
 
     @abstractmethod
-    def read(self, stream: str, segment: str, offset: int, most: int, *, before: int | None = None) -> Block:
-        """At most so many events from an offset on, and none at or after `before`; what is there now, without waiting for more.
+    def read(
+        self, stream: str, segment: str, offset: int, most: int, *, before: int | None = None
+    ) -> Block:
+        """At most so many events from an offset on, and none at or after `before`; what is there
+        now, without waiting for more.
 
         `InputError` where what stands at the offset was truncated.
         """
 
     @abstractmethod
     def bounds(self, stream: str) -> dict[str, tuple[int, int]]:
-        """For each segment: the first offset that can still be read, and the one after the last event that a reader would see now."""
+        """For each segment: the first offset that can still be read, and the one after the last
+        event that a reader would see now.
+        """
 
     @abstractmethod
     def truncate(self, stream: str, starts: Mapping[str, int]) -> None:
@@ -193,5 +241,10 @@ class Store(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()

@@ -1,4 +1,6 @@
-"""Transactions: events that are seen together at their commit, with the time that their writer gives, or never."""
+"""Transactions: events that are seen together at their commit, with the time that their writer
+gives, or never.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,15 @@ class Committed:
     position: Position
     """For each segment that took events of it: the offset after the last of them."""
     noted: bool
-    """Whether its time became the writer's mark: not where none was given, or one that goes back."""
+    """Whether its time became the writer's mark: not where none was given, or one that goes back.
+    """
 
 
 class TransactionalWriter:
     """Writes in transactions, several at once if need be.
 
-    A transaction is held by its writer until it is committed, so one whose writer dies leaves nothing behind, and scaling never meets one
-    that is under way.
+    A transaction is held by its writer until it is committed, so one whose writer dies leaves
+    nothing behind, and scaling never meets one that is under way.
     """
 
     def __init__(self, stream: Stream, writer_id: str, timeout: int) -> None:
@@ -49,7 +52,9 @@ class TransactionalWriter:
         self._closed = False
 
     def begin(self) -> Transaction:
-        """Begin a transaction. It ends by itself when it was not committed within the timeout; `ping` begins that anew."""
+        """Begin a transaction. It ends by itself when it was not committed within the timeout;
+        `ping` begins that anew.
+        """
         if self._closed:
             raise StreamError("the writer is closed")
         for transaction in list(self._open.values()):
@@ -60,7 +65,9 @@ class TransactionalWriter:
 
     @property
     def written(self) -> int:
-        """How many events the transactions of this writer have brought in all its lives: where a producer that was killed goes on."""
+        """How many events the transactions of this writer have brought in all its lives: where a
+        producer that was killed goes on.
+        """
         return int(self._cell.read().document["events"])
 
     def close(self) -> None:
@@ -75,7 +82,12 @@ class TransactionalWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def _ended(self, transaction: Transaction) -> None:
@@ -83,9 +95,13 @@ class TransactionalWriter:
 
 
 class Transaction:
-    """Events that are seen together, or never. As a context it commits at the end of the block, and aborts where that fails."""
+    """Events that are seen together, or never. As a context it commits at the end of the block, and
+    aborts where that fails.
+    """
 
-    def __init__(self, writer: TransactionalWriter, stream: Stream, cell: WriterCell, timeout: int) -> None:
+    def __init__(
+        self, writer: TransactionalWriter, stream: Stream, cell: WriterCell, timeout: int
+    ) -> None:
         self.id = uuid.uuid4().hex
         self._writer, self._stream, self._cell, self._timeout = writer, stream, cell, timeout
         self._events = Gathering(stream.store.largest)
@@ -107,7 +123,11 @@ class Transaction:
             self._check_open()
             self._events.add(event, routing_key)
 
-    def write_all(self, values: pa.Array | pa.ChunkedArray, routing_keys: pa.Array | pa.ChunkedArray | None = None) -> None:
+    def write_all(
+        self,
+        values: pa.Array | pa.ChunkedArray,
+        routing_keys: pa.Array | pa.ChunkedArray | None = None,
+    ) -> None:
         """Add whole columns to it: values of bytes or text, and their keys."""
         with self._lock:
             self._check_open()
@@ -120,9 +140,11 @@ class Transaction:
             self._until = self._stream.clock() + self._timeout
 
     def commit(self, timestamp: Instant | None = None) -> Committed:
-        """Make all events of the transaction seen, and the timestamp the writer's mark at the place where they are.
+        """Make all events of the transaction seen, and the timestamp the writer's mark at the place
+        where they are.
 
-        A timestamp that goes back is refused: the mark stays as it was, and the events are committed.
+        A timestamp that goes back is refused: the mark stays as it was, and the events are
+        committed.
         """
         time = None if timestamp is None else instant(timestamp)
         with self._lock:
@@ -140,7 +162,9 @@ class Transaction:
                 self._end(ABORTED)
 
     def _tried(self, rows: Rows, time: int | None) -> Committed | None:
-        """Commit under the segments of now; None where they, or the writer's cell, have changed meanwhile."""
+        """Commit under the segments of now; None where they, or the writer's cell, have changed
+        meanwhile.
+        """
         cell = self._cell.read()
         last = cell.document["last"]
         if last is not None and last["id"] == self.id:
@@ -152,19 +176,31 @@ class Transaction:
 
         def document(position: Position) -> dict[str, Any]:
             last = {"id": self.id, "position": dict(position), "noted": taken is not None}
-            return {**committed(cell.document, self._writer.id, taken, len(rows), position, segments), "last": last}
+            return {
+                **committed(cell.document, self._writer.id, taken, len(rows), position, segments),
+                "last": last,
+            }
 
         try:
             swap = Swap(self._cell.key, document, cell.version)
-            result = self._stream.store.append(self._stream.name, Router(segments.newest()).routed(rows), swap=swap, whole=True)
+            result = self._stream.store.append(
+                self._stream.name, Router(segments.newest()).routed(rows), swap=swap, whole=True
+            )
         except Conflict:
             return None
         return None if result.refused else Committed(result.position, taken is not None)
 
     def _check_open(self) -> None:
         if self.status != OPEN:
-            why = f" after {format_duration(self._timeout)} without a ping" if self._status == TIMED_OUT else ""
-            raise StreamError(f"the transaction is {self._status}{why}, and its events are not written again. Hint: begin another one")
+            why = (
+                f" after {format_duration(self._timeout)} without a ping"
+                if self._status == TIMED_OUT
+                else ""
+            )
+            raise StreamError(
+                f"the transaction is {self._status}{why}, and its events are not written again."
+                " Hint: begin another one"
+            )
 
     def _end(self, status: str) -> None:
         self._status, self._events = status, Gathering()
@@ -173,7 +209,12 @@ class Transaction:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if error is not None:
             self.abort()
         elif self.status not in {COMMITTED, ABORTED}:

@@ -1,4 +1,6 @@
-"""Writers: events go out in batches, and the times that a writer notes become its mark once all that it wrote before is in the stream."""
+"""Writers: events go out in batches, and the times that a writer notes become its mark once all
+that it wrote before is in the stream.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,17 @@ from tidegate.streams.store import Rows
 from tidegate.streams.stream import Stream
 
 PIECE = 4000
-"""So many events are handed to the store at a time, which may send them on while others are written."""
+"""So many events are handed to the store at a time, which may send them on while others are
+written.
+"""
 
 
 class Writer:
     """Writes events to a stream.
 
-    An event is in the stream when `flush` has returned, or `linger` later. Events of one routing key are read in the order in which one writer
-    wrote them. After an error of `flush` what was not taken waits for the next one.
+    An event is in the stream when `flush` has returned, or `linger` later. Events of one routing
+    key are read in the order in which one writer wrote them. After an error of `flush` what was not
+    taken waits for the next one.
     """
 
     def __init__(
@@ -40,14 +45,21 @@ class Writer:
         batch_events: int = 20_000,
         batch_bytes: int = 4 << 20,
     ) -> None:
-        """`linger` is how long an event waits for others at most, None until `flush`; a batch is full at so many events or bytes.
+        """`linger` is how long an event waits for others at most, None until `flush`; a batch is
+        full at so many events or bytes.
 
         With `auto_note_time` the clock is noted every `note_every`.
         """
         if auto_note_time and writer_id is None:
-            raise SpecError("`auto_note_time` notes the time of a writer that has an id. Hint: stream.writer('id', auto_note_time=True)")
+            raise SpecError(
+                "`auto_note_time` notes the time of a writer that has an id. Hint:"
+                " stream.writer('id', auto_note_time=True)"
+            )
         if batch_events < 1 or batch_bytes < 1:
-            raise SpecError(f"a batch holds at least one event and one byte, got {batch_events} and {batch_bytes}")
+            raise SpecError(
+                f"a batch holds at least one event and one byte, got {batch_events} and"
+                f" {batch_bytes}"
+            )
         self.id = None if writer_id is None else checked_name("a writer", writer_id)
         self._stream, self._batch_events, self._batch_bytes = stream, batch_events, batch_bytes
         self._piece = min(PIECE, batch_events)
@@ -58,8 +70,11 @@ class Writer:
         self._noted: int | None = None if former is None else former.document["time"]
         self._pending: int | None = None
         self._position: dict[str, int] = {}
-        # A former life of this writer may have written more than it has noted, and the times of this one are for that too.
-        self._before: dict[str, int] = stream.tail() if former is not None and former.version else {}
+        # A former life of this writer may have written more than it has noted, and the times of
+        # this one are for that too.
+        self._before: dict[str, int] = (
+            stream.tail() if former is not None and former.version else {}
+        )
         self._waiting = self._gathering()
         self._sending = stream.store.sending(stream.name)
         self._under_way, self._bytes_under_way = 0, 0
@@ -72,17 +87,23 @@ class Writer:
         self._last_note = stream.clock()
         self._pulse = self._started()
 
-    # What a user calls --------------------------------------------------------------------------------------------------------------------
+    # What a user calls
 
     def write(self, event: Any, routing_key: str | None = None) -> None:
-        """Write an event: bytes, text, or what JSON can say. Without a key it goes to any segment."""
+        """Write an event: bytes, text, or what JSON can say. Without a key it goes to any
+        segment.
+        """
         with self._lock:
             if self._ended or self._failure is not None:
                 self._check_open()
             if self._waiting.add(event, routing_key):
                 self._go_on()
 
-    def write_all(self, values: pa.Array | pa.ChunkedArray, routing_keys: pa.Array | pa.ChunkedArray | None = None) -> None:
+    def write_all(
+        self,
+        values: pa.Array | pa.ChunkedArray,
+        routing_keys: pa.Array | pa.ChunkedArray | None = None,
+    ) -> None:
         """Write whole columns: values of bytes or text, and their keys."""
         with self._lock:
             self._check_open()
@@ -90,7 +111,9 @@ class Writer:
             self._go_on()
 
     def note_time(self, time: Instant) -> None:
-        """Say that all events before this time are written. A time that goes back is refused, and what was written stays written."""
+        """Say that all events before this time are written. A time that goes back is refused, and
+        what was written stays written.
+        """
         if self._cell is None:
             raise SpecError("only a writer with an id can note a time. Hint: stream.writer('id')")
         moment = instant(time)
@@ -98,7 +121,10 @@ class Writer:
             self._check_open()
             latest = self._noted if self._pending is None else self._pending
             if latest is not None and moment < latest:
-                told = f"{format_instant(latest)}, and its time cannot go back to {format_instant(moment)}"
+                told = (
+                    f"{format_instant(latest)}, and its time cannot go back to"
+                    f" {format_instant(moment)}"
+                )
                 raise WatermarkError(f"the writer `{self.id}` has noted {told}")
             self._pending = moment
 
@@ -112,7 +138,9 @@ class Writer:
                 raise failure
 
     def position(self) -> dict[str, int]:
-        """How far this writer has written in each segment, as far as it was flushed; one whose successors tell it all may be left out."""
+        """How far this writer has written in each segment, as far as it was flushed; one whose
+        successors tell it all may be left out.
+        """
         with self._lock:
             return dict(self._position)
 
@@ -136,29 +164,49 @@ class Writer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
-    # How it goes out ----------------------------------------------------------------------------------------------------------------------
+    # How it goes out
 
     def _check_open(self) -> None:
         if self._ended:
             raise StreamError("the writer is closed")
         if self._failure is not None:
             failure, self._failure = self._failure, None
-            raise StreamError(f"what was written or noted before is not in the stream yet ({failure}). Hint: flush") from failure
+            raise StreamError(
+                f"what was written or noted before is not in the stream yet ({failure}). Hint:"
+                " flush"
+            ) from failure
 
     def _go_on(self) -> None:
-        """Hand over what waits, so that the store may work on it while more is written; wait for it where the batch is full."""
-        events, size = self._under_way + len(self._waiting), self._bytes_under_way + self._waiting.nbytes
+        """Hand over what waits, so that the store may work on it while more is written; wait for it
+        where the batch is full.
+        """
+        events, size = (
+            self._under_way + len(self._waiting),
+            self._bytes_under_way + self._waiting.nbytes,
+        )
         if events >= self._batch_events or size >= self._batch_bytes:
-            # Not every batch carries a mark: it is a change of a cell, and the controller looks once a period.
-            self._tried(lambda: self._push(note=self._stream.clock() - self._last_note >= (self._linger or 0)))
+            # Not every batch carries a mark: it is a change of a cell, and the controller looks
+            # once a period.
+            self._tried(
+                lambda: self._push(
+                    note=self._stream.clock() - self._last_note >= (self._linger or 0)
+                )
+            )
         else:
             self._tried(self._hand_over)
 
     def _tried(self, step: Callable[[], None]) -> None:
-        """Do it; a failure is told at the next call, because what was written now is taken and waits."""
+        """Do it; a failure is told at the next call, because what was written now is taken and
+        waits.
+        """
         try:
             step()
         except Exception as error:  # noqa: BLE001 - told at the next call
@@ -180,7 +228,9 @@ class Writer:
             self._noted, self._pending, self._last_note = pending, None, self._stream.clock()
 
     def _hand_over(self) -> None:
-        """Give the store what waits; where that fails all that was given since the last wait waits again."""
+        """Give the store what waits; where that fails all that was given since the last wait waits
+        again.
+        """
         if self._outdated:
             self._segments = self._stream.description().segments
             self._router, self._outdated = Router(self._segments.newest()), False
@@ -197,7 +247,9 @@ class Writer:
             raise
 
     def _settle(self) -> None:
-        """Wait for what was handed over; rows of segments that have successors now wait again, before all that came after them."""
+        """Wait for what was handed over; rows of segments that have successors now wait again,
+        before all that came after them.
+        """
         try:
             result = self._sending.wait()
         except BaseException:
@@ -210,7 +262,11 @@ class Writer:
         refused: list[Rows] = []
         if result.refused:
             rows = self._sending.rows
-            refused = [rows[name].between(len(rows[name]) - count, len(rows[name])) for name, count in result.refused.items() if count]
+            refused = [
+                rows[name].between(len(rows[name]) - count, len(rows[name]))
+                for name, count in result.refused.items()
+                if count
+            ]
         self._outdated = len(refused) > 0
         self._begin_again(refused)
 
@@ -221,16 +277,23 @@ class Writer:
         self._under_way, self._bytes_under_way = 0, 0
 
     def _gathering(self, rows: Iterable[Rows] = ()) -> Gathering:
-        return Gathering(self._stream.store.largest, rows, events=self._piece, nbytes=self._batch_bytes)
+        return Gathering(
+            self._stream.store.largest, rows, events=self._piece, nbytes=self._batch_bytes
+        )
 
-    # The pulse ----------------------------------------------------------------------------------------------------------------------------
+    # The pulse
 
     def _started(self) -> threading.Thread | None:
         """What flushes and notes while nobody calls."""
         if self._linger is None and self._auto is None:
             return None
         spans = [span for span in (self._linger, self._auto) if span is not None]
-        pulse = threading.Thread(target=self._beat, args=(max(min(spans), 1000) / 1e6,), name=f"tidegate writer {self.id or ''}", daemon=True)
+        pulse = threading.Thread(
+            target=self._beat,
+            args=(max(min(spans), 1000) / 1e6,),
+            name=f"tidegate writer {self.id or ''}",
+            daemon=True,
+        )
         pulse.start()
         return pulse
 
@@ -245,5 +308,7 @@ class Writer:
                     auto_at = now + self._auto
                     self._pending = max(now, self._noted or now, self._pending or now)
                     self._tried(lambda: self._push(note=True))
-                elif self._linger is not None and (len(self._waiting) or self._under_way or self._pending is not None):
+                elif self._linger is not None and (
+                    len(self._waiting) or self._under_way or self._pending is not None
+                ):
                     self._tried(lambda: self._push(note=True))

@@ -1,4 +1,6 @@
-"""Accumulations are aggregates bound to the columns of an input: `bind` chooses the one that fits the types."""
+"""Accumulations are aggregates bound to the columns of an input: `bind` chooses the one that fits
+the types.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +31,27 @@ class _Source:
 
     def type(self, column: str) -> pa.DataType:
         if column not in self.schema.names:
-            raise SpecError(f"`{self.kind}` reads column `{column}`, but the input has {', '.join(f'`{n}`' for n in self.schema.names)}")
+            raise SpecError(
+                f"`{self.kind}` reads column `{column}`, but the input has"
+                f" {', '.join(f'`{n}`' for n in self.schema.names)}"
+            )
         type = self.schema.field(column).type
         return type.value_type if pa.types.is_dictionary(type) else type
 
     def refuse(self, column: str, wanted: str) -> SpecError:
-        return SpecError(f"`{self.kind}` needs {wanted}, but column `{column}` is of type {self.type(column)}. Hint: convert the column first")
+        return SpecError(
+            f"`{self.kind}` needs {wanted}, but column `{column}` is of type {self.type(column)}."
+            " Hint: convert the column first"
+        )
 
     def numeric(self, column: str) -> pa.DataType:
         type = self.type(column)
-        if pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type) or pa.types.is_boolean(type):
+        if (
+            pa.types.is_integer(type)
+            or pa.types.is_floating(type)
+            or pa.types.is_decimal(type)
+            or pa.types.is_boolean(type)
+        ):
             return type
         raise self.refuse(column, "numbers")
 
@@ -77,7 +90,11 @@ def _sum(a: spec.Sum, s: _Source) -> Accumulation:
 def _sum_type(type: pa.DataType) -> pa.DataType:
     if not pa.types.is_decimal(type):
         return pa.int64()
-    return pa.decimal256(76, type.scale) if pa.types.is_decimal256(type) else pa.decimal128(38, type.scale)
+    return (
+        pa.decimal256(76, type.scale)
+        if pa.types.is_decimal256(type)
+        else pa.decimal128(38, type.scale)
+    )
 
 
 def _mean(a: spec.Mean, s: _Source) -> Accumulation:
@@ -92,7 +109,11 @@ def _mean(a: spec.Mean, s: _Source) -> Accumulation:
 def _extreme(a: spec.Min | spec.Max, s: _Source) -> Accumulation:
     type = s.orderable(a.column)
     dtype, largest = storage_dtype(type), isinstance(a, spec.Max)
-    return order.RankedExtreme(a.column, type, largest=largest) if dtype is None else order.Extreme(a.column, type, dtype, largest=largest)
+    return (
+        order.RankedExtreme(a.column, type, largest=largest)
+        if dtype is None
+        else order.Extreme(a.column, type, dtype, largest=largest)
+    )
 
 
 def _spread(a: spec.Variance | spec.Stddev, s: _Source) -> Accumulation:
@@ -101,11 +122,15 @@ def _spread(a: spec.Variance | spec.Stddev, s: _Source) -> Accumulation:
 
 
 def _edge(a: spec.First | spec.Last, s: _Source) -> Accumulation:
-    return order.Edge(a.column, s.type(a.column), last=isinstance(a, spec.Last), ignore_nulls=a.ignore_nulls)
+    return order.Edge(
+        a.column, s.type(a.column), last=isinstance(a, spec.Last), ignore_nulls=a.ignore_nulls
+    )
 
 
 def _arg(a: spec.ArgMin | spec.ArgMax, s: _Source) -> Accumulation:
-    return order.ArgExtreme(a.column, s.type(a.column), a.by, s.orderable(a.by), largest=isinstance(a, spec.ArgMax))
+    return order.ArgExtreme(
+        a.column, s.type(a.column), a.by, s.orderable(a.by), largest=isinstance(a, spec.ArgMax)
+    )
 
 
 def _any_all(a: spec.AnyTrue | spec.AllTrue, s: _Source) -> Accumulation:
@@ -133,7 +158,9 @@ def _approx_distinct(a: spec.ApproxDistinct, s: _Source) -> Accumulation:
 
 def _top_k(a: spec.TopK, s: _Source) -> Accumulation:
     type = s.orderable(a.column) if a.by is None or a.distinct else s.type(a.column)
-    return collect.TopK(a.column, type, a.k, a.by, None if a.by is None else s.orderable(a.by), distinct=a.distinct)
+    return collect.TopK(
+        a.column, type, a.k, a.by, None if a.by is None else s.orderable(a.by), distinct=a.distinct
+    )
 
 
 def _distinct(a: spec.Distinct, s: _Source) -> Accumulation:
@@ -189,23 +216,40 @@ _BUILDERS: dict[type[spec.Aggregate], Callable[[Any, _Source], Accumulation]] = 
 
 # Kinds whose result changes when each value counts once, and that do not see to it themselves.
 _COUNTS_TWICE = (
-    spec.Count, spec.Sum, spec.Mean, spec.Variance, spec.Stddev, spec.Quantile, spec.Collect, spec.Python, spec.Columnar, spec.Apply,
-)  # fmt: skip
+    spec.Count,
+    spec.Sum,
+    spec.Mean,
+    spec.Variance,
+    spec.Stddev,
+    spec.Quantile,
+    spec.Collect,
+    spec.Python,
+    spec.Columnar,
+    spec.Apply,
+)
 
 
-def bind(aggregate: spec.Aggregate, schema: pa.Schema, *, retractions: bool = False) -> Accumulation:
+def bind(
+    aggregate: spec.Aggregate, schema: pa.Schema, *, retractions: bool = False
+) -> Accumulation:
     """The accumulation of an aggregate over rows of a schema.
 
-    With `retractions` the partials of float sums and variances hold what it takes to subtract infinities and NaN again.
+    With `retractions` the partials of float sums and variances hold what it takes to subtract
+    infinities and NaN again.
     """
     build = _BUILDERS.get(type(aggregate))
     if build is None:
-        raise SpecError(f'{aggregate!r} is not an aggregate. Hint: write tg.count(), tg.sum("price") or another of the aggregates')
+        raise SpecError(
+            f'{aggregate!r} is not an aggregate. Hint: write tg.count(), tg.sum("price") or another'
+            " of the aggregates"
+        )
     source = _Source(aggregate.kind, schema, retractions)
     if isinstance(aggregate.where, str):
         source.boolean(aggregate.where)
     made = build(aggregate, source)
     if aggregate.distinct and isinstance(aggregate, _COUNTS_TWICE):
         columns = source.columns(aggregate.reads())
-        made = collect.OverDistinct(made, columns, tuple(source.orderable(name) for name in columns))
+        made = collect.OverDistinct(
+            made, columns, tuple(source.orderable(name) for name in columns)
+        )
     return Bound(made, aggregate)

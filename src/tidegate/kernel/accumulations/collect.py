@@ -10,8 +10,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.kernel.accumulations import lists
-from tidegate.kernel.accumulations.protocol import Accumulation, Base, Lifted, Lowered, Partials, Rows
-from tidegate.kernel.accumulations.values import from_storage, sort_keys, storage_dtype, to_floats, typed, typed_list, valid
+from tidegate.kernel.accumulations.protocol import (
+    Accumulation,
+    Base,
+    Lifted,
+    Lowered,
+    Partials,
+    Rows,
+)
+from tidegate.kernel.accumulations.values import (
+    from_storage,
+    sort_keys,
+    storage_dtype,
+    to_floats,
+    typed,
+    typed_list,
+    valid,
+)
 from tidegate.kernel.frame import Column
 from tidegate.kernel.groups import Groups
 
@@ -33,27 +48,41 @@ def _changes(ids: np.ndarray, keys: Sequence[np.ndarray]) -> np.ndarray:
 
 
 class Kept(Base, ABC):
-    """Lists of equal length, one per partial column, that are combined by taking them apart and arranging them anew."""
+    """Lists of equal length, one per partial column, that are combined by taking them apart and
+    arranging them anew.
+    """
 
     def __init__(self, items: dict[str, pa.DataType], result_type: pa.DataType) -> None:
         super().__init__({name: pa.list_(type) for name, type in items.items()}, result_type)
 
     @abstractmethod
     def arrange(self, items: Items, ids: np.ndarray) -> np.ndarray:
-        """The rows to keep, by group, in the order that does not depend on how they came together."""
+        """The rows to keep, by group, in the order that does not depend on how they came
+        together.
+        """
 
     def keep(self, items: Items, ids: np.ndarray, n: int) -> dict[str, Column]:
         rows = self.arrange(items, ids)
         index = pa.array(rows)
-        return {name: lists.build(values.take(index), ids[rows], n) for name, values in items.items()}
+        return {
+            name: lists.build(values.take(index), ids[rows], n) for name, values in items.items()
+        }
 
     def combine(self, partials: Partials, groups: Groups) -> dict[str, Column]:
-        columns = {name: typed_list(partials[name], type) for name, type in self.partial_types.items()}
+        columns = {
+            name: typed_list(partials[name], type) for name, type in self.partial_types.items()
+        }
         owner = lists.owners(next(iter(columns.values())))
-        return self.keep({name: column.flatten() for name, column in columns.items()}, groups.ids[owner], groups.n)
+        return self.keep(
+            {name: column.flatten() for name, column in columns.items()},
+            groups.ids[owner],
+            groups.n,
+        )
 
 
-def present(rows: Rows, columns: Items, mask: np.ndarray | None, groups: Groups) -> tuple[Items, np.ndarray]:
+def present(
+    rows: Rows, columns: Items, mask: np.ndarray | None, groups: Groups
+) -> tuple[Items, np.ndarray]:
     """Columns together with time and order, and group numbers, of the rows in a mask."""
     items = {**columns, "time": pa.array(rows.time), "order": pa.array(rows.order)}
     if mask is None:
@@ -78,7 +107,9 @@ class Collect(Kept):
 
     def lift(self, rows: Rows, groups: Groups) -> Lifted:
         array = rows.column(self.column)
-        items, ids = present(rows, {"value": array}, valid(array) if self.ignore_nulls else None, groups)
+        items, ids = present(
+            rows, {"value": array}, valid(array) if self.ignore_nulls else None, groups
+        )
         return Lifted(self.keep(items, ids, groups.n))
 
     def arrange(self, items: Items, ids: np.ndarray) -> np.ndarray:
@@ -96,7 +127,10 @@ class ExactQuantile(Kept):
     def __init__(self, column: str, q: float | tuple[float, ...]) -> None:
         self.column = column
         self.q = q if isinstance(q, tuple) else (q,)
-        super().__init__({"value": pa.float64()}, pa.list_(pa.float64()) if isinstance(q, tuple) else pa.float64())
+        super().__init__(
+            {"value": pa.float64()},
+            pa.list_(pa.float64()) if isinstance(q, tuple) else pa.float64(),
+        )
 
     def lift(self, rows: Rows, groups: Groups) -> Lifted:
         values = to_floats(rows.column(self.column))
@@ -111,7 +145,10 @@ class ExactQuantile(Kept):
         count = lists.lengths(column)
         seen, start = count > 0, np.cumsum(count) - count
         values = np.append(column.flatten().to_numpy(zero_copy_only=False), 0.0)
-        parts = [_interpolate(values, np.where(seen, start, len(values) - 1), np.maximum(count, 1), q) for q in self.q]
+        parts = [
+            _interpolate(values, np.where(seen, start, len(values) - 1), np.maximum(count, 1), q)
+            for q in self.q
+        ]
         return quantile_result(np.stack(parts, axis=1), seen, self.result_type)
 
 
@@ -127,17 +164,34 @@ def _interpolate(values: np.ndarray, start: np.ndarray, count: np.ndarray, q: fl
 
 
 def quantile_result(values: np.ndarray, seen: np.ndarray, type: pa.DataType) -> pa.Array:
-    """One row per group and one column per quantile as floats or lists of floats; null where nothing was seen."""
+    """One row per group and one column per quantile as floats or lists of floats; null where
+    nothing was seen.
+    """
     if not pa.types.is_list(type):
         return from_storage(values[:, 0], seen, type)
     offsets = np.concatenate([[0], np.cumsum(np.where(seen, values.shape[1], 0))]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values[seen].ravel(), pa.float64()), mask=pa.array(~seen, pa.bool_()))
+    return pa.ListArray.from_arrays(
+        pa.array(offsets, pa.int32()),
+        pa.array(values[seen].ravel(), pa.float64()),
+        mask=pa.array(~seen, pa.bool_()),
+    )
 
 
 class TopK(Kept):
-    """The k largest values, or the values of the k rows with the largest `by`: equal ones by event time and arrival; NaN is smallest."""
+    """The k largest values, or the values of the k rows with the largest `by`: equal ones by event
+    time and arrival; NaN is smallest.
+    """
 
-    def __init__(self, column: str, type: pa.DataType, k: int, by: str | None, by_type: pa.DataType | None, *, distinct: bool) -> None:
+    def __init__(
+        self,
+        column: str,
+        type: pa.DataType,
+        k: int,
+        by: str | None,
+        by_type: pa.DataType | None,
+        *,
+        distinct: bool,
+    ) -> None:
         more = {} if by_type is None else {"by": by_type, "time": pa.int64(), "order": pa.int64()}
         super().__init__({"value": type, **more}, pa.list_(type))
         self.column, self.k, self.by, self.distinct = column, k, by, distinct
@@ -161,7 +215,9 @@ class TopK(Kept):
         rank = np.arange(len(rows)) - np.repeat(starts, np.diff(np.append(starts, len(rows))))
         return rows[rank < self.k]
 
-    def _novel(self, items: Items, ids: np.ndarray, keys: list[np.ndarray], rows: np.ndarray) -> np.ndarray:
+    def _novel(
+        self, items: Items, ids: np.ndarray, keys: list[np.ndarray], rows: np.ndarray
+    ) -> np.ndarray:
         """Which rows, in sorted order, are the first of their value (and `by`)."""
         if self.by is None:
             return _changes(ids[rows], [keys[0][rows]])
@@ -178,11 +234,15 @@ class TopK(Kept):
 
 
 class Distinct(Kept):
-    """The different values of one column that are not null, or the different rows of several columns, sorted."""
+    """The different values of one column that are not null, or the different rows of several
+    columns, sorted.
+    """
 
     def __init__(self, columns: tuple[str, ...], types: tuple[pa.DataType, ...]) -> None:
         self.columns = columns
-        self.type = types[0] if len(columns) == 1 else pa.struct(list(zip(columns, types, strict=True)))
+        self.type = (
+            types[0] if len(columns) == 1 else pa.struct(list(zip(columns, types, strict=True)))
+        )
         super().__init__({"values": self.type}, pa.list_(self.type))
 
     def lift(self, rows: Rows, groups: Groups) -> Lifted:
@@ -191,7 +251,13 @@ class Distinct(Kept):
             return Lifted(self.keep({"values": lists.struct_of(arrays)}, groups.ids, groups.n))
         array = arrays[self.columns[0]]
         mask = valid(array)
-        return Lifted(self.keep({"values": array.drop_null()}, groups.ids if mask is None else groups.ids[mask], groups.n))
+        return Lifted(
+            self.keep(
+                {"values": array.drop_null()},
+                groups.ids if mask is None else groups.ids[mask],
+                groups.n,
+            )
+        )
 
     def arrange(self, items: Items, ids: np.ndarray) -> np.ndarray:
         keys = sort_keys(items["values"], nan_first=False)
@@ -203,11 +269,15 @@ class Distinct(Kept):
 
 
 def _positive_zero(array: pa.Array) -> pa.Array:
-    """-0.0 and 0.0 are one value: which of the two is kept must not depend on the order of arrival."""
+    """-0.0 and 0.0 are one value: which of the two is kept must not depend on the order of
+    arrival.
+    """
     dtype = storage_dtype(array.type)
     if dtype is None or dtype.kind != "f":
         return array
-    return pc.if_else(pc.equal(array, pa.scalar(0.0, array.type)), pa.scalar(0.0, array.type), array)
+    return pc.if_else(
+        pc.equal(array, pa.scalar(0.0, array.type)), pa.scalar(0.0, array.type), array
+    )
 
 
 class CountDistinct(Distinct):
@@ -224,23 +294,35 @@ class CountDistinct(Distinct):
 class OverDistinct(Distinct):
     """Any accumulation over the different values: it is run when the result is asked for."""
 
-    def __init__(self, base: Accumulation, columns: tuple[str, ...], types: tuple[pa.DataType, ...]) -> None:
+    def __init__(
+        self, base: Accumulation, columns: tuple[str, ...], types: tuple[pa.DataType, ...]
+    ) -> None:
         super().__init__(columns, types)
         self.base, self.result_type, self.full_state = base, base.result_type, base.full_state
 
     def evaluate(self, partials: Partials) -> Lowered:
         column = typed_list(partials["values"], self.partial_types["values"])
         values = column.flatten()
-        arrays = values.flatten() if isinstance(values, pa.StructArray) and len(self.columns) > 1 else [values]
+        arrays = (
+            values.flatten()
+            if isinstance(values, pa.StructArray) and len(self.columns) > 1
+            else [values]
+        )
         groups = Groups(lists.owners(column), len(column))
         place = np.arange(len(values))
-        lifted = self.base.lift(Rows(pa.table(arrays, names=list(self.columns)), place, place), groups)
+        lifted = self.base.lift(
+            Rows(pa.table(arrays, names=list(self.columns)), place, place), groups
+        )
         lowered = self.base.evaluate(lifted.partials)
         if lifted.failed is None or not lifted.failed.any():
             return lowered
         broken = groups.any(lifted.failed)
         failed = broken if lowered.failed is None else broken | lowered.failed
-        return Lowered(pc.if_else(pa.array(failed), pa.scalar(None, self.result_type), lowered.values), failed, lifted.why)
+        return Lowered(
+            pc.if_else(pa.array(failed), pa.scalar(None, self.result_type), lowered.values),
+            failed,
+            lifted.why,
+        )
 
     def lower(self, partials: Partials) -> pa.Array:
         return self.evaluate(partials).values

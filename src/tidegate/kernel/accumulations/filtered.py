@@ -1,4 +1,6 @@
-"""The outer layer of every accumulation: the input of a merge that counts, `where` filters, failing rows, and the guard against retractions."""
+"""The outer layer of every accumulation: the input of a merge that counts, `where` filters, failing
+rows, and the guard against retractions.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def describe(problem: BaseException) -> str:
 
 
 def isolate(call: Callable[[np.ndarray], Any], n: int) -> tuple[np.ndarray, str]:
-    """Which of n rows make a vectorised call fail, found by halving; and what the first of them raised."""
+    """Which of n rows make a vectorised call fail, found by halving; and what the first of them
+    raised.
+    """
     failed = np.zeros(n, bool)
     why = ""
     waiting = [(0, n)] if n else []
@@ -41,13 +45,19 @@ def isolate(call: Callable[[np.ndarray], Any], n: int) -> tuple[np.ndarray, str]
 
 def _as_mask(answer: Any, rows: int) -> np.ndarray:
     """The answer of a filter as booleans; null does not count."""
-    array = to_arrow(answer if isinstance(answer, (pa.Array, pa.ChunkedArray)) else pa.array(answer))
+    array = to_arrow(
+        answer if isinstance(answer, (pa.Array, pa.ChunkedArray)) else pa.array(answer)
+    )
     if not pa.types.is_boolean(array.type) or len(array) != rows:
-        raise InputError(f"`where` must give one boolean per row ({rows}), got {len(array)} of type {array.type}")
+        raise InputError(
+            f"`where` must give one boolean per row ({rows}), got {len(array)} of type {array.type}"
+        )
     return array.fill_null(False).to_numpy(zero_copy_only=False)
 
 
-def _lift_some(lift: Callable[[Rows, Groups], Lifted], rows: Rows, groups: Groups, mask: np.ndarray) -> Lifted:
+def _lift_some(
+    lift: Callable[[Rows, Groups], Lifted], rows: Rows, groups: Groups, mask: np.ndarray
+) -> Lifted:
     """What a lift makes of some of the rows; those that it refuses are marked among all."""
     lifted = lift(rows.where(mask), Groups(groups.ids[mask], groups.n))
     if lifted.failed is None:
@@ -61,10 +71,19 @@ class Bound:
     """An accumulation bound to its input."""
 
     def __init__(self, inner: Accumulation, aggregate: Aggregate) -> None:
-        self.inner, self.kind, self.condition, self.of = inner, aggregate.kind, aggregate.where, aggregate.of
+        self.inner, self.kind, self.condition, self.of = (
+            inner,
+            aggregate.kind,
+            aggregate.where,
+            aggregate.of,
+        )
         self.reads = aggregate.reads()
         conditions = () if self.condition is None else (self.condition,)
-        self.needs = None if self.reads is None or callable(self.condition) else tuple(dict.fromkeys([*self.reads, *conditions]))
+        self.needs = (
+            None
+            if self.reads is None or callable(self.condition)
+            else tuple(dict.fromkeys([*self.reads, *conditions]))
+        )
         self.partial_types, self.result_type = inner.partial_types, inner.result_type
         self.invertible, self.full_state = inner.invertible, inner.full_state
 
@@ -72,11 +91,18 @@ class Bound:
         if self.of is None:
             return self._lift(rows, groups)
         mine = _as_mask(pc.equal(rows.column(INPUT), self.of), len(rows))
-        return self._lift(rows, groups) if mine.all() else _lift_some(self._lift, rows.select(self.needs), groups, mine)
+        return (
+            self._lift(rows, groups)
+            if mine.all()
+            else _lift_some(self._lift, rows.select(self.needs), groups, mine)
+        )
 
     def _lift(self, rows: Rows, groups: Groups) -> Lifted:
         if not self.invertible and rows.weight is not None and (rows.weight < 0).any():
-            raise InputError(f"`{self.kind}` cannot take rows back, but rows of weight -1 came. Hint: compute it from the messages of the window")
+            raise InputError(
+                f"`{self.kind}` cannot take rows back, but rows of weight -1 came. Hint: compute it"
+                " from the messages of the window"
+            )
         if self.condition is None:
             return self.inner.lift(rows, groups)
         mask, failed, why = self._mask(self.condition, rows)
@@ -84,9 +110,13 @@ class Bound:
             return self.inner.lift(rows, groups)
         lifted = _lift_some(self.inner.lift, rows.select(self.reads), groups, mask)
         both = [one for one in (failed, lifted.failed) if one is not None]
-        return Lifted(lifted.partials, np.logical_or.reduce(both) if both else None, why or lifted.why)
+        return Lifted(
+            lifted.partials, np.logical_or.reduce(both) if both else None, why or lifted.why
+        )
 
-    def _mask(self, condition: str | Callable[[pa.Table], Any], rows: Rows) -> tuple[np.ndarray, np.ndarray | None, str]:
+    def _mask(
+        self, condition: str | Callable[[pa.Table], Any], rows: Rows
+    ) -> tuple[np.ndarray, np.ndarray | None, str]:
         """Rows that count, rows for which the filter raised, and why."""
         if isinstance(condition, str):
             return _as_mask(rows.column(condition), len(rows)), None, ""
@@ -95,7 +125,9 @@ class Bound:
         except Exception:  # noqa: BLE001 - a user's function may raise anything
             return self._piecewise(condition, rows)
 
-    def _piecewise(self, condition: Callable[[pa.Table], Any], rows: Rows) -> tuple[np.ndarray, np.ndarray | None, str]:
+    def _piecewise(
+        self, condition: Callable[[pa.Table], Any], rows: Rows
+    ) -> tuple[np.ndarray, np.ndarray | None, str]:
         mask = np.zeros(len(rows), bool)
 
         def evaluate(part: np.ndarray) -> None:

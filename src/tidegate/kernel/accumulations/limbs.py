@@ -1,7 +1,8 @@
 """Exact sums of integers wider than int64, as columns of 32-bit limbs.
 
-A number is `limb[0] + limb[1] * 2**32 + ...`; all limbs but the highest lie in [0, 2**32), the highest is signed and takes every carry.
-Limbs are int64, so that up to 2**31 of them can be added before the carries are moved up: the sum is exact in any order.
+A number is `limb[0] + limb[1] * 2**32 + ...`; all limbs but the highest lie in [0, 2**32), the
+highest is signed and takes every carry. Limbs are int64, so that up to 2**31 of them can be added
+before the carries are moved up: the sum is exact in any order.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ Limbs = list[np.ndarray]
 def split(values: np.ndarray) -> Limbs:
     """Integers of up to 64 bit as two limbs."""
     if values.dtype == np.uint64:
-        return [(values & np.uint64(_LOW)).astype(np.int64), (values >> np.uint64(32)).astype(np.int64)]
+        return [
+            (values & np.uint64(_LOW)).astype(np.int64),
+            (values >> np.uint64(32)).astype(np.int64),
+        ]
     wide = values.astype(np.int64, copy=False)
     return [wide & _LOW, wide >> _SHIFT]
 
@@ -32,7 +36,11 @@ def split_decimals(array: pa.Array) -> Limbs:
     data = array.buffers()[1]
     if data is None:
         return [np.zeros(len(array), np.int64) for _ in range(words)]
-    raw = np.frombuffer(memoryview(data), "<i4", len(array) * words, array.offset * words * 4).reshape(-1, words).astype(np.int64)
+    raw = (
+        np.frombuffer(memoryview(data), "<i4", len(array) * words, array.offset * words * 4)
+        .reshape(-1, words)
+        .astype(np.int64)
+    )
     limbs = [raw[:, i] & _LOW for i in range(words - 1)] + [raw[:, -1].copy()]
     if array.null_count:
         absent = array.is_null().to_numpy(zero_copy_only=False)
@@ -91,7 +99,9 @@ def below(limbs: Limbs, bound: int) -> np.ndarray:
 
 
 def to_floats(limbs: Limbs) -> np.ndarray:
-    """Numbers as float64. Signs are taken off first, because a small negative number has large limbs that would cancel."""
+    """Numbers as float64. Signs are taken off first, because a small negative number has large
+    limbs that would cancel.
+    """
     size, negative = magnitude(limbs)
     total = np.zeros(len(limbs[0]))
     for i in reversed(range(len(size))):
@@ -100,10 +110,14 @@ def to_floats(limbs: Limbs) -> np.ndarray:
 
 
 def divide(limbs: Limbs, by: np.ndarray) -> np.ndarray:
-    """Two-limb numbers divided by positive integers below 2**31, as float64 rounded once or nearly so."""
+    """Two-limb numbers divided by positive integers below 2**31, as float64 rounded once or nearly
+    so.
+    """
     high, rest = np.divmod(limbs[1], by)
     low, left = np.divmod((rest << _SHIFT) + limbs[0], by)
-    return np.where(np.abs(limbs[1]) < 2**20, to_int64(limbs) / by, high * 2.0**32 + (low + left / by))
+    return np.where(
+        np.abs(limbs[1]) < 2**20, to_int64(limbs) / by, high * 2.0**32 + (low + left / by)
+    )
 
 
 def floor_divide(limbs: Limbs, by: np.ndarray) -> np.ndarray:

@@ -1,4 +1,6 @@
-"""Arrow lists as columns: which value belongs to which list, and lists built from values that are sorted by group."""
+"""Arrow lists as columns: which value belongs to which list, and lists built from values that are
+sorted by group.
+"""
 
 from __future__ import annotations
 

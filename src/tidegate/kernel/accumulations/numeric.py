@@ -1,4 +1,6 @@
-"""Accumulations of numbers that can be added up: count, sum, mean, variance, any and all. All of them take retractions."""
+"""Accumulations of numbers that can be added up: count, sum, mean, variance, any and all. All of
+them take retractions.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def _tally(groups: Groups, mask: np.ndarray | None, weight: np.ndarray | None) -
     """How many rows of a mask each group has, by weight."""
     if mask is None:
         return groups.counts if weight is None else groups.sum(weight.astype(np.int64, copy=False))
-    return groups.sum(mask.astype(np.int64) if weight is None else mask * weight.astype(np.int64, copy=False))
+    return groups.sum(
+        mask.astype(np.int64) if weight is None else mask * weight.astype(np.int64, copy=False)
+    )
 
 
 def _filled(values: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
@@ -61,7 +65,9 @@ class AnyAll(_Additive):
         mask = valid(array)
         true = storage(array)
         false = ~true if mask is None else ~true & mask
-        return Lifted({"true": _tally(groups, true, rows.weight), "false": _tally(groups, false, rows.weight)})
+        return Lifted(
+            {"true": _tally(groups, true, rows.weight), "false": _tally(groups, false, rows.weight)}
+        )
 
     def lower(self, partials: Partials) -> pa.Array:
         true, false = to_numpy(partials["true"]) > 0, to_numpy(partials["false"]) > 0
@@ -79,17 +85,28 @@ class _Limbed(Fallible):
         self.scale = int(getattr(source, "scale", 0))
         self.width = max(source.bit_width // 32, 4) if self.decimal else 2
         self.names = [f"s{i}" for i in range(self.width)]
-        super().__init__({**{name: pa.int64() for name in self.names}, "n": pa.int64()}, result_type)
+        super().__init__(
+            {**{name: pa.int64() for name in self.names}, "n": pa.int64()}, result_type
+        )
 
     def lift(self, rows: Rows, groups: Groups) -> Lifted:
         array = rows.column(self.column)
         mask = valid(array)
-        total = _decimals(array, rows.weight, groups) if self.decimal else _integers(array, mask, rows.weight, groups)
-        return Lifted({**dict(zip(self.names, total, strict=True)), "n": _tally(groups, mask, rows.weight)})
+        total = (
+            _decimals(array, rows.weight, groups)
+            if self.decimal
+            else _integers(array, mask, rows.weight, groups)
+        )
+        return Lifted(
+            {**dict(zip(self.names, total, strict=True)), "n": _tally(groups, mask, rows.weight)}
+        )
 
     def combine(self, partials: Partials, groups: Groups) -> dict[str, Column]:
         total = limbs.add(self._limbs(partials), groups)
-        return {**dict(zip(self.names, total, strict=True)), "n": groups.sum(to_numpy(partials["n"]))}
+        return {
+            **dict(zip(self.names, total, strict=True)),
+            "n": groups.sum(to_numpy(partials["n"])),
+        }
 
     def _limbs(self, partials: Partials) -> Limbs:
         return [to_numpy(partials[name]) for name in self.names]
@@ -102,7 +119,9 @@ def _decimals(array: pa.Array, weight: np.ndarray | None, groups: Groups) -> Lim
     return limbs.add(parts if weight is None else [part * weight for part in parts], groups)
 
 
-def _integers(array: pa.Array, mask: np.ndarray | None, weight: np.ndarray | None, groups: Groups) -> Limbs:
+def _integers(
+    array: pa.Array, mask: np.ndarray | None, weight: np.ndarray | None, groups: Groups
+) -> Limbs:
     values = storage(array)
     values = _filled(values.astype(np.int64) if values.dtype == np.bool_ else values, mask)
     if weight is None:
@@ -125,7 +144,12 @@ class ExactSum(_Limbed):
         failed = seen & ~fits
         if not failed.any():
             return Lowered(values)
-        return Lowered(values, failed, f"the sum of `{self.column}` does not fit {self.result_type}", "overflow")
+        return Lowered(
+            values,
+            failed,
+            f"the sum of `{self.column}` does not fit {self.result_type}",
+            "overflow",
+        )
 
 
 class ExactMean(_Limbed):
@@ -136,7 +160,11 @@ class ExactMean(_Limbed):
         seen, by = n > 0, np.maximum(n, 1)
         if self.decimal:
             return from_storage(limbs.to_floats(total) / by / 10.0**self.scale, seen, pa.float64())
-        mean = limbs.floor_divide(total, by) if pa.types.is_duration(self.result_type) else limbs.divide(total, by)
+        mean = (
+            limbs.floor_divide(total, by)
+            if pa.types.is_duration(self.result_type)
+            else limbs.divide(total, by)
+        )
         return from_storage(mean, seen, self.result_type)
 
     def evaluate(self, partials: Partials) -> Lowered:
@@ -146,12 +174,15 @@ class ExactMean(_Limbed):
 class FloatSum(_Additive):
     """The sum or mean of floats.
 
-    What cannot be subtracted again (infinities, NaN) is counted apart where retractions may come, so that it can be taken back.
+    What cannot be subtracted again (infinities, NaN) is counted apart where retractions may come,
+    so that it can be taken back.
     """
 
     def __init__(self, column: str, *, mean: bool, guarded: bool) -> None:
         types: dict[str, pa.DataType] = {"sum": pa.float64(), "n": pa.int64()}
-        guards: dict[str, pa.DataType] = {"nan": pa.int64(), "high": pa.int64(), "low": pa.int64()} if guarded else {}
+        guards: dict[str, pa.DataType] = (
+            {"nan": pa.int64(), "high": pa.int64(), "low": pa.int64()} if guarded else {}
+        )
         super().__init__({**types, **guards}, pa.float64())
         self.column, self.mean, self.guarded = column, mean, guarded
 
@@ -165,7 +196,13 @@ class FloatSum(_Additive):
             found = {"nan": np.isnan(values), "high": values == np.inf, "low": values == -np.inf}
             odd = {name: _tally(groups, these, weight) for name, these in found.items()}
             values = _filled(values, np.isfinite(values))
-        return Lifted({"sum": groups.sum(values if weight is None else values * weight), "n": _tally(groups, mask, weight), **odd})
+        return Lifted(
+            {
+                "sum": groups.sum(values if weight is None else values * weight),
+                "n": _tally(groups, mask, weight),
+                **odd,
+            }
+        )
 
     def lower(self, partials: Partials) -> pa.Array:
         total, n = to_numpy(partials["sum"]), to_numpy(partials["n"])
@@ -179,15 +216,19 @@ class FloatSum(_Additive):
 class Spread(Base):
     """Variance and standard deviation, by sums of squares around a centre that moves with the mean.
 
-    A partial holds n, the centre, and the sums of deviations and of squared deviations from it. Where no retraction can come the
-    centre is the mean and the sum of deviations zero, and is not stored. A mixture of additions and retractions may have n = 0 and
-    no mean, yet it has a centre.
+    A partial holds n, the centre, and the sums of deviations and of squared deviations from it.
+    Where no retraction can come the centre is the mean and the sum of deviations zero, and is not
+    stored. A mixture of additions and retractions may have n = 0 and no mean, yet it has a centre.
     """
 
     invertible = True
 
     def __init__(self, column: str, ddof: int, *, root: bool, guarded: bool) -> None:
-        types: dict[str, pa.DataType] = {"n": pa.int64(), "centre": pa.float64(), "m2": pa.float64()}
+        types: dict[str, pa.DataType] = {
+            "n": pa.int64(),
+            "centre": pa.float64(),
+            "m2": pa.float64(),
+        }
         guards: dict[str, pa.DataType] = {"m1": pa.float64(), "odd": pa.int64()} if guarded else {}
         super().__init__({**types, **guards}, pa.float64())
         self.column, self.ddof, self.root, self.guarded = column, ddof, root, guarded
@@ -196,13 +237,19 @@ class Spread(Base):
         array = rows.column(self.column)
         mask = valid(array)
         values = _filled(to_floats(array), mask)
-        n = np.ones(len(values), np.int64) if rows.weight is None else rows.weight.astype(np.int64, copy=False)
+        n = (
+            np.ones(len(values), np.int64)
+            if rows.weight is None
+            else rows.weight.astype(np.int64, copy=False)
+        )
         n = _filled(n, mask)
         zero = np.zeros(len(values))
         single: dict[str, Column] = {"n": n, "centre": values, "m2": zero, "m1": zero}
         if self.guarded:
             finite = np.isfinite(values)
-            single.update(n=_filled(n, finite), centre=_filled(values, finite), odd=_filled(n, ~finite))
+            single.update(
+                n=_filled(n, finite), centre=_filled(values, finite), odd=_filled(n, ~finite)
+            )
         return Lifted(self.combine(single, groups))
 
     def combine(self, partials: Partials, groups: Groups) -> dict[str, Column]:
@@ -215,11 +262,28 @@ class Spread(Base):
             squares = m2 + n * shift**2
             if m1 is None:
                 return {"n": count, "centre": new, "m2": groups.sum(squares)}
-            out: dict[str, Column] = {"n": count, "centre": new, "m2": groups.sum(squares + 2 * shift * m1)}
-            return {**out, "m1": groups.sum(m1 + n * shift), "odd": groups.sum(to_numpy(partials["odd"]))}
+            out: dict[str, Column] = {
+                "n": count,
+                "centre": new,
+                "m2": groups.sum(squares + 2 * shift * m1),
+            }
+            return {
+                **out,
+                "m1": groups.sum(m1 + n * shift),
+                "odd": groups.sum(to_numpy(partials["odd"])),
+            }
 
-    def _centre(self, n: np.ndarray, centre: np.ndarray, m1: np.ndarray | None, count: np.ndarray, groups: Groups) -> np.ndarray:
-        """The mean, found as a correction to a plain average of centres so that large offsets do not cost digits."""
+    def _centre(
+        self,
+        n: np.ndarray,
+        centre: np.ndarray,
+        m1: np.ndarray | None,
+        count: np.ndarray,
+        groups: Groups,
+    ) -> np.ndarray:
+        """The mean, found as a correction to a plain average of centres so that large offsets do
+        not cost digits.
+        """
         used = n != 0 if m1 is None else (n != 0) | (m1 != 0)
         kept = groups if used.all() else Groups(groups.ids[used], groups.n)
         start = kept.sum(centre[used]) / np.maximum(kept.counts, 1)

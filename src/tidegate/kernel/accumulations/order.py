@@ -8,15 +8,26 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.kernel.accumulations.protocol import Base, Lifted, Partials, Rows
-from tidegate.kernel.accumulations.values import from_storage, sort_keys, storage, storage_type, typed, valid
+from tidegate.kernel.accumulations.values import (
+    from_storage,
+    sort_keys,
+    storage,
+    storage_type,
+    typed,
+    valid,
+)
 from tidegate.kernel.frame import Column, to_numpy
 from tidegate.kernel.groups import Groups
 
 NONE = -1
 
 
-def winners(ids: np.ndarray, n: int, keys: Sequence[np.ndarray], present: np.ndarray | None) -> np.ndarray:
-    """The row of each group whose keys are smallest, compared one after the other; `NONE` where no row is present."""
+def winners(
+    ids: np.ndarray, n: int, keys: Sequence[np.ndarray], present: np.ndarray | None
+) -> np.ndarray:
+    """The row of each group whose keys are smallest, compared one after the other; `NONE` where no
+    row is present.
+    """
     rows = np.arange(len(ids)) if present is None else np.flatnonzero(present)
     for key in keys:
         group, value = ids[rows], key[rows]
@@ -50,7 +61,9 @@ class Extreme(Base):
         elif dtype.kind == "f":
             self.better, self.worst = (np.maximum, -np.inf) if largest else (np.minimum, np.inf)
         else:
-            self.better, self.worst = (np.maximum, np.iinfo(dtype).min) if largest else (np.minimum, np.iinfo(dtype).max)
+            self.better, self.worst = (
+                (np.maximum, np.iinfo(dtype).min) if largest else (np.minimum, np.iinfo(dtype).max)
+            )
         # About twice as slow as the plain ones, so only for a batch in which a NaN turned up.
         self.despite_nan = np.fmax if largest else np.fmin
 
@@ -62,7 +75,9 @@ class Extreme(Base):
         seen = to_numpy(partials["seen"])
         return self._reduce(to_numpy(partials["value"]), None if seen.all() else seen, groups)
 
-    def _reduce(self, values: np.ndarray, present: np.ndarray | None, groups: Groups) -> dict[str, Column]:
+    def _reduce(
+        self, values: np.ndarray, present: np.ndarray | None, groups: Groups
+    ) -> dict[str, Column]:
         seen = (groups.counts if present is None else groups.sum(present.astype(np.int64))) > 0
         if self.dtype.kind == "b":
             decisive = values if self.worst is False else ~values
@@ -73,14 +88,27 @@ class Extreme(Base):
             best = self._scatter(self.despite_nan, np.nan, values, present, groups)
         return {"value": best, "seen": seen}
 
-    def _scatter(self, better: np.ufunc, worst: float, values: np.ndarray, present: np.ndarray | None, groups: Groups) -> np.ndarray:
+    def _scatter(
+        self,
+        better: np.ufunc,
+        worst: float,
+        values: np.ndarray,
+        present: np.ndarray | None,
+        groups: Groups,
+    ) -> np.ndarray:
         best = np.full(groups.n, worst, self.dtype)
         with np.errstate(invalid="ignore"):
-            better.at(best, groups.ids, values if present is None else np.where(present, values, self.dtype.type(worst)))
+            better.at(
+                best,
+                groups.ids,
+                values if present is None else np.where(present, values, self.dtype.type(worst)),
+            )
         return best
 
     def lower(self, partials: Partials) -> pa.Array:
-        return from_storage(to_numpy(partials["value"]), to_numpy(partials["seen"]), self.result_type)
+        return from_storage(
+            to_numpy(partials["value"]), to_numpy(partials["seen"]), self.result_type
+        )
 
 
 class RankedExtreme(Base):
@@ -96,31 +124,62 @@ class RankedExtreme(Base):
     def combine(self, partials: Partials, groups: Groups) -> dict[str, Column]:
         array = typed(partials["value"], self.result_type)
         keys = sort_keys(array)
-        return {"value": pick(array, winners(groups.ids, groups.n, [~keys if self.largest else keys], valid(array)))}
+        return {
+            "value": pick(
+                array,
+                winners(groups.ids, groups.n, [~keys if self.largest else keys], valid(array)),
+            )
+        }
 
     def lower(self, partials: Partials) -> pa.Array:
         return typed(partials["value"], self.result_type)
 
 
 class Edge(Base):
-    """First or last: the value with its event time and order of arrival, and whether there is one."""
+    """First or last: the value with its event time and order of arrival, and whether there is
+    one.
+    """
 
     def __init__(self, column: str, type: pa.DataType, *, last: bool, ignore_nulls: bool) -> None:
-        super().__init__({"value": type, "time": pa.int64(), "order": pa.int64(), "seen": pa.bool_()}, type)
+        super().__init__(
+            {"value": type, "time": pa.int64(), "order": pa.int64(), "seen": pa.bool_()}, type
+        )
         self.column, self.last, self.ignore_nulls = column, last, ignore_nulls
 
     def lift(self, rows: Rows, groups: Groups) -> Lifted:
         array = rows.column(self.column)
-        return Lifted(self._choose(array, rows.time, rows.order, valid(array) if self.ignore_nulls else None, groups))
+        return Lifted(
+            self._choose(
+                array, rows.time, rows.order, valid(array) if self.ignore_nulls else None, groups
+            )
+        )
 
     def combine(self, partials: Partials, groups: Groups) -> dict[str, Column]:
         time, order, seen = (to_numpy(partials[name]) for name in ("time", "order", "seen"))
-        return self._choose(typed(partials["value"], self.result_type), time, order, None if seen.all() else seen, groups)
+        return self._choose(
+            typed(partials["value"], self.result_type),
+            time,
+            order,
+            None if seen.all() else seen,
+            groups,
+        )
 
-    def _choose(self, array: pa.Array, time: np.ndarray, order: np.ndarray, present: np.ndarray | None, groups: Groups) -> dict[str, Column]:
+    def _choose(
+        self,
+        array: pa.Array,
+        time: np.ndarray,
+        order: np.ndarray,
+        present: np.ndarray | None,
+        groups: Groups,
+    ) -> dict[str, Column]:
         keys = [~time, ~order] if self.last else [time, order]
         rows = winners(groups.ids, groups.n, keys, present)
-        return {"value": pick(array, rows), "time": pick(time, rows), "order": pick(order, rows), "seen": rows != NONE}
+        return {
+            "value": pick(array, rows),
+            "time": pick(time, rows),
+            "order": pick(order, rows),
+            "seen": rows != NONE,
+        }
 
     def lower(self, partials: Partials) -> pa.Array:
         return typed(partials["value"], self.result_type)
@@ -129,22 +188,39 @@ class Edge(Base):
 class ArgExtreme(Base):
     """arg_min or arg_max: the value, what it was compared by, and the time and order of its row."""
 
-    def __init__(self, column: str, type: pa.DataType, by: str, by_type: pa.DataType, *, largest: bool) -> None:
+    def __init__(
+        self, column: str, type: pa.DataType, by: str, by_type: pa.DataType, *, largest: bool
+    ) -> None:
         types = {"value": type, "by": by_type, "time": pa.int64(), "order": pa.int64()}
         super().__init__(types, type)
         self.column, self.by, self.largest = column, by, largest
 
     def lift(self, rows: Rows, groups: Groups) -> Lifted:
-        return Lifted(self._choose(rows.column(self.column), rows.column(self.by), rows.time, rows.order, groups))
+        return Lifted(
+            self._choose(
+                rows.column(self.column), rows.column(self.by), rows.time, rows.order, groups
+            )
+        )
 
     def combine(self, partials: Partials, groups: Groups) -> dict[str, Column]:
         value, by = (typed(partials[name], self.partial_types[name]) for name in ("value", "by"))
-        return self._choose(value, by, to_numpy(partials["time"]), to_numpy(partials["order"]), groups)
+        return self._choose(
+            value, by, to_numpy(partials["time"]), to_numpy(partials["order"]), groups
+        )
 
-    def _choose(self, value: pa.Array, by: pa.Array, time: np.ndarray, order: np.ndarray, groups: Groups) -> dict[str, Column]:
+    def _choose(
+        self, value: pa.Array, by: pa.Array, time: np.ndarray, order: np.ndarray, groups: Groups
+    ) -> dict[str, Column]:
         keys = sort_keys(by, nan_first=self.largest)
-        rows = winners(groups.ids, groups.n, [~keys if self.largest else keys, time, order], valid(by))
-        return {"value": pick(value, rows), "by": pick(by, rows), "time": pick(time, rows), "order": pick(order, rows)}
+        rows = winners(
+            groups.ids, groups.n, [~keys if self.largest else keys, time, order], valid(by)
+        )
+        return {
+            "value": pick(value, rows),
+            "by": pick(by, rows),
+            "time": pick(time, rows),
+            "order": pick(order, rows),
+        }
 
     def lower(self, partials: Partials) -> pa.Array:
         return typed(partials["value"], self.result_type)

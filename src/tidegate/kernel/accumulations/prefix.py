@@ -17,11 +17,13 @@ class Combining(Protocol):
     def combine(self, partials: Partials, groups: Groups) -> dict[str, Column]: ...
 
 
-def prefix_combine(accumulation: Combining, partials: Partials, groups: Groups) -> dict[str, Column]:
+def prefix_combine(
+    accumulation: Combining, partials: Partials, groups: Groups
+) -> dict[str, Column]:
     """For each row, its partial combined with those of all former rows of its group.
 
-    Step by step every row takes in the row 1, 2, 4, ... places before it (Hillis and Steele), so the number of combines is the
-    logarithm of the longest group, each over whole columns.
+    Step by step every row takes in the row 1, 2, 4, ... places before it (Hillis and Steele), so
+    the number of combines is the logarithm of the longest group, each over whole columns.
     """
     current = dict(partials)
     rows = len(groups.ids)
@@ -33,7 +35,10 @@ def prefix_combine(accumulation: Combining, partials: Partials, groups: Groups) 
         later = np.flatnonzero(groups.ranks >= step)
         earlier = groups.order[place[later] - step]
         pair = np.arange(len(later))
-        both = {name: concat([take(column, earlier), take(column, later)]) for name, column in current.items()}
+        both = {
+            name: concat([take(column, earlier), take(column, later)])
+            for name, column in current.items()
+        }
         merged = accumulation.combine(both, Groups(np.concatenate([pair, pair]), len(later)))
         source = np.arange(rows)
         source[later] = rows + pair

@@ -1,8 +1,10 @@
-"""The protocol of accumulations: lift rows to partial columns, combine partials, lower them to results.
+"""The protocol of accumulations: lift rows to partial columns, combine partials, lower them to
+results.
 
-Contract: `lift` and `combine` return one entry per group of the `Groups` they get, also for a group without rows; `combine` is
-associative, so a lift of all rows equals the combined lifts of any split of them (up to float rounding). Partial columns are NumPy
-where a value is fixed-width and always there, Arrow otherwise, and survive a trip through `Frame.to_table` and `from_table`.
+Contract: `lift` and `combine` return one entry per group of the `Groups` they get, also for a group
+without rows; `combine` is associative, so a lift of all rows equals the combined lifts of any split
+of them (up to float rounding). Partial columns are NumPy where a value is fixed-width and always
+there, Arrow otherwise, and survive a trip through `Frame.to_table` and `from_table`.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ Partials = Mapping[str, Column]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Messages as accumulations see them: input columns, event time, order of arrival, and weight (-1 takes a row back)."""
+    """Messages as accumulations see them: input columns, event time, order of arrival, and weight
+    (-1 takes a row back).
+    """
 
     table: pa.Table
     time: np.ndarray
@@ -38,8 +42,14 @@ class Rows:
         return array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array
 
     def select(self, names: tuple[str, ...] | None) -> Rows:
-        """The same rows with fewer columns, so that filtering costs no more than it must; None keeps all."""
-        return self if names is None else Rows(self.table.select(list(names)), self.time, self.order, self.weight)
+        """The same rows with fewer columns, so that filtering costs no more than it must; None
+        keeps all.
+        """
+        return (
+            self
+            if names is None
+            else Rows(self.table.select(list(names)), self.time, self.order, self.weight)
+        )
 
     def where(self, mask: np.ndarray) -> Rows:
         if mask.all():
@@ -51,7 +61,9 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lifted:
-    """Partials of each group; `failed` marks rows that a user's function could not take and that are left out."""
+    """Partials of each group; `failed` marks rows that a user's function could not take and that
+    are left out.
+    """
 
     partials: dict[str, Column]
     failed: np.ndarray | None = None
@@ -101,7 +113,9 @@ class Accumulation(Protocol):
 
 
 class Base:
-    """What most accumulations share: no retractions, no messages needed, nothing that can go wrong when lowered."""
+    """What most accumulations share: no retractions, no messages needed, nothing that can go wrong
+    when lowered.
+    """
 
     invertible = False
     full_state = False

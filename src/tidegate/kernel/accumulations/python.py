@@ -1,4 +1,6 @@
-"""A user's own accumulations: plain Python per row, functions over whole columns, and a function over the rows of a window."""
+"""A user's own accumulations: plain Python per row, functions over whole columns, and a function
+over the rows of a window.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,12 @@ from tidegate.kernel.groups import Groups
 from tidegate.spec import aggregates as spec
 
 
-def _results(call: Callable[[Any], Any], inputs: list[Any], type: pa.DataType, name: str) -> Lowered:
-    """A user's function for each group; a group for which it raises, or gives what the type cannot hold, has no result."""
+def _results(
+    call: Callable[[Any], Any], inputs: list[Any], type: pa.DataType, name: str
+) -> Lowered:
+    """A user's function for each group; a group for which it raises, or gives what the type cannot
+    hold, has no result.
+    """
     failed = np.zeros(len(inputs), bool)
     why = ""
     values: list[Any] = []
@@ -48,16 +54,28 @@ def _array(values: list[Any], type: pa.DataType, name: str) -> tuple[pa.Array, n
     for i, value in enumerate(values):
         try:
             pa.array([value], type)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError) as problem:
+        except (
+            pa.ArrowInvalid,
+            pa.ArrowTypeError,
+            OverflowError,
+            TypeError,
+            ValueError,
+        ) as problem:
             bad[i], why = True, why or f"the result {value!r} of `{name}` is not {type}: {problem}"
     return pa.array([None if b else v for v, b in zip(values, bad, strict=True)], type), bad, why
 
 
 def _is_json(value: Any) -> bool:
-    """Whether a value comes back from JSON as it went in: a tuple or a key that is not text would not."""
+    """Whether a value comes back from JSON as it went in: a tuple or a key that is not text would
+    not.
+    """
     if isinstance(value, dict):
         return all(isinstance(key, str) and _is_json(item) for key, item in value.items())
-    return all(map(_is_json, value)) if isinstance(value, list) else value is None or type(value) in (str, int, float, bool)
+    return (
+        all(map(_is_json, value))
+        if isinstance(value, list)
+        else value is None or type(value) in (str, int, float, bool)
+    )
 
 
 def _by_input(steps: spec.Steps, names: list[str]) -> dict[str, spec.Step]:
@@ -97,8 +115,9 @@ class PlainPython(Fallible):
 
     def _not_json(self, state: Any, detail: str) -> SpecError:
         return SpecError(
-            f"the state of the accumulation `{self.name}` must be what JSON can hold, got {state!r}: {detail}. "
-            "Hint: use lists, dicts with text keys, texts, numbers, booleans and None, or give `encode` and `decode`"
+            f"the state of the accumulation `{self.name}` must be what JSON can hold, got"
+            f" {state!r}: {detail}. Hint: use lists, dicts with text keys, texts, numbers, booleans"
+            " and None, or give `encode` and `decode`"
         )
 
     def lift(self, rows: Rows, groups: Groups) -> Lifted:
@@ -109,7 +128,9 @@ class PlainPython(Fallible):
         why = ""
         for i, group in enumerate(ids):
             try:
-                states[group] = steps[i](states[group] if group in states else self._zero(), inputs[i])
+                states[group] = steps[i](
+                    states[group] if group in states else self._zero(), inputs[i]
+                )
             except Exception as problem:  # noqa: BLE001 - a user's function may raise anything
                 failed[i], why = True, why or f"`{self.name}` raised {describe(problem)}"
         if failed.any():
@@ -117,7 +138,9 @@ class PlainPython(Fallible):
         texts: list[str | None] = [None] * groups.n
         for group, state in states.items():
             texts[group] = self._write(state)
-        return Lifted({"state": pa.array(texts, pa.string())}, failed if failed.any() else None, why)
+        return Lifted(
+            {"state": pa.array(texts, pa.string())}, failed if failed.any() else None, why
+        )
 
     def _inputs(self, rows: Rows) -> list[Any]:
         columns = self.spec.columns
@@ -127,17 +150,31 @@ class PlainPython(Fallible):
         return (rows.table if columns is None else rows.table.select(list(columns))).to_pylist()
 
     def _steps(self, rows: Rows) -> list[spec.Step]:
-        """The function that takes each row: one that adds it or one that takes it back, and that of its input where each has its own."""
+        """The function that takes each row: one that adds it or one that takes it back, and that of
+        its input where each has its own.
+        """
         add, remove = self.spec.add, self.spec.remove
         weights = [1] * len(rows) if rows.weight is None or remove is None else rows.weight.tolist()
         if not isinstance(add, tuple) and not isinstance(remove, tuple):
             return [add if weight > 0 or remove is None else remove for weight in weights]
         names: list[Any] = rows.column(spec.INPUT).to_pylist()
         adds, removes = _by_input(add, names), _by_input(remove or add, names)
-        return [adds[name] if weight > 0 else removes[name] for name, weight in zip(names, weights, strict=True)]
+        return [
+            adds[name] if weight > 0 else removes[name]
+            for name, weight in zip(names, weights, strict=True)
+        ]
 
-    def _redo(self, states: dict[int, Any], ids: list[int], inputs: list[Any], steps: list[spec.Step], failed: np.ndarray) -> None:
-        """Groups with a failure once more, with a copy before each step: a function that raised may have changed its state half."""
+    def _redo(
+        self,
+        states: dict[int, Any],
+        ids: list[int],
+        inputs: list[Any],
+        steps: list[spec.Step],
+        failed: np.ndarray,
+    ) -> None:
+        """Groups with a failure once more, with a copy before each step: a function that raised may
+        have changed its state half.
+        """
         broken = {ids[i] for i in np.flatnonzero(failed).tolist()}
         texts: dict[int, str] = {}
         for i, group in enumerate(ids):
@@ -157,7 +194,9 @@ class PlainPython(Fallible):
     def combine(self, partials: Partials, groups: Groups) -> dict[str, Column]:
         merged: list[str | None] = [None] * groups.n
         open_states: dict[int, Any] = {}
-        for group, text in zip(groups.ids.tolist(), typed(partials["state"], pa.string()).to_pylist(), strict=True):
+        for group, text in zip(
+            groups.ids.tolist(), typed(partials["state"], pa.string()).to_pylist(), strict=True
+        ):
             if text is None:
                 continue
             if merged[group] is None:
@@ -172,7 +211,9 @@ class PlainPython(Fallible):
     def evaluate(self, partials: Partials) -> Lowered:
         texts = typed(partials["state"], pa.string()).to_pylist()
         states = [(self._zero() if text is None else self.spec.decode(text),) for text in texts]
-        return _results(lambda state: self.spec.result(state[0]), states, self.result_type, self.name)
+        return _results(
+            lambda state: self.spec.result(state[0]), states, self.result_type, self.name
+        )
 
 
 def _plain(array: pa.Array) -> Column:
@@ -181,7 +222,9 @@ def _plain(array: pa.Array) -> Column:
 
 
 class OverColumns(Fallible):
-    """A user's lift, combine and lower over whole columns; they only ever see groups that hold something."""
+    """A user's lift, combine and lower over whole columns; they only ever see groups that hold
+    something.
+    """
 
     def __init__(self, aggregate: spec.Columnar) -> None:
         self.own = dict(aggregate.partial_types)
@@ -190,18 +233,25 @@ class OverColumns(Fallible):
         self.name = aggregate.name or str(getattr(aggregate.lift, "__qualname__", "columnar"))
 
     def lift(self, rows: Rows, groups: Groups) -> Lifted:
-        table = rows.table if self.spec.columns is None else rows.table.select(list(self.spec.columns))
+        table = (
+            rows.table if self.spec.columns is None else rows.table.select(list(self.spec.columns))
+        )
         try:
             return Lifted(self._spread(*self._lift(table, groups.ids), groups.n))
         except SpecError:
             raise
         except Exception:  # noqa: BLE001 - a user's function may raise anything
-            failed, why = isolate(lambda part: self._lift(table.take(pa.array(part)), groups.ids[part]), len(rows))
+            failed, why = isolate(
+                lambda part: self._lift(table.take(pa.array(part)), groups.ids[part]), len(rows)
+            )
         kept = np.flatnonzero(~failed)
         try:
-            partials = self._spread(*self._lift(table.take(pa.array(kept)), groups.ids[kept]), groups.n)
+            partials = self._spread(
+                *self._lift(table.take(pa.array(kept)), groups.ids[kept]), groups.n
+            )
         except Exception as problem:  # noqa: BLE001 - a user's function may raise anything
-            # Each row passes alone, but not all of them together: none can be told to be the good one.
+            # Each row passes alone, but not all of them together: none can be told to be the good
+            # one.
             failed, why = np.ones(len(rows), bool), why or describe(problem)
             partials = self._spread({}, np.zeros(0, np.int64), groups.n)
         return Lifted(partials, failed, f"`{self.name}` raised {why}")
@@ -209,15 +259,25 @@ class OverColumns(Fallible):
     def _lift(self, table: pa.Table, ids: np.ndarray) -> tuple[dict[str, Column], np.ndarray]:
         """Partials of the groups that occur, and which these are."""
         found, dense = np.unique(ids, return_inverse=True)
-        return self._checked("lift", self.spec.lift(table, Groups(dense, len(found))), len(found)) if len(found) else {}, found
+        return (
+            self._checked("lift", self.spec.lift(table, Groups(dense, len(found))), len(found))
+            if len(found)
+            else {}
+        ), found
 
     def _checked(self, step: str, answer: Any, n: int) -> dict[str, Column]:
         if not isinstance(answer, Mapping) or set(answer) != set(self.own):
             got = sorted(answer) if isinstance(answer, Mapping) else answer
-            raise SpecError(f"`{step}` of `{self.name}` must give the partial columns {sorted(self.own)}, got {got!r}")
+            raise SpecError(
+                f"`{step}` of `{self.name}` must give the partial columns {sorted(self.own)}, got"
+                f" {got!r}"
+            )
         for column_name, column in answer.items():
             if len(column) != n:
-                raise SpecError(f"`{step}` of `{self.name}` must give one value per group ({n}) in `{column_name}`, got {len(column)}")
+                raise SpecError(
+                    f"`{step}` of `{self.name}` must give one value per group ({n}) in"
+                    f" `{column_name}`, got {len(column)}"
+                )
         return {key: _plain(typed(to_arrow(answer[key]), type)) for key, type in self.own.items()}
 
     def _spread(self, partials: dict[str, Column], found: np.ndarray, n: int) -> dict[str, Column]:
@@ -235,7 +295,11 @@ class OverColumns(Fallible):
     def combine(self, partials: Partials, groups: Groups) -> dict[str, Column]:
         own, rows = self._present(partials)
         found, dense = np.unique(groups.ids[rows], return_inverse=True)
-        merged = self._checked("combine", self.spec.combine(own, Groups(dense, len(found))), len(found)) if len(found) else {}
+        merged = (
+            self._checked("combine", self.spec.combine(own, Groups(dense, len(found))), len(found))
+            if len(found)
+            else {}
+        )
         return self._spread(merged, found, groups.n)
 
     def evaluate(self, partials: Partials) -> Lowered:
@@ -255,21 +319,30 @@ class OverColumns(Fallible):
         good = np.flatnonzero(~failed)
         index[rows] = NONE
         index[rows[good]] = np.arange(len(good))
-        values = self._lower(frame.take(good).columns) if len(good) else pa.array([], self.result_type)
+        values = (
+            self._lower(frame.take(good).columns) if len(good) else pa.array([], self.result_type)
+        )
         broken = np.zeros(n, bool)
         broken[rows[failed]] = True
-        return Lowered(to_arrow(pick(values, index)), broken, f"`lower` of `{self.name}` raised {why}")
+        return Lowered(
+            to_arrow(pick(values, index)), broken, f"`lower` of `{self.name}` raised {why}"
+        )
 
     def _lower(self, partials: Partials) -> pa.Array:
         answer = to_arrow(self.spec.lower(dict(partials)))
         wanted = len(next(iter(partials.values())))
         if len(answer) != wanted:
-            raise SpecError(f"`lower` of `{self.name}` must give one value per group ({wanted}), got {len(answer)}")
+            raise SpecError(
+                f"`lower` of `{self.name}` must give one value per group ({wanted}), got"
+                f" {len(answer)}"
+            )
         return typed(answer, self.result_type)
 
 
 class OverRows(Kept, Fallible):
-    """A user's function of the rows of one group, as a table by event time and arrival; null where there is no row."""
+    """A user's function of the rows of one group, as a table by event time and arrival; null where
+    there is no row.
+    """
 
     full_state = True
 
@@ -281,15 +354,23 @@ class OverRows(Kept, Fallible):
         self.name = getattr(aggregate.function, "__qualname__", "apply")
 
     def lift(self, rows: Rows, groups: Groups) -> Lifted:
-        items, ids = present(rows, {kept: rows.column(name) for kept, name in self.columns.items()}, None, groups)
+        items, ids = present(
+            rows, {kept: rows.column(name) for kept, name in self.columns.items()}, None, groups
+        )
         return Lifted(self.keep(items, ids, groups.n))
 
     def arrange(self, items: Items, ids: np.ndarray) -> np.ndarray:
         return by_arrival(items, ids)
 
     def evaluate(self, partials: Partials) -> Lowered:
-        columns = {name: typed_list(partials[kept], self.partial_types[kept]) for kept, name in self.columns.items()}
+        columns = {
+            name: typed_list(partials[kept], self.partial_types[kept])
+            for kept, name in self.columns.items()
+        }
         count = lists.lengths(typed_list(partials["time"], self.partial_types["time"]))
         whole = pa.table({name: column.flatten() for name, column in columns.items()})
-        tables = [whole.slice(end - n, n) if n else None for end, n in zip(np.cumsum(count).tolist(), count.tolist(), strict=True)]
+        tables = [
+            whole.slice(end - n, n) if n else None
+            for end, n in zip(np.cumsum(count).tolist(), count.tolist(), strict=True)
+        ]
         return _results(self.function, tables, self.result_type, self.name)

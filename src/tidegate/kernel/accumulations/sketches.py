@@ -1,8 +1,10 @@
-"""Accumulations that estimate from bounded state, by Apache DataSketches: HyperLogLog for distinct counts, t-digest for quantiles.
+"""Accumulations that estimate from bounded state, by Apache DataSketches: HyperLogLog for distinct
+counts, t-digest for quantiles.
 
-Both are free of chance: the same deliveries give the same numbers after a replay (a KLL sketch would not, it flips coins). The distinct
-count is moreover a function of the set of values alone, however they were cut. Sketches are kept in their own binary form, null
-where nothing was seen. There is a loop over groups, which hands each group's values to native code at once.
+Both are free of chance: the same deliveries give the same numbers after a replay (a KLL sketch
+would not, it flips coins). The distinct count is moreover a function of the set of values alone,
+however they were cut. Sketches are kept in their own binary form, null where nothing was seen.
+There is a loop over groups, which hands each group's values to native code at once.
 """
 
 from __future__ import annotations
@@ -77,7 +79,9 @@ class ApproxDistinct(_Sketch):
         ids = groups.ids if mask is None else groups.ids[mask]
         encoded = array.drop_null().dictionary_encode()
         size = max(len(encoded.dictionary), 1)
-        pairs = np.sort(ids.astype(np.int64) * size + encoded.indices.to_numpy(zero_copy_only=False))
+        pairs = np.sort(
+            ids.astype(np.int64) * size + encoded.indices.to_numpy(zero_copy_only=False)
+        )
         pairs = pairs[np.diff(pairs, prepend=-1) != 0]
         values = _updatable(encoded.dictionary)[pairs % size]
         images: list[bytes | None] = [None] * groups.n
@@ -100,10 +104,14 @@ class ApproxDistinct(_Sketch):
 
     def lower(self, partials: Partials) -> pa.Array:
         images = typed(partials["sketch"], pa.binary()).to_pylist()
-        return pa.array([0 if image is None else self._estimate(image) for image in images], pa.int64())
+        return pa.array(
+            [0 if image is None else self._estimate(image) for image in images], pa.int64()
+        )
 
     def _estimate(self, image: bytes) -> int:
-        """Merged with itself, a sketch forgets the order of its updates, and the estimate follows from the set of values alone."""
+        """Merged with itself, a sketch forgets the order of its updates, and the estimate follows
+        from the set of values alone.
+        """
         sketch = self.library.hll_sketch.deserialize(image)
         union = self.library.hll_union(_LOG_REGISTERS)
         union.update(sketch)
@@ -128,7 +136,9 @@ def _texts(values: pa.Array) -> list[str]:
         values = values.cast(pa.string())
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
         prefix = pa.scalar("s", values.type)
-        texts: list[str] = pc.binary_join_element_wise(prefix, values, pa.scalar("", values.type)).to_pylist()
+        texts: list[str] = pc.binary_join_element_wise(
+            prefix, values, pa.scalar("", values.type)
+        ).to_pylist()
         return texts
     raw: list[Any] = values.to_pylist()
     return ["b" + value.decode("latin-1") for value in raw]

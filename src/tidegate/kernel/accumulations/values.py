@@ -1,4 +1,6 @@
-"""NumPy views of Arrow arrays: raw storage, validity, and integer keys that sort as the values do."""
+"""NumPy views of Arrow arrays: raw storage, validity, and integer keys that sort as the values
+do.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,11 @@ def storage_dtype(type: pa.DataType) -> np.dtype | None:
         return np.dtype(type.to_pandas_dtype())
     if type in _INT32_BASED:
         return np.dtype(np.int32)
-    return np.dtype(np.int64) if pa.types.is_temporal(type) and not pa.types.is_interval(type) else None
+    return (
+        np.dtype(np.int64)
+        if pa.types.is_temporal(type) and not pa.types.is_interval(type)
+        else None
+    )
 
 
 def storage_type(type: pa.DataType) -> pa.DataType:
@@ -74,12 +80,24 @@ def orderable(type: pa.DataType) -> bool:
     """Whether values of a type can be sorted."""
     if pa.types.is_struct(type):
         return all(orderable(type.field(i).type) for i in range(type.num_fields))
-    texts = pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_binary(type) or pa.types.is_large_binary(type)
-    return texts or pa.types.is_fixed_size_binary(type) or pa.types.is_decimal(type) or storage_dtype(type) is not None
+    texts = (
+        pa.types.is_string(type)
+        or pa.types.is_large_string(type)
+        or pa.types.is_binary(type)
+        or pa.types.is_large_binary(type)
+    )
+    return (
+        texts
+        or pa.types.is_fixed_size_binary(type)
+        or pa.types.is_decimal(type)
+        or storage_dtype(type) is not None
+    )
 
 
 def sort_keys(array: pa.Array, *, nan_first: bool = True) -> np.ndarray:
-    """int64 keys that compare as the values of this array do (arbitrary at nulls); NaN sorts below or above all numbers."""
+    """int64 keys that compare as the values of this array do (arbitrary at nulls); NaN sorts below
+    or above all numbers.
+    """
     dtype = storage_dtype(array.type)
     if dtype is None:
         return _ranks(array)

@@ -1,13 +1,17 @@
 """A buffer holds the rows of one side of a join, for rows of the other side to be met.
 
-It is a few immutable runs, sorted by the layout, each with a mask of the rows that still count and with *marks*: small columns that change,
-such as how many partners a row has. A delivery becomes a run; runs of a size are merged, so that cost follows the delivery.
+It is a few immutable runs, sorted by the layout, each with a mask of the rows that still count and
+with *marks*: small columns that change, such as how many partners a row has. A delivery becomes a
+run; runs of a size are merged, so that cost follows the delivery.
 
 Contract
-- `lead` is the identity of what must be equal, `at` the position (time or offset) that ranges go by. Other columns are the caller's.
-- Rows below a horizon are gone, whatever their run still holds. The horizon never goes back. Several columns may have one.
+- `lead` is the identity of what must be equal, `at` the position (time or offset) that ranges go
+  by. Other columns are the caller's.
+- Rows below a horizon are gone, whatever their run still holds. The horizon never goes back.
+  Several columns may have one.
 - A place (run, position in it) is good until the next `add`, `expire` or `restore`.
-- `save` writes what changed since the last one; a run is written once, after that only its mask and marks.
+- `save` writes what changed since the last one; a run is written once, after that only its mask and
+  marks.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Column, Frame, concat_frames, constant, is_constant, to_arrow
 from tidegate.kernel.groups import inverse, present
 from tidegate.kernel.joins.ranges import NOTHING, Found, Index, Ordered, ordered, pairs
-from tidegate.kernel.runs import Adapt, Places, StoredFrame
+from tidegate.kernel.storage.run_store import Adapt, Places, StoredFrame
 from tidegate.state.protocol import Store
 
 LARGE_WINDOW = 10_000
@@ -31,7 +35,9 @@ LARGE_WINDOW = 10_000
 _FAN = 4
 _FULL_BYTES = 64 * 1024 * 1024
 _DENSE = 4
-"""Pairs are taken from whole columns of all runs where there are more than a quarter as many as rows."""
+"""Pairs are taken from whole columns of all runs where there are more than a quarter as many as
+rows.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +67,9 @@ class _Run:
 
 @dataclass(slots=True)
 class Query:
-    """Rows that ask: where they are on the line, and the ranges of positions that they want, in the order of arrival."""
+    """Rows that ask: where they are on the line, and the ranges of positions that they want, in the
+    order of arrival.
+    """
 
     by: Ordered
     low: np.ndarray
@@ -91,7 +99,7 @@ class Buffer:
     def __post_init__(self) -> None:
         self.horizons = dict.fromkeys(self.watched, MIN)
 
-    # What is held ---------------------------------------------------------------------------------------------------------------
+    # What is held
 
     @property
     def runs(self) -> int:
@@ -101,7 +109,9 @@ class Buffer:
     def nbytes(self) -> int:
         """What is held, decoded; with indexes and marks."""
         marks = sum(column.nbytes for run in self._runs for column in run.marks.values())
-        return marks + sum(run.body.nbytes + (0 if run.index is None else run.index.nbytes) for run in self._runs)
+        return marks + sum(
+            run.body.nbytes + (0 if run.index is None else run.index.nbytes) for run in self._runs
+        )
 
     @property
     def held_bytes(self) -> int:
@@ -154,15 +164,19 @@ class Buffer:
         mask = np.ones(len(at), bool)
         for number in self._numbers(run):
             held = self._runs[number]
-            if held.alive is not None or any(held.lows[name] < horizon for name, horizon in self.horizons.items()):
+            if held.alive is not None or any(
+                held.lows[name] < horizon for name, horizon in self.horizons.items()
+            ):
                 here = run == number
                 mask[here] = self._counting(held)[at[here]]
         return mask
 
-    # Changing it ----------------------------------------------------------------------------------------------------------------
+    # Changing it
 
     def add(self, frame: Frame, by: Ordered | None = None, **marks: np.ndarray) -> None:
-        """Store rows, which come with `lead` and `at`, and with the marks that differ from those of a new row."""
+        """Store rows, which come with `lead` and `at`, and with the marks that differ from those of
+        a new row.
+        """
         self.put(frame, by, **marks)
         self.tidy()
 
@@ -172,7 +186,9 @@ class Buffer:
             return Places.of([])
         for name, start in self.marks.items():
             marks.setdefault(name, np.full(len(frame), start))
-        self.is_large = self.is_large or sum(run.rows for run in self._runs) + len(frame) > LARGE_WINDOW
+        self.is_large = (
+            self.is_large or sum(run.rows for run in self._runs) + len(frame) > LARGE_WINDOW
+        )
         if self.is_keyed:
             order = (by or ordered(frame.ints("lead"), frame.ints("at"))).order
         else:
@@ -196,19 +212,28 @@ class Buffer:
                 self._rewrite(run, counts)
 
     def expire(self, horizons: Mapping[str, int]) -> None:
-        """Rows below a horizon are gone: whole runs at once, single rows when half of a run has gone."""
+        """Rows below a horizon are gone: whole runs at once, single rows when half of a run has
+        gone.
+        """
         changed = {name: limit for name, limit in horizons.items() if limit > self.horizons[name]}
         if not changed:
             return
         self.horizons.update(changed)
         for run in list(self._runs):
-            if any(run.highs[name] < limit for name, limit in changed.items()) or run.dead == run.rows:
+            if (
+                any(run.highs[name] < limit for name, limit in changed.items())
+                or run.dead == run.rows
+            ):
                 self._drop(run)
-            elif max(changed.values()) >= run.look_at and any(run.lows[name] < limit for name, limit in changed.items()):
+            elif max(changed.values()) >= run.look_at and any(
+                run.lows[name] < limit for name, limit in changed.items()
+            ):
                 self._shrink(run)
 
     def _shrink(self, run: _Run) -> None:
-        """Rewrite a run once half of it has gone; before that, rewriting costs more than it frees."""
+        """Rewrite a run once half of it has gone; before that, rewriting costs more than it
+        frees.
+        """
         counts = self._counting(run)
         left = int(counts.sum())
         if 2 * left > run.rows:
@@ -221,7 +246,10 @@ class Buffer:
 
     def _rewrite(self, run: _Run, counts: np.ndarray) -> None:
         """Keep some rows of a run only."""
-        frame, marks = self._frame(run).where(counts), {name: column[counts] for name, column in run.marks.items()}
+        frame, marks = (
+            self._frame(run).where(counts),
+            {name: column[counts] for name, column in run.marks.items()},
+        )
         at = self._runs.index(run)
         self._drop(run)
         if len(frame):
@@ -242,7 +270,9 @@ class Buffer:
             renewed.alive, renewed.dead = alive, run.dead
             self._runs.insert(number, renewed)
 
-    def _append(self, frame: Frame, marks: dict[str, np.ndarray], *, keyed: bool | None = None) -> None:
+    def _append(
+        self, frame: Frame, marks: dict[str, np.ndarray], *, keyed: bool | None = None
+    ) -> None:
         body = StoredFrame.new(f"{self.prefix}/{self._next:08d}", frame)
         self._next += 1
         lows = {name: int(frame.ints(name).min()) for name in self.watched}
@@ -256,12 +286,18 @@ class Buffer:
         self._runs.remove(run)
 
     def tidy(self) -> None:
-        """Merge the youngest runs while enough of them are of one size class; a full run stays as it is, but for rows that were removed."""
+        """Merge the youngest runs while enough of them are of one size class; a full run stays as
+        it is, but for rows that were removed.
+        """
         for run in [run for run in self._runs if 2 * run.dead > run.rows]:
             self._rewrite(run, self._counting(run))
         while self._runs:
             tier, start = _tier(self._runs[-1].rows), len(self._runs)
-            while start and _tier(self._runs[start - 1].rows) <= tier and self._runs[start - 1].body.nbytes < _FULL_BYTES:
+            while (
+                start
+                and _tier(self._runs[start - 1].rows) <= tier
+                and self._runs[start - 1].body.nbytes < _FULL_BYTES
+            ):
                 start -= 1
             if len(self._runs) - start < _FAN:
                 return
@@ -269,19 +305,33 @@ class Buffer:
 
     def _merge(self, runs: list[_Run]) -> None:
         masks = [self._counting(run) for run in runs]
-        frame = concat_frames([self._frame(run).where(mask) for run, mask in zip(runs, masks, strict=True)])
-        marks = {name: np.concatenate([run.marks[name][mask] for run, mask in zip(runs, masks, strict=True)]) for name in self.marks}
+        frame = concat_frames(
+            [self._frame(run).where(mask) for run, mask in zip(runs, masks, strict=True)]
+        )
+        marks = {
+            name: np.concatenate(
+                [run.marks[name][mask] for run, mask in zip(runs, masks, strict=True)]
+            )
+            for name in self.marks
+        }
         for run in runs:
             self._drop(run)
         if len(frame):
-            # Rows that are equal in lead and position stay in their order of arrival, which is that of the runs.
-            order = ordered(frame.ints("lead"), frame.ints("at")).order if self.is_keyed else np.argsort(frame.ints("at"), kind="stable")
+            # Rows that are equal in lead and position stay in their order of arrival, which is that
+            # of the runs.
+            order = (
+                ordered(frame.ints("lead"), frame.ints("at")).order
+                if self.is_keyed
+                else np.argsort(frame.ints("at"), kind="stable")
+            )
             self._append(frame.take(order), {name: column[order] for name, column in marks.items()})
 
-    # Meeting rows ---------------------------------------------------------------------------------------------------------------
+    # Meeting rows
 
     def probe(self, query: Query) -> Found:
-        """The rows that count with the lead of each asking row and a position in its range; by asking row, then by run."""
+        """The rows that count with the lead of each asking row and a position in its range; by
+        asking row, then by run.
+        """
         if not len(query) or not self._runs:
             return NOTHING
         blocks: list[tuple[int, np.ndarray, np.ndarray]] = []
@@ -304,17 +354,23 @@ class Buffer:
         return found.where(self.counts(found.run, found.at)) if len(found.row) else found
 
     def latest(self, query: Query, rows: Frame, compared: Sequence[str]) -> np.ndarray:
-        """The latest position in the range of each asking row at which a row counts that is equal in the compared columns; `MIN` where none does."""
+        """The latest position in the range of each asking row at which a row counts that is equal
+        in the compared columns; `MIN` where none does.
+        """
         best = np.full(len(query), MIN)
         order, keys, code = query.by
         low, high, codes = query.low[order], query.high[order], code[order]
         for run in self._runs:
-            first, last = (_back(column, order) for column in self._index(run).ranges(keys, codes, low, high))
+            first, last = (
+                _back(column, order) for column in self._index(run).ranges(keys, codes, low, high)
+            )
             counts, at = self._counting(run), self._ints(run, "at")
             place = last - 1
             open_rows = np.flatnonzero(place >= first)
             while len(open_rows):
-                here = place[open_rows] if run.sorted_by is None else run.sorted_by[place[open_rows]]
+                here = (
+                    place[open_rows] if run.sorted_by is None else run.sorted_by[place[open_rows]]
+                )
                 good = counts[here]
                 for name in compared:
                     good &= self._ints(run, name)[here] == rows.ints(name)[open_rows]
@@ -334,7 +390,7 @@ class Buffer:
             run.index = Index.over(lead, at)
         return run.index
 
-    # Reading and marking rows ---------------------------------------------------------------------------------------------------
+    # Reading and marking rows
 
     def take(self, places: Places | Found, names: Sequence[str]) -> dict[str, Column]:
         """Columns of the rows at places, of which there is at least one."""
@@ -383,10 +439,14 @@ class Buffer:
         return base[places.run] + places.at
 
     def owing(self, limits: Mapping[str, int] | None) -> Places:
-        """The rows that count, have no partner and were not put out alone; those below one of the limits where some are given."""
+        """The rows that count, have no partner and were not put out alone; those below one of the
+        limits where some are given.
+        """
         found = []
         for number, run in enumerate(self._runs):
-            if limits is not None and all(run.lows[name] >= limit for name, limit in limits.items()):
+            if limits is not None and all(
+                run.lows[name] >= limit for name, limit in limits.items()
+            ):
                 continue
             owes = run.marks["alone"] == 0
             if "n" in run.marks:
@@ -424,7 +484,7 @@ class Buffer:
         for run in self._runs:
             yield self._frame(run).where(self._counting(run))
 
-    # Snapshots ------------------------------------------------------------------------------------------------------------------
+    # Snapshots
 
     def save(self) -> dict[str, Any]:
         """Write what changed; the answer is the manifest to restore from."""
@@ -432,11 +492,22 @@ class Buffer:
             run.body.save(self.store)
             if run.touched and (run.marks or run.alive is not None):
                 alive = np.ones(run.rows, bool) if run.alive is None else run.alive
-                columns = {"alive": pa.array(alive), **{name: pa.array(column) for name, column in run.marks.items()}}
+                columns = {
+                    "alive": pa.array(alive),
+                    **{name: pa.array(column) for name, column in run.marks.items()},
+                }
                 self.store.put_table(run.body.name + "/marks", pa.table(columns))
             run.touched = False
-        runs = [[run.body.manifest(), run.keyed, run.lows, run.highs, run.dead, run.alive is not None] for run in self._runs]
-        return {"next": self._next, "runs": runs, "horizons": self.horizons, "is_large": self.is_large}
+        runs = [
+            [run.body.manifest(), run.keyed, run.lows, run.highs, run.dead, run.alive is not None]
+            for run in self._runs
+        ]
+        return {
+            "next": self._next,
+            "runs": runs,
+            "horizons": self.horizons,
+            "is_large": self.is_large,
+        }
 
     def release(self) -> None:
         """Let go of what the store can give back."""
@@ -446,31 +517,56 @@ class Buffer:
                 run.index = run.sorted_by = run.loaded = None
 
     def restore(self, manifest: Mapping[str, Any], adapt: Adapt | None = None) -> None:
-        self._next, self.horizons, self.is_large = manifest["next"], dict(manifest["horizons"]), manifest["is_large"]
+        self._next, self.horizons, self.is_large = (
+            manifest["next"],
+            dict(manifest["horizons"]),
+            manifest["is_large"],
+        )
         for entry, keyed, lows, highs, dead, masked in manifest["runs"]:
-            run = _Run(StoredFrame.from_manifest(entry, adapt), keyed, dict(lows), dict(highs), {}, dead=dead, touched=False)
+            run = _Run(
+                StoredFrame.from_manifest(entry, adapt),
+                keyed,
+                dict(lows),
+                dict(highs),
+                {},
+                dead=dead,
+                touched=False,
+            )
             if self.marks or masked:
                 table = self.store.get_table(run.body.name + "/marks")
-                columns = {name: to_arrow(table.column(name)).to_numpy(zero_copy_only=False).copy() for name in table.column_names}
+                columns = {
+                    name: to_arrow(table.column(name)).to_numpy(zero_copy_only=False).copy()
+                    for name in table.column_names
+                }
                 run.alive = columns.pop("alive")
                 run.alive = run.alive if masked else None
-                run.marks = {name: columns[name].astype(np.asarray(start).dtype) for name, start in self.marks.items()}
+                run.marks = {
+                    name: columns[name].astype(np.asarray(start).dtype)
+                    for name, start in self.marks.items()
+                }
             self._runs.append(run)
 
 
 def _from_all(columns: Sequence[Column], index: pa.Array) -> Column:
     """Values of one column that lies in pieces, which need not be put together for it."""
-    if all(is_constant(column) for column in columns) and len({column[0] for column in columns}) == 1:
+    if (
+        all(is_constant(column) for column in columns)
+        and len({column[0] for column in columns}) == 1
+    ):
         return constant(columns[0][0], len(index))
     numeric = all(isinstance(column, np.ndarray) for column in columns)
     arrays = [to_arrow(column) for column in columns]
-    wanted = next((array.type for array in arrays if not pa.types.is_null(array.type)), arrays[0].type)
+    wanted = next(
+        (array.type for array in arrays if not pa.types.is_null(array.type)), arrays[0].type
+    )
     taken = to_arrow(pa.chunked_array([array.cast(wanted) for array in arrays], wanted).take(index))
     return taken.to_numpy(zero_copy_only=False) if numeric else taken
 
 
 def _tier(rows: int) -> int:
-    """The size class of a run; classes are a factor of the fan apart, all small runs are one class."""
+    """The size class of a run; classes are a factor of the fan apart, all small runs are one
+    class.
+    """
     return max(0, rows.bit_length() - 8) // 2
 
 

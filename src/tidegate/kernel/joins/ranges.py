@@ -1,7 +1,9 @@
-"""Range matching: rows sorted by (lead, position) are asked for ranges of positions, and answer with ranges of rows.
+"""Range matching: rows sorted by (lead, position) are asked for ranges of positions, and answer
+with ranges of rows.
 
-A lead is the 64-bit identity of what must be equal, a position is a time or an offset. All leads lie one after the other on one line of
-integers, so that one binary search finds a lead and a position at once. Two keys may share a lead: who needs to know compares more.
+A lead is the 64-bit identity of what must be equal, a position is a time or an offset. All leads
+lie one after the other on one line of integers, so that one binary search finds a lead and a
+position at once. Two keys may share a lead: who needs to know compares more.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ _WORD = 64
 
 
 class Ordered(NamedTuple):
-    """Rows in the order of (lead, position), those that are equal in both in their order of arrival."""
+    """Rows in the order of (lead, position), those that are equal in both in their order of
+    arrival.
+    """
 
     order: np.ndarray
     """The row at each place of the order."""
@@ -40,7 +44,9 @@ def ordered(lead: np.ndarray, at: np.ndarray) -> Ordered:
 
 
 def _order(code: np.ndarray, keys: int, at: np.ndarray) -> np.ndarray:
-    """The stable order of (code, position): both and the number of the row in one word where they fit, which sorts quickest."""
+    """The stable order of (code, position): both and the number of the row in one word where they
+    fit, which sorts quickest.
+    """
     n = len(code)
     if n < 2:
         return np.arange(n)
@@ -66,7 +72,9 @@ class Index:
     low: int
     high: int
     ranks: np.ndarray | None = None
-    """The different positions, where leads and positions are too far apart to be laid on a line as they are."""
+    """The different positions, where leads and positions are too far apart to be laid on a line as
+    they are.
+    """
 
     @classmethod
     def over(cls, lead: np.ndarray, at: np.ndarray) -> Index:
@@ -88,10 +96,14 @@ class Index:
     def nbytes(self) -> int:
         return self.keys.nbytes + self.line.nbytes
 
-    def ranges(self, lead: np.ndarray, code: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For each asking row the first of the rows with its lead and a position from low to high, both included, and one past the last.
+    def ranges(
+        self, lead: np.ndarray, code: np.ndarray, low: np.ndarray, high: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """For each asking row the first of the rows with its lead and a position from low to high,
+        both included, and one past the last.
 
-        `lead` are the different leads that are asked for, and `code` says which of them each row asks for.
+        `lead` are the different leads that are asked for, and `code` says which of them each row
+        asks for.
         """
         at = np.searchsorted(self.keys, lead)
         at[at == len(self.keys)] = 0
@@ -107,7 +119,11 @@ class Index:
     def _clipped(self, low: np.ndarray, high: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
         """How long the stretch of a lead is, and where in it ranges begin and end."""
         if self.ranks is not None:
-            return len(self.ranks), np.searchsorted(self.ranks, low), np.searchsorted(self.ranks, high, "right")
+            return (
+                len(self.ranks),
+                np.searchsorted(self.ranks, low),
+                np.searchsorted(self.ranks, high, "right"),
+            )
         begin = np.clip(low, self.low, self.high + 1) - self.low
         end = np.clip(high, self.low - 1, self.high) + 1 - self.low
         return self.high - self.low + 1, begin, end
@@ -138,7 +154,9 @@ NOTHING = Found(*(np.zeros(0, np.int64) for _ in range(3)))
 
 
 def pairs(blocks: Sequence[tuple[int, np.ndarray, np.ndarray]]) -> Found:
-    """The pairs of ranges in several runs: blocks are (run, first, last) with a range for each asking row."""
+    """The pairs of ranges in several runs: blocks are (run, first, last) with a range for each
+    asking row.
+    """
     kept = []
     for run, first, last in blocks:
         rows = np.flatnonzero(last > first)
@@ -149,7 +167,9 @@ def pairs(blocks: Sequence[tuple[int, np.ndarray, np.ndarray]]) -> Found:
     if len(kept) == 1:
         run, row, first, counts = kept[0]
         total = int(counts.sum())
-        return Found(np.repeat(row, counts), np.broadcast_to(np.int64(run), total), expanded(first, counts))
+        return Found(
+            np.repeat(row, counts), np.broadcast_to(np.int64(run), total), expanded(first, counts)
+        )
     row = np.concatenate([block[1] for block in kept])
     order = np.argsort(row, kind="stable")
     runs = np.concatenate([np.full(len(block[1]), block[0]) for block in kept])[order]

@@ -1,7 +1,9 @@
-"""Sessions as rows come one by one: for each row of a delivery the session that it is in when it comes, and the sessions that it joins to one.
+"""Sessions as rows come one by one: for each row of a delivery the session that it is in when it
+comes, and the sessions that it joins to one.
 
-Rows that come in the order of their times only make the last session of their key longer or begin a new one, which is found for all of them
-at once. A row that lies before the last session of its key takes a round of its own, in which all keys have their next such row.
+Rows that come in the order of their times only make the last session of their key longer or begin a
+new one, which is found for all of them at once. A row that lies before the last session of its key
+takes a round of its own, in which all keys have their next such row.
 """
 
 from __future__ import annotations
@@ -27,7 +29,12 @@ class Table:
 
     def and_also(self, code: np.ndarray, start: np.ndarray, last: np.ndarray) -> Table:
         """With further sessions, in order."""
-        return Table(*(np.concatenate(pair) for pair in ((self.code, code), (self.start, start), (self.last, last)))).sorted()
+        return Table(
+            *(
+                np.concatenate(pair)
+                for pair in ((self.code, code), (self.start, start), (self.last, last))
+            )
+        ).sorted()
 
     def sorted(self) -> Table:
         """The same by key and start."""
@@ -52,17 +59,25 @@ class Joined:
     later: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
 
     def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """All of them: row, start and last of the earlier session, start and last of the later one."""
+        """All of them: row, start and last of the earlier session, start and last of the later
+        one.
+        """
         if not self.row:
             nothing = np.zeros(0, np.int64)
             return nothing, nothing, nothing, nothing, nothing
-        ends = [np.concatenate([pair[n] for pair in pairs]) for pairs in (self.earlier, self.later) for n in (0, 1)]
+        ends = [
+            np.concatenate([pair[n] for pair in pairs])
+            for pairs in (self.earlier, self.later)
+            for n in (0, 1)
+        ]
         return np.concatenate(self.row), ends[0], ends[1], ends[2], ends[3]
 
 
 @dataclass
 class Followed:
-    """What became of rows: the session of each when it came, the joined sessions, and all sessions at the end."""
+    """What became of rows: the session of each when it came, the joined sessions, and all sessions
+    at the end.
+    """
 
     start: np.ndarray
     last: np.ndarray
@@ -71,7 +86,8 @@ class Followed:
 
 
 def follow(code: np.ndarray, at: np.ndarray, table: Table, gap: int, *, touch: bool) -> Followed:
-    """Let rows come in their order; `code` numbers their keys, and the table has the sessions of these keys, sorted by key and start.
+    """Let rows come in their order; `code` numbers their keys, and the table has the sessions of
+    these keys, sorted by key and start.
 
     With `touch` a session that ends where the next begins is one with it.
     """
@@ -81,21 +97,33 @@ def follow(code: np.ndarray, at: np.ndarray, table: Table, gap: int, *, touch: b
     rest = np.argsort(code, kind="stable")
     while len(rest):
         rows = _Round(code[rest], at[rest], table, reach)
-        start[rest[rows.taken]], last[rest[rows.taken]] = rows.start[rows.taken], rows.last[rows.taken]
+        start[rest[rows.taken]], last[rest[rows.taken]] = (
+            rows.start[rows.taken],
+            rows.last[rows.taken],
+        )
         table = rows.grown(table)
         past = np.flatnonzero(rows.past)
         if len(past):
-            table = _insert(rest[past], code[rest[past]], at[rest[past]], table, reach, joined, (start, last))
+            table = _insert(
+                rest[past], code[rest[past]], at[rest[past]], table, reach, joined, (start, last)
+            )
         rest = rest[rows.left]
         active = np.isin(table.code, code[rest])
         done.append(table.where(~active))
         table = table.where(active)
-    whole = Table(*(np.concatenate([getattr(part, name) for part in (*done, table)]) for name in ("code", "start", "last")))
+    whole = Table(
+        *(
+            np.concatenate([getattr(part, name) for part in (*done, table)])
+            for name in ("code", "start", "last")
+        )
+    )
     return Followed(start, last, joined, whole.sorted())
 
 
 class _Round:
-    """Rows by key and arrival: those that can be taken at once, and the first of each key that lies before its last session."""
+    """Rows by key and arrival: those that can be taken at once, and the first of each key that lies
+    before its last session.
+    """
 
     def __init__(self, code: np.ndarray, at: np.ndarray, table: Table, reach: int) -> None:
         self._code = code
@@ -103,7 +131,11 @@ class _Round:
         begins[1:] = code[1:] != code[:-1]
         number = np.cumsum(begins) - 1
         place = np.searchsorted(table.code, code, "right") - 1
-        known = (place >= 0) & (table.code[np.maximum(place, 0)] == code) if len(table.code) else np.zeros(len(code), bool)
+        known = (
+            (place >= 0) & (table.code[np.maximum(place, 0)] == code)
+            if len(table.code)
+            else np.zeros(len(code), bool)
+        )
         place = np.maximum(place, 0)
         first = np.where(known, table.start[place] if len(table.code) else MIN, MIN)
         newest = np.where(known, table.last[place] if len(table.code) else MIN, MIN)
@@ -115,7 +147,10 @@ class _Round:
         began = np.where(begins, first, np.concatenate([[MIN], self.start[:-1]]))
         behind = ~ahead & (at < began)
         total = np.cumsum(behind.astype(np.int64))
-        count: np.ndarray = total - (total - behind)[np.maximum.accumulate(np.where(begins, np.arange(len(code)), 0))]
+        count: np.ndarray = (
+            total
+            - (total - behind)[np.maximum.accumulate(np.where(begins, np.arange(len(code)), 0))]
+        )
         self.taken = count == 0
         self.past = behind & (count == 1)
         self.left = ~self.taken & ~self.past
@@ -139,13 +174,19 @@ class _Round:
 
 
 def _running(number: np.ndarray, value: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """The greatest value so far in each group, which begins with `start`; groups are numbered in their order."""
+    """The greatest value so far in each group, which begins with `start`; groups are numbered in
+    their order.
+    """
     line, values = _lined(number, np.maximum(value, start))
     return values(np.maximum.accumulate(line), number)
 
 
-def _lined(code: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray, np.ndarray], np.ndarray]]:
-    """Codes and instants as one number each, in their order, and how an instant is told from such a number; `MIN` is before all others."""
+def _lined(
+    code: np.ndarray, at: np.ndarray
+) -> tuple[np.ndarray, Callable[[np.ndarray, np.ndarray], np.ndarray]]:
+    """Codes and instants as one number each, in their order, and how an instant is told from such a
+    number; `MIN` is before all others.
+    """
     known = at[at > MIN]
     low, high = (int(known.min()), int(known.max())) if len(known) else (0, 0)
     width = high - low + 2
@@ -153,7 +194,10 @@ def _lined(code: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, Callable[[np.n
         place = np.where(at > MIN, at - low + 1, 0)
         return code * width + place, lambda line, number: _instants(line - number * width, low)
     ranks = np.unique(at)
-    return code * len(ranks) + np.searchsorted(ranks, at), lambda line, number: ranks[line - number * len(ranks)]
+    return (
+        code * len(ranks) + np.searchsorted(ranks, at),
+        lambda line, number: ranks[line - number * len(ranks)],
+    )
 
 
 def _instants(place: np.ndarray, low: int) -> np.ndarray:
@@ -169,7 +213,9 @@ def _insert(
     joined: Joined,
     sessions: tuple[np.ndarray, np.ndarray],
 ) -> Table:
-    """One row a key that lies before its last session: it is one of its own, makes another longer, or joins two."""
+    """One row a key that lies before its last session: it is one of its own, makes another longer,
+    or joins two.
+    """
     after = table.before(code, at)
     before = np.maximum(after - 1, 0)
     has_before = (after > 0) & (table.code[before] == code)

@@ -1,6 +1,8 @@
-"""Shapes say which rows may meet: for a row of one side the range of positions that its partners have, and until when they are waited for.
+"""Shapes say which rows may meet: for a row of one side the range of positions that its partners
+have, and until when they are waited for.
 
-A shape knows sides by number (0 is left), and time columns by the names that buffers give them: `at` is the one that ranges are on.
+A shape knows sides by number (0 is left), and time columns by the names that buffers give them:
+`at` is the one that ranges are on.
 """
 
 from __future__ import annotations
@@ -36,21 +38,29 @@ class Shape(Protocol):
         ...
 
     def limits(self, side: int, marks: Mapping[str, int]) -> dict[str, int]:
-        """The times of a side below which no partner is to be expected, under the watermarks of the other side's columns; any of them decides."""
+        """The times of a side below which no partner is to be expected, under the watermarks of the
+        other side's columns; any of them decides.
+        """
         ...
 
     def window(self, left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """The first window that holds both rows of a pair; None where rows do not meet in windows."""
+        """The first window that holds both rows of a pair; None where rows do not meet in
+        windows.
+        """
         ...
 
-    def promised(self, side: int, own: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    def promised(
+        self, side: int, own: Mapping[str, int], other: Mapping[str, int]
+    ) -> dict[str, int]:
         """By time column of the input, the time that no pair that is yet to come is below."""
         ...
 
 
 @dataclass(frozen=True)
 class BoundShape:
-    """Times are within bounds of each other; ranges are on the narrowest, and the others are looked at pair by pair."""
+    """Times are within bounds of each other; ranges are on the narrowest, and the others are looked
+    at pair by pair.
+    """
 
     bounds: tuple[Within, ...]
     mains: tuple[str, str]
@@ -58,7 +68,12 @@ class BoundShape:
 
     @property
     def narrowest(self) -> Within:
-        return min(self.bounds, key=lambda bound: MAX if bound.low is None or bound.high is None else bound.high - bound.low)
+        return min(
+            self.bounds,
+            key=lambda bound: (
+                MAX if bound.low is None or bound.high is None else bound.high - bound.low
+            ),
+        )
 
     def _column(self, bound: Within, side: int) -> str:
         return bound.column(side) or self.mains[side]
@@ -102,12 +117,18 @@ class BoundShape:
     def window(self, left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:  # noqa: ARG002
         return None
 
-    def promised(self, side: int, own: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    def promised(
+        self, side: int, own: Mapping[str, int], other: Mapping[str, int]
+    ) -> dict[str, int]:
         found = dict.fromkeys(self.columns(side), MIN)
         for bound in self.bounds:
             reach = bound.before if side == LEFT else bound.after
             mark, name = other[self._column(bound, 1 - side)], self._column(bound, side)
-            promise = MIN if mark == MIN or (reach is None and mark != MAX) else int(saturating_add(mark, -(reach or 0)))
+            promise = (
+                MIN
+                if mark == MIN or (reach is None and mark != MAX)
+                else int(saturating_add(mark, -(reach or 0)))
+            )
             found[name] = max(found[name], promise)
         return {name: min(own[name], promise) for name, promise in found.items()}
 
@@ -123,7 +144,12 @@ class WindowShape:
 
     @classmethod
     def of(cls, window: Tumbling | Hopping, mains: tuple[str, str]) -> WindowShape:
-        return cls(window.size, window.slide if isinstance(window, Hopping) else window.size, window.offset, mains)
+        return cls(
+            window.size,
+            window.slide if isinstance(window, Hopping) else window.size,
+            window.offset,
+            mains,
+        )
 
     def columns(self, side: int) -> dict[str, str]:
         return {self.mains[side]: AT}
@@ -167,7 +193,10 @@ class WindowShape:
         start = self.first_start(np.maximum(left, right))
         return start, start + self.size
 
-    def promised(self, side: int, own: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    def promised(
+        self, side: int, own: Mapping[str, int], other: Mapping[str, int]
+    ) -> dict[str, int]:
         least = min(own[self.mains[side]], other[self.mains[1 - side]])
-        # In a gap between windows nothing is to be expected before the next one, but what was late in the last one may still come.
+        # In a gap between windows nothing is to be expected before the next one, but what was late
+        # in the last one may still come.
         return {self.mains[side]: min(least, self._open_from(least))}

@@ -1,1 +1,3 @@
-"""Streams whose writers know the time: segments and cuts, what writers say, what is made of it, and where a reader is in time."""
+"""Streams whose writers know the time: segments and cuts, what writers say, what is made of it, and
+where a reader is in time.
+"""

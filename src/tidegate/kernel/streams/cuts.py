@@ -1,7 +1,9 @@
-"""Segments and cuts: a stream is split by key into segments, scaling replaces some of them by successors, and a cut is a place in all of it.
+"""Segments and cuts: a stream is split by key into segments, scaling replaces some of them by
+successors, and a cut is a place in all of it.
 
-A position says how far somebody is in some segments. A cut is a position that covers the whole key space 0..1 once. Of two segments that share
-keys the one of the later epoch is the successor, and everything in it comes after everything in the other.
+A position says how far somebody is in some segments. A cut is a position that covers the whole key
+space 0..1 once. Of two segments that share keys the one of the later epoch is the successor, and
+everything in it comes after everything in the other.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ class Segment:
 
     def __post_init__(self) -> None:
         if not 0 <= self.low < self.high <= 1:
-            raise SpecError(f"the keys of a segment are a part of 0..1, got [{self.low}, {self.high}) for `{self.name}`")
+            raise SpecError(
+                f"the keys of a segment are a part of 0..1, got [{self.low}, {self.high}) for"
+                f" `{self.name}`"
+            )
 
     def meets(self, other: Segment) -> bool:
         """Whether the two share keys."""
@@ -100,7 +105,10 @@ class Segments:
 
     @cached_property
     def _newest(self) -> list[Segment]:
-        return sorted((one for one in self.by_name.values() if not self._after[one.name]), key=lambda segment: segment.low)
+        return sorted(
+            (one for one in self.by_name.values() if not self._after[one.name]),
+            key=lambda segment: segment.low,
+        )
 
     def _all_before(self, name: str) -> set[str]:
         """The segments that are read before one is begun."""
@@ -113,18 +121,31 @@ class Segments:
         return found
 
     def _columns(self, names: Iterable[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Where the keys of segments begin and end, and their epochs; a table of all pairs is much faster than a loop over them."""
+        """Where the keys of segments begin and end, and their epochs; a table of all pairs is much
+        faster than a loop over them.
+        """
         found = [self[name] for name in names]
-        return np.array([one.low for one in found]), np.array([one.high for one in found]), np.array([one.epoch for one in found], int)
+        return (
+            np.array([one.low for one in found]),
+            np.array([one.high for one in found]),
+            np.array([one.epoch for one in found], int),
+        )
 
     def _later(self, names: Iterable[str], others: Iterable[str]) -> np.ndarray:
-        """For each segment and each other one by how many epochs the first is later; 0 where they share no keys."""
-        (low, high, epoch), (its_low, its_high, its_epoch) = self._columns(names), self._columns(others)
+        """For each segment and each other one by how many epochs the first is later; 0 where they
+        share no keys.
+        """
+        (low, high, epoch), (its_low, its_high, its_epoch) = (
+            self._columns(names),
+            self._columns(others),
+        )
         meets = (low[:, None] < its_high) & (its_low < high[:, None])
         return np.where(meets, epoch[:, None] - its_epoch, 0)
 
     def compare(self, position: Position, cut: Position) -> int:
-        """Whether a position is before a cut, at or after it, or neither, because it is ahead in some keys and behind in others."""
+        """Whether a position is before a cut, at or after it, or neither, because it is ahead in
+        some keys and behind in others.
+        """
         later = self._later(position, cut)
         same = [(at, cut[name]) for name, at in position.items() if name in cut]
         behind = bool((later < 0).any()) or any(at < mark for at, mark in same)
@@ -134,9 +155,11 @@ class Segments:
         return BEFORE if behind else PASSED
 
     def upper_bound(self, positions: Iterable[Position]) -> dict[str, int]:
-        """The least cut that is at or after all positions: the furthest offset of each segment, and no segment that another one there succeeds.
+        """The least cut that is at or after all positions: the furthest offset of each segment, and
+        no segment that another one there succeeds.
 
-        Keys that no position tells of are filled with the newest segments that have them, from their begin; these may succeed others in turn.
+        Keys that no position tells of are filled with the newest segments that have them, from
+        their begin; these may succeed others in turn.
         """
         furthest: dict[str, int] = {}
         for position in positions:
@@ -150,7 +173,8 @@ class Segments:
     def lower_bound(self, position: Position, end: Callable[[str], int]) -> dict[str, int]:
         """The last cut that a reader can stand at and that is not after a position with every key.
 
-        What comes after a segment that the position still is in cannot be begun yet: its predecessors take its place, at their ends.
+        What comes after a segment that the position still is in cannot be begun yet: its
+        predecessors take its place, at their ends.
         """
         found = dict(position)
         while early := [name for name in found if not self._all_before(name).isdisjoint(found)]:
@@ -161,16 +185,26 @@ class Segments:
         return found
 
     def without_covered(self, position: Position) -> dict[str, int]:
-        """A position that is as far as another, without segments whose keys all are in successors that it tells of too, where it is a long one."""
+        """A position that is as far as another, without segments whose keys all are in successors
+        that it tells of too, where it is a long one.
+        """
         if len(position) <= len(self.newest()):
             return dict(position)
         known = [self.by_name[name] for name in position if name in self.by_name]
-        gone = {one.name for one in known if _covers(one, [other for other in known if other.succeeds(one)])}
+        gone = {
+            one.name
+            for one in known
+            if _covers(one, [other for other in known if other.succeeds(one)])
+        }
         return {name: at for name, at in position.items() if name not in gone}
 
     def _without_predecessors(self, position: Position) -> dict[str, int]:
         succeeded = np.any(self._later(position, position) < 0, axis=1).tolist()
-        return {name: at for (name, at), gone in zip(position.items(), succeeded, strict=True) if not gone}
+        return {
+            name: at
+            for (name, at), gone in zip(position.items(), succeeded, strict=True)
+            if not gone
+        }
 
     def _uncovered(self, names: Iterable[str]) -> list[Segment]:
         """The newest segments with keys that none of the named ones has."""

@@ -1,4 +1,6 @@
-"""Triggers at run time: `compile_trigger` makes a machine that steps one trigger for many (key, window) rows at once."""
+"""Triggers at run time: `compile_trigger` makes a machine that steps one trigger for many (key,
+window) rows at once.
+"""
 
 from __future__ import annotations
 

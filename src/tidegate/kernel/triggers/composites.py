@@ -1,4 +1,6 @@
-"""Composites are the nodes made of other nodes: they route elements and firings to the parts that are active in each row."""
+"""Composites are the nodes made of other nodes: they route elements and firings to the parts that
+are active in each row.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ class EachNode(Node):
     def __init__(self, children: tuple[Node, ...]) -> None:
         super().__init__(children)
         self.fires_on_elements = any(child.fires_on_elements for child in children)
-        # A part that never fires early finishes no earlier than the window, so what follows it is not early either.
+        # A part that never fires early finishes no earlier than the window, so what follows it is
+        # not early either.
         self.fires_early = children[0].fires_early
 
     def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
@@ -51,7 +54,9 @@ class EachNode(Node):
 
     def ready(self, state: State, ctx: Context) -> np.ndarray:
         at = self.read(state, "at")
-        return _any([child.ready(state, ctx) & (at == place) for place, child in enumerate(self.children)])
+        return _any(
+            [child.ready(state, ctx) & (at == place) for place, child in enumerate(self.children)]
+        )
 
     def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
         at = self.read(state, "at").copy()
@@ -65,23 +70,39 @@ class EachNode(Node):
 
     def refires(self, state: State, ctx: Context) -> np.ndarray:
         at = self.read(state, "at")
-        return _any([child.refires(state, ctx) & (at == place) for place, child in enumerate(self.children)])
+        return _any(
+            [child.refires(state, ctx) & (at == place) for place, child in enumerate(self.children)]
+        )
 
     def finished(self, state: State) -> np.ndarray:
         return self.read(state, "at") == len(self.children)
 
     def merge(self, state: State, groups: Groups, merged: State) -> None:
-        """The sequence goes back to the first part that had not finished everywhere; what follows has not begun."""
+        """The sequence goes back to the first part that had not finished everywhere; what follows
+        has not begun.
+        """
         super().merge(state, groups, merged)
         at = self.read(merged, "at")
         for place, child in enumerate(self.children):
             child.reset(merged, at < place, None)
 
     def watermark_due(self, state: State, ctx: Context) -> np.ndarray:
-        return self._least(ctx, [self._where_running(state, i, child.watermark_due(state, ctx)) for i, child in enumerate(self.children)])
+        return self._least(
+            ctx,
+            [
+                self._where_running(state, i, child.watermark_due(state, ctx))
+                for i, child in enumerate(self.children)
+            ],
+        )
 
     def clock_due(self, state: State, ctx: Context) -> np.ndarray:
-        return self._least(ctx, [self._where_running(state, i, child.clock_due(state, ctx)) for i, child in enumerate(self.children)])
+        return self._least(
+            ctx,
+            [
+                self._where_running(state, i, child.clock_due(state, ctx))
+                for i, child in enumerate(self.children)
+            ],
+        )
 
     def _where_running(self, state: State, place: int, due: np.ndarray) -> np.ndarray:
         return np.where(self.read(state, "at") == place, due, MAX)
@@ -115,7 +136,9 @@ class AllNode(_OnceNode):
         self.fires_early = all(child.fires_early for child in children)
 
     def ready(self, state: State, ctx: Context) -> np.ndarray:
-        return reduce(np.logical_and, [child.ready(state, ctx) for child in self.children]) & ~self.read(state, "done")
+        return reduce(
+            np.logical_and, [child.ready(state, ctx) for child in self.children]
+        ) & ~self.read(state, "done")
 
 
 class AnyNode(_OnceNode):
@@ -127,11 +150,15 @@ class AnyNode(_OnceNode):
         self.fires_early = any(child.fires_early for child in children)
 
     def ready(self, state: State, ctx: Context) -> np.ndarray:
-        return _any([child.ready(state, ctx) for child in self.children]) & ~self.read(state, "done")
+        return _any([child.ready(state, ctx) for child in self.children]) & ~self.read(
+            state, "done"
+        )
 
 
 class FinallyNode(Node):
-    """Runs `main` until it finishes or `until` is ready at a firing; `until` is not cleared by the firings of `main`."""
+    """Runs `main` until it finishes or `until` is ready at a firing; `until` is not cleared by the
+    firings of `main`.
+    """
 
     fields: ClassVar[Mapping[str, Field]] = {"done": FLAG}
 
@@ -147,7 +174,9 @@ class FinallyNode(Node):
         self.until.on_elements(state, mask, count, ctx)
 
     def ready(self, state: State, ctx: Context) -> np.ndarray:
-        return (self.main.ready(state, ctx) | self.until.ready(state, ctx)) & ~self.read(state, "done")
+        return (self.main.ready(state, ctx) | self.until.ready(state, ctx)) & ~self.read(
+            state, "done"
+        )
 
     def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
         last = mask & self.until.ready(state, ctx)
@@ -160,14 +189,17 @@ class FinallyNode(Node):
 class WatermarkNode(Node):
     """Fires when the window is complete; `late` tells the rows that have done so.
 
-    The early part runs before, the late part after, and each starts anew when it has finished. With `stops` (the named policies) an early
-    part that has finished is over. A `full` part that is ready completes a window before the watermark does.
+    The early part runs before, the late part after, and each starts anew when it has finished. With
+    `stops` (the named policies) an early part that has finished is over. A `full` part that is
+    ready completes a window before the watermark does.
     """
 
     fields: ClassVar[Mapping[str, Field]] = {"late": FLAG}
     fires_on_elements = True
 
-    def __init__(self, early: Node | None, late: Node | None, full: Node | None = None, *, stops: bool) -> None:
+    def __init__(
+        self, early: Node | None, late: Node | None, full: Node | None = None, *, stops: bool
+    ) -> None:
         super().__init__(tuple(child for child in (early, late, full) if child is not None))
         self.early = early
         self.late = late
@@ -191,7 +223,11 @@ class WatermarkNode(Node):
         late = self.read(state, "late")
         full = self._is_full(state, ctx)
         before = full if self.early is None else full | self.early.ready(state, ctx)
-        return before & ~late if self.late is None else np.where(late, self.late.ready(state, ctx), before)
+        return (
+            before & ~late
+            if self.late is None
+            else np.where(late, self.late.ready(state, ctx), before)
+        )
 
     def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
         late = self.read(state, "late").copy()
@@ -210,7 +246,11 @@ class WatermarkNode(Node):
 
     def refires(self, state: State, ctx: Context) -> np.ndarray:
         nothing = np.zeros(ctx.pending.shape, bool)
-        early = nothing if self.early is None else self.early.refires(state, ctx) & ~self.early.finished(state)
+        early = (
+            nothing
+            if self.early is None
+            else self.early.refires(state, ctx) & ~self.early.finished(state)
+        )
         late = nothing if self.late is None else self.late.refires(state, ctx)
         return np.where(self.read(state, "late"), late, early)
 
@@ -220,16 +260,24 @@ class WatermarkNode(Node):
             early.reset(state, mask & early.finished(state), ctx)
 
     def finished(self, state: State) -> np.ndarray:
-        return self.read(state, "late") if self.late is None else np.zeros_like(self.read(state, "late"))
+        return (
+            self.read(state, "late")
+            if self.late is None
+            else np.zeros_like(self.read(state, "late"))
+        )
 
     def merge(self, state: State, groups: Groups, merged: State) -> None:
-        """Unless all rows were late the window is to complete again, and its late part has not begun."""
+        """Unless all rows were late the window is to complete again, and its late part has not
+        begun.
+        """
         super().merge(state, groups, merged)
         if self.late is not None:
             self.late.reset(merged, ~self.read(merged, "late"), None)
 
     def rewind(self, state: State, mask: np.ndarray) -> None:
-        """They are to complete once more, and the parts begin anew; but the early part of a policy that has finished is over."""
+        """They are to complete once more, and the parts begin anew; but the early part of a policy
+        that has finished is over.
+        """
         back = mask & self.read(state, "late")
         for child in self.children:
             if child is not self.early or not self.stops:
@@ -237,13 +285,18 @@ class WatermarkNode(Node):
         self.write(state, "late", back, False)
 
     def watermark_due(self, state: State, ctx: Context) -> np.ndarray:
-        early = [part.watermark_due(state, ctx) for part in (self.early, self.full) if part is not None]
+        early = [
+            part.watermark_due(state, ctx) for part in (self.early, self.full) if part is not None
+        ]
         end = np.where(np.greater(ctx.end, ctx.watermark), ctx.end, MAX)
         late = self._least(ctx, [] if self.late is None else [self.late.watermark_due(state, ctx)])
         return np.where(self.read(state, "late"), late, self._least(ctx, [*early, end]))
 
     def clock_due(self, state: State, ctx: Context) -> np.ndarray:
-        early = self._least(ctx, [part.clock_due(state, ctx) for part in (self.early, self.full) if part is not None])
+        early = self._least(
+            ctx,
+            [part.clock_due(state, ctx) for part in (self.early, self.full) if part is not None],
+        )
         late = self._least(ctx, [] if self.late is None else [self.late.clock_due(state, ctx)])
         return np.where(self.read(state, "late"), late, early)
 

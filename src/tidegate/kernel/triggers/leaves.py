@@ -11,7 +11,17 @@ import numpy as np
 
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.triggers.node import COUNT, DUE, FLAG, Context, Field, Life, Node, State, next_tick
+from tidegate.kernel.triggers.node import (
+    COUNT,
+    DUE,
+    FLAG,
+    Context,
+    Field,
+    Life,
+    Node,
+    State,
+    next_tick,
+)
 
 
 def _ahead(due: np.ndarray | int, present: np.ndarray | int, ctx: Context) -> np.ndarray:
@@ -84,7 +94,12 @@ class DelayNode(Node):
         self.fires_on_elements = delay == 0
 
     def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
-        self.write(state, "due", mask & (self.read(state, "due") == MAX), saturating_add(ctx.now, self.delay))
+        self.write(
+            state,
+            "due",
+            mask & (self.read(state, "due") == MAX),
+            saturating_add(ctx.now, self.delay),
+        )
 
     def ready(self, state: State, ctx: Context) -> np.ndarray:
         due = self.read(state, "due")
@@ -101,8 +116,9 @@ class DelayNode(Node):
 class EveryNode(Node):
     """Ticks on the clock, counted from the creation of the row, of the oldest one after a merge.
 
-    `due` is the tick that the pending elements wait for, MAX while there are none: a tick that passed while there was nothing to show must
-    not make a row fire that is merged with this one. With `refire` there is always a next tick.
+    `due` is the tick that the pending elements wait for, MAX while there are none: a tick that
+    passed while there was nothing to show must not make a row fire that is merged with this one.
+    With `refire` there is always a next tick.
     """
 
     fields: ClassVar[Mapping[str, Field]] = {"origin": Field(0, Groups.min, Life.ROW), "due": DUE}
@@ -116,7 +132,9 @@ class EveryNode(Node):
 
     def start(self, state: State, n: int, now: int) -> None:
         state[self.name("origin")] = np.full(n, now, np.int64)
-        state[self.name("due")] = np.full(n, saturating_add(now, self.interval) if self.refire else MAX, np.int64)
+        state[self.name("due")] = np.full(
+            n, saturating_add(now, self.interval) if self.refire else MAX, np.int64
+        )
 
     def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
         if not self.refire:
@@ -154,8 +172,9 @@ class EveryNode(Node):
 class EventIntervalNode(Node):
     """Ticks at the multiples of an interval on event time.
 
-    Until the first firing `due` is the first multiple above the earliest element, in whatever order they came; a firing moves it, and
-    `floor` with it, to the first multiple above the watermark, so that a late element cannot bring back a tick that has passed.
+    Until the first firing `due` is the first multiple above the earliest element, in whatever order
+    they came; a firing moves it, and `floor` with it, to the first multiple above the watermark, so
+    that a late element cannot bring back a tick that has passed.
     """
 
     fields: ClassVar[Mapping[str, Field]] = {"due": DUE, "floor": Field(MIN, Groups.min, Life.ROW)}
@@ -169,10 +188,15 @@ class EventIntervalNode(Node):
 
     def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
         if ctx.times is None:
-            raise ValueError("`EventInterval` needs `ctx.times`, the earliest time of the new elements of each row, got None")
+            raise ValueError(
+                "`EventInterval` needs `ctx.times`, the earliest time of the new elements of each"
+                " row, got None"
+            )
         tick = np.maximum(next_tick(ctx.times, self.interval), self.read(state, "floor"))
         due = self.read(state, "due")
-        self.write(state, "due", mask & (due == MAX) if self.refire else mask, np.minimum(due, tick))
+        self.write(
+            state, "due", mask & (due == MAX) if self.refire else mask, np.minimum(due, tick)
+        )
 
     def ready(self, state: State, ctx: Context) -> np.ndarray:
         due = self.read(state, "due")
@@ -185,14 +209,19 @@ class EventIntervalNode(Node):
         self.clear_own(state, mask, ctx)
 
     def clear_own(self, state: State, mask: np.ndarray, ctx: Context | None) -> None:
-        # In a merge this part has not begun; it is cleared again, with a context, when its turn comes.
+        # In a merge this part has not begun; it is cleared again, with a context, when its turn
+        # comes.
         if ctx is not None:
             tick = next_tick(ctx.watermark, self.interval)
             self.write(state, "due", mask, np.where(tick == MIN, MAX, tick))
             self.write(state, "floor", mask, tick)
 
     def watermark_due(self, state: State, ctx: Context) -> np.ndarray:
-        return np.where(self.refire | (ctx.pending > 0), _ahead(self.read(state, "due"), ctx.watermark, ctx), MAX)
+        return np.where(
+            self.refire | (ctx.pending > 0),
+            _ahead(self.read(state, "due"), ctx.watermark, ctx),
+            MAX,
+        )
 
 
 class ManualNode(Node):

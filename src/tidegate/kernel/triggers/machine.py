@@ -1,4 +1,6 @@
-"""A machine runs one trigger for many (key, window) rows at once: state in columns, verbs over all rows, loops only over the trigger's parts."""
+"""A machine runs one trigger for many (key, window) rows at once: state in columns, verbs over all
+rows, loops only over the trigger's parts.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ def compile_trigger(trigger: Trigger) -> Machine:
 class Machine:
     """The state machine of one trigger.
 
-    State columns belong to the caller: `initial` makes them, the other verbs change the rows they are given in place (a read-only column
-    is replaced in the mapping), and `merge` returns new ones. Whoever fires a row sets its `pending` to zero afterwards.
+    State columns belong to the caller: `initial` makes them, the other verbs change the rows they
+    are given in place (a read-only column is replaced in the mapping), and `merge` returns new
+    ones. Whoever fires a row sets its `pending` to zero afterwards.
     """
 
     def __init__(self, trigger: Trigger) -> None:
@@ -37,7 +40,11 @@ class Machine:
         """A row may fire before its window is complete."""
         self.needs_clock = any(node.needs_clock for node in self._nodes)
         """The clock alone may make a row ready."""
-        self.columns = {node.name(field): kind.dtype for node in self._nodes for field, kind in node.fields.items()}
+        self.columns = {
+            node.name(field): kind.dtype
+            for node in self._nodes
+            for field, kind in node.fields.items()
+        }
         """The state columns and their types."""
 
     def initial(self, n: int, now: int) -> State:
@@ -48,7 +55,9 @@ class Machine:
         return state
 
     def on_elements(self, state: State, count: np.ndarray, ctx: Context) -> None:
-        """Each row got `count` (at least one) new elements at clock `ctx.now`; `ctx.pending` does not hold them yet."""
+        """Each row got `count` (at least one) new elements at clock `ctx.now`; `ctx.pending` does
+        not hold them yet.
+        """
         self._root.on_elements(state, ~self._root.finished(state), count, ctx)
 
     def ready(self, state: State, ctx: Context) -> np.ndarray:
@@ -70,32 +79,43 @@ class Machine:
     def merge(self, state: State, groups: Groups) -> State:
         """One row for each group of rows that have become one window.
 
-        A part has finished where it had in all rows of the group; counts add up, the earliest deadline holds.
+        A part has finished where it had in all rows of the group; counts add up, the earliest
+        deadline holds.
         """
         merged: State = {}
         self._root.merge(state, groups, merged)
         return merged
 
     def rewind(self, state: State, mask: np.ndarray) -> None:
-        """The rows of the mask are windows that grew beyond the watermark after they had been complete: they complete once more."""
+        """The rows of the mask are windows that grew beyond the watermark after they had been
+        complete: they complete once more.
+        """
         self._root.rewind(state, mask)
 
     def watermark_due(self, state: State, ctx: Context) -> np.ndarray:
-        """The next watermark, above the present one, at which a row could become ready; MAX if none. A row woken there may not be ready yet."""
+        """The next watermark, above the present one, at which a row could become ready; MAX if
+        none. A row woken there may not be ready yet.
+        """
         return np.where(self._root.finished(state), MAX, self._root.watermark_due(state, ctx))
 
     def clock_due(self, state: State, ctx: Context) -> np.ndarray:
-        """The next instant of the clock, after the present one, at which a row could become ready; MAX if none."""
+        """The next instant of the clock, after the present one, at which a row could become ready;
+        MAX if none.
+        """
         return np.where(self._root.finished(state), MAX, self._root.clock_due(state, ctx))
 
     def set_manual(self, ready: bool, finishes: bool) -> None:  # noqa: FBT001 (a scenario step is this pair)
-        """Tells every `Manual` part, for all rows, whether it is ready and whether its next firing finishes it."""
+        """Tells every `Manual` part, for all rows, whether it is ready and whether its next firing
+        finishes it.
+        """
         for node in self._nodes:
             if isinstance(node, leaves.ManualNode):
                 node.is_ready, node.finishes = ready, finishes
 
     def count_rule(self) -> tuple[int | None, int | None] | None:
-        """(n before, n after completion) if elements fire only as "every n-th", None in a phase where they do not; None for other triggers."""
+        """(n before, n after completion) if elements fire only as "every n-th", None in a phase
+        where they do not; None for other triggers.
+        """
         return _count_rule(self.trigger)
 
 
@@ -141,7 +161,10 @@ def _leaf(trigger: Trigger) -> Node:
             return leaves.NeverNode()
         case spec.Manual():
             return leaves.ManualNode()
-    raise SpecError(f"`{trigger!r}` is no trigger that can be run. Hint: use the triggers of `tidegate.spec.triggers`")
+    raise SpecError(
+        f"`{trigger!r}` is no trigger that can be run. Hint: use the triggers of"
+        " `tidegate.spec.triggers`"
+    )
 
 
 def _count_rule(trigger: Trigger) -> tuple[int | None, int | None] | None:
@@ -164,7 +187,9 @@ def _phases(before: int | None, after: int | None) -> tuple[int | None, int | No
 
 
 def _every_nth(part: Trigger | None, *, repeats: bool) -> int | None:
-    """The n of a part that fires with every n-th element, 0 of one that elements never make ready, None of any other."""
+    """The n of a part that fires with every n-th element, 0 of one that elements never make ready,
+    None of any other.
+    """
     match part:
         case None | spec.Never() | spec.Every():
             return 0

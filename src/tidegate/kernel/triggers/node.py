@@ -1,10 +1,13 @@
-"""A node is one trigger of a tree at run time: it reads and writes its own columns of the state, for all rows at once.
+"""A node is one trigger of a tree at run time: it reads and writes its own columns of the state,
+for all rows at once.
 
-Contract. A row is one (key, window). A column is named `t.<node number>.<field>` and is bool or int64. Verbs take a mask of the rows that
-they are about, never a row number, and no verb loops over rows. What a field does when rows are cleared, reset or merged is declared
-with it (`Field`); a node adds code only where its rule is another one.
+Contract. A row is one (key, window). A column is named `t.<node number>.<field>` and is bool or
+int64. Verbs take a mask of the rows that they are about, never a row number, and no verb loops over
+rows. What a field does when rows are cleared, reset or merged is declared with it (`Field`); a node
+adds code only where its rule is another one.
 
-- `clear` forgets what belongs to the pending pane (counts, deadlines); `reset` forgets progress too (finished, phase, place in a sequence).
+- `clear` forgets what belongs to the pending pane (counts, deadlines); `reset` forgets progress too
+  (finished, phase, place in a sequence).
 - A node that has finished is never ready.
 - Every leaf has a column, so that any state tells how many rows it has.
 """
@@ -31,8 +34,9 @@ State = dict[str, np.ndarray]
 class Context:
     """What the world looks like to the rows at hand.
 
-    `pending` counts the elements since the row's last pane: with `on_elements` without the new ones, elsewhere with all of them (when a row
-    fires: those that the pane takes). `times` is the earliest time of the new elements of each row; only `EventInterval` reads it.
+    `pending` counts the elements since the row's last pane: with `on_elements` without the new
+    ones, elsewhere with all of them (when a row fires: those that the pane takes). `times` is the
+    earliest time of the new elements of each row; only `EventInterval` reads it.
     """
 
     end: np.ndarray | int
@@ -48,7 +52,9 @@ class Context:
 
 
 class Life(Enum):
-    """How long the value of a field lasts: until the pane fires, until the trigger starts anew, or as long as the row."""
+    """How long the value of a field lasts: until the pane fires, until the trigger starts anew, or
+    as long as the row.
+    """
 
     PANE = "pane"
     PROGRESS = "progress"
@@ -75,8 +81,12 @@ PLACE = Field(0, Groups.min, Life.PROGRESS)
 
 
 def next_tick(x: np.ndarray | int, interval: int, phase: np.ndarray | int = 0) -> np.ndarray:
-    """The first `phase + k * interval` strictly after x; the remainders are taken apart so that nothing overflows."""
-    return saturating_add(np.asarray(x), interval - np.mod(np.mod(x, interval) - np.mod(phase, interval), interval))
+    """The first `phase + k * interval` strictly after x; the remainders are taken apart so that
+    nothing overflows.
+    """
+    return saturating_add(
+        np.asarray(x), interval - np.mod(np.mod(x, interval) - np.mod(phase, interval), interval)
+    )
 
 
 class Node:
@@ -104,7 +114,9 @@ class Node:
         return state[self.name(field)]
 
     def write(self, state: State, field: str, mask: np.ndarray, value: np.ndarray | int) -> None:
-        """Sets the rows of the mask in place; a column that came read-only from a store is replaced by a copy first."""
+        """Sets the rows of the mask in place; a column that came read-only from a store is replaced
+        by a copy first.
+        """
         name = self.name(field)
         if not state[name].flags.writeable:
             state[name] = state[name].copy()
@@ -132,7 +144,11 @@ class Node:
         """Rows of the mask put out a pane."""
 
     def finished(self, state: State) -> np.ndarray:
-        return self.read(state, "done") if "done" in self.fields else np.zeros(len(next(iter(state.values()))), bool)
+        return (
+            self.read(state, "done")
+            if "done" in self.fields
+            else np.zeros(len(next(iter(state.values()))), bool)
+        )
 
     def clear(self, state: State, mask: np.ndarray, ctx: Context | None) -> None:
         """Rows of the mask forget their pending pane; a merge has no context."""
@@ -160,16 +176,22 @@ class Node:
             child.merge(state, groups, merged)
 
     def rewind(self, state: State, mask: np.ndarray) -> None:
-        """Rows of the mask are windows that had been complete and, having grown, are not any more."""
+        """Rows of the mask are windows that had been complete and, having grown, are not any
+        more.
+        """
         for child in self.children:
             child.rewind(state, mask)
 
     def watermark_due(self, state: State, ctx: Context) -> np.ndarray:
-        """The next watermark above the present one at which this node or one below it may change its mind."""
+        """The next watermark above the present one at which this node or one below it may change
+        its mind.
+        """
         return self._least(ctx, [child.watermark_due(state, ctx) for child in self.children])
 
     def clock_due(self, state: State, ctx: Context) -> np.ndarray:
-        """The next instant of the clock after the present one at which this node or one below it may change its mind."""
+        """The next instant of the clock after the present one at which this node or one below it
+        may change its mind.
+        """
         return self._least(ctx, [child.clock_due(state, ctx) for child in self.children])
 
     def _least(self, ctx: Context, dues: list[np.ndarray]) -> np.ndarray:

@@ -1,1 +1,3 @@
-"""Watermarks at run time: promises of many sources and inputs, coalesced into one output that never goes back."""
+"""Watermarks at run time: promises of many sources and inputs, coalesced into one output that never
+goes back.
+"""

@@ -1,8 +1,10 @@
-"""A coalescer makes one watermark of the promises of many inputs: the least promise of those that are active, and never a smaller one than before.
+"""A coalescer makes one watermark of the promises of many inputs: the least promise of those that
+are active, and never a smaller one than before.
 
-All is kept in columns with one entry an input, and every call costs at most a few passes over them. The verbs only change the columns;
-`release` looks at them once and says what is due. An input that has left leaves a slot behind, which the next one to join takes over, so
-that endless joining and leaving needs no more memory than the most inputs there ever were at once.
+All is kept in columns with one entry an input, and every call costs at most a few passes over them.
+The verbs only change the columns; `release` looks at them once and says what is due. An input that
+has left leaves a slot behind, which the next one to join takes over, so that endless joining and
+leaving needs no more memory than the most inputs there ever were at once.
 """
 
 from __future__ import annotations
@@ -27,43 +29,76 @@ Inputs = np.ndarray | Sequence[int] | int
 
 @dataclass(frozen=True)
 class Rules:
-    """How promises are judged and put together; the defaults are ours, the rest is there for those who know it from another system."""
+    """How promises are judged and put together; the defaults are ours, the rest is there for those
+    who know it from another system.
+    """
 
     strict: bool = False
-    """A promise below the last one of its input is an error; otherwise it is ignored and counted."""
+    """A promise below the last one of its input is an error; otherwise it is ignored and counted.
+    """
     increasing: bool = False
-    """With `strict`: so are a promise that repeats the last one, and whatever is said of an input after its end (Hazelcast)."""
+    """With `strict`: so are a promise that repeats the last one, and whatever is said of an input
+    after its end (Hazelcast).
+    """
     realign: bool = False
-    """An active input behind the output is left out until it has caught up (Flink); otherwise it is waited for."""
+    """An active input behind the output is left out until it has caught up (Flink); otherwise it is
+    waited for.
+    """
     woken_by: str = "any"
-    """What ends the idleness of an input: `any` sign of life, or a `touch` only, and promises made meanwhile are ignored (Flink)."""
+    """What ends the idleness of an input: `any` sign of life, or a `touch` only, and promises made
+    meanwhile are ignored (Flink).
+    """
     policy: str = "min"
     """The least promise of the active inputs, or with `max` the highest promise of any (Spark)."""
     quorum: float = 1.0
-    """The share of all inputs that must be active and have spoken (Samza); those that have not spoken are then no longer waited for.
+    """The share of all inputs that must be active and have spoken (Samza); those that have not
+    spoken are then no longer waited for.
 
-    With fewer, none is left out for being idle: the least promise of all counts. 1 asks it of the active inputs only.
+    With fewer, none is left out for being idle: the least promise of all counts. 1 asks it of the
+    active inputs only.
     """
     patient: bool = False
-    """With a `quorum`: an active input that has not spoken is waited for all the same, until it is idle."""
+    """With a `quorum`: an active input that has not spoken is waited for all the same, until it is
+    idle.
+    """
     frame: int = 0
-    """Outputs are rounded down to a multiple of it, so that small steps are not passed on; 0 passes on all."""
+    """Outputs are rounded down to a multiple of it, so that small steps are not passed on; 0 passes
+    on all.
+    """
     any_key_wakes: bool = False
-    """With several keys: a watermark of one key ends the idleness of its input for keys that nobody has mentioned yet (Hazelcast)."""
+    """With several keys: a watermark of one key ends the idleness of its input for keys that nobody
+    has mentioned yet (Hazelcast).
+    """
 
     def __post_init__(self) -> None:
         if self.policy not in {"min", "max"}:
-            raise SpecError(f'the policy of a watermark is "min" or "max" over its inputs, got `{self.policy!r}`')
+            raise SpecError(
+                'the policy of a watermark is "min" or "max" over its inputs, got'
+                f" `{self.policy!r}`"
+            )
         if self.woken_by not in {"any", "touch"}:
-            raise SpecError(f'an idle input is woken by "any" sign of life or by a "touch", got `{self.woken_by!r}`')
+            raise SpecError(
+                'an idle input is woken by "any" sign of life or by a "touch", got'
+                f" `{self.woken_by!r}`"
+            )
         if isinstance(self.quorum, bool) or not 0 < self.quorum <= 1:
-            raise SpecError(f"a quorum is a share of the inputs, above 0 and at most 1, got `{self.quorum!r}`")
+            raise SpecError(
+                f"a quorum is a share of the inputs, above 0 and at most 1, got `{self.quorum!r}`"
+            )
         if self.frame < 0:
-            raise SpecError(f"the frame of a watermark can't be negative, got {self.frame}. Hint: 0 passes every step on")
+            raise SpecError(
+                f"the frame of a watermark can't be negative, got {self.frame}. Hint: 0 passes"
+                " every step on"
+            )
         if self.increasing and not self.strict:
-            raise SpecError("`increasing` makes `strict` stricter, got it alone. Hint: set `strict=True` too")
+            raise SpecError(
+                "`increasing` makes `strict` stricter, got it alone. Hint: set `strict=True` too"
+            )
         if self.policy == "max" and (self.quorum < 1 or self.realign):
-            raise SpecError("the maximum waits for nobody, so it goes with neither `quorum` nor `realign`. Hint: leave them out")
+            raise SpecError(
+                "the maximum waits for nobody, so it goes with neither `quorum` nor `realign`."
+                " Hint: leave them out"
+            )
 
 
 OURS = Rules()
@@ -71,7 +106,9 @@ OURS = Rules()
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What is due: first that the output is active again (`idle` is False), then the watermark, then that it is idle (`idle` is True)."""
+    """What is due: first that the output is active again (`idle` is False), then the watermark,
+    then that it is idle (`idle` is True).
+    """
 
     watermark: int | None = None
     idle: bool | None = None
@@ -83,7 +120,9 @@ NOTHING = Released()
 class Coalescer:
     """The promises of many inputs, one key, one output."""
 
-    def __init__(self, inputs: int = 0, rules: Rules = OURS, names: Sequence[str] = (), owner: str = "") -> None:
+    def __init__(
+        self, inputs: int = 0, rules: Rules = OURS, names: Sequence[str] = (), owner: str = ""
+    ) -> None:
         self.rules = rules
         self.names = names
         """What the inputs are called in the text of an error."""
@@ -105,22 +144,31 @@ class Coalescer:
         """The inputs that have not left."""
         return len(self.status) - self._gone
 
-    def promise(self, inputs: Inputs, values: np.ndarray | Sequence[int] | int, *, repeats: bool = False) -> None:
-        """Each input promises a value, which is a sign of life too; MIN is only that, and so is a value that came before.
+    def promise(
+        self, inputs: Inputs, values: np.ndarray | Sequence[int] | int, *, repeats: bool = False
+    ) -> None:
+        """Each input promises a value, which is a sign of life too; MIN is only that, and so is a
+        value that came before.
 
-        With `repeats` the values only tell what was seen, and a smaller one than before is no step back but a sign of life.
+        With `repeats` the values only tell what was seen, and a smaller one than before is no step
+        back but a sign of life.
         """
         rows = self._rows(inputs)
         given = np.broadcast_to(np.asarray(values, np.int64), rows.shape)
         rows, given = self._heard(rows, given)
         before = self._before(rows, given)
-        # After a lift it is not known what the input itself had said, so what is below the lift is no step back.
+        # After a lift it is not known what the input itself had said, so what is below the lift is
+        # no step back.
         behind = given <= before if self.rules.increasing else given < before
         behind &= (given > MIN) & (before > self.lifted)
         if behind.any() and not repeats:
             if self.rules.strict:
                 first = int(np.flatnonzero(behind)[0])
-                raise WatermarkError(self._went_back(self._name(int(rows[first])), int(before[first]), int(given[first])))
+                raise WatermarkError(
+                    self._went_back(
+                        self._name(int(rows[first])), int(before[first]), int(given[first])
+                    )
+                )
             self.steps_back += int(np.count_nonzero(behind))
         self.promises[rows] = np.maximum(before, given)
         self.status[rows] = ACTIVE
@@ -150,7 +198,9 @@ class Coalescer:
         """Inputs join, active and without a promise of their own; the answer is their numbers."""
         if count < 0:
             raise InputError(f"only a number of inputs that is not negative can join, got {count}")
-        vacant = np.flatnonzero(self.status == GONE)[:count] if self._gone else np.empty(0, np.int64)
+        vacant = (
+            np.flatnonzero(self.status == GONE)[:count] if self._gone else np.empty(0, np.int64)
+        )
         size = len(self.status)
         more = size + count - len(vacant)
         self.promises, self.status = longer(self.promises, more), longer(self.status, more)
@@ -166,10 +216,14 @@ class Coalescer:
         self._gone = int(np.count_nonzero(self.status == GONE))
 
     def lift(self, value: int) -> None:
-        """A promise for all inputs that have not ended, also for those to come; it is nobody's sign of life."""
+        """A promise for all inputs that have not ended, also for those to come; it is nobody's sign
+        of life.
+        """
         if value < self.lifted:
             if self.rules.strict:
-                raise WatermarkError(self._went_back("the watermark for all sources", self.lifted, value))
+                raise WatermarkError(
+                    self._went_back("the watermark for all sources", self.lifted, value)
+                )
             self.steps_back += 1
             return
         self.lifted = int(value)
@@ -179,7 +233,8 @@ class Coalescer:
     def release(self) -> Released:
         """The watermark that is due, if any, and whether the output has become idle or active.
 
-        Who forwards a watermark shows a sign of life, so an output that is idle says so again after each.
+        Who forwards a watermark shows a sign of life, so an output that is idle says so again after
+        each.
         """
         candidate, idle = self._standing()
         candidate = self._framed(candidate)
@@ -193,7 +248,9 @@ class Coalescer:
         return Released(candidate if risen else None, idle if turned or idle else None)
 
     def holders(self) -> np.ndarray:
-        """The active inputs that hold the output where it is: those without a promise if they are waited for, or those with the least one."""
+        """The active inputs that hold the output where it is: those without a promise if they are
+        waited for, or those with the least one.
+        """
         active = self.status == ACTIVE
         if self.rules.policy == "max" or not active.any():
             return np.flatnonzero(active)
@@ -205,7 +262,10 @@ class Coalescer:
         if silent.any() and not (self._has_quorum(active) and spoken.any()):
             return np.flatnonzero(silent)
         # Those that came back behind the output all have to reach it before it moves.
-        return np.flatnonzero(spoken & ((self.promises == self.promises[spoken].min()) | (self.promises < self.output)))
+        return np.flatnonzero(
+            spoken
+            & ((self.promises == self.promises[spoken].min()) | (self.promises < self.output))
+        )
 
     def save(self) -> dict[str, Any]:
         return {
@@ -223,8 +283,16 @@ class Coalescer:
         self.promises = np.array(document["promises"], np.int64)
         self.status = np.array(document["status"], np.int8)
         self._gone = int(np.count_nonzero(self.status == GONE))
-        self.lifted, self.output, self.is_idle = document["lifted"], document["output"], document["idle"]
-        self.steps_back, self.advances, self.after_end = document["steps_back"], document["advances"], document["after_end"]
+        self.lifted, self.output, self.is_idle = (
+            document["lifted"],
+            document["output"],
+            document["idle"],
+        )
+        self.steps_back, self.advances, self.after_end = (
+            document["steps_back"],
+            document["advances"],
+            document["after_end"],
+        )
 
     def _standing(self) -> tuple[int, bool]:
         """How far the inputs would let the output go, and whether all of them are idle or done."""
@@ -270,7 +338,10 @@ class Coalescer:
     def _rows(self, inputs: Inputs) -> np.ndarray:
         rows = np.atleast_1d(np.asarray(inputs, np.int64))
         if len(rows) and not (rows.min() >= 0 and rows.max() < len(self.status)):
-            raise InputError(f"there are inputs 0 to {len(self.status) - 1}, got {rows.min()} to {rows.max()}. Hint: `add` lets one join")
+            raise InputError(
+                f"there are inputs 0 to {len(self.status) - 1}, got {rows.min()} to {rows.max()}."
+                " Hint: `add` lets one join"
+            )
         return rows
 
     def _heard(self, rows: np.ndarray, given: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -286,7 +357,9 @@ class Coalescer:
         return (rows, given) if heard.all() else (rows[heard], given[heard])
 
     def _before(self, rows: np.ndarray, given: np.ndarray) -> np.ndarray:
-        """The promise that stood before each of the given ones, as if they came one by one; an input may come several times."""
+        """The promise that stood before each of the given ones, as if they came one by one; an
+        input may come several times.
+        """
         stood = self.promises[rows]
         if len(rows) < 2:
             return stood
@@ -299,7 +372,8 @@ class Coalescer:
         again = rows[order][1:] == rows[order][:-1]
         group = np.concatenate([[0], np.cumsum(~again)])
         values, rank = np.unique(np.maximum(stood, given)[order], return_inverse=True)
-        # Ranks of a later group lie above those of all earlier ones, so one running maximum serves all groups.
+        # Ranks of a later group lie above those of all earlier ones, so one running maximum serves
+        # all groups.
         highest = values[np.maximum.accumulate(group * len(values) + rank) - group * len(values)]
         before = stood[order]
         before[1:][again] = highest[:-1][again]
@@ -314,20 +388,29 @@ class Coalescer:
 
     def _went_back(self, who: str, old: int, new: int) -> str:
         if old == new:
-            return f"{who} promised {format_instant(new)} twice, and its watermarks must increase. Hint: `increasing=False` allows it"
+            return (
+                f"{who} promised {format_instant(new)} twice, and its watermarks must increase."
+                " Hint: `increasing=False` allows it"
+            )
         return (
-            f"{who} went back from {format_instant(old)} to {format_instant(new)}, and `strict` forbids it. "
-            "Hint: allow for more disorder where its watermark is made, or leave `strict` out: then a step back is ignored and counted"
+            f"{who} went back from {format_instant(old)} to {format_instant(new)}, and `strict`"
+            " forbids it. Hint: allow for more disorder where its watermark is made, or leave"
+            " `strict` out: then a step back is ignored and counted"
         )
 
     def _refuse_after_end(self, rows: np.ndarray) -> None:
         if len(rows) and self.rules.increasing:
             who = self._name(int(rows[0]))
-            raise WatermarkError(f"{who} has ended, and something was said of it again. Hint: let a new one join, or leave `increasing` out")
+            raise WatermarkError(
+                f"{who} has ended, and something was said of it again. Hint: let a new one join, or"
+                " leave `increasing` out"
+            )
 
 
 def longer(column: np.ndarray, size: int) -> np.ndarray:
-    """The column with room for more entries at its end; it grows by doubling, so that joining one by one costs what joining at once does."""
+    """The column with room for more entries at its end; it grows by doubling, so that joining one
+    by one costs what joining at once does.
+    """
     room = column if column.base is None else column.base
     if size > len(room):
         room = np.empty(max(size, 2 * len(room)), column.dtype)

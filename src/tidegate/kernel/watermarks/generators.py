@@ -1,8 +1,10 @@
-"""Generators turn what a delivery shows into promises of its sources: one call a delivery, over whole columns.
+"""Generators turn what a delivery shows into promises of its sources: one call a delivery, over
+whole columns.
 
-Contract: a generator sees no row from the future and no duplicate; it may name a source without promising anything (`MIN`), which is a
-sign of life. Whether a promise is taken is not its business: a smaller one than the source made before is a step back, except where
-`repeats` says that the generator only tells what it saw.
+Contract: a generator sees no row from the future and no duplicate; it may name a source without
+promising anything (`MIN`), which is a sign of life. Whether a promise is taken is not its business:
+a smaller one than the source made before is a step back, except where `repeats` says that the
+generator only tells what it saw.
 """
 
 from __future__ import annotations
@@ -17,17 +19,29 @@ import pyarrow.compute as pc
 
 from tidegate.errors import InputError, WatermarkError
 from tidegate.instants import MAX, MIN, saturating_add
+from tidegate.kernel.events.times import OK, read_times
 from tidegate.kernel.frame import to_arrow
 from tidegate.kernel.groups import present
-from tidegate.kernel.times import OK, read_times
-from tidegate.spec.watermarks import Bounded, Explicit, Generated, Implied, Lagging, Noted, PerKey, Punctuated, Watermarks
+from tidegate.spec.watermarks import (
+    Bounded,
+    Explicit,
+    Generated,
+    Implied,
+    Lagging,
+    Noted,
+    PerKey,
+    Punctuated,
+    Watermarks,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observed:
-    """What came: the rows, their times in microseconds (`readable` says which have one) and their partitions, as numbers into `partitions`.
+    """What came: the rows, their times in microseconds (`readable` says which have one) and their
+    partitions, as numbers into `partitions`.
 
-    There is at least one row. A generator may change `state`, which is stored with the operator as JSON, and nothing else.
+    There is at least one row. A generator may change `state`, which is stored with the operator as
+    JSON, and nothing else.
     """
 
     table: pa.Table
@@ -49,7 +63,9 @@ class Observed:
         return self.times if self.readable.all() else np.where(self.readable, self.times, MIN)
 
     def newest(self, values: np.ndarray | None = None) -> np.ndarray:
-        """By partition, the greatest of the values (unless given: the times that could be read), `MIN` where there is none."""
+        """By partition, the greatest of the values (unless given: the times that could be read),
+        `MIN` where there is none.
+        """
         found = np.full(len(self.partitions), MIN)
         if values is None:
             values = self.read_times
@@ -62,33 +78,60 @@ class Observed:
         return found
 
     def newest_rows(self) -> np.ndarray:
-        """One row of each partition, in the order of rows: its newest, or its first where no time could be read."""
+        """One row of each partition, in the order of rows: its newest, or its first where no time
+        could be read.
+        """
         values = self.read_times
         if len(self.partitions) == 1:
             return np.array([values.argmax()])
-        return _firsts(np.flatnonzero(values == self.newest()[self.partition]), self.partition, len(self.partitions))
+        return _firsts(
+            np.flatnonzero(values == self.newest()[self.partition]),
+            self.partition,
+            len(self.partitions),
+        )
 
     def without_future(self, watermark: int = MIN) -> Observed:
-        """The rows that are not from the future (what is behind the watermark is late, whatever the clock says), and the partitions they are of."""
-        table, times, readable, partition, names = self.table, self.times, self.readable, self.partition, self.partitions
+        """The rows that are not from the future (what is behind the watermark is late, whatever the
+        clock says), and the partitions they are of.
+        """
+        table, times, readable, partition, names = (
+            self.table,
+            self.times,
+            self.readable,
+            self.partition,
+            self.partitions,
+        )
         if len(self) and times.max() > self.limit:
             kept = ~readable | (times <= self.limit) | (times < watermark)
-            table, times, readable, partition = table.filter(pa.array(kept)), times[kept], readable[kept], partition[kept]
-        used = np.arange(1) if len(names) == 1 and len(partition) else present(partition, len(names))
+            table, times, readable, partition = (
+                table.filter(pa.array(kept)),
+                times[kept],
+                readable[kept],
+                partition[kept],
+            )
+        used = (
+            np.arange(1) if len(names) == 1 and len(partition) else present(partition, len(names))
+        )
         if len(used) < len(names):
             names, partition = [names[n] for n in used.tolist()], np.searchsorted(used, partition)
-        return replace(self, table=table, times=times, readable=readable, partition=partition, partitions=names)
+        return replace(
+            self, table=table, times=times, readable=readable, partition=partition, partitions=names
+        )
 
     def behind(self, lag: int) -> np.ndarray:
-        """By partition, the newest time less a lag, and `MIN` where there is none: what most functions promise."""
+        """By partition, the newest time less a lag, and `MIN` where there is none: what most
+        functions promise.
+        """
         return saturating_add(self.newest(), _back(int(lag)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Promises:
-    """What sources promise, by name; `MIN` is a sign of life and no promise. A source that says several things is named for each, in order.
+    """What sources promise, by name; `MIN` is a sign of life and no promise. A source that says
+    several things is named for each, in order.
 
-    `refused` counts what could not be taken as a promise. `replaced` names sources that these ones stand for from now on.
+    `refused` counts what could not be taken as a promise. `replaced` names sources that these ones
+    stand for from now on.
     """
 
     names: list[str]
@@ -121,17 +164,27 @@ class Generator:
         return _NOTHING
 
     def clock_at(self, value: int) -> int:  # noqa: ARG002 - most promise nothing by the clock
-        """The clock at which it promises so much without having seen anything; `MAX` where it never does."""
+        """The clock at which it promises so much without having seen anything; `MAX` where it never
+        does.
+        """
         return MAX
 
     def condensed(self, seen: Observed) -> np.ndarray:
-        """The rows, in their order, that say the same as all of them, also where more rows come before or after."""
+        """The rows, in their order, that say the same as all of them, also where more rows come
+        before or after.
+        """
         return seen.newest_rows()
 
-    def markers(self, table: pa.Table, readable: np.ndarray, timeless: np.ndarray) -> np.ndarray | None:  # noqa: ARG002 - most streams have none
+    def markers(
+        self,
+        table: pa.Table,  # noqa: ARG002
+        readable: np.ndarray,  # noqa: ARG002
+        timeless: np.ndarray,  # noqa: ARG002
+    ) -> np.ndarray | None:
         """Which rows only say a watermark and are no events; None where there are none.
 
-        Of each row it is said whether its time can be read, and whether it has none, nor any other time of its stream.
+        Of each row it is said whether its time can be read, and whether it has none, nor any other
+        time of its stream.
         """
         return None
 
@@ -188,7 +241,11 @@ class _Punctuated(Generator):
     def condensed(self, seen: Observed) -> np.ndarray:
         said, refused = _said(seen, self._column)
         many = len(seen.partitions)
-        return _together(seen.newest_rows(), _telling(seen.partition, many, said), _firsts(np.flatnonzero(refused), seen.partition, many))
+        return _together(
+            seen.newest_rows(),
+            _telling(seen.partition, many, said),
+            _firsts(np.flatnonzero(refused), seen.partition, many),
+        )
 
 
 class _Marked(Generator):
@@ -205,7 +262,9 @@ class _Marked(Generator):
         return Promises(*_words(seen.partitions, seen.partition, self._marks(seen)))
 
     def condensed(self, seen: Observed) -> np.ndarray:
-        return _together(seen.newest_rows(), _telling(seen.partition, len(seen.partitions), self._marks(seen)))
+        return _together(
+            seen.newest_rows(), _telling(seen.partition, len(seen.partitions), self._marks(seen))
+        )
 
     def _marks(self, seen: Observed) -> np.ndarray:
         return np.where(self.markers(seen.table, seen.readable, ~seen.readable), seen.times, MIN)
@@ -218,10 +277,17 @@ class _Noted(Generator):
         self._column = column
         self._writer = writer
 
-    def markers(self, table: pa.Table, readable: np.ndarray, timeless: np.ndarray) -> np.ndarray | None:  # noqa: ARG002 - a note has no time
+    def markers(
+        self,
+        table: pa.Table,
+        readable: np.ndarray,  # noqa: ARG002
+        timeless: np.ndarray,
+    ) -> np.ndarray | None:
         if not timeless.any():
             return None
-        named = np.asarray(to_arrow(table.column(self._writer)).is_valid().to_numpy(zero_copy_only=False))
+        named = np.asarray(
+            to_arrow(table.column(self._writer)).is_valid().to_numpy(zero_copy_only=False)
+        )
         return timeless & named & (read_times(table.column(self._column), self._column)[1] == OK)
 
     def observe(self, seen: Observed) -> Promises:
@@ -230,8 +296,12 @@ class _Noted(Generator):
             return _NOTHING
         said, refused = _said(seen, self._column)
         different, of_row = np.unique(source, return_inverse=True)
-        labels = [_label(seen.partitions[number // len(names)], names[number % len(names)]) for number in different.tolist()]
-        # What a writer has noted holds for the partition that it stands in: others may have been read less far.
+        labels = [
+            _label(seen.partitions[number // len(names)], names[number % len(names)])
+            for number in different.tolist()
+        ]
+        # What a writer has noted holds for the partition that it stands in: others may have been
+        # read less far.
         replaced = tuple(sorted(set(names).difference(labels)))
         return Promises(*_words(labels, of_row, said[known]), int(refused.sum()), replaced)
 
@@ -239,16 +309,32 @@ class _Noted(Generator):
         _, known, source = self._sources(seen)
         said, refused = _said(seen, self._column)
         different, of_row = np.unique(source, return_inverse=True)
-        # The first row of each writer stays: writers are known in the order in which they were seen first.
-        first, telling = _firsts(np.arange(len(known)), of_row, len(different)), _telling(of_row, len(different), said[known])
-        return _together(seen.newest_rows(), known[first], known[telling], _firsts(np.flatnonzero(refused), seen.partition, len(seen.partitions)))
+        # The first row of each writer stays: writers are known in the order in which they were seen
+        # first.
+        first, telling = (
+            _firsts(np.arange(len(known)), of_row, len(different)),
+            _telling(of_row, len(different), said[known]),
+        )
+        return _together(
+            seen.newest_rows(),
+            known[first],
+            known[telling],
+            _firsts(np.flatnonzero(refused), seen.partition, len(seen.partitions)),
+        )
 
     def _sources(self, seen: Observed) -> tuple[list[str], np.ndarray, np.ndarray]:
-        """The names of writers, the rows that name one, and the source that each of these is of: a writer in a partition."""
+        """The names of writers, the rows that name one, and the source that each of these is of: a
+        writer in a partition.
+        """
         writers = to_arrow(seen.table.column(self._writer)).cast(pa.string()).dictionary_encode()
         names = [str(name) for name in writers.dictionary.to_pylist()]
         known = np.flatnonzero(np.asarray(writers.is_valid().to_numpy(zero_copy_only=False)))
-        return names, known, seen.partition[known] * len(names) + writers.drop_null().indices.to_numpy(zero_copy_only=False)
+        return (
+            names,
+            known,
+            seen.partition[known] * len(names)
+            + writers.drop_null().indices.to_numpy(zero_copy_only=False),
+        )
 
     def alive(self, seen: Observed) -> Promises:  # noqa: ARG002 - who wrote is what could not be read
         return _NOTHING
@@ -268,15 +354,30 @@ class _Generated(Generator):
 
     def observe(self, seen: Observed) -> Promises:
         state = json.loads(self._state)
-        times, readable, partition = (_unchangeable(column) for column in (seen.times, seen.readable, seen.partition))
-        answer = self._function(Observed(seen.table, times, readable, partition, list(seen.partitions), seen.now, seen.limit, state))
+        times, readable, partition = (
+            _unchangeable(column) for column in (seen.times, seen.readable, seen.partition)
+        )
+        answer = self._function(
+            Observed(
+                seen.table,
+                times,
+                readable,
+                partition,
+                list(seen.partitions),
+                seen.now,
+                seen.limit,
+                state,
+            )
+        )
         values = np.full(len(seen.partitions), MIN) if answer is None else np.asarray(answer)
         if values.shape != (len(seen.partitions),) or not np.issubdtype(values.dtype, np.integer):
             raise WatermarkError(
-                f"the watermark generator `{self._name}` must return one integer per partition ({len(seen.partitions)}), "
-                f"got {values.dtype} of shape {values.shape}. Hint: np.full(len(observed.partitions), ...)"
+                f"the watermark generator `{self._name}` must return one integer per partition"
+                f" ({len(seen.partitions)}), got {values.dtype} of shape {values.shape}. Hint:"
+                " np.full(len(observed.partitions), ...)"
             )
-        # A state goes through its stored form at once, so that nobody sees a difference after a restart, and an error leaves the former one.
+        # A state goes through its stored form at once, so that nobody sees a difference after a
+        # restart, and an error leaves the former one.
         self._state = json.dumps(state, default=_number)
         # A difference from `MIN` wraps around to what no clock will ever show; it is no promise.
         ahead = (values > seen.limit) | (values > _BEYOND_TIME)
@@ -306,7 +407,10 @@ def _number(value: Any) -> Any:
     """The JSON form of NumPy's numbers and columns."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
-    raise TypeError(f"the state of a watermark generator is stored as JSON, and a {type(value).__name__} cannot be")
+    raise TypeError(
+        f"the state of a watermark generator is stored as JSON, and a {type(value).__name__}"
+        " cannot be"
+    )
 
 
 def _back(distance: int) -> int:
@@ -315,7 +419,9 @@ def _back(distance: int) -> int:
 
 
 def _words(names: list[str], source: np.ndarray, said: np.ndarray) -> tuple[list[str], np.ndarray]:
-    """What each source said: the first and the last word of those who never went back, and all of them where somebody did."""
+    """What each source said: the first and the last word of those who never went back, and all of
+    them where somebody did.
+    """
     spoke = np.flatnonzero(said > MIN)
     of, values = source[spoke], said[spoke]
     if len(names) > 1:
@@ -327,11 +433,15 @@ def _words(names: list[str], source: np.ndarray, said: np.ndarray) -> tuple[list
             ends = np.concatenate([[True], ~same]) | np.concatenate([~same, [True]])
             of, values = of[ends], values[ends]
     silent = np.setdiff1d(np.arange(len(names)), of)
-    return [names[n] for n in (*of.tolist(), *silent.tolist())], np.concatenate([values, np.full(len(silent), MIN)])
+    return [names[n] for n in (*of.tolist(), *silent.tolist())], np.concatenate(
+        [values, np.full(len(silent), MIN)]
+    )
 
 
 def _telling(source: np.ndarray, many: int, said: np.ndarray) -> np.ndarray:
-    """The rows with the first and the last word of sources that never went back, and with all words of those that did."""
+    """The rows with the first and the last word of sources that never went back, and with all words
+    of those that did.
+    """
     spoke = np.flatnonzero(said > MIN)
     rows = spoke[np.argsort(source[spoke], kind="stable")]
     of, values = source[rows], said[rows]
@@ -357,10 +467,14 @@ def _together(*rows: np.ndarray) -> np.ndarray:
 
 
 def _said(seen: Observed, column: str) -> tuple[np.ndarray, np.ndarray]:
-    """The watermarks that rows say, `MIN` where they say none; and which could not be read or lie in the future."""
+    """The watermarks that rows say, `MIN` where they say none; and which could not be read or lie
+    in the future.
+    """
     times, verdict = read_times(seen.table.column(column), column)
     good = (verdict == OK) & (times <= seen.limit)
-    missing = np.asarray(to_arrow(seen.table.column(column)).is_null().to_numpy(zero_copy_only=False))
+    missing = np.asarray(
+        to_arrow(seen.table.column(column)).is_null().to_numpy(zero_copy_only=False)
+    )
     return np.where(good, times, MIN), ~good & ~missing
 
 
@@ -410,11 +524,17 @@ def check_columns(spec: Watermarks, schema: pa.Schema) -> None:
         case Punctuated(marker=str(marker)):
             kind = _values_of(schema.field(marker).type)
             if not (pa.types.is_boolean(kind) or pa.types.is_null(kind)):
-                raise InputError(f"the marker column `{marker}` has type `{kind}`, and it says true or false. Hint: cast it to bool")
+                raise InputError(
+                    f"the marker column `{marker}` has type `{kind}`, and it says true or false."
+                    " Hint: cast it to bool"
+                )
     if isinstance(spec, Noted):
         kind = _values_of(schema.field(spec.writer).type)
         if pa.types.is_nested(kind):
-            raise InputError(f"the writer column `{spec.writer}` has type `{kind}`, which names nobody. Hint: use a text or a number")
+            raise InputError(
+                f"the writer column `{spec.writer}` has type `{kind}`, which names nobody. Hint:"
+                " use a text or a number"
+            )
 
 
 def _values_of(kind: pa.DataType) -> pa.DataType:

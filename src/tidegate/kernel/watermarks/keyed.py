@@ -1,4 +1,6 @@
-"""A keyed coalescer is one coalescer for each watermark key, over the same inputs, and puts what they release into one order of marks."""
+"""A keyed coalescer is one coalescer for each watermark key, over the same inputs, and puts what
+they release into one order of marks.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from tidegate.spec.watermarks import checked_key
 class KeyedCoalescer:
     """Many inputs, many keys, one output.
 
-    A key is there from when it is first mentioned. Then its inputs are what was said of them without a key: idle for all keys, done, gone.
+    A key is there from when it is first mentioned. Then its inputs are what was said of them
+    without a key: idle for all keys, done, gone.
     """
 
     def __init__(self, inputs: int = 0, rules: Rules = OURS, names: Sequence[str] = ()) -> None:
@@ -25,7 +28,9 @@ class KeyedCoalescer:
         self._keyless = Coalescer(inputs, rules, names)
         self._by_key: dict[int, Coalescer] = {}
         self._told_idle = False
-        """Whether downstream was told to wait for no key, and this holds for keys it has not heard of."""
+        """Whether downstream was told to wait for no key, and this holds for keys it has not heard
+        of.
+        """
 
     def __len__(self) -> int:
         """The inputs that have not left."""
@@ -50,12 +55,20 @@ class KeyedCoalescer:
         found = self._by_key.get(checked_key(key))
         if found is None:
             found = self._by_key[key] = Coalescer(0, self.rules, self.names)
-            found.restore({**found.save(), "promises": [MIN] * len(self._keyless.status), "status": self._keyless.status.tolist()})
+            found.restore(
+                {
+                    **found.save(),
+                    "promises": [MIN] * len(self._keyless.status),
+                    "status": self._keyless.status.tolist(),
+                }
+            )
             found.is_idle = self._told_idle
         return found
 
     def promise(self, input: int, value: int, key: int = 0) -> None:
-        """An input promises a value for a key, which is a sign of life for this key; MIN is only that."""
+        """An input promises a value for a key, which is a sign of life for this key; MIN is only
+        that.
+        """
         self.coalescer(key).promise(input, value)
         if self.rules.any_key_wakes and (value == MIN or self.rules.woken_by == "any"):
             self._keyless.touch(input)
@@ -83,7 +96,9 @@ class KeyedCoalescer:
             coalescer.done(input)
 
     def add(self, count: int = 1) -> np.ndarray:
-        """Inputs join; all coalescers have had the same joining and leaving, so they give them the same numbers."""
+        """Inputs join; all coalescers have had the same joining and leaving, so they give them the
+        same numbers.
+        """
         rows = self._keyless.add(count)
         for coalescer in self._by_key.values():
             coalescer.add(count)
@@ -108,13 +123,19 @@ class KeyedCoalescer:
             self.active(input, mark.key)
 
     def release(self) -> list[Mark]:
-        """The marks that are due: first what is active again, then the watermarks, then what is idle, each by key.
+        """The marks that are due: first what is active again, then the watermarks, then what is
+        idle, each by key.
 
-        Who takes these marks as they come knows of every key what this coalescer knows, also of keys that are first mentioned later.
+        Who takes these marks as they come knows of every key what this coalescer knows, also of
+        keys that are first mentioned later.
         """
         self._keyless.release()
         released = {key: self._by_key[key].release() for key in self.keys}
-        watermarks: list[Mark] = [Watermark(due.watermark, key) for key, due in released.items() if due.watermark is not None]
+        watermarks: list[Mark] = [
+            Watermark(due.watermark, key)
+            for key, due in released.items()
+            if due.watermark is not None
+        ]
         before, after = self._turns(released)
         return [*before, *watermarks, *after]
 
@@ -128,7 +149,9 @@ class KeyedCoalescer:
         if self._told_idle and not self._keyless.is_idle:
             self._told_idle = False
             return [Active()], [Idle(key) for key in released if self._by_key[key].is_idle]
-        return [Active(key) for key, due in released.items() if due.idle is False], [Idle(key) for key in went_idle]
+        return [Active(key) for key, due in released.items() if due.idle is False], [
+            Idle(key) for key in went_idle
+        ]
 
     def save(self) -> dict[str, Any]:
         by_key = [[key, self._by_key[key].save()] for key in self.keys]

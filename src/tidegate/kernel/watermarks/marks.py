@@ -1,4 +1,6 @@
-"""Marks are what travels between the events of a stream: watermarks, and the news that a stream has fallen idle or is active again."""
+"""Marks are what travels between the events of a stream: watermarks, and the news that a stream has
+fallen idle or is active again.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from tidegate.spec.watermarks import checked_key
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """No more events with a time below `value` are expected, on the time column that has this key."""
+    """No more events with a time below `value` are expected, on the time column that has this
+    key.
+    """
 
     value: int
     key: int = 0
@@ -31,7 +35,9 @@ class _Turn:
 
 @dataclass(frozen=True, slots=True)
 class Idle(_Turn):
-    """Nobody should wait for this stream; without a key for no key, also for those that are yet to come."""
+    """Nobody should wait for this stream; without a key for no key, also for those that are yet to
+    come.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,12 @@
 """Per-key watermarks: every data key has progress of its own, and none stays behind a global floor.
 
-Only keys that are ahead of the floor are remembered, so memory follows how many keys spoke within the floor's distance, and not how many
-there ever were.
+Only keys that are ahead of the floor are remembered, so memory follows how many keys spoke within
+the floor's distance, and not how many there ever were.
 
-Contract: a call is `begin`, `meet` where rows came, `advance` at most once, and `forget` at its end; between these, watermarks may be asked
-for as often as one likes. A key rises only by `advance`, so the keys that were met are the only ones whose watermark is not what it was
-when the call began.
+Contract: a call is `begin`, `meet` where rows came, `advance` at most once, and `forget` at its
+end; between these, watermarks may be asked for as often as one likes. A key rises only by
+`advance`, so the keys that were met are the only ones whose watermark is not what it was when the
+call began.
 """
 
 from __future__ import annotations
@@ -19,14 +20,18 @@ from tidegate.instants import MIN, saturating_add
 from tidegate.kernel.frame import Frame, constant
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.keys import KEY
-from tidegate.kernel.runs import Places, SortedRuns, search_sorted
+from tidegate.kernel.storage.run_store import Places, SortedRuns, search_sorted
 from tidegate.state.protocol import Store
 
 _REMEMBERED = 4
-"""So many columns of keys are remembered with what was found for them: cells on their way through a firing are asked about again and again."""
+"""So many columns of keys are remembered with what was found for them: cells on their way through a
+firing are asked about again and again.
+"""
 
 _Found = tuple[np.ndarray, np.ndarray]
-"""For each row, the watermark of its key and what it was when the call began, both without the floor."""
+"""For each row, the watermark of its key and what it was when the call began, both without the
+floor.
+"""
 
 
 class KeyProgress:
@@ -51,33 +56,41 @@ class KeyProgress:
         """A call begins: what rose in the one before is over."""
         self._met, self._asked = None, []
 
-    def meet(self, kid: np.ndarray, chk: np.ndarray) -> None:
-        """Rows of these keys have come: each key is looked up once for all that will be asked about it."""
-        if not len(kid):
+    def meet(self, key_hash: np.ndarray, key_check: np.ndarray) -> None:
+        """Rows of these keys have come: each key is looked up once for all that will be asked about
+        it.
+        """
+        if not len(key_hash):
             return
-        groups = Groups.in_order(kid, chk, constant(np.int64(0), len(kid)))
+        groups = Groups.in_order(key_hash, key_check, constant(np.int64(0), len(key_hash)))
         first = groups.firsts
-        keys = Frame.of({"kid": kid[first], "chk": chk[first]}, groups.n)
+        keys = Frame.of({"key_hash": key_hash[first], "key_check": key_check[first]}, groups.n)
         places = self._keys.find(keys)
         found = self._taken(places)
-        self._met = _Met(kid, chk, groups.ids, keys, places, found, found)
+        self._met = _Met(key_hash, key_check, groups.ids, keys, places, found, found)
         self._asked = []
 
-    def watermark(self, kid: np.ndarray, chk: np.ndarray, floor: int) -> np.ndarray:
+    def watermark(self, key_hash: np.ndarray, key_check: np.ndarray, floor: int) -> np.ndarray:
         """The watermark of each key."""
-        return np.maximum(self._found(kid, chk)[0], floor)
+        return np.maximum(self._found(key_hash, key_check)[0], floor)
 
-    def before(self, kid: np.ndarray, chk: np.ndarray, floor: int) -> np.ndarray:
-        """The watermark of each key when the call began, at which the floor was where it is said."""
-        return np.maximum(self._found(kid, chk)[1], floor)
+    def before(self, key_hash: np.ndarray, key_check: np.ndarray, floor: int) -> np.ndarray:
+        """The watermark of each key when the call began, at which the floor was where it is
+        said.
+        """
+        return np.maximum(self._found(key_hash, key_check)[1], floor)
 
-    def advance(self, kid: np.ndarray, chk: np.ndarray, times: np.ndarray, floor: int) -> Frame | None:
-        """Events of keys that were met have come; the answer is who rose above the floor, in the order of keys."""
+    def advance(
+        self, key_hash: np.ndarray, key_check: np.ndarray, times: np.ndarray, floor: int
+    ) -> Frame | None:
+        """Events of keys that were met have come; the answer is who rose above the floor, in the
+        order of keys.
+        """
         met = self._met
-        if met is None or not len(kid):
+        if met is None or not len(key_hash):
             return None
         newest = np.full(len(met.keys), MIN)
-        np.maximum.at(newest, met.numbers(kid, chk), times)
+        np.maximum.at(newest, met.numbers(key_hash, key_check), times)
         promised = saturating_add(newest, -self._disorder)
         rises = promised > np.maximum(met.watermark, floor)
         if not rises.any():
@@ -114,20 +127,20 @@ class KeyProgress:
             # Keys are looked up with every delivery, so they do not stay in the store alone.
             self._keys.rewrite(everybody)
 
-    def _found(self, kid: np.ndarray, chk: np.ndarray) -> _Found:
+    def _found(self, key_hash: np.ndarray, key_check: np.ndarray) -> _Found:
         met = self._met
-        if met is not None and met.is_whole(kid, chk):
+        if met is not None and met.is_whole(key_hash, key_check):
             return met.watermark[met.number], met.before[met.number]
-        for known_kid, known_chk, found in self._asked:
-            if known_kid is kid and known_chk is chk:
+        for known_key_hash, known_chk, found in self._asked:
+            if known_key_hash is key_hash and known_chk is key_check:
                 return found
-        found = self._looked_up(kid, chk)
-        self._asked = [(kid, chk, found), *self._asked[: _REMEMBERED - 1]]
+        found = self._looked_up(key_hash, key_check)
+        self._asked = [(key_hash, key_check, found), *self._asked[: _REMEMBERED - 1]]
         return found
 
-    def _looked_up(self, kid: np.ndarray, chk: np.ndarray) -> _Found:
-        query = Frame.of({"kid": kid, "chk": chk}, len(kid))
-        if self._met is None or not len(kid):
+    def _looked_up(self, key_hash: np.ndarray, key_check: np.ndarray) -> _Found:
+        query = Frame.of({"key_hash": key_hash, "key_check": key_check}, len(key_hash))
+        if self._met is None or not len(key_hash):
             found = self._taken(self._keys.find(query))
             return found, found
         at, known = search_sorted(self._met.keys, query, KEY)
@@ -149,22 +162,26 @@ class KeyProgress:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Met:
-    """The keys of one delivery in their order, with their watermarks, and which of them each row has."""
+    """The keys of one delivery in their order, with their watermarks, and which of them each row
+    has.
+    """
 
-    kid: np.ndarray
-    chk: np.ndarray
+    key_hash: np.ndarray
+    key_check: np.ndarray
     number: np.ndarray
     keys: Frame
     places: Places
     watermark: np.ndarray
     before: np.ndarray
 
-    def is_whole(self, kid: np.ndarray, chk: np.ndarray) -> bool:
+    def is_whole(self, key_hash: np.ndarray, key_check: np.ndarray) -> bool:
         """Whether the columns are those of the delivery itself."""
-        return kid is self.kid and chk is self.chk
+        return key_hash is self.key_hash and key_check is self.key_check
 
-    def numbers(self, kid: np.ndarray, chk: np.ndarray) -> np.ndarray:
+    def numbers(self, key_hash: np.ndarray, key_check: np.ndarray) -> np.ndarray:
         """The number of each row's key; every key was met."""
-        if self.is_whole(kid, chk):
+        if self.is_whole(key_hash, key_check):
             return self.number
-        return search_sorted(self.keys, Frame.of({"kid": kid, "chk": chk}, len(kid)), KEY)[0]
+        return search_sorted(
+            self.keys, Frame.of({"key_hash": key_hash, "key_check": key_check}, len(key_hash)), KEY
+        )[0]

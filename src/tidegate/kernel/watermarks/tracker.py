@@ -1,4 +1,6 @@
-"""A source tracker knows the named sources of one input (partitions, writers), what each has promised, and when each last showed a sign of life."""
+"""A source tracker knows the named sources of one input (partitions, writers), what each has
+promised, and when each last showed a sign of life.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,17 @@ import numpy as np
 
 from tidegate.errors import SpecError, WatermarkError
 from tidegate.instants import MAX, MIN, clamp, format_duration, saturating_add
-from tidegate.kernel.watermarks.coalescer import ACTIVE, GONE, IDLE, OURS, STATUS, Coalescer, Released, Rules, longer
+from tidegate.kernel.watermarks.coalescer import (
+    ACTIVE,
+    GONE,
+    IDLE,
+    OURS,
+    STATUS,
+    Coalescer,
+    Released,
+    Rules,
+    longer,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +44,8 @@ class SourceState:
 class SourceTracker:
     """The coalescer of the sources of one input, with their names and clocks.
 
-    Sources join with the first thing that is said of them. The coalescer has the promises; the columns here stand beside its columns.
+    Sources join with the first thing that is said of them. The coalescer has the promises; the
+    columns here stand beside its columns.
     """
 
     def __init__(
@@ -47,7 +60,10 @@ class SourceTracker:
     ) -> None:
         for name, span in (("idle_after", idle_after), ("forget_after", forget_after)):
             if span is not None and span <= 0:
-                raise SpecError(f"`{name}` must be longer than nothing, got {format_duration(span)}. Hint: leave it out to wait without end")
+                raise SpecError(
+                    f"`{name}` must be longer than nothing, got {format_duration(span)}. Hint:"
+                    " leave it out to wait without end"
+                )
         self.idle_after = idle_after
         self.forget_after = forget_after
         self.names: list[str] = []
@@ -59,7 +75,9 @@ class SourceTracker:
         """The clock when the output last rose, or at the start."""
         self._number: dict[str, int] = {}
         self._lately: tuple[list[str], np.ndarray] = ([], np.empty(0, np.int64))
-        """The names that were looked up last, and their numbers: deliveries mostly name the same partitions in the same order."""
+        """The names that were looked up last, and their numbers: deliveries mostly name the same
+        partitions in the same order.
+        """
         self.join(declared, now)
 
     def __len__(self) -> int:
@@ -81,9 +99,17 @@ class SourceTracker:
     def __contains__(self, name: object) -> bool:
         return name in self._number
 
-    def promise(self, names: Sequence[str], values: np.ndarray, now: int, *, repeats: bool = False) -> None:
-        """Sources promise values, which is a sign of life; MIN is only that. With `repeats` a smaller one than before is only that, too."""
-        strangers = [name for name in names if name not in self._number] if self.coalescer.rules.strict else []
+    def promise(
+        self, names: Sequence[str], values: np.ndarray, now: int, *, repeats: bool = False
+    ) -> None:
+        """Sources promise values, which is a sign of life; MIN is only that. With `repeats` a
+        smaller one than before is only that, too.
+        """
+        strangers = (
+            [name for name in names if name not in self._number]
+            if self.coalescer.rules.strict
+            else []
+        )
         rows = self._rows(names, now)
         before = self.coalescer.promises[rows]
         try:
@@ -117,10 +143,17 @@ class SourceTracker:
 
     def leave(self, names: Sequence[str]) -> None:
         """Sources are gone; a name that comes again is a new source."""
-        self._forget(np.array([self._number[name] for name in dict.fromkeys(names) if name in self._number], np.int64))
+        self._forget(
+            np.array(
+                [self._number[name] for name in dict.fromkeys(names) if name in self._number],
+                np.int64,
+            )
+        )
 
     def lift(self, value: int, now: int) -> None:
-        """A promise for all sources that have not ended, also for those to come; it is nobody's sign of life."""
+        """A promise for all sources that have not ended, also for those to come; it is nobody's
+        sign of life.
+        """
         before = self.coalescer.promises.copy()
         self.coalescer.lift(value)
         self.moved_at[self.coalescer.promises > before] = now
@@ -128,25 +161,41 @@ class SourceTracker:
     def tick(self, now: int, spared: np.ndarray | None = None) -> None:
         """The clock has come to `now`: sources that were silent for long become idle or leave.
 
-        Those in `spared` were not read because they are ahead of others, so their silence says nothing: it is counted from now on.
+        Those in `spared` were not read because they are ahead of others, so their silence says
+        nothing: it is counted from now on.
         """
         if spared is not None:
             self.spoke_at[spared] = now
         idle_already = self.coalescer.status != ACTIVE
         if self.idle_after is not None:
-            self.coalescer.idle(np.flatnonzero(~idle_already & (self.spoke_at <= clamp(now - self.idle_after))))
+            self.coalescer.idle(
+                np.flatnonzero(~idle_already & (self.spoke_at <= clamp(now - self.idle_after)))
+            )
         if self.forget_after is not None:
-            silent = (self.coalescer.status != GONE) & (self.spoke_at <= clamp(now - self.forget_after))
-            # However far the clock jumps, a source that can fall idle does so first: what it has promised may then be released.
-            self._forget(np.flatnonzero(silent if self.idle_after is None else silent & idle_already))
+            silent = (self.coalescer.status != GONE) & (
+                self.spoke_at <= clamp(now - self.forget_after)
+            )
+            # However far the clock jumps, a source that can fall idle does so first: what it has
+            # promised may then be released.
+            self._forget(
+                np.flatnonzero(silent if self.idle_after is None else silent & idle_already)
+            )
 
     @property
     def next_due(self) -> int:
-        """The clock at which the first source becomes idle or leaves if none speaks; `MAX` where none does."""
+        """The clock at which the first source becomes idle or leaves if none speaks; `MAX` where
+        none does.
+        """
         status = self.coalescer.status
-        silent = status != GONE if self.idle_after is None else (status != GONE) & (status != ACTIVE)
+        silent = (
+            status != GONE if self.idle_after is None else (status != GONE) & (status != ACTIVE)
+        )
         spans = ((self.idle_after, status == ACTIVE), (self.forget_after, silent))
-        found = [int(saturating_add(int(self.spoke_at[who].min()), span)) for span, who in spans if span is not None and who.any()]
+        found = [
+            int(saturating_add(int(self.spoke_at[who].min()), span))
+            for span, who in spans
+            if span is not None and who.any()
+        ]
         return min(found, default=MAX)
 
     def release(self, now: int) -> Released:
@@ -158,13 +207,19 @@ class SourceTracker:
 
     @property
     def slowest(self) -> int | None:
-        """The least promise of the active sources, of which those that have promised nothing do not count; None where there is none."""
-        promises = self.coalescer.promises[(self.coalescer.status == ACTIVE) & (self.coalescer.promises > MIN)]
+        """The least promise of the active sources, of which those that have promised nothing do not
+        count; None where there is none.
+        """
+        promises = self.coalescer.promises[
+            (self.coalescer.status == ACTIVE) & (self.coalescer.promises > MIN)
+        ]
         return int(promises.min()) if len(promises) else None
 
     def beyond(self, instant: int) -> np.ndarray:
         """The active sources whose promise is greater."""
-        return np.flatnonzero((self.coalescer.status == ACTIVE) & (self.coalescer.promises > instant))
+        return np.flatnonzero(
+            (self.coalescer.status == ACTIVE) & (self.coalescer.promises > instant)
+        )
 
     def shift(self, by: int) -> None:
         """Nothing ran for a while, so nobody's silence grew: it is counted from that much later."""
@@ -175,11 +230,21 @@ class SourceTracker:
         rows = self._present()
         holds = np.zeros(len(self.names), bool)
         holds[self.coalescer.holders()] = True
-        columns = (self.coalescer.status, self.coalescer.promises, self.spoke_at, self.moved_at, holds)
+        columns = (
+            self.coalescer.status,
+            self.coalescer.promises,
+            self.spoke_at,
+            self.moved_at,
+            holds,
+        )
         names = [self.names[row] for row in rows.tolist()]
         return [
-            SourceState(name, STATUS[status], None if promise == MIN else promise, spoke_at, moved_at, held)
-            for name, status, promise, spoke_at, moved_at, held in zip(names, *(column[rows].tolist() for column in columns), strict=True)
+            SourceState(
+                name, STATUS[status], None if promise == MIN else promise, spoke_at, moved_at, held
+            )
+            for name, status, promise, spoke_at, moved_at, held in zip(
+                names, *(column[rows].tolist() for column in columns), strict=True
+            )
         ]
 
     def save(self) -> dict[str, Any]:
@@ -196,7 +261,9 @@ class SourceTracker:
         self.names[:] = document["names"]
         self._number = {self.names[row]: row for row in self._present().tolist()}
         self._lately = ([], np.empty(0, np.int64))
-        self.spoke_at, self.moved_at = (np.array(document[name], np.int64) for name in ("spoke_at", "moved_at"))
+        self.spoke_at, self.moved_at = (
+            np.array(document[name], np.int64) for name in ("spoke_at", "moved_at")
+        )
         self.since = document["since"]
 
     def _present(self) -> np.ndarray:
@@ -212,7 +279,10 @@ class SourceTracker:
 
     def _known(self, names: Sequence[str]) -> np.ndarray:
         if names != self._lately[0]:
-            self._lately = (list(names), np.fromiter(map(self._number.__getitem__, names), np.int64, len(names)))
+            self._lately = (
+                list(names),
+                np.fromiter(map(self._number.__getitem__, names), np.int64, len(names)),
+            )
         return self._lately[1]
 
     def _join(self, names: Sequence[str], now: int) -> None:

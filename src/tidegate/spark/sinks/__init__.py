@@ -1,4 +1,6 @@
-"""Sinks: where the outputs of a query go; `tg.sinks.parquet("out")` and its like are what `write(to=, late=, metrics=)` takes."""
+"""Sinks: where the outputs of a query go; `tg.sinks.parquet("out")` and its like are what
+`write(to=, late=, metrics=)` takes.
+"""
 
 from tidegate.spark.sinks.base import DriverSink, FrameSink, Sink, Target, TaskSink
 from tidegate.spark.sinks.console import console

@@ -1,4 +1,6 @@
-"""What every sink shares: what it is told about the rows it gets, and the three ways in which a sink can be written."""
+"""What every sink shares: what it is told about the rows it gets, and the three ways in which a
+sink can be written.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Target:
     mode: str
     """`accumulating`, `discarding` or `retracting`."""
     known_by: tuple[str, ...] | None = None
-    """The columns that say which former row a row replaces or takes back; for panes the key and the window."""
+    """The columns that say which former row a row replaces or takes back; for panes the key and the
+    window.
+    """
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -38,9 +42,11 @@ class Target:
 
 
 class Sink:
-    """Where one output of a query goes; frozen and picklable, because it is sent to workers and to a Connect server.
+    """Where one output of a query goes; frozen and picklable, because it is sent to workers and to
+    a Connect server.
 
-    A sink is a `TaskSink`, a `DriverSink` or a `FrameSink`. All of them write nothing for an output without rows.
+    A sink is a `TaskSink`, a `DriverSink` or a `FrameSink`. All of them write nothing for an output
+    without rows.
     """
 
     def check(self, target: Target) -> None:
@@ -52,14 +58,17 @@ class TaskSink(Sink, ABC):
 
     @abstractmethod
     def stage(self, target: Target, batch: int, task: str, tables: Iterator[pa.Table]) -> list[str]:
-        """Write the rows of one task where no reader sees them; runs in a Python worker, perhaps twice at once for the same task.
+        """Write the rows of one task where no reader sees them; runs in a Python worker, perhaps
+        twice at once for the same task.
 
-        Returns what was staged, as JSON texts. Consumes every table; writes nothing and returns [] where there are no rows.
+        Returns what was staged, as JSON texts. Consumes every table; writes nothing and returns []
+        where there are no rows.
         """
 
     @abstractmethod
     def publish(self, target: Target, batch: int, staged: list[str]) -> None:
-        """Make what the tasks staged visible; runs in the process of `foreachBatch`, and may be repeated.
+        """Make what the tasks staged visible; runs in the process of `foreachBatch`, and may be
+        repeated.
 
         Also called with []: that removes what an earlier attempt of this batch has published.
         """
@@ -70,7 +79,8 @@ class DriverSink(Sink, ABC):
 
     @abstractmethod
     def write(self, target: Target, batch: int, tables: Iterator[pa.Table]) -> None:
-        """Write the rows of a batch; a repetition under the same (query, output, batch) adds nothing.
+        """Write the rows of a batch; a repetition under the same (query, output, batch) adds
+        nothing.
 
         Tables of panes have the column `pane_id` at their end.
         """
@@ -86,4 +96,8 @@ class FrameSink(Sink, ABC):
 
 def without_pane_id(target: Target, table: pa.Table) -> pa.Table:
     """The table as users see it: the internal column of panes is left out."""
-    return table.drop_columns([PANE_ID]) if target.output == "panes" and PANE_ID in table.column_names else table
+    return (
+        table.drop_columns([PANE_ID])
+        if target.output == "panes" and PANE_ID in table.column_names
+        else table
+    )

@@ -18,7 +18,9 @@ _printed: dict[tuple[str, str], int] = {}
 
 @dataclass(frozen=True)
 class Console(DriverSink):
-    """Prints the first rows of each batch. Not exactly once: what is printed stays printed, so a replay prints again and says so."""
+    """Prints the first rows of each batch. Not exactly once: what is printed stays printed, so a
+    replay prints again and says so.
+    """
 
     rows: int
 
@@ -34,19 +36,32 @@ class Console(DriverSink):
             return
         again = batch <= _printed.get((target.query, target.output), -1)
         _printed[target.query, target.output] = batch
-        many = f"{total:,} row{'s' if total != 1 else ''}" if total <= self.rows else f"the first {self.rows:,} of {total:,} rows"
-        lines = [f"-- batch {batch}, {target.output}: {many}{', replayed' if again else ''} --", *_lines(shown), ""]
+        many = (
+            f"{total:,} row{'s' if total != 1 else ''}"
+            if total <= self.rows
+            else f"the first {self.rows:,} of {total:,} rows"
+        )
+        lines = [
+            f"-- batch {batch}, {target.output}: {many}{', replayed' if again else ''} --",
+            *_lines(shown),
+            "",
+        ]
         sys.stdout.write("\n".join(lines) + "\n")
         sys.stdout.flush()
 
 
 def console(rows: int = 20) -> Console:
-    """A sink that prints the first `rows` rows of each batch, with a header of batch id and output; times are in UTC.
+    """A sink that prints the first `rows` rows of each batch, with a header of batch id and output;
+    times are in UTC.
 
-    It prints where `foreachBatch` runs: with Spark Connect that is the server. A replayed batch is printed again.
+    It prints where `foreachBatch` runs: with Spark Connect that is the server. A replayed batch is
+    printed again.
     """
     if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
-        raise SpecError(f"console prints at least one row of a batch; came: rows={rows!r}. Hint: tg.sinks.console(20), or tg.sinks.noop() for none")
+        raise SpecError(
+            f"console prints at least one row of a batch; came: rows={rows!r}. Hint:"
+            " tg.sinks.console(20), or tg.sinks.noop() for none"
+        )
     return Console(rows)
 
 
@@ -56,9 +71,15 @@ def _lines(tables: Sequence[pa.Table]) -> Iterator[str]:
     columns = []
     for name in names:
         cells = [cell for table in tables for cell in _cells(table, name)]
-        right = all(_is_number(table.schema.field(name).type) for table in tables if name in table.column_names)
+        right = all(
+            _is_number(table.schema.field(name).type)
+            for table in tables
+            if name in table.column_names
+        )
         width = max(map(len, [name, *cells]))
-        columns.append([cell.rjust(width) if right else cell.ljust(width) for cell in [name, *cells]])
+        columns.append(
+            [cell.rjust(width) if right else cell.ljust(width) for cell in [name, *cells]]
+        )
     yield from ("  ".join(cells).rstrip() for cells in zip(*columns, strict=True))
 
 
@@ -79,15 +100,30 @@ def _text(value: pa.Scalar) -> str:
         return "null"
     if isinstance(value, pa.TimestampScalar):
         zone = value.type.tz is not None
-        text = value.cast(pa.timestamp(value.type.unit, "UTC") if zone else value.type).cast(pa.string()).as_py().removesuffix("Z")
+        text = (
+            value.cast(pa.timestamp(value.type.unit, "UTC") if zone else value.type)
+            .cast(pa.string())
+            .as_py()
+            .removesuffix("Z")
+        )
         whole, _, fraction = text.partition(".")
         return whole if not fraction.strip("0") else text
     if isinstance(value, pa.MapScalar):
-        return "{" + ", ".join(f"{_text(pair['key'])}: {_text(pair['value'])}" for pair in value.values or ()) + "}"
+        return (
+            "{"
+            + ", ".join(
+                f"{_text(pair['key'])}: {_text(pair['value'])}" for pair in value.values or ()
+            )
+            + "}"
+        )
     if isinstance(value, (pa.ListScalar, pa.LargeListScalar, pa.FixedSizeListScalar)):
         return "[" + ", ".join(_text(item) for item in value.values or ()) + "]"
     if isinstance(value, pa.StructScalar):
         return "{" + ", ".join(f"{name}: {_text(item)}" for name, item in value.items()) + "}"
     if isinstance(value, (pa.StringScalar, pa.LargeStringScalar)):
-        return value.as_py().encode("unicode_escape").decode() if not value.as_py().isprintable() else value.as_py()
+        return (
+            value.as_py().encode("unicode_escape").decode()
+            if not value.as_py().isprintable()
+            else value.as_py()
+        )
     return str(value)

@@ -1,4 +1,6 @@
-"""The sink that appends to a Delta table, exactly once through the transaction of the application in Delta's log."""
+"""The sink that appends to a Delta table, exactly once through the transaction of the application
+in Delta's log.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ class Delta(DriverSink):
         _package()
         for column in target.schema:
             if _mapped(column.type, _storable) is None:
-                raise SpecError(f"Delta cannot hold the column `{column.name}` of type {column.type}. Hint: cast or drop it before")
+                raise SpecError(
+                    f"Delta cannot hold the column `{column.name}` of type {column.type}. Hint:"
+                    " cast or drop it before"
+                )
 
     def write(self, target: Target, batch: int, tables: Iterator[pa.Table]) -> None:
         application = f"tidegate/{target.query}/{target.output}"
@@ -46,19 +51,31 @@ class Delta(DriverSink):
 
     def _append(self, application: str, batch: int, spool: _Spool, declared: pa.Schema) -> None:
         deltalake = _package()
-        mark = deltalake.CommitProperties(app_transactions=[deltalake.Transaction(application, batch)])
+        mark = deltalake.CommitProperties(
+            app_transactions=[deltalake.Transaction(application, batch)]
+        )
         for attempt in range(1, _ATTEMPTS + 1):
             known = self._open()
             if known is not None and _reached(known, application, batch):
                 return
             try:
                 place, rows = known or self.table, spool.reader(declared)
-                deltalake.write_deltalake(place, rows, mode="append", schema_mode="merge", storage_options=self._options, commit_properties=mark)
+                deltalake.write_deltalake(
+                    place,
+                    rows,
+                    mode="append",
+                    schema_mode="merge",
+                    storage_options=self._options,
+                    commit_properties=mark,
+                )
             except deltalake.exceptions.CommitFailedError as error:
-                # Somebody else has written meanwhile: perhaps this very batch, by a driver that was thought dead.
+                # Somebody else has written meanwhile: perhaps this very batch, by a driver that was
+                # thought dead.
                 if attempt == _ATTEMPTS:
                     raise self._failed(error) from error
-            except Exception as error:  # the package raises plain `Exception` for most of what can go wrong
+            except (
+                Exception
+            ) as error:  # the package raises plain `Exception` for most of what can go wrong
                 raise self._failed(error) from error
             else:
                 return
@@ -71,7 +88,9 @@ class Delta(DriverSink):
         deltalake = _package()
         try:
             found = deltalake.DeltaTable.is_deltatable(self.table, self._options)
-            return deltalake.DeltaTable(self.table, storage_options=self._options) if found else None
+            return (
+                deltalake.DeltaTable(self.table, storage_options=self._options) if found else None
+            )
         except Exception as error:
             raise self._failed(error) from error
 
@@ -83,18 +102,22 @@ class Delta(DriverSink):
         # The first line: some messages bring a backtrace along.
         what = str(error).partition("\n")[0] or type(error).__name__
         return SinkError(
-            f"the delta sink cannot write to `{self.table}`: {what}. "
-            f"Hint: look at its path, storage options and columns; no row of the batch was added, and it is replayed when the query starts again"
+            f"the delta sink cannot write to `{self.table}`: {what}. Hint: look at its path,"
+            " storage options and columns; no row of the batch was added, and it is replayed when"
+            " the query starts again"
         )
 
 
 def delta(table: str | Path, storage_options: Mapping[str, str] | None = None) -> Delta:
-    """A sink that appends the rows of each batch to a Delta table in one transaction; the table is made where there is none.
+    """A sink that appends the rows of each batch to a Delta table in one transaction; the table is
+    made where there is none.
 
-    The transaction notes query, output and batch id in Delta's log (`txn`), so a replay adds nothing, and other writers may append to
-    the same table. New columns are added to the table. What Delta has no type for is stored as the next that holds it: unsigned
-    numbers as larger signed ones (64 bits: decimal(20, 0)), durations as microseconds, times of day as text. A column of unknown type
-    (null in every row) is left out until its type is known. Needs `pip install 'tidegate[delta]'` where `foreachBatch` runs.
+    The transaction notes query, output and batch id in Delta's log (`txn`), so a replay adds
+    nothing, and other writers may append to the same table. New columns are added to the table.
+    What Delta has no type for is stored as the next that holds it: unsigned numbers as larger
+    signed ones (64 bits: decimal(20, 0)), durations as microseconds, times of day as text. A column
+    of unknown type (null in every row) is left out until its type is known. Needs `pip install
+    'tidegate[delta]'` where `foreachBatch` runs.
     """
     local = local_path(str(table))
     place = str(table) if local is None else str(Path(local).absolute())
@@ -116,7 +139,9 @@ def _reached(table: Any, application: str, batch: int) -> bool:
 
 
 class _Spool(AbstractContextManager["_Spool"]):
-    """The rows of a batch, on disk where they are many: the types of all are known only when the last table has come."""
+    """The rows of a batch, on disk where they are many: the types of all are known only when the
+    last table has come.
+    """
 
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - closed by __exit__
@@ -131,11 +156,13 @@ class _Spool(AbstractContextManager["_Spool"]):
         if not table.num_rows:
             return
         try:
-            self._schema = pa.unify_schemas([self._schema, table.schema], promote_options="permissive")
+            self._schema = pa.unify_schemas(
+                [self._schema, table.schema], promote_options="permissive"
+            )
         except pa.ArrowException as error:
             raise SinkError(
-                f"the tables of a batch have columns of one name and of types that no common type holds ({error}). "
-                f"Hint: cast the column before, so that it has one type"
+                "the tables of a batch have columns of one name and of types that no common type"
+                f" holds ({error}). Hint: cast the column before, so that it has one type"
             ) from error
         self._sizes.append(self._file.write(memoryview(encode_table(table, "lz4"))))
         self.rows += table.num_rows
@@ -143,14 +170,23 @@ class _Spool(AbstractContextManager["_Spool"]):
     def reader(self, declared: pa.Schema) -> pa.RecordBatchReader:
         """All rows in one schema, in the order of the declared columns."""
         order = {name: number for number, name in enumerate(declared.names)}
-        schema = pa.schema(sorted(self._schema, key=lambda column: order.get(column.name, len(order))))
+        schema = pa.schema(
+            sorted(self._schema, key=lambda column: order.get(column.name, len(order)))
+        )
         return pa.RecordBatchReader.from_batches(schema, self._batches(schema))
 
     def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         self._file.seek(0)
         for size in self._sizes:
             table = decode_table(self._file.read(size), "rows of a batch")
-            columns = [table.column(f.name).cast(f.type) if f.name in table.column_names else pa.nulls(table.num_rows, f.type) for f in schema]
+            columns = [
+                (
+                    table.column(f.name).cast(f.type)
+                    if f.name in table.column_names
+                    else pa.nulls(table.num_rows, f.type)
+                )
+                for f in schema
+            ]
             yield from pa.table(columns, schema=schema).to_batches()
 
 
@@ -160,7 +196,10 @@ def _stored(table: pa.Table) -> pa.Table:
     for column in table.schema:
         units, kind = _mapped(column.type, _in_microseconds), _mapped(column.type, _storable)
         if units is None or kind is None:
-            raise SinkError(f"Delta cannot hold the column `{column.name}` of type {column.type}. Hint: cast or drop it before")
+            raise SinkError(
+                f"Delta cannot hold the column `{column.name}` of type {column.type}. Hint: cast or"
+                " drop it before"
+            )
         if not pa.types.is_null(column.type):
             columns[column.name] = table.column(column.name).cast(units, safe=False).cast(kind)
     return pa.table(columns)
@@ -174,7 +213,9 @@ def _in_microseconds(kind: pa.DataType) -> pa.DataType:
 
 
 def _storable(kind: pa.DataType) -> pa.DataType | None:
-    """The type in which Delta holds the values of a type that is not nested; None where it cannot."""
+    """The type in which Delta holds the values of a type that is not nested; None where it
+    cannot.
+    """
     replaced: dict[pa.DataType, pa.DataType] = {
         pa.uint8(): pa.int16(),
         pa.uint16(): pa.int32(),
@@ -197,12 +238,19 @@ def _storable(kind: pa.DataType) -> pa.DataType | None:
         return pa.binary()
     if pa.types.is_decimal(kind):
         return pa.decimal128(kind.precision, kind.scale) if kind.precision <= 38 else None
-    plain = pa.types.is_boolean(kind) or pa.types.is_signed_integer(kind) or pa.types.is_floating(kind) or pa.types.is_date32(kind)
+    plain = (
+        pa.types.is_boolean(kind)
+        or pa.types.is_signed_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_date32(kind)
+    )
     plain = plain or pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_null(kind)
     return kind if plain else _in_microseconds(kind) if pa.types.is_timestamp(kind) else None
 
 
-def _mapped(kind: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType | None]) -> pa.DataType | None:
+def _mapped(
+    kind: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType | None]
+) -> pa.DataType | None:
     """The type with `leaf` applied to all that is inside; None where a part cannot be stored."""
     if pa.types.is_dictionary(kind):
         return _mapped(kind.value_type, leaf)

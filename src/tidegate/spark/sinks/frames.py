@@ -26,13 +26,14 @@ class ForeachBatch(FrameSink):
 def foreach_batch(function: Callable[[DataFrame, int], Any]) -> ForeachBatch:
     """A sink that calls `function(frame, batch_id)` with the rows of each batch.
 
-    A batch that failed or was cut off is replayed with the same rows and the same batch id, so the function is called again:
-    to write exactly once it has to write under the batch id (overwrite what that id wrote, or skip an id that is written).
-    Under Spark Connect it runs in a process of the server, so it must bring along what it needs.
+    A batch that failed or was cut off is replayed with the same rows and the same batch id, so the
+    function is called again: to write exactly once it has to write under the batch id (overwrite
+    what that id wrote, or skip an id that is written). Under Spark Connect it runs in a process of
+    the server, so it must bring along what it needs.
     """
     if not callable(function):
         raise SpecError(
             f"foreach_batch takes a function of a DataFrame and a batch id; came: {function!r}. "
-            f"Hint: tg.sinks.foreach_batch(lambda frame, batch_id: ...)"
+            "Hint: tg.sinks.foreach_batch(lambda frame, batch_id: ...)"
         )
     return ForeachBatch(function)

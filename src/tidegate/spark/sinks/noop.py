@@ -1,4 +1,6 @@
-"""Sinks that keep nothing: for benchmarks and outputs that nobody wants, and for rows that have no place to go."""
+"""Sinks that keep nothing: for benchmarks and outputs that nobody wants, and for rows that have no
+place to go.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,16 @@ class Dropped(TaskSink):
     def publish(self, target: Target, batch: int, staged: list[str]) -> None:  # noqa: ARG002 - what a task sink is given
         rows = sum(map(int, staged))
         if rows:
-            hint = f"write(..., {target.output}=...) with a sink, tg.sinks.noop() if nobody wants them, or checkpoint=... for a folder in it"
-            warnings.warn(f"{rows} rows of the output `{target.output}` were dropped: they have no place to go. Hint: {hint}", RuntimeWarning, 2)
+            hint = (
+                f"write(..., {target.output}=...) with a sink, tg.sinks.noop() if nobody wants"
+                " them, or checkpoint=... for a folder in it"
+            )
+            warnings.warn(
+                f"{rows} rows of the output `{target.output}` were dropped: they have no place to"
+                f" go. Hint: {hint}",
+                RuntimeWarning,
+                2,
+            )
 
 
 def noop() -> Noop:

@@ -1,4 +1,6 @@
-"""The sink that writes Parquet files: one folder a batch, which a reader sees whole or not at all."""
+"""The sink that writes Parquet files: one folder a batch, which a reader sees whole or not at
+all.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ ROW_GROUP_BYTES = 64 << 20
 _COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
 # Readers leave out what begins with an underscore.
 _STAGING, _OWNER, _PARTITION = "_staging", "_tidegate.json", "batch"
-# Where a folder is renamed in one step. Object stores have no folders: there files are moved one by one.
+# Where a folder is renamed in one step. Object stores have no folders: there files are moved one by
+# one.
 _RENAMES_FOLDERS = frozenset({"local", "hdfs"})
 
 
@@ -53,7 +56,10 @@ class Parquet(TaskSink):
             try:
                 _writer(pa.BufferOutputStream(), pa.schema([column]), self.compression).close()
             except pa.ArrowException as error:
-                raise SpecError(f"Parquet has no type for the column `{column.name}` of {column.type} ({error}). Hint: cast or drop it") from error
+                raise SpecError(
+                    f"Parquet has no type for the column `{column.name}` of {column.type}"
+                    f" ({error}). Hint: cast or drop it"
+                ) from error
 
     def stage(self, target: Target, batch: int, task: str, tables: Iterator[pa.Table]) -> list[str]:
         files = _Files(self, target, batch, task)
@@ -84,31 +90,40 @@ class Parquet(TaskSink):
             yield
         except (OSError, pa.ArrowException) as error:
             raise SinkError(
-                f"the parquet sink cannot {act} `{self.folder}`: {error}. "
-                f"Hint: the driver and every worker need write access to it and free space; the batch is replayed when the query starts again"
+                f"the parquet sink cannot {act} `{self.folder}`: {error}. Hint: the driver and"
+                " every worker need write access to it and free space; the batch is replayed when"
+                " the query starts again"
             ) from error
 
 
 def parquet(folder: str | Path, compression: str = "zstd") -> Parquet:
     """A sink of Parquet files: `<folder>/batch=<id>/part-<task>.parquet`.
 
-    A task writes into a hidden folder and the driver publishes a batch by renaming it, so a reader sees a batch whole or not at
-    all. A replay of a batch overwrites it. This holds on local and on Hadoop file systems, and against killed processes;
-    nothing is forced to the disk, as with Spark's own files. On object stores (`s3://`, `gs://`, `abfs://`) a folder cannot be renamed: files
-    are moved one by one, and a reader may see a part of a batch for a moment.
+    A task writes into a hidden folder and the driver publishes a batch by renaming it, so a reader
+    sees a batch whole or not at all. A replay of a batch overwrites it. This holds on local and on
+    Hadoop file systems, and against killed processes; nothing is forced to the disk, as with
+    Spark's own files. On object stores (`s3://`, `gs://`, `abfs://`) a folder cannot be renamed:
+    files are moved one by one, and a reader may see a part of a batch for a moment.
 
-    A folder belongs to one output of one query: another one is refused. A column of unknown type (null in every row) is
-    left out of a file, and where types change in the middle of a batch a task begins another file (`part-<task>.1.parquet`).
+    A folder belongs to one output of one query: another one is refused. A column of unknown type
+    (null in every row) is left out of a file, and where types change in the middle of a batch a
+    task begins another file (`part-<task>.1.parquet`).
     """
     if compression not in _COMPRESSIONS:
-        raise SpecError(f"the compression of Parquet is one of {', '.join(_COMPRESSIONS)}; came: {compression!r}. Hint: compression='zstd'")
+        raise SpecError(
+            f"the compression of Parquet is one of {', '.join(_COMPRESSIONS)}; came:"
+            f" {compression!r}. Hint: compression='zstd'"
+        )
     return Parquet(_absolute(os.fspath(folder)), compression)
 
 
 def _absolute(folder: str) -> str:
     """Workers have working folders of their own, so a relative path is taken from here."""
     if not folder:
-        raise SpecError("a parquet sink needs a folder; came: an empty name. Hint: tg.sinks.parquet('out/panes')")
+        raise SpecError(
+            "a parquet sink needs a folder; came: an empty name. Hint:"
+            " tg.sinks.parquet('out/panes')"
+        )
     local = local_path(folder)
     return re.sub(r"^s3[an]:", "s3:", folder) if local is None else str(Path(local).absolute())
 
@@ -121,12 +136,15 @@ def local_path(place: str) -> str | None:
 
 
 def _refuse_partition_column(schema: pa.Schema) -> None:
-    """The folder of a batch gives readers a column of its own; names that differ in case only are one name to Spark."""
+    """The folder of a batch gives readers a column of its own; names that differ in case only are
+    one name to Spark.
+    """
     taken = [name for name in schema.names if name.lower() == _PARTITION]
     if taken:
         raise SpecError(
-            f"the parquet sink writes folders `{_PARTITION}=<id>`, which readers take for a column `{_PARTITION}`, and the rows have `{taken[0]}`. "
-            f"Hint: rename the column before, or write to another sink"
+            f"the parquet sink writes folders `{_PARTITION}=<id>`, which readers take for a column"
+            f" `{_PARTITION}`, and the rows have `{taken[0]}`. Hint: rename the column before, or"
+            " write to another sink"
         )
 
 
@@ -152,11 +170,16 @@ class _Files:
 
     def add(self, table: pa.Table) -> None:
         fitting = self._fit(table)
-        step = max(1, min(ROW_GROUP_ROWS, fitting.num_rows * ROW_GROUP_BYTES // max(1, fitting.nbytes)))
+        step = max(
+            1, min(ROW_GROUP_ROWS, fitting.num_rows * ROW_GROUP_BYTES // max(1, fitting.nbytes))
+        )
         for start in range(0, fitting.num_rows, step):
             piece = fitting.slice(start, step)
             self._waiting.append(piece)
-            if sum(t.num_rows for t in self._waiting) >= ROW_GROUP_ROWS or sum(t.nbytes for t in self._waiting) >= ROW_GROUP_BYTES:
+            if (
+                sum(t.num_rows for t in self._waiting) >= ROW_GROUP_ROWS
+                or sum(t.nbytes for t in self._waiting) >= ROW_GROUP_BYTES
+            ):
                 self._flush()
 
     def close(self) -> list[_Staged]:
@@ -164,7 +187,9 @@ class _Files:
         return self._done
 
     def discard(self) -> None:
-        """Take back what was written, as far as possible: what stays is removed when the next batch is published."""
+        """Take back what was written, as far as possible: what stays is removed when the next batch
+        is published.
+        """
         self._waiting = []
         with contextlib.suppress(Exception):
             self._finish()
@@ -174,7 +199,9 @@ class _Files:
                     self._place.files.delete_file(self._place.path(staged.path))
 
     def _fit(self, table: pa.Table) -> pa.Table:
-        """The table in the schema of the open file, or with another file begun in a schema that it fits."""
+        """The table in the schema of the open file, or with another file begun in a schema that it
+        fits.
+        """
         _refuse_partition_column(table.schema)
         mine = table.schema.remove_metadata()
         if mine == self._schema and self._open is not None:
@@ -216,7 +243,11 @@ class _Files:
         if self._open is None:
             return
         (path, stream, writer), self._open = self._open, None
-        name = f"part-{self._task}.parquet" if not self._done else f"part-{self._task}.{len(self._done)}.parquet"
+        name = (
+            f"part-{self._task}.parquet"
+            if not self._done
+            else f"part-{self._task}.{len(self._done)}.parquet"
+        )
         # Noted first: where closing fails, the file is there and has to be removed.
         self._done.append(_Staged(path, name, 0, self._rows))
         with self._sink.failing("write into"):
@@ -230,7 +261,14 @@ class _Files:
 def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table | None:
     """The table in the schema, None where a value would change."""
     try:
-        columns = [table.column(f.name).cast(f.type) if f.name in table.column_names else pa.nulls(table.num_rows, f.type) for f in schema]
+        columns = [
+            (
+                table.column(f.name).cast(f.type)
+                if f.name in table.column_names
+                else pa.nulls(table.num_rows, f.type)
+            )
+            for f in schema
+        ]
     except pa.ArrowException:
         return None
     return pa.table(columns, schema=schema)
@@ -252,8 +290,9 @@ class _Place:
             files, root = fs.FileSystem.from_uri(folder)
         except (ValueError, pa.ArrowException, OSError) as error:
             raise SinkError(
-                f"the folder `{folder}` is on a file system that cannot be reached: {error}. "
-                f"Hint: a local path, file:, hdfs://, s3://, gs:// and abfs:// work where Arrow was built with them"
+                f"the folder `{folder}` is on a file system that cannot be reached: {error}. Hint:"
+                " a local path, file:, hdfs://, s3://, gs:// and abfs:// work where Arrow was"
+                " built with them"
             ) from error
         return cls(files, root.rstrip("/"))
 
@@ -267,21 +306,29 @@ class _Place:
         self.files.create_dir(self.path(name), recursive=True)
 
     def claim(self, target: Target) -> None:
-        """A folder holds one output of one query: the batch ids of another would overwrite its batches."""
+        """A folder holds one output of one query: the batch ids of another would overwrite its
+        batches.
+        """
         mine = {"query": target.query, "output": target.output}
         if self.has(_OWNER):
             owner = self._owner()
             if owner != mine:
                 raise SinkError(
-                    f"a folder holds one output of one query, and `{self.root}` belongs to the output `{owner.get('output')}` of the query "
-                    f"{owner.get('query')}; came: the output `{target.output}` of the query {target.query}. "
-                    f"Hint: write to another folder, remove this one, or start the query again with the checkpoint it had"
+                    f"a folder holds one output of one query, and `{self.root}` belongs to the"
+                    f" output `{owner.get('output')}` of the query {owner.get('query')}; came: the"
+                    f" output `{target.output}` of the query {target.query}. Hint: write to another"
+                    " folder, remove this one, or start the query again with the checkpoint it had"
                 )
             return
-        foreign = [info.base_name for info in self._listed("") if info.base_name.startswith(f"{_PARTITION}=")]
+        foreign = [
+            info.base_name
+            for info in self._listed("")
+            if info.base_name.startswith(f"{_PARTITION}=")
+        ]
         if foreign:
             raise SinkError(
-                f"the folder `{self.root}` holds `{foreign[0]}` and no `{_OWNER}`, so it is not known whose it is. Hint: write to an empty folder"
+                f"the folder `{self.root}` holds `{foreign[0]}` and no `{_OWNER}`, so it is not"
+                " known whose it is. Hint: write to an empty folder"
             )
         self.make(_STAGING)
         draft = self.path(f"{_STAGING}/{uuid.uuid4().hex}.json")
@@ -294,7 +341,10 @@ class _Place:
         final = f"{_PARTITION}={batch}"
         ready = f"{_STAGING}/ready-{batch}-{_digest(staged)}"
         self.make(ready)
-        here, gathered = self._sizes(file.path for file in staged), self._sizes(f"{ready}/{file.name}" for file in staged)
+        here, gathered = (
+            self._sizes(file.path for file in staged),
+            self._sizes(f"{ready}/{file.name}" for file in staged),
+        )
         for file, staged_size, ready_size in zip(staged, here, gathered, strict=True):
             if ready_size == file.bytes:
                 continue
@@ -304,8 +354,10 @@ class _Place:
                     return
                 found = "is gone" if staged_size is None else f"has {staged_size} bytes"
                 raise SinkError(
-                    f"a file that a task wrote for batch {batch} {found}, and {file.bytes} bytes were written: `{self.path(file.path)}`. "
-                    f"Hint: no other program may touch `{_STAGING}`; workers and driver need to see the same folder; start the query again"
+                    f"a file that a task wrote for batch {batch} {found}, and {file.bytes} bytes"
+                    f" were written: `{self.path(file.path)}`. Hint: no other program may touch"
+                    f" `{_STAGING}`; workers and driver need to see the same folder; start the"
+                    " query again"
                 )
             self.files.move(self.path(file.path), self.path(f"{ready}/{file.name}"))
         self.remove(batch)
@@ -323,7 +375,9 @@ class _Place:
             return
         if self.files.type_name in _RENAMES_FOLDERS:
             self.make(_STAGING)
-            self.files.move(self.path(final), self.path(f"{_STAGING}/old-{batch}-{uuid.uuid4().hex}"))
+            self.files.move(
+                self.path(final), self.path(f"{_STAGING}/old-{batch}-{uuid.uuid4().hex}")
+            )
         else:
             self.files.delete_dir(self.path(final))
 
@@ -341,13 +395,20 @@ class _Place:
         try:
             return dict(json.loads(text))
         except (ValueError, TypeError) as error:
-            raise SinkError(f"`{self.path(_OWNER)}` cannot be read ({error}). Hint: write to an empty folder") from error
+            raise SinkError(
+                f"`{self.path(_OWNER)}` cannot be read ({error}). Hint: write to an empty folder"
+            ) from error
 
     def _listed(self, name: str) -> list[fs.FileInfo]:
-        return self.files.get_file_info(fs.FileSelector(self.path(name).rstrip("/"), allow_not_found=True))
+        return self.files.get_file_info(
+            fs.FileSelector(self.path(name).rstrip("/"), allow_not_found=True)
+        )
 
     def _sizes(self, names: Iterable[str]) -> list[int | None]:
-        return [info.size if info.type == fs.FileType.File else None for info in self.files.get_file_info([self.path(name) for name in names])]
+        return [
+            info.size if info.type == fs.FileType.File else None
+            for info in self.files.get_file_info([self.path(name) for name in names])
+        ]
 
 
 def _digest(staged: list[_Staged]) -> str:

@@ -1,11 +1,13 @@
-"""The PostgreSQL sink: panes as a table of the newest results, other outputs appended, each batch in one transaction.
+"""The PostgreSQL sink: panes as a table of the newest results, other outputs appended, each batch
+in one transaction.
 
-Panes are inserted or updated by key and window; in discarding mode by key, window and pane, since each pane is a part of its own. A retraction
-deletes its row. So the table always holds the truth of now, and its column `op` is always `+`. Late rows and metrics are appended, with the id of
-their batch in the column `tidegate_batch`.
+Panes are inserted or updated by key and window; in discarding mode by key, window and pane, since
+each pane is a part of its own. A retraction deletes its row. So the table always holds the truth of
+now, and its column `op` is always `+`. Late rows and metrics are appended, with the id of their
+batch in the column `tidegate_batch`.
 
-The id of the newest batch of a query's output stands in the table `tidegate_batches`, in the schema of the sink's table, and is written in the
-same transaction: a batch that is not newer is skipped.
+The id of the newest batch of a query's output stands in the table `tidegate_batches`, in the schema
+of the sink's table, and is written in the same transaction: a batch that is not newer is skipped.
 """
 
 from __future__ import annotations
@@ -51,7 +53,10 @@ class PostgresSink(DriverSink):
         with self._connected() as connection:
             columns = self._columns(connection)
             if columns is None and not self.create:
-                raise SinkError(f"{self._said} does not exist, and create=False. Hint: {self._create_text(connection, target)}")
+                raise SinkError(
+                    f"{self._said} does not exist, and create=False. Hint:"
+                    f" {self._create_text(connection, target)}"
+                )
             if columns is not None:
                 self._compare(target, columns)
                 if not self.create and _is_panes(target):
@@ -81,20 +86,33 @@ class PostgresSink(DriverSink):
 
     def _check_names(self, target: Target) -> None:
         if "." in self.table:
-            raise SpecError(f'the table `{self.table}` has a point in its name. Hint: postgres(dsn, "table", schema="schema")')
+            raise SpecError(
+                f'the table `{self.table}` has a point in its name. Hint: postgres(dsn, "table",'
+                ' schema="schema")'
+            )
         names = [self.table, *target.schema.names]
-        long = [name for name in names if len(name.encode()) > LONGEST_NAME or not name or "\0" in name]
+        long = [
+            name for name in names if len(name.encode()) > LONGEST_NAME or not name or "\0" in name
+        ]
         if long:
-            raise SinkError(f"names in PostgreSQL have 1 to {LONGEST_NAME} bytes, got {long}. Hint: rename the column or the table")
+            raise SinkError(
+                f"names in PostgreSQL have 1 to {LONGEST_NAME} bytes, got {long}. Hint: rename the"
+                " column or the table"
+            )
         taken = sorted({BATCH, ROW} & set(target.schema.names))
         if taken:
-            raise SinkError(f"the sink needs the column {', '.join(taken)} for itself. Hint: rename that column of the input")
+            raise SinkError(
+                f"the sink needs the column {', '.join(taken)} for itself. Hint: rename that column"
+                " of the input"
+            )
         for column in target.schema:
             type_of(column)
 
     @contextmanager
     def _connected(self) -> Iterator[Connection[Any]]:
-        """A connection whose work is committed at the end of the block, and undone when it fails."""
+        """A connection whose work is committed at the end of the block, and undone when it
+        fails.
+        """
         try:
             import psycopg
             from psycopg.conninfo import conninfo_to_dict
@@ -104,42 +122,57 @@ class PostgresSink(DriverSink):
             said: dict[str, Any] = dict(conninfo_to_dict(self.dsn))
         except psycopg.Error as error:
             raise SinkError(
-                f'the address of the PostgreSQL server cannot be read ({_line(error)}). Hint: "host=... dbname=... user=..." or postgresql://...'
+                f"the address of the PostgreSQL server cannot be read ({_line(error)}). Hint:"
+                ' "host=... dbname=... user=..." or postgresql://...'
             ) from None
         try:
             usual: dict[str, Any] = {"application_name": "tidegate", "connect_timeout": "10"}
             with psycopg.connect(**{**usual, **said, "client_encoding": "UTF8"}) as connection:
                 if connection.info.server_version < OLDEST_SERVER * 10_000:
                     raise SinkError(
-                        f"keys may be null, which needs PostgreSQL {OLDEST_SERVER} or newer (unique nulls); the server is "
-                        f"{connection.info.server_version // 10_000}. Hint: use a newer server"
+                        f"keys may be null, which needs PostgreSQL {OLDEST_SERVER} or newer (unique"
+                        f" nulls); the server is {connection.info.server_version // 10_000}. Hint:"
+                        " use a newer server"
                     )
                 yield connection
         except psycopg.OperationalError as error:
             raise SinkError(
-                f"the PostgreSQL server of {self._said} cannot be reached, or was lost ({_line(error)}); nothing of the batch was written. "
-                "Hint: start the query again when the server is back; it goes on with this batch"
+                f"the PostgreSQL server of {self._said} cannot be reached, or was lost"
+                f" ({_line(error)}); nothing of the batch was written. Hint: start the query again"
+                " when the server is back; it goes on with this batch"
             ) from error
         except psycopg.Error as error:
             raise SinkError(
-                f"PostgreSQL refused the rows for {self._said} ({_line(error)}); nothing of the batch was written. "
-                "Hint: compare the table with the columns of the output, and the rights of the user"
+                f"PostgreSQL refused the rows for {self._said} ({_line(error)}); nothing of the"
+                " batch was written. Hint: compare the table with the columns of the output, and"
+                " the rights of the user"
             ) from error
 
     def _take(self, connection: Connection[Any], target: Target, batch: int) -> bool:
-        """Note the batch; false where it, or a newer one, is noted already. Another attempt at the same batch waits here for the end of the first."""
+        """Note the batch; false where it, or a newer one, is noted already. Another attempt at the
+        same batch waits here for the end of the first.
+        """
         sql = _sql()
         batches = self._name(BATCHES)
-        if connection.execute(sql("SELECT to_regclass({})").format(self._text(BATCHES))).fetchone() == (None,):
+        if connection.execute(
+            sql("SELECT to_regclass({})").format(self._text(BATCHES))
+        ).fetchone() == (None,):
             # Two that make the same table at once fail otherwise.
             connection.execute(sql("SELECT pg_advisory_xact_lock(hashtext('tidegate'))"))
-            made = "CREATE TABLE IF NOT EXISTS {} (query text, output text, batch bigint NOT NULL, PRIMARY KEY (query, output))"
+            made = (
+                "CREATE TABLE IF NOT EXISTS {} (query text, output text, batch bigint NOT NULL,"
+                " PRIMARY KEY (query, output))"
+            )
             connection.execute(sql(made).format(batches))
         statement = sql(
-            "INSERT INTO {0} AS known (query, output, batch) VALUES (%s, %s, %s) "
-            "ON CONFLICT (query, output) DO UPDATE SET batch = excluded.batch WHERE known.batch < excluded.batch RETURNING batch"
+            "INSERT INTO {0} AS known (query, output, batch) VALUES (%s, %s, %s) ON CONFLICT"
+            " (query, output) DO UPDATE SET batch = excluded.batch WHERE known.batch <"
+            " excluded.batch RETURNING batch"
         ).format(batches)
-        return connection.execute(statement, (target.query, target.output, batch)).fetchone() is not None
+        return (
+            connection.execute(statement, (target.query, target.output, batch)).fetchone()
+            is not None
+        )
 
     def _prepare(self, connection: Connection[Any], target: Target) -> None:
         """See that the table is there and is ours to write."""
@@ -149,7 +182,10 @@ class PostgresSink(DriverSink):
         elif self.create:
             connection.execute(self._create(target))
         else:
-            raise SinkError(f"{self._said} does not exist, and create=False. Hint: {self._create_text(connection, target)}")
+            raise SinkError(
+                f"{self._said} does not exist, and create=False. Hint:"
+                f" {self._create_text(connection, target)}"
+            )
         if not _is_panes(target):
             return
         if not self.create:
@@ -157,14 +193,27 @@ class PostgresSink(DriverSink):
         elif not self._has_index(connection, target):
             connection.execute(self._create_index(target))
 
-    def _stage(self, connection: Connection[Any], target: Target, tables: Iterator[pa.Table]) -> set[tuple[bool, ...]]:
-        """Copy the rows into a temporary table, in their order; which identity columns are null, for each kind of retraction that is among them."""
+    def _stage(
+        self, connection: Connection[Any], target: Target, tables: Iterator[pa.Table]
+    ) -> set[tuple[bool, ...]]:
+        """Copy the rows into a temporary table, in their order; which identity columns are null,
+        for each kind of retraction that is among them.
+        """
         sql, names = _sql(), _identifiers(target.schema.names)
-        columns = sql(", ").join(sql("{} {}").format(name, sql(type_of(column))) for name, column in zip(names, target.schema, strict=True))
-        connection.execute(sql("CREATE TEMPORARY TABLE {} ({} bigint, {}) ON COMMIT DROP").format(*_identifiers([STAGED, ROW]), columns))
+        columns = sql(", ").join(
+            sql("{} {}").format(name, sql(type_of(column)))
+            for name, column in zip(names, target.schema, strict=True)
+        )
+        connection.execute(
+            sql("CREATE TEMPORARY TABLE {} ({} bigint, {}) ON COMMIT DROP").format(
+                *_identifiers([STAGED, ROW]), columns
+            )
+        )
         kinds: set[tuple[bool, ...]] = set()
         done = 0
-        copy = sql("COPY {} ({}, {}) FROM STDIN (FORMAT csv)").format(*_identifiers([STAGED, ROW]), sql(", ").join(names))
+        copy = sql("COPY {} ({}, {}) FROM STDIN (FORMAT csv)").format(
+            *_identifiers([STAGED, ROW]), sql(", ").join(names)
+        )
         with connection.cursor() as cursor, cursor.copy(copy) as copying:
             for table in tables:
                 wanted = table.select(target.schema.names)
@@ -174,13 +223,19 @@ class PostgresSink(DriverSink):
                 done += len(table)
         return kinds
 
-    def _apply(self, connection: Connection[Any], target: Target, takes_back: set[tuple[bool, ...]]) -> None:
+    def _apply(
+        self, connection: Connection[Any], target: Target, takes_back: set[tuple[bool, ...]]
+    ) -> None:
         """Delete what is taken back, then insert or update the last word of each row."""
         sql, identity = _sql(), _identity(target)
         for nulls in sorted(takes_back):
-            match = sql(" AND ").join(_match(target, name, is_null) for name, is_null in zip(identity, nulls, strict=True))
+            match = sql(" AND ").join(
+                _match(target, name, is_null) for name, is_null in zip(identity, nulls, strict=True)
+            )
             delete = sql("DELETE FROM {} AS old USING {} AS new WHERE new.op = '-' AND {}")
-            connection.execute(delete.format(self._name(self.table), *_identifiers([STAGED]), match))
+            connection.execute(
+                delete.format(self._name(self.table), *_identifiers([STAGED]), match)
+            )
         names = _identifiers(target.schema.names)
         listed = sql(", ").join(names)
         by = sql(", ").join(_identifiers(identity))
@@ -190,26 +245,36 @@ class PostgresSink(DriverSink):
             "(SELECT DISTINCT ON ({by}) * FROM {staged} ORDER BY {by}, {row} DESC) AS last WHERE last.op = '+' "
             "ON CONFLICT ({identity}) DO UPDATE SET {update}"
         ).format(
-            table=self._name(self.table), columns=listed, by=by, staged=_identifiers([STAGED])[0], row=_identifiers([ROW])[0],
-            identity=_indexed(target), update=update,
-        )  # fmt: skip
+            table=self._name(self.table),
+            columns=listed,
+            by=by,
+            staged=_identifiers([STAGED])[0],
+            row=_identifiers([ROW])[0],
+            identity=_indexed(target),
+            update=update,
+        )
         connection.execute(statement)
 
     def _append(self, connection: Connection[Any], target: Target, batch: int) -> None:
         sql, listed = _sql(), _sql()(", ").join(_identifiers(target.schema.names))
-        statement = sql("INSERT INTO {} ({}, {columns}) SELECT %s, {columns} FROM {} ORDER BY {}").format(
-            self._name(self.table), *_identifiers([BATCH, STAGED, ROW]), columns=listed
-        )
+        statement = sql(
+            "INSERT INTO {} ({}, {columns}) SELECT %s, {columns} FROM {} ORDER BY {}"
+        ).format(self._name(self.table), *_identifiers([BATCH, STAGED, ROW]), columns=listed)
         connection.execute(statement, (batch,))
 
     def _columns(self, connection: Connection[Any]) -> dict[str, tuple[str, bool]] | None:
-        """Name, type and whether a value is needed, of the columns that the table has; None where there is no table."""
-        table = connection.execute(_sql()("SELECT to_regclass({})::oid").format(self._text(self.table))).fetchone()
+        """Name, type and whether a value is needed, of the columns that the table has; None where
+        there is no table.
+        """
+        table = connection.execute(
+            _sql()("SELECT to_regclass({})::oid").format(self._text(self.table))
+        ).fetchone()
         if table is None or table[0] is None:
             return None
         listed = connection.execute(
-            "SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef AND attidentity = '' FROM pg_attribute "
-            "WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+            "SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef AND"
+            " attidentity = '' FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT"
+            " attisdropped ORDER BY attnum",
             (table[0],),
         )
         return {name: (type, needed) for name, type, needed in listed.fetchall()}
@@ -219,27 +284,53 @@ class PostgresSink(DriverSink):
         wanted = _wanted(target)
         lacking = [f"{name} {type}" for name, type in wanted.items() if name not in there]
         if lacking:
-            add = ", ".join(f'ADD COLUMN "{name}" {type}' for name, type in wanted.items() if name not in there)
-            raise SinkError(f"{self._said} lacks the columns: {', '.join(lacking)}. Hint: ALTER TABLE ... {add}; or write to another table")
-        other = [f"{name} is {there[name][0]}, not {type}" for name, type in wanted.items() if not fits(type, there[name][0])]
+            add = ", ".join(
+                f'ADD COLUMN "{name}" {type}' for name, type in wanted.items() if name not in there
+            )
+            raise SinkError(
+                f"{self._said} lacks the columns: {', '.join(lacking)}. Hint: ALTER TABLE ..."
+                f" {add}; or write to another table"
+            )
+        other = [
+            f"{name} is {there[name][0]}, not {type}"
+            for name, type in wanted.items()
+            if not fits(type, there[name][0])
+        ]
         if other:
-            raise SinkError(f"{self._said} has columns of other types: {'; '.join(other)}. Hint: write to another table, or alter this one")
-        needed = [name for name, (_, value_needed) in there.items() if value_needed and name not in wanted]
+            raise SinkError(
+                f"{self._said} has columns of other types: {'; '.join(other)}. Hint: write to"
+                " another table, or alter this one"
+            )
+        needed = [
+            name for name, (_, value_needed) in there.items() if value_needed and name not in wanted
+        ]
         if needed:
-            raise SinkError(f"{self._said} wants values for columns that the output does not have: {', '.join(needed)}. Hint: give them a default")
+            raise SinkError(
+                f"{self._said} wants values for columns that the output does not have:"
+                f" {', '.join(needed)}. Hint: give them a default"
+            )
 
     def _create(self, target: Target) -> Composed:
         sql = _sql()
-        columns = (sql("{} {}").format(*_identifiers([name]), sql(type)) for name, type in _wanted(target).items())
+        columns = (
+            sql("{} {}").format(*_identifiers([name]), sql(type))
+            for name, type in _wanted(target).items()
+        )
         return sql("CREATE TABLE {} ({})").format(self._name(self.table), sql(", ").join(columns))
 
     def _create_index(self, target: Target) -> Composed:
         name = _identifiers([self._index(target)])[0]
-        return _sql()("CREATE UNIQUE INDEX {} ON {} ({}) NULLS NOT DISTINCT").format(name, self._name(self.table), _indexed(target))
+        return _sql()("CREATE UNIQUE INDEX {} ON {} ({}) NULLS NOT DISTINCT").format(
+            name, self._name(self.table), _indexed(target)
+        )
 
     def _create_text(self, connection: Connection[Any], target: Target) -> str:
         text = self._create(target).as_string(connection)
-        return f"{text}; {self._create_index(target).as_string(connection)}" if _is_panes(target) else text
+        return (
+            f"{text}; {self._create_index(target).as_string(connection)}"
+            if _is_panes(target)
+            else text
+        )
 
     def _index(self, target: Target) -> str:
         """The name of the unique index, another one for other columns."""
@@ -248,12 +339,15 @@ class PostgresSink(DriverSink):
         return f"{self.table.encode()[:40].decode(errors='ignore')}_tidegate_{digest}"
 
     def _has_index(self, connection: Connection[Any], target: Target) -> bool:
-        return connection.execute(_sql()("SELECT to_regclass({})").format(self._text(self._index(target)))).fetchone() != (None,)
+        return connection.execute(
+            _sql()("SELECT to_regclass({})").format(self._text(self._index(target)))
+        ).fetchone() != (None,)
 
     def _need_index(self, connection: Connection[Any], target: Target) -> None:
         if not self._has_index(connection, target):
             raise SinkError(
-                f"{self._said} has no unique index for the panes, and create=False. Hint: {self._create_index(target).as_string(connection)}"
+                f"{self._said} has no unique index for the panes, and create=False. Hint:"
+                f" {self._create_index(target).as_string(connection)}"
             )
 
     def _name(self, name: str) -> Composable:
@@ -269,11 +363,15 @@ class PostgresSink(DriverSink):
         return Literal(".".join('"' + part.replace('"', '""') + '"' for part in parts))
 
 
-def postgres(dsn: str, table: str, *, schema: str | None = None, create: bool = True) -> PostgresSink:
-    """Write to a table of PostgreSQL (15 or newer): panes inserted, updated and deleted by key and window, late rows and metrics appended.
+def postgres(
+    dsn: str, table: str, *, schema: str | None = None, create: bool = True
+) -> PostgresSink:
+    """Write to a table of PostgreSQL (15 or newer): panes inserted, updated and deleted by key and
+    window, late rows and metrics appended.
 
-    `dsn` is what libpq takes: `"host=db dbname=web user=me"` or `"postgresql://me@db/web"`. The table and its unique index are made when they are
-    not there, unless `create=False`. Lists and structs become `jsonb`. The server must be reachable from where Spark's driver (the Spark
+    `dsn` is what libpq takes: `"host=db dbname=web user=me"` or `"postgresql://me@db/web"`. The
+    table and its unique index are made when they are not there, unless `create=False`. Lists and
+    structs become `jsonb`. The server must be reachable from where Spark's driver (the Spark
     Connect server) runs.
     """
     return PostgresSink(dsn, table, schema, create)
@@ -295,11 +393,17 @@ def _wanted(target: Target) -> dict[str, str]:
 
 
 def _brief(target: Target, name: str, of: str = "") -> Composed:
-    """An identity column as it stands in the index: a long value by its digest, since an entry of an index holds 2.7 kB at most."""
+    """An identity column as it stands in the index: a long value by its digest, since an entry of
+    an index holds 2.7 kB at most.
+    """
     sql = _sql()
     column = sql("{}{}").format(sql(of), *_identifiers([name]))
     kind = type_of(target.schema.field(name))
-    return sql("md5({}{})").format(column, sql("::text" if kind == "jsonb" else "")) if kind in LONG else column
+    return (
+        sql("md5({}{})").format(column, sql("::text" if kind == "jsonb" else ""))
+        if kind in LONG
+        else column
+    )
 
 
 def _indexed(target: Target) -> Composed:
@@ -315,7 +419,9 @@ def _match(target: Target, name: str, is_null: bool) -> Composed:  # noqa: FBT00
 
 
 def _kinds_of_retractions(target: Target, table: pa.Table) -> set[tuple[bool, ...]]:
-    """Which identity columns are null in the retractions of a table: one entry for each combination."""
+    """Which identity columns are null in the retractions of a table: one entry for each
+    combination.
+    """
     if not _is_panes(target):
         return set()
     back = table.filter(pa.compute.equal(table.column("op"), "-"))

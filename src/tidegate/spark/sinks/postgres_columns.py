@@ -1,6 +1,7 @@
 """Arrow columns for PostgreSQL: their types there, and their values as the CSV that COPY reads.
 
-PostgreSQL has no text with the character U+0000, and no times before 4713 BC: the character becomes U+FFFD, such a time `-infinity`.
+PostgreSQL has no text with the character U+0000, and no times before 4713 BC: the character becomes
+U+FFFD, such a time `-infinity`.
 """
 
 from __future__ import annotations
@@ -64,12 +65,22 @@ def type_of(field: pa.Field) -> str:
         return "bigint"
     if pa.types.is_decimal(type):
         # Arrow allows a negative scale: digits before the point that are always zero.
-        return f"numeric({max(type.precision - min(type.scale, 0), type.scale)},{max(type.scale, 0)})"
+        return (
+            f"numeric({max(type.precision - min(type.scale, 0), type.scale)},{max(type.scale, 0)})"
+        )
     if pa.types.is_nested(type):
         return "jsonb"
-    if pa.types.is_binary(type) or pa.types.is_large_binary(type) or pa.types.is_fixed_size_binary(type) or pa.types.is_binary_view(type):
+    if (
+        pa.types.is_binary(type)
+        or pa.types.is_large_binary(type)
+        or pa.types.is_fixed_size_binary(type)
+        or pa.types.is_binary_view(type)
+    ):
         return "bytea"
-    raise SinkError(f"the column `{field.name}` has the type {field.type}, which has no place in PostgreSQL. Hint: cast it before, or leave it out")
+    raise SinkError(
+        f"the column `{field.name}` has the type {field.type}, which has no place in PostgreSQL."
+        " Hint: cast it before, or leave it out"
+    )
 
 
 def fits(wanted: str, there: str) -> bool:
@@ -77,14 +88,17 @@ def fits(wanted: str, there: str) -> bool:
     bare = re.sub(r"\(.*\)", "", there)
     if wanted.startswith("numeric"):
         return there in {wanted, "numeric"}
-    return wanted == there or (bare in WIDER.get(wanted, ()) and bare in {there, "character varying"})
+    return wanted == there or (
+        bare in WIDER.get(wanted, ()) and bare in {there, "character varying"}
+    )
 
 
 def csv_lines(table: pa.Table) -> pa.Buffer:
     """The rows as COPY reads them: a text is quoted, a null is nothing at all."""
     columns = [_readable(one_array(column)) for column in table.columns]
     lines = pa.BufferOutputStream()
-    # Columns by number: a table may not have two columns of one name, but nobody asks for the names here.
+    # Columns by number: a table may not have two columns of one name, but nobody asks for the names
+    # here.
     plain = pa.table(columns, names=[str(number) for number in range(len(columns))])
     csv.write_csv(plain, lines, csv.WriteOptions(include_header=False))
     return lines.getvalue()
@@ -99,7 +113,10 @@ def _readable(array: Any) -> pa.Array:
     if kind == "jsonb":
         return pc.if_else(array.is_valid(), _json_without_zero(json_values(array)), None)
     if kind == "bytea":
-        return pa.array([None if value is None else f"\\x{value.hex()}" for value in array.to_pylist()], pa.large_string())
+        return pa.array(
+            [None if value is None else f"\\x{value.hex()}" for value in array.to_pylist()],
+            pa.large_string(),
+        )
     if kind == "date" or kind.startswith("timestamp"):
         return instants(array, _far)
     if pa.types.is_time(type) or pa.types.is_decimal(type):
@@ -111,7 +128,11 @@ def _readable(array: Any) -> pa.Array:
 
 def without_zero(texts: pa.Array) -> pa.Array:
     """The texts without the one character that PostgreSQL does not take."""
-    return pc.replace_substring(texts, "\0", "\ufffd") if pc.any(pc.match_substring(texts, "\0")).as_py() else texts
+    return (
+        pc.replace_substring(texts, "\0", "\ufffd")
+        if pc.any(pc.match_substring(texts, "\0")).as_py()
+        else texts
+    )
 
 
 def _json_without_zero(texts: Any) -> pa.Array:
@@ -119,7 +140,10 @@ def _json_without_zero(texts: Any) -> pa.Array:
     if not pc.any(found).as_py():
         return texts
     # An even number of backslashes before it are backslashes of the text itself.
-    mended = [re.sub(r"(?<!\\)((?:\\\\)*)\\u0000", "\\1\\\\ufffd", text) for text in texts.filter(found).to_pylist()]
+    mended = [
+        re.sub(r"(?<!\\)((?:\\\\)*)\\u0000", "\\1\\\\ufffd", text)
+        for text in texts.filter(found).to_pylist()
+    ]
     return pc.replace_with_mask(texts, found, pa.array(mended, pa.large_string()))
 
 

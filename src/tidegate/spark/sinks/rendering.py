@@ -11,7 +11,8 @@
     lists, structs, maps        arrays, objects, arrays of {"key": ..., "value": ...}
     null                        null
 
-Names and texts are written as they are, in UTF-8; only what JSON does not allow inside a text is escaped.
+Names and texts are written as they are, in UTF-8; only what JSON does not allow inside a text is
+escaped.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def one_array(column: pa.Array | pa.ChunkedArray) -> Any:
     """The column in one piece, without a dictionary."""
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-    return pc.cast(column, column.type.value_type) if pa.types.is_dictionary(column.type) else column
+    return (
+        pc.cast(column, column.type.value_type) if pa.types.is_dictionary(column.type) else column
+    )
 
 
 def _present(array: Any) -> pa.Array:
@@ -76,7 +79,12 @@ def _present(array: Any) -> pa.Array:
         names = [field.name for field in type]
         whole = _object(len(array), names, [json_values(child) for child in array.flatten()])
         return pc.if_else(array.is_valid(), whole, None)
-    if pa.types.is_map(type) or pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_fixed_size_list(type):
+    if (
+        pa.types.is_map(type)
+        or pa.types.is_list(type)
+        or pa.types.is_large_list(type)
+        or pa.types.is_fixed_size_list(type)
+    ):
         return _lists(array)
     return _binaries(array)
 
@@ -86,13 +94,23 @@ def _object(rows: int, names: Sequence[str], values: Sequence[pa.Array]) -> pa.A
         return pa.array(["{}"] * rows, pa.large_string())
     parts: list[Any] = []
     for position, (name, texts) in enumerate(zip(names, values, strict=True)):
-        parts += [pa.scalar(("{" if position == 0 else ",") + json.dumps(name, ensure_ascii=False) + ":", pa.large_string()), texts]
-    return pc.binary_join_element_wise(*parts, pa.scalar("}", pa.large_string()), pa.scalar("", pa.large_string()))
+        parts += [
+            pa.scalar(
+                ("{" if position == 0 else ",") + json.dumps(name, ensure_ascii=False) + ":",
+                pa.large_string(),
+            ),
+            texts,
+        ]
+    return pc.binary_join_element_wise(
+        *parts, pa.scalar("}", pa.large_string()), pa.scalar("", pa.large_string())
+    )
 
 
 def _quoted(texts: pa.Array) -> pa.Array:
     quote = pa.scalar('"', pa.large_string())
-    return pc.binary_join_element_wise(quote, pc.cast(texts, pa.large_string()), quote, pa.scalar("", pa.large_string()))
+    return pc.binary_join_element_wise(
+        quote, pc.cast(texts, pa.large_string()), quote, pa.scalar("", pa.large_string())
+    )
 
 
 def _escaped(texts: pa.Array) -> pa.Array:
@@ -106,25 +124,40 @@ def _escaped(texts: pa.Array) -> pa.Array:
 
 
 def _floats(array: pa.Array) -> pa.Array:
-    texts = pc.cast(array if not pa.types.is_float16(array.type) else pc.cast(array, pa.float32()), pa.large_string())
+    texts = pc.cast(
+        array if not pa.types.is_float16(array.type) else pc.cast(array, pa.float32()),
+        pa.large_string(),
+    )
     finite = pc.fill_null(pc.is_finite(array), True)
     if pc.all(finite).as_py():
         return texts
     words = {"nan": '"NaN"', "-nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
     odd = pc.invert(finite)
-    return pc.replace_with_mask(texts, odd, pa.array([words[text] for text in texts.filter(odd).to_pylist()], pa.large_string()))
+    return pc.replace_with_mask(
+        texts,
+        odd,
+        pa.array([words[text] for text in texts.filter(odd).to_pylist()], pa.large_string()),
+    )
 
 
 def instants(array: Any, far: Callable[[str], str] = str) -> pa.Array:
-    """Timestamps or dates as texts; those outside the years 1 to 9999 by NumPy, because Arrow's years have 16 bits, and then through `far`."""
+    """Timestamps or dates as texts; those outside the years 1 to 9999 by NumPy, because Arrow's
+    years have 16 bits, and then through `far`.
+    """
     day = pa.types.is_date(array.type)
     zone = "" if day or array.type.tz is None else "Z"
     unit: Any = "D" if day else array.type.unit
-    array = pc.cast(array, pa.date32() if day else pa.timestamp(unit, "UTC") if zone else pa.timestamp(unit))
+    array = pc.cast(
+        array, pa.date32() if day else pa.timestamp(unit, "UTC") if zone else pa.timestamp(unit)
+    )
     texts = pc.cast(array, pa.large_string())
-    counts = pc.fill_null(pc.cast(pc.cast(array, pa.int32()) if day else array, pa.int64()), 0).to_numpy(zero_copy_only=False)
+    counts = pc.fill_null(
+        pc.cast(pc.cast(array, pa.int32()) if day else array, pa.int64()), 0
+    ).to_numpy(zero_copy_only=False)
     moments = counts.view(f"datetime64[{unit}]")
-    odd = (moments < np.datetime64("0001-01-01", unit)) | (moments > np.datetime64("9999-12-31", unit))
+    odd = (moments < np.datetime64("0001-01-01", unit)) | (
+        moments > np.datetime64("9999-12-31", unit)
+    )
     # Nanoseconds reach from 1677 to 2262 only, where those bounds do not exist.
     if unit == "ns" or not odd.any():
         return texts
@@ -135,17 +168,26 @@ def instants(array: Any, far: Callable[[str], str] = str) -> pa.Array:
 def _lists(array: pa.Array) -> pa.Array:
     """Joined with the offsets of the lists: the texts of all elements are made at once."""
     if pa.types.is_map(array.type):
-        entry = pa.struct([pa.field("key", array.type.key_type), pa.field("value", array.type.item_type)])
+        entry = pa.struct(
+            [pa.field("key", array.type.key_type), pa.field("value", array.type.item_type)]
+        )
         array = pc.cast(array, pa.list_(entry))
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), json_values(pc.list_flatten(array)))
+    lists = pa.ListArray.from_arrays(
+        pa.array(offsets, pa.int32()), json_values(pc.list_flatten(array))
+    )
     bracket = pa.scalar("[", pa.large_string()), pa.scalar("]", pa.large_string())
     joined = pc.binary_join(lists, pa.scalar(",", pa.large_string()))
-    whole = pc.binary_join_element_wise(bracket[0], joined, bracket[1], pa.scalar("", pa.large_string()))
+    whole = pc.binary_join_element_wise(
+        bracket[0], joined, bracket[1], pa.scalar("", pa.large_string())
+    )
     return pc.if_else(array.is_valid(), whole, None)
 
 
 def _binaries(array: pa.Array) -> pa.Array:
-    texts = [None if value is None else f'"{base64.b64encode(value).decode()}"' for value in array.to_pylist()]
+    texts = [
+        None if value is None else f'"{base64.b64encode(value).decode()}"'
+        for value in array.to_pylist()
+    ]
     return pa.array(texts, pa.large_string())

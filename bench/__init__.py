@@ -1,0 +1,208 @@
+"""The benchmarks behind `tidegate bench`: what the parts of Tidegate cost, as ratios to peers that
+run on the same data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from bench import per_key, spark, streams, watermarks
+from bench.cases import CASES, FULL, Measured
+from bench.spark_sides import FILES_A_BATCH, OURS, WARM
+
+_RACE = ("events", "cases", "keys", "files", "warm", "cores", "memory", "ours", "profile")
+_OPTIONS = {
+    "kernel": ("events", "case"),
+    "watermarks": ("events", "partitions"),
+    "spark": _RACE,
+    "joins": _RACE,
+    "streams": ("events", "brokers"),
+}
+"""The parts, and which options mean something to them."""
+_RACES = {"spark": spark.CASES, "joins": spark.JOINS}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print; the exit status says nothing about speed."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    for name in sorted(
+        {name for names in _OPTIONS.values() for name in names} - set(_OPTIONS[options.part])
+    ):
+        if getattr(options, name):
+            parser.error(f"--{name} means nothing to `{options.part}`")
+    if options.part in _RACES:
+        _spark(options, _RACES[options.part])
+        return 0
+    if options.part == "streams":
+        _streams(options.events or streams.EVENTS, options.brokers, as_json=options.json)
+        return 0
+    events = options.events or FULL
+    if options.part == "watermarks":
+        _watermarks(options.partitions or watermarks.SIZES, as_json=options.json)
+        if not options.partitions:
+            _per_key(events, as_json=options.json)
+        return 0
+    if not options.json:
+        print(_HEAD)
+    for case in run(options.case or list(CASES), events):
+        for line in [_json(case)] if options.json else map(_line, case):
+            print(line, flush=True)
+    return 0
+
+
+def run(cases: Sequence[str], events: int = FULL) -> Iterator[list[Measured]]:
+    """The measurements of some cases, one after the other: first the case itself, then the same
+    thing under other conditions.
+    """
+    for case in cases:
+        yield CASES[case](events)
+
+
+def _watermarks(sizes: Sequence[int], *, as_json: bool) -> None:
+    if not as_json:
+        print(watermarks.HEAD)
+    for found in watermarks.measure(sizes):
+        print(json.dumps(found.to_dict()) if as_json else watermarks.line(found), flush=True)
+
+
+def _per_key(rows: int, *, as_json: bool) -> None:
+    if not as_json:
+        print(f"\n{per_key.HEAD}")
+    for found in per_key.compare(rows):
+        print(json.dumps(found.to_dict()) if as_json else per_key.line(found), flush=True)
+
+
+def _streams(events: int, brokers: str | None, *, as_json: bool) -> None:
+    if not as_json:
+        print(streams.HEAD)
+    for found in streams.measure(events, brokers):
+        print(json.dumps(found.to_dict()) if as_json else streams.line(found), flush=True)
+    if brokers is None:
+        print("Kafka is left out, because no --brokers were named", file=sys.stderr)
+
+
+def _spark(options: argparse.Namespace, known: Mapping[str, spark.Case]) -> None:
+    warm = WARM if options.warm is None else options.warm
+    racing = spark.Racing(
+        total=options.events,
+        files=options.files,
+        keys=options.keys,
+        memory=options.memory or "8g",
+        cores=options.cores,
+        warm=warm,
+    )
+    cases = spark.named(options.cases, known)
+    if options.ours or options.profile:
+        racing.sides = (OURS,)
+    if not options.profile:
+        spark.bench(cases, racing, as_json=options.json)
+        return
+    from bench import spark_profile
+
+    with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
+        racing.profile, racing.warm = Path(folder), 0
+        spark.bench(cases, racing, as_json=options.json)
+        spark.say(spark_profile.report(racing.profile))
+
+
+def _json(case: list[Measured]) -> str:
+    first, *others = (measured.to_dict() for measured in case)
+    return json.dumps({**first, "also": others})
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tidegate bench", description=__doc__)
+    parser.add_argument("part", choices=list(_OPTIONS), help="what is measured")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help='one JSON object a case: {"name", "ratio", "events_per_second", ...}',
+    )
+    smaller = (
+        "kernel: rows of a large delivery; watermarks: rows for per-key watermarks; keys shrink"
+        f" along (default: {FULL:,}); spark: all events of a case (default:"
+        f" {spark.FILES * spark.ROWS:,}); joins: events of each side (default:"
+        f" {spark.FILES * spark.JOINED_ROWS:,}); streams: events of a turn (default:"
+        f" {streams.EVENTS:,})"
+    )
+    parser.add_argument("--events", type=_positive, metavar="N", help=smaller)
+    cases = f"kernel: only this case, may be repeated: {', '.join(CASES)}"
+    parser.add_argument("--case", action="append", choices=list(CASES), metavar="NAME", help=cases)
+    sizes = (
+        "watermarks: so many partitions, may be repeated; without per-key watermarks then"
+        f" (default: {', '.join(map(str, watermarks.SIZES))})"
+    )
+    parser.add_argument("--partitions", action="append", type=_positive, metavar="N", help=sizes)
+    races = "; ".join(f"{part}: {', '.join(known)}" for part, known in _RACES.items())
+    parser.add_argument("--cases", metavar="NAME,NAME", help=f"only these cases; {races}")
+    both = ", ".join(_RACES)
+    parser.add_argument(
+        "--keys", type=_positive, metavar="N", help=f"{both}: so many keys, whatever the case says"
+    )
+    parser.add_argument(
+        "--files",
+        type=_positive,
+        metavar="N",
+        help=f"{both}: so many files (of each side), {FILES_A_BATCH} of them a batch",
+    )
+    before = (
+        f"{both}: so many batches of few events before a run, in which the JVM compiles what they"
+        f" share (default: {WARM})"
+    )
+    parser.add_argument("--warm", type=_whole, metavar="N", help=before)
+    parser.add_argument(
+        "--cores", type=_positive, metavar="N", help=f"{both}: so many cores (default: all)"
+    )
+    parser.add_argument("--memory", metavar="SIZE", help=f"{both}: memory of the JVM (default: 8g)")
+    parser.add_argument(
+        "--brokers",
+        metavar="HOST:PORT",
+        help="streams: brokers of Kafka to measure against as well",
+    )
+    parser.add_argument(
+        "--ours", action="store_true", help=f"{both}: only our side, without a check and a ratio"
+    )
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help=f"{both}: the same with a profile of our Python workers, which makes them slower",
+    )
+    return parser
+
+
+def _positive(text: str) -> int:
+    return _number(text, 1)
+
+
+def _whole(text: str) -> int:
+    return _number(text, 0)
+
+
+def _number(text: str, least: int) -> int:
+    number = int(text)
+    if number < least:
+        raise argparse.ArgumentTypeError(f"must be at least {least}, got {number}")
+    return number
+
+
+_HEAD = (
+    f"{'case':<48}{'ratio':>7}{'aim':>6}  "
+    f" {'against':<26}{'keys':>11}{'ours':>11}{'peer':>11}{'events/s':>13}{'bytes':>8}\n{'':<48}{'':>7}{'':>6}"
+    f"   {'':<26}{'':>11}{'ms':>11}{'ms':>11}{'':>13}{'a cell':>8}"
+)
+
+
+def _line(found: Measured) -> str:
+    verdict = "" if found.ratio <= found.aim else "  over"
+    ours, peer = found.seconds * 1e3, found.peer_seconds * 1e3
+    return (
+        f"{found.name:<48}{found.ratio:>7.2f}{found.aim:>6.1f}  "
+        f" {found.peer:<26}{found.keys:>11,}{ours:>11.1f}{peer:>11.1f}"
+        f"{found.events_per_second:>13,.0f}{found.bytes_per_key_and_window:>8.0f}{verdict}"
+    )

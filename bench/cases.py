@@ -1,0 +1,252 @@
+"""The cases: each pits the operator against a peer on the same rows and says how many times longer
+it took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bench.racing import GroupByRunner, OperatorRunner, Runner, Times, race
+from bench.traffic import PER_MINUTE, Delivery, Traffic, deliver, distinct_keys, small_delivery
+from tidegate.api import Panes, Windowed, stream
+from tidegate.spec import aggregates
+from tidegate.spec.triggers import after_count, after_watermark
+from tidegate.spec.watermarks import bounded
+from tidegate.spec.windows import Window, hopping, session, tumbling
+
+FULL = 1_000_000
+"""The rows of a large delivery; fewer make every number of keys smaller in proportion."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One ratio: our time over the peer's, for the same events."""
+
+    name: str
+    ratio: float
+    aim: float
+    peer: str
+    keys: int
+    events: int
+    seconds: float
+    peer_seconds: float
+    events_per_second: float
+    wall_ratio: float
+    bytes_per_key_and_window: float
+
+    def to_dict(self) -> dict[str, Any]:
+        digits = {
+            "ratio": 3,
+            "wall_ratio": 3,
+            "seconds": 4,
+            "peer_seconds": 4,
+            "events_per_second": 0,
+            "bytes_per_key_and_window": 1,
+        }
+        return {
+            name: round(value, digits[name]) if name in digits else value
+            for name, value in asdict(self).items()
+        }
+
+
+def windowed(window: Window) -> Windowed:
+    """The input of all cases, in some windows."""
+    return stream(time="ts", key="key", watermark=bounded("10 seconds")).window(window)
+
+
+def aggregated(windows: Windowed) -> Panes:
+    """Count, sum and maximum."""
+    return windows.aggregate(
+        n=aggregates.count(), total=aggregates.sum("v"), top=aggregates.max("v")
+    )
+
+
+def _minutes(traffic: Traffic, count: int) -> Iterator[list[Delivery]]:
+    minute = traffic.minute()
+    return (deliver(minute, number) for number in range(count))
+
+
+def _versus(
+    name: str,
+    aim: float,
+    peer: str,
+    traffic: Traffic,
+    ours: Panes,
+    other: Panes | Runner,
+    *,
+    fill: int = 3,
+    turns: int = 5,
+    steady: bool = True,
+) -> Measured:
+    """Race an operator against another one, or against bare Arrow; a turn is a minute of events."""
+    runner = OperatorRunner(ours)
+    runners: dict[str, Runner] = {
+        "ours": runner,
+        "peer": OperatorRunner(other) if isinstance(other, Panes) else other,
+    }
+    times = race(runners, _minutes(traffic, fill + turns), unmeasured=fill, steady=steady)
+    return _measured(name, aim, peer, traffic.keys, traffic.rows * PER_MINUTE, runner, times)
+
+
+def _measured(
+    name: str,
+    aim: float,
+    peer: str,
+    keys: int,
+    events: int,
+    ours: OperatorRunner,
+    times: dict[str, Times],
+) -> Measured:
+    mine, other = times["ours"], times["peer"]
+    ratio, wall_ratio = mine.processor / other.processor, mine.wall / other.wall
+    return Measured(
+        name,
+        ratio,
+        aim,
+        peer,
+        keys,
+        events,
+        mine.processor,
+        other.processor,
+        events / mine.wall,
+        wall_ratio,
+        ours.bytes_per_cell,
+    )
+
+
+def _keys(count: int, rows: int) -> int:
+    return max(1, count * rows // FULL)
+
+
+def _tumbling(name: str, keys: int, rows: int) -> list[Measured]:
+    traffic, ours = Traffic(_keys(keys, rows), rows), aggregated(windowed(tumbling("1 minute")))
+    return [_versus(name, 2.0, "arrow group_by", traffic, ours, GroupByRunner())]
+
+
+def tumbling_100k(rows: int = FULL) -> list[Measured]:
+    """Tumbling minutes against `Table.group_by`, at 100 thousand keys."""
+    return _tumbling("tumbling_100k", 100_000, rows)
+
+
+def tumbling_1m(rows: int = FULL) -> list[Measured]:
+    """Tumbling minutes against `Table.group_by`, at a million keys."""
+    return _tumbling("tumbling_1m", 1_000_000, rows)
+
+
+def sliding(rows: int = FULL) -> list[Measured]:
+    """Ten minutes by ten seconds against tumbling minutes, over ten minutes after the first ten,
+    when every window is full.
+
+    It is the mean that counts: what neighbouring windows share is merged once in ten minutes, and a
+    median would not see it.
+    """
+    ours, peer = (
+        aggregated(windowed(hopping("10 minutes", "10 seconds"))),
+        aggregated(windowed(tumbling("1 minute"))),
+    )
+    found = []
+    for name, keys in (("sliding", 10_000), ("sliding at 100 thousand keys", 100_000)):
+        traffic = Traffic(_keys(keys, rows), rows)
+        found.append(
+            _versus(name, 2.0, "our tumbling", traffic, ours, peer, fill=10, turns=10, steady=False)
+        )
+    return found
+
+
+def sessions(rows: int = FULL) -> list[Measured]:
+    """Sessions with a gap of 30 seconds against tumbling minutes; with fewer keys they hardly ever
+    end, with more they are short.
+    """
+    ours, peer = (
+        aggregated(windowed(session("30 seconds"))),
+        aggregated(windowed(tumbling("1 minute"))),
+    )
+    found = []
+    for name, keys in (("session", 100_000), ("session at 1 million keys", 1_000_000)):
+        found.append(
+            _versus(
+                name, 4.0, "our tumbling", Traffic(_keys(keys, rows), rows), ours, peer, turns=3
+            )
+        )
+    return found
+
+
+def retracting(rows: int = FULL) -> list[Measured]:
+    """Retracting against accumulating where three percent of the rows come after their window was
+    complete or nearly so.
+    """
+    traffic = Traffic(_keys(100_000, rows), rows, stragglers=30)
+    default = windowed(tumbling("1 minute"))
+    each = default.trigger(after_watermark(late=after_count(1)))
+    found = []
+    for name, windows in (
+        ("retracting", each),
+        ("retracting, late panes every 10 seconds", default),
+    ):
+        found.append(
+            _versus(
+                name,
+                2.0,
+                "our accumulating",
+                traffic,
+                aggregated(windows.retracting()),
+                aggregated(windows),
+                turns=3,
+            )
+        )
+    return found
+
+
+def small_deliveries(rows: int = FULL) -> list[Measured]:
+    """Short deliveries with many keys in state against the same with few; the mean, because state
+    is put in order now and then.
+    """
+    hour = windowed(tumbling("1 hour"))
+    early = hour.trigger(after_watermark(early=after_count(1_000_000)))
+    found = [_small("small_deliveries", aggregated(hour), 10 * rows, rows)]
+    found.append(
+        _small("small_deliveries, early trigger, 2 million keys", aggregated(early), 2 * rows, rows)
+    )
+    return found
+
+
+def _small(name: str, panes: Panes, keys: int, rows: int) -> Measured:
+    small, few, turns = max(1, rows // 100), max(1, rows // 10), 60
+    ours, peer = OperatorRunner(panes), OperatorRunner(panes)
+    for first in range(0, keys, rows):
+        ours.take([distinct_keys(first, min(rows, keys - first))])
+    peer.take([distinct_keys(0, few)])
+    times = {
+        **race(
+            {"ours": ours},
+            (_small_turn(n, small, keys) for n in range(turns)),
+            unmeasured=2,
+            steady=False,
+        ),
+        **race(
+            {"peer": peer},
+            (_small_turn(n, small, few) for n in range(turns)),
+            unmeasured=2,
+            steady=False,
+        ),
+    }
+    return _measured(name, 1.5, f"the same at {few:,} keys", keys, small, ours, times)
+
+
+def _small_turn(number: int, rows: int, keys: int) -> list[Delivery]:
+    return [small_delivery(number, rows, keys)]
+
+
+CASES: dict[str, Callable[[int], list[Measured]]] = {
+    "tumbling_100k": tumbling_100k,
+    "tumbling_1m": tumbling_1m,
+    "sliding": sliding,
+    "session": sessions,
+    "retracting": retracting,
+    "small_deliveries": small_deliveries,
+}
+"""The first measurement of a case bears its name; those that follow look at the same thing under
+other conditions.
+"""

@@ -1,0 +1,317 @@
+"""The race on Spark: pipelines of Tidegate against Spark's own windows and joins over the same
+files, as ratios.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import astuple, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bench import spark_data
+from bench.spark_data import INPUTS, Events
+from bench.spark_job import Job, apart, run_of
+from bench.spark_sides import (
+    FILES_A_BATCH,
+    INTERVAL,
+    OURS,
+    SIDES,
+    THEIRS,
+    WARM,
+    WARM_UP,
+    Run,
+    Shape,
+)
+from bench.traffic import MINUTE
+from tidegate.errors import SpecError
+
+FILES, ROWS = 20, 1_000_000
+JOINED_ROWS = 500_000
+"""The rows of a file of each side of a join."""
+_FEWEST = (WARM_UP + 2) * FILES_A_BATCH
+"""With fewer files there would be no two batches to count."""
+STATE_AIM = 0.5
+Do = Callable[[Job, Callable[[str], None]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One race."""
+
+    name: str
+    shape: Shape
+    data: Events
+    aim: float | None = None
+    """How many times faster Tidegate is to be."""
+
+    def events(self, total: int | None, files: int | None, keys: int | None) -> Events:
+        """What is generated: of fewer events there are fewer files; where those would be too few,
+        files are smaller, and keys fewer along.
+
+        Where there are several inputs, `total` is the number of events of each.
+        """
+        full = self.data
+        wanted = files or (
+            full.files if total is None else min(full.files, max(_FEWEST, total // full.rows))
+        )
+        rows = (
+            full.rows
+            if total is None
+            else max(1, min(total // wanted, full.rows if files is None else total))
+        )
+        return replace(
+            full,
+            files=wanted,
+            rows=rows,
+            keys=keys or max(1, full.keys * min(rows, full.rows) // full.rows),
+        )
+
+
+def _over(keys: int, files: int = FILES) -> Events:
+    """What windows are raced over."""
+    return Events(files, ROWS, keys)
+
+
+def _both(*, hot: float = 0.0, span: int = 5 * MINUTE, files: int = FILES) -> Events:
+    """What joins are raced over: each key has an event a minute on each side, so a row has two
+    partners, and as many pairs come out as rows come in.
+
+    None is late, so that both sides put out the same pairs.
+    """
+    return Events(files, JOINED_ROWS, 100_000, is_late=False, span=span, inputs=INPUTS, hot=hot)
+
+
+_WINDOWS = [
+    Case("tumbling_100k", Shape("tumbling"), _over(100_000), aim=2),
+    Case("tumbling_1m", Shape("tumbling"), _over(1_000_000), aim=5),
+    Case("direct_100k", Shape("tumbling", direct=True), _over(100_000), aim=3),
+    Case("direct_1m", Shape("tumbling", direct=True), _over(1_000_000), aim=8),
+    # Spark's own windows take 60 rows for an event: with all files it would run for ten minutes,
+    # and each batch is like the others.
+    Case("sliding", Shape("sliding", direct=True), _over(10_000, files=8), aim=25),
+    Case("session", Shape("session", direct=True), _over(100_000), aim=5),
+    Case("sliding_plain", Shape("sliding"), _over(10_000, files=8)),
+    Case("session_plain", Shape("session"), _over(100_000)),
+    Case("keys_10k", Shape("tumbling"), _over(10_000)),
+    Case("keys_100k", Shape("tumbling"), _over(100_000)),
+    Case("keys_1m", Shape("tumbling"), _over(1_000_000)),
+    Case("keys_10m", Shape("tumbling"), _over(10_000_000)),
+]
+_JOINS = [
+    Case("interval", Shape(INTERVAL, direct=True), _both(), aim=3),
+    Case("interval_hot", Shape(INTERVAL, direct=True), _both(hot=0.2), aim=1.5),
+    Case("interval_plain", Shape(INTERVAL), _both()),
+    # Ten partners a row: with all files a hundred million pairs would come out.
+    Case("interval_dense", Shape(INTERVAL, direct=True), _both(span=MINUTE, files=8)),
+]
+CASES, JOINS = ({case.name: case for case in cases} for cases in (_WINDOWS, _JOINS))
+
+
+@dataclass(frozen=True)
+class Raced:
+    """What a race found."""
+
+    case: Case
+    events: Events
+    runs: dict[str, Run]
+    checked: int
+    """The panes in which both sides were found to be equal, on a small run."""
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times faster we are; None where only we ran."""
+        return (
+            self.runs[OURS].events_per_second / self.runs[THEIRS].events_per_second
+            if THEIRS in self.runs
+            else None
+        )
+
+    @property
+    def state_ratio(self) -> float | None:
+        """Our bytes of state in the checkpoint to theirs."""
+        return (
+            self.runs[OURS].state / max(1, self.runs[THEIRS].state) if THEIRS in self.runs else None
+        )
+
+    @property
+    def cpu_ratio(self) -> float | None:
+        """How many times less processor time we take."""
+        mine, other = (self.runs[side].cpu if side in self.runs else None for side in SIDES)
+        return other / mine if mine and other else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "name": self.case.name,
+            "ratio": self.ratio,
+            "aim": self.case.aim,
+            "events_per_second": self._both("events_per_second"),
+            "batch_ms": {side: {"p50": run.p50, "p99": run.p99} for side, run in self.runs.items()},
+            "event_to_pane_ms": self._both("event_to_pane"),
+            "memory_bytes": self._both("memory"),
+            "state_bytes": self._both("state"),
+            "state_ratio": self.state_ratio,
+            "state_aim": STATE_AIM,
+            "sst_bytes": self._both("sst"),
+            "cpu_seconds": self._both("cpu"),
+            "cpu_ratio": self.cpu_ratio,
+            "window": self.case.shape.window,
+            "source": "direct" if self.case.shape.direct else "dataframe",
+            "keys": self.events.keys,
+            "files": self.events.files,
+            "events": self.events.total,
+            "hot": self.events.hot,
+            self.case.shape.word: self._both("panes"),
+            "late_events": self._both("dropped"),
+            f"checked_{self.case.shape.word}": self.checked,
+        }
+
+    def _both(self, name: str) -> dict[str, Any]:
+        return {side: getattr(run, name) for side, run in self.runs.items()}
+
+
+@dataclass
+class Racing:
+    """Runs cases one after the other; what several of them share is done once."""
+
+    do: Do = apart
+    total: int | None = None
+    files: int | None = None
+    keys: int | None = None
+    memory: str = "8g"
+    cores: int | None = None
+    sides: tuple[str, ...] = SIDES
+    profile: Path | None = None
+    """Where to write profiles of our side, which is slower then."""
+    warm: int = WARM
+    """How many batches of few events a run has before."""
+    _checked: dict[tuple[Shape, Events], int] = field(default_factory=dict)
+    _runs: dict[tuple[str, Shape, Events], Run] = field(default_factory=dict)
+
+    def race(self, cases: Sequence[Case]) -> Iterator[Raced]:
+        with ExitStack() as stack:
+            place = Path(tempfile.mkdtemp(prefix="tidegate-bench-"))
+            stack.callback(shutil.rmtree, place, ignore_errors=True)
+            for case in cases:
+                yield self._raced(case, place)
+
+    def _raced(self, case: Case, place: Path) -> Raced:
+        events = case.events(self.total, self.files, self.keys)
+        if THEIRS not in self.sides:
+            return Raced(case, events, {OURS: self._run(OURS, case, events, place)}, 0)
+        small = case.shape, case.data.small()
+        if small not in self._checked:
+            say(f"{case.name}: both sides over few events, to see that they put out the same")
+            self._checked[small] = self.do(Job(*small, memory=self.memory, cores=self.cores), say)[
+                "panes"
+            ]
+            say(f"{case.name}: they do, {self._checked[small]:,} {case.shape.word}")
+        runs = {side: self._run(side, case, events, place) for side in SIDES}
+        if case.shape.is_join and runs[OURS].panes != runs[THEIRS].panes:
+            # No event is late, so nobody may have dropped one.
+            counts = " and ".join(f"{run.panes:,} pairs of {side}" for side, run in runs.items())
+            raise SpecError(f"{case.name}: {counts}, so their times say nothing")
+        return Raced(case, events, runs, self._checked[small])
+
+    def _run(self, side: str, case: Case, events: Events, place: Path) -> Run:
+        # Spark's own side knows of no direct source.
+        shape = case.shape if side == OURS else replace(case.shape, direct=False)
+        known = self._runs.get((side, shape, events))
+        if known is not None:
+            say(f"{case.name}: {side} has run over the same before")
+            return known
+        folder = place / "events"
+        if not (place / _tag(events)).exists():
+            folders = f", {len(events.inputs)} times" if events.inputs else ""
+            say(
+                f"{case.name}: generating {events.files} files of {events.rows:,} events over"
+                f" {events.keys:,} keys{folders}"
+            )
+            shutil.rmtree(place)
+            spark_data.write(folder, events)
+            (place / _tag(events)).touch()
+        profile = None if self.profile is None or side != OURS else str(self.profile)
+        job = Job(shape, events, side, str(folder), self.memory, self.cores, profile, self.warm)
+        found = run_of(self.do(job, lambda line: say(f"{case.name}: {line}")))
+        if found.events != events.total:
+            raise SpecError(
+                f"{case.name}: {side} read {found.events:,} of {events.total:,} events, so its time"
+                " says nothing"
+            )
+        self._runs[side, shape, events] = found
+        return found
+
+
+def _tag(events: Events) -> str:
+    return "-".join(str(value).replace(" ", "") for value in astuple(events))
+
+
+def say(line: str) -> None:
+    """Progress goes beside the results."""
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
+
+
+def named(text: str | None, cases: Mapping[str, Case] = CASES) -> list[Case]:
+    """The cases of a list of names; all without one."""
+    names = (
+        list(cases) if text is None else [name.strip() for name in text.split(",") if name.strip()]
+    )
+    unknown = [name for name in names if name not in cases]
+    if unknown or not names:
+        raise SpecError(
+            f"there is no case {', '.join(unknown) or 'without a name'}. Hint: one of"
+            f" {', '.join(cases)}"
+        )
+    return [cases[name] for name in names]
+
+
+HEAD = (
+    f"{'case':<15}{'ratio':>7}{'aim':>5}  "
+    f" {'keys':>10}{'events':>12}{'events/s':>11}{'':>11}{'p50 ms':>9}{'':>9}{'p99 ms':>9}{'':>9}"
+    f"{'to pane ms':>11}{'':>9}{'workers MB':>11}{'':>7}{'JVM MB':>8}{'':>7}{'state MB':>9}{'':>8}{'ratio':>7}\n"
+    f"{'':<15}{'':>7}{'':>5}  "
+    f" {'':>10}{'':>12}{'ours':>11}{'Spark':>11}{'ours':>9}{'Spark':>9}{'ours':>9}{'Spark':>9}"
+    f"{'ours':>11}{'Spark':>9}{'ours':>11}{'Spark':>7}{'ours':>8}{'Spark':>7}{'ours':>9}{'Spark':>8}{'':>7}"
+)
+
+
+_NOBODY = Run(0, 0, 0, 0.0, 0.0, 0.0, None, None, {}, 0, 0)
+
+
+def line(found: Raced) -> str:
+    """A race as a line of the table."""
+    mine = found.runs[OURS]
+    other = found.runs.get(THEIRS, _NOBODY)
+    aim = "" if found.case.aim is None else f"{found.case.aim:g}"
+    verdict = (
+        "  under"
+        if found.case.aim is not None and found.ratio is not None and found.ratio < found.case.aim
+        else ""
+    )
+    memory = "".join(
+        f"{run.memory.get(role, 0) / 1e6:>{width},.0f}"
+        for role, widths in (("workers", (11, 7)), ("jvm", (8, 7)))
+        for run, width in zip((mine, other), widths, strict=True)
+    )
+    return (
+        f"{found.case.name:<15}{found.ratio or 0:>7.2f}{aim:>5}  "
+        f" {found.events.keys:>10,}{found.events.total:>12,}"
+        f"{mine.events_per_second:>11,.0f}{other.events_per_second:>11,.0f}{mine.p50:>9,.0f}{other.p50:>9,.0f}{mine.p99:>9,.0f}{other.p99:>9,.0f}"
+        f"{mine.event_to_pane or 0:>11,.0f}{other.event_to_pane or 0:>9,.0f}{memory}"
+        f"{mine.state / 1e6:>9,.1f}{other.state / 1e6:>8,.1f}{found.state_ratio or 0:>7.2f}{verdict}"
+    )
+
+
+def bench(cases: Sequence[Case], racing: Racing, *, as_json: bool) -> None:
+    """Race, and print a line for each."""
+    if not as_json:
+        print(HEAD, flush=True)
+    for found in racing.race(cases):
+        print(json.dumps(found.to_dict()) if as_json else line(found), flush=True)

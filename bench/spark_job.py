@@ -1,0 +1,130 @@
+"""One step of the race on Spark: a check or the run of one side, in a session of its own that lives
+in a process of its own, or in a given one.
+
+With a process for every run the second side does not profit from what the first has compiled, and
+memory is told apart.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import deque
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.spark_data import Events
+from bench.spark_sides import Run, Say, Shape
+from tidegate.errors import SetupError, TidegateError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SAYING, _RESULT, _FAILED = (
+    "tidegate-bench says ",
+    "tidegate-bench found ",
+    "tidegate-bench failed ",
+)
+_LINES = 40
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be done."""
+
+    shape: Shape
+    events: Events
+    """What the folder has, or what both sides are checked with."""
+    side: str | None = None
+    """Who runs; without one both are checked to be equal."""
+    folder: str = ""
+    memory: str = "8g"
+    cores: int | None = None
+    profile: str | None = None
+    warm: int = 0
+    """How many batches of few events run before."""
+
+    @classmethod
+    def from_text(cls, text: str) -> Job:
+        document = json.loads(text)
+        events = {**document["events"], "inputs": tuple(document["events"]["inputs"])}
+        return cls(**{**document, "shape": Shape(**document["shape"]), "events": Events(**events)})
+
+
+def do(job: Job, spark: SparkSession, say: Say) -> dict[str, Any]:
+    """Do it in a session."""
+    from bench import spark_check, spark_sides
+
+    if job.side is None:
+        return {"panes": spark_check.check(spark, job.shape, job.events)}
+    if job.warm:
+        say(f"{job.side} warms up over {job.warm} batches of few events")
+        spark_sides.warm(
+            spark, job.side, job.shape, job.events.small(job.warm * spark_sides.FILES_A_BATCH)
+        )
+    return spark_sides.run(spark, job.side, job.shape, Path(job.folder), say).to_dict()
+
+
+def apart(job: Job, say: Say) -> dict[str, Any]:
+    """Do it in a process of its own, and pass on what that says."""
+    command = [sys.executable, "-m", "bench.spark_job", json.dumps(asdict(job))]
+    rest: deque[str] = deque(maxlen=_LINES)
+    result: dict[str, Any] | None = None
+    failed = None
+    with subprocess.Popen(  # noqa: S603 - this program itself
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as child:
+        try:
+            for line in child.stdout or ():
+                if line.startswith(_SAYING):
+                    say(line.removeprefix(_SAYING).rstrip())
+                elif line.startswith(_RESULT):
+                    result = json.loads(line.removeprefix(_RESULT))
+                elif line.startswith(_FAILED):
+                    failed = json.loads(line.removeprefix(_FAILED))
+                elif line.strip():
+                    rest.append(line)
+        except BaseException:
+            child.terminate()
+            raise
+    if failed is not None:
+        raise SetupError(failed)
+    if result is None:
+        said = "".join(rest)
+        raise SetupError(
+            f"a run of the benchmark ended with status {child.returncode}, and said:\n{said}Hint:"
+            " try `tidegate doctor --spark`"
+        )
+    return result
+
+
+def run_of(result: dict[str, Any]) -> Run:
+    """What `do` found of one side."""
+    return Run(**result)
+
+
+def main(text: str) -> None:
+    """Do it in a session that is made for it."""
+    from tidegate.spark.environment.session import UNIX_SOCKETS, session
+
+    job = Job.from_text(text)
+    try:
+        if job.profile is not None:
+            from bench import spark_profile
+
+            spark_profile.install(Path(job.profile))
+        spark = session("tidegate bench", cores=job.cores, memory=job.memory, conf=UNIX_SOCKETS)
+        try:
+            result = do(job, spark, lambda line: print(f"{_SAYING}{line}", flush=True))
+        finally:
+            spark.stop()
+    except TidegateError as error:
+        print(f"{_FAILED}{json.dumps(str(error))}", flush=True)
+        sys.exit(2)
+    print(f"{_RESULT}{json.dumps(result)}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,1 @@
+"""Properties of single events: readable time, lateness class, duplicate, partition."""

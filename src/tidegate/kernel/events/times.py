@@ -1,0 +1,118 @@
+"""Reading event times: any column that can say an instant becomes int64 ticks and a mask of what
+could not be read.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.errors import InputError
+from tidegate.instants import MAX, MIN
+from tidegate.kernel.frame import to_arrow
+
+OK, NULL, BAD = 0, 1, 2
+_PER_UNIT = {"s": 1_000_000, "ms": 1_000}
+
+
+def read_times(
+    column: pa.Array | pa.ChunkedArray, name: str, *, null_is: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ticks and, per row, whether the time was read, missing or unreadable; `null_is` is what a
+    missing one means, if anything.
+    """
+    ticks, verdict = _read(to_arrow(column), name)
+    if null_is is None:
+        return ticks, verdict
+    return np.where(verdict == NULL, null_is, ticks), np.where(verdict == NULL, OK, verdict).astype(
+        np.int8
+    )
+
+
+def _read(array: pa.Array, name: str) -> tuple[np.ndarray, np.ndarray]:
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return _read(array.cast(kind.value_type), name)
+    if pa.types.is_null(kind):
+        return np.zeros(len(array), np.int64), np.full(len(array), NULL, np.int8)
+    if pa.types.is_integer(kind):
+        ticks, bad = _whole_numbers(array)
+    elif pa.types.is_timestamp(kind):
+        ticks, bad = _timestamps(array)
+    elif pa.types.is_date(kind):
+        ticks, bad = _timestamps(array.cast(pa.timestamp("ms")))
+    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        ticks, bad = _texts(array)
+    else:
+        raise InputError(
+            f"the time column `{name}` has type `{kind}`, which does not say an instant. Hint: use"
+            " a timestamp, an ISO text or integer microseconds"
+        )
+    if (
+        array.null_count == 0
+        and bad is None
+        and (not len(ticks) or (ticks.min() > MIN and ticks.max() < MAX))
+    ):
+        return ticks, np.zeros(len(ticks), np.int8)
+    unreadable = (
+        (ticks == MIN) | (ticks == MAX) if bad is None else bad | (ticks == MIN) | (ticks == MAX)
+    )
+    verdict = np.where(
+        array.is_null().to_numpy(zero_copy_only=False), NULL, np.where(unreadable, BAD, OK)
+    ).astype(np.int8)
+    return np.where(verdict == OK, ticks, 0), verdict
+
+
+def is_ticks(kind: pa.DataType) -> bool:
+    """Whether times of this type are plain numbers, so that window bounds are shown as numbers
+    too.
+    """
+    return pa.types.is_integer(kind) or pa.types.is_null(kind)
+
+
+def _whole_numbers(array: pa.Array) -> tuple[np.ndarray, np.ndarray | None]:
+    filled = pc.fill_null(array, 0)
+    if pa.types.is_uint64(array.type):
+        words = filled.to_numpy(zero_copy_only=False)
+        return words.astype(np.int64), words > np.uint64(MAX)
+    return filled.cast(pa.int64()).to_numpy(zero_copy_only=False), None
+
+
+def _timestamps(array: pa.Array) -> tuple[np.ndarray, np.ndarray | None]:
+    words = array.view(pa.int64())
+    raw = (words if array.null_count == 0 else pc.fill_null(words, 0)).to_numpy(
+        zero_copy_only=False
+    )
+    if array.type.unit == "us":
+        return raw, None
+    if array.type.unit == "ns":
+        return np.floor_divide(raw, 1_000), None
+    factor = _PER_UNIT[array.type.unit]
+    limit = MAX // factor
+    bad = (raw > limit) | (raw < -limit)
+    return np.where(bad, 0, raw) * factor, bad
+
+
+def _texts(array: pa.Array) -> tuple[np.ndarray, np.ndarray | None]:
+    for kind in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
+        try:
+            return _timestamps(array.cast(kind))
+        except pa.ArrowInvalid:
+            continue
+    # Some text cannot be read: find out which, one by one. This is the path of broken rows only.
+    ticks, bad = np.zeros(len(array), np.int64), np.zeros(len(array), bool)
+    for row, text in enumerate(array.to_pylist()):
+        value = None if text is None else _one_text(text)
+        bad[row] = value is None
+        ticks[row] = value or 0
+    return ticks, bad
+
+
+def _one_text(text: str) -> int | None:
+    for kind in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
+        try:
+            return int(pa.array([text]).cast(kind).cast(pa.int64())[0].as_py())
+        except pa.ArrowInvalid:
+            continue
+    return None

@@ -1,0 +1,1 @@
+"""Storage of state tables: sorted runs, the message store and the compact encoding of columns."""

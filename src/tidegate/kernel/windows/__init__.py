@@ -1,0 +1,1 @@
+"""Windows at run time: assigners, calendar bounds, session merging and evictors."""

@@ -1,0 +1,1 @@
+"""The windowed aggregate: cells and slices, triggers, panes, retention and snapshots."""

@@ -1,0 +1,219 @@
+"""A bundle is the aggregates of one operator, lifted, combined and lowered together as columns of
+one frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.kernel.accumulations import bind, prefix_combine
+from tidegate.kernel.accumulations.protocol import Accumulation, Rows
+from tidegate.kernel.frame import Column, Frame, constant, is_constant, to_numpy
+from tidegate.kernel.groups import Groups
+from tidegate.spec.aggregates import Aggregate, AllTrue, AnyTrue
+from tidegate.spec.operator import AggregateSpec
+
+
+def _flags(aggregate: Aggregate) -> tuple[str, ...]:
+    """The columns that an aggregate takes as booleans."""
+    condition = (aggregate.where,) if isinstance(aggregate.where, str) else ()
+    return (*condition, aggregate.column) if isinstance(aggregate, AnyTrue | AllTrue) else condition
+
+
+class _Everywhere:
+    """Whether something holds for all rows of a group."""
+
+    def combine(self, partials: Mapping[str, Column], groups: Groups) -> dict[str, Column]:
+        return {name: self._all(to_numpy(column), groups) for name, column in partials.items()}
+
+    @staticmethod
+    def _all(column: np.ndarray, groups: Groups) -> np.ndarray:
+        return constant(column[0], groups.n) if is_constant(column) else groups.all(column)
+
+
+class AggregateSet:
+    """All aggregates of a specification over one input schema.
+
+    A `recent` aggregate was added when state was there already. A boolean column beside its
+    partials says whether it has seen all that the window holds; where it has not, its result is
+    null.
+    """
+
+    def __init__(
+        self,
+        accumulations: Mapping[str, Accumulation],
+        *,
+        retractions: bool,
+        untyped: Mapping[str, pa.DataType] | None = None,
+        recent: Sequence[str] = (),
+    ) -> None:
+        self.retractions = retractions
+        self._untyped = dict(untyped or {})
+        self._accumulations = dict(accumulations)
+        self._names = {
+            name: {part: f"p.{name}.{part}" for part in accumulation.partial_types}
+            for name, accumulation in self._accumulations.items()
+        }
+        self._known = {name: f"known.{name}" for name in recent}
+
+    @classmethod
+    def bound(cls, spec: AggregateSpec, schema: pa.Schema, *, retractions: bool) -> AggregateSet:
+        # Of a column that has held nothing but nulls so far nothing is known; any type that its
+        # aggregates take holds nothing just as well.
+        flags = {name for _, aggregate in spec.aggregates for name in _flags(aggregate)}
+        untyped = {
+            f.name: pa.bool_() if f.name in flags else pa.float64()
+            for f in schema
+            if pa.types.is_null(f.type)
+        }
+        typed = pa.schema([f.with_type(untyped.get(f.name, f.type)) for f in schema])
+        bound = {
+            name: bind(aggregate, typed, retractions=retractions)
+            for name, aggregate in spec.aggregates
+        }
+        return cls(bound, retractions=retractions, untyped=untyped)
+
+    def since(self, recent: Sequence[str]) -> AggregateSet:
+        """The same aggregates, of which some were added when state was there already."""
+        return AggregateSet(
+            self._accumulations, retractions=self.retractions, untyped=self._untyped, recent=recent
+        )
+
+    @property
+    def recent(self) -> tuple[str, ...]:
+        """The aggregates that were added when state was there already."""
+        return tuple(self._known)
+
+    @property
+    def known_columns(self) -> list[str]:
+        """The columns that say whether a recent aggregate has seen all that a window holds."""
+        return list(self._known.values())
+
+    def all_known(self, n: int) -> dict[str, Column]:
+        """The known columns of n windows of which every aggregate has seen all."""
+        return {column: constant(np.True_, n) for column in self._known.values()}
+
+    def unseen(self, frame: Frame) -> list[str]:
+        """The aggregates that were added after a frame was stored."""
+        return [name for name, column in self._known.items() if column not in frame]
+
+    def nothing_seen(self, names: Sequence[str], schema: pa.Schema, n: int) -> dict[str, Column]:
+        """Partials of aggregates that have seen nothing of n windows."""
+        nothing = np.zeros(0, np.int64)
+        rows, groups = self._typed(Rows(schema.empty_table(), nothing, nothing)), Groups(nothing, n)
+        columns: dict[str, Column] = {}
+        for name in names:
+            lifted = self._accumulations[name].lift(rows, groups)
+            columns.update(
+                {self._names[name][part]: column for part, column in lifted.partials.items()}
+            )
+        return columns
+
+    @property
+    def full_state(self) -> bool:
+        return any(a.full_state for a in self._accumulations.values())
+
+    @property
+    def invertible(self) -> bool:
+        return all(a.invertible for a in self._accumulations.values())
+
+    @property
+    def result_types(self) -> dict[str, pa.DataType]:
+        return {name: a.result_type for name, a in self._accumulations.items()}
+
+    def lift(self, rows: Rows, groups: Groups) -> tuple[dict[str, Column], np.ndarray | None, str]:
+        """Partials by group, the rows that a user's function refused, and why."""
+        columns: dict[str, Column] = {}
+        failed: np.ndarray | None = None
+        why = ""
+        rows = self._typed(rows)
+        for name, accumulation in self._accumulations.items():
+            lifted = accumulation.lift(rows, groups)
+            columns.update(
+                {self._names[name][part]: column for part, column in lifted.partials.items()}
+            )
+            if lifted.failed is not None and lifted.failed.any():
+                failed = lifted.failed if failed is None else failed | lifted.failed
+                why = why or f"{name}: {lifted.why}"
+        columns.update(self.all_known(groups.n))
+        return columns, failed, why
+
+    def _typed(self, rows: Rows) -> Rows:
+        if not self._untyped:
+            return rows
+        table = rows.table
+        for name, kind in self._untyped.items():
+            table = table.set_column(
+                table.column_names.index(name), name, table.column(name).cast(kind)
+            )
+        return replace(rows, table=table)
+
+    def combine(self, frame: Frame, groups: Groups) -> dict[str, Column]:
+        """One row a group from the partial columns of a frame."""
+        columns: dict[str, Column] = {}
+        for name, accumulation in self._accumulations.items():
+            names = self._names[name]
+            merged = accumulation.combine(
+                {part: frame[column] for part, column in names.items()}, groups
+            )
+            columns.update({names[part]: column for part, column in merged.items()})
+        columns.update(self.combine_known(frame, groups))
+        return columns
+
+    def combine_known(self, frame: Frame, groups: Groups) -> dict[str, Column]:
+        """The known columns of each group: what one part does not know, the whole does not."""
+        return _Everywhere().combine(
+            {column: frame[column] for column in self._known.values()}, groups
+        )
+
+    def prefix(self, frame: Frame, groups: Groups) -> dict[str, Column]:
+        """For each row the combination of its group up to it."""
+        columns: dict[str, Column] = {}
+        for name, accumulation in self._accumulations.items():
+            names = self._names[name]
+            running = prefix_combine(
+                accumulation, {part: frame[column] for part, column in names.items()}, groups
+            )
+            columns.update({names[part]: column for part, column in running.items()})
+        columns.update(
+            prefix_combine(
+                _Everywhere(), {column: frame[column] for column in self._known.values()}, groups
+            )
+        )
+        return columns
+
+    def lower(
+        self, frame: Frame
+    ) -> tuple[dict[str, pa.Array], dict[str, tuple[np.ndarray, str, str]]]:
+        """Results by row, and for each aggregate the rows that have no right result, with reason
+        and detail.
+        """
+        values: dict[str, pa.Array] = {}
+        failures: dict[str, tuple[np.ndarray, str, str]] = {}
+        for name, accumulation in self._accumulations.items():
+            lowered = accumulation.evaluate(
+                {part: frame[column] for part, column in self._names[name].items()}
+            )
+            values[name], failed = lowered.values, lowered.failed
+            if name in self._known and not (known := frame.ints(self._known[name])).all():
+                values[name] = values[name].take(pa.array(np.arange(len(frame)), mask=~known))
+                failed = None if failed is None else failed & known
+            if failed is not None and failed.any():
+                failures[name] = (failed, lowered.reason, lowered.why)
+        return values, failures
+
+    @property
+    def partial_columns(self) -> list[str]:
+        return [
+            *(column for names in self._names.values() for column in names.values()),
+            *self._known.values(),
+        ]
+
+    def empty(self, schema: pa.Schema, n: int) -> dict[str, Column]:
+        """Partials of n windows in which nothing came."""
+        nothing = np.zeros(0, np.int64)
+        return self.lift(Rows(schema.empty_table(), nothing, nothing), Groups(nothing, n))[0]

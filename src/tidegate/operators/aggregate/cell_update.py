@@ -1,0 +1,369 @@
+"""Absorbing puts the rows of a delivery into the cells of their windows, and lets the cells fire
+that became ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidegate.instants import MIN
+from tidegate.kernel.frame import Column, Frame, concat_frames
+from tidegate.kernel.groups import Groups, present
+from tidegate.kernel.storage.run_store import Places
+from tidegate.kernel.windows.assigners import Aligned, Assigned, Assigner
+from tidegate.operators.aggregate.cell_values import CellValues
+from tidegate.operators.aggregate.context import IDENTITY, Core
+from tidegate.operators.aggregate.firing import Firing
+from tidegate.operators.aggregate.retention import RetentionBounds
+from tidegate.operators.aggregate.slices import held_by
+from tidegate.operators.ingest.delivery import Delivery
+from tidegate.operators.output import class_names
+from tidegate.spec.windows import Axis, Custom, Inherited, Session
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CellRows:
+    """Rows on their way into cells: which rows, which cell each goes to, and the cells as they were
+    before.
+    """
+
+    row: np.ndarray
+    groups: Groups
+    cells: Frame
+
+
+class CellUpdate:
+    """Rows into cells, for windows that never merge."""
+
+    def __init__(
+        self,
+        core: Core,
+        firing: Firing,
+        contents: CellValues,
+        assigner: Assigner,
+        horizons: RetentionBounds,
+    ) -> None:
+        self.core = core
+        self.firing = firing
+        self.contents = contents
+        self.assigner = assigner
+        self.horizons = horizons
+        # Where the event's own time decides, a window that it is in still matters; only a custom
+        # assigner may know better.
+        by_window = core.spec.options.drop_by == "window" or isinstance(core.spec.window, Custom)
+        self.windows_expire = (
+            by_window
+            and core.spec.window.axis is Axis.EVENT_TIME
+            and not isinstance(core.spec.window, Inherited)
+        )
+        late_joins = (
+            isinstance(core.spec.window, Session) and core.spec.options.session_lateness == "merged"
+        )
+        self.judges_merged = self.windows_expire and late_joins
+        """Whether a late row is taken if it joins what came before it, so that it matters what came
+        before it in its own delivery.
+        """
+
+    @property
+    def shares_offsets(self) -> bool:
+        """Whether offsets are noted by slice for all keys together, because windows follow from the
+        axis alone.
+        """
+        return isinstance(self.assigner, Aligned) and self.core.spec.window.axis is not Axis.ORDINAL
+
+    def absorb(self, delivery: Delivery, assigned: Assigned) -> None:
+        """Take one step: every row counts once in each of its windows, then triggers are looked at
+        once.
+        """
+        if self.core.spec.retention.windows is None:
+            self._place(delivery, self.without_expired(delivery, assigned))
+        else:
+            self._place(delivery, self._with_room(delivery, self._in_time(delivery, assigned)))
+
+    def _with_room(self, delivery: Delivery, assigned: Assigned) -> Assigned:
+        """The windows less those behind a horizon and those that their key has no room for; one
+        late row tells both.
+        """
+        gone = self.horizons.beyond(delivery, assigned)
+        old = np.zeros(len(assigned.row), bool) if gone is None else gone
+        rest = self._without_closed(delivery, Assigned(*(column[~old] for column in assigned)))
+        full = self.horizons.admit(delivery, rest)
+        missed = Assigned(
+            *(np.concatenate([a[old], b[full]]) for a, b in zip(assigned, rest, strict=True))
+        )
+        self.without(delivery, missed, np.ones(len(missed.row), bool), "out_of_retention")
+        return Assigned(*(column[~full] for column in rest))
+
+    def _without_closed(self, delivery: Delivery, assigned: Assigned) -> Assigned:
+        """The windows of the rows less those that a finished trigger has closed."""
+        groups, _, places = self.look_up(delivery, assigned)
+        found = np.flatnonzero(places.found)
+        if not len(found):
+            return assigned
+        shut = np.zeros(groups.n, bool)
+        shut[found] = self.core.cells.take(places.take(found)).ints("closed")
+        return self.without(delivery, assigned, shut[groups.ids], "window_closed")
+
+    def _place(self, delivery: Delivery, assigned: Assigned) -> None:
+        """Put rows into windows that still matter; those whose window is closed go to `late`."""
+        groups, identity, places = self.look_up(delivery, assigned)
+        if not groups.n:
+            return
+        found = np.flatnonzero(places.found)
+        if len(found) and self.core.cells.take(places.take(found)).ints("closed").any():
+            self._place(delivery, self._without_closed(delivery, assigned))
+            return
+        keys = delivery.keys(self.core.spec.input.key, assigned.row[groups.firsts])
+        cells = self.base(identity, keys, places)
+        self.core.cells.remove(places.take(found))
+        self.join(delivery, CellRows(assigned.row, groups, cells))
+
+    def without_expired(self, delivery: Delivery, assigned: Assigned) -> Assigned:
+        """The windows of the rows less those whose time is over; the rows learn what they
+        missed.
+        """
+        return self.without_old(delivery, self._in_time(delivery, assigned))
+
+    def _in_time(self, delivery: Delivery, assigned: Assigned) -> Assigned:
+        """The windows of the rows less those that have expired."""
+        if self.windows_expire:
+            over = self.core.expired(
+                self.core.expiry(assigned.end), self.core.watermark_at(delivery, assigned.row)
+            )
+        elif self.core.given_up != MIN:
+            over = assigned.end <= self.core.given_up
+        else:
+            return assigned
+        return self.without(delivery, assigned, over, "window_expired")
+
+    def without_old(self, delivery: Delivery, assigned: Assigned) -> Assigned:
+        """The windows of the rows less those that retention has pushed out."""
+        gone = self.horizons.beyond(delivery, assigned)
+        return (
+            assigned if gone is None else self.without(delivery, assigned, gone, "out_of_retention")
+        )
+
+    def without(
+        self, delivery: Delivery, assigned: Assigned, missed: np.ndarray, reason: str
+    ) -> Assigned:
+        """The rest of the windows; one late row per event lists those that it missed."""
+        if not missed.any():
+            return assigned
+        row, start, end = (column[missed] for column in assigned)
+        self.core.progress.counters["dropped_pairs"] += len(row)
+        order = np.lexsort((start, row))
+        rows, owner = np.unique(row, return_inverse=True)
+        self.core.late_rows(
+            delivery,
+            rows,
+            reason,
+            class_names(delivery.verdict[rows]),
+            (owner[order], start[order], end[order]),
+        )
+        return Assigned(*(column[~missed] for column in assigned))
+
+    def join(self, delivery: Delivery, joining: CellRows) -> None:
+        """Add rows to cells that are out of the table, let them fire, and put them back."""
+        joining, partials = self._lifted(delivery, joining)
+        row, groups, cells = joining.row, joining.groups, joining.cells
+        if not groups.n:
+            return
+        self._keep(delivery, joining)
+        weight = np.ones(len(row), np.int64) if delivery.weight is None else delivery.weight[row]
+        # A retraction and what replaces it are one change to whoever counts.
+        counts = (
+            groups.counts
+            if delivery.weight is None
+            else np.maximum(groups.sum((weight > 0).astype(np.int64)), 1)
+        )
+        if self.core.spec.window.axis is Axis.ORDINAL:
+            cells = cells.with_mapping(self._ordinal_progress(delivery, row, groups))
+        seq, first = groups.max(delivery.seq[row]), groups.min(delivery.position[row])
+        brought = Frame.of(
+            {**partials, **self._held_by(delivery, row, groups), "n": groups.sum(weight)}, groups.n
+        )
+        self.add(cells, brought.with_columns(count=counts, seq=seq, first=first))
+
+    def add(self, cells: Frame, brought: Frame) -> None:
+        """Add what came for each of some cells that are out of the table, let them fire, and put
+        them back.
+
+        What was brought are partial aggregates, if cells hold any, with how many rows they are of,
+        how often these `count` for the trigger, the last arrival and the first position among them,
+        and what of them came on time.
+        """
+        core = self.core
+        cells = cells.with_mapping(self._with_partials(cells, brought))
+        seq, counts, pending = brought.ints("seq"), brought.ints("count"), cells.ints("pending")
+        cells = cells.with_columns(n=cells.ints("n") + brought.ints("n"))
+        if core.messages is not None:
+            # Only messages are asked whether they came since the last pane.
+            cells = cells.with_columns(newest_seq=np.maximum(cells.ints("newest_seq"), seq))
+        cells = cells.with_mapping(self._held(cells, brought))
+        state = core.trigger_state(cells)
+        core.machine.on_elements(state, counts, core.context(cells, pending, brought.ints("first")))
+        cells = cells.with_columns(pending=pending + counts)
+        core.cells.put(self.firing.settle(cells, state, seq))
+
+    def _with_partials(self, cells: Frame, brought: Frame) -> Mapping[str, Column]:
+        """The partial aggregates of the cells and of what was brought together."""
+        core, n = self.core, len(cells)
+        if core.messages is not None:
+            return {}
+        partials = brought.select(core.bundle.partial_columns)
+        # A recent aggregate may not know what a cell held before everything in it was taken back.
+        if not (cells.ints("n") == 0).all() or core.bundle.recent:
+            both = concat_frames([cells.select(core.bundle.partial_columns), partials])
+            return core.bundle.combine(both, Groups(np.tile(np.arange(n), 2), n))
+        return partials.columns
+
+    def _keep(self, delivery: Delivery, joining: CellRows) -> None:
+        """Store the messages where they are needed, and note their offsets where windows are not
+        the same for all keys.
+        """
+        if self.core.messages is not None and self.core.says_windows:
+            cell = joining.groups.ids
+            self.contents.store_said(
+                delivery.take(joining.row),
+                joining.cells.ints("start")[cell],
+                joining.cells.ints("end")[cell],
+            )
+        elif self.core.messages is not None:
+            rows = present(joining.row, len(delivery))
+            self.contents.store(delivery.take(rows[self.is_new(rows)]))
+        if self.core.metadata is not None and not self.shares_offsets:
+            windows = joining.cells.select(IDENTITY).take(joining.groups.ids)
+            self.core.metadata.note(
+                windows,
+                delivery.partitions,
+                delivery.partition[joining.row],
+                delivery.offset[joining.row],
+            )
+
+    def is_new(self, rows: np.ndarray) -> np.ndarray:
+        """Which rows came with this delivery."""
+        return np.ones(len(rows), bool)
+
+    def look_up(self, delivery: Delivery, assigned: Assigned) -> tuple[Groups, Frame, Places]:
+        """Which entries go to the same cell, who these cells are, and where they are."""
+        row, start, end = assigned
+        groups = Groups.by([delivery.key_hash[row], delivery.key_check[row], start, end])
+        first = groups.firsts
+        identity = Frame.of(
+            {
+                "key_hash": delivery.key_hash[row[first]],
+                "key_check": delivery.key_check[row[first]],
+                "start": start[first],
+                "end": end[first],
+            },
+            groups.n,
+        )
+        return groups, identity, self.core.cells.find(identity)
+
+    def base(self, identity: Frame, keys: dict[str, Column], places: Places) -> Frame:
+        """The cells as they are: those that were found, and fresh ones for the rest."""
+        found, new = np.flatnonzero(places.found), np.flatnonzero(~places.found)
+        self.core.progress.counters["windows_opened"] += len(new)
+        if not len(found):
+            return self.core.fresh(identity, keys)
+        old = self.core.cells.take(places.take(found))
+        if not len(new):
+            return old
+        fresh = self.core.fresh(
+            identity.take(new), dict(Frame(keys, len(identity)).take(new).columns)
+        )
+        order = np.empty(len(identity), np.int64)
+        order[np.concatenate([found, new])] = np.arange(len(identity))
+        return concat_frames([old, fresh]).take(order)
+
+    def _lifted(self, delivery: Delivery, joining: CellRows) -> tuple[CellRows, dict[str, Column]]:
+        """The joining with partial aggregates of its rows by cell; rows that a user's function
+        refuses go to `late`, and are left out.
+        """
+        core = self.core
+        if core.messages is not None:
+            return joining, {}
+        rows = core.rows_of(delivery, joining.row)
+        partials, failed, why = core.bundle.lift(rows, joining.groups)
+        if failed is not None:
+            self._refuse(delivery, joining, failed, why)
+            joining = _narrowed(joining, ~failed)
+            if joining.groups.n:
+                partials, _, _ = core.bundle.lift(
+                    core.rows_of(delivery, joining.row), joining.groups
+                )
+        return joining, partials
+
+    def _refuse(self, delivery: Delivery, joining: CellRows, failed: np.ndarray, why: str) -> None:
+        entries = np.flatnonzero(failed)
+        cell = joining.groups.ids[entries]
+        bounds = (
+            np.arange(len(entries)),
+            joining.cells.ints("start")[cell],
+            joining.cells.ints("end")[cell],
+        )
+        rows = joining.row[entries]
+        self.core.late_rows(
+            delivery, rows, "accumulation_failed", class_names(delivery.verdict[rows]), bounds, why
+        )
+        untouched = np.ones(joining.groups.n, bool)
+        untouched[joining.groups.ids[~failed]] = False
+        # Cells that only failed rows would have touched go back as they were, unless they are new.
+        self.core.cells.put(
+            joining.cells.where(
+                untouched & (joining.cells.ints("index") + joining.cells.ints("n") > 0)
+            )
+        )
+
+    def _ordinal_progress(
+        self, delivery: Delivery, row: np.ndarray, groups: Groups
+    ) -> dict[str, Column]:
+        keys = Groups.by([delivery.key_hash, delivery.key_check])
+        cell_key = keys.ids[row[groups.firsts]]
+        return {
+            "seen": keys.max(delivery.position)[cell_key] + 1,
+            "seen_before": keys.min(delivery.position)[cell_key],
+        }
+
+    def holds(
+        self, delivery: Delivery, row: np.ndarray, groups: Groups, cells: Frame
+    ) -> dict[str, Column]:
+        """Whether something came on time since the last pane, and the earliest or latest of it."""
+        return self._held(cells, Frame(self._held_by(delivery, row, groups), groups.n))
+
+    def _held_by(self, delivery: Delivery, row: np.ndarray, groups: Groups) -> dict[str, Column]:
+        return held_by(
+            self.core.spec.options.timestamp,
+            delivery.position[row],
+            delivery.is_on_time[row],
+            groups,
+        )
+
+    def _held(self, cells: Frame, brought: Frame) -> dict[str, Column]:
+        """What of the cells and of what was brought came on time."""
+        kind = self.core.spec.options.timestamp
+        ontime, hold = cells.ints("ontime"), cells.ints("hold")
+        fresh, best = brought.ints("ontime"), brought.ints("hold")
+        if kind == "end_of_window":
+            return {
+                "ontime": ontime | fresh,
+                "held": cells.ints("held") | (cells.ints("end") > self.core.before_of(cells)),
+            }
+        both = np.minimum(hold, best) if kind == "earliest" else np.maximum(hold, best)
+        return {
+            "ontime": ontime | fresh,
+            "held": ontime | fresh,
+            "hold": np.where(ontime & fresh, both, np.where(fresh, best, hold)),
+        }
+
+
+def _narrowed(joining: CellRows, keep: np.ndarray) -> CellRows:
+    """The same with fewer rows; cells that lose all of theirs are left out."""
+    ids = joining.groups.ids[keep]
+    used = present(ids, joining.groups.n)
+    return CellRows(
+        joining.row[keep], Groups(np.searchsorted(used, ids), len(used)), joining.cells.take(used)
+    )

@@ -1,0 +1,385 @@
+"""CellValues gives the values of cells: from their partial aggregates, or from the messages where
+those are kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.errors import StateError
+from tidegate.instants import MAX, MIN, saturating_add
+from tidegate.kernel.accumulations import lists
+from tidegate.kernel.accumulations.protocol import Rows
+from tidegate.kernel.frame import Column, Frame, concat_frames, to_arrow
+from tidegate.kernel.groups import Groups
+from tidegate.kernel.keys import KEY, identify
+from tidegate.kernel.storage.message_store import MessageStore
+from tidegate.kernel.storage.run_store import search_sorted
+from tidegate.kernel.windows.evictors import kept
+from tidegate.operators.aggregate.context import Core
+from tidegate.operators.ingest.delivery import Delivery
+from tidegate.spec.windows import Axis, ByDifference, Session
+
+PAYLOAD = "m."
+"""Names of input columns begin with this in the message store."""
+_PASSING = frozenset(
+    PAYLOAD + name for name in ("op", "is_last", "watermark", "emitted_at", "pane_id")
+)
+"""Columns of panes in which a retraction differs from what it takes back."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Members:
+    """Which messages are in which cell, by cell and then by arrival."""
+
+    messages: Frame
+    cell: np.ndarray
+
+    def where(self, mask: np.ndarray) -> _Members:
+        return _Members(self.messages.where(mask), self.cell[mask])
+
+
+class CellValues:
+    """The values of cells of one operator."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._stored: list[np.ndarray] = []
+        # Merging sessions have no common "fired up to", so discarding takes fired messages out
+        # instead.
+        self._forgets = (
+            core.messages is not None
+            and core.spec.mode == "discarding"
+            and isinstance(core.spec.window, Session)
+        )
+
+    def begin(self) -> None:
+        """A delivery begins: nothing of it is stored yet."""
+        self._stored = []
+
+    @property
+    def stored(self) -> np.ndarray:
+        """The arrival numbers of what was stored of the present delivery."""
+        return np.concatenate(self._stored) if self._stored else np.zeros(0, np.int64)
+
+    def trim(
+        self, key_hash: np.ndarray, key_check: np.ndarray, seen: np.ndarray | None = None
+    ) -> None:
+        """Forget the messages of keys that lie before all their windows; with `seen`, also closed
+        windows that no message can reach any more.
+        """
+        core = self._core
+        keys = Groups.by([key_hash, key_check])
+        asked = Frame.of(
+            {"key_hash": key_hash[keys.firsts], "key_check": key_check[keys.firsts]}, keys.n
+        )
+        if seen is not None:
+            asked = asked.with_columns(seen=keys.max(seen))
+        asked = asked.take(np.lexsort((asked.ints("key_check"), asked.ints("key_hash"))))
+        places = core.cells.ranges(asked, KEY)
+        first = np.full(len(asked), MAX)
+        if len(places.run):
+            cells = core.cells.take(places)
+            owner, _ = search_sorted(asked, cells.select(KEY), KEY)
+            over = np.zeros(len(cells), bool)
+            if seen is not None:
+                over = cells.ints("closed") & (cells.ints("end") <= asked.ints("seen")[owner])
+                core.cells.remove(places.take(over))
+            if isinstance(core.spec.window, Session):
+                # A closed session holds no messages, and others may have come and gone inside it.
+                over |= cells.ints("closed")
+            np.minimum.at(first, owner[~over], cells.ints("start")[~over])
+        if isinstance(core.spec.window, ByDifference):
+            # The next message opens a window that reaches back by its size.
+            first = np.minimum(
+                first, MIN if seen is None else asked.ints("seen") - core.spec.window.size
+            )
+        if core.messages is not None and core.messages.count:
+            held = core.messages.read(MIN, MAX, key_hashes=asked.ints("key_hash"))
+            owner, _ = search_sorted(asked, held.select(KEY), KEY)
+            old = core.position_of(held) < first[np.minimum(owner, len(asked) - 1)]
+            if old.any():
+                core.messages.remove(held, old)
+
+    @property
+    def _messages(self) -> MessageStore:
+        if self._core.messages is None:
+            raise StateError("the operator keeps no messages")
+        return self._core.messages
+
+    def values(self, cells: Frame, *, tell: bool = True) -> dict[str, pa.Array]:
+        """The results of all aggregates; where one has no right result it is null, and `late` says
+        so if somebody is to be told.
+        """
+        core = self._core
+        partials = cells
+        if core.messages is not None:
+            partials = self._from_messages(cells, tell=tell).with_mapping(
+                cells.select(core.bundle.known_columns).columns
+            )
+        values, failures = core.bundle.lower(partials)
+        if not tell:
+            return values
+        for name, (mask, reason, why) in failures.items():
+            broken = cells.take(np.flatnonzero(mask))
+            core.late_windows(broken, reason, pa.repeat(pa.scalar(f"{name}: {why}"), len(broken)))
+        return values
+
+    def after(self, cells: Frame, given: np.ndarray) -> Frame:
+        """Cells after a firing: evictors that run after the function take their messages out."""
+        evictor = self._core.spec.evictor
+        if self._forgets and given.any():
+            self._messages.remove(self._members(cells.where(given)).messages)
+        if evictor is None or not evictor.after or not given.any():
+            return cells
+        members = self._members(cells.where(given))
+        gone = members.where(~self._kept(members))
+        evicted = _append_lists(
+            cells["evicted"], np.flatnonzero(given)[gone.cell], gone.messages.ints("arrival")
+        )
+        return cells.with_columns(evicted=evicted)
+
+    def closed(self, cells: Frame) -> None:
+        """A closed session never merges again, so a later one in its place must not find its
+        messages.
+        """
+        if (
+            self._core.messages is not None
+            and isinstance(self._core.spec.window, Session)
+            and len(cells)
+        ):
+            self._messages.remove(self._members(cells).messages)
+
+    def expired(self, cells: Frame) -> None:
+        """A message without a gap sits on the end of its session, where a later one may begin,
+        which must not find it.
+        """
+        window = self._core.spec.window
+        if isinstance(window, Session) and window.gap_column is not None:
+            self.closed(
+                cells
+                if window.touch == "merge"
+                else cells.where(cells.ints("start") == cells.ints("end"))
+            )
+
+    def emptied(self, cells: Frame, mask: np.ndarray) -> dict[str, Column]:
+        """The partial columns with those of the given cells back to nothing, as discarding wants
+        it.
+        """
+        core = self._core
+        if core.messages is not None or not mask.any():
+            return {}
+        rows = np.flatnonzero(mask)
+        # Panes of one window add up, so what was not known of the first is not known of the next.
+        nothing = Frame(core.bundle.empty(core.schema, len(rows)), len(rows)).drop(
+            core.bundle.known_columns
+        )
+        if len(rows) == len(cells):
+            return dict(nothing.columns)
+        pick = np.arange(len(cells))
+        pick[rows] = len(cells) + np.arange(len(rows))
+        return dict(concat_frames([cells.select(nothing.names), nothing]).take(pick).columns)
+
+    def store_said(self, delivery: Delivery, start: np.ndarray, end: np.ndarray) -> None:
+        """Keep messages under the windows that were said for them, each once a window; they lie at
+        the last place of it.
+        """
+        last = np.where(end == MAX, MAX - 1, end - 1)
+        self._store(delivery.with_position(last), {"w_start": start, "w_end": end})
+
+    def store(self, delivery: Delivery) -> None:
+        """Keep the messages of a delivery, each once."""
+        self._store(delivery, {})
+
+    def _store(self, delivery: Delivery, windows: dict[str, Column]) -> None:
+        core = self._core
+        if core.messages is None or not len(delivery):
+            return
+        self._stored.append(delivery.seq)
+        tuples = not core.spec.window.axis.is_time
+        order = delivery.seq if core.spec.input.offset is None else delivery.offset
+        columns: dict[str, Column] = {
+            "time": delivery.time if tuples else delivery.position,
+            "offset": delivery.position if tuples else order,
+            "key_hash": delivery.key_hash,
+            "key_check": delivery.key_check,
+            "arrival": delivery.seq,
+            "event_time": delivery.time,
+            "verdict": delivery.verdict,
+            "weight": (
+                delivery.weight if delivery.weight is not None else np.ones(len(delivery), np.int64)
+            ),
+        }
+        columns.update(
+            {
+                PAYLOAD + name: to_arrow(delivery.table.column(name))
+                for name in delivery.table.column_names
+            }
+        )
+        columns.update(windows)
+        if (
+            core.spec.input.offset is not None
+            and core.spec.window.axis is not Axis.ORDINAL
+            and not windows
+        ):
+            columns["uid"] = message_ids(delivery)
+        core.messages.add(Frame(columns, len(delivery)))
+
+    def _from_messages(self, cells: Frame, *, tell: bool) -> Frame:
+        core = self._core
+        members = self._members(cells)
+        if core.spec.mode == "discarding" and not self._forgets:
+            members = members.where(
+                members.messages.ints("arrival") > cells.ints("fired_seq")[members.cell]
+            )
+        if core.spec.evictor is not None and not core.spec.evictor.after:
+            members = members.where(self._kept(members))
+        groups = Groups(members.cell, len(cells))
+        rows = Rows(
+            payload(members.messages),
+            members.messages.ints("event_time"),
+            members.messages.ints("arrival"),
+        )
+        partials, failed, why = core.bundle.lift(rows, groups)
+        if failed is not None and tell:
+            blamed = members.where(failed)
+            broken = cells.take(blamed.cell)
+            core.late_windows(broken, "accumulation_failed", pa.repeat(pa.scalar(why), len(broken)))
+        return Frame(partials, len(cells))
+
+    def _kept(self, members: _Members) -> np.ndarray:
+        evictor = self._core.spec.evictor
+        if evictor is None:
+            return np.ones(len(members.cell), bool)
+        groups = Groups.by([members.cell]) if len(members.cell) else Groups.single(0)
+        return kept(evictor, payload(members.messages), members.messages.ints("event_time"), groups)
+
+    def _members(self, cells: Frame) -> _Members:
+        """The messages of each cell."""
+        core = self._core
+        upto = self._upto(cells)
+        found = self._messages.window(
+            int(cells.ints("start").min()), int(upto.max()), key_hashes=cells.ints("key_hash")
+        )
+        at = core.position_of(found)
+        found = found.with_columns(at=at).take(
+            np.lexsort((found.ints("arrival"), at, found.ints("key_hash")))
+        )
+        low, _ = search_sorted(
+            found, cells.select(["key_hash", "start"]).rename({"start": "at"}), ("key_hash", "at")
+        )
+        high, _ = search_sorted(
+            found,
+            Frame({"key_hash": cells["key_hash"], "at": upto}, len(cells)),
+            ("key_hash", "at"),
+        )
+        if (upto == MAX).any():
+            high = np.where(
+                upto == MAX,
+                np.searchsorted(found.ints("key_hash"), cells.ints("key_hash"), "right"),
+                high,
+            )
+        sizes = np.maximum(high - low, 0)
+        cell = np.repeat(np.arange(len(cells)), sizes)
+        position = np.repeat(low - (np.cumsum(sizes) - sizes), sizes) + np.arange(len(cell))
+        members = _Members(found.take(position), cell)
+        members = members.where(members.messages.ints("key_check") == cells.ints("key_check")[cell])
+        if core.says_windows:
+            for said, bound in (("w_start", "start"), ("w_end", "end")):
+                members = members.where(
+                    members.messages.ints(said) == cells.ints(bound)[members.cell]
+                )
+        members = self._by_arrival(_without_evicted(members, cells))
+        return members if not (members.messages.ints("weight") < 0).any() else _netted(members)
+
+    def _upto(self, cells: Frame) -> np.ndarray:
+        """The position before which a cell's messages are: its end, or just after it where a
+        message without a gap may sit on it.
+        """
+        end, window = cells.ints("end"), self._core.spec.window
+        if not isinstance(window, Session):
+            return end
+        on_end = np.ones(len(end), bool) if window.touch == "merge" else cells.ints("start") == end
+        return np.where(on_end, saturating_add(end, 1), end)
+
+    @staticmethod
+    def _by_arrival(members: _Members) -> _Members:
+        order = np.lexsort((members.messages.ints("arrival"), members.cell))
+        return _Members(members.messages.take(order), members.cell[order])
+
+
+def message_ids(delivery: Delivery) -> np.ndarray:
+    """What tells messages apart over all partitions and restarts, in one word."""
+    names = pa.array(delivery.partitions, pa.string()).take(pa.array(delivery.partition))
+    return identify([names, pa.array(delivery.offset)], len(delivery))[0]
+
+
+def payload(messages: Frame) -> pa.Table:
+    """The input columns of messages."""
+    return pa.table(
+        {
+            name[len(PAYLOAD) :]: to_arrow(c)
+            for name, c in messages.columns.items()
+            if name.startswith(PAYLOAD)
+        }
+    )
+
+
+def _netted(members: _Members) -> _Members:
+    """Messages less those that were taken back: a retraction cancels the newest equal message of
+    its cell.
+    """
+    same = [
+        to_arrow(c)
+        for name, c in members.messages.columns.items()
+        if name.startswith(PAYLOAD) and name not in _PASSING
+    ]
+    key_hash, key_check = identify([*same, pa.array(members.cell)], len(members.cell))
+    weight = members.messages.ints("weight")
+    groups = Groups.by([key_hash, key_check])
+    net = groups.sum(weight)[groups.ids]
+    rank = np.zeros(len(weight), np.int64)
+    plus = weight > 0
+    rank[plus] = Groups(groups.ids[plus], groups.n).ranks
+    return members.where(plus & (rank < net))
+
+
+def _without_evicted(members: _Members, cells: Frame) -> _Members:
+    if "evicted" not in cells:
+        return members
+    owner, arrivals = _parts(cells["evicted"])
+    gone = Groups.by(
+        [
+            np.concatenate([owner, members.cell]),
+            np.concatenate([arrivals, members.messages.ints("arrival")]),
+        ]
+    )
+    evicted = np.zeros(gone.n, bool)
+    evicted[gone.ids[: len(owner)]] = True
+    return members.where(~evicted[gone.ids[len(owner) :]])
+
+
+def _append_lists(column: Column, owner: np.ndarray, values: np.ndarray) -> pa.Array:
+    """List column with values added to the lists of their owners."""
+    former, items = _parts(column)
+    owners, items = np.concatenate([former, owner]), np.concatenate([items, values])
+    order = np.argsort(owners, kind="stable")
+    return lists.build(pa.array(items[order]), owners[order], len(column))
+
+
+def merge_lists(column: Column, groups: Groups) -> pa.Array:
+    """The lists of each group, one after the other."""
+    owner, items = _parts(column)
+    of = groups.ids[owner]
+    order = np.argsort(of, kind="stable")
+    return lists.build(pa.array(items[order]), of[order], groups.n)
+
+
+def _parts(column: Column) -> tuple[np.ndarray, np.ndarray]:
+    """The values of a column of lists, and which list each is in."""
+    array = cast("pa.ListArray", to_arrow(column))
+    return lists.owners(array), np.asarray(array.flatten()).astype(np.int64)

@@ -1,0 +1,366 @@
+"""The core is what the parts of a windowed aggregate share: specification, trigger machine,
+aggregates, state and the output under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.instants import MAX, MIN, saturating_add
+from tidegate.kernel.accumulations.lists import build
+from tidegate.kernel.accumulations.protocol import Rows
+from tidegate.kernel.frame import (
+    Column,
+    Frame,
+    constant,
+    is_constant,
+    recast,
+    repeat,
+    squeezed,
+    to_arrow,
+)
+from tidegate.kernel.keys import KEY
+from tidegate.kernel.storage.message_store import MessageStore
+from tidegate.kernel.storage.run_store import SortedRuns
+from tidegate.kernel.triggers import Context, Machine
+from tidegate.kernel.watermarks.per_key import KeyProgress
+from tidegate.operators.aggregate.aggregate_set import AggregateSet
+from tidegate.operators.aggregate.window_offsets import WindowOffsets
+from tidegate.operators.ingest.delivery import Delivery
+from tidegate.operators.output import LateRows, Output, texts
+from tidegate.operators.progress import Progress
+from tidegate.spec.operator import AggregateSpec
+from tidegate.spec.windows import Axis, ByDifference, Custom, Inherited, Session
+from tidegate.state.protocol import Store
+
+IDENTITY = (*KEY, "start", "end")
+
+
+@dataclass(eq=False)
+class Core:
+    """Shared by the parts of one operator; a cell is the state of one key in one window."""
+
+    spec: AggregateSpec
+    store: Store
+    machine: Machine
+    schema: pa.Schema
+    bundle: AggregateSet
+    progress: Progress
+    cells: SortedRuns
+    messages: MessageStore | None
+    kept_for: int
+    """How long windows are kept after their end; `MAX` is for ever."""
+    metadata: WindowOffsets | None = None
+    keys: KeyProgress | None = None
+    """The watermarks of data keys, where each has its own."""
+    is_migrated: bool = False
+    """Whether there may be stored frames that were written under a former specification."""
+    given_up: int = MIN
+    """Windows that end here or before had expired when the lateness was made longer: they stay so.
+    """
+    out: Output = field(default_factory=Output)
+
+    @property
+    def keeps_fired(self) -> bool:
+        """Whether the last fired values are part of a cell."""
+        return self.spec.mode == "retracting" or self.spec.options.fire_only_updated
+
+    @property
+    def says_windows(self) -> bool:
+        """Whether messages are in the windows that somebody said, and not in those that hold their
+        position.
+        """
+        return isinstance(self.spec.window, Custom | Inherited)
+
+    @property
+    def key_columns(self) -> list[str]:
+        return [f"k.{name}" for name in self.spec.input.key]
+
+    @property
+    def lateness(self) -> int:
+        """How late an event may be: not so late that what it needs was given up before the lateness
+        was made longer.
+        """
+        watermark = self.progress.watermark
+        if self.given_up == MIN or watermark == MAX or not self._gives_up_events:
+            return self.kept_for
+        return min(self.kept_for, int(saturating_add(watermark, -self.given_up)))
+
+    @property
+    def _gives_up_events(self) -> bool:
+        """Whether taking an event needs more than its window: its id, older messages, or the
+        sessions that it may join.
+        """
+        spec = self.spec
+        return spec.options.drop_by == "event" and (
+            spec.input.id is not None or isinstance(spec.window, Session | ByDifference)
+        )
+
+    def expiry(self, end: np.ndarray) -> np.ndarray:
+        """When a window no longer matters; `MAX` is never."""
+        if self.given_up != MIN and (end <= self.given_up).any():
+            return np.where(end <= self.given_up, end, self._expiry(end))
+        return self._expiry(end)
+
+    def _expiry(self, end: np.ndarray) -> np.ndarray:
+        if self.kept_for == MAX or not len(end):
+            return constant(np.int64(MAX), len(end))
+        return (
+            constant(np.int64(saturating_add(int(end[0]), self.kept_for)), len(end))
+            if is_constant(end)
+            else saturating_add(end, self.kept_for)
+        )
+
+    def expired(self, expiry: np.ndarray, watermark: np.ndarray | int) -> np.ndarray:
+        """Which windows no longer matter under a watermark; with infinite lateness all do until the
+        input ends.
+        """
+        return np.asarray(expiry < MAX) if self.kept_for == MAX else np.asarray(expiry <= watermark)
+
+    def watermark_of(self, frame: Frame) -> np.ndarray | int:
+        """The watermark that counts for each cell: its key's own count on the ordinal axis, its
+        key's own watermark or the operator's elsewhere.
+        """
+        if self.spec.window.axis is Axis.ORDINAL:
+            return frame.ints("seen")
+        return self.watermark_for(frame.ints("key_hash"), frame.ints("key_check"))
+
+    def watermark_for(self, key_hash: np.ndarray, key_check: np.ndarray) -> np.ndarray | int:
+        """The watermark that counts for each key."""
+        return (
+            self.progress.watermark
+            if self.keys is None
+            else self.keys.watermark(key_hash, key_check, self.progress.watermark)
+        )
+
+    def watermark_at(self, delivery: Delivery, row: np.ndarray) -> np.ndarray | int:
+        """The watermark that counts for each of some rows of a delivery."""
+        return (
+            self.progress.watermark
+            if self.keys is None
+            else self.keys.watermark(
+                delivery.key_hash, delivery.key_check, self.progress.watermark
+            )[row]
+        )
+
+    def before_of(self, frame: Frame) -> np.ndarray | int:
+        """The same when the current call began."""
+        if self.spec.window.axis is Axis.ORDINAL:
+            return frame.ints("seen_before")
+        if self.keys is not None:
+            return self.keys.before(
+                frame.ints("key_hash"), frame.ints("key_check"), self.progress.before
+            )
+        return self.progress.before
+
+    def context(
+        self, frame: Frame, pending: np.ndarray, times: np.ndarray | None = None
+    ) -> Context:
+        return Context(
+            frame.ints("end"), self.watermark_of(frame), self.progress.now, pending, times
+        )
+
+    def trigger_state(self, frame: Frame) -> dict[str, np.ndarray]:
+        """A copy of the trigger columns that may be changed."""
+        return {name: frame.ints(name).copy() for name in self.machine.columns}
+
+    def fresh(
+        self, identity: Frame, keys: dict[str, Column], partials: Mapping[str, Column] | None = None
+    ) -> Frame:
+        """Cells in which nothing has come yet, or nothing but what the partials hold."""
+        n = len(identity)
+        zeros, no, never = (
+            constant(np.int64(0), n),
+            constant(np.False_, n),
+            constant(np.int64(MIN), n),
+        )
+        columns: dict[str, Column] = {name: identity[name] for name in IDENTITY}
+        columns.update(keys)
+        columns.update(
+            expiry=self.expiry(identity.ints("end")),
+            n=zeros,
+            pending=zeros,
+            hold=zeros,
+            ontime=no,
+            held=no,
+            index=zeros,
+            ns=zeros,
+        )
+        columns.update(
+            done=no,
+            closed=no,
+            emitted=no,
+            fired_seq=never,
+            newest_seq=never,
+            wm_due=zeros,
+            clock_due=zeros,
+        )
+        columns.update(
+            last_pane=zeros, last_ns=zeros, last_timing=constant(np.int8(0), n), last_time=zeros
+        )
+        columns.update(
+            {
+                name: constant(column[0], n)
+                for name, column in self.machine.initial(1, self.progress.now).items()
+            }
+        )
+        if self.spec.window.axis is Axis.ORDINAL:
+            columns.update(seen=zeros, seen_before=zeros)
+        if self.messages is None:
+            columns.update(self.bundle.empty(self.schema, n) if partials is None else partials)
+        else:
+            columns.update(self.bundle.all_known(n))
+        if self.keeps_fired:
+            columns.update(
+                {
+                    f"v.{name}": repeat(None, n, kind)
+                    for name, kind in self.bundle.result_types.items()
+                }
+            )
+        if self.spec.evictor is not None and self.spec.evictor.after:
+            columns["evicted"] = repeat([], n, pa.list_(pa.int64()))
+        return Frame(columns, n)
+
+    def received(self, piece: Frame) -> Frame:
+        """What was aggregated before it came here, with the columns that partial aggregates have
+        here.
+        """
+        partials = [
+            name for name in self.bundle.partial_columns if name not in self.bundle.known_columns
+        ]
+        names = [*KEY, *self.key_columns, "n", "ontime", "held", "hold", *partials, "start", "end"]
+        return piece.select(names).with_mapping(self.bundle.all_known(len(piece)))
+
+    def retyped(self, frame: Frame) -> Frame:
+        """A frame whose partial aggregates are replaced by nothing where their type has changed."""
+        # Where messages are kept, cells hold no partial aggregates.
+        nothing = Frame(
+            self.bundle.empty(self.schema, len(frame)) if self.messages is None else {}, len(frame)
+        )
+        names = [
+            n
+            for n in nothing.names
+            if n not in frame or to_arrow(frame[n]).type != to_arrow(nothing[n]).type
+        ]
+        stale = [n for n in frame.names if n.startswith("p.") and n not in nothing]
+        values = {}
+        if self.keeps_fired and "emitted" in frame:
+            values = {
+                f"v.{n}": recast(to_arrow(frame[f"v.{n}"]), kind)
+                for n, kind in self.bundle.result_types.items()
+            }
+        return frame.drop(stale).with_mapping({**nothing.select(names).columns, **values})
+
+    def as_now(self, frame: Frame) -> Frame:
+        """A stored frame as the present specification has it: what was added has seen nothing of
+        it, and windows are kept as long as now.
+        """
+        if not self.is_migrated:
+            return frame
+        columns: dict[str, Column] = {}
+        new, n = self.bundle.unseen(frame), len(frame)
+        if new and self.messages is None:
+            columns.update(self.bundle.nothing_seen(new, self.schema, n))
+        columns.update({f"known.{name}": constant(np.False_, n) for name in new})
+        if "expiry" in frame:
+            columns["expiry"] = self.expiry(frame.ints("end"))
+            if self.keeps_fired:
+                columns.update(
+                    {f"v.{name}": repeat(None, n, self.bundle.result_types[name]) for name in new}
+                )
+        return frame.with_mapping(columns)
+
+    def due(self, frame: Frame, state: dict[str, np.ndarray]) -> Frame:
+        """The frame with its trigger columns and with the instants at which it has to be looked at
+        again.
+        """
+        context = self.context(frame, frame.ints("pending"))
+        closed = frame.ints("closed")
+        expiry = frame.ints("expiry")
+        # Every window is looked at when it completes, whatever its trigger waits for.
+        end = np.where(frame.ints("end") > self.watermark_of(frame), frame.ints("end"), MAX)
+        watermark = np.where(
+            closed,
+            expiry,
+            np.minimum(np.minimum(self.machine.watermark_due(state, context), end), expiry),
+        )
+        clock = np.where(closed, MAX, self.machine.clock_due(state, context))
+        state = {**state, "wm_due": watermark.astype(np.int64), "clock_due": clock.astype(np.int64)}
+        return frame.with_mapping({name: squeezed(column) for name, column in state.items()})
+
+    def position_of(self, messages: Frame) -> np.ndarray:
+        """Where messages are on the window's axis."""
+        return messages.ints("time" if self.spec.window.axis.is_time else "offset")
+
+    def rows_of(self, delivery: Delivery, index: np.ndarray | None = None) -> Rows:
+        """The rows of a delivery as accumulations see them, all or some; a row may be in several
+        windows.
+        """
+        if index is None:
+            return Rows(delivery.table, delivery.time, delivery.seq, delivery.weight)
+        table = delivery.table.take(pa.array(index))
+        weight = None if delivery.weight is None else delivery.weight[index]
+        return Rows(table, delivery.time[index], delivery.seq[index], weight)
+
+    def late_rows(
+        self,
+        delivery: Delivery,
+        index: np.ndarray,
+        reason: str,
+        lateness: pa.Array,
+        windows: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+        detail: str = "",
+    ) -> None:
+        """Send rows to the late output; `windows` lists (position in index, start, end) of the
+        windows they missed.
+        """
+        if not len(index):
+            return
+        owner, start, end = windows if windows is not None else (np.zeros(0, np.int64),) * 3
+        keys = Frame.of(delivery.keys(self.spec.input.key, index), len(index))
+        watermark = self.watermark_at(delivery, index)
+        self._late(
+            delivery.table.take(pa.array(index)),
+            keys,
+            lateness,
+            reason,
+            texts(detail, len(index)),
+            (owner, start, end),
+            watermark,
+        )
+
+    def late_windows(self, cells: Frame, reason: str, detail: pa.Array) -> None:
+        """Tell that a window of a key has no right result; there is no single row to blame."""
+        n = len(cells)
+        if n:
+            keys = cells.select(self.key_columns)
+            bounds = (np.arange(n), cells.ints("start"), cells.ints("end"))
+            self._late(
+                None, keys, texts("window", n), reason, detail, bounds, self.watermark_of(cells)
+            )
+
+    def _late(
+        self,
+        table: pa.Table | None,
+        keys: Frame,
+        lateness: pa.Array,
+        reason: str,
+        detail: pa.Array,
+        windows: tuple[np.ndarray, np.ndarray, np.ndarray],
+        watermark: np.ndarray | int,
+    ) -> None:
+        n = len(lateness)
+        owner, start, end = windows
+        self.progress.counters["late_rows"] += n
+        self.progress.counters[f"reason.{reason}"] += n
+        keys = Frame({name: to_arrow(column) for name, column in keys.columns.items()}, n)
+        starts, ends = (build(pa.array(bounds), owner, n) for bounds in (start, end))
+        self.out.late.append(
+            LateRows(
+                table, keys, lateness, reason, detail, starts, ends, watermark, self.progress.now
+            )
+        )

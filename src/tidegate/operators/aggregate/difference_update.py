@@ -1,0 +1,179 @@
+"""Windows by difference: every event opens the window that ends with it and the one that begins
+after it, and is in those of its neighbours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.instants import saturating_add
+from tidegate.kernel.frame import Frame
+from tidegate.kernel.groups import Groups
+from tidegate.kernel.keys import Identities
+from tidegate.kernel.storage.message_store import MessageStore
+from tidegate.kernel.storage.run_store import Places
+from tidegate.kernel.windows.assigners import Assigned, ByDifferenceAssigner
+from tidegate.operators.aggregate.cell_update import CellUpdate
+from tidegate.operators.aggregate.cell_values import payload
+from tidegate.operators.aggregate.context import IDENTITY
+from tidegate.operators.ingest.delivery import Delivery
+from tidegate.spec.windows import ByDifference
+
+
+class DifferenceUpdate(CellUpdate):
+    """Rows into windows by difference; a window that appears holds older messages too, so these are
+    kept.
+    """
+
+    _older_rows = 0
+    """How many rows of the present step had come before it."""
+
+    def absorb(self, delivery: Delivery, assigned: Assigned) -> None:
+        """`assigned` says which windows the rows open; which they are in depends on the other rows
+        of their keys.
+        """
+        older = self._older(delivery)
+        both, n = _with_older(delivery, older, self.core.position_of(older)), len(older)
+        self._older_rows = n
+        members = cast("ByDifferenceAssigner", self.assigner).members(
+            Groups.by([both.key_hash, both.key_check]).ids, both.position
+        )
+        fresh = members.row >= n
+        opened = Assigned(assigned.row + n, assigned.start, assigned.end)
+        windows = _identities(both, members, opened)
+        groups = Groups.by([windows.ints(name) for name in IDENTITY])
+        of_member = groups.ids[: len(members.row)]
+        touched = np.zeros(groups.n, bool)
+        touched[of_member[fresh]] = True
+        touched[groups.ids[len(members.row) :]] = True
+        places = self.core.cells.find(windows.take(groups.firsts))
+        over = self._is_over(both, members)
+        refused = self._refused(
+            members.row, fresh & ~over & ~self._closed(places)[of_member], n, len(delivery)
+        )
+        if refused.any():
+            # A row that no window takes opens none either.
+            entries = fresh & refused[np.maximum(members.row - n, 0)]
+            super().absorb(
+                both, Assigned(members.row[entries], members.start[entries], members.end[entries])
+            )
+            self._absorb_rest(delivery, assigned, ~refused)
+            return
+        exists = places.found[of_member]
+        # A window that exists has counted its older messages; one that appears counts them now,
+        # unless its time is over.
+        counts = fresh | (touched[of_member] & ~exists & ~over)
+        super().absorb(
+            both, Assigned(members.row[counts], members.start[counts], members.end[counts])
+        )
+
+    def _is_over(self, both: Delivery, members: Assigned) -> np.ndarray:
+        """Which windows no longer matter, by lateness or by retention."""
+        over = self.core.expired(
+            self.core.expiry(members.end), self.core.watermark_at(both, members.row)
+        )
+        gone = self.horizons.beyond(both, members)
+        return over if gone is None else over | gone
+
+    def _closed(self, places: Places) -> np.ndarray:
+        """Which windows a finished trigger has closed."""
+        closed = np.zeros(len(places.run), bool)
+        found = np.flatnonzero(places.found)
+        if len(found):
+            closed[found] = self.core.cells.take(places.take(found)).ints("closed")
+        return closed
+
+    @staticmethod
+    def _refused(row: np.ndarray, takes: np.ndarray, older: int, rows: int) -> np.ndarray:
+        """Which new rows no window takes."""
+        refused = np.ones(rows, bool)
+        refused[row[takes] - older] = False
+        return refused
+
+    def _absorb_rest(self, delivery: Delivery, assigned: Assigned, keep: np.ndarray) -> None:
+        if keep.any():
+            mine = keep[assigned.row]
+            number = np.cumsum(keep) - 1
+            self.absorb(
+                delivery.where(keep),
+                Assigned(number[assigned.row[mine]], assigned.start[mine], assigned.end[mine]),
+            )
+
+    def is_new(self, rows: np.ndarray) -> np.ndarray:
+        return rows >= self._older_rows
+
+    def _older(self, delivery: Delivery) -> Frame:
+        """The messages that came before and can be in one window with the rows."""
+        size = cast("ByDifference", self.core.spec.window).size
+        x = delivery.position
+        low, high = (
+            int(saturating_add(int(x.min()), -size)),
+            int(saturating_add(int(x.max()), size + 1)),
+        )
+        found = cast("MessageStore", self.core.messages).window(
+            low, high, key_hashes=delivery.key_hash
+        )
+        if self.core.keys is None or not len(found):
+            return found
+        # The store forgets by the floor, and some time after the key itself could do without the
+        # message.
+        taken = saturating_add(np.asarray(self.core.watermark_of(found)), -self.core.lateness)
+        return found.where(self.core.position_of(found) >= saturating_add(taken, -size))
+
+
+def _with_older(delivery: Delivery, older: Frame, x: np.ndarray) -> Delivery:
+    """A delivery that begins with messages that came before."""
+    if not len(older):
+        return delivery
+    added = replace(
+        delivery,
+        table=payload(older).cast(delivery.table.schema),
+        time=older.ints("event_time"),
+        identities=Identities.known(older.ints("key_hash"), older.ints("key_check")),
+        seq=older.ints("arrival"),
+        offset=older.ints("offset"),
+        partition=np.zeros(len(older), np.int64),
+        verdict=older.ints("verdict"),
+        weight=None if delivery.weight is None else older.ints("weight"),
+        x=x,
+    )
+    names = ("time", "seq", "offset", "partition", "verdict", "x")
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(added, name), getattr(delivery, name)]) for name in names
+    }
+    identities = Identities.known(
+        *(
+            np.concatenate(both)
+            for both in zip(added.identities.all, delivery.identities.all, strict=True)
+        )
+    )
+    weight = (
+        None
+        if added.weight is None or delivery.weight is None
+        else np.concatenate([added.weight, delivery.weight])
+    )
+    return replace(
+        delivery,
+        table=pa.concat_tables([added.table, delivery.table]),
+        identities=identities,
+        weight=weight,
+        **columns,
+    )
+
+
+def _identities(delivery: Delivery, *assigned: Assigned) -> Frame:
+    """The windows of each entry with the key of its row."""
+    row, start, end = (np.concatenate(columns) for columns in zip(*assigned, strict=True))
+    return Frame.of(
+        {
+            "key_hash": delivery.key_hash[row],
+            "key_check": delivery.key_check[row],
+            "start": start,
+            "end": end,
+        },
+        len(row),
+    )

@@ -1,0 +1,73 @@
+"""Rebuilding a lost message store: messages that were delivered before are taken once more, but for
+those that had gone to `late`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tidegate.kernel.events.times import OK
+from tidegate.kernel.frame import Frame
+from tidegate.kernel.storage.run_store import SortedRuns
+from tidegate.operators.aggregate.cell_values import CellValues, message_ids
+from tidegate.operators.ingest.delivery import Delivery
+from tidegate.spec.windows import Axis
+from tidegate.state.protocol import Store
+
+
+class MessageRecovery:
+    """Which messages were turned away, and how far a rebuild has come."""
+
+    def __init__(self, store: Store) -> None:
+        self._rejected = SortedRuns(store, "rejected", ("uid",), watch=("at",))
+        self._left: dict[str, int] = {}
+
+    @property
+    def under_way(self) -> bool:
+        return bool(self._left)
+
+    def begin(self, marks: Mapping[str, int]) -> None:
+        """Everything up to the marks is to be delivered again."""
+        self._left = dict(marks)
+
+    def note_rejected(self, delivery: Delivery, stored: np.ndarray) -> None:
+        """Remember the rows of a delivery that no window took, because a rebuild must not take them
+        either.
+        """
+        if not len(stored):
+            rejected = delivery
+        else:
+            kept = np.zeros(int(delivery.seq.max()) + 1 - int(delivery.seq.min()), bool)
+            kept[stored - int(delivery.seq.min())] = True
+            rejected = delivery.where(~kept[delivery.seq - int(delivery.seq.min())])
+        if len(rejected):
+            self._rejected.put(
+                Frame.of({"uid": message_ids(rejected), "at": rejected.time}, len(rejected))
+            )
+
+    def take(self, delivery: Delivery, contents: CellValues, axis: Axis) -> None:
+        """Put messages back that some window had taken."""
+        sound = delivery.where(delivery.verdict == OK)
+        sound = sound.where(
+            ~self._rejected.find(Frame.of({"uid": message_ids(sound)}, len(sound))).found
+        )
+        if len(sound):
+            x = sound.offset if axis is Axis.OFFSET else sound.time
+            contents.store(sound.with_seq(sound.offset).with_position(x))
+        for number, name in enumerate(delivery.partitions):
+            offsets = delivery.offset[delivery.partition == number]
+            if len(offsets) and name in self._left and int(offsets.max()) >= self._left[name]:
+                del self._left[name]
+
+    def forget(self, before: int) -> None:
+        self._rejected.remove(self._rejected.select("at", before - 1))
+
+    def save(self) -> Any:
+        return {"rejected": self._rejected.save(), "left": self._left}
+
+    def restore(self, document: Any) -> None:
+        self._rejected.restore(document["rejected"])
+        self._left = dict(document["left"])

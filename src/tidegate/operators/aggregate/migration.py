@@ -1,0 +1,235 @@
+"""Migration: which changes of a specification stored state can follow, and what has to be
+remembered of them.
+
+Aggregates may be added. What was stored before knows nothing of them, so they are null for the
+windows (of a key) that held something then. Lateness may be made longer. Windows that had expired
+by then are gone, so they stay expired. Every other change is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.errors import SpecError, SpecMismatchError
+from tidegate.instants import MIN
+from tidegate.operators.aggregate.aggregate_set import AggregateSet
+from tidegate.operators.aggregate.context import Core
+from tidegate.operators.aggregate.wiring import horizon, needs_messages
+from tidegate.spec.operator import AggregateSpec
+from tidegate.spec.watermarks import PerKey
+from tidegate.spec.windows import Axis, Inherited
+
+_HINT = "Hint: use a new store, or the old specification"
+
+
+@dataclass(frozen=True)
+class Migrated:
+    """What state has gone through: the aggregates that were added to it, and the end by which
+    windows had expired.
+    """
+
+    recent: tuple[str, ...] = ()
+    given_up: int = MIN
+
+    @classmethod
+    def of(cls, core: Core) -> Migrated | None:
+        return cls(core.bundle.recent, core.given_up) if core.is_migrated else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"recent": list(self.recent), "given_up": self.given_up}
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Migrated:
+        return cls(tuple(document["recent"]), document["given_up"])
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How a specification differs from the stored one, where that can be followed."""
+
+    added: tuple[str, ...] = ()
+    former_lateness: int | None = None
+    """What the lateness was before it was made longer; None where it was not."""
+
+    def __bool__(self) -> bool:
+        return bool(self.added) or self.former_lateness is not None
+
+
+def changes(stored: dict[str, Any], wanted: dict[str, Any]) -> Changes:
+    """What has changed; refused where state cannot follow."""
+    if "aggregates" not in stored or "aggregates" not in wanted:
+        # The rows of a join have met by the former specification, and those that were freed cannot
+        # meet again.
+        check_same(stored, wanted)
+        return Changes()
+    added = tuple(name for name in wanted["aggregates"] if name not in stored["aggregates"])
+    longer = stored["allowed_lateness"] < wanted["allowed_lateness"]
+    followed = {
+        **stored,
+        "aggregates": {
+            **stored["aggregates"],
+            **{name: wanted["aggregates"][name] for name in added},
+        },
+    }
+    if longer:
+        followed["allowed_lateness"] = wanted["allowed_lateness"]
+    obstacles = _differences("", followed, wanted)
+    if obstacles:
+        raise SpecMismatchError(
+            _refusal(_differences("", stored, wanted), obstacles, stored, wanted)
+        )
+    return Changes(added, stored["allowed_lateness"] if longer else None)
+
+
+def check_same(stored: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Refuse state that was written under another specification, and say what differs."""
+    found = _differences("", stored, wanted)
+    if found:
+        raise SpecMismatchError(
+            f"the stored state belongs to another specification: {_told(found)}. {_HINT}"
+        )
+
+
+def _refusal(
+    found: Sequence[_Difference],
+    obstacles: Sequence[_Difference],
+    stored: dict[str, Any],
+    wanted: dict[str, Any],
+) -> str:
+    rules = []
+    if len(obstacles) < len(found):
+        rules.append(
+            f"Of these, state cannot follow {', '.join(f'`{one.path}`' for one in obstacles)}"
+        )
+    if stored["allowed_lateness"] > wanted["allowed_lateness"]:
+        rules.append("Lateness can be made longer, but not shorter")
+    if any(one.path.startswith("aggregates.") for one in obstacles):
+        rules.append("Aggregates can be added, but not changed or left out")
+    return ". ".join(
+        [f"the stored state belongs to another specification: {_told(found)}", *rules, _HINT]
+    )
+
+
+@dataclass(frozen=True)
+class _Difference:
+    path: str
+    stored: Any
+    wanted: Any
+
+    def __str__(self) -> str:
+        return f"`{self.path}` was {self.stored!r} and is now {self.wanted!r}"
+
+
+def _told(found: Sequence[_Difference]) -> str:
+    return "; ".join(map(str, found))
+
+
+def _differences(path: str, stored: Any, wanted: Any) -> list[_Difference]:
+    if isinstance(stored, dict) and isinstance(wanted, dict):
+        names = sorted({*stored, *wanted})
+        return [
+            d
+            for name in names
+            for d in _differences(
+                f"{path}.{name}" if path else name, stored.get(name), wanted.get(name)
+            )
+        ]
+    return [] if stored == wanted else [_Difference(path, stored, wanted)]
+
+
+def with_columns(changed: Changes, spec: AggregateSpec, schema: pa.Schema) -> pa.Schema:
+    """The stored schema, and the columns that only new aggregates read: nothing is known of these
+    until they come.
+    """
+    aggregates = dict(spec.aggregates)
+    named: list[str] = []
+    for name in changed.added:
+        where = aggregates[name].where
+        named += [*(aggregates[name].reads() or ()), *([where] if isinstance(where, str) else [])]
+    return pa.schema(
+        [
+            *schema,
+            *(
+                pa.field(name, pa.null())
+                for name in dict.fromkeys(named)
+                if name not in schema.names
+            ),
+        ]
+    )
+
+
+def followed(
+    changed: Changes,
+    former: Migrated | None,
+    spec: AggregateSpec,
+    schema: pa.Schema,
+    *,
+    watermark: int,
+    retracts: bool,
+    has_messages: bool,
+) -> Migrated | None:
+    """What state has gone through with these changes; None where it is as it was first specified.
+    Refused where state cannot follow.
+    """
+    if not changed:
+        return former
+    former = Migrated() if former is None else former
+    given_up = former.given_up
+    if changed.added:
+        _check_added(changed.added, spec, schema, retracts=retracts, has_messages=has_messages)
+    if changed.former_lateness is not None and (
+        spec.window.axis is Axis.EVENT_TIME or isinstance(spec.window, Inherited)
+    ):
+        if isinstance(spec.input.watermark, PerKey):
+            raise SpecMismatchError(
+                f"`allowed_lateness` was {changed.former_lateness} and is now"
+                f" {spec.allowed_lateness}, but with per-key watermarks windows have expired for"
+                f" some keys and not for others, so state cannot follow. {_HINT}"
+            )
+        given_up = max(given_up, horizon(watermark, changed.former_lateness))
+    return Migrated((*former.recent, *changed.added), given_up)
+
+
+def _check_added(
+    added: Sequence[str],
+    spec: AggregateSpec,
+    schema: pa.Schema,
+    *,
+    retracts: bool,
+    has_messages: bool,
+) -> None:
+    """New aggregates must fit what is stored: the types of the columns, and the messages where they
+    need these.
+    """
+    names = ", ".join(f"`aggregates.{name}`" for name in added)
+    former = dataclasses.replace(
+        spec, aggregates=tuple(given for given in spec.aggregates if given[0] not in added)
+    )
+    wider = with_columns(Changes(tuple(added)), spec, schema)
+    try:
+        bundle = AggregateSet.bound(spec, wider, retractions=retracts)
+    except SpecError as unfit:
+        raise SpecMismatchError(
+            f"{names} cannot be added to the stored state: {unfit}. {_HINT}"
+        ) from unfit
+    before = needs_messages(
+        former, AggregateSet.bound(former, schema, retractions=retracts), retracts=retracts
+    )
+    if needs_messages(spec, bundle, retracts=retracts) and not before:
+        raise SpecMismatchError(
+            f"{names} cannot be added to the stored state: the messages themselves are needed for"
+            " it, and they were not kept. Hint: use a new store, or an aggregate that needs no"
+            " messages"
+        )
+    new = [name for name in wider.names if name not in schema.names]
+    if before and has_messages and new:
+        lacking = ", ".join(f"`{name}`" for name in new)
+        raise SpecMismatchError(
+            f"{names} cannot be added to the stored state: the messages that are kept have no"
+            f" column {lacking}. {_HINT}"
+        )

@@ -1,0 +1,971 @@
+"""The windowed aggregate: takes deliveries, watermarks and the clock, and gives panes and late
+rows.
+
+Contract: the answer of every verb is a function of the state, the rows in (partition, offset) order
+and the clock that was told; nothing here reads a wall clock, draws a random number or depends on
+the order of a set. Watermarks move at the end of a micro-batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.errors import InputError, StateError, WatermarkError
+from tidegate.instants import MAX, MIN, saturating_add
+from tidegate.kernel.events.lateness import FUTURE, VERY_LATE, classify
+from tidegate.kernel.events.partitions import partitions_of
+from tidegate.kernel.events.times import OK, read_times
+from tidegate.kernel.frame import Frame
+from tidegate.kernel.groups import Groups, present
+from tidegate.kernel.keys import KEY
+from tidegate.kernel.storage.run_store import Places
+from tidegate.kernel.triggers import compile_trigger
+from tidegate.kernel.watermarks.generators import columns_of
+from tidegate.kernel.watermarks.marks import Mark, Watermark
+from tidegate.kernel.watermarks.per_key import KeyProgress
+from tidegate.kernel.windows.assigners import Aligned, Assigned, SessionAssigner
+from tidegate.operators.aggregate.message_recovery import MessageRecovery
+from tidegate.operators.aggregate.results import Renderer
+from tidegate.operators.aggregate.window_offsets import WindowOffsets
+from tidegate.operators.aggregate.wiring import Parts
+from tidegate.operators.ingest.delivery import Arrival, Delivery, Reader, as_frame, joined
+from tidegate.operators.ingest.ingest import Identities, Ingest, observed_rows, readable_rows
+from tidegate.operators.ingest.merge_inputs import Merging
+from tidegate.operators.ingest.micro_batch import Batch
+from tidegate.operators.ingest.schema_cast import bindable, conform, widened
+from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
+from tidegate.operators.output import Output, class_names
+from tidegate.operators.progress import Progress
+from tidegate.spec.join import Upstream
+from tidegate.spec.operator import AggregateSpec, input_of
+from tidegate.spec.triggers import Never
+from tidegate.spec.watermarks import PerKey
+from tidegate.spec.windows import Axis, ByDifference, Custom, Hopping, Inherited, Session
+from tidegate.state.protocol import Store
+
+
+class WindowedAggregate:
+    """One windowed aggregate over one input, or over several that are united."""
+
+    def __init__(
+        self, spec: AggregateSpec, store: Store, *, now: int = 0, op_column: str | None = None
+    ) -> None:
+        self.declared = spec
+        """What was asked for: `spec` differs from it by the lateness of an upstream."""
+        self.spec = spec
+        self.store = store
+        self.progress = Progress(now=now)
+        # A window is made on one time column, so the watermarks of the others end here.
+        self.watermark_tracker = WatermarkTracker(
+            [dataclasses.replace(given, others=()) for given in spec.inputs], spec.options, now=now
+        )
+        self.machine = compile_trigger(spec.firing)
+        self._ingest = Ingest(spec.input, store, self.progress, united=bool(spec.also))
+        self.marks, self.ids = self._ingest.marks, self._ingest.ids
+        self.metadata = WindowOffsets(store) if spec.input.offset is not None else None
+        self.parts: Parts | None = None
+        self.rebuild = MessageRecovery(store) if spec.input.offset is not None else None
+        # A pane of a window without end has no time; it is in its window all the same.
+        self._reader = Reader(
+            spec.input, op_column, MAX - 1 if isinstance(spec.window, Inherited) else None
+        )
+        self.merging = Merging(spec) if spec.names else None
+        self.panes_from = set(range(len(spec.inputs))) if op_column is not None else set[int]()
+        """The inputs whose rows may be retractions."""
+        mark = spec.input.watermark
+        self.keys = (
+            KeyProgress(store, mark.disorder, mark.max_keys) if isinstance(mark, PerKey) else None
+        )
+        self.is_fed = False
+        """Whether an upstream operator tells the watermark."""
+        self._due = MIN
+        """The watermark that windows have to be brought to."""
+        self._outlived = 0
+        """How many messages at most lie before all windows of their keys."""
+        self._batch = Batch()
+        """The micro-batch that has not ended."""
+        self._watched = spec.window.axis is Axis.EVENT_TIME
+        self._out = Output()
+
+    # The verbs
+
+    def process(self, table: pa.Table, now: int | None = None, ordinal: int = 0) -> Output:
+        """Take a delivery of one input."""
+        return self.process_all(
+            [Arrival(ordinal, table)], self.progress.now if now is None else now
+        )
+
+    def process_all(
+        self,
+        arrivals: Sequence[Arrival],
+        now: int,
+        *,
+        observed: Sequence[Arrival] | None = None,
+        combined: Sequence[Frame] = (),
+        hold: bool = False,
+    ) -> Output:
+        """Take a micro-batch: all that arrives is judged by the watermark that stood before, which
+        moves once, at the end.
+
+        With `observed` watermarks are read from those rows and not from the arrivals, which may be
+        a share of what came (see `condense`). What is `combined` was aggregated on its way, as
+        `PreAggregator` does it, and is on time. With `hold` the micro-batch goes on in the next
+        call, and the watermark stays.
+        """
+        self._begin()
+        self._tell_clock(now)
+        for seen in joined(observed or ()):
+            self._look_at(seen)
+        for arrival in joined(arrivals):
+            self._arrive(arrival, looks=observed is None)
+        if combined:
+            self._take_combined(combined)
+        if hold:
+            self._batch.hold()
+        else:
+            self._end_batch()
+        return self._finish_call(in_order=True)
+
+    def refuse(
+        self, table: pa.Table, now: int, reason: str, detail: str, ordinal: int = 0
+    ) -> Output:
+        """Send rows that cannot be delivered to `late`; they are no sign of life."""
+        self._begin()
+        self._tell_clock(now)
+        if table.num_rows:
+            reader = self._reader_of(ordinal)
+            table = self._admitted(table, reader, ordinal)
+            self._bind_or_widen(table.schema)
+            core = self.bound().core
+            self._ingest.refuse(table, reader, core.schema, core, reason, detail)
+        return self._finish_call(in_order=True)
+
+    def process_watermark(self, mark: Mark, ordinal: int | None = None) -> None:
+        """A watermark has risen: that of one input, which does not matter here, or that of all
+        together, which is due.
+        """
+        if ordinal is None and isinstance(mark, Watermark):
+            self._due = max(self._due, mark.value)
+
+    def tell(self, change: Callable[[WatermarkTracker], object]) -> Output:
+        """Change what is known of the sources; on other axes than event time progress is the clock,
+        the offsets or the counts themselves.
+        """
+        self._begin()
+        if self._watched:
+            change(self.watermark_tracker)
+            self._advance()
+        return self._finish_call()
+
+    def advance_clock(self, now: int) -> Output:
+        """The clock has come to this instant; it never goes back."""
+        self._begin()
+        self._tell_clock(now)
+        if self.spec.window.axis is Axis.CLOCK:
+            self._move_watermark(self.progress.now)
+        elif self._watched:
+            self._advance()
+        if self.parts is not None:
+            self._settle(self.parts.core.cells.select("clock_due", self.progress.now))
+        return self._finish_call()
+
+    def finish(self) -> Output:
+        """The input has ended: everything fires, and nothing is left."""
+        self._begin()
+        self._move_watermark(MAX, finishing=True)
+        if self.keys is not None:
+            self.keys.forget(MAX)
+        if self.parts is not None:
+            self.parts.ordinals.clear()
+        return self._finish_call()
+
+    def _tell_clock(self, now: int) -> None:
+        self.progress.now = max(self.progress.now, now)
+        self.watermark_tracker.tick(self.progress.now)
+
+    # What can be asked
+
+    @property
+    def ticks(self) -> bool:
+        """Whether window bounds are plain numbers."""
+        schema = self.schema
+        if not self.spec.window.axis.is_time or schema is None:
+            return True
+        # Not every input of a merge need have spoken.
+        spoken = [
+            given for given in self.spec.inputs if given.time is None or given.time in schema.names
+        ]
+        return all(Reader(given).ticks(schema) for given in spoken[:1])
+
+    @property
+    def key(self) -> int:
+        """The watermark key of the time that windows are made on."""
+        return self.spec.input.watermark_key
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The schema that the input is brought to, once it is known."""
+        return None if self.parts is None else self.parts.core.schema
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the schema of the input is known."""
+        return self.parts is not None
+
+    def renderer(self) -> Renderer:
+        """What turns the output of a call into results."""
+        parts = self.parts
+        schema, types = (
+            (None, {}) if parts is None else (parts.core.schema, parts.core.bundle.result_types)
+        )
+        return Renderer(self.spec, ticks=self.ticks, schema=schema, result_types=types)
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether the types of all columns are known."""
+        return self.parts is not None and not any(
+            pa.types.is_null(field.type) for field in self.parts.core.schema
+        )
+
+    @property
+    def hold(self) -> int | None:
+        """The earliest output time of the panes that are still owed."""
+        return self._owed()
+
+    @property
+    def output_watermark(self) -> int:
+        """What may be promised downstream: the watermark, but not beyond a pane that is still
+        owed.
+        """
+        owed = self._owed()
+        return self.progress.watermark if owed is None else min(self.progress.watermark, owed)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody downstream has to wait for this operator: its inputs are idle or done, and
+        it owes no pane.
+        """
+        return self._watched and self.watermark_tracker.is_idle(self.key) and self._owed() is None
+
+    @property
+    def next_due(self) -> int | None:
+        """The first instant after now at which `advance_clock` may put something out or find a
+        source idle, if nothing comes before.
+
+        Where the watermark follows the clock, it moves in between, and nothing waits for it. None
+        where the clock brings nothing.
+        """
+        due, waits = MAX, self.waits_for
+        if self.parts is not None:
+            due = self.parts.core.cells.least("clock_due", MAX)
+        if self.spec.window.axis is Axis.CLOCK:
+            due = min(due, waits)
+        elif self._watched:
+            due = min(
+                due,
+                self.watermark_tracker.next_due,
+                MAX if waits == MAX else self.watermark_tracker.clock_at(waits, self.key),
+            )
+        return None if due == MAX else max(due, self.progress.now + 1)
+
+    @property
+    def waits_for(self) -> int:
+        """The least watermark at which something happens; `MAX` where nothing waits for one."""
+        if self.parts is None:
+            return MAX
+        parts = self.parts
+        opened = MAX if parts.slice_buffer is None else parts.slice_buffer.next_end()
+        return min(
+            parts.core.cells.least("wm_due", MAX),
+            opened,
+            MAX if parts.static is None else parts.static.next_end(),
+        )
+
+    # Taking a delivery
+
+    def _bind_or_widen(self, schema: pa.Schema) -> None:
+        """Bind to the first schema; a column that has held nothing but nulls takes the type that
+        comes later, and new ones are taken along.
+        """
+        if self.parts is None:
+            self.bind(schema)
+            return
+        known, new = self.parts.core.schema, bindable(schema)
+        wider = widened(
+            known, new, grows=self.parts.core.messages is None or self.merging is not None
+        )
+        if not wider.equals(known):
+            self.parts.widen(wider)
+
+    def bind(self, schema: pa.Schema) -> None:
+        """Fix the input's schema: aggregates are bound to its types."""
+        for time in {given.time: None for given in self.spec.inputs if given.time in schema.names}:
+            # A column that can say no time is refused here, before anything depends on it.
+            read_times(schema.empty_table().column(time), time)
+        schema = schema if self.merging is None else self.merging.whole(schema)
+        # Columns that only another input says its watermark in get their type when it speaks.
+        named = [
+            name
+            for given in self.spec.inputs
+            for name in columns_of(given.watermark)
+            if name not in schema.names
+        ]
+        schema = pa.schema(
+            [*bindable(schema), *(pa.field(name, pa.null()) for name in dict.fromkeys(named))]
+        )
+        self.parts = Parts.made(
+            self.spec,
+            self.store,
+            self.machine,
+            self.progress,
+            schema,
+            self.metadata,
+            self.keys,
+            retracts=self.takes_panes,
+        )
+        self.parts.core.out = self._out
+
+    def follow(self, upstream: Upstream | None, ordinal: int | None = None) -> None:
+        """Take the watermark of an input, or of all, from an upstream; and of a window its
+        retractions and for inherited windows its lateness.
+        """
+        self.is_fed = True
+        self.watermark_tracker.follow(ordinal)
+        if upstream is None:
+            return
+        inherits = isinstance(self.spec.window, Inherited)
+        lateness = max(self.spec.allowed_lateness, upstream.allowed_lateness if inherits else 0)
+        fed = range(len(self.spec.inputs)) if ordinal is None else [ordinal]
+        if self.parts is None:
+            self.take_panes(lateness, fed)
+        elif ordinal is not None and ordinal not in self.panes_from:
+            raise StateError(
+                "an upstream cannot begin to feed an operator that has taken messages. Hint:"
+                " connect it before the first message"
+            )
+        elif lateness > self.spec.allowed_lateness:
+            # The upstream of restored state has become more patient.
+            self.take_panes(lateness, fed)
+            self.parts.lengthen(lateness)
+
+    @property
+    def takes_panes(self) -> bool:
+        """Whether rows may be retractions."""
+        return self._reader.op_column is not None
+
+    def take_panes(self, lateness: int, ordinals: Iterable[int]) -> None:
+        """Read retractions from some inputs, and keep windows as long as this lateness says."""
+        self.panes_from.update(ordinals)
+        self._reader = dataclasses.replace(self._reader, op_column="op")
+        self.spec = dataclasses.replace(self.spec, allowed_lateness=lateness)
+
+    def _begin(self) -> None:
+        self._out = Output()
+        self.progress.before = self.progress.watermark
+        if self.keys is not None:
+            self.keys.begin()
+        if self.parts is not None:
+            self.parts.core.out = self._out
+
+    def _finish_call(self, *, in_order: bool = False) -> Output:
+        if in_order:
+            self._out.sort_panes()
+        elif self.spec.window.create == "static":
+            self._out.sort_by_window()
+        return self._out
+
+    def _reader_of(self, ordinal: int) -> Reader:
+        """What reads an input; partitions of several inputs are told apart by the number of
+        theirs.
+        """
+        given = input_of(self.spec.inputs, ordinal)
+        if not self.spec.also:
+            return self._reader
+        label = self.spec.names[ordinal] if self.spec.names else None
+        op_column = self._reader.op_column if ordinal in self.panes_from else None
+        return dataclasses.replace(
+            self._reader, spec=given, prefix=f"{ordinal}/", label=label, op_column=op_column
+        )
+
+    def expected(self, ordinal: int = 0) -> pa.Schema | None:
+        """The schema that an input is brought to, as far as it is known."""
+        return self.schema if self.merging is None else self.merging.expected(ordinal, self.schema)
+
+    def _admitted(self, table: pa.Table, reader: Reader, ordinal: int) -> pa.Table:
+        """The table as the operator takes it: that of a merge fits those of its other inputs, and
+        says whose it is.
+        """
+        if self.merging is not None:
+            self.merging.check(ordinal, table.schema, self.schema)
+        return reader.labelled(table)
+
+    def _arrive(self, arrival: Arrival, *, looks: bool) -> None:
+        table, reader = arrival.table, self._reader_of(arrival.ordinal)
+        reader.check(table.schema)
+        table = self._admitted(table, reader, arrival.ordinal)
+        fresh = self.parts is None
+        self._bind_or_widen(table.schema)
+        try:
+            self._deliver(table, reader, arrival.ordinal, looks=looks)
+        except (InputError, WatermarkError):
+            # A first delivery that is refused must not decide what the next ones have to look like.
+            self.parts = None if fresh else self.parts
+            raise
+        if self.merging is not None:
+            self.merging.note(arrival.ordinal, arrival.table.schema)
+
+    def _deliver(self, table: pa.Table, reader: Reader, ordinal: int, *, looks: bool) -> None:
+        parts = self.bound()
+        time = reader.spec.time
+        conformed = conform(table, parts.core.schema, time)
+        delivery = reader.read(
+            conformed.table, None if time is None else table.column(time), self.progress.now
+        )
+        fresh, ids = self._ingest.fresh(delivery, reader)
+        new = delivery.where(fresh)
+        if self.keys is not None:
+            self.keys.meet(new.key_hash, new.key_check)
+        readable = readable_rows(new)
+        if looks and self._watched:
+            # A watermark that goes back may refuse the delivery, so nothing is remembered of it
+            # before.
+            self._observe(new, readable, reader, ordinal)
+        self._remember(delivery, new, fresh, ids)
+        whole = self._ingest.numbered(new)
+        parts.contents.begin()
+        delivery = self._ingest.without_markers(whole, reader.spec)
+        delivery = self._classified(self._ingest.sound(delivery, conformed, parts.core))
+        if len(delivery):
+            delivery = self._placed(delivery)
+            self._note_offsets(delivery)
+            self._take_in(delivery)
+            self._purge_keys(delivery)
+            counts = delivery.verdict < VERY_LATE
+            self._batch.saw(delivery.time if counts.all() else delivery.time[counts])
+            if self.keys is not None:
+                self._batch.met(delivery, counts)
+        if self.rebuild is not None and parts.core.messages is not None:
+            self.rebuild.note_rejected(whole, parts.contents.stored)
+
+    def _observe(
+        self, delivery: Delivery, readable: np.ndarray, reader: Reader, ordinal: int
+    ) -> None:
+        """Let the watermark_tracker see the rows."""
+        limit = self.watermark_tracker.limit(self.key)
+        seen = observed_rows(delivery, readable, reader, self.progress.now, limit)
+        if (
+            self.keys is not None
+            and len(seen)
+            and (self.spec.options.future_reference == "watermark" or seen.times.max() > limit)
+        ):
+            # What is from the future goes by the key's own watermark, for its windows and for the
+            # floor alike.
+            kept = ~readable | (self._classes(delivery) != FUTURE)
+            table, times, partition = (
+                seen.table.filter(pa.array(kept)),
+                seen.times[kept],
+                seen.partition[kept],
+            )
+            seen = dataclasses.replace(
+                seen,
+                table=table,
+                times=times,
+                readable=readable[kept],
+                partition=partition,
+                limit=MAX,
+            )
+        self.watermark_tracker.observe(ordinal, seen, self.key)
+
+    def _look_at(self, seen: Arrival) -> None:
+        """Learn from rows that are here only to be looked at how far all rows have come."""
+        reader = self._reader_of(seen.ordinal)
+        if self.spec.window.axis is Axis.OFFSET:
+            partition, names = partitions_of(seen.table, reader.spec.partition)
+            self._batch.reached(
+                partition, [reader.prefix + name for name in names], reader.offsets(seen.table)
+            )
+        elif self._watched and reader.spec.time is not None:
+            self.watermark_tracker.observe_table(seen.ordinal, seen.table)
+            times, verdict = read_times(seen.table.column(reader.spec.time), reader.spec.time)
+            options, lateness = self.spec.options, self.spec.allowed_lateness
+            times = times[verdict == OK]
+            classes = classify(
+                times,
+                self.progress.watermark,
+                lateness,
+                self.progress.now,
+                options.future_tolerance,
+                options.future_reference,
+            )
+            self._batch.saw(times[classes < VERY_LATE])
+
+    def _classes(self, delivery: Delivery) -> np.ndarray:
+        """The class of each row by the watermark that counts for its key."""
+        options, core = self.spec.options, self.bound().core
+        watermark = core.watermark_for(delivery.key_hash, delivery.key_check)
+        return classify(
+            delivery.time,
+            watermark,
+            core.lateness,
+            self.progress.now,
+            options.future_tolerance,
+            options.future_reference,
+        )
+
+    def _take_combined(self, pieces: Sequence[Frame]) -> None:
+        partials = self.bound().partials
+        if partials is None:
+            raise StateError(
+                "rows were aggregated on their way to windows that have to look at each of them"
+            )
+        events = sum(int(piece.ints("n").sum()) for piece in pieces)
+        self.progress.counters["events"] += events
+        self.progress.counters["on_time"] += events
+        partials.take_partials(pieces)
+
+    def bound(self) -> Parts:
+        """The parts that depend on the input's schema."""
+        if self.parts is None:
+            raise InputError("the operator has not seen its input's schema yet")
+        return self.parts
+
+    def _remember(
+        self, delivery: Delivery, new: Delivery, fresh: np.ndarray, ids: Identities | None
+    ) -> None:
+        """Remember the new rows of a delivery; what came before may be what a rebuild waits for."""
+        if self.rebuild is not None and self.rebuild.under_way:
+            self.rebuild.take(delivery.where(~fresh), self.bound().contents, self.spec.window.axis)
+        self._ingest.remember(delivery, new, fresh, ids, self._matters_until)
+
+    def _matters_until(self, delivery: Delivery) -> np.ndarray:
+        """The time whose being very late makes a row forgotten: its own, or that of its last window
+        where windows decide.
+        """
+        time = delivery.time
+        if self.spec.options.drop_by == "window":
+            row, _, end = self.bound().cell_update.assigner.assign(time, as_frame(delivery))
+            last = np.full(len(delivery), MIN)
+            np.maximum.at(last, row, np.where(end == MAX, MAX, end - 1))
+            time = np.maximum(time, last)
+        if self.spec.window.axis is not Axis.EVENT_TIME:
+            return np.full(len(delivery), self.progress.now)
+        return np.maximum(np.where(delivery.verdict == OK, time, MIN), self.progress.watermark)
+
+    def _classified(self, delivery: Delivery) -> Delivery:
+        """Every row gets its class; what is too late by its own time, or too far ahead, goes to
+        `late`.
+        """
+        if self.spec.window.axis is not Axis.EVENT_TIME or isinstance(self.spec.window, Inherited):
+            self.progress.counters["on_time"] += len(delivery)
+            return delivery
+        return self._ingest.judged(
+            delivery,
+            self._classes(delivery),
+            self.spec.options,
+            self.bound().core,
+            self._windows_of,
+        )
+
+    def _windows_of(self, delivery: Delivery, rows: np.ndarray) -> Assigned | None:
+        """The windows that rows would have been in, for the late output."""
+        if not len(rows):
+            return None
+        chosen = delivery.take(rows)
+        row, start, end = self.bound().cell_update.assigner.assign(chosen.time, as_frame(chosen))
+        inside = start <= chosen.time[row]
+        if isinstance(self.spec.window, Session):
+            inside &= ~self._bad_gaps(chosen)[row]
+        return Assigned(row[inside], start[inside], end[inside])
+
+    def _placed(self, delivery: Delivery) -> Delivery:
+        """Every row gets its position on the axis."""
+        match self.spec.window.axis:
+            case Axis.CLOCK:
+                x = np.full(len(delivery), self.progress.now)
+            case Axis.OFFSET:
+                x = delivery.offset
+            case Axis.ORDINAL:
+                x = self.bound().ordinals.number(delivery)
+            case _:
+                x = delivery.time
+        return delivery.with_position(x)
+
+    def _note_offsets(self, delivery: Delivery) -> None:
+        """WindowOffsets by slice where windows follow from the axis; sessions note their offsets
+        when their bounds are known.
+        """
+        assigner = self.bound().cell_update.assigner
+        if (
+            self.metadata is not None
+            and isinstance(assigner, Aligned)
+            and self.bound().cell_update.shares_offsets
+        ):
+            start, end = assigner.slice_of(delivery.position)
+            nobody = np.zeros(len(delivery), np.uint64)
+            windows = Frame.of(
+                {"key_hash": nobody, "key_check": nobody, "start": start, "end": end}, len(delivery)
+            )
+            self.metadata.note(windows, delivery.partitions, delivery.partition, delivery.offset)
+
+    def _take_in(self, delivery: Delivery) -> None:
+        parts = self.bound()
+        assigner = parts.cell_update.assigner
+        if isinstance(assigner, SessionAssigner):
+            bad = self._bad_gaps(delivery)
+            rows = np.flatnonzero(bad)
+            parts.core.late_rows(delivery, rows, "bad_gap", class_names(delivery.verdict[rows]))
+            delivery = delivery.where(~bad)
+        if not len(delivery):
+            return
+        delivery, assigned = self._with_windows(delivery)
+        if not len(delivery):
+            return
+        if parts.static is not None:
+            parts.static.learn(delivery)
+        if assigned is None:
+            assigned = (
+                parts.slice_buffer.take(delivery)
+                if parts.slice_buffer is not None
+                else assigner.assign(delivery.position)
+            )
+        self._absorb(delivery, assigned)
+
+    def _with_windows(self, delivery: Delivery) -> tuple[Delivery, Assigned | None]:
+        """The rows that are in some window; the others go to `late`. The windows come along where
+        finding that out took finding them.
+        """
+        window, assigner = self.spec.window, self.bound().cell_update.assigner
+        if (
+            isinstance(window, Hopping)
+            and window.slide > window.size
+            and isinstance(assigner, Aligned)
+        ):
+            start, end = assigner.slice_of(delivery.position)
+            return self._without_window(delivery, start < end), None
+        if not isinstance(window, Session | Custom | Inherited):
+            return delivery, None
+        assigned = assigner.assign(delivery.position, as_frame(delivery))
+        if isinstance(window, Session):
+            return delivery, assigned
+        inside = np.zeros(len(delivery), bool)
+        inside[assigned.row] = True
+        number = np.cumsum(inside) - 1
+        return self._without_window(delivery, inside), Assigned(
+            number[assigned.row], assigned.start, assigned.end
+        )
+
+    def _without_window(self, delivery: Delivery, inside: np.ndarray) -> Delivery:
+        rows = np.flatnonzero(~inside)
+        self.bound().core.late_rows(
+            delivery, rows, "no_window", class_names(delivery.verdict[rows])
+        )
+        return delivery.where(inside)
+
+    def _bad_gaps(self, delivery: Delivery) -> np.ndarray:
+        assigner = self.bound().cell_update.assigner
+        return (
+            assigner.bad_gaps(as_frame(delivery))
+            if isinstance(assigner, SessionAssigner)
+            else np.zeros(len(delivery), bool)
+        )
+
+    def _absorb(self, delivery: Delivery, assigned: Assigned) -> None:
+        """One step for the whole delivery where that makes no difference, otherwise one step for
+        the n-th row of every key at a time.
+        """
+        parts = self.bound()
+        counted = (
+            self.spec.retention.windows is not None or self.spec.retention.messages is not None
+        )
+        if (
+            parts.count_panes is not None
+            and self.spec.options.granularity == "element"
+            and delivery.weight is None
+        ):
+            assigned = parts.count_panes.take(
+                delivery, parts.cell_update.without_expired(delivery, assigned)
+            )
+        alone = (
+            self.machine.fires_on_elements
+            or counted
+            or isinstance(self.spec.window, ByDifference)
+            or parts.cell_update.judges_merged
+        )
+        one_by_one = self.spec.options.granularity == "element" and alone
+        rows = present(assigned.row, len(delivery))
+        if not len(rows):
+            return
+        steps = (
+            self._steps(delivery, rows, assigned) if one_by_one else np.zeros(len(rows), np.int64)
+        )
+        if not steps.any():
+            parts.cell_update.absorb(delivery, assigned)
+            parts.horizons.enforce_counts(delivery)
+            return
+        entry_step = steps[np.searchsorted(rows, assigned.row)]
+        entries, by_step = np.argsort(entry_step, kind="stable"), np.argsort(steps, kind="stable")
+        entry_bounds = np.concatenate([[0], np.cumsum(np.bincount(entry_step))])
+        row_bounds = np.concatenate([[0], np.cumsum(np.bincount(steps))])
+        for step in range(len(row_bounds) - 1):
+            chosen = rows[by_step[row_bounds[step] : row_bounds[step + 1]]]
+            row, start, end = (
+                column[entries[entry_bounds[step] : entry_bounds[step + 1]]] for column in assigned
+            )
+            part = delivery.take(chosen)
+            parts.cell_update.absorb(part, Assigned(np.searchsorted(chosen, row), start, end))
+            parts.horizons.enforce_counts(part)
+
+    def _steps(self, delivery: Delivery, rows: np.ndarray, assigned: Assigned) -> np.ndarray:
+        """In which step each row is taken: the rows of a key one after the other where one of them
+        may fire by itself.
+        """
+        steps = np.zeros(len(rows), np.int64)
+        # Which windows by difference a message misses depends on the messages before it, so drops
+        # by window look at each.
+        difference = (
+            isinstance(self.spec.window, ByDifference) and self.spec.options.drop_by == "window"
+        )
+        if self.machine.fires_early or self.spec.retention or difference:
+            return self._ranks(delivery, rows)
+        complete = np.flatnonzero(
+            assigned.end <= self.bound().core.watermark_at(delivery, assigned.row)
+        )
+        if self.spec.window.axis is Axis.ORDINAL or not len(complete):
+            return steps
+        # Few keys have such rows, so that looking each row's key up among them is quicker than
+        # grouping all rows.
+        few = np.unique(delivery.key_hash[assigned.row[complete]])
+        key_hash = delivery.key_hash[rows]
+        alone = np.flatnonzero(
+            few[np.minimum(np.searchsorted(few, key_hash), len(few) - 1)] == key_hash
+        )
+        steps[alone] = self._ranks(delivery, rows[alone])
+        return steps
+
+    @staticmethod
+    def _ranks(delivery: Delivery, rows: np.ndarray) -> np.ndarray:
+        keys = Groups.by([delivery.key_hash[rows], delivery.key_check[rows]])
+        return keys.ranks if delivery.weight is None else _pair_ranks(keys, delivery.weight[rows])
+
+    def _purge_keys(self, delivery: Delivery) -> None:
+        """On ordinals every key has its own progress, so what it no longer needs goes when its
+        messages come; elsewhere ids age by the clock.
+        """
+        axis = self.spec.window.axis
+        if axis is Axis.ORDINAL:
+            self.bound().contents.trim(delivery.key_hash, delivery.key_check, delivery.position + 1)
+        if axis is not Axis.EVENT_TIME and self.spec.input.id is not None:
+            self.ids.forget(int(saturating_add(self.progress.now, -self.spec.allowed_lateness)))
+
+    def lose_messages(self) -> None:
+        """The message store is gone: take the messages of the present windows once more, from
+        `resume_offsets` on.
+        """
+        if self.rebuild is None:
+            raise StateError(
+                "the message store is lost and the input has no offsets to read it again from."
+                " Hint: start from a new store"
+            )
+        if self.spec.window.axis is Axis.ORDINAL:
+            raise StateError(
+                "the message store is lost, and messages cannot be counted a second time. Hint:"
+                " start from a new store"
+            )
+        if isinstance(self.spec.window, Custom | Inherited):
+            raise StateError(
+                "the message store is lost, and the windows that were said for its messages with"
+                " it. Hint: start from a new store"
+            )
+        if self.spec.mode == "discarding" and (
+            self.spec.input.partition is not None or self.spec.also
+        ):
+            raise StateError(
+                "the message store is lost, and discarding over several partitions it cannot be"
+                " rebuilt. Hint: start from a new store"
+            )
+        self.rebuild.begin(self.marks.marks)
+
+    def resume_offsets(self) -> dict[str, int]:
+        """By partition, the first offset to deliver after a restart."""
+        offsets = {name: mark + 1 for name, mark in self.marks.marks.items()}
+        if self.rebuild is not None and self.rebuild.under_way and self.metadata is not None:
+            offsets.update(self.metadata.earliest())
+        return offsets
+
+    @property
+    def nbytes(self) -> int:
+        """What cells, slices, messages, ids and watermarks of keys take, decoded; the small tables
+        beside them are not counted.
+        """
+        if self.parts is None:
+            return 0
+        core, opened = self.parts.core, self.parts.slice_buffer
+        held = core.cells.nbytes + self.ids.nbytes + (0 if self.keys is None else self.keys.nbytes)
+        return (
+            held
+            + (opened.slices.nbytes if opened else 0)
+            + (core.messages.nbytes if core.messages else 0)
+        )
+
+    # Watermarks
+
+    def _end_batch(self) -> None:
+        """At the end of a micro-batch what it taught comes into force, and the watermark moves as
+        the specification says.
+        """
+        batch, self._batch = self._batch, Batch()
+        batch.advance(self.marks)
+        self.progress.newest = max(self.progress.newest, batch.newest)
+        if batch.has_rows and self.parts is not None:
+            self.parts.horizons.enforce()
+        risen = None if self.keys is None else batch.raise_keys(self.keys, self.progress.watermark)
+        if self.spec.window.axis is Axis.OFFSET:
+            self._move_watermark(self.marks.progress() or MIN)
+        elif self._watched:
+            # Where nothing has come the clock may have: watermarks follow it, and sources fall
+            # silent.
+            self._advance(risen)
+
+    def _advance(self, risen: Frame | None = None) -> None:
+        """Take what the watermark_tracker releases: a watermark that has risen, or that nobody
+        speaks any more.
+        """
+        self._due = self.progress.watermark
+        self.watermark_tracker.release().deliver(self)
+        if self.keys is None:
+            self._move_watermark(self._due)
+            return
+        self._move_watermark(self.keys.bounded(self._due), risen=risen)
+        self.keys.forget(self.progress.watermark)
+
+    def _due_by_key(self, risen: Frame) -> Places:
+        """The cells that are due because their key rose, and not because the floor did."""
+        core = self.bound().core
+        places = core.cells.ranges(risen, KEY)
+        if not len(places.run):
+            return places
+        found = core.cells.take(places, (*KEY, "wm_due"))
+        due = found.ints("wm_due")
+        return places.take((due <= core.watermark_of(found)) & (due > self.progress.watermark))
+
+    def _move_watermark(
+        self, watermark: int, *, finishing: bool = False, risen: Frame | None = None
+    ) -> None:
+        """The watermark moves, and with it, in the same step, those of the keys that rose above
+        it.
+        """
+        if watermark <= self.progress.watermark and not finishing:
+            if risen is not None:
+                self._settle(self._due_by_key(risen))
+            return
+        self.progress.watermark = watermark
+        if self.parts is None:
+            return
+        parts = self.parts
+        if parts.static is not None:
+            parts.static.open_until(watermark, parts.slice_buffer)
+        if parts.slice_buffer is not None:
+            for cells in parts.slice_buffer.complete(watermark):
+                parts.core.cells.put(
+                    parts.firing.settle(cells, parts.core.trigger_state(cells), finishing=finishing)
+                )
+        due = parts.core.cells.select("start" if finishing else "wm_due", watermark)
+        self._settle(
+            due if risen is None else due.and_also(self._due_by_key(risen)), finishing=finishing
+        )
+        self._purge()
+
+    def _settle(self, places: Places, *, finishing: bool = False) -> None:
+        parts = self.bound()
+        if not len(places.run):
+            return
+        cells = parts.core.cells.take(places)
+        parts.core.cells.remove(places)
+        if finishing and self.spec.window.axis is Axis.ORDINAL:
+            # No key counts on: whatever it has seen is all there is.
+            cells = cells.with_columns(seen=np.full(len(cells), MAX))
+        watched = parts.forgets_by_key or (
+            self.keys is not None and parts.core.messages is not None
+        )
+        over = (
+            cells.where(parts.core.expired(cells.ints("expiry"), parts.core.watermark_of(cells)))
+            if watched
+            else None
+        )
+        parts.core.cells.put(
+            parts.firing.settle(cells, parts.core.trigger_state(cells), finishing=finishing)
+        )
+        if over is None or not len(over):
+            return
+        if parts.forgets_by_key:
+            parts.contents.trim(over.ints("key_hash"), over.ints("key_check"))
+        else:
+            self._outlived += int(over.ints("n").sum())
+            self._trim_outlived()
+
+    def _trim_outlived(self) -> None:
+        """Where keys are ahead of the floor, their messages go without it: all at once, when they
+        may be half of what is kept.
+        """
+        core = self.bound().core
+        if core.messages is None or 2 * self._outlived < core.messages.count:
+            return
+        self._outlived = 0
+        held = core.messages.read(MIN, MAX)
+        if len(held):
+            taken = saturating_add(np.asarray(core.watermark_of(held)), -core.lateness)
+            self.bound().contents.trim(held.ints("key_hash"), held.ints("key_check"), taken)
+
+    def _purge(self) -> None:
+        """Forget what can no longer matter."""
+        parts = self.bound()
+        core, watermark = parts.core, self.progress.watermark
+        bound = (
+            MIN
+            if core.lateness == MAX and watermark != MAX
+            else int(saturating_add(watermark, -core.lateness if core.lateness != MAX else 0))
+        )
+        if bound != MIN and self.spec.window.axis is Axis.EVENT_TIME:
+            self.ids.forget(bound)
+        elif watermark == MAX:
+            self.ids.forget(MAX)
+        parts.horizons.forget(watermark)
+        first = parts.first_needed(bound)
+        if core.messages is not None:
+            core.messages.expire(first)
+            parts.drop_orphans()
+        if self.rebuild is not None:
+            self.rebuild.forget(first)
+        if self.metadata is not None and bound != MIN:
+            self.metadata.forget_before(min(bound, parts.oldest_start()))
+
+    def _owed(self) -> int | None:
+        if self.parts is None or (
+            self.spec.options.closing == "never" and isinstance(self.spec.firing, Never)
+        ):
+            return None
+        parts = self.parts
+        owed = [parts.slice_buffer.earliest_owed()] if parts.slice_buffer is not None else []
+        cells = parts.core.cells.all()
+        if cells is not None:
+            final = self.spec.options.closing == "always" and self.spec.allowed_lateness > 0
+            cells = cells.where(((cells.ints("pending") > 0) | final) & ~cells.ints("closed"))
+            if len(cells):
+                owed.append(int(parts.firing.owed(cells).min()))
+        found = [time for time in owed if time is not None]
+        return min(found) if found else None
+
+
+def _pair_ranks(keys: Groups, weight: np.ndarray) -> np.ndarray:
+    """Positions inside groups in which a retraction goes together with what replaces it, so that
+    nobody sees the state between.
+    """
+    plus = (weight > 0)[keys.order].astype(np.int64)
+    before = np.cumsum(plus) - plus
+    ranks = np.empty(len(weight), np.int64)
+    ranks[keys.order] = before - np.repeat(before[keys.offsets[:-1]], keys.counts)
+    return ranks

@@ -1,0 +1,174 @@
+"""Combining aggregates rows where they are read, before they travel: only those that nobody ever
+has to see one by one.
+
+Those are rows that are on time for sure, because the watermark that judges them is known, in
+windows whose trigger looks at nothing but the watermark. It pays only where many rows share a key
+and a slice, which is found out anew for every table. Rows of a key that are less than a gap apart
+are in one session, so slices of one gap serve for sessions: what is in one of them is a part of a
+session, from its first row to one gap after its last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.instants import MAX, MIN, saturating_add
+from tidegate.kernel.events.lateness import ON_TIME
+from tidegate.kernel.events.times import OK
+from tidegate.kernel.frame import Frame
+from tidegate.kernel.windows.assigners import Aligned, Assigner, build
+from tidegate.operators.aggregate.aggregate_set import AggregateSet
+from tidegate.operators.aggregate.slice_buffer import partials_of
+from tidegate.operators.aggregate.wiring import takes_partials
+from tidegate.operators.ingest.delivery import Delivery, Reader
+from tidegate.operators.ingest.schema_cast import bindable
+from tidegate.spec.aggregates import AllTrue, AnyTrue, Count, Max, Mean, Min, Stddev, Sum, Variance
+from tidegate.spec.operator import AggregateSpec
+from tidegate.spec.watermarks import Bounded, Implied, Lagging, Noted
+from tidegate.spec.windows import Axis, Session
+
+_UNORDERED = (Count, Sum, Mean, Min, Max, Variance, Stddev, AnyTrue, AllTrue)
+"""Aggregates that do not ask which row came first."""
+_QUIET = (Bounded, Implied, Lagging, Noted)
+"""Watermarks under which a row with a time is an event, whatever else it says."""
+_SAMPLE = 64
+"""One row of so many is looked at to see whether keys repeat."""
+_WORTH_IT = 0.5
+"""The share of the rows that may be left at most."""
+
+
+def can_combine(spec: AggregateSpec) -> bool:
+    """Whether rows of this operator may be aggregated before they reach it."""
+    plain = (
+        not spec.also
+        and spec.input.id is None
+        and spec.input.offset is None
+        and isinstance(spec.input.watermark, _QUIET)
+    )
+    timely = (
+        spec.window.axis is Axis.EVENT_TIME
+        and spec.window.create != "static"
+        and spec.options.future_reference == "clock"
+    )
+    free = all(
+        isinstance(aggregate, _UNORDERED)
+        and not aggregate.distinct
+        and not callable(aggregate.where)
+        for _, aggregate in spec.aggregates
+    )
+    return (
+        plain
+        and timely
+        and free
+        and takes_partials(
+            spec, keeps_messages=spec.evictor is not None or spec.options.keep_messages
+        )
+    )
+
+
+@dataclass(frozen=True)
+class PreAggregator:
+    """Combines rows of one operator, whose input has these columns."""
+
+    spec: AggregateSpec
+    schema: pa.Schema
+
+    @cached_property
+    def _bundle(self) -> AggregateSet:
+        return AggregateSet.bound(self.spec, bindable(self.schema), retractions=False)
+
+    @cached_property
+    def _assigner(self) -> Assigner:
+        return build(self.spec.window)
+
+    @cached_property
+    def _above(self) -> int:
+        """How far above the watermark a row has to be at least: a session that ends with the
+        watermark has fired, and must not be touched.
+        """
+        return (
+            1 if isinstance(self.spec.window, Session) and self.spec.window.touch == "merge" else 0
+        )
+
+    def combine(self, table: pa.Table, floor: int, limit: int) -> tuple[Frame, pa.Table] | None:
+        """Partial aggregates of the rows from the watermark up to the limit, by slice and key, and
+        the other rows; None where it does not pay.
+        """
+        time = self.spec.input.time
+        if (
+            time is None
+            or not table.num_rows
+            or not bindable(table.schema).equals(bindable(self.schema))
+        ):
+            return None
+        delivery = Reader(self.spec.input).read(table, table.column(time), MIN)
+        if self.spec.input.key and not _repeats(delivery):
+            return None
+        sure = (
+            (delivery.verdict == OK)
+            & (delivery.time >= saturating_add(floor, self._above))
+            & (delivery.time <= limit)
+        )
+        if isinstance(self._assigner, Aligned) and self._assigner.has_gaps:
+            start, end = self._assigner.slice_of(delivery.time)
+            sure &= start < end
+        if not sure.any():
+            return None
+        found = self._combined(delivery, sure, self._numbers(delivery.time, sure, floor, limit))
+        return (
+            None
+            if found is None
+            else (found, table.slice(0, 0) if sure.all() else table.filter(pa.array(~sure)))
+        )
+
+    def _numbers(self, time: np.ndarray, sure: np.ndarray, floor: int, limit: int) -> np.ndarray:
+        """What tells slices apart: of sessions the last one ends with the newest row, because most
+        rows are less than a gap older.
+        """
+        if isinstance(self._assigner, Aligned):
+            return self._assigner.numbers_of(time)
+        gap = cast("Session", self.spec.window).gap
+        if limit - floor > MAX:
+            return time // gap
+        newest = np.where(sure, time, MIN).max()
+        number: np.ndarray = (time - (newest + 1)) // gap
+        return number
+
+    def _combined(self, delivery: Delivery, sure: np.ndarray, number: np.ndarray) -> Frame | None:
+        groups, kept = delivery.grouped(self.spec.input.key, number, sure)
+        if kept > _WORTH_IT * len(delivery):
+            return None
+        delivery = delivery.with_position(delivery.time).with_classes(
+            np.full(len(delivery), ON_TIME, np.int8)
+        )
+        frame, failed, _ = partials_of(self._bundle, self.spec, delivery, groups)
+        if failed is not None:
+            # A row that a function refuses has to be told one by one.
+            return None
+        if isinstance(self._assigner, Aligned):
+            start, end = self._assigner.slice_of(delivery.time[groups.lasts])
+        else:
+            start, end = (
+                groups.min(delivery.time),
+                self._assigner.assign(groups.max(delivery.time)).end,
+            )
+        return frame.with_columns(start=start, end=end).slice(0, kept)
+
+
+def _repeats(delivery: Delivery) -> bool:
+    """Whether rows share their keys so often that aggregating them may pay, as far as a sample
+    tells.
+
+    With K keys, n rows leave K (1 - exp(-n / K)) groups: half of them at K = 0.63 n. Of a sample of
+    s rows then s / 2 K have a key that was there before.
+    """
+    sample = len(delivery) // _SAMPLE
+    if sample < _SAMPLE:
+        return True
+    key_hash, _ = delivery.identities.at(slice(sample))
+    return len(pa.array(key_hash).unique()) < (1 - 0.8 / _SAMPLE) * sample

@@ -1,0 +1,240 @@
+"""RetentionBounds are the bounds of retention: windows that lie behind them are pushed out, and
+messages for them come too late.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tidegate.instants import MAX, MIN, saturating_add
+from tidegate.kernel.frame import Frame, concat_frames
+from tidegate.kernel.groups import Groups
+from tidegate.kernel.keys import KEY
+from tidegate.kernel.storage.run_store import Places, SortedRuns
+from tidegate.kernel.windows.assigners import Assigned
+from tidegate.operators.aggregate.cell_values import CellValues
+from tidegate.operators.aggregate.context import IDENTITY, Core
+from tidegate.operators.aggregate.firing import Firing
+from tidegate.operators.ingest.delivery import Delivery
+from tidegate.spec.windows import Axis
+
+
+class RetentionBounds:
+    """Retention by time, windows, messages and bytes."""
+
+    def __init__(self, core: Core, firing: Firing, contents: CellValues) -> None:
+        self._core = core
+        self._firing = firing
+        self._contents = contents
+        self._by_key = SortedRuns(core.store, "horizons", KEY, watch=("end",))
+        self._everywhere = MIN
+
+    @property
+    def _by_time(self) -> int:
+        span = self._core.spec.retention.time
+        progress = self._core.progress
+        newest = progress.now if self._core.spec.window.axis is Axis.CLOCK else progress.newest
+        return MIN if span is None or newest == MIN else int(saturating_add(newest, -span))
+
+    def beyond(self, delivery: Delivery, assigned: Assigned) -> np.ndarray | None:
+        """Which windows are behind a horizon; None where there is no retention."""
+        if not self._core.spec.retention:
+            return None
+        gone = assigned.end <= max(self._by_time, self._everywhere)
+        if len(self._by_key):
+            keys = Groups.by([delivery.key_hash[assigned.row], delivery.key_check[assigned.row]])
+            first = assigned.row[keys.firsts]
+            query = Frame.of(
+                {"key_hash": delivery.key_hash[first], "key_check": delivery.key_check[first]},
+                keys.n,
+            )
+            end, start = (bound[keys.ids] for bound in self._horizon(query))
+            # Of windows that end together the one that starts later is newer, as it is where they
+            # compete for room.
+            gone |= (assigned.end < end) | ((assigned.end == end) & (assigned.start <= start))
+        return gone
+
+    def _horizon(self, keys: Frame) -> tuple[np.ndarray, np.ndarray]:
+        """End and start of the newest window of each key that was pushed out."""
+        places = self._by_key.find(keys)
+        end, start = np.full(len(keys), MIN), np.full(len(keys), MIN)
+        found = np.flatnonzero(places.found)
+        if len(found):
+            newest = self._by_key.take(places.take(found))
+            end[found], start[found] = newest.ints("end"), newest.ints("start")
+        return end, start
+
+    def admit(
+        self, delivery: Delivery, assigned: Assigned, replaced: Frame | None = None
+    ) -> np.ndarray:
+        """Which windows a key has no room for, because it holds as many newer ones; older ones make
+        room by being pushed out.
+
+        `replaced` are windows that the wanted ones swallow: they take no room.
+        """
+        limit = self._core.spec.retention.windows
+        no = np.zeros(len(assigned.row), bool)
+        if limit is None or not len(no):
+            return no
+        wanted = Frame.of(
+            {
+                "key_hash": delivery.key_hash[assigned.row],
+                "key_check": delivery.key_check[assigned.row],
+                "start": assigned.start,
+                "end": assigned.end,
+            },
+            len(no),
+        )
+        held, places = self._held(wanted)
+        if replaced is not None and len(held):
+            keep = ~_among(held, replaced)
+            held, places = held.where(keep), places.take(keep)
+        both = concat_frames([wanted, held.select(IDENTITY)]) if len(held) else wanted
+        windows = Groups.by([both.ints(name) for name in IDENTITY])
+        over = _beyond(both.take(windows.firsts), limit)[windows.ids]
+        out = over[len(wanted) :]
+        self._push_and_raise(places.take(out))
+        return over[: len(wanted)]
+
+    def enforce(self) -> None:
+        """At the end of a delivery, push out what is behind the horizons of time and bytes, oldest
+        first.
+        """
+        retention = self._core.spec.retention
+        if retention.time is not None:
+            self._push(self._core.cells.select("end", self._by_time))
+        if retention.bytes is not None:
+            self._push_by_bytes(retention.bytes)
+
+    def enforce_counts(self, delivery: Delivery) -> None:
+        """After a step, push out the oldest windows of its keys while they hold too many messages;
+        the newest always stays.
+        """
+        limit = self._core.spec.retention.messages
+        if limit is None or not len(delivery):
+            return
+        held, places = self._held(
+            Frame.of(
+                {"key_hash": delivery.key_hash, "key_check": delivery.key_check}, len(delivery)
+            )
+        )
+        if not len(held):
+            return
+        newest_first = np.lexsort(
+            (-held.ints("start"), -held.ints("end"), held.ints("key_check"), held.ints("key_hash"))
+        )
+        ranked = held.take(newest_first)
+        keys = Groups.by([ranked.ints("key_hash"), ranked.ints("key_check")])
+        n = ranked.ints("n")
+        total = np.cumsum(n)
+        held_so_far = total - (total - n)[keys.firsts][keys.ids]
+        over = newest_first[(held_so_far > limit) & (keys.ranks > 0)]
+        self._push_and_raise(places.take(over))
+
+    def _held(self, keys: Frame) -> tuple[Frame, Places]:
+        """The open windows of the keys."""
+        groups = Groups.by([keys.ints("key_hash"), keys.ints("key_check")])
+        distinct = keys.select(KEY).take(groups.firsts)
+        places = self._core.cells.ranges(
+            distinct.take(np.lexsort((distinct.ints("key_check"), distinct.ints("key_hash")))), KEY
+        )
+        if not len(places.run):
+            return Frame({}, 0), places
+        cells = self._core.cells.take(places)
+        open_ = ~cells.ints("closed")
+        return cells.where(open_), places.take(open_)
+
+    def _push(self, places: Places) -> Frame | None:
+        if not len(places.run):
+            return None
+        cells = self._core.cells.take(places)
+        self._core.cells.remove(places)
+        order = np.lexsort((cells.ints("start"), cells.ints("end")))
+        self._firing.push_out(cells.take(order), self._core.progress.seq)
+        self._core.progress.counters["windows_pushed_out"] += len(cells)
+        self._contents.trim(cells.ints("key_hash"), cells.ints("key_check"))
+        return cells
+
+    def _push_and_raise(self, places: Places) -> None:
+        pushed = self._push(places)
+        if pushed is not None:
+            self._raise(pushed)
+
+    def _raise(self, pushed: Frame) -> None:
+        """Remember per key how far windows were pushed out."""
+        found = _newest(pushed.select(IDENTITY))
+        places = self._by_key.find(found)
+        known = np.flatnonzero(places.found)
+        if len(known):
+            there = places.take(known)
+            old = self._by_key.take(there)
+            self._by_key.remove(there)
+            found = _newest(concat_frames([found, old.select(IDENTITY)]))
+        self._by_key.put(found)
+
+    def _push_by_bytes(self, limit: int) -> None:
+        """Push out whole windows, oldest first, until the rest fits or one is left."""
+        core = self._core
+        while (
+            size := core.cells.nbytes + (core.messages.nbytes if core.messages is not None else 0)
+        ) > limit:
+            cells = core.cells.all()
+            ends = np.sort(cells.ints("end")) if cells is not None else np.zeros(0, np.int64)
+            older = ends[ends < ends[-1]] if len(ends) else ends
+            if not len(older):
+                return
+            bound = int(older[min(len(older) - 1, int(len(ends) * (1 - limit / size)))])
+            self._push(core.cells.select("end", bound))
+            core.cells.compact()
+            self._everywhere = max(self._everywhere, bound)
+
+    def forget(self, watermark: int) -> None:
+        """RetentionBounds that lateness has passed no longer matter."""
+        if len(self._by_key) and self._core.lateness != MAX and watermark != MIN:
+            self._by_key.remove(
+                self._by_key.select("end", int(saturating_add(watermark, -self._core.lateness)) - 1)
+            )
+
+    def save(self) -> Any:
+        return {"everywhere": self._everywhere, "by_key": self._by_key.save()}
+
+    def restore(self, document: Any) -> None:
+        self._everywhere = document["everywhere"]
+        # Before starts were kept, all windows with the end of the newest were behind the horizon.
+        self._by_key.restore(
+            document["by_key"],
+            lambda old: old if "start" in old else old.with_columns(start=np.full(len(old), MAX)),
+        )
+
+
+def _newest(windows: Frame) -> Frame:
+    """The newest window of each key."""
+    ranked = windows.take(np.lexsort((windows.ints("start"), windows.ints("end"))))
+    return ranked.take(Groups.by([ranked.ints("key_hash"), ranked.ints("key_check")]).lasts)
+
+
+def _beyond(windows: Frame, limit: int) -> np.ndarray:
+    """Which windows are not among the newest of their key."""
+    order = np.lexsort(
+        (
+            -windows.ints("start"),
+            -windows.ints("end"),
+            windows.ints("key_check"),
+            windows.ints("key_hash"),
+        )
+    )
+    ranked = windows.take(order)
+    beyond = np.empty(len(windows), bool)
+    beyond[order] = Groups.by([ranked.ints("key_hash"), ranked.ints("key_check")]).ranks >= limit
+    return beyond
+
+
+def _among(windows: Frame, others: Frame) -> np.ndarray:
+    """Which windows are among the others."""
+    both = concat_frames([windows.select(IDENTITY), others.select(IDENTITY)])
+    groups = Groups.by([both.ints(name) for name in IDENTITY])
+    found = np.zeros(groups.n, bool)
+    found[groups.ids[len(windows) :]] = True
+    return found[groups.ids[: len(windows)]]

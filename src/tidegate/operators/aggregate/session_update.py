@@ -1,0 +1,293 @@
+"""Sessions: windows of a key that overlap become one, and what they had put out under their old
+bounds is taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
+
+import numpy as np
+
+from tidegate.kernel.frame import Column, Frame, concat_frames, constant
+from tidegate.kernel.groups import Groups, present
+from tidegate.kernel.keys import KEY
+from tidegate.kernel.storage.run_store import Places, search_sorted
+from tidegate.kernel.windows.assigners import Assigned
+from tidegate.kernel.windows.sessions import Merged, merge_intervals
+from tidegate.operators.aggregate.cell_update import CellRows, CellUpdate
+from tidegate.operators.aggregate.cell_values import merge_lists
+from tidegate.operators.aggregate.context import IDENTITY
+from tidegate.operators.aggregate.slices import merged_contents, merged_counts
+from tidegate.operators.ingest.delivery import Delivery
+from tidegate.spec.windows import Session
+
+
+@dataclass(frozen=True, eq=False)
+class _Meeting:
+    """Intervals of some keys that meet the sessions of these keys, and what they all come to."""
+
+    keys: Frame
+    old: Frame
+    """The sessions that can grow."""
+    places: Places
+    """Where these are."""
+    closed: Frame
+    """The others, by the number of their key, start and end."""
+    merged: Merged
+    """The unions of `old` and, after them, of the intervals."""
+    touched: np.ndarray
+    """The unions that an interval is in."""
+
+    @cached_property
+    def union(self) -> np.ndarray:
+        """The union that each interval is in."""
+        return self.merged.groups.ids[len(self.old) :]
+
+    @cached_property
+    def numbers(self) -> np.ndarray:
+        """The number of each union among those that are touched, -1 for the others."""
+        number = np.full(self.merged.groups.n, -1, np.int64)
+        number[self.touched] = np.arange(len(self.touched))
+        return number
+
+    @property
+    def identity(self) -> Frame:
+        """Key and bounds of the sessions that are touched."""
+        merged, touched = self.merged, self.touched
+        return self.keys.take(merged.key[touched]).with_columns(
+            start=merged.start[touched], end=merged.end[touched]
+        )
+
+
+class SessionUpdate(CellUpdate):
+    """Rows, or parts of sessions, into sessions."""
+
+    def absorb(self, delivery: Delivery, assigned: Assigned) -> None:
+        options = self.core.spec.options
+        own = options.drop_by == "event" or options.session_lateness == "own"
+        assigned = (
+            self.without_expired(delivery, assigned)
+            if own
+            else self._without_old(delivery, assigned)
+        )
+        row, start, end = assigned
+        if not len(row):
+            return
+        met = self._meet(delivery.key_hash[row], delivery.key_check[row], start, end)
+        refused = self._refused(met)
+        if not refused.any():
+            held = len(self.core.cells)
+            refused = self._no_room(delivery, assigned, met)
+            if len(self.core.cells) != held:
+                # Room was made, and what was found may have gone: look again.
+                self.absorb(delivery, assigned)
+                return
+        if refused.any():
+            self._turn_away(delivery, assigned, met, refused)
+            return
+        groups = Groups(met.numbers[met.union], len(met.touched))
+        keys = delivery.keys(self.core.spec.input.key, row[groups.firsts])
+        self.join(
+            delivery, CellRows(row, groups, self._united(met, keys, groups.max(delivery.seq[row])))
+        )
+
+    def take_partials(self, pieces: Sequence[Frame]) -> None:
+        """Take what was aggregated before it came here: partial sessions that end after the
+        watermark.
+
+        Whatever they join ends after it too, so it has not fired, and is neither closed nor too
+        old: nobody has to see their rows one by one.
+        """
+        core = self.core
+        came = concat_frames([core.received(piece) for piece in pieces])
+        met = self._meet(
+            came.ints("key_hash"), came.ints("key_check"), came.ints("start"), came.ints("end")
+        )
+        groups = Groups(met.numbers[met.union], len(met.touched))
+        keys = dict(came.select(core.key_columns).take(groups.firsts).columns)
+        # They come after all rows.
+        seq = np.full(groups.n, core.progress.seq)
+        brought = Frame(
+            merged_contents(core.bundle, came, groups, core.spec.options.timestamp), groups.n
+        )
+        brought = brought.with_columns(
+            count=brought.ints("n"), seq=seq, first=groups.min(came.ints("start"))
+        )
+        self.add(self._united(met, keys, seq), brought)
+
+    def _meet(
+        self, key_hash: np.ndarray, key_check: np.ndarray, start: np.ndarray, end: np.ndarray
+    ) -> _Meeting:
+        """Find the sessions of the keys of some intervals, and merge all."""
+        keys, code = _key_codes(key_hash, key_check)
+        places = self.core.cells.ranges(keys, KEY)
+        old = self.core.cells.take(places) if len(places.run) else _nothing()
+        owner, _ = search_sorted(keys, old.select(KEY), KEY)
+        closed = old.ints("closed")
+        live = ~closed
+        tombs = Frame.of(
+            {
+                "code": owner[closed],
+                "start": old.ints("start")[closed],
+                "end": old.ints("end")[closed],
+            }
+        )
+        old = old.where(live)
+        merged = merge_intervals(
+            np.concatenate([owner[live], code]),
+            np.concatenate([old.ints("start"), start]),
+            np.concatenate([old.ints("end"), end]),
+            cast("Session", self.core.spec.window).touch,
+        )
+        return _Meeting(
+            keys,
+            old,
+            places.take(live),
+            tombs,
+            merged,
+            present(merged.groups.ids[len(old) :], merged.groups.n),
+        )
+
+    def _without_old(self, delivery: Delivery, assigned: Assigned) -> Assigned:
+        """The windows less those that retention has pushed out; what would have been too late in
+        any case is told as that.
+        """
+        gone = self.horizons.beyond(delivery, assigned)
+        if gone is None:
+            return assigned
+        late = self.core.expired(
+            self.core.expiry(assigned.end), self.core.watermark_at(delivery, assigned.row)
+        )
+        told = Assigned(*(column[gone & late] for column in assigned))
+        self.without(delivery, told, np.ones(len(told.row), bool), "window_expired")
+        rest = ~(gone & late)
+        return self.without_old(delivery, Assigned(*(column[rest] for column in assigned)))
+
+    def _refused(self, met: _Meeting) -> np.ndarray:
+        """Why sessions cannot take their rows: 1 where a closed session has the same bounds, 2
+        where their time is over.
+        """
+        merged, touched, tombs = met.merged, met.touched, met.closed
+        start, end, code = merged.start[touched], merged.end[touched], merged.key[touched]
+        why = np.zeros(len(touched), np.int8)
+        if self.windows_expire:
+            watermark = self.core.watermark_for(
+                met.keys.ints("key_hash")[code], met.keys.ints("key_check")[code]
+            )
+            why[self.core.expired(self.core.expiry(end), watermark)] = 2
+        if len(tombs):
+            tombs = tombs.take(
+                np.lexsort((tombs.ints("end"), tombs.ints("start"), tombs.ints("code")))
+            )
+            _, equal = search_sorted(
+                tombs,
+                Frame.of({"code": code, "start": start, "end": end}),
+                ("code", "start", "end"),
+            )
+            why[equal] = 1
+        return why
+
+    def _no_room(self, delivery: Delivery, assigned: Assigned, met: _Meeting) -> np.ndarray:
+        """3 where a key holds as many newer sessions as retention allows."""
+        if self.core.spec.retention.windows is None:
+            return np.zeros(len(met.touched), np.int8)
+        merged = met.merged
+        whole = Assigned(assigned.row, merged.start[met.union], merged.end[met.union])
+        swallowed = met.old.where(met.numbers[merged.groups.ids[: len(met.old)]] >= 0)
+        full = np.zeros(merged.groups.n, bool)
+        full[met.union] = self.horizons.admit(delivery, whole, swallowed)
+        return np.where(full[met.touched], 3, 0).astype(np.int8)
+
+    def _turn_away(
+        self, delivery: Delivery, assigned: Assigned, met: _Meeting, refused: np.ndarray
+    ) -> None:
+        """Send the rows of refused sessions to `late`, and absorb the rest."""
+        of_row = refused[met.numbers[met.union]]
+        told = Assigned(assigned.row, met.merged.start[met.union], met.merged.end[met.union])
+        self.without(delivery, told, of_row == 1, "window_closed")
+        self.without(delivery, assigned, of_row == 2, "window_expired")
+        self.without(delivery, assigned, of_row == 3, "out_of_retention")
+        rest = of_row == 0
+        self.absorb(delivery, Assigned(*(column[rest] for column in assigned)))
+
+    def _united(self, met: _Meeting, keys: dict[str, Column], position: np.ndarray) -> Frame:
+        """One cell a touched session, out of the table: as it was where the bounds stay, otherwise
+        a new one that holds what the old ones held.
+        """
+        group = met.numbers[met.merged.groups.ids[: len(met.old)]]
+        taking = group >= 0
+        old, group, identity = met.old.where(taking), group[taking], met.identity
+        fresh = self.core.fresh(identity, keys)
+        self.core.progress.counters["windows_opened"] += len(identity) - len(
+            present(group, len(identity))
+        )
+        if not len(old):
+            return fresh
+        self.core.cells.remove(met.places.take(taking))
+        same = (old.ints("start") == identity.ints("start")[group]) & (
+            old.ints("end") == identity.ints("end")[group]
+        )
+        replaced = old.where(~same)
+        if len(replaced):
+            self.firing.retract(replaced, position[group[~same]])
+            if self.core.metadata is not None:
+                self.core.metadata.rename(replaced, identity.take(group[~same]))
+            fresh = self._inherit(fresh, replaced, group[~same])
+        if not same.any():
+            return fresh
+        pick = np.arange(len(identity))
+        pick[group[same]] = len(identity) + np.arange(int(same.sum()))
+        return concat_frames([fresh, old.where(same)]).take(pick)
+
+    def _inherit(self, fresh: Frame, old: Frame, group: np.ndarray) -> Frame:
+        """Fresh cells that take over the contents of the cells they replace."""
+        core, n = self.core, len(fresh)
+        both = concat_frames([fresh, old])
+        groups = Groups(np.concatenate([np.arange(n), group]), n)
+        columns = merged_counts(both, groups, core.spec.options.timestamp)
+        columns.update(
+            pending=groups.sum(both.ints("pending")),
+            newest_seq=groups.max(both.ints("newest_seq")),
+            fired_seq=groups.max(both.ints("fired_seq")),
+        )
+        state = core.trigger_state(fresh)
+        replaced = present(group, n)
+        merged = core.machine.merge(
+            core.trigger_state(old), Groups(np.searchsorted(replaced, group), len(replaced))
+        )
+        core.machine.rewind(merged, (fresh.ints("end") > core.watermark_of(fresh))[replaced])
+        for name, column in merged.items():
+            state[name][replaced] = column
+        columns.update(state)
+        if core.messages is None:
+            columns.update(core.bundle.combine(both, groups))
+        else:
+            columns.update(core.bundle.combine_known(both, groups))
+        if "evicted" in both:
+            columns["evicted"] = merge_lists(both["evicted"], groups)
+        return fresh.with_mapping(columns)
+
+
+def _nothing() -> Frame:
+    """No sessions."""
+    return Frame.of(
+        {
+            **{name: np.zeros(0, np.uint64 if name in KEY else np.int64) for name in IDENTITY},
+            "closed": np.zeros(0, bool),
+        },
+        0,
+    )
+
+
+def _key_codes(key_hash: np.ndarray, key_check: np.ndarray) -> tuple[Frame, np.ndarray]:
+    """The distinct keys, sorted, and the number of each key among them."""
+    groups = Groups.in_order(key_hash, key_check, constant(np.int64(0), len(key_hash)))
+    return (
+        Frame.of(
+            {"key_hash": key_hash[groups.lasts], "key_check": key_check[groups.lasts]}, groups.n
+        ),
+        groups.ids,
+    )

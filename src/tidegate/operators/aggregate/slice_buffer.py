@@ -1,0 +1,266 @@
+"""Opening keeps rows of incomplete windows in slices until the watermark passes a window's end, and
+then hands the window over whole.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from tidegate.instants import MAX
+from tidegate.kernel.accumulations.protocol import Rows
+from tidegate.kernel.frame import Frame, concat_frames, constant
+from tidegate.kernel.groups import Groups
+from tidegate.kernel.storage.run_store import Adapt, search_sorted
+from tidegate.kernel.windows.assigners import Aligned, Assigned
+from tidegate.operators.aggregate.aggregate_set import AggregateSet
+from tidegate.operators.aggregate.context import Core
+from tidegate.operators.aggregate.slices import Bounds, Slices, held_by
+from tidegate.operators.aggregate.two_stacks import TwoStacks
+from tidegate.operators.ingest.delivery import Delivery
+from tidegate.operators.output import class_names
+from tidegate.spec.operator import AggregateSpec
+
+
+def partials_of(
+    bundle: AggregateSet, spec: AggregateSpec, delivery: Delivery, groups: Groups
+) -> tuple[Frame, np.ndarray | None, str]:
+    """The partial aggregates of each group of rows, the rows that a user's function refused, and
+    why.
+    """
+    partials, failed, why = bundle.lift(
+        Rows(delivery.table, delivery.time, delivery.seq, delivery.weight), groups
+    )
+    some = groups.lasts
+    key_hash, key_check = delivery.identities.at(some)
+    columns = {
+        "key_hash": key_hash,
+        "key_check": key_check,
+        **delivery.keys(spec.input.key, some),
+        "n": groups.counts if delivery.weight is None else groups.sum(delivery.weight),
+        **held_by(spec.options.timestamp, delivery.position, delivery.is_on_time, groups),
+        **partials,
+    }
+    return Frame(columns, groups.n), failed, why
+
+
+class SliceBuffer:
+    """The windows that no watermark has reached, for triggers that are quiet until then."""
+
+    def __init__(self, core: Core, assigner: Aligned) -> None:
+        self._core = core
+        self._assigner = assigner
+        self.slices = Slices(core.store, core.bundle, core.spec.options.timestamp)
+        self._shared = TwoStacks(self.slices.merge, self.slices.frames)
+        self._windows: dict[Bounds, list[Bounds]] = {}
+        """The open windows of each slice."""
+
+    def take(self, delivery: Delivery) -> Assigned:
+        """Keep the rows for their open windows; what comes back is the part that belongs to windows
+        that are complete already.
+        """
+        watermark, x = self._core.progress.watermark, delivery.position
+        start, end = self._assigner.slice_of(x)
+        if self._assigner.is_sliced:
+            is_open = self._assigner.last_end(x) > watermark
+            complete = np.flatnonzero(start < watermark)
+            late = self._assigner.assign(x[complete])
+            done = late.end <= watermark
+            rest = Assigned(complete[late.row[done]], late.start[done], late.end[done])
+        else:
+            inside = start < end
+            is_open = (end > watermark) & inside
+            complete = np.flatnonzero((end <= watermark) & inside)
+            rest = Assigned(complete, start[complete], end[complete])
+        self._append(delivery, is_open)
+        return rest
+
+    def _append(self, delivery: Delivery, is_open: np.ndarray) -> None:
+        """Keep the rows that are in an open window."""
+        core, x = self._core, delivery.position
+        groups, kept = delivery.grouped(core.spec.input.key, self._assigner.numbers_of(x), is_open)
+        if not kept:
+            return
+        frame, failed, why = partials_of(core.bundle, core.spec, delivery, groups)
+        if failed is not None:
+            self._refuse(delivery, np.flatnonzero(failed & is_open), why)
+            self._append(delivery.where(~failed), is_open[~failed])
+            return
+        starts, ends = self._assigner.slice_of(x[groups.lasts[:kept]])
+        breaks = np.flatnonzero(starts[1:] != starts[:-1]) + 1
+        for at, until in pairwise([0, *breaks.tolist(), kept]):
+            self._add((int(starts[at]), int(ends[at])), frame.slice(at, until))
+
+    def take_partials(self, pieces: Sequence[Frame]) -> None:
+        """Keep what was aggregated before it came here, of rows that are on time: pieces that are
+        sorted by slice and key.
+        """
+        by_slice: dict[Bounds, list[Frame]] = {}
+        for piece in pieces:
+            starts, ends = piece.ints("start"), piece.ints("end")
+            breaks = np.flatnonzero(starts[1:] != starts[:-1]) + 1
+            frame = self._core.received(piece).drop(("start", "end"))
+            for at, until in pairwise([0, *breaks.tolist(), len(piece)]):
+                by_slice.setdefault((int(starts[at]), int(ends[at])), []).append(
+                    frame.slice(at, until)
+                )
+        for bounds, frames in sorted(by_slice.items()):
+            self._add(bounds, self.slices.merge(frames))
+
+    def _add(self, bounds: Bounds, frame: Frame) -> None:
+        if bounds not in self._windows:
+            watermark = self._core.progress.watermark
+            self._core.progress.counters["windows_opened"] += 1
+            self._windows[bounds] = [
+                w for w in self._assigner.windows_of_slice(*bounds) if w[1] > watermark
+            ]
+        self.slices.append(bounds, frame)
+        self._shared.patch(bounds, frame)
+
+    def _refuse(self, delivery: Delivery, rows: np.ndarray, why: str) -> None:
+        bounds = (np.arange(len(rows)), *self._assigner.slice_of(delivery.position[rows]))
+        self._core.late_rows(
+            delivery, rows, "accumulation_failed", class_names(delivery.verdict[rows]), bounds, why
+        )
+
+    def complete(self, watermark: int) -> list[Frame]:
+        """The cells of all windows whose end the watermark has reached, by end; they leave this
+        place.
+        """
+        due = sorted(
+            {w for windows in self._windows.values() for w in windows if w[1] <= watermark},
+            key=lambda w: (w[1], w[0]),
+        )
+        cells = []
+        for window in due:
+            pieces = [b for b in sorted(self._windows) if window[0] <= b[0] and b[1] <= window[1]]
+            merged = (
+                self._shared.window(pieces)
+                if self._assigner.is_sliced
+                else self.slices.merged(pieces)
+            )
+            cells.append(self._as_cells(window, merged))
+        for bounds, windows in list(self._windows.items()):
+            left = [w for w in windows if w[1] > watermark]
+            self._windows[bounds] = left
+            if not left:
+                self.slices.drop(bounds)
+                del self._windows[bounds]
+        return cells
+
+    def retype(self, bundle: AggregateSet, retyped: Callable[[Frame], Frame]) -> None:
+        """Bring what is kept to the types of another bundle; merges of the old types are
+        forgotten.
+        """
+        self.slices.retype(bundle, retyped)
+        self._shared = TwoStacks(self.slices.merge, self.slices.frames)
+
+    def next_end(self) -> int:
+        """The end of the open window that ends first."""
+        return min(
+            (window[1] for windows in self._windows.values() for window in windows), default=MAX
+        )
+
+    def oldest_start(self) -> int:
+        """The start of the oldest open window."""
+        return min(
+            (window[0] for windows in self._windows.values() for window in windows), default=MAX
+        )
+
+    def waiting(self, limit: int, rows: int) -> tuple[list[tuple[Bounds, int | None]], int]:
+        """The open windows that end first with how many keys they have, and how many open windows
+        there are.
+
+        Keys are counted as long as that looks at no more than so many rows; a window whose keys
+        were not counted has None.
+        """
+        windows = {window for found in self._windows.values() for window in found}
+        slices = sorted(self._windows)
+        counted: list[tuple[Bounds, int | None]] = []
+        for window in heapq.nsmallest(limit, windows, key=lambda bounds: (bounds[1], bounds[0])):
+            pieces = [
+                b
+                for b in slices[bisect_left(slices, window[:1]) : bisect_left(slices, (window[1],))]
+                if b[1] <= window[1]
+            ]
+            sizes = [size for piece in pieces for size in self.slices.sizes(piece)]
+            if len(sizes) == 1:
+                counted.append((window, sizes[0]))
+            elif sum(sizes) > rows:
+                counted.append((window, None))
+            else:
+                rows -= sum(sizes)
+                frames = [
+                    frame.select(("key_hash", "key_check"))
+                    for piece in pieces
+                    for frame in self.slices.frames(piece)
+                ]
+                keys = concat_frames(frames)
+                counted.append(
+                    (window, Groups.by([keys.ints("key_hash"), keys.ints("key_check")]).n)
+                )
+        return counted, len(windows)
+
+    def preview(self) -> list[Frame]:
+        """What the open windows would be as cells; nothing leaves."""
+        windows = sorted({w for windows in self._windows.values() for w in windows})
+        merged = [
+            (w, self.slices.merged([b for b, open_ in sorted(self._windows.items()) if w in open_]))
+            for w in windows
+        ]
+        return [self._as_cells(window, frame) for window, frame in merged]
+
+    def _as_cells(self, window: Bounds, merged: Frame) -> Frame:
+        n = len(merged)
+        bounds = {
+            "start": constant(np.int64(window[0]), n),
+            "end": constant(np.int64(window[1]), n),
+        }
+        identity = merged.select(["key_hash", "key_check"]).with_mapping(bounds)
+        keys = dict(merged.select(self._core.key_columns).columns)
+        partials = merged.select(self._core.bundle.partial_columns)
+        taken = merged.select(["n", "ontime", "held", "hold"])
+        return (
+            self._core.fresh(identity, keys, partials.columns)
+            .with_mapping(taken.columns)
+            .with_columns(pending=merged.ints("n"))
+        )
+
+    def holds(self, window: Bounds, keys: Frame) -> np.ndarray:
+        """Which of the keys have something in an open window."""
+        found = np.zeros(len(keys), bool)
+        for bounds, windows in self._windows.items():
+            if window in windows:
+                for frame in self.slices.frames(bounds):
+                    found |= search_sorted(frame, keys, ("key_hash", "key_check"))[1]
+        return found
+
+    def earliest_owed(self) -> int | None:
+        """The earliest output time among the panes that open windows owe."""
+        if not self._windows:
+            return None
+        ends = min(w[1] for windows in self._windows.values() for w in windows) - 1
+        if self._core.spec.options.timestamp == "end_of_window":
+            return ends
+        held = [
+            frame.ints("hold")[frame.ints("ontime")]
+            for bounds in self._windows
+            for frame in self.slices.frames(bounds)
+        ]
+        return min([ends, *(int(times.min()) for times in held if len(times))])
+
+    def save(self) -> Any:
+        return self.slices.save()
+
+    def restore(self, document: Any, adapt: Adapt | None = None) -> None:
+        self.slices.restore(document, adapt)
+        watermark = self._core.progress.watermark
+        self._windows = {
+            b: [w for w in self._assigner.windows_of_slice(*b) if w[1] > watermark]
+            for b in self.slices.bounds()
+        }

@@ -1,0 +1,129 @@
+"""Window metadata: the first and last offset of each partition in each window, so that lost
+messages can be read again from the right place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tidegate.kernel.frame import Frame, concat_frames
+from tidegate.kernel.groups import Groups
+from tidegate.kernel.storage.run_store import Places, SortedRuns
+from tidegate.state.protocol import Store
+
+_WINDOW = ("key_hash", "key_check", "start", "end")
+_ROW = (*_WINDOW, "partition")
+
+
+class WindowOffsets:
+    """Offsets by window (or slice, where windows share slices) and partition."""
+
+    def __init__(self, store: Store) -> None:
+        self._rows = SortedRuns(store, "metadata", _ROW, watch=("end",))
+        self._partitions: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def note(
+        self, windows: Frame, names: list[str], partition: np.ndarray, offset: np.ndarray
+    ) -> None:
+        """Rows with these windows, partitions (indices into names) and offsets came."""
+        if not len(windows):
+            return
+        for name in names:
+            if name not in self._partitions:
+                self._partitions.append(name)
+        number = np.array([self._partitions.index(name) for name in names], np.int64)[partition]
+        rows = windows.select(_WINDOW).with_columns(partition=number, first=offset, last=offset)
+        self._put(rows)
+
+    def rename(self, old: Frame, new: Frame) -> None:
+        """Windows were replaced by others, row by row."""
+        places, owner = self._of(old)
+        if len(places.run):
+            rows = self._rows.take(places)
+            self._rows.remove(places)
+            self._put(rows.with_mapping({name: new.ints(name)[owner] for name in _WINDOW}))
+
+    def forget(self, windows: Frame) -> None:
+        places, _ = self._of(windows)
+        self._rows.remove(places)
+
+    def forget_before(self, end: int) -> None:
+        """Windows that end at or before this are gone."""
+        self._rows.remove(self._rows.select("end", end))
+
+    def earliest(self) -> dict[str, int]:
+        """The first offset of each partition that some window still needs."""
+        rows = self._rows.all()
+        if rows is None:
+            return {}
+        groups = Groups.by([rows.ints("partition")])
+        numbers = rows.ints("partition")[groups.firsts].tolist()
+        return {
+            self._partitions[n]: first
+            for n, first in zip(numbers, groups.min(rows.ints("first")).tolist(), strict=True)
+        }
+
+    def within(
+        self, start: int, end: int, key_hash: int | None, key_check: int | None
+    ) -> dict[str, tuple[int, int]]:
+        """First and last offset by partition of what lies inside a window (of a key)."""
+        rows = self._rows.all()
+        if rows is None:
+            return {}
+        inside = (rows.ints("start") >= start) & (rows.ints("end") <= end)
+        if key_hash is not None:
+            inside &= (rows.ints("key_hash") == np.uint64(key_hash)) & (
+                rows.ints("key_check") == np.uint64(key_check or 0)
+            )
+        rows = rows.where(inside)
+        found: dict[str, tuple[int, int]] = {}
+        for number, first, last in zip(
+            *(rows.ints(c).tolist() for c in ("partition", "first", "last")), strict=True
+        ):
+            name = self._partitions[number]
+            low, high = found.get(name, (first, last))
+            found[name] = (min(low, first), max(high, last))
+        return found
+
+    def _of(self, windows: Frame) -> tuple[Places, np.ndarray]:
+        """The rows of the windows, and which window each belongs to."""
+        order = np.lexsort([windows.ints(name) for name in reversed(_WINDOW)])
+        asked = windows.select(_WINDOW).take(order)
+        places = self._rows.ranges(asked, _WINDOW)
+        if not len(places.run):
+            return places, np.zeros(0, np.int64)
+        rows = self._rows.take(places)
+        both = concat_frames([asked, rows.select(_WINDOW)])
+        groups = Groups.by([both.ints(name) for name in _WINDOW])
+        window = np.empty(groups.n, np.int64)
+        window[groups.ids[: len(asked)]] = order
+        return places, window[groups.ids[len(asked) :]]
+
+    def _put(self, rows: Frame) -> None:
+        groups = Groups.by([rows.ints(name) for name in _ROW])
+        rows = rows.take(groups.firsts).with_columns(
+            first=groups.min(rows.ints("first")), last=groups.max(rows.ints("last"))
+        )
+        places = self._rows.find(rows)
+        known = np.flatnonzero(places.found)
+        if len(known):
+            there = places.take(known)
+            old = self._rows.take(there)
+            self._rows.remove(there)
+            first, last = rows.ints("first").copy(), rows.ints("last").copy()
+            first[known] = np.minimum(first[known], old.ints("first"))
+            last[known] = np.maximum(last[known], old.ints("last"))
+            rows = rows.with_columns(first=first, last=last)
+        self._rows.put(rows)
+
+    def save(self) -> Any:
+        return {"partitions": self._partitions, "rows": self._rows.save()}
+
+    def restore(self, document: Any) -> None:
+        self._partitions = list(document["partitions"])
+        self._rows.restore(document["rows"])

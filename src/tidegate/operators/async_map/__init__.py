@@ -1,0 +1,1 @@
+"""The async map: order of results and watermarks around pending calls."""

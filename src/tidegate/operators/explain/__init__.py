@@ -1,0 +1,1 @@
+"""Explanations: why an operator has no output yet, as facts and as sentences."""

@@ -1,0 +1,524 @@
+"""An explanation answers "why is there no output?": how far the watermark has come, who holds it
+back, and what windows or calls wait for.
+
+The facts are gathered from an operator here, which they do not change; `standings` says what they
+are, and `explanation_text` puts them into words.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tidegate.instants import MAX, MIN, saturating_add
+from tidegate.kernel.frame import Frame, concat_frames, to_arrow
+from tidegate.kernel.groups import Groups
+from tidegate.kernel.triggers import Context
+from tidegate.kernel.watermarks.coalescer import STATUS
+from tidegate.kernel.watermarks.marks import Idle, Mark, Watermark
+from tidegate.operators.aggregate.context import IDENTITY
+from tidegate.operators.aggregate.operator import WindowedAggregate
+from tidegate.operators.aggregate.wiring import Parts
+from tidegate.operators.explain.facts import (
+    CallsStanding,
+    Explanation,
+    InputStanding,
+    KeyStanding,
+    MarkStanding,
+    SourceStanding,
+    WindowStanding,
+)
+from tidegate.operators.explain.text import sentences
+from tidegate.operators.ingest.watermark_tracking import Channel, Source, WatermarkTracker
+from tidegate.operators.progress import late_by_reason
+from tidegate.spec.triggers import (
+    AfterAll,
+    AfterCount,
+    AfterDelay,
+    AfterWatermark,
+    EveryElement,
+    Policy,
+    Trigger,
+)
+from tidegate.spec.watermarks import (
+    Bounded,
+    Explicit,
+    Implied,
+    Lagging,
+    PerKey,
+    Watched,
+    Watermarks,
+)
+from tidegate.spec.windows import Axis, Inherited
+
+LISTED = 50
+"""So many windows, or marks that wait, are told one by one; of the others only how many there are.
+"""
+LISTED_KEYS = 10
+COUNTED = 100_000
+"""Keys of windows that are not complete are counted as long as no more rows than this have to be
+looked at.
+"""
+
+_COUNTERS = (
+    *("events", "duplicates", "future", "unreadable", "late_rows", "markers"),
+    *("panes_early", "panes_on_time", "panes_late"),
+)
+
+
+def explain(operator: WindowedAggregate) -> Explanation:
+    """What an operator waits for; nothing is changed by asking."""
+    progress, spec, axis = operator.progress, operator.spec, operator.spec.window.axis
+    watched = axis is Axis.EVENT_TIME
+    inputs = _inputs(operator.watermark_tracker, operator.key) if watched else ()
+    waiting = _Waiting(operator)
+    bare = Explanation(
+        axis=str(axis),
+        watermark=_known(progress.watermark) if axis is not Axis.ORDINAL else None,
+        since=(
+            operator.watermark_tracker.since(operator.key)
+            if watched and progress.watermark != MAX
+            else None
+        ),
+        now=progress.now,
+        newest=_known(progress.newest) if watched else None,
+        ticks=_has_ticks(operator),
+        watermark_key=operator.key,
+        is_finished=progress.watermark == MAX,
+        is_idle=watched and operator.watermark_tracker.is_idle(operator.key),
+        has_upstream=operator.is_fed or isinstance(spec.window, Inherited),
+        inputs=inputs,
+        sources=(
+            _sources(operator.watermark_tracker, operator.key, inputs)
+            if watched
+            else _partitions(operator)
+            if axis is Axis.OFFSET
+            else ()
+        ),
+        windows=waiting.windows,
+        more_windows=waiting.total - len(waiting.windows),
+        kept=waiting.kept,
+        key_columns=spec.input.key,
+        keys_ahead=None if operator.keys is None else len(operator.keys),
+        keys=waiting.keys,
+        trigger=str(spec.firing),
+        needs_all=_needs_all(spec.firing),
+        closing=spec.options.closing,
+        future_tolerance=spec.options.future_tolerance,
+        future_reference=spec.options.future_reference,
+        counters={
+            **{name: progress.counters[name] for name in _COUNTERS},
+            **operator.watermark_tracker.stats(),
+        },
+        late=late_by_reason(progress.counters),
+        failure=operator.watermark_tracker.failure,
+    )
+    return worded(bare)
+
+
+def explain_calls(
+    watermark_tracker: WatermarkTracker,
+    calls: CallsStanding,
+    ticks: Mapping[int, bool],
+    counters: Mapping[str, int],
+    *,
+    has_upstream: bool,
+    **facts: Any,
+) -> Explanation:
+    """What an async map waits for; `ticks` has its watermark keys, the main one first, and whether
+    their times are plain numbers.
+    """
+    counted = {
+        name: n for name, n in counters.items() if not name.startswith("reason.")
+    } | watermark_tracker.stats()
+    main, *others = (
+        _of_key(watermark_tracker, key, ticks=plain, counters=counted, has_upstream=has_upstream)
+        for key, plain in ticks.items()
+    )
+    return worded(
+        main,
+        also=tuple(others),
+        calls=calls,
+        late=late_by_reason(counters),
+        failure=watermark_tracker.failure,
+        **facts,
+    )
+
+
+def _of_key(
+    watermark_tracker: WatermarkTracker,
+    key: int,
+    *,
+    ticks: bool,
+    counters: Mapping[str, int],
+    has_upstream: bool,
+) -> Explanation:
+    """Who promises what for one of the watermark keys that are passed on."""
+    inputs = _inputs(watermark_tracker, key)
+    lacking = tuple(
+        ordinal
+        for ordinal in range(len(watermark_tracker.channels))
+        if not watermark_tracker.has(key, ordinal)
+    )
+    return Explanation(
+        axis=str(Axis.EVENT_TIME),
+        watermark=None if lacking else _known(watermark_tracker.output(key)),
+        since=watermark_tracker.since(key),
+        now=watermark_tracker.now,
+        newest=None,
+        ticks=ticks,
+        watermark_key=key,
+        is_idle=watermark_tracker.is_idle(key),
+        has_upstream=has_upstream,
+        inputs=inputs,
+        sources=_sources(watermark_tracker, key, inputs),
+        lacking=lacking,
+        counters=counters,
+    )
+
+
+def explain_inputs(
+    watermark_tracker: WatermarkTracker,
+    key: int,
+    *,
+    ticks: bool,
+    counters: Mapping[str, int],
+    has_upstream: bool,
+    **facts: Any,
+) -> Explanation:
+    """How the inputs of an operator stand that has neither windows nor calls to wait for."""
+    return worded(
+        _of_key(watermark_tracker, key, ticks=ticks, counters=counters, has_upstream=has_upstream),
+        **facts,
+    )
+
+
+def worded(found: Explanation, **facts: Any) -> Explanation:
+    """The same with further facts, put into words anew."""
+    whole = dataclasses.replace(found, **facts)
+    return dataclasses.replace(whole, sentences=sentences(whole))
+
+
+def waiting_marks(marks: Sequence[tuple[Mark, int]]) -> tuple[MarkStanding, ...]:
+    """The first of the marks that wait, each with how many messages without an answer are before
+    it.
+    """
+    return tuple(
+        MarkStanding(
+            kind=(
+                "watermark"
+                if isinstance(mark, Watermark)
+                else "idle"
+                if isinstance(mark, Idle)
+                else "active"
+            ),
+            watermark=mark.value if isinstance(mark, Watermark) else None,
+            watermark_key=mark.key,
+            before=before,
+        )
+        for mark, before in marks[:LISTED]
+    )
+
+
+def _known(value: int) -> int | None:
+    return None if value == MIN else int(value)
+
+
+def _bounded(value: int) -> int | None:
+    return None if value == MAX else int(value)
+
+
+def _has_ticks(operator: WindowedAggregate) -> bool:
+    """On the clock, and where the watermark is made of the clock alone, times are clocks even if no
+    message has told a type.
+    """
+    if operator.spec.window.axis is Axis.CLOCK:
+        return False
+    unseen = operator.schema is None and operator.spec.window.axis.is_time
+    return operator.ticks and not (
+        unseen and any(isinstance(given.watermark, Lagging) for given in operator.spec.inputs)
+    )
+
+
+def _needs_all(trigger: Trigger) -> bool:
+    return isinstance(trigger, AfterAll) or any(_needs_all(part) for part in trigger.children)
+
+
+def _fires_on_elements(trigger: Trigger, *, is_complete: bool) -> bool:
+    """Whether more events alone may make the trigger ready, before or after the window is
+    complete.
+    """
+    match trigger:
+        case AfterWatermark(early=early, late=late):
+            parts: tuple[Trigger | None, ...] = (late,) if is_complete else (early,)
+        case Policy(early=early, late=late, full=full):
+            parts = (late,) if is_complete else (early, full)
+        case AfterCount() | EveryElement() | AfterDelay(delay=0):
+            return True
+        case _:
+            parts = trigger.children
+    return any(
+        part is not None and _fires_on_elements(part, is_complete=is_complete) for part in parts
+    )
+
+
+# Who promises what
+
+
+def _inputs(watermark_tracker: WatermarkTracker, key: int) -> tuple[InputStanding, ...]:
+    """The inputs that have the watermark key."""
+    # Asking for a key that nobody has mentioned would mention it.
+    across = (
+        watermark_tracker.across.coalescer(key) if key in watermark_tracker.across.keys else None
+    )
+    everybody = [
+        ordinal
+        for ordinal in range(len(watermark_tracker.channels))
+        if watermark_tracker.has(key, ordinal)
+    ]
+    holders = set(everybody if across is None else across.holders().tolist())
+    paused = watermark_tracker.paused()
+    found = []
+    for ordinal in everybody:
+        channel = watermark_tracker.channels[ordinal][key]
+        watermark = channel.column.watermark
+        found.append(
+            InputStanding(
+                input=ordinal,
+                kind=str(watermark.to_dict()["type"]),
+                status="active" if across is None else STATUS[int(across.status[ordinal])],
+                promise=None if across is None else _known(int(across.promises[ordinal])),
+                since=channel.tracker.since,
+                sources=len(channel.tracker),
+                holds=ordinal in holders,
+                behind=_behind(watermark),
+                idle_after=watermark.idle_after if isinstance(watermark, Watched) else None,
+                idle_at=_idle_at(channel),
+                is_told=isinstance(watermark, Explicit)
+                or (channel.told and isinstance(watermark, Implied)),
+                paused=channel.is_source and Source(ordinal, "") in paused,
+            )
+        )
+    return tuple(found)
+
+
+def _idle_at(channel: Channel) -> int | None:
+    idle_after = channel.tracker.idle_after
+    return (
+        int(saturating_add(channel.spoke_at, idle_after))
+        if channel.is_awake and channel.is_source and idle_after is not None
+        else None
+    )
+
+
+def _behind(watermark: Watermarks) -> int | None:
+    match watermark:
+        case Implied():
+            return 0
+        case Bounded(disorder=behind) | PerKey(floor=behind) | Lagging(lag=behind):
+            return behind
+    return None
+
+
+def _sources(
+    watermark_tracker: WatermarkTracker, key: int, inputs: tuple[InputStanding, ...]
+) -> tuple[SourceStanding, ...]:
+    paused = {(source.input, source.name) for source in watermark_tracker.paused()}
+    found = []
+    for given in inputs:
+        channel = watermark_tracker.channels[given.input][key]
+        watermark = channel.column.watermark
+        declared = set(watermark.declared) if isinstance(watermark, Watched) else set()
+        for state in channel.tracker.describe():
+            idles = given.idle_after is not None and state.status == "active"
+            found.append(
+                SourceStanding(
+                    input=given.input,
+                    name=state.name,
+                    status=state.status,
+                    promise=state.promise,
+                    spoke_at=state.spoke_at,
+                    moved_at=state.moved_at,
+                    holds=state.holds and given.holds,
+                    paused=(given.input, state.name) in paused,
+                    idle_at=(
+                        int(saturating_add(state.spoke_at, given.idle_after or 0))
+                        if idles
+                        else None
+                    ),
+                    declared=state.name in declared,
+                )
+            )
+    return tuple(found)
+
+
+def _partitions(operator: WindowedAggregate) -> tuple[SourceStanding, ...]:
+    """On offsets every partition has come as far as its highest offset."""
+    marks, least = operator.marks.marks, operator.marks.progress()
+    return tuple(
+        SourceStanding(0, name, "active", mark + 1, None, None, mark + 1 == least)
+        for name, mark in marks.items()
+    )
+
+
+# What windows wait for
+
+
+class _Waiting:
+    """The windows of an operator that owe a pane."""
+
+    def __init__(self, operator: WindowedAggregate) -> None:
+        self._operator = operator
+        self.windows: tuple[WindowStanding, ...] = ()
+        self.total = 0
+        self.kept = 0
+        self.keys: tuple[KeyStanding, ...] = ()
+        if operator.parts is not None:
+            found = [*self._held(operator.parts), *self._opened(operator.parts)]
+            self.windows = tuple(
+                sorted(found, key=lambda window: (window.end, window.start))[:LISTED]
+            )
+
+    def _opened(self, parts: Parts) -> list[WindowStanding]:
+        """Windows that are kept in slices: their triggers are quiet until they are complete, so
+        that they are all alike.
+        """
+        if parts.slice_buffer is None:
+            return []
+        found, total = parts.slice_buffer.waiting(LISTED, COUNTED)
+        self.total += total
+        if not found:
+            return []
+        core, now, watermark = parts.core, parts.core.progress.now, parts.core.progress.watermark
+        start, end = (np.array([bounds[side] for bounds, _ in found], np.int64) for side in (0, 1))
+        context = Context(end, watermark, now, np.ones(len(found), np.int64))
+        due = core.machine.watermark_due(core.machine.initial(len(found), now), context)
+        expiry = core.expiry(end)
+        return [
+            self._window(
+                (int(start[n]), int(end[n])),
+                keys,
+                due=int(due[n]),
+                expiry=int(expiry[n]),
+                reached=watermark,
+            )
+            for n, (_, keys) in enumerate(found)
+        ]
+
+    def _held(self, parts: Parts) -> list[WindowStanding]:
+        """Windows that are kept in cells, one a key."""
+        core = parts.core
+        per_key = core.keys is not None
+        names = [
+            *IDENTITY,
+            "pending",
+            "closed",
+            "clock_due",
+            "index",
+            "expiry",
+            *core.machine.columns,
+        ]
+        names += core.key_columns if per_key else []
+        names += ["seen"] if core.spec.window.axis is Axis.ORDINAL else []
+        frames = [frame for frame in core.cells.live(names) if len(frame)]
+        if not frames:
+            return []
+        cells = concat_frames(frames)
+        cells = cells.where(~cells.ints("closed"))
+        if not len(cells):
+            return []
+        reached = np.broadcast_to(np.asarray(core.watermark_of(cells), np.int64), len(cells))
+        owes = (cells.ints("end") > reached) | (cells.ints("pending") > 0)
+        self.kept = int(len(cells) - owes.sum())
+        cells, reached = cells.where(owes), reached[owes]
+        if not len(cells):
+            return []
+        if per_key:
+            self.keys = self._waited_keys(cells, reached)
+        return self._grouped(parts, cells, reached)
+
+    def _grouped(self, parts: Parts, cells: Frame, reached: np.ndarray) -> list[WindowStanding]:
+        """One entry for all keys of a window that are in the same state."""
+        core, end = parts.core, cells.ints("end")
+        context = Context(end, reached, core.progress.now, cells.ints("pending"))
+        due = core.machine.watermark_due(
+            {name: cells.ints(name) for name in core.machine.columns}, context
+        )
+        groups = Groups.by([cells.ints("start"), end, (end <= reached).astype(np.int64)])
+        first = groups.firsts
+        self.total += groups.n
+        order = np.lexsort((cells.ints("start")[first], end[first]))[:LISTED]
+        dues, clocks, fired = (
+            groups.min(due),
+            groups.min(cells.ints("clock_due")),
+            groups.max(cells.ints("index")),
+        )
+        # The key that needs least: what it waits for less how far it has come.
+        furthest = groups.max(reached)
+        found = []
+        for group in order.tolist():
+            row = first[group]
+            found.append(
+                self._window(
+                    (int(cells.ints("start")[row]), int(end[row])),
+                    int(groups.counts[group]),
+                    due=int(dues[group]),
+                    clock=int(clocks[group]),
+                    expiry=int(cells.ints("expiry")[row]),
+                    reached=int(furthest[group]),
+                    is_complete=bool(end[row] <= reached[row]),
+                    has_fired=bool(fired[group] > 0),
+                )
+            )
+        return found
+
+    def _window(
+        self,
+        bounds: tuple[int, int],
+        keys: int | None,
+        *,
+        due: int,
+        expiry: int,
+        reached: int,
+        clock: int = MAX,
+        is_complete: bool = False,
+        has_fired: bool = False,
+    ) -> WindowStanding:
+        axis = self._operator.spec.window.axis
+        reached = self._operator.progress.now if axis is Axis.CLOCK else reached
+        wanted = due if due != MAX else expiry if clock == MAX else MAX
+        return WindowStanding(
+            start=bounds[0],
+            end=bounds[1],
+            keys=keys,
+            is_complete=is_complete,
+            has_fired=has_fired,
+            watermark=_bounded(due),
+            clock=_bounded(clock),
+            by_elements=_fires_on_elements(self._operator.spec.firing, is_complete=is_complete),
+            expiry=_bounded(expiry),
+            to_go=None if MAX in (wanted, reached) or reached == MIN else wanted - reached,
+        )
+
+    def _waited_keys(self, cells: Frame, reached: np.ndarray) -> tuple[KeyStanding, ...]:
+        """Some keys whose watermark has not reached the end of their window, those that are due
+        first.
+        """
+        behind = np.flatnonzero(cells.ints("end") > reached)
+        end = cells.ints("end")[behind]
+        chosen = behind[np.lexsort((reached[behind], end))[:LISTED_KEYS]]
+        names = self._operator.spec.input.key
+        some = cells.take(chosen)
+        values = [to_arrow(some[f"k.{name}"]).to_pylist() for name in names]
+        return tuple(
+            KeyStanding(
+                key=dict(zip(names, (column[n] for column in values), strict=True)),
+                watermark=_known(int(reached[row])),
+                start=int(some.ints("start")[n]),
+                end=int(some.ints("end")[n]),
+            )
+            for n, row in enumerate(chosen.tolist())
+        )

@@ -1,0 +1,300 @@
+"""A join explained: what was asked for, in words, before it runs; and what it waits for while it
+does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tidegate.instants import MIN, format_duration
+from tidegate.kernel.storage.message_store import LARGE_WINDOW, Layout, choose_layout
+from tidegate.operators.explain.explanation import explain_inputs
+from tidegate.operators.explain.facts import Explanation, time_text
+from tidegate.operators.join.operator import WindowedJoin
+from tidegate.operators.progress import late_by_reason
+from tidegate.spec.join import LEFT, RIGHT, SIDES, AsOf, JoinSpec, Rows, Within
+from tidegate.spec.windows import Hopping, Session, Tumbling
+
+_KINDS = {
+    "inner": "an inner join: pairs only",
+    "left": "a left join: left rows without a partner come out padded",
+    "right": "a right join: right rows without a partner come out padded",
+    "full": "a full join: rows of both sides without a partner come out padded",
+    "semi": "a semi join: left rows with a partner come out, once",
+    "anti": "an anti join: left rows without a partner come out",
+}
+
+
+def layout_of(spec: JoinSpec, *, is_large: bool) -> Layout:
+    """The order in which the messages of a side are kept."""
+    return choose_layout(
+        axis="tuple" if isinstance(spec.window, Rows) else "time",
+        operation="join",
+        equal_fields=bool(spec.on),
+        time_range=not isinstance(spec.window, AsOf) and not _is_unbounded(spec),
+        large=is_large or spec.layout is not None,
+        session_key=isinstance(spec.window, Session),
+    )
+
+
+def _is_unbounded(spec: JoinSpec) -> bool:
+    """Whether no condition on time narrows what a row looks at."""
+    return bool(spec.bounds) and all(
+        bound.low is None or bound.high is None for bound in spec.bounds
+    )
+
+
+def described(spec: JoinSpec, sizes: tuple[bool, bool] | None = None) -> str:
+    """The join in words; `sizes` says of each side whether its windows have turned out to be
+    large.
+    """
+    lines = [
+        f"Kind: {_KINDS[spec.how]}.",
+        f"Equal fields: {_fields(spec)}.",
+        f"Window: {_window(spec)}.",
+    ]
+    if spec.where is not None:
+        lines.append(
+            f"Condition: {spec.to_dict()['where']}; a pair for which it is unknown does not meet,"
+            " one for which it fails goes to `late`."
+        )
+    lines += [f"{name.capitalize()} rows: {_freed(spec, side)}" for side, name in enumerate(SIDES)]
+    lines += _padding(spec)
+    lines += [
+        f"Messages of the {name} side: {_kept(spec, large=None if sizes is None else sizes[side])}"
+        for side, name in enumerate(SIDES)
+    ]
+    lines.append(f"Watermarks of the output: {_promises(spec)}.")
+    lines.append(f"Output: {_when(spec)}.")
+    return "\n".join(lines)
+
+
+def _fields(spec: JoinSpec) -> str:
+    if not spec.on:
+        return "none; every row looks at all rows of the other side in its window"
+    return (
+        ", ".join(a if a == b else f"left {a} = right {b}" for a, b in spec.on)
+        + "; a null equals nothing"
+    )
+
+
+def _window(spec: JoinSpec) -> str:
+    match spec.window:
+        case tuple():
+            return " and ".join(_bound(spec, bound) for bound in spec.window)
+        case Rows(left=left, right=right):
+            sizes = [
+                "all that retention keeps" if n is None else f"the last {n:,} by offset"
+                for n in (left, right)
+            ]
+            return f"messages, left {sizes[0]} and right {sizes[1]}"
+        case AsOf(tolerance=tolerance, strict=strict):
+            most = "" if tolerance is None else f", at most {format_duration(tolerance)} older"
+            return (
+                f"as of: the latest right row {'before' if strict else 'at or before'} the left"
+                f" one{most}"
+            )
+        case Tumbling(size=size):
+            return f"tumbling windows of {format_duration(size)} that both rows are in"
+        case Hopping(size=size, slide=slide):
+            return (
+                f"hopping windows of {format_duration(size)} every {format_duration(slide)}; a pair"
+                " comes out once, with the first that holds both"
+            )
+        case Session(gap=gap):
+            pairs = "as sessions merge, pairs that become members of one come out, once"
+            return f"sessions over both sides with a gap of {format_duration(gap or 0)}; {pairs}"
+    return repr(spec.window)
+
+
+def _bound(spec: JoinSpec, bound: Within) -> str:
+    left, right = (
+        f"{name}.{bound.column(side) or spec.inputs[side].time}" for side, name in enumerate(SIDES)
+    )
+    low = None if bound.before is None else _shifted(right, -bound.before)
+    high = None if bound.after is None else _shifted(right, bound.after)
+    ends = (
+        ("[" if bound.closed in ("both", "left") else "("),
+        ("]" if bound.closed in ("both", "right") else ")"),
+    )
+    return f"{left} in {ends[0]}{low or '-inf'}, {high or '+inf'}{ends[1]}"
+
+
+def _shifted(name: str, step: int) -> str:
+    return name if step == 0 else f"{name} {'+' if step > 0 else '-'} {format_duration(abs(step))}"
+
+
+def _freed(spec: JoinSpec, side: int) -> str:
+    """When rows of a side are let go."""
+    other, late = SIDES[1 - side], format_duration(spec.allowed_lateness)
+    kept = _retained(spec)
+    match spec.window:
+        case Rows():
+            size = spec.window.size(side)
+            return (
+                f"kept until they leave the last {size:,}{kept}."
+                if size is not None
+                else f"kept for ever{kept}."
+            )
+        case AsOf():
+            if side == LEFT:
+                return f"kept until the right watermark is {late} beyond them{kept}."
+            reach = (
+                f", or is older than {format_duration(spec.window.tolerance)} before that"
+                if spec.window.tolerance is not None
+                else ""
+            )
+            return (
+                f"kept until a later one of the same key is {late} behind both"
+                f" watermarks{reach}{kept}."
+            )
+        case Session():
+            return f"kept until both watermarks are {late} beyond the end of their session{kept}."
+        case tuple():
+            ends = [bound.before if side == LEFT else bound.after for bound in spec.window]
+            known = [end for end in ends if end is not None]
+            if not known:
+                return f"no bound frees them{kept or '; give `retain(...)` to bound the state'}."
+            return (
+                f"kept until the {other} watermark is"
+                f" {format_duration(min(known) + spec.allowed_lateness)} beyond them{kept}."
+            )
+    return f"kept until the {other} watermark is {late} beyond the end of their last window{kept}."
+
+
+def _retained(spec: JoinSpec) -> str:
+    retention = spec.retention
+    parts = (
+        [] if retention.time is None else [f"{format_duration(retention.time)} behind the newest"]
+    )
+    parts += [] if retention.messages is None else [f"{retention.messages:,} messages of a key"]
+    parts += [] if retention.bytes is None else [f"{retention.bytes:,} bytes"]
+    return f", or pushed out by retention ({', '.join(parts)})" if parts else ""
+
+
+def _padding(spec: JoinSpec) -> list[str]:
+    if isinstance(spec.window, AsOf):
+        when = {"early": "at once, and corrected", "final": "when it can change no more"}.get(
+            spec.padding, "when no better row is expected"
+        )
+        return [f"Answers: given {when}."]
+    if not any(spec.pads(side) for side in (LEFT, RIGHT)):
+        return []
+    text = {
+        "complete": (
+            "when the watermark says that no partner is expected; taken back if a late one comes"
+        ),
+        "early": "at once, and taken back when a partner comes",
+        "final": "when no partner could be taken any more; nothing is taken back",
+    }
+    return [f"Rows without a partner: {text[spec.padding]}."]
+
+
+def _kept(spec: JoinSpec, *, large: bool | None) -> str:
+    if spec.layout is not None:
+        return (
+            f"{layout_of(spec, is_large=True)} (asked for with"
+            f" `keyed_message_store({', '.join(spec.layout)})`)."
+        )
+    small, big = layout_of(spec, is_large=False), layout_of(spec, is_large=True)
+    if small == big:
+        why = (
+            "there are no equal fields"
+            if not spec.on
+            else "no condition on time narrows what a row looks at"
+        )
+        return f"{small} ({why})."
+    if large is None:
+        return f"{small}; {big} once there are more than {LARGE_WINDOW:,} of them."
+    return (
+        f"{big if large else small} (there are {'more than' if large else 'at most'}"
+        f" {LARGE_WINDOW:,} of them)."
+    )
+
+
+def _promises(spec: JoinSpec) -> str:
+    names = [spec.inputs[side].time for side in (LEFT, RIGHT)]
+    match spec.window:
+        case tuple():
+            return ", ".join(_promise(spec, side) for side in (LEFT, RIGHT))
+        case Tumbling() | Hopping():
+            return "the lesser of both, down to the start of the first window that is open"
+        case Session():
+            return "the lesser of both, down to the start of the first session that is open"
+    return "the lesser of both" if all(names) else "none"
+
+
+def _promise(spec: JoinSpec, side: int) -> str:
+    own, other = SIDES[side], SIDES[1 - side]
+    reach = [bound.before if side == LEFT else bound.after for bound in spec.bounds]
+    known = [end for end in reach if end is not None]
+    if not known:
+        return f"{own} none (no bound on that end)"
+    return f"{own} min(W_{own}, {_shifted(f'W_{other}', -min(known))})"
+
+
+def _when(spec: JoinSpec) -> str:
+    if spec.on_time_period is None and spec.late_period is None:
+        return "as soon as a row comes"
+    words = [
+        f"{name} every {format_duration(period)}"
+        for name, period in (("on time", spec.on_time_period), ("late", spec.late_period))
+        if period
+    ]
+    return f"held back by the clock: {', '.join(words)}"
+
+
+def explain_join(operator: WindowedJoin, **facts: Any) -> Explanation:
+    """What a join waits for, with facts that only the runtime knows; nothing is changed by
+    asking.
+    """
+    progress = operator.progress
+    counters = {
+        name: progress.counters[name]
+        for name in ("events", "duplicates", "future", "unreadable", "late_rows", "markers")
+    }
+    panes = {
+        f"panes_{name}": progress.counters[f"panes_{name}"] for name in ("early", "on_time", "late")
+    }
+    found = explain_inputs(
+        operator.watermark_tracker,
+        operator.key,
+        ticks=operator.ticks,
+        counters={**counters, **panes, **operator.watermark_tracker.stats()},
+        has_upstream=operator.is_fed,
+        watermark=None if progress.watermark == MIN else progress.watermark,
+        newest=None if progress.newest == MIN else progress.newest,
+        late=late_by_reason(progress.counters),
+        failure=operator.watermark_tracker.failure,
+        future_tolerance=operator.spec.options.future_tolerance,
+        future_reference=operator.spec.options.future_reference,
+        **facts,
+    )
+    return dataclasses.replace(found, sentences=(*found.sentences, *_held(operator)))
+
+
+def _held(operator: WindowedJoin) -> list[str]:
+    said = []
+    for side in operator.sides:
+        mark = (
+            "has no watermark yet"
+            if side.watermark == MIN
+            else f"is at {time_text(side.watermark, ticks=operator.ticks)}"
+        )
+        said.append(f"The {SIDES[side.number]} side {mark} and holds {len(side.buffer):,} rows.")
+    for number, (own, other) in enumerate((SIDES, SIDES[::-1])):
+        owed = operator.core.owed(number)
+        if owed:
+            said.append(
+                f"{owed:,} {own} rows have no partner and wait for the {other} watermark before"
+                " they come out alone."
+            )
+    if operator.emitter.waiting:
+        said.append(f"{operator.emitter.waiting:,} rows of the output wait for the clock.")
+    if operator.emitter.unnamed:
+        said.append(
+            f"{operator.emitter.unnamed:,} rows of the output wait until the columns of the other"
+            " side are known. Hint: give `schemas`."
+        )
+    return said

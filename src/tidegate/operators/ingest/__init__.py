@@ -1,0 +1,1 @@
+"""Ingest: from a delivered table to deduplicated, classified rows and an observed watermark."""

@@ -1,0 +1,1 @@
+"""The windowed join: sides, ways of matching rows, unmatched rows and output."""

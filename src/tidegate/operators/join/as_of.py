@@ -1,0 +1,478 @@
+"""As-of joins: each left row has one answer, the latest right row at or before it, which is
+corrected when a better one comes.
+
+Marks of a left row: `alone` is 0 while it has no answer, else how its answer was told (a timing
+plus one, or that there was none to tell); `answer` and `answered` are the arrival number and the
+time of the right row, `MIN` where there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tidegate.instants import MAX, MIN, saturating_add
+from tidegate.kernel.frame import Frame, concat_frames
+from tidegate.kernel.groups import Groups
+from tidegate.kernel.joins.buffer import Buffer, Query
+from tidegate.kernel.joins.ranges import Found, ordered
+from tidegate.kernel.storage.run_store import Places
+from tidegate.operators.join.core import JoinCore, firsts, take_in_turns
+from tidegate.operators.join.side import Taken, taken_from
+from tidegate.operators.output import EARLY, LATE, ON_TIME
+from tidegate.spec.join import LEFT, RIGHT, AsOf
+
+_STEPS = 4
+_NOTHING = 4
+"""What `alone` says of a row whose answer is that there is none, where that is not told."""
+
+
+@dataclass(eq=False)
+class AsOfJoin(JoinCore):
+    """A join in which each left row meets one right row."""
+
+    _cleaned: int = MIN
+    """The time up to which right rows that are nobody's answer any more were looked for."""
+
+    def __post_init__(self) -> None:
+        self.past = Buffer(self.sides[RIGHT].store, "past")
+        """Right rows that retention has pushed out and that are answers of left rows still."""
+
+    @property
+    def window(self) -> AsOf:
+        if not isinstance(self.spec.window, AsOf):
+            raise TypeError("not an as-of join")
+        return self.spec.window
+
+    # Limits
+
+    def complete(self) -> int:
+        """The time of left rows below which no better answer is expected."""
+        return (
+            MAX
+            if self.finishing
+            else int(saturating_add(self.sides[RIGHT].watermark, int(self.window.strict)))
+        )
+
+    def free(self) -> int:
+        """The time of left rows below which no better answer could be taken."""
+        right = self.sides[RIGHT]
+        return (
+            MAX
+            if self.finishing
+            else int(
+                saturating_add(
+                    taken_from(right.watermark, self.spec.allowed_lateness), int(self.window.strict)
+                )
+            )
+        )
+
+    def gone(self) -> int:
+        """The time of left rows below which they are of no use; one that may be taken back is,
+        until that would be too late.
+        """
+        left = self.sides[LEFT]
+        if left.op_column is None or self.finishing:
+            return self.free()
+        return min(self.free(), taken_from(left.watermark, self.spec.allowed_lateness))
+
+    def _due_below(self) -> int:
+        return (
+            MAX
+            if self.spec.padding == "early"
+            else self.free()
+            if self.spec.padding == "final"
+            else self.complete()
+        )
+
+    def _reach(self, side: int, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The times of right rows that may answer left rows, or of left rows that right rows may
+        answer.
+        """
+        strict, tolerance = int(self.window.strict), self.window.tolerance
+        if side == LEFT:
+            return (
+                np.full(len(at), MIN) if tolerance is None else saturating_add(at, -tolerance)
+            ), saturating_add(at, -strict)
+        return saturating_add(at, strict), (
+            np.full(len(at), MAX) if tolerance is None else saturating_add(at, tolerance)
+        )
+
+    # Rows come
+
+    def take_all(self, rows: Mapping[int, Taken]) -> None:
+        """A micro-batch: left before right."""
+        # Every row of a key may change what the next one finds.
+        take_in_turns(
+            rows,
+            lambda mixed: (
+                Groups.by([mixed.frame.ints(name) for name in ("lead", "key_check")]).ranks
+            ),
+            self._plus,
+            self._minus,
+        )
+        for own in self.sides:
+            own.buffer.tidy()
+
+    def _plus(self, side: int, rows: Taken) -> None:
+        places = self.keep(side, rows)
+        if side == LEFT:
+            due = np.flatnonzero((rows.frame.ints("at") < self._due_below()) & (places.run >= 0))
+            self.answer(places.take(due), _STEPS * due + self.after(_STEPS * len(rows)))
+        else:
+            self._improve(rows, places)
+
+    def answer(self, left: Places, order: np.ndarray) -> None:
+        """Left rows get their answers: the best there is."""
+        if not len(order):
+            return
+        buffer = self.sides[LEFT].buffer
+        rows = self.stored(
+            LEFT, left, ["lead", "at", "seq", "late", *self.compared, *self.payload(LEFT)]
+        )
+        right, has = self._best(rows)
+        late = rows.ints("late") > 0
+        answer, answered = np.full(len(order), MIN), np.full(len(order), MIN)
+        if has.any():
+            best = self.stored(RIGHT, right, ["seq", "at", "late"])
+            answer[has], answered[has] = best.ints("seq"), best.ints("at")
+            late[has] |= best.ints("late") > 0
+        timing = np.where(
+            late, LATE, np.where(rows.ints("at") < self.complete(), ON_TIME, EARLY)
+        ).astype(np.int8)
+        if has.any():
+            self._tell(left.take(has), right, 1, timing[has], order[has] + 2)
+        lonely = ~has & self.spec.pads(LEFT)
+        if lonely.any():
+            pads = self.stored(LEFT, left.take(lonely), self.shown(LEFT))
+            self.alone(LEFT, pads, op=1, timing=timing[lonely], order=order[lonely] + 2)
+        buffer.set_mark("alone", left, np.where(has | lonely, timing + 1, _NOTHING))
+        buffer.set_mark("answer", left, answer)
+        buffer.set_mark("answered", left, answered)
+
+    def _tell(
+        self, left: Places, right: Places | Frame, op: int, timing: np.ndarray, order: np.ndarray
+    ) -> None:
+        mine = self.stored(LEFT, left, self.shown(LEFT, paired=True))
+        theirs = (
+            right
+            if isinstance(right, Frame)
+            else self.stored(RIGHT, right, self.shown(RIGHT, paired=True))
+        )
+        self.emitter.put(mine, theirs, op=op, timing=timing, order=order)
+
+    def _best(self, rows: Frame) -> tuple[Places, np.ndarray]:
+        """The latest right row of left rows, of those that have one; and which have."""
+        query = Query(
+            ordered(rows.ints("lead"), rows.ints("at")), *self._reach(LEFT, rows.ints("at"))
+        )
+        if self.spec.where is None:
+            query = self._latest(rows, query)
+        found = self.met(LEFT, rows, query, quiet=True)
+        if not len(found.row):
+            return Places.of([]), np.zeros(len(rows), bool)
+        held = self.stored(RIGHT, found, ["at", "seq"])
+        order = np.lexsort((held.ints("seq"), held.ints("at"), found.row))
+        last = order[np.concatenate([np.diff(found.row[order]) > 0, [True]])]
+        has = np.zeros(len(rows), bool)
+        has[found.row[last]] = True
+        return Places(np.asarray(found.run)[last], found.at[last]), has
+
+    def _latest(self, rows: Frame, query: Query) -> Query:
+        """The same question about the latest time only that has a row, so that not all older ones
+        are looked at.
+        """
+        times = self.sides[RIGHT].buffer.latest(query, rows, self.compared)
+        known = times > MIN
+        return Query(query.by, np.where(known, times, 0), np.where(known, times, -1))
+
+    def _improve(self, rows: Taken, places: Places) -> None:
+        """New right rows are better answers for left rows that have one: each in its turn, and what
+        it replaces is taken back.
+        """
+        at, buffer = rows.frame.ints("at"), self.sides[LEFT].buffer
+        found = self.met(RIGHT, rows.frame, Query(rows.by, *self._reach(RIGHT, at)))
+        base = self.after(_STEPS * (len(found.row) + 1))
+        if len(found.row):
+            found = found.where(buffer.mark("alone", found) > 0)
+        if not len(found.row):
+            return
+        number, given = buffer.numbers(found), buffer.mark("answered", found)
+        order = np.lexsort((found.row, number))
+        better = np.zeros(len(order), bool)
+        better[order] = _records(number[order], at[found.row[order]], given[order])
+        if better.any():
+            self._replace(found.where(better), rows, places, base + _STEPS * np.flatnonzero(better))
+
+    def _replace(self, found: Found, rows: Taken, places: Places, order: np.ndarray) -> None:
+        buffer = self.sides[LEFT].buffer
+        left, right = Places(np.asarray(found.run), found.at), places.take(found.row)
+        number = buffer.numbers(left)
+        held = self.stored(LEFT, left, ["at", "late"])
+        late = (held.ints("late") > 0) | (rows.frame.ints("late")[found.row] > 0)
+        timing = np.where(
+            late, LATE, np.where(held.ints("at") < self.complete(), ON_TIME, EARLY)
+        ).astype(np.int8)
+        first = np.zeros(len(number), bool)
+        first[firsts(number)] = True
+        self.unanswer(left.take(first), order[first] + 1)
+        by = np.lexsort((found.row, number))
+        again = np.flatnonzero(~first[by])
+        if len(again):
+            now, before = by[again], by[again - 1]
+            self._tell(left.take(now), right.take(before), -1, timing[before], order[now] + 1)
+        self._tell(left, right, 1, timing, order + 2)
+        last = by[np.concatenate([np.diff(number[by]) > 0, [True]])]
+        buffer.set_mark("alone", left.take(last), timing[last] + 1)
+        buffer.set_mark("answer", left.take(last), rows.frame.ints("seq")[found.row[last]])
+        buffer.set_mark("answered", left.take(last), rows.frame.ints("at")[found.row[last]])
+
+    # Answers are taken back
+
+    def unanswer(self, left: Places, order: np.ndarray) -> None:
+        """What was told of left rows is taken back."""
+        if not len(order):
+            return
+        buffer = self.sides[LEFT].buffer
+        codes, answer = buffer.mark("alone", left), buffer.mark("answer", left)
+        paired = answer > MIN
+        pads = ~paired & (codes > 0) & (codes < _NOTHING)
+        if pads.any():
+            rows = self.stored(LEFT, left.take(pads), self.shown(LEFT))
+            self.alone(LEFT, rows, op=-1, timing=codes[pads] - 1, order=order[pads])
+        if paired.any():
+            some = left.take(paired)
+            self._tell(some, self._answers(some), -1, codes[paired] - 1, order[paired])
+        buffer.set_mark("alone", left, 0)
+        buffer.set_mark("answer", left, MIN)
+        buffer.set_mark("answered", left, MIN)
+
+    def _answers(self, left: Places) -> Frame:
+        """The right rows that left rows were answered with."""
+        buffer, names = self.sides[LEFT].buffer, self.shown(RIGHT, paired=True)
+        seq, at = buffer.mark("answer", left), buffer.mark("answered", left)
+        query = Query(ordered(self.stored(LEFT, left, ["lead"]).ints("lead"), at), at, at)
+        row, frames = [], []
+        for held in (self.sides[RIGHT].buffer, self.past):
+            found = held.probe(query)
+            if len(found.row):
+                found = found.where(
+                    Frame(held.take(found, ["seq"]), len(found.row)).ints("seq") == seq[found.row]
+                )
+            if len(found.row):
+                row.append(found.row)
+                frames.append(Frame(held.take(found, names), len(found.row)))
+        return concat_frames(frames).take(np.argsort(np.concatenate(row)))
+
+    def _minus(self, side: int, rows: Taken) -> None:
+        kept, places = self.found_again(side, rows)
+        if not len(kept):
+            return
+        base = self.after(_STEPS * len(rows))
+        if side == LEFT:
+            self.unanswer(places, base + _STEPS * kept)
+            self.sides[LEFT].buffer.remove(places)
+        else:
+            self._remove_right(places, base)
+
+    def _remove_right(self, places: Places, base: int) -> None:
+        """Right rows go; left rows that they are the answers of get another one."""
+        gone = self.stored(RIGHT, places, ["lead", "at", "seq", *self.compared])
+        buffer = self.sides[LEFT].buffer
+        found = buffer.probe(
+            Query(ordered(gone.ints("lead"), gone.ints("at")), *self._reach(RIGHT, gone.ints("at")))
+        )
+        if len(found.row):
+            found = found.where(buffer.mark("answer", found) == gone.ints("seq")[found.row])
+        left = Places(np.asarray(found.run), found.at)
+        order = base + _STEPS * np.arange(len(found.row))
+        self.unanswer(left, order)
+        self.sides[RIGHT].buffer.remove(places)
+        self.answer(left, order)
+
+    # Watermarks move
+
+    def settle(self) -> None:
+        """Left rows for which no better row is expected get their answers, and what is of no use
+        goes.
+        """
+        left, right = self.sides
+        self._answer_below(self._due_below())
+        if self.finishing:
+            for buffer in (left.buffer, right.buffer, self.past):
+                buffer.clear()
+            return
+        left.buffer.expire({"at": self.gone()})
+        self._clean()
+
+    def _answer_below(self, limit: int) -> None:
+        self._answer_in_order(self.sides[LEFT].buffer.owing({"at": limit}))
+
+    def _answer_in_order(self, places: Places) -> None:
+        if len(places.at):
+            places = places.take(
+                np.argsort(self.stored(LEFT, places, ["seq"]).ints("seq"), kind="stable")
+            )
+            self.answer(
+                places, self.after(_STEPS * len(places.at)) + _STEPS * np.arange(len(places.at))
+            )
+
+    def _clean(self) -> None:
+        """Right rows go that answer nobody: a later one of their key is before all left rows that
+        may still come or be corrected.
+        """
+        lateness, strict, tolerance = (
+            self.spec.allowed_lateness,
+            int(self.window.strict),
+            self.window.tolerance,
+        )
+        first = min(taken_from(self.sides[LEFT].watermark, lateness), self.free())
+        if first <= self._cleaned:
+            return
+        self._cleaned = first
+        buffer = self.sides[RIGHT].buffer
+        if tolerance is not None:
+            buffer.expire({"at": int(saturating_add(first, -tolerance))})
+        if self.spec.where is not None:
+            return
+        # Of a row that may be taken back the one before it may be needed again.
+        certain = min(
+            int(saturating_add(first, 1 - strict)),
+            taken_from(self.sides[RIGHT].watermark, lateness) if self.retracts else MAX,
+        )
+        places = buffer.places({"at": certain})
+        if len(places.at) < 2:
+            return
+        rows = self.stored(RIGHT, places, ["lead", "key_check", "at", "seq"])
+        order = np.lexsort(
+            (rows.ints("seq"), rows.ints("at"), rows.ints("key_check"), rows.ints("lead"))
+        )
+        same = (np.diff(rows.ints("lead")[order]) == 0) & (
+            np.diff(rows.ints("key_check")[order]) == 0
+        )
+        buffer.remove(places.take(order[:-1][same]))
+
+    def push_out(self, side: int, horizon: int) -> None:
+        """Rows older than retention go: left rows get their answers first, and right rows stay the
+        answers that they are.
+        """
+        self.push_rows(side, self.sides[side].buffer.places({"at": horizon}))
+        self.sides[side].buffer.expire({"at": horizon})
+
+    def push_rows(self, side: int, places: Places) -> None:
+        """The same for some rows."""
+        buffer = self.sides[side].buffer
+        if side == LEFT:
+            self.pad_rows(LEFT, places.take(buffer.mark("alone", places) == 0))
+        else:
+            self._remember(places)
+        buffer.remove(places)
+
+    def pad_rows(self, side: int, places: Places) -> None:
+        """Left rows get their answers, whether or not a better one is expected."""
+        if side == LEFT and len(places.at):
+            before, self.finishing = self.finishing, True
+            self._answer_in_order(places)
+            self.finishing = before
+
+    def lonely(self, side: int, places: Places, order: np.ndarray) -> None:
+        """Left rows get another answer."""
+        if side == LEFT:
+            self.answer(places, order)
+
+    def _remember(self, places: Places) -> None:
+        """Right rows go that are answers of left rows: there they stay what they are."""
+        left = self.sides[LEFT].buffer
+        held = left.places()
+        answers = np.unique(left.mark("answer", held)) if len(held.at) else np.zeros(0, np.int64)
+        frames = [frame.where(np.isin(frame.ints("seq"), answers)) for frame in self.past.frames()]
+        if len(places.at):
+            names = ["lead", "at", "seq", "late", *self.compared, *self.payload(RIGHT)]
+            gone = self.stored(RIGHT, places, names)
+            frames.append(gone.where(np.isin(gone.ints("seq"), answers)))
+        frames = [frame for frame in frames if len(frame)]
+        self.past.clear()
+        if frames:
+            self.past.add(concat_frames(frames))
+
+    def save(self) -> Any:
+        return self.past.save()
+
+    def restore(self, document: Any) -> None:
+        self.past.restore(document)
+
+    # What can be asked
+
+    def promised(self, side: int) -> dict[str, int]:
+        """The lesser of both watermarks for left rows, if none waits beyond it; right rows may be
+        of any age, but for the tolerance.
+        """
+        left, right = self.sides
+        waiting = self.stored(LEFT, left.buffer.owing(None), ["at"]).ints("at")
+        least = int(waiting.min(initial=MAX))
+        if side == LEFT:
+            # A row without an answer that is due gets none any more where rows are not padded.
+            unanswered = (
+                least
+                if self.spec.pads(LEFT)
+                else int(waiting[waiting >= self._due_below()].min(initial=MAX))
+            )
+            promise = min(left.watermark, right.watermark, unanswered)
+        else:
+            first, tolerance = min(left.watermark, least), self.window.tolerance
+            behind = (
+                MIN
+                if first == MIN or (tolerance is None and first != MAX)
+                else int(saturating_add(first, -(tolerance or 0)))
+            )
+            promise = min(right.watermark, behind)
+        return {self.sides[side].given.time or "": min(promise, self.emitter.least(side))}
+
+    def windows(self, side: int, rows: Frame) -> Frame:
+        """What left rows look into on the right; a left row itself looks at nothing of its own
+        side.
+        """
+        frames = (
+            [frame.ints("at") for frame in self.sides[LEFT].buffer.frames()]
+            if side == RIGHT
+            else []
+        )
+        others = np.unique(np.concatenate([*frames, np.zeros(0, np.int64)]))
+        start, last = self._reach(LEFT, others)
+        at = np.sort(rows.ints("at"))
+        end = saturating_add(np.asarray(last), 1)
+        count = np.searchsorted(at, end) - np.searchsorted(at, start)
+        return Frame.of({"start": np.asarray(start), "end": end, "count": count}, len(count)).where(
+            count > 0
+        )
+
+    def owed(self, side: int) -> int:
+        """How many left rows have no answer yet."""
+        return len(self.sides[LEFT].buffer.owing(None).at) if side == LEFT else 0
+
+    def waits_for(self) -> int:
+        """The least watermark at which a left row gets its answer."""
+        places = self.sides[LEFT].buffer.owing(None)
+        if not len(places.at):
+            return MAX
+        first = int(self.stored(LEFT, places, ["at"]).ints("at").min())
+        return int(saturating_add(first, 1 - int(self.window.strict)))
+
+
+def _records(group: np.ndarray, value: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """In groups that follow each other, where a value is not below what the group began with nor
+    any value before it.
+    """
+    n = len(group)
+    begins = np.ones(n, bool)
+    begins[1:] = group[1:] != group[:-1]
+    number = np.cumsum(begins) - 1
+    ranks = np.unique(np.concatenate([value, start]), return_inverse=True)[1]
+    width = int(ranks.max()) + 1
+    own, initial = ranks[:n] + number * width, ranks[n:] + number * width
+    best = np.maximum.accumulate(np.maximum(own, initial))
+    before = np.where(begins, initial, np.concatenate([[0], best[:-1]]))
+    return own >= before

@@ -1,0 +1,470 @@
+"""The windowed join: takes deliveries of two inputs, their watermarks and the clock, and gives
+pairs, rows without a partner and late rows.
+
+Contract: the answer of every verb is a function of the state, the rows in (input, partition,
+offset) order and the clock that was told. Left comes before right inside a delivery. Watermarks
+move at the end of a micro-batch, each side's on its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.errors import InputError
+from tidegate.instants import MAX, MIN, saturating_add
+from tidegate.kernel.joins.shapes import BoundShape, Shape, WindowShape
+from tidegate.kernel.watermarks.marks import Mark, Watermark
+from tidegate.operators.ingest.delivery import Arrival, joined
+from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
+from tidegate.operators.join.as_of import AsOfJoin
+from tidegate.operators.join.core import JoinCore
+from tidegate.operators.join.output import Emitter, JoinRenderer, out_columns
+from tidegate.operators.join.range import RangeJoin
+from tidegate.operators.join.retention import JoinRetention
+from tidegate.operators.join.rows import RowsJoin
+from tidegate.operators.join.session import SessionJoin
+from tidegate.operators.join.side import Side, Taken
+from tidegate.operators.output import Output, class_names
+from tidegate.operators.progress import Progress
+from tidegate.spec.join import LEFT, RIGHT, SIDES, AsOf, JoinSpec, Rows, Upstream
+from tidegate.spec.operator import input_of
+from tidegate.spec.windows import Hopping, Session, Tumbling
+from tidegate.state.protocol import Store
+
+
+class WindowedJoin:
+    """One join of two inputs."""
+
+    def __init__(
+        self,
+        spec: JoinSpec,
+        store: Store,
+        *,
+        now: int = 0,
+        op_column: str | Sequence[str | None] | None = None,
+    ) -> None:
+        """A new join; `op_column` names the column that tells retractions apart, for both sides or
+        for each.
+        """
+        self.declared = self.spec = spec
+        self.store = store
+        self.progress = Progress(now=now)
+        inputs = [
+            dataclasses.replace(given, others=self._used(side))
+            for side, given in enumerate(spec.inputs)
+        ]
+        self.watermark_tracker = WatermarkTracker(inputs, spec.options, now=now)
+        self.is_fed = False
+        """Whether an upstream operator tells a watermark."""
+        shape = _shape(spec)
+        self.emitter = Emitter(
+            spec, store, counters=self.progress.counters, is_named=not spec.shows_pairs
+        )
+        columns = (
+            [op_column, op_column]
+            if op_column is None or isinstance(op_column, str)
+            else list(op_column)
+        )
+        sides = [self._side(number, shape, columns[number]) for number in (LEFT, RIGHT)]
+        self.sides: tuple[Side, Side] = (sides[LEFT], sides[RIGHT])
+        self.core = _core(spec, self.sides, self.emitter, self.progress, shape)
+        self.retention = JoinRetention(self.core)
+        self._out = Output()
+
+    def _used(self, side: int) -> tuple[Any, ...]:
+        """The further time columns of a side that are looked at; the watermarks of the others end
+        here.
+        """
+        given = self.spec.inputs[side]
+        return tuple(time for time in self.spec.times(side) if time.column != given.time)
+
+    def _side(self, number: int, shape: Shape | None, op_column: str | None) -> Side:
+        spec = self.spec
+        marked = spec.pads(number) or (number == LEFT and spec.how == "semi")
+        marks: dict[str, Any] = {"n": np.int32(0), "alone": np.int8(0)} if marked else {}
+        if isinstance(spec.window, AsOf):
+            marks = (
+                {"alone": np.int8(0), "answer": np.int64(MIN), "answered": np.int64(MIN)}
+                if number == LEFT
+                else {}
+            )
+        if marked and (
+            isinstance(spec.window, Session)
+            or (isinstance(spec.window, Hopping) and spec.how == "semi")
+        ):
+            marks.update(start=np.int64(0), end=np.int64(0))
+        main = spec.inputs[number].time
+        columns = (
+            shape.columns(number)
+            if shape is not None
+            else {}
+            if main is None or not spec.is_timed
+            else {main: "at"}
+        )
+        given = dataclasses.replace(
+            spec, left=self.intake_input(LEFT), right=self.intake_input(RIGHT)
+        )
+        return Side(
+            number,
+            given,
+            self.store,
+            self.progress,
+            self.watermark_tracker,
+            columns,
+            marks,
+            op_column,
+            _last_instant(spec, shape),
+        )
+
+    def intake_input(self, side: int) -> Any:
+        """The input of a side with the time columns that are looked at."""
+        return dataclasses.replace(self.spec.inputs[side], others=self._used(side))
+
+    # The verbs
+
+    def process(self, table: pa.Table, now: int | None = None, ordinal: int = 0) -> Output:
+        """Take a delivery of one input."""
+        return self.process_all(
+            [Arrival(ordinal, table)], self.progress.now if now is None else now
+        )
+
+    def process_all(
+        self,
+        arrivals: Sequence[Arrival],
+        now: int,
+        *,
+        observed: Sequence[Arrival] | None = None,
+        hold: bool = False,
+    ) -> Output:
+        """Take a micro-batch: all that arrives is judged by the watermarks that stood before, which
+        move once, at the end.
+
+        With `observed` watermarks are read from those rows and not from the arrivals, which may be
+        a share of what came. With `hold` the micro-batch goes on in the next call, and the
+        watermarks stay.
+        """
+        self._begin()
+        self._tell_clock(now)
+        for seen in joined(observed or ()):
+            input_of(self.spec.inputs, seen.ordinal)
+            self.sides[seen.ordinal].look_at(seen)
+        taken: dict[int, Taken] = {}
+        for arrival in joined(sorted(arrivals, key=lambda arrival: arrival.ordinal)):
+            input_of(self.spec.inputs, arrival.ordinal)
+            taken[arrival.ordinal] = self._arrive(arrival, looks=observed is None)
+        self.core.take_all(taken)
+        if not hold:
+            self._end_batch()
+        return self._finish_call()
+
+    def refuse(
+        self, table: pa.Table, now: int, reason: str, detail: str, ordinal: int = 0
+    ) -> Output:
+        """Send rows that cannot be delivered to `late`; they are no sign of life."""
+        self._begin()
+        self._tell_clock(now)
+        if table.num_rows:
+            side = self.sides[ordinal]
+            self._bound(side, table.schema)
+            if side.schema is not None:
+                side.inlet.refuse(table, side.reader, side.schema, side, reason, detail)
+        return self._finish_call()
+
+    def process_watermark(self, mark: Mark, ordinal: int | None = None) -> None:
+        """A watermark has risen: that of one input, or that of all that are waited for, behind
+        which no input can be any more.
+        """
+        if not isinstance(mark, Watermark):
+            return
+        for number, side in enumerate(self.sides):
+            if ordinal is None or ordinal == number:
+                side.rise(mark.key, mark.value)
+
+    def tell(self, change: Callable[[WatermarkTracker], object]) -> Output:
+        """Change what is known of the sources."""
+        self._begin()
+        change(self.watermark_tracker)
+        self._advance()
+        return self._finish_call()
+
+    def advance_clock(self, now: int) -> Output:
+        """The clock has come to this instant; it never goes back."""
+        self._begin()
+        self._tell_clock(now)
+        self._advance()
+        return self._finish_call()
+
+    def finish(self) -> Output:
+        """The input has ended: every row without a partner comes out, what waits too, and nothing
+        is left.
+        """
+        self._begin()
+        self.core.finishing = True
+        self.core.settle()
+        for side in self.sides:
+            side.marks = dict.fromkeys(side.marks, MAX)
+            side.forget_ids()
+        self.progress.watermark = MAX
+        self.emitter.release(self.progress.now, finishing=True)
+        out = self._finish_call()
+        self.core.finishing = False
+        return out
+
+    def _tell_clock(self, now: int) -> None:
+        self.progress.now = max(self.progress.now, now)
+        self.watermark_tracker.tick(self.progress.now)
+        self.emitter.release(self.progress.now)
+
+    def _begin(self) -> None:
+        self._out = Output()
+        self.emitter.out = self._out
+        for side in self.sides:
+            side.out = self._out
+        self.progress.before = self.progress.watermark
+
+    def _finish_call(self) -> Output:
+        self.emitter.flush(
+            watermark=self.progress.watermark, now=self.progress.now, finishing=self.core.finishing
+        )
+        return self._out
+
+    # Taking a delivery
+
+    def bind(self, *schemas: pa.Schema | None) -> None:
+        """Fix the schemas of the inputs, left and right, as far as they are known."""
+        for side, schema in zip(self.sides, schemas, strict=False):
+            if schema is not None:
+                self._bound(side, schema)
+
+    def _bound(self, side: Side, schema: pa.Schema) -> None:
+        if side.bind(schema):
+            self.name_columns()
+
+    def name_columns(self) -> None:
+        """Give the output its columns, as far as they are known."""
+        schemas = [side.schema for side in self.sides]
+        _check_types(self.spec, schemas)
+        dropped = [side.op_column for side in self.sides]
+        self.emitter.is_named = not self.spec.shows_pairs or all(
+            schema is not None for schema in schemas
+        )
+        self.emitter.paired = out_columns(self.spec, schemas, dropped, pairs=True)
+        self.emitter.columns = (
+            self.emitter.paired
+            if self.spec.shows_pairs
+            else out_columns(self.spec, schemas, dropped, pairs=False)
+        )
+
+    def _arrive(self, arrival: Arrival, *, looks: bool) -> Taken:
+        side = self.sides[arrival.ordinal]
+        known = side.schema
+        delivery = side.read(arrival.table, looks=looks)
+        if side.schema is not known:
+            self.name_columns()
+        delivery, times = side.judged(delivery)
+        inside = self.core.admitted(side.number, times["at"])
+        if not inside.all():
+            rows = np.flatnonzero(~inside)
+            side.late_rows(delivery, rows, "no_window", class_names(delivery.verdict[rows]))
+            delivery, times = (
+                delivery.where(inside),
+                {name: column[inside] for name, column in times.items()},
+            )
+        return self.retention.admitted(side.number, side.taken(delivery, times))
+
+    def follow(self, upstream: Upstream | None, ordinal: int | None = None) -> None:
+        """Take the watermark of an input, or of both, from an upstream; and where that puts out
+        retractions, these.
+        """
+        self.is_fed = True
+        self.watermark_tracker.follow(ordinal)
+        if upstream is not None:
+            for number in (LEFT, RIGHT) if ordinal is None else (ordinal,):
+                self.sides[number].op_column = "op"
+
+    @property
+    def takes_panes(self) -> tuple[bool, bool]:
+        """Of which side rows may be retractions."""
+        return (self.sides[LEFT].op_column is not None, self.sides[RIGHT].op_column is not None)
+
+    # Watermarks
+
+    def _end_batch(self) -> None:
+        for side in self.sides:
+            if side.seen > side.newest:
+                side.newest = side.seen
+                if side.horizon > MIN:
+                    self.core.push_out(side.number, side.horizon)
+        self.retention.enforce()
+        self._advance()
+
+    def _advance(self) -> None:
+        """Take what the watermark_tracker releases."""
+        self.watermark_tracker.release().deliver(self)
+        self.progress.watermark = max(
+            self.progress.watermark, min(side.watermark for side in self.sides)
+        )
+        self.progress.newest = max(side.newest for side in self.sides)
+        self.core.settle()
+        for side in self.sides:
+            side.forget_ids()
+
+    # What can be asked
+
+    @property
+    def ticks(self) -> bool:
+        """Whether times are plain numbers."""
+        return all(side.ticks for side in self.sides)
+
+    @property
+    def key(self) -> int:
+        """The watermark key of the left side's time."""
+        return self.spec.left.watermark_key
+
+    @property
+    def schemas(self) -> tuple[pa.Schema | None, pa.Schema | None]:
+        """The schemas that the inputs are brought to, as far as they are known."""
+        return self.sides[LEFT].schema, self.sides[RIGHT].schema
+
+    def expected(self, ordinal: int = 0) -> pa.Schema | None:
+        """The schema that an input is brought to, as far as it is known."""
+        return self.sides[ordinal].schema
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the schemas of both inputs are known."""
+        return None not in self.schemas
+
+    def renderer(self) -> JoinRenderer:
+        """What turns the output of a call into results."""
+        return JoinRenderer(self.spec, self.ticks, self.schemas, tuple(self.emitter.columns))
+
+    @property
+    def output_watermarks(self) -> dict[str, int]:
+        """By time column of the output, the time that no row that is yet to come is below."""
+        found: dict[str, int] = {}
+        promises = [self.core.promised(side) for side in (LEFT, RIGHT)]
+        for column in self.emitter.columns:
+            mine = [
+                promises[side].get(name)
+                for side, name in enumerate((column.left, column.right))
+                if name is not None
+            ]
+            known = [promise for promise in mine if promise is not None]
+            if known:
+                found[column.name] = min(known)
+        return found
+
+    @property
+    def output_watermark(self) -> int:
+        """The least of them."""
+        promises = [
+            promise for side in (LEFT, RIGHT) for promise in self.core.promised(side).values()
+        ]
+        return min(promises, default=MIN)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody downstream has to wait for this operator: both inputs are idle or done,
+        and nothing waits.
+        """
+        return (
+            self.watermark_tracker.is_idle(self.key)
+            and self.emitter.waiting == 0
+            and self.emitter.unnamed == 0
+        )
+
+    @property
+    def next_due(self) -> int | None:
+        """The first instant after now at which `advance_clock` may put something out or find a
+        source idle; None where the clock brings nothing.
+        """
+        due = min(self.emitter.next_due, self.watermark_tracker.next_due)
+        waits = self.waits_for
+        if waits != MAX:
+            due = min(due, self.watermark_tracker.clock_at(waits, self.key))
+        return None if due == MAX else max(due, self.progress.now + 1)
+
+    @property
+    def waits_for(self) -> int:
+        """The least watermark at which something comes out; `MAX` where nothing waits for one."""
+        return self.core.waits_for()
+
+    @property
+    def nbytes(self) -> int:
+        """What the rows of both sides, ids and held output take, decoded."""
+        return sum(side.nbytes for side in self.sides) + self.emitter.nbytes + self.core.nbytes
+
+    def resume_offsets(self) -> dict[str, int]:
+        """By side and partition, the first offset to deliver after a restart."""
+        return {
+            "/".join(filter(None, (SIDES[side.number], name))): mark + 1
+            for side in self.sides
+            for name, mark in side.inlet.marks.marks.items()
+        }
+
+
+def _shape(spec: JoinSpec) -> Shape | None:
+    mains = (spec.left.time or "", spec.right.time or "")
+    if isinstance(spec.window, tuple):
+        return BoundShape(spec.window, mains)
+    if isinstance(spec.window, Tumbling | Hopping):
+        return WindowShape.of(spec.window, mains)
+    return None
+
+
+def _core(
+    spec: JoinSpec,
+    sides: tuple[Side, Side],
+    emitter: Emitter,
+    progress: Progress,
+    shape: Shape | None,
+) -> JoinCore:
+    if isinstance(spec.window, Rows):
+        return RowsJoin(spec, sides, emitter, progress)
+    if isinstance(spec.window, AsOf):
+        return AsOfJoin(spec, sides, emitter, progress)
+    if isinstance(spec.window, Session):
+        return SessionJoin(spec, sides, emitter, progress)
+    return RangeJoin(spec, sides, emitter, progress, shape=shape)
+
+
+def _last_instant(spec: JoinSpec, shape: Shape | None) -> Callable[[np.ndarray], np.ndarray] | None:
+    """The last instant of the windows of rows, where that decides whether they are too late."""
+    if spec.options.drop_by != "window":
+        return None
+    if isinstance(shape, WindowShape):
+        return lambda at: shape.reach(LEFT, {"at": at})[1]
+    gap = spec.window.gap if isinstance(spec.window, Session) else None
+    return None if gap is None else lambda at: saturating_add(at, gap - 1)
+
+
+def _check_types(spec: JoinSpec, schemas: Sequence[pa.Schema | None]) -> None:
+    """Equal fields must be comparable."""
+    left, right = schemas
+    if left is None or right is None:
+        return
+    for a, b in spec.on:
+        one, two = left.field(a).type, right.field(b).type
+        texts = (pa.string(), pa.large_string())
+        if (
+            one == two
+            or pa.types.is_null(one)
+            or pa.types.is_null(two)
+            or (one in texts and two in texts)
+        ):
+            continue
+        whole = pa.types.is_integer(one) and pa.types.is_integer(two)
+        if not whole or (
+            pa.uint64() in (one, two)
+            and not (pa.types.is_unsigned_integer(one) and pa.types.is_unsigned_integer(two))
+        ):
+            raise InputError(
+                f"`{a}` is {one} on the left and `{b}` is {two} on the right, which are never"
+                " equal. Hint: cast one of them"
+            )

@@ -1,0 +1,538 @@
+"""What a join puts out: rows of both sides side by side under the names that the output has, held
+back where updates come in periods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.instants import MAX, MIN
+from tidegate.kernel.frame import (
+    Column,
+    Frame,
+    cast_to,
+    concat_frames,
+    constant,
+    repeat,
+    squeezed,
+    to_arrow,
+)
+from tidegate.operators.aggregate.results import (
+    STAMP,
+    Rendering,
+    Results,
+    chosen,
+    instants,
+    late_columns,
+    late_name,
+    late_table,
+)
+from tidegate.operators.output import LATE, TIMINGS, LateRows, Output
+from tidegate.spec.join import ADDED, BOUNDS, LEFT, RIGHT, SIDES, JoinSpec
+from tidegate.state.protocol import Store
+
+PAYLOAD = "m."
+"""Names of input columns begin with this in the buffers of a join."""
+_NONE = MIN
+"""The arrival number of a row that is not there."""
+NOBODY = (np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFFFE))
+"""The lead of rows whose equal fields are null, by side: they meet nobody."""
+_LARGE = 65_536
+"""From this many rows on a piece of the output stays on its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutColumn:
+    """A column of the output, and the columns of the sides that it comes from."""
+
+    name: str
+    left: str | None
+    right: str | None
+    type: pa.DataType
+
+
+def out_columns(
+    spec: JoinSpec,
+    schemas: Sequence[pa.Schema | None],
+    dropped: Sequence[str | None],
+    *,
+    pairs: bool,
+) -> list[OutColumn]:
+    """The output's columns of inputs: equal fields once, then the others of the left and of the
+    right; without `pairs` only those of the left.
+
+    Of a side that has not spoken the columns that the specification names are known to exist.
+    `dropped` is a column of each side that says whether a row is a retraction, and is no part of
+    the output.
+    """
+    sides = [_names(spec, side, schemas[side], dropped[side]) for side in (LEFT, RIGHT)]
+    equal = [
+        OutColumn(a, a, b, _equal_type(_type(schemas[LEFT], a), _type(schemas[RIGHT], b)))
+        for a, b in spec.on
+    ]
+    if not pairs:
+        equal = [
+            OutColumn(column.name, column.left, None, _type(schemas[LEFT], column.left or ""))
+            for column in equal
+        ]
+    rest = [
+        [name for name in names if name not in spec.fields(side)]
+        for side, names in enumerate(sides)
+    ]
+    if not pairs:
+        rest[RIGHT] = []
+    ours = {*ADDED, *(BOUNDS if spec.has_windows else ())}
+    found = [
+        column
+        for column in equal
+        if _has(schemas, LEFT, column.left) or _has(schemas, RIGHT, column.right)
+    ]
+    for side, names in enumerate(rest):
+        taken = {*ours, *rest[1 - side], *(column.name for column in equal)}
+        for name in names:
+            shown = f"{spec.names[side]}{name}" if name in taken else name
+            if _has(schemas, side, name):
+                found.append(
+                    OutColumn(
+                        shown,
+                        name if side == LEFT else None,
+                        name if side == RIGHT else None,
+                        _type(schemas[side], name),
+                    )
+                )
+    return found
+
+
+def _names(spec: JoinSpec, side: int, schema: pa.Schema | None, dropped: str | None) -> list[str]:
+    if schema is not None:
+        return [name for name in schema.names if name != dropped]
+    given = spec.inputs[side]
+    named = [
+        *(time.column for time in given.times),
+        *given.key,
+        given.id,
+        given.offset,
+        given.partition,
+        *spec.fields(side),
+    ]
+    return list(dict.fromkeys(name for name in named if name is not None))
+
+
+def _has(schemas: Sequence[pa.Schema | None], side: int, name: str | None) -> bool:
+    schema = schemas[side]
+    return schema is not None and name in schema.names
+
+
+def _type(schema: pa.Schema | None, name: str) -> pa.DataType:
+    return pa.null() if schema is None or name not in schema.names else schema.field(name).type
+
+
+def _equal_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    """The type that holds the values of both sides."""
+    if pa.types.is_null(left) or left == right:
+        return right
+    if pa.types.is_integer(left) and pa.types.is_integer(right):
+        return (
+            pa.uint64()
+            if pa.types.is_unsigned_integer(left) and pa.types.is_unsigned_integer(right)
+            else pa.int64()
+        )
+    return left
+
+
+@dataclass
+class _Piece:
+    frame: Frame
+    order: np.ndarray
+
+
+@dataclass(eq=False)
+class Emitter:
+    """Collects what comes out of a call, in order, and holds back what is to come later."""
+
+    spec: JoinSpec
+    store: Store
+    columns: list[OutColumn] = field(default_factory=list)
+    """The output's columns of inputs."""
+    paired: list[OutColumn] = field(default_factory=list)
+    """Those of candidate pairs, which have both sides also where the output has one."""
+    out: Output = field(default_factory=Output)
+    counters: dict[str, int] = field(default_factory=dict)
+    is_named: bool = True
+    """Whether the output has its columns: where it has those of both sides, both must be known."""
+    _pieces: list[_Piece] = field(default_factory=list)
+    _held: Frame | None = None
+    """What waits for the clock."""
+    _unnamed: Frame | None = None
+    """What waits for the names of its columns: rows of the one side that is known."""
+    _saved: bool = True
+
+    # Making rows
+
+    def candidates(self, left: Frame, right: Frame) -> pa.Table:
+        """Pairs as conditions see them."""
+        columns = _columns(self.paired, left, right, len(left))
+        return pa.table(
+            {column.name: to_arrow(columns[f"o.{column.name}"]) for column in self.paired}
+        )
+
+    def put(
+        self,
+        left: Frame | None,
+        right: Frame | None,
+        *,
+        op: int,
+        timing: np.ndarray | int,
+        order: np.ndarray,
+        window: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> None:
+        """Rows come out: of both sides, or of one where the other is None."""
+        n = len(order)
+        if not n:
+            return
+        columns: dict[str, Column] = (
+            {}
+            if self.is_named
+            else {"side": constant(np.int8(LEFT if right is None else RIGHT), n)}
+        )
+        if self.is_named:
+            columns.update(_columns(self.columns, left, right, n))
+        some = left if left is not None else right
+        if some is not None:
+            columns["key_hash"] = _identity(some)
+            if not self.is_named:
+                columns.update(
+                    {name: some[name] for name in some.names if name.startswith(PAYLOAD)}
+                )
+        for name, frame in (("lseq", left), ("rseq", right)):
+            columns[name] = constant(np.int64(_NONE), n) if frame is None else frame["seq"]
+        if self.keeps_times:
+            for name, frame in (("lat", left), ("rat", right)):
+                columns[name] = constant(np.int64(MAX), n) if frame is None else frame["at"]
+        columns["op"] = constant(np.int8(op), n)
+        columns["timing"] = squeezed(np.broadcast_to(np.asarray(timing, np.int8), n))
+        if window is not None:
+            columns.update(start=window[0], end=window[1])
+        self._pieces.append(_Piece(Frame(columns, n), order))
+
+    def flush(self, *, watermark: int, now: int, finishing: bool = False) -> None:
+        """What was put is put out in its order, or waits."""
+        pieces, self._pieces = self._pieces, []
+        unnamed = [piece for piece in pieces if "side" in piece.frame]
+        if unnamed:
+            self._wait_for_names(unnamed, watermark)
+            pieces = [piece for piece in pieces if "side" not in piece.frame]
+        if self._unnamed is not None and (self.is_named or finishing):
+            named, self._unnamed, self._saved = self._named(self._unnamed), None, False
+            self._release(named if finishing else self._hold(named, now), now)
+        if not pieces:
+            return
+        frames = [piece.frame for piece in pieces]
+        if len(pieces) > 1:
+            order = np.concatenate([piece.order for piece in pieces])
+            in_turn = not (order[1:] < order[:-1]).any()
+            # Large pieces that come one after the other are not worth a copy.
+            if not in_turn or len(order) < _LARGE * len(pieces):
+                frame = concat_frames(frames)
+                frames = [frame if in_turn else frame.take(np.argsort(order, kind="stable"))]
+        for frame in frames:
+            told = frame.with_columns(watermark=constant(np.int64(watermark), len(frame)))
+            self._release(told if finishing else self._hold(told, now), now)
+
+    # Waiting for names
+
+    def _wait_for_names(self, pieces: Sequence[_Piece], watermark: int) -> None:
+        frame = concat_frames([piece.frame for piece in pieces])
+        frame = frame.take(
+            np.argsort(np.concatenate([piece.order for piece in pieces]), kind="stable")
+        )
+        frame = frame.with_columns(watermark=constant(np.int64(watermark), len(frame)))
+        self._unnamed = (
+            frame
+            if self._unnamed is None
+            else concat_frames([self._widened(self._unnamed, frame), frame])
+        )
+        self._saved = False
+
+    def _named(self, frame: Frame) -> Frame:
+        """Rows that have waited for their columns, with these."""
+        side = int(frame.ints("side")[0])
+        known = [column.left if side == LEFT else column.right for column in self.columns]
+        missing = [name for name in known if name is not None and PAYLOAD + name not in frame]
+        rows = frame.with_mapping(
+            {PAYLOAD + name: repeat(None, len(frame), pa.null()) for name in missing}
+        )
+        columns = _columns(
+            self.columns,
+            rows if side == LEFT else None,
+            rows if side == RIGHT else None,
+            len(frame),
+        )
+        rest = {
+            name: frame[name]
+            for name in frame.names
+            if not name.startswith(PAYLOAD) and name != "side"
+        }
+        if not self.holds_back:
+            rest = {name: column for name, column in rest.items() if name not in ("lat", "rat")}
+        return Frame({**columns, **rest}, len(frame))
+
+    # Holding rows back
+
+    def _hold(self, frame: Frame, now: int) -> Frame:
+        """What comes out at once; the rest waits until the next multiple of its period."""
+        spec = self.spec
+        if not self.holds_back:
+            return frame
+        late = frame.ints("timing") == LATE
+        due = np.full(len(frame), now)
+        for mask, period in ((late, spec.late_period), (~late, spec.on_time_period)):
+            if period is not None:
+                due[mask] = (now // period + 1) * period
+        waits = frame.where(due > now).with_columns(due=due[due > now])
+        if len(waits):
+            self._held = (
+                waits
+                if self._held is None
+                else concat_frames([self._widened(self._held, waits), waits])
+            )
+            self._saved = False
+        return frame.where(due <= now)
+
+    @staticmethod
+    def _widened(held: Frame, new: Frame) -> Frame:
+        """Held rows with the columns that have become known since."""
+        missing = {
+            name: repeat(None, len(held), to_arrow(new[name]).type)
+            for name in new.names
+            if name not in held
+        }
+        columns = held.with_mapping(missing)
+        return Frame({name: columns[name] for name in new.names}, len(held))
+
+    def release(self, now: int, *, finishing: bool = False) -> None:
+        """Put out what has waited until now, or all of it."""
+        if self._held is None:
+            return
+        due = np.ones(len(self._held), bool) if finishing else self._held.ints("due") <= now
+        if due.any():
+            ready, self._held = self._held.where(due), None if due.all() else self._held.where(~due)
+            self._saved = False
+            self._release(ready.drop(["due"]), now)
+
+    def _release(self, frame: Frame, now: int) -> None:
+        n = len(frame)
+        if not n:
+            return
+        timings = np.bincount(frame.ints("timing")[frame.ints("op") > 0], minlength=len(TIMINGS))
+        for name, count in zip(TIMINGS, timings.tolist(), strict=True):
+            self.counters[f"panes_{name}"] += count
+        self.counters["retractions"] += n - int(timings.sum())
+        self.out.panes.append(frame.with_columns(emitted_at=constant(np.int64(now), n)))
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether rows wait for the clock before they come out."""
+        return self.spec.on_time_period is not None or self.spec.late_period is not None
+
+    @property
+    def keeps_times(self) -> bool:
+        """Whether the times of rows are kept with them, because they may wait."""
+        return self.holds_back or not self.is_named
+
+    @property
+    def next_due(self) -> int:
+        return MAX if self._held is None else int(self._held.ints("due").min())
+
+    def least(self, side: int) -> int:
+        """The least time of a side among what waits."""
+        name = "rat" if side == RIGHT else "lat"
+        return min(
+            (
+                int(frame.ints(name).min())
+                for frame in (self._held, self._unnamed)
+                if frame is not None
+            ),
+            default=MAX,
+        )
+
+    @property
+    def waiting(self) -> int:
+        """How many rows wait for the clock."""
+        return 0 if self._held is None else len(self._held)
+
+    @property
+    def unnamed(self) -> int:
+        """How many rows wait until the columns of the other side are known."""
+        return 0 if self._unnamed is None else len(self._unnamed)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(frame.nbytes for frame in (self._held, self._unnamed) if frame is not None)
+
+    def save(self) -> list[str]:
+        """Write what waits; the names under which something does."""
+        found = {"held": self._held, "unnamed": self._unnamed}
+        if not self._saved:
+            for name, frame in found.items():
+                if frame is None:
+                    self.store.delete(name)
+                else:
+                    self.store.put_table(name, frame.to_table())
+            self._saved = True
+        return [name for name, frame in found.items() if frame is not None]
+
+    def restore(self, names: Sequence[str]) -> None:
+        self._held, self._unnamed = (
+            Frame.from_table(self.store.get_table(name)) if name in names else None
+            for name in ("held", "unnamed")
+        )
+
+
+def _identity(rows: Frame) -> Column:
+    """The identity of keys in ids of pairs; that of a row without a key is told by its second
+    word.
+    """
+    if "key_hash" in rows:
+        return rows["key_hash"]
+    lead = rows.ints("lead")
+    if "key_check" not in rows:
+        return lead
+    nobody = (lead == NOBODY[LEFT]) | (lead == NOBODY[RIGHT])
+    return np.where(nobody, rows.ints("key_check"), lead) if nobody.any() else lead
+
+
+def _columns(
+    columns: Sequence[OutColumn], left: Frame | None, right: Frame | None, n: int
+) -> dict[str, Column]:
+    found: dict[str, Column] = {}
+    for column in columns:
+        if left is not None and column.left is not None:
+            values = left[PAYLOAD + column.left]
+        elif right is not None and column.right is not None:
+            values = right[PAYLOAD + column.right]
+        else:
+            values = repeat(None, n, column.type)
+        found[f"o.{column.name}"] = _typed(values, column.type)
+    return found
+
+
+def _typed(values: Column, kind: pa.DataType) -> Column:
+    if isinstance(values, np.ndarray) or values.type == kind or pa.types.is_null(kind):
+        return values
+    return values.cast(kind)
+
+
+@dataclass(frozen=True)
+class JoinRenderer(Rendering):
+    """Turns a join's output into results."""
+
+    spec: JoinSpec
+    ticks: bool
+    schemas: tuple[pa.Schema | None, pa.Schema | None]
+    columns: Sequence[OutColumn]
+
+    def by_window(self, output: Output) -> list[Results]:
+        """The units in which a downstream accepts: all rows of a call, and the late rows last."""
+        whole = self.render(output)
+        parts = [Results(whole.panes, self._no_late())] if whole.panes.num_rows else []
+        return [*parts, Results(self._no_panes(), whole.late)] if whole.late.num_rows else parts
+
+    def _panes(self, frame: Frame) -> pa.Table:
+        columns: dict[str, Any] = {
+            column.name: frame[f"o.{column.name}"]
+            for column in self.columns
+            if f"o.{column.name}" in frame
+        }
+        if self.spec.has_windows:
+            columns.update(
+                window_start=self.instants(frame.ints("start")),
+                window_end=self.instants(frame.ints("end")),
+            )
+        columns["op"] = chosen(("-", "+"), squeezed((frame.ints("op") > 0).astype(np.int8)))
+        columns["timing"] = chosen(TIMINGS, frame.ints("timing"))
+        columns["pair_id"] = pair_ids(frame)
+        columns.update(
+            watermark=self.instants(frame.ints("watermark")),
+            emitted_at=self.instants(frame.ints("emitted_at")),
+        )
+        return pa.table({name: to_arrow(column) for name, column in columns.items()})
+
+    def instants(self, column: np.ndarray) -> pa.Array:
+        """Ticks or timestamps; the ends of time are null."""
+        return instants(column, ticks=self.ticks)
+
+    def _no_panes(self) -> pa.Table:
+        when = pa.int64() if self.ticks else STAMP
+        fields = [(column.name, column.type) for column in self.columns]
+        fields += [(name, when) for name in BOUNDS] if self.spec.has_windows else []
+        fields += [
+            ("op", pa.string()),
+            ("timing", pa.string()),
+            ("pair_id", pa.string()),
+            ("watermark", when),
+            ("emitted_at", when),
+        ]
+        return pa.schema(fields).empty_table()
+
+    def _late(self, rows: LateRows) -> pa.Table:
+        columns: dict[str, pa.Array] = {}
+        kinds = self._late_types()
+        if rows.table is not None:
+            for name in rows.table.column_names:
+                shown = late_name(name)
+                array = to_arrow(rows.table.column(name))
+                columns[shown] = to_arrow(cast_to(array, kinds.get(shown, array.type)))
+        columns["input"] = repeat(SIDES[rows.input], len(rows), pa.string())
+        return late_table(columns, rows, ticks=self.ticks)
+
+    def _late_types(self) -> dict[str, pa.DataType]:
+        """The columns of both sides; where they disagree about a type, it is told as text."""
+        kinds: dict[str, pa.DataType] = {}
+        for field_ in [f for schema in self.schemas if schema is not None for f in schema]:
+            name = late_name(field_.name)
+            known = kinds.get(name, field_.type)
+            kinds[name] = (
+                field_.type if known == field_.type or pa.types.is_null(known) else pa.string()
+            )
+        return kinds
+
+    def _no_late(self) -> pa.Table:
+        fields = [
+            *self._late_types().items(),
+            ("input", pa.string()),
+            *late_columns(ticks=self.ticks),
+        ]
+        return pa.schema(fields).empty_table()
+
+
+def pair_ids(frame: Frame) -> pa.Array:
+    """The identity of the key and the arrival numbers of both rows as text; `-` where a row is
+    missing.
+    """
+    words = [_hex(frame.ints("key_hash"))]
+    for name in ("lseq", "rseq"):
+        seq = frame.ints(name)
+        known = pa.array(seq, mask=seq == _NONE) if (seq == _NONE).any() else pa.array(seq)
+        words.append(pc.fill_null(known.cast(pa.string()), "-"))
+    return pc.binary_join_element_wise(*words, ":")
+
+
+_DIGITS = np.array(
+    [int.from_bytes(f"{byte:02x}".encode(), "little") for byte in range(256)], np.uint16
+)
+
+
+def _hex(words: np.ndarray) -> pa.Array:
+    raw = words.astype(">u8").view(np.uint8).reshape(len(words), 8)
+    text = _DIGITS[raw].view(np.uint8)
+    offsets = np.arange(0, 16 * (len(words) + 1), 16, dtype=np.int32)
+    return pa.StringArray.from_buffers(
+        len(words), pa.py_buffer(offsets.tobytes()), pa.py_buffer(text.tobytes())
+    )

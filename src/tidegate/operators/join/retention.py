@@ -1,0 +1,127 @@
+"""Retention of a join: rows that are too many for their key, or too many bytes for the operator,
+are pushed out, the oldest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tidegate.instants import MAX, MIN, saturating_add
+from tidegate.kernel.frame import Frame, concat_frames
+from tidegate.kernel.groups import Groups
+from tidegate.kernel.joins.buffer import Query
+from tidegate.kernel.joins.ranges import ordered
+from tidegate.kernel.storage.run_store import Places
+from tidegate.operators.join.core import JoinCore
+from tidegate.operators.join.side import Taken
+from tidegate.operators.output import class_names
+from tidegate.spec.join import LEFT, RIGHT
+
+
+@dataclass(eq=False)
+class JoinRetention:
+    """What retention does at the end of a micro-batch, and which rows it refuses, judged by what
+    was there before it.
+    """
+
+    core: JoinCore
+    _keys: dict[int, list[Frame]] = field(default_factory=lambda: {LEFT: [], RIGHT: []})
+    """The keys that rows of the present micro-batch have, by side."""
+
+    def admitted(self, side: int, rows: Taken) -> Taken:
+        """The rows that their keys have room for: one that is older than as many as a key may have
+        goes to `late`.
+        """
+        limit = self.core.spec.retention.messages
+        if limit is None or not len(rows):
+            return rows
+        frame, compared = rows.frame, self.core.compared
+        keys = Groups.by([frame.ints(name) for name in ("lead", *compared)])
+        self._keys[side].append(frame.select(["lead", *compared]).take(keys.firsts))
+        found = self._of_keys(
+            side, frame, saturating_add(frame.ints("at"), 1), np.full(len(frame), MAX)
+        )
+        full = np.bincount(found[0], minlength=len(frame)) >= limit
+        if rows.weight is not None:
+            # A row that is taken back makes room.
+            full &= rows.weight > 0
+        if not full.any():
+            return rows
+        gone = rows.take(np.flatnonzero(full))
+        own = self.core.sides[side]
+        own.late_table(
+            self.core.table(side, gone.frame), "out_of_retention", class_names(gone.classes)
+        )
+        return rows.take(np.flatnonzero(~full))
+
+    def _of_keys(
+        self, side: int, asking: Frame, low: np.ndarray, high: np.ndarray
+    ) -> tuple[np.ndarray, Places]:
+        """The rows with the keys of asking rows and a position in a range: who asked, and where
+        they are.
+        """
+        found = self.core.sides[side].buffer.probe(
+            Query(ordered(asking.ints("lead"), low), low, high)
+        )
+        rows = self.core.stored(side, found, self.core.compared)
+        keep = np.ones(len(found.row), bool)
+        for name in self.core.compared:
+            keep &= rows.ints(name) == asking.ints(name)[found.row]
+        return found.row[keep], Places(np.asarray(found.run)[keep], found.at[keep])
+
+    def enforce(self) -> None:
+        """At the end of a micro-batch, after rows have met."""
+        retention = self.core.spec.retention
+        if retention.messages is not None:
+            for side in (LEFT, RIGHT):
+                self._enforce_messages(side, retention.messages)
+        if retention.bytes is not None:
+            self._enforce_bytes(retention.bytes)
+
+    def _enforce_messages(self, side: int, limit: int) -> None:
+        frames, self._keys[side] = self._keys[side], []
+        if not frames:
+            return
+        whole = concat_frames(frames)
+        keys = whole.take(
+            Groups.by([whole.ints(name) for name in ("lead", *self.core.compared)]).firsts
+        )
+        nothing = np.zeros(len(keys), np.int64)
+        key, places = self._of_keys(side, keys, nothing + MIN, nothing + MAX)
+        if not len(key):
+            return
+        rows = self.core.stored(side, places, ["at", "seq"])
+        newest = np.lexsort((-rows.ints("seq"), -rows.ints("at"), key))
+        begins = np.concatenate([[True], np.diff(key[newest]) != 0])
+        rank = np.arange(len(key)) - np.maximum.accumulate(np.where(begins, np.arange(len(key)), 0))
+        over = newest[rank >= limit]
+        self.core.push_rows(side, places.take(np.sort(over)))
+
+    def _enforce_bytes(self, limit: int) -> None:
+        """Push out the oldest rows of both sides while they take more than allowed."""
+        sides = self.core.sides
+        held = sum(side.buffer.held_bytes for side in sides)
+        count = sum(len(side.buffer) for side in sides)
+        if held <= limit or not count:
+            return
+        gone = min(count, -(-(held - limit) * count // held))
+        places = {side.number: side.buffer.places() for side in sides}
+        at = {
+            side: self.core.stored(side, found, ["at"]).ints("at") for side, found in places.items()
+        }
+        every = np.concatenate([at[LEFT], at[RIGHT]])
+        chosen = np.argsort(every, kind="stable")[:gone]
+        bounds: Mapping[int, np.ndarray] = {
+            LEFT: chosen[chosen < len(at[LEFT])],
+            RIGHT: chosen[chosen >= len(at[LEFT])] - len(at[LEFT]),
+        }
+        for side, index in bounds.items():
+            if len(index):
+                own = sides[side]
+                if self.core.spec.is_timed:
+                    own.pushed = max(own.pushed, int(at[side][index].max()))
+                self.core.push_rows(side, places[side].take(np.sort(index)))
+                own.buffer.compact()

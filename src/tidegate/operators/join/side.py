@@ -1,0 +1,500 @@
+"""A side of a join: its input up to the rows that are taken, its watermarks, and the buffer that
+the rows are kept in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.errors import InputError
+from tidegate.instants import MAX, MIN, saturating_add
+from tidegate.kernel.accumulations.lists import build
+from tidegate.kernel.events.lateness import FUTURE, MILDLY_LATE, VERY_LATE, classify
+from tidegate.kernel.events.times import OK, read_times
+from tidegate.kernel.frame import Column, Frame, repeat, to_arrow
+from tidegate.kernel.joins.buffer import Buffer
+from tidegate.kernel.joins.ranges import Ordered, ordered
+from tidegate.kernel.keys import identify
+from tidegate.kernel.watermarks.generators import Observed
+from tidegate.operators.ingest.delivery import Arrival, Delivery, Reader
+from tidegate.operators.ingest.ingest import Ingest, observed_rows, readable_rows, whole_rows
+from tidegate.operators.ingest.schema_cast import bindable, conform, widened
+from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
+from tidegate.operators.join.output import NOBODY, PAYLOAD
+from tidegate.operators.output import LateRows, Output, class_names, texts
+from tidegate.operators.progress import Progress
+from tidegate.spec.join import SIDES, JoinSpec
+from tidegate.state.prefixed import Prefixed
+from tidegate.state.protocol import Store
+
+_TAKEN = np.uint64(1 << 63)
+"""What tells a key apart whose identity happens to be that of nobody."""
+
+
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """Rows that a side takes: columns as buffers keep them, in the order of arrival."""
+
+    frame: Frame
+    late: np.ndarray
+    """Whether each was behind the watermark when it came."""
+    classes: np.ndarray
+    """How each was judged."""
+    weight: np.ndarray | None = None
+    """-1 for a retraction; None where there are none."""
+    nobody: np.ndarray | None = None
+    """Whether each has a null among its equal fields; None where none has."""
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    @cached_property
+    def by(self) -> Ordered:
+        """The order by lead and position."""
+        return ordered(self.frame.ints("lead"), self.frame.ints("at"))
+
+    def take(self, index: np.ndarray) -> Taken:
+        weight, nobody = (
+            None if column is None else column[index] for column in (self.weight, self.nobody)
+        )
+        return Taken(self.frame.take(index), self.late[index], self.classes[index], weight, nobody)
+
+
+@dataclass(eq=False)
+class Side:
+    """One of the two inputs of a join."""
+
+    number: int
+    spec: JoinSpec
+    store: Store
+    shared: Progress
+    """The operator's progress: its clock, and what it counts."""
+    watermark_tracker: WatermarkTracker
+    columns: Mapping[str, str]
+    """By time column of the input, the name that it has in the buffer."""
+    marks_of_rows: Mapping[str, Any]
+    op_column: str | None = None
+    last_instant: Callable[[np.ndarray], np.ndarray] | None = None
+    """The last instant of the last window of rows, where that decides whether they are too late,
+    and not their own time.
+    """
+    out: Output = field(default_factory=Output)
+    newest: int = MIN
+    """The newest row that is not from the future, at the end of the last micro-batch."""
+    seen: int = MIN
+    """The same with what the present micro-batch has shown."""
+    pushed: int = MIN
+    """Rows that are older were pushed out by retention."""
+
+    def __post_init__(self) -> None:
+        self.given = self.spec.inputs[self.number]
+        self.store = Prefixed(self.store, f"{SIDES[self.number]}/")
+        self.progress = Progress(now=self.shared.now, counters=self.shared.counters)
+        self.inlet = Ingest(self.given, self.store, self.progress)
+        self.schema: pa.Schema | None = None
+        self.keys = {time.column: time.key for time in self.given.times if time.column is not None}
+        self.marks: dict[str, int] = dict.fromkeys(self.keys, MIN)
+        """The watermarks of the time columns."""
+        lead = self.spec.layout
+        fields = self.spec.fields(self.number)
+        self._lead = tuple(
+            fields[n] for n, pair in enumerate(self.spec.on) if lead is not None and pair[0] in lead
+        )
+        keyed = None if lead is None else True
+        self.buffer = Buffer(
+            self.store, "rows", self.marks_of_rows, tuple(self.columns.values()) or ("at",), keyed
+        )
+
+    # The schema
+
+    @property
+    def reader(self) -> Reader:
+        """Reads equal fields as the key; tuples are not judged by their times."""
+        time = self.given.time if self.spec.is_timed else None
+        return Reader(
+            dataclasses.replace(self.given, key=self.spec.fields(self.number), time=time),
+            self.op_column,
+        )
+
+    def bind(self, schema: pa.Schema) -> bool:
+        """Take a schema in; whether anything about the columns is new."""
+        missing = [name for name in self.columns if name not in schema.names]
+        if missing:
+            raise InputError(
+                f"the {SIDES[self.number]} input has no column `{missing[0]}`; it has"
+                f" {', '.join(schema.names)}"
+            )
+        for name in self.columns:
+            # A column that can say no time is refused here, before anything depends on it.
+            read_times(schema.empty_table().column(name), name)
+        wider = widened(self.schema, bindable(schema))
+        if self.schema is not None and wider.equals(self.schema):
+            return False
+        former, self.schema = self.schema, wider
+        if former is not None:
+            self.buffer.rewrite(lambda frame: self._widened(frame, wider))
+        return True
+
+    @staticmethod
+    def _widened(frame: Frame, schema: pa.Schema) -> Frame:
+        """Stored rows with the columns and types that are known by now."""
+        columns: dict[str, Column] = {}
+        for field_ in schema:
+            name = PAYLOAD + field_.name
+            held = frame.columns.get(name)
+            if held is None or (not isinstance(held, np.ndarray) and pa.types.is_null(held.type)):
+                columns[name] = repeat(None, len(frame), field_.type)
+        return frame.with_mapping(columns)
+
+    @property
+    def ticks(self) -> bool:
+        """Whether times are plain numbers, as far as is known."""
+        return (
+            self.schema is None or self.given.time is None or Reader(self.given).ticks(self.schema)
+        )
+
+    # Taking rows in
+
+    def read(self, table: pa.Table, *, looks: bool) -> Delivery:
+        """The rows of a delivery that are new and can be read, in their order; the others are gone
+        or in `late`.
+        """
+        reader = self.reader
+        reader.check(table.schema)
+        self.progress.now = self.shared.now
+        fresh_schema, former = self.schema is None, self.schema
+        self.bind(table.schema)
+        try:
+            return self._read(table, reader, looks=looks)
+        except Exception:
+            # A first delivery that is refused must not decide what the next ones have to look like.
+            self.schema = None if fresh_schema else former
+            raise
+
+    def _read(self, table: pa.Table, reader: Reader, *, looks: bool) -> Delivery:
+        assert self.schema is not None  # noqa: S101 - it was bound just before
+        time = reader.spec.time
+        conformed = conform(table, self.schema, time)
+        delivery = reader.read(
+            conformed.table, None if time is None else table.column(time), self.shared.now
+        )
+        fresh, ids = self.inlet.fresh(delivery, reader)
+        new = delivery.where(fresh)
+        readable = readable_rows(new)
+        if looks:
+            # A watermark that goes back may refuse the delivery, so nothing is remembered of it
+            # before.
+            self._observe(new, readable, reader)
+        self.inlet.remember(delivery, new, fresh, ids, self._matters_until)
+        delivery = self.inlet.without_markers(
+            self.inlet.numbered(new), self.given, timed=self.spec.is_timed
+        )
+        return self.inlet.sound(delivery, conformed, self)
+
+    def _observe(self, delivery: Delivery, readable: np.ndarray, reader: Reader) -> None:
+        now = self.shared.now
+        # Every time column speaks for itself, as where rows are only looked at.
+        sound = whole_rows(delivery)
+        for name, key in self.keys.items():
+            limit = self.watermark_tracker.limit(key)
+            seen = observed_rows(delivery, readable, reader, now, limit)
+            if name != reader.spec.time:
+                times, verdict = read_times(delivery.table.column(name), name)
+                seen = Observed(
+                    seen.table,
+                    times,
+                    sound & (verdict == OK),
+                    seen.partition,
+                    seen.partitions,
+                    now,
+                    limit,
+                )
+            self.watermark_tracker.observe(self.number, seen, key)
+
+    def look_at(self, seen: Arrival) -> None:
+        """Learn from rows that are here only to be looked at how far all rows have come."""
+        if self.given.time is None:
+            return
+        self.watermark_tracker.observe_table(self.number, seen.table)
+        times, verdict = read_times(seen.table.column(self.given.time), self.given.time)
+        self._saw(times[verdict == OK])
+
+    def _saw(self, times: np.ndarray) -> None:
+        options = self.spec.options
+        kinds = classify(
+            times,
+            self.marks[self.given.time or ""],
+            0,
+            self.shared.now,
+            options.future_tolerance,
+            options.future_reference,
+        )
+        known = times[kinds != FUTURE]
+        if len(known):
+            self.seen = max(self.seen, int(known.max()))
+
+    def _matters_until(self, delivery: Delivery) -> np.ndarray:
+        """The time whose being very late makes a row forgotten; tuples are never late, so their ids
+        go by the clock.
+        """
+        if not self.spec.is_timed:
+            return np.full(len(delivery), self.shared.now)
+        time = (
+            delivery.time
+            if self.last_instant is None
+            else np.maximum(delivery.time, self.last_instant(delivery.time))
+        )
+        return np.maximum(
+            np.where(delivery.verdict == OK, time, MIN), self.marks[self.given.time or ""]
+        )
+
+    def judged(self, delivery: Delivery) -> tuple[Delivery, dict[str, np.ndarray]]:
+        """The rows that are neither too late nor refused, with their times under the names of the
+        buffer.
+        """
+        if not self.spec.is_timed:
+            self.shared.counters["on_time"] += len(delivery)
+            return delivery, {"at": delivery.offset}
+        delivery, times = self._timed(delivery)
+        options, lateness = self.spec.options, self.spec.allowed_lateness
+        kinds = []
+        for name in times:
+            found = classify(
+                times[name],
+                self.marks[name],
+                lateness,
+                self.shared.now,
+                options.future_tolerance,
+                options.future_reference,
+            )
+            if self.last_instant is not None:
+                # A row is too late when its last window is.
+                open_still = self.last_instant(times[name]) >= taken_from(
+                    self.marks[name], lateness
+                )
+                found[(found == VERY_LATE) & open_still] = MILDLY_LATE
+            kinds.append(found)
+        self._saw(times[self.given.time or ""])
+        classes = _worst(kinds, rejects=options.future == "reject")
+        held = Frame.of(times, len(delivery))
+        event = dataclasses.replace(options, drop_by="event")
+        kept = (classes < VERY_LATE) | ((classes == FUTURE) & (options.future == "process"))
+        delivery = self.inlet.judged(delivery, classes, event, self)
+        held = held.where(kept)
+        return self._retained(delivery, {self.columns[name]: held.ints(name) for name in times})
+
+    def _timed(self, delivery: Delivery) -> tuple[Delivery, dict[str, np.ndarray]]:
+        """The rows all of whose times can be read, and these."""
+        times = {self.given.time or "": delivery.time}
+        bad = np.zeros(len(delivery), bool)
+        for name in self.columns:
+            if name not in times:
+                times[name], verdict = read_times(delivery.table.column(name), name)
+                bad |= verdict != OK
+        if not bad.any():
+            return delivery, times
+        rows = np.flatnonzero(bad)
+        self.late_rows(delivery, rows, "null_time", texts(None, len(rows)))
+        self.shared.counters["unreadable"] += len(rows)
+        return delivery.where(~bad), {name: column[~bad] for name, column in times.items()}
+
+    def _retained(
+        self, delivery: Delivery, times: dict[str, np.ndarray]
+    ) -> tuple[Delivery, dict[str, np.ndarray]]:
+        """What is not older than retention."""
+        horizon = max(self.pushed, self.horizon)
+        gone = times[self.columns[self.given.time or ""]] < horizon
+        if not gone.any():
+            return delivery, times
+        rows = np.flatnonzero(gone)
+        self.late_rows(delivery, rows, "out_of_retention", class_names(delivery.verdict[rows]))
+        return delivery.where(~gone), {name: column[~gone] for name, column in times.items()}
+
+    @property
+    def horizon(self) -> int:
+        """The time below which retention keeps nothing."""
+        span = self.spec.retention.time
+        return (
+            MIN if span is None or self.newest == MIN else int(saturating_add(self.newest, -span))
+        )
+
+    def taken(self, delivery: Delivery, times: Mapping[str, np.ndarray]) -> Taken:
+        """The rows as buffers keep them."""
+        n, table = len(delivery), delivery.table
+        late = delivery.verdict == MILDLY_LATE if self.spec.is_timed else np.zeros(n, bool)
+        lead, key_check = delivery.key_hash, delivery.key_check
+        missing = self._nulls(table)
+        if self._lead and self._lead != self.spec.fields(self.number):
+            lead, _ = identify([table.column(name) for name in self._lead], n)
+        unlucky = (lead == NOBODY[0]) | (lead == NOBODY[1])
+        if unlucky.any():
+            lead, key_check = (
+                np.where(unlucky, lead ^ _TAKEN, lead),
+                np.where(unlucky, key_check ^ _TAKEN, key_check),
+            )
+        if missing is not None:
+            # The second word still tells keys apart, which are null in part only.
+            lead, key_check = (
+                np.where(missing, NOBODY[self.number], lead),
+                np.where(missing, delivery.key_hash, key_check),
+            )
+        columns: dict[str, Column] = {
+            "lead": lead,
+            "key_check": key_check,
+            **times,
+            "seq": delivery.seq,
+            "late": late.astype(np.int8),
+        }
+        if self._lead and self._lead != self.spec.fields(self.number):
+            columns["key_hash"] = delivery.key_hash
+        columns.update(
+            {
+                PAYLOAD + name: to_arrow(table.column(name))
+                for name in table.column_names
+                if name != self.op_column
+            }
+        )
+        weight = delivery.weight
+        classes = delivery.verdict if self.spec.is_timed else np.zeros(n, np.int8)
+        return Taken(
+            Frame.of(columns, n),
+            late,
+            classes,
+            None if weight is None or (weight > 0).all() else weight,
+            missing,
+        )
+
+    def _nulls(self, table: pa.Table) -> np.ndarray | None:
+        """Which rows have a null among their equal fields; None where none has."""
+        found: np.ndarray | None = None
+        for name in self.spec.fields(self.number):
+            column = table.column(name)
+            if column.null_count:
+                mask = column.is_null().to_numpy()
+                found = mask if found is None else found | mask
+        return found
+
+    # Late rows
+
+    def late_rows(
+        self,
+        delivery: Delivery,
+        index: np.ndarray,
+        reason: str,
+        lateness: pa.Array,
+        windows: (tuple[np.ndarray, np.ndarray, np.ndarray] | None) = None,  # noqa: ARG002 - rows of a join miss partners, and not windows
+        detail: str = "",
+    ) -> None:
+        """Send rows to the late output."""
+        if len(index):
+            self.late_table(
+                delivery.table.take(pa.array(index)), reason, lateness, texts(detail, len(index))
+            )
+
+    def late_table(
+        self, table: pa.Table, reason: str, lateness: pa.Array, detail: pa.Array | None = None
+    ) -> None:
+        """The same for rows that are a table already."""
+        n = len(lateness)
+        detail = texts("", n) if detail is None else detail
+        if not n:
+            return
+        self.shared.counters["late_rows"] += n
+        self.shared.counters[f"reason.{reason}"] += n
+        nothing = build(pa.array(np.zeros(0, np.int64)), np.zeros(0, np.int64), n)
+        mark = self.marks.get(self.given.time or "", MIN)
+        late = LateRows(
+            table,
+            Frame({}, n),
+            lateness,
+            reason,
+            detail,
+            nothing,
+            nothing,
+            mark,
+            self.shared.now,
+            self.number,
+        )
+        self.out.late.append(late)
+
+    # Watermarks
+
+    @property
+    def watermark(self) -> int:
+        return self.marks.get(self.given.time or "", MIN)
+
+    def rise(self, key: int, value: int) -> None:
+        for name, number in self.keys.items():
+            if number == key:
+                self.marks[name] = max(self.marks[name], value)
+
+    def horizons(self) -> dict[str, int]:
+        """By time column, the time below which rows are too late to be taken."""
+        return {
+            name: taken_from(mark, self.spec.allowed_lateness) for name, mark in self.marks.items()
+        }
+
+    def forget_ids(self) -> None:
+        """Let go of ids that cannot come again in time."""
+        if self.given.id is None:
+            return
+        lateness = self.spec.allowed_lateness
+        bound = (
+            taken_from(self.watermark, lateness)
+            if self.spec.is_timed
+            else int(saturating_add(self.shared.now, -lateness))
+        )
+        if bound != MIN:
+            self.inlet.ids.forget(bound)
+
+    # Snapshots
+
+    def save(self) -> dict[str, Any]:
+        return {
+            "marks": self.inlet.marks.marks,
+            "ids": self.inlet.ids.save(),
+            "seq": self.progress.seq,
+            "watermarks": self.marks,
+            "newest": self.newest,
+            "pushed": self.pushed,
+            "buffer": self.buffer.save(),
+        }
+
+    def restore(self, document: Mapping[str, Any], schema: pa.Schema | None) -> None:
+        self.schema = schema
+        self.inlet.marks.marks = dict(document["marks"])
+        self.inlet.ids.restore(document["ids"])
+        self.progress.seq = document["seq"]
+        self.marks = dict(document["watermarks"])
+        self.newest = self.seen = document["newest"]
+        self.pushed = document["pushed"]
+        self.buffer.restore(document["buffer"])
+
+    @property
+    def nbytes(self) -> int:
+        return self.buffer.nbytes + self.inlet.ids.nbytes
+
+
+def taken_from(mark: int, lateness: int) -> int:
+    """The time from which on rows are taken under a watermark."""
+    if mark in (MIN, MAX):
+        return mark
+    return MIN if lateness == MAX else int(saturating_add(mark, -lateness))
+
+
+def _worst(kinds: Sequence[np.ndarray], *, rejects: bool) -> np.ndarray:
+    """One class for rows that have one by each of their times."""
+    if len(kinds) == 1:
+        return kinds[0]
+    found = np.zeros(len(kinds[0]), np.int8)
+    for kind in (FUTURE, MILDLY_LATE, FUTURE if rejects else MILDLY_LATE, VERY_LATE):
+        for classes in kinds:
+            found[classes == kind] = kind
+    return found

@@ -1,0 +1,70 @@
+"""Stored state of a join: what it writes at a flush, and how another one continues from it."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.errors import CorruptStateError
+from tidegate.operators.aggregate.migration import check_same
+from tidegate.operators.join.operator import WindowedJoin
+
+FORMAT = 2
+_READABLE = (1, 2)
+"""Format 1 knew of no frames in the order of their keys; it is the same otherwise."""
+
+
+def save(operator: WindowedJoin) -> dict[str, Any]:
+    """Write what changed since the last flush; the answer is the document to restore from."""
+    return {
+        "format": FORMAT,
+        "kind": "join",
+        "spec": operator.declared.to_dict(),
+        "op_columns": [side.op_column for side in operator.sides],
+        "progress": operator.progress.to_json(),
+        "watermark_tracker": operator.watermark_tracker.save(),
+        "schemas": [_written(side.schema) for side in operator.sides],
+        "sides": [side.save() for side in operator.sides],
+        "held": operator.emitter.save(),
+        "core": operator.core.save(),
+    }
+
+
+def release(operator: WindowedJoin) -> None:
+    """Let go of what the store can give back."""
+    for side in operator.sides:
+        side.inlet.ids.release()
+        side.buffer.release()
+
+
+def restore(operator: WindowedJoin, document: dict[str, Any], *, counts: int = 0) -> None:
+    """Continue from the last flush."""
+    if document.get("kind") == "join" and document.get("format") not in _READABLE:
+        told = f"this version reads formats {_READABLE[0]} to {FORMAT}"
+        raise CorruptStateError(
+            f"state of a join of format {document.get('format')!r} cannot be read; {told}"
+        )
+    check_same(document["spec"], operator.declared.to_dict())
+    operator.progress.restore(document["progress"])
+    operator.watermark_tracker.restore(document["watermark_tracker"], counts=counts)
+    for side, schema, saved, op_column in zip(
+        operator.sides, document["schemas"], document["sides"], document["op_columns"], strict=True
+    ):
+        side.op_column = op_column
+        side.shared = operator.progress
+        side.progress.counters = operator.progress.counters
+        side.restore(saved, _read(schema))
+    operator.emitter.counters = operator.progress.counters
+    operator.emitter.restore(document["held"])
+    operator.core.restore(document["core"])
+    operator.name_columns()
+
+
+def _written(schema: pa.Schema | None) -> str | None:
+    return None if schema is None else base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def _read(text: str | None) -> pa.Schema | None:
+    return None if text is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))

@@ -1,0 +1,162 @@
+"""Stored state: what an operator writes at a flush, and how another one continues from it."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.errors import CorruptStateError
+from tidegate.operators.aggregate import migration
+from tidegate.operators.aggregate.operator import WindowedAggregate
+from tidegate.operators.join import snapshot as join_stored
+from tidegate.operators.join.operator import WindowedJoin
+
+FORMAT = 4
+_READABLE = (2, 3, 4)
+"""Format 2 knew of no migrations, format 3 of no frames in the order of their keys; they are the
+same otherwise.
+"""
+NAME = "operator"
+
+
+Operator = WindowedAggregate | WindowedJoin
+
+
+def save(operator: Operator) -> None:
+    """Write what changed since the last flush; it becomes durable with the store's commit."""
+    if isinstance(operator, WindowedJoin):
+        operator.store.put_json(NAME, join_stored.save(operator))
+        return
+    document: dict[str, Any] = {
+        "format": FORMAT,
+        "spec": operator.declared.to_dict(),
+        "followed_lateness": operator.spec.allowed_lateness if operator.takes_panes else None,
+        "progress": operator.progress.to_json(),
+        "panes_from": sorted(operator.panes_from),
+        "merging": None if operator.merging is None else operator.merging.save(),
+        "watermark_tracker": operator.watermark_tracker.save(),
+        "keys": None if operator.keys is None else operator.keys.save(),
+        "marks": operator.marks.marks,
+        "ids": operator.ids.save(),
+        "metadata": None if operator.metadata is None else operator.metadata.save(),
+        "rebuild": None if operator.rebuild is None else operator.rebuild.save(),
+        "schema": None,
+        "migrated": None,
+    }
+    parts = operator.parts
+    if parts is not None:
+        document["schema"] = base64.b64encode(parts.core.schema.serialize().to_pybytes()).decode()
+        migrated = migration.Migrated.of(parts.core)
+        document["migrated"] = None if migrated is None else migrated.to_json()
+        document["cells"] = parts.core.cells.save()
+        document["horizons"] = parts.horizons.save()
+        document["ordinals"] = parts.ordinals.save()
+        document["open"] = None if parts.slice_buffer is None else parts.slice_buffer.save()
+        document["static"] = None if parts.static is None else parts.static.save()
+        document["messages"] = parts.core.messages is not None and parts.core.messages.count > 0
+        if parts.core.messages is not None:
+            parts.core.messages.flush()
+    operator.store.put_json(NAME, document)
+
+
+def release(operator: Operator) -> None:
+    """Let go of the frames of cells, slices and ids, which the store can give back, so that these
+    may be larger than memory.
+    """
+    if isinstance(operator, WindowedJoin):
+        if operator.store.spills:
+            join_stored.release(operator)
+        return
+    if not operator.store.spills or operator.parts is None:
+        return
+    operator.ids.release()
+    operator.parts.core.cells.release()
+    if operator.parts.slice_buffer is not None:
+        operator.parts.slice_buffer.slices.release()
+
+
+def restore(operator: Operator, *, counts: int = 0) -> bool:
+    """Continue from the last flush; False where the store holds no operator. So much of the time
+    since then as `counts` is silence of sources.
+    """
+    document = operator.store.get_json(NAME)
+    if document is None:
+        return False
+    if isinstance(operator, WindowedJoin):
+        join_stored.restore(operator, document, counts=counts)
+        return True
+    if document.get("format") not in _READABLE:
+        raise CorruptStateError(
+            f"state of format {document.get('format')!r} cannot be read; this version reads formats"
+            f" {_READABLE[0]} to {FORMAT}"
+        )
+    changed = migration.changes(document["spec"], operator.declared.to_dict())
+    if document["followed_lateness"] is not None:
+        fed = document.get("panes_from", range(len(operator.spec.inputs)))
+        operator.take_panes(
+            max(document["followed_lateness"], operator.declared.allowed_lateness), fed
+        )
+    if operator.merging is not None and document["merging"] is not None:
+        operator.merging.restore(document["merging"])
+    operator.progress.restore(document["progress"])
+    operator.watermark_tracker.restore(document["watermark_tracker"], counts=counts)
+    if operator.keys is not None:
+        operator.keys.restore(document["keys"])
+    operator.marks.marks = dict(document["marks"])
+    operator.ids.restore(document["ids"])
+    if operator.metadata is not None and document["metadata"] is not None:
+        operator.metadata.restore(document["metadata"])
+    if operator.rebuild is not None and document["rebuild"] is not None:
+        operator.rebuild.restore(document["rebuild"])
+    if document["schema"] is not None:
+        _restore_parts(operator, document, changed)
+    return True
+
+
+def _restore_parts(
+    operator: WindowedAggregate, document: dict[str, Any], changed: migration.Changes
+) -> None:
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(document["schema"])))
+    migrated = _migrated(operator, document, changed, schema)
+    operator.bind(migration.with_columns(changed, operator.spec, schema))
+    parts = operator.bound()
+    if migrated is not None:
+        parts.migrate(migrated.recent, migrated.given_up)
+    parts.core.cells.restore(document["cells"], parts.core.as_now)
+    parts.horizons.restore(document["horizons"])
+    parts.ordinals.restore(document["ordinals"])
+    if parts.slice_buffer is not None:
+        parts.slice_buffer.restore(document["open"], parts.core.as_now)
+    if parts.static is not None:
+        parts.static.restore(document["static"])
+    messages = parts.core.messages
+    if messages is not None and document["messages"] and messages.count == 0:
+        operator.lose_messages()
+
+
+def _migrated(
+    operator: WindowedAggregate,
+    document: dict[str, Any],
+    changed: migration.Changes,
+    schema: pa.Schema,
+) -> migration.Migrated | None:
+    """What the stored state has gone through, with the changes that it meets now."""
+    former = document.get("migrated")
+    if document["followed_lateness"] is not None and changed.former_lateness is not None:
+        # The lateness that an upstream asked for may have been longer all the time.
+        stayed = document["followed_lateness"] >= operator.spec.allowed_lateness
+        changed = dataclasses.replace(
+            changed, former_lateness=None if stayed else document["followed_lateness"]
+        )
+    return migration.followed(
+        changed,
+        None if former is None else migration.Migrated.from_json(former),
+        operator.spec,
+        schema,
+        watermark=operator.progress.watermark,
+        retracts=operator.takes_panes,
+        has_messages=document["messages"],
+    )

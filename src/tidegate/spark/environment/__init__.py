@@ -1,0 +1,1 @@
+"""The environment of a query: Spark session, Java and connector jars."""

@@ -1,0 +1,1 @@
+"""The query on the driver: start, metadata, publishing, progress, metrics and the state reader."""

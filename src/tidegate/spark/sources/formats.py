@@ -1,0 +1,707 @@
+"""Formats: the rows of a file as tables of one schema, whatever the file has in it; what cannot be
+read becomes rows that say so.
+
+A row that is broken, or has a value that does not fit its column, carries the text of what is wrong
+in the column `conform.MARK`; the operator sends it to `late`. A file that is broken gives one such
+row in the place of what could not be read. Nothing here needs Spark.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as arrow_csv
+import pyarrow.json as arrow_json
+import pyarrow.parquet as pq
+
+from tidegate.errors import InputError, SpecError
+from tidegate.kernel.events.times import BAD, read_times
+from tidegate.kernel.frame import to_arrow
+from tidegate.operators.ingest.schema_cast import MARK, bindable, conform
+from tidegate.spark.sources.files import Folder, Part
+
+ROWS = 1 << 20
+"""How many rows are read at a time."""
+BLOCK = 32 << 20
+"""How many bytes of text are read at a time."""
+_SMALL_BLOCK = 256 << 10
+"""Where a block has something broken in it, blocks of this size are tried before single lines."""
+_SAMPLE = 4 << 20
+"""How much text tells the columns of a file."""
+_COMPRESSED: dict[str, Literal["gzip", "bz2", "zstd", "lz4", "brotli"]] = {
+    "gz": "gzip",
+    "gzip": "gzip",
+    "bz2": "bz2",
+    "zst": "zstd",
+    "zstd": "zstd",
+    "lz4": "lz4",
+    "br": "brotli",
+}
+"""By the end of their names, how files are compressed."""
+Unreadable = (
+    pa.ArrowInvalid,
+    pa.ArrowNotImplementedError,
+    pa.ArrowTypeError,
+    pa.ArrowSerializationError,
+    EOFError,
+)
+
+
+@dataclass(frozen=True)
+class Format(ABC):
+    """How the files of a folder are read; a format says what is different in it."""
+
+    splits: ClassVar[bool] = False
+    """Whether a file can be read in parts."""
+
+    @abstractmethod
+    def schema(self, file: pa.NativeFile, path: str) -> pa.Schema:
+        """The columns of a file."""
+
+    def checked(self, schema: pa.Schema) -> pa.Schema:
+        """The columns of a source, if the format can have them."""
+        if not schema.names:
+            raise SpecError(
+                "a direct source needs columns, and its schema has none. Hint: schema='key long, ts"
+                " timestamp'"
+            )
+        if len({*schema.names}) < len(schema):
+            raise SpecError(f"every column has a name of its own, got {', '.join(schema.names)}")
+        return schema
+
+    @abstractmethod
+    def tables(self, file: pa.NativeFile, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
+        """The rows, in the order of the file, with the columns that it has; those beside the schema
+        need not be there.
+        """
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a task needs to know to read a part."""
+
+    folder: Folder
+    format: Format
+    schema: pa.Schema
+    corrupt: str = "late"
+    ignore_missing: bool = False
+
+    def tables(self, part: Part) -> Iterator[pa.Table]:
+        """The rows of the part in the columns of the source."""
+        system, root = self.folder.opened()
+        where = f"{root}/{part.file.path}"
+        rows = 0
+        try:
+            with system.open_input_file(where) as file:
+                for table in self.format.tables(file, part, self.schema):
+                    rows += table.num_rows
+                    yield fitted(self._with_names(table, part), self.schema)
+        except FileNotFoundError as error:
+            if not self.ignore_missing:
+                raise InputError(
+                    f"the file `{where}` was there when the batch was planned, and is gone. Hint:"
+                    " bring it back, or read with ignore_missing=True to go on without it"
+                ) from error
+        except (*Unreadable, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                # The file may be sound: it is the disk, the network or a right that failed, and
+                # trying again may help.
+                raise
+            yield self._lost(where, part, rows, error)
+
+    def _with_names(self, table: pa.Table, part: Part) -> pa.Table:
+        for name, value in self.folder.named(part.file.path).items():
+            if name in self.schema.names and name not in table.column_names:
+                table = table.append_column(
+                    name, pa.array(np.full(table.num_rows, value, object), pa.string())
+                )
+        return table
+
+    def _lost(self, where: str, part: Part, rows: int, error: BaseException) -> pa.Table:
+        """A row in the place of those that cannot be read."""
+        which = "" if part.is_whole else f" from byte {part.start} to {part.end}"
+        text = f"the file `{where}`{which} cannot be read after {rows} rows: {error}"
+        if self.corrupt == "fail":
+            raise InputError(
+                f"{text}. Hint: with corrupt='late' the query goes on, and a late row names the"
+                " file"
+            ) from error
+        return marked(self.schema, text)
+
+
+def marked(schema: pa.Schema, text: str) -> pa.Table:
+    """A row that has nothing but the text of what is broken."""
+    return pa.table(
+        [*(pa.nulls(1, field.type) for field in schema), pa.array([text])],
+        names=[*schema.names, MARK],
+    )
+
+
+# Types
+
+
+def fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table in the columns of the schema; rows with values that do not fit are marked."""
+    if table.schema.equals(schema):
+        return table
+    for field in schema:
+        if (
+            pa.types.is_timestamp(field.type)
+            and field.name in table.column_names
+            and table.schema.field(field.name).type != field.type
+        ):
+            table = _with_instants(table, field)
+    return conform(table, schema, None).table
+
+
+def _with_instants(table: pa.Table, field: pa.Field) -> pa.Table:
+    """The table with instants as the column wants them: Arrow alone neither rounds them nor reads
+    texts that differ in form.
+    """
+    column = table.column(field.name)
+    kind = column.type
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if not (is_text or pa.types.is_timestamp(kind)) or field.type.unit in {"ns", "s", "ms"}:
+        return table
+    ticks, verdict = read_times(column, field.name)
+    made = pa.array(ticks, pa.int64(), mask=verdict != 0).view(field.type)
+    bad = np.flatnonzero(verdict == BAD)
+    if len(bad):
+        texts = to_arrow(column).take(pa.array(bad)).to_pylist()
+        table = _with_marks(
+            table,
+            {
+                int(n): f"`{field.name}` should be {field.type}, got {text!r}"
+                for n, text in zip(bad, texts, strict=True)
+            },
+        )
+    return table.set_column(table.column_names.index(field.name), field.name, made)
+
+
+def _with_marks(table: pa.Table, problems: Mapping[int, str]) -> pa.Table:
+    """The table with more rows marked; the first problem of a row is the one that is told."""
+    known = (
+        table.column(MARK).to_pylist() if MARK in table.column_names else [None] * table.num_rows
+    )
+    texts = pa.array(
+        [text if text is not None else problems.get(n) for n, text in enumerate(known)], pa.string()
+    )
+    if MARK in table.column_names:
+        return table.set_column(table.column_names.index(MARK), MARK, texts)
+    return table.append_column(MARK, texts)
+
+
+# Parquet and Arrow
+
+
+@dataclass(frozen=True)
+class Parquet(Format):
+    """Parquet files; large ones are read by row groups."""
+
+    splits: ClassVar[bool] = True
+
+    def schema(self, file: pa.NativeFile, path: str) -> pa.Schema:  # noqa: ARG002
+        opened = pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
+        instants = {
+            column.path
+            for column in map(opened.schema.column, range(len(opened.schema)))
+            if column.physical_type == "INT96"
+        }
+        # Whoever writes this old type means instants, though it does not say so.
+        return pa.schema(
+            [
+                field.with_type(pa.timestamp("us", "UTC")) if field.name in instants else field
+                for field in opened.schema_arrow
+            ]
+        )
+
+    def tables(self, file: pa.NativeFile, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
+        opened = pq.ParquetFile(file, coerce_int96_timestamp_unit="us", pre_buffer=True)
+        groups = None if part.is_whole else _groups(opened.metadata, part)
+        if groups == []:
+            return
+        names = [name for name in opened.schema_arrow.names if name in schema.names]
+        if not names:
+            # Rows of other columns are still rows.
+            yield from _empty_rows(opened.metadata.num_rows)
+            return
+        for batch in opened.iter_batches(
+            _rows_at_once(opened.metadata), row_groups=groups, columns=names, use_threads=False
+        ):
+            yield pa.Table.from_batches([batch])
+
+
+def _rows_at_once(metadata: pq.FileMetaData) -> int:
+    """As many rows as fit into a block: a row may be large."""
+    size = sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))
+    return max(1, min(ROWS, 2 * BLOCK * metadata.num_rows // max(1, size)))
+
+
+def _groups(metadata: pq.FileMetaData, part: Part) -> list[int]:
+    """The row groups whose middle lies in the part, so that each is read once."""
+    found = []
+    for n in range(metadata.num_row_groups):
+        group = metadata.row_group(n)
+        columns = [group.column(c) for c in range(group.num_columns)]
+        first = min(
+            min(c.data_page_offset, c.dictionary_page_offset or c.data_page_offset) for c in columns
+        )
+        middle = first + sum(c.total_compressed_size for c in columns) // 2
+        if part.start <= middle < part.end:
+            found.append(n)
+    return found
+
+
+def _empty_rows(count: int) -> Iterator[pa.Table]:
+    for start in range(0, count, ROWS):
+        yield pa.table({"": pa.nulls(min(ROWS, count - start))})
+
+
+@dataclass(frozen=True)
+class Arrow(Format):
+    """Arrow files, in the form of a file (Feather) or of a stream."""
+
+    def schema(self, file: pa.NativeFile, path: str) -> pa.Schema:  # noqa: ARG002
+        return _opened(file).schema
+
+    def tables(self, file: pa.NativeFile, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:  # noqa: ARG002
+        opened = _opened(file)
+        for batch in (
+            map(opened.get_batch, range(opened.num_record_batches))
+            if isinstance(opened, pa.RecordBatchFileReader)
+            else opened
+        ):
+            yield pa.Table.from_batches(
+                [
+                    batch.select(
+                        [name for name in batch.schema.names if name in schema.names]
+                        or batch.schema.names[:1]
+                    )
+                ]
+            )
+
+
+def _opened(file: pa.NativeFile) -> pa.RecordBatchFileReader | pa.RecordBatchStreamReader:
+    """The footer says which of the two it is."""
+    start = file.read(6)
+    file.seek(0)
+    return pa.ipc.open_file(file) if start == b"ARROW1" else pa.ipc.open_stream(file)
+
+
+# Text
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Lines of a file."""
+
+    data: bytes
+    path: str
+    line: int
+    """The number of its first line, from one."""
+
+    def smaller(self) -> Iterator[_Block]:
+        """The same lines in smaller blocks."""
+        yield from _blocks(io.BytesIO(self.data), self.path, _SMALL_BLOCK, self.line)
+
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """The lines with something in them, and their numbers."""
+        for number, line in enumerate(self.data.split(b"\n"), self.line):
+            text = line.rstrip(b"\r")
+            if text.strip():
+                yield number, text
+
+
+def _blocks(file: Any, path: str, size: int, line: int = 1) -> Iterator[_Block]:
+    """The file in blocks that end where a line does; a line that is longer than a block makes it
+    longer.
+    """
+    rest: list[bytes] = []
+    while True:
+        data = file.read(size)
+        cut = data.rfind(b"\n") + 1
+        if data and not cut:
+            rest.append(data)
+            continue
+        whole = b"".join([*rest, data[:cut]])
+        if whole.strip():
+            yield _Block(whole, path, line)
+        line += whole.count(b"\n")
+        rest = [data[cut:]]
+        if not data:
+            return
+
+
+def _decompressed(file: pa.NativeFile, path: str) -> pa.NativeFile:
+    """The text of the file, which may be compressed by its name."""
+    ending = path.rpartition(".")[2].lower()
+    return pa.CompressedInputStream(file, _COMPRESSED[ending]) if ending in _COMPRESSED else file
+
+
+def _by_blocks(
+    blocks: Iterable[_Block],
+    ways: Sequence[Callable[[_Block], pa.Table]],
+    lines: Callable[[_Block], pa.Table],
+) -> Iterator[pa.Table]:
+    """Tables of blocks: the ways are tried in their order; where none can read a block, smaller
+    blocks and single lines can.
+    """
+    for block in blocks:
+        table = _first_that_reads(block, ways)
+        if table is not None:
+            yield table
+            continue
+        for small in block.smaller():
+            table = _first_that_reads(small, ways)
+            yield lines(small) if table is None else table
+
+
+def _first_that_reads(
+    block: _Block, ways: Sequence[Callable[[_Block], pa.Table]]
+) -> pa.Table | None:
+    for way in ways:
+        try:
+            return way(block)
+        except (
+            pa.ArrowInvalid,
+            pa.ArrowNotImplementedError,
+            pa.ArrowTypeError,
+            UnicodeDecodeError,
+        ):
+            continue
+    return None
+
+
+def _as_text(kind: pa.DataType) -> pa.DataType:
+    """The type that text is read as: instants stay text, which others read."""
+    return pa.string() if pa.types.is_timestamp(kind) else kind
+
+
+@dataclass(frozen=True)
+class Json(Format):
+    """One JSON object a line."""
+
+    def schema(self, file: pa.NativeFile, path: str) -> pa.Schema:
+        for block in _blocks(_decompressed(file, path), path, _SAMPLE):
+            return arrow_json.read_json(
+                io.BytesIO(block.data),
+                arrow_json.ReadOptions(use_threads=False, block_size=len(block.data) + 1),
+            ).schema
+        return pa.schema([])
+
+    def tables(self, file: pa.NativeFile, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
+        path = part.file.path
+        wanted = pa.schema([field.with_type(_as_text(field.type)) for field in schema])
+
+        def as_declared(block: _Block) -> pa.Table:
+            return self._parsed(
+                block,
+                arrow_json.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="ignore"),
+            )
+
+        def as_it_comes(block: _Block) -> pa.Table:
+            found = self._parsed(block, arrow_json.ParseOptions())
+            return _in_seconds(
+                found.select(
+                    [name for name in found.column_names if name in schema.names]
+                    or found.column_names[:1]
+                ),
+                schema,
+            )
+
+        def lines(block: _Block) -> pa.Table:
+            return _json_lines(block, schema)
+
+        yield from _by_blocks(
+            _blocks(_decompressed(file, path), path, BLOCK), (as_declared, as_it_comes), lines
+        )
+
+    @staticmethod
+    def _parsed(block: _Block, options: arrow_json.ParseOptions) -> pa.Table:
+        # Arrow does not look whether the text is UTF-8.
+        block.data.decode()
+        read = arrow_json.ReadOptions(use_threads=False, block_size=len(block.data) + 1)
+        return arrow_json.read_json(io.BytesIO(block.data), read, options)
+
+
+def _in_seconds(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Numbers of instants are seconds, as Spark reads them."""
+    for n, name in enumerate(table.column_names):
+        wanted, kind = (
+            schema.field(name).type if name in schema.names else pa.null(),
+            table.schema.field(n).type,
+        )
+        if pa.types.is_timestamp(wanted) and (
+            pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        ):
+            ticks = pc.multiply_checked(table.column(n), 1_000_000).cast(pa.int64(), safe=False)
+            table = table.set_column(n, name, ticks.cast(pa.timestamp("us")))
+    return table
+
+
+def _json_lines(block: _Block, schema: pa.Schema) -> pa.Table:
+    """Line by line, the slow way."""
+    rows: list[Mapping[str, Any]] = []
+    problems: dict[int, str] = {}
+    for number, line in block.lines():
+        found, why = _object(line)
+        if found is None:
+            problems[len(rows)] = _broken_line(block, number, why, line)
+        rows.append(found or {})
+    return _of_rows(rows, schema, problems, _json_value)
+
+
+def _object(line: bytes) -> tuple[dict[str, Any] | None, str]:
+    """The object of a line, or what is wrong with it."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return None, str(error)
+    return (found, "") if isinstance(found, dict) else (None, "it is not an object")
+
+
+def _broken_line(block: _Block, number: int, why: str, line: bytes) -> str:
+    return (
+        f"line {number} of `{block.path}` cannot be read ({why}): {line.decode(errors='replace')}"
+    )
+
+
+def _json_value(value: Any, kind: pa.DataType) -> Any:
+    """The value as Spark takes it: a text may be written as anything, an instant as seconds."""
+    if value is None or isinstance(value, str):
+        return value
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    if (
+        pa.types.is_timestamp(kind)
+        and isinstance(value, int | float)
+        and not isinstance(value, bool)
+    ):
+        return (
+            pa.scalar(round(value * 1_000_000), pa.timestamp("us", "UTC")).cast(pa.string()).as_py()
+        )
+    if pa.types.is_decimal(kind) and isinstance(value, int | float):
+        return Decimal(str(value))
+    return value
+
+
+def _of_rows(
+    rows: Sequence[Mapping[str, Any]],
+    schema: pa.Schema,
+    problems: dict[int, str],
+    converted: Callable[[Any, pa.DataType], Any],
+) -> pa.Table:
+    """A table of rows whose values may be of any type."""
+    columns = []
+    for field in schema:
+        wanted, values = _as_text(field.type), list[Any]()
+        for n, row in enumerate(rows):
+            value = row.get(field.name)
+            try:
+                made = converted(value, field.type)
+                pa.scalar(made, wanted)
+            except (*Unreadable, ValueError, TypeError, OverflowError, InvalidOperation):
+                problems.setdefault(n, f"`{field.name}` should be {field.type}, got {value!r}")
+                made = None
+            values.append(made)
+        columns.append(pa.array(values, wanted))
+    table = pa.table(columns, names=schema.names)
+    return _with_marks(table, problems) if problems else table
+
+
+@dataclass(frozen=True)
+class Csv(Format):
+    """Delimited text, one row a line."""
+
+    header: bool | None = None
+    """Whether the first line names the columns; where it is not said, it does if these are names of
+    columns that are wanted.
+    """
+    delimiter: str = ","
+    quote: str | None = '"'
+    escape: str | None = None
+    null: str = ""
+
+    def checked(self, schema: pa.Schema) -> pa.Schema:
+        nested = [field.name for field in schema if pa.types.is_nested(field.type)]
+        if nested:
+            raise SpecError(
+                f"text in columns cannot hold `{nested[0]}`, {schema.field(nested[0]).type}. Hint:"
+                " use JSON, or read it as string"
+            )
+        return super().checked(schema)
+
+    def schema(self, file: pa.NativeFile, path: str) -> pa.Schema:
+        for block in _blocks(_decompressed(file, path), path, _SAMPLE):
+            first, _, rest = block.data.partition(b"\n")
+            cells = self._cells(first)
+            names = [f"_c{n}" for n in range(len(cells))] if self.header is False else cells
+            return self._parsed(
+                _Block(block.data if self.header is False else rest, path, 1),
+                names,
+                arrow_csv.ConvertOptions(),
+            ).schema
+        return pa.schema([])
+
+    def tables(self, file: pa.NativeFile, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
+        blocks = _blocks(_decompressed(file, part.file.path), part.file.path, BLOCK)
+        first = next(blocks, None)
+        if first is None:
+            return
+        line, _, rest = first.data.removeprefix(b"\xef\xbb\xbf").partition(b"\n")
+        cells, names = self._cells(line), schema.names
+        if self._is_header(cells, names):
+            names, first = cells, _Block(rest, first.path, 2)
+        if len({*names}) < len(names):
+            raise pa.ArrowInvalid(f"its first line names a column twice: {', '.join(names)}")
+        if not {*names} & {*schema.names}:
+            raise pa.ArrowInvalid(
+                f"its first line names none of the columns {', '.join(schema.names)}:"
+                f" {', '.join(cells)}"
+            )
+        yield from self._read(
+            itertools.chain([first] if first.data.strip() else [], blocks), names, schema
+        )
+
+    def _is_header(self, cells: Sequence[str], names: Sequence[str]) -> bool:
+        if self.header is not None:
+            return self.header
+        return bool(cells) and ({*cells} <= {*names} or {*names} <= {*cells})
+
+    def _read(
+        self, blocks: Iterable[_Block], names: list[str], schema: pa.Schema
+    ) -> Iterator[pa.Table]:
+        known = [name for name in names if name in schema.names]
+        declared = {name: _as_text(schema.field(name).type) for name in known}
+
+        def as_declared(block: _Block) -> pa.Table:
+            return self._parsed(block, names, self._convert(declared))
+
+        def as_text(block: _Block) -> pa.Table:
+            return self._parsed(block, names, self._convert(dict.fromkeys(known, pa.string())))
+
+        def lines(block: _Block) -> pa.Table:
+            return self._lines(block, names, known)
+
+        yield from _by_blocks(blocks, (as_declared, as_text), lines)
+
+    def _lines(self, block: _Block, names: list[str], known: list[str]) -> pa.Table:
+        """Line by line, the slow way."""
+        rows: list[Mapping[str, Any]] = []
+        problems: dict[int, str] = {}
+        for number, line in block.lines():
+            cells = self._cells(line)
+            if len(cells) == len(names) and _is_utf8(line):
+                rows.append(
+                    {
+                        name: None if cell == self.null else cell
+                        for name, cell in zip(names, cells, strict=True)
+                    }
+                )
+                continue
+            why = (
+                "it is not UTF-8"
+                if len(cells) == len(names)
+                else f"it has {len(cells)} cells, not {len(names)}"
+            )
+            problems[len(rows)] = _broken_line(block, number, why, line)
+            rows.append({})
+        return _of_rows(
+            rows,
+            pa.schema([(name, pa.string()) for name in known]),
+            problems,
+            lambda value, _: value,
+        )
+
+    def _convert(self, types: dict[str, pa.DataType]) -> arrow_csv.ConvertOptions:
+        return arrow_csv.ConvertOptions(
+            column_types=types,
+            include_columns=[*types],
+            null_values=[self.null],
+            strings_can_be_null=True,
+            # As Spark has it, a text in quotes is there though it is empty.
+            quoted_strings_can_be_null=False,
+        )
+
+    def _parsed(
+        self, block: _Block, names: list[str], convert: arrow_csv.ConvertOptions
+    ) -> pa.Table:
+        read = arrow_csv.ReadOptions(
+            use_threads=False, block_size=len(block.data) + 1, column_names=names
+        )
+        parse = arrow_csv.ParseOptions(
+            delimiter=self.delimiter,
+            quote_char=self.quote or False,
+            escape_char=self.escape or False,
+        )
+        return arrow_csv.read_csv(io.BytesIO(block.data), read, parse, convert)
+
+    def _cells(self, line: bytes) -> list[str]:
+        text = line.decode(errors="replace").rstrip("\r\n")
+        # A cell may be as long as it wants to be.
+        csv.field_size_limit(2**31 - 1)
+        quotes: dict[str, Any] = (
+            {"quotechar": self.quote} if self.quote else {"quoting": csv.QUOTE_NONE}
+        )
+        try:
+            return next(
+                csv.reader([text], delimiter=self.delimiter, escapechar=self.escape, **quotes), []
+            )
+        except csv.Error:
+            return []
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def read_schema(folder: Folder, form: Format) -> pa.Schema:
+    """The columns of the first file of the folder, and those that the names of its folders hold."""
+    files = sorted(folder.files(), key=lambda file: (file.changed, file.path))
+    if not files:
+        raise SpecError(
+            f"the columns of `{folder.location}` are not known: it has no files to read them from."
+            " Hint: schema='key long, ts timestamp'"
+        )
+    system, root = folder.opened()
+    problems = []
+    for file in files[:10]:
+        try:
+            with system.open_input_file(f"{root}/{file.path}") as opened:
+                found = form.schema(opened, file.path)
+        except (*Unreadable, UnicodeDecodeError) as error:
+            problems.append(f"{file.path}: {error}")
+            continue
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            problems.append(f"{file.path}: {error}")
+            continue
+        named = [
+            (name, pa.int64() if value.isdigit() else pa.string())
+            for name, value in folder.named(file.path).items()
+        ]
+        return bindable(
+            pa.schema(
+                [*found, *(pa.field(*field) for field in named if field[0] not in found.names)]
+            )
+        )
+    raise SpecError(
+        f"the columns of `{folder.location}` cannot be read from files ({'; '.join(problems)})."
+        " Hint: schema='key long, ts timestamp'"
+    )

@@ -1,0 +1,1 @@
+"""Code that runs inside Spark tasks: edge, stateful operator, transport and state."""

@@ -1,5 +1,0 @@
-"""The reference is a windowed aggregate that is slow and obvious: one element, one window and one rule at a time."""
-
-from reference.model import Config, Reference
-
-__all__ = ["Config", "Reference"]

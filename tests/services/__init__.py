@@ -1,1 +1,0 @@
-"""Real servers for the tests, each private, on loopback, in temporary folders: PostgreSQL, Kafka, a Spark cluster, Spark Connect."""

@@ -1,0 +1,108 @@
+"""Rows pass to Python by number where none of them can be large, and by bytes otherwise."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+import tidegate as tg
+from support.spark_streams import SECOND, finished
+from tidegate.api.running import plan_of
+from tidegate.spark.plan.shards import Layout
+from tidegate.spark.query import arrow_batches as passing
+from tidegate.spark.query.arrow_batches import BYTES, RECORDS, ROWS, is_fixed, limits
+from tidegate.spark.query.query import settings_of
+
+NARROW = (
+    "user long, ts timestamp, price decimal(10, 2), at struct<x: double, y: double>, sold boolean,"
+    " day date"
+)
+LAYOUT = Layout.balanced(2)
+
+
+def panes(spark, columns: str, **aggregates):
+    stream = tg.stream(
+        spark.createDataFrame([], columns), time="ts", key="user", watermark=tg.ascending()
+    )
+    return stream.window(tg.tumbling("1 minute")).aggregate(n=tg.count(), **aggregates)
+
+
+def found(spark, pipeline) -> dict[str, str]:
+    return limits(plan_of(pipeline), LAYOUT, spark)
+
+
+def test_rows_of_one_size_pass_by_number(spark):
+    with settings_of(spark, {RECORDS: "131072"}):
+        assert found(spark, panes(spark, NARROW, top=tg.max("price"))) == {
+            BYTES: str(2**31 - 1),
+            RECORDS: str(ROWS),
+        }
+    with settings_of(spark, {RECORDS: "100"}):
+        assert found(spark, panes(spark, NARROW))[RECORDS] == "100", "who wants fewer gets fewer"
+    with settings_of(spark, {RECORDS: "0"}):
+        assert found(spark, panes(spark, NARROW))[RECORDS] == str(ROWS), (
+            "for Spark that is no limit"
+        )
+
+
+@pytest.mark.parametrize(
+    "kind", ["string", "binary", "array<int>", "map<int, int>", "struct<x: string>"]
+)
+def test_rows_of_any_size_pass_by_bytes(spark, kind):
+    assert found(spark, panes(spark, f"{NARROW}, note {kind}")) == {}
+
+
+def test_so_do_panes_of_any_size(spark):
+    assert found(spark, panes(spark, NARROW, prices=tg.list_("price"))) == {}
+    chained = (
+        tg.stream(panes(spark, NARROW, prices=tg.list_("price"))).inherit().aggregate(n=tg.count())
+    )
+    assert found(spark, chained) == {}, "between two operators they pass too"
+
+
+def test_a_direct_source_passes_nothing(spark, tmp_path):
+    import pyarrow.parquet as pq
+
+    pq.write_table(
+        pa.table({"user": [1], "ts": pa.array([0], pa.timestamp("us", "UTC"))}),
+        tmp_path / "one.parquet",
+    )
+    stream = tg.stream(
+        tg.sources.parquet(tmp_path), time="ts", key="user", watermark=tg.ascending()
+    )
+    assert found(spark, stream.window(tg.tumbling("1 minute")).aggregate(n=tg.count())) == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fixed"),
+    [
+        (pa.int8(), True),
+        (pa.null(), True),
+        (pa.duration("us"), True),
+        (pa.string(), False),
+        (pa.list_(pa.int8()), False),
+    ],
+)
+def test_types_of_one_size(kind, fixed):
+    assert is_fixed(kind) is fixed
+
+
+def test_nothing_is_lost_between_the_record_batches(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(passing, "ROWS", 7)
+    rows = spark.range(1000).selectExpr(
+        "id % 13 AS user", f"timestamp_micros(id * {SECOND}) AS ts", "id AS price"
+    )
+    rows.write.parquet(str(tmp_path / "rows"))
+    stream = spark.readStream.schema("user long, ts timestamp, price long").parquet(
+        str(tmp_path / "rows")
+    )
+    for number, source in enumerate((stream, rows)):
+        whole = tg.stream(source, time="ts", key="user", watermark=tg.bounded("1 hour")).window(
+            tg.global_window()
+        )
+        often = whole.trigger(tg.repeatedly(tg.after_count(1))).discarding()
+        run = finished(
+            often.aggregate(n=tg.count(), spent=tg.sum("price")), tmp_path / f"ck{number}"
+        )
+        assert sum(pane["n"] for pane in run.panes) == 1000
+        assert sum(pane["spent"] for pane in run.panes) == sum(range(1000))

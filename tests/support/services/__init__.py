@@ -1,0 +1,3 @@
+"""Real servers for the tests, each private, on loopback, in temporary folders: PostgreSQL, Kafka, a
+Spark cluster, Spark Connect.
+"""

@@ -1,0 +1,316 @@
+"""State variables, timers and a handle as Spark gives them to a stateful processor, over
+dictionaries; and all shards of a query on them.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.api.running import Pipeline, plan_of
+from tidegate.spark.plan.planner import Plan
+from tidegate.spark.plan.reshuffle import Rekey
+from tidegate.spark.plan.shards import Layout
+from tidegate.spark.sources import Direct
+from tidegate.spark.tasks import processor
+from tidegate.spark.tasks.chain import ChainPlan, Told
+from tidegate.spark.tasks.edge import Edge
+from tidegate.spark.tasks.processor import Operate
+from tidegate.spark.tasks.transport import (
+    LATE,
+    MARKS,
+    METRICS,
+    PANES,
+    TOLD,
+    Shipped,
+    document,
+    unpack,
+)
+
+Row = dict[str, Any]
+
+
+class FakeValue:
+    """One value of a shard; like Spark's, it keeps a copy."""
+
+    def __init__(self, held: dict[Any, Any], name: str) -> None:
+        self._held, self._name = held, name
+
+    def get(self) -> tuple[Any, ...] | None:
+        return self._held.get(self._name)
+
+    def update(self, value: tuple[Any, ...]) -> None:
+        self._held[self._name] = _checked(value)
+
+
+class FakeMap:
+    """One map of a shard."""
+
+    def __init__(self, held: dict[Any, Any], name: str) -> None:
+        self._held, self._name = held, name
+
+    def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        return self._held.get((self._name, key))
+
+    def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:
+        self._held[self._name, key] = _checked(value)
+
+    def removeKey(self, key: tuple[Any, ...]) -> None:
+        self._held.pop((self._name, key), None)
+
+
+def _checked(value: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A value that can cross to the JVM."""
+    assert all(isinstance(one, int | str | bytes) for one in value), [type(one) for one in value]
+    return tuple(value)
+
+
+@dataclass
+class Shard:
+    """What Spark keeps of one shard."""
+
+    state: dict[Any, Any] = field(default_factory=dict)
+    timers: set[int] = field(default_factory=set)
+
+
+class _Microseconds(int):
+    """Milliseconds with a fraction, as the only thing that is done with them sees them."""
+
+    def __mul__(self, _: int) -> int:
+        return int(self)
+
+
+@dataclass(frozen=True)
+class FakeTimers:
+    now: int
+
+    def getCurrentProcessingTimeInMs(self) -> _Microseconds:
+        return _Microseconds(self.now)
+
+
+class FakeHandle:
+    """The handle of one shard."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+
+    def getValueState(self, name: str, _: str) -> FakeValue:
+        return FakeValue(self._shard.state, name)
+
+    def getMapState(self, name: str, _key: str, _value: str) -> FakeMap:
+        return FakeMap(self._shard.state, name)
+
+    def registerTimer(self, at: int) -> None:
+        self._shard.timers.add(at)
+
+
+@dataclass
+class Found:
+    """What came out: rows by output, in the order of shards."""
+
+    panes: list[Row] = field(default_factory=list)
+    late: list[Row] = field(default_factory=list)
+    metrics: list[Row] = field(default_factory=list)
+
+    def take(self, output: str, payload: bytes) -> None:
+        if output in (PANES, LATE, METRICS):
+            getattr(self, output).extend(unpack(payload).to_pylist())
+
+
+class Stage:
+    """One stateful operator of a query with all its shards."""
+
+    def __init__(self, plan: ChainPlan, layout: Layout, name: str) -> None:
+        self.plan, self.layout, self.name = plan, layout, name
+        self.shards = {shard: Shard() for shard in layout.ids}
+        self._operate = Operate(plan, layout, name=name)
+
+    def run(self, rows: Iterable[Shipped], now: int, *, all_timers: bool = False) -> list[Any]:
+        """A batch as Spark runs it: rows first, shard by shard, and then the timers that have
+        expired.
+        """
+        by_shard: dict[int, list[Shipped]] = {}
+        for row in rows:
+            by_shard.setdefault(row.shard, []).append(row)
+        found: list[Any] = []
+        for shard, given in by_shard.items():
+            operate = self._opened(shard)
+            rows_of_spark = (
+                (r.shard, r.input, r.task, r.seq, r.kind, bytes(r.payload)) for r in given
+            )
+            found += operate.handleInputRows((shard,), rows_of_spark, FakeTimers(now))
+        for shard, kept in self.shards.items():
+            expired = sorted(at for at in kept.timers if at * 1000 <= now)
+            for at in expired if not all_timers else [None]:
+                found += self._opened(shard).handleExpiredTimer((shard,), FakeTimers(now), at)
+                # Like Spark, which removes it when it was handled, be it set again meanwhile.
+                kept.timers.discard(at)
+        return found
+
+    def _opened(self, shard: int) -> Operate:
+        operate = copy.copy(self._operate)
+        operate.init(FakeHandle(self.shards[shard]))
+        return operate
+
+    @property
+    def next_timer(self) -> int | None:
+        """In microseconds, the first instant at which a timer of some shard has expired."""
+        return min((at * 1000 for kept in self.shards.values() for at in kept.timers), default=None)
+
+    def watermarks(self) -> set[int]:
+        return {summary["watermark"] for summary in self.summaries()}
+
+    def summaries(self) -> list[dict[str, Any]]:
+        """What each shard tells of itself from outside."""
+        return [
+            json.loads(kept.state["meta"][1])
+            for kept in self.shards.values()
+            if "meta" in kept.state
+        ]
+
+
+class Columns(Direct):
+    """A source of which only the columns are known; a test delivers its rows."""
+
+    isStreaming = True  # noqa: N815 - the name that a DataFrame has for it
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def load(self, edge: Edge) -> Any:
+        raise AssertionError("a test delivers the rows")
+
+
+class Fleet:
+    """A whole query: edges, one stage for each chain, and re-keying between them."""
+
+    def __init__(self, plans: Sequence[ChainPlan], edges: Sequence[Edge], layout: Layout) -> None:
+        self.edges, self.layout = edges, layout
+        self.stages = [Stage(plan, layout, str(number)) for number, plan in enumerate(plans)]
+        self.enters = [0] * len(edges)
+        """The stage that each edge sends to."""
+        followers = list(enumerate(self.stages))[1:]
+        self.feeds = [
+            (number, Rekey(stage.plan.specs[0].inputs[0].key, layout))
+            for number, stage in followers
+        ]
+        """The stage that each but the last feeds, and how."""
+
+    @classmethod
+    def of(cls, pipeline: Pipeline[Any], layout: Layout) -> Fleet:
+        """The query of a pipeline, be it a tree; its edges are those of its sources in their
+        order.
+        """
+        plan = plan_of(pipeline)
+        numbers = {id(stage): number for number, stage in enumerate(plan.stages)}
+        fleet = cls(plan.chains(layout), [], layout)
+        edges: list[Edge] = []
+        for stage in plan.stages:
+            for number, given in enumerate(stage.givens):
+                if isinstance(given, Plan):
+                    fleet.feeds[numbers[id(given)]] = (
+                        numbers[id(stage)],
+                        stage.rekeyed(number, layout),
+                    )
+                else:
+                    edges.append(stage.edge(number, given, layout))
+                    fleet.enters.append(numbers[id(stage)])
+        fleet.edges = edges
+        return fleet
+
+    def snapshot(self) -> Any:
+        """What a checkpoint holds."""
+        return copy.deepcopy([stage.shards for stage in self.stages])
+
+    def restore(self, saved: Any) -> None:
+        for stage, shards in zip(self.stages, copy.deepcopy(saved), strict=True):
+            stage.shards = shards
+
+    @staticmethod
+    def forget_workers() -> None:
+        """All Python workers are gone, and what they kept with them."""
+        processor._KEPT.clear()
+
+    def deliver(
+        self,
+        given: Sequence[tuple[int, int, Sequence[pa.Table]]],
+        now: int,
+        *,
+        shuffle: Any = None,
+        told: Sequence[Told] = (),
+        batch: int | None = None,
+    ) -> Found:
+        """A batch of what tasks read (input, task, its tables); Spark brings rows of a shard in any
+        order.
+        """
+        rows: dict[int, list[Shipped]] = {}
+        for number, task, tables in given:
+            batches = [batch for table in tables for batch in table.to_batches()]
+            rows.setdefault(self.enters[number], []).extend(
+                shipped(self.edges[number].pack(iter(batches), task, now, batch))
+            )
+        words = [
+            Shipped(shard, 99, 0, n, TOLD, document(_plain(one)))
+            for shard in self.layout.ids
+            for n, one in enumerate(told)
+        ]
+        rows.setdefault(0, []).extend(words)
+        return self._run(
+            {stage: mine if shuffle is None else shuffle(mine) for stage, mine in rows.items()}, now
+        )
+
+    def counters(self) -> Counter[str]:
+        """What was counted, in all shards together."""
+        return sum(
+            (Counter(summary["counters"]) for summary in self.stages[0].summaries()), Counter()
+        )
+
+    def wake(self, now: int, *, all_timers: bool = False) -> Found:
+        """A batch without rows: only timers."""
+        return self._run({}, now, all_timers=all_timers)
+
+    def _run(self, rows: dict[int, list[Shipped]], now: int, *, all_timers: bool = False) -> Found:
+        found = Found()
+        for number, stage in enumerate(self.stages):
+            packed = stage.run(rows.get(number, []), now, all_timers=all_timers)
+            if number + 1 < len(self.stages):
+                to, rekey = self.feeds[number]
+                sent = [row for one in packed for row in shipped(rekey(iter([_batch([one])])))]
+                rows.setdefault(to, []).extend(
+                    Shipped(row.shard, row.input, row.task, seq, row.kind, row.payload)
+                    for seq, row in enumerate(sent)
+                )
+                continue
+            for row in packed:
+                assert row.output != MARKS
+                found.take(row.output, row.payload)
+        return found
+
+
+def _plain(told: Told) -> dict[str, Any]:
+    return {name: getattr(told, name) for name in told.__dataclass_fields__}
+
+
+def _batch(rows: Sequence[Any]) -> pa.RecordBatch:
+    columns = {
+        name: [getattr(row, name) for row in rows] for name in ("output", "shard", "payload")
+    }
+    return pa.RecordBatch.from_pydict(
+        columns,
+        schema=pa.schema({"output": pa.string(), "shard": pa.int32(), "payload": pa.binary()}),
+    )
+
+
+def shipped(batches: Iterable[pa.RecordBatch]) -> list[Shipped]:
+    """The rows of record batches that an edge made."""
+    return [Shipped(**row) for batch in batches for row in batch.to_pylist()]

@@ -1,0 +1,164 @@
+"""The processes of the streams' soak: writers, controllers, readers and a Spark query, each made to
+be killed and started again.
+
+    python stream_soak_worker.py ROLE NAME STORE FOLDER SEED
+
+An event is {"w": writer, "l": life of the writer, "n": number, "t": time in µs, "k": key}. Times of
+a writer only grow, over all its lives.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tidegate import streams
+from tidegate.errors import StreamError
+from tidegate.streams import Stream
+
+STREAM = "soak"
+STEP = 10_000
+"""Event time between two events of a writer."""
+START = 1_700_000_000_000_000
+LAST = START + 10**12
+"""What every writer notes at its end."""
+KEYS = 20
+
+
+def run(role: str, name: str, url: str, folder: Path, seed: int) -> None:
+    roles: dict[str, Callable[[str, str, Path, random.Random], None]] = {
+        "transactional": transactional,
+        "plain": plain,
+        "control": control,
+        "read": read,
+        "spark": spark,
+    }
+    roles[role](name, url, folder, random.Random(seed))
+
+
+def stopped(folder: Path) -> bool:
+    return (folder / "stop").exists()
+
+
+def note_down(file: Path, *lines: Any) -> None:
+    """Append whole lines that survive the death of this process."""
+    with file.open("ab") as out:
+        out.write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+
+
+def noted_down(file: Path) -> list[Any]:
+    """The whole lines of a file; the last one may be broken."""
+    found = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
+    return [json.loads(line) for line in found]
+
+
+def event(writer: str, life: int, number: int, dice: random.Random) -> tuple[dict[str, Any], str]:
+    key = f"k{dice.randrange(KEYS)}"
+    return {"w": writer, "l": life, "n": number, "t": START + number * STEP, "k": key}, key
+
+
+def stream_of(url: str) -> Stream:
+    return streams.open(url).stream(STREAM)
+
+
+def transactional(name: str, url: str, folder: Path, dice: random.Random) -> None:
+    """Goes on exactly where its transactions have ended."""
+    writer = stream_of(url).transactional_writer(name)
+    while not stopped(folder):
+        first = number = writer.written
+        transaction = writer.begin()
+        for number in range(first, first + dice.randint(1, 40)):
+            transaction.write(*event(name, 0, number, dice))
+        if dice.random() < 0.1:
+            transaction.abort()
+            continue
+        transaction.commit(START + (number + 1) * STEP)
+        note_down(folder / f"acked-{name}", *([0, one] for one in range(first, number + 1)))
+        time.sleep(dice.random() * 0.1)
+    writer.begin().commit(LAST)
+
+
+def plain(name: str, url: str, folder: Path, dice: random.Random) -> None:
+    """Goes on behind what it may have written; each life has a number of its own."""
+    lives = folder / f"lives-{name}"
+    begun = noted_down(lives)
+    life, number = len(begun), (begun[-1] if begun else 0) + 1000
+    note_down(lives, number)
+    writer = stream_of(url).writer(name, linger=None)
+    while not stopped(folder):
+        first = number
+        for number in range(first, first + dice.randint(1, 40)):
+            writer.write(*event(name, life, number, dice))
+        number += 1
+        # Noted before the flush: the next life begins behind it, whether it has come to that or
+        # not.
+        note_down(lives, number)
+        writer.note_time(START + number * STEP)
+        writer.flush()
+        note_down(folder / f"acked-{name}", *([life, one] for one in range(first, number)))
+        time.sleep(dice.random() * 0.1)
+    writer.note_time(LAST)
+    writer.flush()
+
+
+def control(name: str, url: str, folder: Path, dice: random.Random) -> None:
+    streams.open(url).controller(
+        period="200 ms", lease="1 second", name=f"{name}-{os.getpid()}"
+    ).run()
+
+
+def read(name: str, url: str, folder: Path, dice: random.Random) -> None:
+    """Writes down what it reads, and confirms it then."""
+    reader = stream_of(url).group("readers", lease="2 seconds").reader(name)
+    log = folder / f"read-{name}"
+    while True:
+        found = reader.read(dice.randint(1, 500), wait="200 ms")
+        window = reader.current_time_window()
+        note_down(log, *([one.segment, one.offset, one.json, window.lower] for one in found))
+        try:
+            reader.checkpoint()
+        except StreamError:
+            continue
+
+
+def spark(name: str, url: str, folder: Path, dice: random.Random) -> None:
+    """Counts the events of each key in windows of a second, by the time that the writers have
+    noted.
+    """
+    from pyspark.sql import functions as f
+
+    import tidegate as tg
+
+    session = tg.spark_session()
+    rows = (
+        session.readStream.format("tidegate").option("store", url).option("stream", STREAM).load()
+    )
+    parsed = rows.select(
+        f.from_json(f.col("value").cast("string"), "w string, t long, k string").alias("e"),
+        "writer",
+        "noted",
+    )
+    events = parsed.select(
+        f.timestamp_micros("e.t").alias("ts"), f.col("e.k").alias("k"), "writer", "noted"
+    )
+    panes = (
+        tg.stream(events, time="ts", key="k", watermark=tg.noted())
+        .window(tg.tumbling("1 second"))
+        .aggregate(n=tg.count())
+    )
+    query = panes.write(
+        to=tg.sinks.parquet(folder / "panes"),
+        late=tg.sinks.parquet(folder / "late"),
+        checkpoint=folder / "checkpoint",
+    )
+    query.await_termination()
+
+
+if __name__ == "__main__":
+    run(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4]), int(sys.argv[5]))
