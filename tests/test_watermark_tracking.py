@@ -860,11 +860,6 @@ def test_nothing_is_held_back_once_all_inputs_are_idle_or_have_ended(chosen, his
 
 def test_an_operator_is_given_the_watermarks_of_each_input_and_those_of_all():
     heard: list[tuple[int | None, Any]] = []
-
-    class Recorder:
-        def process_watermark(self, mark: Any, ordinal: int | None = None) -> None:
-            heard.append((ordinal, mark))
-
     watermark_tracker = WatermarkTracker(
         [Input("ts", watermark=Explicit(declared=("a", "b"))), Input("ts", watermark=Explicit())],
         Options(),
@@ -876,7 +871,8 @@ def test_an_operator_is_given_the_watermarks_of_each_input_and_those_of_all():
         (20, {"ordinal": 1}),
     ):
         watermark_tracker.promise(value, **told)
-        watermark_tracker.release().deliver(Recorder())
+        step = watermark_tracker.release()
+        heard += [*step.by_input, *((None, mark) for mark in step.coalesced)]
     # Input 0 moves when its slowest partition has spoken, and both together when the other input
     # has.
     assert heard == [(0, Watermark(7)), (1, Watermark(20)), (None, Watermark(7))]

@@ -25,7 +25,6 @@ from tidegate.kernel.keys import KEY
 from tidegate.kernel.storage.run_store import Places
 from tidegate.kernel.triggers import compile_trigger
 from tidegate.kernel.watermarks.generators import columns_of
-from tidegate.kernel.watermarks.marks import Mark, Watermark
 from tidegate.kernel.watermarks.per_key import KeyProgress
 from tidegate.kernel.windows.assigners import Aligned, Assigned, SessionAssigner
 from tidegate.operators.aggregate.message_recovery import MessageRecovery
@@ -82,8 +81,6 @@ class WindowedAggregate:
         )
         self.is_fed = False
         """Whether an upstream operator tells the watermark."""
-        self._due = MIN
-        """The watermark that windows have to be brought to."""
         self._outlived = 0
         """How many messages at most lie before all windows of their keys."""
         self._batch = Batch()
@@ -143,13 +140,6 @@ class WindowedAggregate:
             core = self.bound().core
             self._ingest.refuse(table, reader, core.schema, core, reason, detail)
         return self._finish_call(in_order=True)
-
-    def process_watermark(self, mark: Mark, ordinal: int | None = None) -> None:
-        """A watermark has risen: that of one input, which does not matter here, or that of all
-        together, which is due.
-        """
-        if ordinal is None and isinstance(mark, Watermark):
-            self._due = max(self._due, mark.value)
 
     def tell(self, change: Callable[[WatermarkTracker], object]) -> Output:
         """Change what is known of the sources; on other axes than event time progress is the clock,
@@ -831,15 +821,12 @@ class WindowedAggregate:
             self._advance(risen)
 
     def _advance(self, risen: Frame | None = None) -> None:
-        """Take what the watermark_tracker releases: a watermark that has risen, or that nobody
-        speaks any more.
-        """
-        self._due = self.progress.watermark
-        self.watermark_tracker.release().deliver(self)
+        """Move to the watermark that the tracker releases; `risen`: the keys whose own rose."""
+        watermark = max(self.progress.watermark, self.watermark_tracker.release().watermark)
         if self.keys is None:
-            self._move_watermark(self._due)
+            self._move_watermark(watermark)
             return
-        self._move_watermark(self.keys.bounded(self._due), risen=risen)
+        self._move_watermark(self.keys.bounded(watermark), risen=risen)
         self.keys.forget(self.progress.watermark)
 
     def _due_by_key(self, risen: Frame) -> Places:

@@ -15,7 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,30 +35,19 @@ from tidegate.spec.watermarks import Explicit, Implied, Noted, Watched
 _UNWATCHED = Watched()
 
 
-class Follower(Protocol):
-    """An operator that watermarks are delivered to: those of each input, its partitions coalesced,
-    and those of all inputs together.
-    """
-
-    def process_watermark(self, mark: Mark, ordinal: int | None = None) -> None:
-        """A mark of one input, or of all where there is no ordinal; an operator looks at those that
-        it needs.
-        """
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a call moved: marks of single inputs, and those of all inputs together."""
+    """Marks that one call released: those of single inputs, and those of all inputs together."""
 
     by_input: list[tuple[int, Mark]] = field(default_factory=list)
     coalesced: list[Mark] = field(default_factory=list)
 
-    def deliver(self, follower: Follower) -> None:
-        """Give an operator all of it; what a single input promises comes first."""
-        for ordinal, mark in self.by_input:
-            follower.process_watermark(mark, ordinal)
-        for mark in self.coalesced:
-            follower.process_watermark(mark)
+    @property
+    def watermark(self) -> int:
+        """The watermark that all inputs together have risen to; `MIN` if it has not risen."""
+        return max(
+            (mark.value for mark in self.coalesced if isinstance(mark, Watermark)), default=MIN
+        )
 
 
 @dataclass(frozen=True, slots=True)

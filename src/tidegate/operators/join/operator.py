@@ -18,9 +18,9 @@ import pyarrow as pa
 from tidegate.errors import InputError
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.joins.shapes import BoundShape, Shape, WindowShape
-from tidegate.kernel.watermarks.marks import Mark, Watermark
+from tidegate.kernel.watermarks.marks import Watermark
 from tidegate.operators.ingest.delivery import Arrival, joined
-from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
+from tidegate.operators.ingest.watermark_tracking import Step, WatermarkTracker
 from tidegate.operators.join.as_of import AsOfJoin
 from tidegate.operators.join.core import JoinCore
 from tidegate.operators.join.output import Emitter, JoinRenderer, out_columns
@@ -175,16 +175,6 @@ class WindowedJoin:
                 side.inlet.refuse(table, side.reader, side.schema, side, reason, detail)
         return self._finish_call()
 
-    def process_watermark(self, mark: Mark, ordinal: int | None = None) -> None:
-        """A watermark has risen: that of one input, or that of all that are waited for, behind
-        which no input can be any more.
-        """
-        if not isinstance(mark, Watermark):
-            return
-        for number, side in enumerate(self.sides):
-            if ordinal is None or ordinal == number:
-                side.rise(mark.key, mark.value)
-
     def tell(self, change: Callable[[WatermarkTracker], object]) -> Output:
         """Change what is known of the sources."""
         self._begin()
@@ -304,8 +294,8 @@ class WindowedJoin:
         self._advance()
 
     def _advance(self) -> None:
-        """Take what the watermark_tracker releases."""
-        self.watermark_tracker.release().deliver(self)
+        """Raise both sides to the watermarks that the tracker releases, and settle what is due."""
+        self._rise(self.watermark_tracker.release())
         self.progress.watermark = max(
             self.progress.watermark, min(side.watermark for side in self.sides)
         )
@@ -313,6 +303,16 @@ class WindowedJoin:
         self.core.settle()
         for side in self.sides:
             side.forget_ids()
+
+    def _rise(self, step: Step) -> None:
+        """Raise each side to its input's watermark, and both to the one of all inputs together."""
+        for ordinal, mark in step.by_input:
+            if isinstance(mark, Watermark):
+                self.sides[ordinal].rise(mark.key, mark.value)
+        for mark in step.coalesced:
+            if isinstance(mark, Watermark):
+                for side in self.sides:
+                    side.rise(mark.key, mark.value)
 
     # What can be asked
 
