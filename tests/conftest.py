@@ -19,7 +19,12 @@ from tidegate.errors import SetupError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytest_plugins = ["support.services.fixtures", "support.stream_fixtures", "support.stream_local"]
+pytest_plugins = [
+    "support.services.fixtures",
+    "support.stream_fixtures",
+    "support.stream_local",
+    "support.stream_commands",
+]
 
 # Processes that tests start have this too.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(SHORT_LIVED))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from support.stream_stores import Child, blocks, everything, open_store, rows
 from tidegate.errors import CorruptStateError, InputError, SetupError, SpecError, StateError
-from tidegate.streams import sqlite
+from tidegate.streams import sqlite, sqlite_blocks
 from tidegate.streams.sqlite import SqliteStore
 from tidegate.streams.store import Swap
 
@@ -383,8 +383,8 @@ def test_any_part_of_any_blocks_is_read_exactly(
         pytest.MonkeyPatch.context() as patch,
         SqliteStore(tmp_path_factory.mktemp("s") / "s.db", synchronous="normal") as store,
     ):
-        patch.setattr(sqlite, "BLOCK_BYTES", data.draw(st.integers(1, 200)))
-        patch.setattr(sqlite, "BLOCK_EVENTS", data.draw(st.integers(1, 10)))
+        patch.setattr(sqlite_blocks, "BLOCK_BYTES", data.draw(st.integers(1, 200)))
+        patch.setattr(sqlite_blocks, "BLOCK_EVENTS", data.draw(st.integers(1, 10)))
         store.open_segments("s", ["0", "1", "2"])
         for events in appended:
             part = rows(*(value for _, value in events), keys=[key for key, _ in events])

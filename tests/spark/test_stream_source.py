@@ -23,6 +23,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 import tidegate as tg
 from support.spark_streams import Run, finished
+from support.stream_worlds import HandClock
 from tidegate.errors import SetupError, SpecError, StreamError
 from tidegate.spark.sources import streams as stream_source
 from tidegate.spark.sources.streams import (
@@ -51,7 +52,8 @@ class Written:
 
     def __init__(self, url: str, segments: int = 2) -> None:
         self.url = url
-        self.store: Streams = open_streams(url)
+        # The clock stands still, so that no lease and no timeout depends on the machine.
+        self.store: Streams = open_streams(url, clock=HandClock())
         self.name = f"s-{uuid.uuid4().hex[:8]}"
         self.stream: Stream = self.store.create(
             self.name,

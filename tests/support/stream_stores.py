@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import cache
 from itertools import count
 from pathlib import Path
-from threading import Thread
+from threading import Barrier, Thread
 from typing import Any, Self
 
 from tidegate.streams.opening import open_store
@@ -36,6 +36,38 @@ def rows(*values: bytes | str, keys: Iterable[str | None] | None = None) -> Rows
     """Rows to append; without keys all of them have none."""
     data = [value.encode() if isinstance(value, str) else value for value in values]
     return Rows([None] * len(data) if keys is None else list(keys), data)
+
+
+def opened(store: Store, segments: int = 1) -> str:
+    """A new stream with so many segments."""
+    stream = fresh()
+    store.open_segments(stream, [str(n) for n in range(segments)])
+    return stream
+
+
+def documents(store: Store, stream: str, prefix: str = "") -> dict[str, Any]:
+    return {key: cell.document for key, cell in store.cells(stream, prefix).items()}
+
+
+def together(*work: Callable[[], None]) -> None:
+    """Do all of this at once, each in a thread; an error of one is an error of the test."""
+    errors: list[BaseException] = []
+    start = Barrier(len(work))
+
+    def one(function: Callable[[], None]) -> None:
+        start.wait()
+        try:
+            function()
+        except BaseException as error:  # noqa: BLE001 - it is raised again below
+            errors.append(error)
+
+    threads = [Thread(target=one, args=(function,)) for function in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
 
 
 def everything(store: Store, stream: str, segment: str, most: int = 1000) -> list[bytes]:

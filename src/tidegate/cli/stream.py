@@ -47,6 +47,18 @@ def add(commands: Any) -> None:
         description=_ABOUT,
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    _add_create(actions)
+    _add_write(actions)
+    _add_read(actions)
+    _add_scale(actions)
+    _add_marks(actions)
+    _add_tail(actions)
+    _add_control(actions)
+    _action(actions, "list", _list, "show the streams of a store", stream=False)
+    _action(actions, "delete", _delete, "remove a stream with all that is in it")
+
+
+def _add_create(actions: Any) -> None:
     create = _action(actions, "create", _create, "make a stream")
     create.add_argument(
         "--segments",
@@ -67,8 +79,9 @@ def add(commands: Any) -> None:
         metavar="TIME",
         help="no watermark before it is so old (default: %(default)s)",
     )
-    _add_write(actions)
-    _add_read(actions)
+
+
+def _add_scale(actions: Any) -> None:
     scale = _action(actions, "scale", _scale, "seal segments, and give their keys to others")
     scale.add_argument(
         "--segments", type=int, metavar="N", help="have so many segments of equal size"
@@ -79,6 +92,9 @@ def add(commands: Any) -> None:
         metavar="RANGES",
         help="and give their keys to new ones: 0-0.5,0.5-1; thirds are 0-1/3,1/3-2/3,2/3-1",
     )
+
+
+def _add_marks(actions: Any) -> None:
     marks = _action(
         actions, "marks", _marks, "show what writers have noted, and the newest watermarks"
     )
@@ -89,6 +105,9 @@ def add(commands: Any) -> None:
         metavar="N",
         help="how many watermarks (default: %(default)s)",
     )
+
+
+def _add_tail(actions: Any) -> None:
     tail = _action(
         actions, "tail", _tail, "show segments, the end of the stream and its newest watermark"
     )
@@ -96,6 +115,9 @@ def add(commands: Any) -> None:
     tail.add_argument(
         "--every", default="1 second", metavar="TIME", help="how often (default: %(default)s)"
     )
+
+
+def _add_control(actions: Any) -> None:
     control = _action(
         actions,
         "control",
@@ -121,8 +143,6 @@ def add(commands: Any) -> None:
         metavar="TIME",
         help="another controller takes over after so long (default: %(default)s)",
     )
-    _action(actions, "list", _list, "show the streams of a store", stream=False)
-    _action(actions, "delete", _delete, "remove a stream with all that is in it")
 
 
 def _add_write(actions: Any) -> None:

@@ -13,15 +13,11 @@ import sqlite3
 import threading
 import time
 import weakref
-from array import array
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
-
-import numpy as np
-import pyarrow as pa
 
 from tidegate.errors import (
     CorruptStateError,
@@ -33,6 +29,7 @@ from tidegate.errors import (
 )
 from tidegate.state.ipc import decode_json, encode_json
 from tidegate.streams import checks
+from tidegate.streams.sqlite_blocks import decode_events, encode_events
 from tidegate.streams.store import BLOCK, Appended, Block, Cell, Conflict, Rows, Store, Swap
 
 T = TypeVar("T")
@@ -42,8 +39,6 @@ APPLICATION = int.from_bytes(b"TdGt")
 FORMAT = 1
 PATIENCE = 60.0
 """For so many seconds a change waits for others before it gives up."""
-BLOCK_BYTES = 1 << 20
-BLOCK_EVENTS = 1 << 16
 READ_BYTES = 128 << 20
 """A read ends early with the block that brings it beyond this."""
 PAUSE = (0.0002, 0.003)
@@ -64,21 +59,31 @@ _OFFSETS = (1 << OFFSET_BITS) - 1
 TABLES = """
 CREATE TABLE counter (version INTEGER NOT NULL);
 INSERT INTO counter VALUES (0);
-CREATE TABLE cell (stream TEXT, key TEXT, version INTEGER NOT NULL, document TEXT NOT NULL, PRIMARY KEY (stream, key)) WITHOUT ROWID;
+CREATE TABLE cell (
+    stream TEXT, key TEXT, version INTEGER NOT NULL, document TEXT NOT NULL,
+    PRIMARY KEY (stream, key)
+) WITHOUT ROWID;
 CREATE TABLE segment (
     id INTEGER PRIMARY KEY, stream TEXT NOT NULL, name TEXT NOT NULL,
-    first INTEGER NOT NULL DEFAULT 0, next INTEGER NOT NULL DEFAULT 0, sealed INTEGER NOT NULL DEFAULT 0, UNIQUE (stream, name)
+    first INTEGER NOT NULL DEFAULT 0, next INTEGER NOT NULL DEFAULT 0,
+    sealed INTEGER NOT NULL DEFAULT 0, UNIQUE (stream, name)
 );
-CREATE TABLE block (id INTEGER PRIMARY KEY, count INTEGER NOT NULL, appended INTEGER NOT NULL, data BLOB NOT NULL)
+CREATE TABLE block (
+    id INTEGER PRIMARY KEY, count INTEGER NOT NULL, appended INTEGER NOT NULL, data BLOB NOT NULL
+)
 """
 # The end of a segment is that of its last block, so that an append changes one table only; `next`
 # is the end when blocks were last taken away.
-_LAST = f"SELECT block.id + count FROM block WHERE block.id < (segment.id + 1) << {OFFSET_BITS} ORDER BY block.id DESC LIMIT 1"  # noqa: S608 - a number
+_LAST = f"""
+SELECT block.id + count FROM block WHERE block.id < (segment.id + 1) << {OFFSET_BITS}
+ORDER BY block.id DESC LIMIT 1
+"""  # noqa: S608 - the number is a constant
 END = f"max(next, coalesce(({_LAST}), 0) - (segment.id << {OFFSET_BITS}))"
-SEGMENT = f"SELECT name, id, first, {END}, sealed FROM segment WHERE stream = ?"  # noqa: S608 - all of it is ours
+SEGMENT = f"SELECT name, id, first, {END}, sealed FROM segment WHERE stream = ?"  # noqa: S608 - constants
 APPEND = f"""
-INSERT INTO block SELECT (segment.id << {OFFSET_BITS}) + {END}, ?, ?, ? FROM segment WHERE stream = ? AND name = ? AND NOT sealed
-"""  # noqa: S608 - the same
+INSERT INTO block SELECT (segment.id << {OFFSET_BITS}) + {END}, ?, ?, ?
+FROM segment WHERE stream = ? AND name = ? AND NOT sealed
+"""  # noqa: S608 - constants
 
 _open_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 
@@ -206,7 +211,7 @@ class SqliteStore(Store):
         whole: bool = False,
     ) -> Appended:
         checks.stream_name(stream)
-        packed = {name: _packed(part) for name, part in rows.items() if part.values}
+        packed = {name: encode_events(part) for name, part in rows.items() if part.values}
         if swap is not None:
             checks.swap(swap)
         document = None if swap is None or callable(swap.document) else _document(swap)
@@ -298,7 +303,7 @@ class SqliteStore(Store):
             if stop <= offset:
                 return Block(BLOCK.empty_table(), offset, sealed and offset == end)
             blocks, reached = _blocks(file, number, offset, stop)
-            return Block(_unpacked(blocks, offset, reached), reached, sealed and reached == end)
+            return Block(decode_events(blocks, offset, reached), reached, sealed and reached == end)
 
         return self._seen(work)
 
@@ -716,96 +721,6 @@ def _blocks(
             " Hint: restore it from a copy"
         )
     return found, min(reached, stop)
-
-
-# Blocks of events: one byte that says whether there are keys, the length of each value, that of
-# each key (-1 for null), values, keys --------
-
-
-def _packed(rows: Rows) -> list[tuple[int, bytes]]:
-    """The rows as blocks: how many are in each, and their bytes."""
-    count = len(rows.values)
-    sizes = array("i", map(len, rows.values))
-    keys: list[bytes] = []
-    lengths = array("i")
-    if (without := rows.keys.count(None)) < count:
-        if without:
-            keys = [b"" if key is None else key.encode() for key in rows.keys]
-        else:
-            keys = list(map(str.encode, rows.keys))  # type: ignore[arg-type]
-        lengths = array(
-            "i",
-            (
-                [
-                    -1 if key is None else len(data)
-                    for key, data in zip(rows.keys, keys, strict=True)
-                ]
-                if without
-                else map(len, keys)
-            ),
-        )
-    if count <= BLOCK_EVENTS and sum(sizes) + sum(lengths) <= BLOCK_BYTES:
-        return [(count, _block(sizes, rows.values, lengths, keys))]
-    found, start = [], 0
-    ends = np.cumsum(np.asarray(sizes, np.int64) + (np.maximum(lengths, 0) if keys else 0))
-    while start < count:
-        fit = int(
-            np.searchsorted(ends, (ends[start - 1] if start else 0) + BLOCK_BYTES, side="right")
-        )
-        part = slice(start, min(max(fit, start + 1), start + BLOCK_EVENTS, count))
-        found.append(
-            (part.stop - start, _block(sizes[part], rows.values[part], lengths[part], keys[part]))
-        )
-        start = part.stop
-    return found
-
-
-def _block(
-    sizes: array[int], values: Sequence[bytes], lengths: array[int], keys: list[bytes]
-) -> bytes:
-    return b"".join((b"\1" if keys else b"\0", sizes, lengths, *values, *keys))
-
-
-def _unpacked(blocks: list[tuple[int, int, int, bytes]], start: int, stop: int) -> pa.Table:
-    """The events of neighbouring blocks between two offsets, in one piece."""
-    lengths, key_lengths, values, keys = [], [], [], []
-    for _, count, _, data in blocks:
-        sizes = np.frombuffer(data, np.int32, count, 1)
-        at = 1 + 4 * count * (1 + data[0])
-        end = at + int(sizes.sum())
-        lengths.append(sizes)
-        key_lengths.append(
-            np.frombuffer(data, np.int32, count, 1 + 4 * count)
-            if data[0]
-            else np.full(count, -1, np.int32)
-        )
-        values.append(memoryview(data)[at:end])
-        keys.append(memoryview(data)[end:])
-    first, total = blocks[0][0], sum(count for _, count, _, _ in blocks)
-    value_sizes, key_sizes = np.concatenate(lengths), np.concatenate(key_lengths)
-    there = key_sizes >= 0
-    validity = (
-        None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little").tobytes())
-    )
-    key = pa.Array.from_buffers(
-        pa.string(),
-        total,
-        [validity, _offsets(np.maximum(key_sizes, 0)), pa.py_buffer(b"".join(keys))],
-    )
-    value = pa.Array.from_buffers(
-        pa.binary(), total, [None, _offsets(value_sizes), pa.py_buffer(b"".join(values))]
-    )
-    appended = np.repeat([when for _, _, when, _ in blocks], [count for _, count, _, _ in blocks])
-    table = pa.Table.from_arrays(
-        [key, value, pa.array(np.arange(first, first + total)), pa.array(appended)], schema=BLOCK
-    )
-    return table.slice(start - first, stop - start)
-
-
-def _offsets(sizes: np.ndarray) -> pa.Buffer:
-    ends = np.zeros(len(sizes) + 1, np.int32)
-    np.cumsum(sizes, out=ends[1:])
-    return pa.py_buffer(ends.data)
 
 
 # A fork of this process
