@@ -27,9 +27,10 @@ from tidegate.instants import MAX
 from tidegate.operators.ingest.delivery import Arrival
 from tidegate.operators.ingest.schema_cast import MARK
 from tidegate.spark.plan.shards import Layout
+from tidegate.spark.script import Command
 from tidegate.spark.tasks import edge as edges
 from tidegate.spark.tasks import processor
-from tidegate.spark.tasks.chain import ChainPlan, Fed, Told, rehearse, schemas_of
+from tidegate.spark.tasks.chain import ChainPlan, Fed, rehearse, schemas_of
 from tidegate.spark.tasks.edge import CLOCK, Edge
 from tidegate.spark.tasks.transport import OBSERVED, REFUSED, ROWS, Shipped, batches_of, unpack
 from tidegate.spec.operator import AggregateSpec, Input, Options
@@ -78,14 +79,16 @@ class Whole:
         self.operator = EmbeddedOperator(spec, now=now)
         self.operator.operator.bind(schema)
 
-    def deliver(self, arrivals: Sequence[Arrival], now: int, told: Sequence[Told] = ()) -> Found:
+    def deliver(
+        self, arrivals: Sequence[Arrival], now: int, commands: Sequence[Command] = ()
+    ) -> Found:
         inner = self.operator.operator
         self.operator._give(inner.process_all(arrivals, now))
-        for one in told:
+        for one in commands:
             if one.watermark is not None:
                 self.operator.advance_watermark(one.watermark)
         self.operator.timeout(now)
-        if any(one.end for one in told):
+        if any(one.end for one in commands):
             self.operator.finish()
         return self.results()
 
@@ -194,16 +197,16 @@ def play(draw: st.DrawFn, case: Case, key: tuple[str, ...], without: Sequence[st
             have = fleet.deliver(given_rows, now, shuffle=shuffled(draw))
             want = whole.deliver(arrivals, now)
         elif step.verb == "watermark":
-            told = [Told(watermark=step.value)]
-            have, want = fleet.deliver([], now, told=told), whole.deliver([], now, told)
+            commands = [Command(watermark=step.value)]
+            have, want = fleet.deliver([], now, commands=commands), whole.deliver([], now, commands)
         else:
             now = step.value if step.verb == "timeout" else now
             have, want = fleet.wake(now, all_timers=True), whole.wake(now)
         check(have, want, key, without=without)
         assert len(fleet.stages[0].watermarks()) <= 1
     restarted(draw, fleet)
-    end = [Told(end=True)]
-    check(fleet.deliver([], now, told=end), whole.deliver([], now, end), key, without=without)
+    end = [Command(end=True)]
+    check(fleet.deliver([], now, commands=end), whole.deliver([], now, end), key, without=without)
 
 
 def is_the_same_in_shards(case: Case) -> bool:
@@ -390,8 +393,8 @@ def test_inputs_partitions_and_silence_are_the_same_in_all_shards(spec, history,
     restarted(data.draw, fleet)
     now += MS
     check(
-        fleet.deliver([], now, told=[Told(end=True)]),
-        whole.deliver([], now, [Told(end=True)]),
+        fleet.deliver([], now, commands=[Command(end=True)]),
+        whole.deliver([], now, [Command(end=True)]),
         ("k",),
     )
 

@@ -35,9 +35,9 @@ from test_join_properties import check_order
 from tidegate.api.joins import Joined
 from tidegate.api.running import plan_of
 from tidegate.spark.plan.input import PlanInput
+from tidegate.spark.script import Command
 from tidegate.spark.tasks import edge as edges
 from tidegate.spark.tasks import processor
-from tidegate.spark.tasks.chain import Told
 
 SIDES = (0, 1)
 
@@ -88,9 +88,9 @@ class Both:
             self.compare(have, self.whole.add(left, right))
         elif verb == "watermark":
             side, watermark, column = value
-            told = [Told(watermark=watermark, input=side, key=1 if column == "t2" else 0)]
+            commands = [Command(watermark=watermark, input=side, key=1 if column == "t2" else 0)]
             self.compare(
-                self.fleet.deliver([], self.now, told=told),
+                self.fleet.deliver([], self.now, commands=commands),
                 self.whole.advance_watermark(side, watermark, column),
             )
         elif verb == "timeout":
@@ -102,7 +102,9 @@ class Both:
         assert len(self.fleet.stages[0].watermarks()) <= 1
 
     def finish(self) -> None:
-        self.compare(self.fleet.deliver([], self.now, told=[Told(end=True)]), self.whole.finish())
+        self.compare(
+            self.fleet.deliver([], self.now, commands=[Command(end=True)]), self.whole.finish()
+        )
         check_order(self.rows)
 
     def compare(self, have: Found, want: Any) -> None:

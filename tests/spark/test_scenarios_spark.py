@@ -21,8 +21,7 @@ from tidegate.scenarios import FAIL, PASS, UNSUPPORTED, Scenario, load, parse, r
 from tidegate.scenarios.runner import KINDS, OPERATED
 from tidegate.scenarios.spark_runtime import Performance, perform
 from tidegate.spark import sinks
-from tidegate.spark.script import Script, Step
-from tidegate.spark.tasks.chain import Told
+from tidegate.spark.script import Command, Script, Step
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -167,9 +166,9 @@ def test_a_script_is_a_source_of_a_pipeline(spark: SparkSession, tmp_path: Path)
     script = Script(
         schema,
         [
-            Step(rows(("ann", 5), ("bob", 50)), (Told(clock=start),)),
-            Step({}, (Told(clock=start + 90_000_000, watermark=start + 60_000_000),)),
-            Step(rows(("ann", 61)), (Told(clock=start + 95_000_000, end=True),)),
+            Step(rows(("ann", 5), ("bob", 50)), (Command(clock=start),)),
+            Step({}, (Command(clock=start + 90_000_000, watermark=start + 60_000_000),)),
+            Step(rows(("ann", 61)), (Command(clock=start + 95_000_000, end=True),)),
         ],
     )
     out = sinks.memory()

@@ -8,7 +8,7 @@ import copy
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -17,17 +17,17 @@ from tidegate.api.running import Pipeline, plan_of
 from tidegate.spark.plan.planner import Plan
 from tidegate.spark.plan.reshuffle import Rekey
 from tidegate.spark.plan.shards import Layout
+from tidegate.spark.script import COMMAND, Command, commands_in, run_commands
 from tidegate.spark.sources import Direct
 from tidegate.spark.tasks import processor
-from tidegate.spark.tasks.chain import ChainPlan, Told
+from tidegate.spark.tasks.chain import Chain, ChainPlan, Outcome
 from tidegate.spark.tasks.edge import Edge
-from tidegate.spark.tasks.processor import Operate
+from tidegate.spark.tasks.processor import Operate, batch_from
 from tidegate.spark.tasks.transport import (
     LATE,
     MARKS,
     METRICS,
     PANES,
-    TOLD,
     Shipped,
     document,
     unpack,
@@ -123,13 +123,20 @@ class Found:
             getattr(self, output).extend(unpack(payload).to_pylist())
 
 
+class Commanded(Operate):
+    """A processor that runs commands at the clock of their batch."""
+
+    def _process(self, chain: Chain, rows: Sequence[Shipped], now: int) -> list[Outcome]:
+        return run_commands(chain, batch_from(rows), commands_in(rows), now)
+
+
 class Stage:
     """One stateful operator of a query with all its shards."""
 
     def __init__(self, plan: ChainPlan, layout: Layout, name: str) -> None:
         self.plan, self.layout, self.name = plan, layout, name
         self.shards = {shard: Shard() for shard in layout.ids}
-        self._operate = Operate(plan, layout, name=name)
+        self._operate = Commanded(plan, layout, name=name)
 
     def run(self, rows: Iterable[Shipped], now: int, *, all_timers: bool = False) -> list[Any]:
         """A batch as Spark runs it: rows first, shard by shard, and then the timers that have
@@ -247,7 +254,7 @@ class Fleet:
         now: int,
         *,
         shuffle: Any = None,
-        told: Sequence[Told] = (),
+        commands: Sequence[Command] = (),
         batch: int | None = None,
     ) -> Found:
         """A batch of what tasks read (input, task, its tables); Spark brings rows of a shard in any
@@ -259,12 +266,11 @@ class Fleet:
             rows.setdefault(self.enters[number], []).extend(
                 shipped(self.edges[number].pack(iter(batches), task, now, batch))
             )
-        words = [
-            Shipped(shard, 99, 0, n, TOLD, document(_plain(one)))
+        rows.setdefault(0, []).extend(
+            Shipped(shard, 99, 0, n, COMMAND, document(asdict(one)))
             for shard in self.layout.ids
-            for n, one in enumerate(told)
-        ]
-        rows.setdefault(0, []).extend(words)
+            for n, one in enumerate(commands)
+        )
         return self._run(
             {stage: mine if shuffle is None else shuffle(mine) for stage, mine in rows.items()}, now
         )
@@ -295,10 +301,6 @@ class Fleet:
                 assert row.output != MARKS
                 found.take(row.output, row.payload)
         return found
-
-
-def _plain(told: Told) -> dict[str, Any]:
-    return {name: getattr(told, name) for name in told.__dataclass_fields__}
 
 
 def _batch(rows: Sequence[Any]) -> pa.RecordBatch:

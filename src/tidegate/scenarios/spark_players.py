@@ -18,8 +18,8 @@ from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.operators.join.operator import WindowedJoin
 from tidegate.scenarios.runtimes import window_of
 from tidegate.spark.plan.shards import Layout
+from tidegate.spark.script import ScriptedProcessor
 from tidegate.spark.tasks.chain import Chain, ChainPlan, Outcome
-from tidegate.spark.tasks.processor import Operate
 from tidegate.spark.tasks.state_store import SparkStore
 from tidegate.spark.tasks.task_output import Emitted
 from tidegate.spark.tasks.transport import document
@@ -40,9 +40,11 @@ class Role:
 
     plan: ChainPlan
     layout: Layout
+    start_clock: int = 0
+    """Where the clock of a new operator starts."""
 
 
-class Players(Operate):
+class Players(ScriptedProcessor):
     """As many operators as there are roles; each is the one that a query of its own would have."""
 
     def __init__(self, roles: Mapping[int, Role], *, keeps: bool) -> None:
@@ -62,6 +64,7 @@ class Players(Operate):
     ) -> Iterator[Row]:
         role = self._roles[shard]
         self._plan, self._layout = role.plan, role.layout
+        self._start_clock = role.start_clock
         seen: list[Emitted] = []
 
         def watched(chain: Chain, now: int) -> list[Outcome]:

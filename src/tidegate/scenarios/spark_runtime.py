@@ -33,8 +33,8 @@ from tidegate.spark.environment.session import PARTITIONS, check, running_sessio
 from tidegate.spark.plan.planner import edge_of
 from tidegate.spark.plan.shards import Layout
 from tidegate.spark.query.query import NO_DATA, settings_of
-from tidegate.spark.script import Part, Step, played
-from tidegate.spark.tasks.chain import ChainPlan, Told, schemas_of
+from tidegate.spark.script import Command, Part, Step, played
+from tidegate.spark.tasks.chain import ChainPlan, schemas_of
 from tidegate.spark.tasks.edge import Edge
 from tidegate.spark.tasks.processor import PACKED
 from tidegate.spark.tasks.transport import LATE, PANES, unpack
@@ -152,6 +152,7 @@ class _Play:
     """
 
     plan: ChainPlan
+    start_clock: int
     steps: list[Step] = field(default_factory=list)
     cuts: list[int] = field(default_factory=list)
     shown: list[_Shown] = field(default_factory=list)
@@ -189,10 +190,10 @@ class _Scripted:
         self._taken = 0
 
     def run_clock(self, now: int) -> None:
-        self._say((_CLOCK, 0), {}, Told(clock=now, rests=False))
+        self._say((_CLOCK, 0), {}, Command(clock=now, defers_timers=False))
 
     def finish(self) -> None:
-        self._say((_END, 0), {}, Told(end=True))
+        self._say((_END, 0), {}, Command(end=True))
 
     def restart(self, now: int) -> None:  # noqa: ARG002 - the clock is stored
         self._rank = self._manual = None
@@ -200,9 +201,9 @@ class _Scripted:
             self._play.cuts.append(len(self._steps))
 
     def _tell_watermark(self, watermark: int, ordinal: int) -> None:
-        self._say((_WATERMARK, ordinal), {}, Told(watermark=watermark, input=ordinal))
+        self._say((_WATERMARK, ordinal), {}, Command(watermark=watermark, input=ordinal))
 
-    def _say(self, rank: tuple[int, int], rows: Mapping[int, pa.Table], told: Told) -> None:
+    def _say(self, rank: tuple[int, int], rows: Mapping[int, pa.Table], command: Command) -> None:
         """Do it in the present micro-batch if it comes later in one than what is there and the
         clock is the same, else in the next.
         """
@@ -211,22 +212,29 @@ class _Scripted:
             last is not None
             and self._rank is not None
             and self._rank < rank
-            and told.clock in (None, last.clock)
+            and command.clock in (None, last.clock)
         ):
-            words = (
-                (*last.told, told)
-                if None not in (last.told[-1].watermark, told.watermark)
-                else _merged(last.told, told)
+            commands = (
+                (*last.commands, command)
+                if None not in (last.commands[-1].watermark, command.watermark)
+                else _merged(last.commands, command)
             )
-            rests = last.told[0].rests and rank[0] < _CLOCK
+            defers = last.commands[0].defers_timers and rank[0] < _CLOCK
             self._steps[-1] = Step(
                 {**last.rows, **rows},
-                tuple(dataclasses.replace(word, rests=rests) for word in words),
+                tuple(dataclasses.replace(one, defers_timers=defers) for one in commands),
             )
             self._rank = rank
             return
         self._steps.append(
-            Step(rows, (dataclasses.replace(told, rests=rank[0] != _CLOCK, manual=self._manual),))
+            Step(
+                rows,
+                (
+                    dataclasses.replace(
+                        command, defers_timers=rank[0] != _CLOCK, manual=self._manual
+                    ),
+                ),
+            )
         )
         self._rank = rank
         if self.is_rehearsed:
@@ -250,21 +258,21 @@ class _Scripted:
         return next((shown for shown in reversed(came) if shown.error() is None), None)
 
 
-def _merged(told: tuple[Told, ...], more: Told) -> tuple[Told, ...]:
+def _merged(commands: tuple[Command, ...], more: Command) -> tuple[Command, ...]:
     """What was said, and more, in one word."""
     said = {
         name: value
         for name, value in dataclasses.asdict(more).items()
-        if value != getattr(Told(), name)
+        if value != getattr(Command(), name)
     }
-    return (*told[:-1], dataclasses.replace(told[-1], **said))
+    return (*commands[:-1], dataclasses.replace(commands[-1], **said))
 
 
 class _ScriptedAggregate(_Scripted):
     """An aggregation that is played."""
 
     def add(self, table: pa.Table, now: int, ordinal: int = 0) -> None:
-        self._say((_ROWS, ordinal), {ordinal: table}, Told(clock=now))
+        self._say((_ROWS, ordinal), {ordinal: table}, Command(clock=now))
 
     def advance_watermark(self, watermark: int, ordinal: int = 0) -> None:
         self._tell_watermark(watermark, ordinal)
@@ -305,7 +313,7 @@ class _ScriptedJoin(_Scripted):
     """A join that is played, alone or with a window after it."""
 
     def add(self, tables: Mapping[int, pa.Table], now: int) -> None:
-        self._say((_ROWS, 0), tables, Told(clock=now))
+        self._say((_ROWS, 0), tables, Command(clock=now))
 
     def advance_watermark(self, side: int, watermark: int) -> None:
         self._tell_watermark(watermark, side)
@@ -327,7 +335,7 @@ class _Rehearsal:
 
     def open(self, spec: AggregateSpec, schema: pa.Schema, now: int) -> Running:
         return _ScriptedAggregate(
-            self._play(ChainPlan((spec,), schema, is_told=True, begins=now, is_followed=True)),
+            self._play(ChainPlan((spec,), schema, is_followed=True), now),
             is_rehearsed=True,
         )
 
@@ -340,13 +348,13 @@ class _Rehearsal:
     ) -> Joining:
         specs = (spec,) if then is None else (spec, then)
         return _ScriptedJoin(
-            self._play(ChainPlan(specs, *schemas, is_told=True, begins=now, is_followed=True)),
+            self._play(ChainPlan(specs, *schemas, is_followed=True), now),
             is_rehearsed=True,
         )
 
-    def _play(self, plan: ChainPlan) -> _Play:
+    def _play(self, plan: ChainPlan, now: int) -> _Play:
         schemas_of(plan)
-        self.plays.append(_Play(plan))
+        self.plays.append(_Play(plan, now))
         return self.plays[-1]
 
 
@@ -401,7 +409,7 @@ def _play(spark: SparkSession, plays: Sequence[_Play], shards: int, *, keeps: bo
         Layout(_PARTITIONS, tuple(range(n * shards, (n + 1) * shards))) for n in range(len(plays))
     ]
     roles = {
-        shard: Role(play.plan, layout)
+        shard: Role(play.plan, layout, play.start_clock)
         for play, layout in zip(plays, layouts, strict=True)
         for shard in layout.ids
     }

@@ -1,9 +1,13 @@
-"""Scripts: a stream whose micro-batches are written down, with the clock, watermarks and the end of
-the input, for tests and demonstrations.
+"""A script: a stream with given micro-batches, clock, watermarks and end of input.
+
+It drives a query step by step in tests and scenarios. The source ships each step's rows by the edge
+and its commands as rows of the kind `COMMAND`; `ScriptedProcessor` runs them in every shard.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
@@ -15,60 +19,136 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from tidegate.instants import MAX
+from tidegate.operators.aggregate.operator import WindowedAggregate
+from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
+from tidegate.spark.plan.shards import Layout
 from tidegate.spark.sources import Direct
-from tidegate.spark.tasks.chain import Told
+from tidegate.spark.tasks.chain import Batch, Chain, ChainPlan, Outcome
 from tidegate.spark.tasks.edge import Edge
-from tidegate.spark.tasks.transport import SHIPPED, TOLD, Shipped, batch_of, document
+from tidegate.spark.tasks.processor import Operate, batch_from
+from tidegate.spark.tasks.state_store import SparkStore
+from tidegate.spark.tasks.transport import SHIPPED, Shipped, batch_of, document
 
+COMMAND = "command"
+"""The kind of shipped rows that hold a command, in JSON."""
 _AFTER_ROWS = 1 << 30
-"""Where words stand among the rows of a task."""
+"""Sequence number of the first command of a task: commands follow the rows."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """Explicit progress after the rows of a micro-batch: clock, watermark, idleness, or the end."""
+
+    clock: int | None = None
+    defers_timers: bool = False
+    """Whether timers that are due at this clock do not fire yet."""
+    watermark: int | None = None
+    idle: bool = False
+    end: bool = False
+    input: int = 0
+    partition: str | None = None
+    key: int = 0
+    manual: tuple[bool, bool] | None = None
+    """Whether a manual trigger is ready, and whether it finishes with that firing."""
+
+    def apply(self, tracker: WatermarkTracker) -> None:
+        """Advance the watermark, or mark the source idle."""
+        if self.watermark is not None:
+            tracker.promise(
+                self.watermark, ordinal=self.input, partition=self.partition, key=self.key
+            )
+        if self.idle:
+            tracker.idle(ordinal=self.input, partition=self.partition)
+
+
+def run_commands(
+    chain: Chain, batch: Batch, commands: Sequence[Command], now: int
+) -> list[Outcome]:
+    """Process a micro-batch and the commands after it, at this clock."""
+    first = chain.operators[0]
+    for command in commands:
+        if command.manual is not None and isinstance(first, WindowedAggregate):
+            first.machine.set_manual(*command.manual)
+    found = [chain.process(batch, now), *(chain.tell(command.apply) for command in commands)]
+    if not any(command.defers_timers for command in commands):
+        found.append(chain.advance_clock(now))
+    if any(command.end for command in commands):
+        found.append(chain.finish())
+    return found
+
+
+def commands_in(rows: Sequence[Shipped]) -> list[Command]:
+    """The commands among shipped rows, in order."""
+    return [
+        Command(**json.loads(bytes(row.payload)))
+        for row in sorted(rows, key=lambda row: row.order)
+        if row.kind == COMMAND
+    ]
+
+
+class ScriptedProcessor(Operate):
+    """A processor whose clock follows the script: no timers, and no silence between batches."""
+
+    def __init__(self, plan: ChainPlan, layout: Layout, **options: Any) -> None:
+        super().__init__(dataclasses.replace(plan, silence=MAX), layout, **options)
+        self._start_clock = 0
+
+    def _process(self, chain: Chain, rows: Sequence[Shipped], now: int) -> list[Outcome]:  # noqa: ARG002 - the script has its own clock
+        commands = commands_in(rows)
+        clock = max((c.clock for c in commands if c.clock is not None), default=chain.now)
+        return run_commands(chain, batch_from(rows), commands, clock)
+
+    def _opened(self, shard: int, now: int) -> tuple[Chain, SparkStore]:  # noqa: ARG002 - as above
+        return super()._opened(shard, self._start_clock)
+
+    def _set_timer(self, chain: Chain, store: SparkStore, now: int, *, at_once: bool) -> None:
+        """Set no timer: the clock advances with the steps."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One micro-batch: rows by the number of their input, and what is said beside them."""
+    """One micro-batch: rows by input ordinal, and the commands after them."""
 
     rows: Mapping[int, pa.Table] = field(default_factory=dict)
-    told: tuple[Told, ...] = ()
+    commands: tuple[Command, ...] = ()
 
     @property
     def clock(self) -> int | None:
-        """What the clock shows when the rows arrive; None where it stands still."""
-        return max((told.clock for told in self.told if told.clock is not None), default=None)
+        """The clock when the rows arrive; None where it stands still."""
+        return max((c.clock for c in self.commands if c.clock is not None), default=None)
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one play takes from a script: its edges, and a step, or none, for every micro-batch."""
+    """The share of one query stage in a script: its edges, and at most one step per micro-batch."""
 
     edges: tuple[Edge, ...]
     steps: Mapping[int, Step]
 
     def shipped(self, number: int) -> Iterator[pa.RecordBatch]:
-        """What comes to the shards in a micro-batch: the rows by way of the edge, and the words,
-        which are for all of them.
-        """
+        """The rows of a micro-batch by the edge, and its commands for every shard."""
         step = self.steps.get(number)
         if step is None:
             return
         for edge in self.edges:
             if edge.ordinal in step.rows:
                 yield from edge.pack(iter(step.rows[edge.ordinal].to_batches()), 0, step.clock)
-        words = [document(asdict(told)) for told in step.told or (Told(),)]
+        payloads = [document(asdict(command)) for command in step.commands or (Command(),)]
         edge = self.edges[0]
         rows = [
-            Shipped(shard, edge.ordinal, 0, _AFTER_ROWS + n, TOLD, word)
+            Shipped(shard, edge.ordinal, 0, _AFTER_ROWS + n, COMMAND, payload)
             for shard in edge.layout.ids
-            for n, word in enumerate(words)
+            for n, payload in enumerate(payloads)
         ]
         yield batch_of(rows)
 
 
 class Script(Direct):
-    """One input that is played; a pipeline over it takes its clock from it, and sets no timers."""
+    """A source that plays steps; a pipeline over it takes its clock from them."""
 
     isStreaming = True  # noqa: N815 - the name that a DataFrame has for it
-    is_script = True
+    processor = ScriptedProcessor
 
     def __init__(self, schema: pa.Schema, steps: Sequence[Step]) -> None:
         self._schema, self.steps = schema, tuple(steps)
@@ -87,9 +167,8 @@ class Script(Direct):
 
 
 def played(spark: SparkSession, parts: Sequence[Part], until: int) -> DataFrame:
-    """The rows of all parts, one step a micro-batch, up to the given one."""
-    # Through Spark Connect a name is looked up only when the query starts, so it must not come to
-    # mean another script meanwhile.
+    """The rows of all parts, one step per micro-batch, up to step `until`."""
+    # Spark Connect resolves the name only when the query starts, so every script has its own.
     alias = f"tidegate_script_{uuid4().hex}"
     spark.dataSource.register(
         type("PlayedScript", (_Source,), {"alias": alias, "parts": tuple(parts), "until": until})
@@ -106,7 +185,7 @@ class _Numbered(InputPartition):
 
 
 class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Gives one step after the other."""
+    """Reads one step per micro-batch."""
 
     def __init__(self, parts: Sequence[Part], until: int) -> None:
         self._parts, self._until = parts, until
@@ -118,7 +197,7 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """All steps are there."""
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
-        """One step further whatever may be read: a step is a micro-batch."""
+        """The next step, whatever the read limit: a step is a micro-batch."""
         return {"step": min(start["step"] + 1, self._until)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -131,9 +210,7 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class _Source(DataSource):
-    """The base of all scripts that are registered; each has a name of its own, because Spark finds
-    them by it.
-    """
+    """Base of all registered scripts; each has its own name, by which Spark finds it."""
 
     alias: ClassVar[str]
     parts: ClassVar[tuple[Part, ...]]

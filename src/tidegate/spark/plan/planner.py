@@ -148,10 +148,6 @@ class Plan:
             silence=self.silence,
             ends=self.ends,
             changes=self.changes,
-            is_told=any(
-                isinstance(given.source, Direct) and given.source.is_script
-                for given in self.sources
-            ),
         )
 
     def schemas(self, layout: Layout) -> dict[str, pa.Schema]:
@@ -190,11 +186,19 @@ class Plan:
         shipped = functools.reduce(DataFrame.unionByName, frames)
         grouped = shipped.groupBy("shard")
         if shipped.isStreaming:
-            operator = Operate(chain, layout, name=str(number), floors=floors, outlets=outlets)
+            operator = self._processor(
+                chain, layout, name=str(number), floors=floors, outlets=outlets
+            )
             operated = grouped.transformWithState(operator, PACKED, "append", "processingTime")
         else:
             operated = grouped.applyInArrow(finite(chain, time.time_ns() // 1000, outlets), PACKED)
         return operated.observe("tidegate" if last else f"tidegate_{number}", *_observed())
+
+    @property
+    def _processor(self) -> type[Operate]:
+        """The stateful processor of all stages: that of a source that brings its own."""
+        own = (given.source.processor for given in self.sources if isinstance(given.source, Direct))
+        return next((processor for processor in own if processor is not None), Operate)
 
     def rekeyed(self, number: int, layout: Layout) -> Rekey:
         """What sends the output of another plan to an input."""
@@ -341,8 +345,8 @@ def check(plan: Plan, layout: Layout) -> None:
 
 def _check_watermark(spec: Upstream, given: Input, source: PlanInput) -> None:
     """Refuse watermarks that nobody could tell."""
-    script = isinstance(source.source, Direct) and source.source.is_script
-    if isinstance(given.watermark, Explicit) and not script and source.is_streaming:
+    has_processor = isinstance(source.source, Direct) and source.source.processor is not None
+    if isinstance(given.watermark, Explicit) and not has_processor and source.is_streaming:
         raise SpecError(
             "nobody can advance an explicit watermark on Spark. Hint: tg.bounded('10 seconds'), or"
             " a column: tg.punctuated('mark')"

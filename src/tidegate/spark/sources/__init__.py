@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 from urllib.parse import unquote, urlparse
 from uuid import uuid4
 
@@ -28,6 +28,9 @@ from tidegate.spark.sources.formats import Arrow, Csv, Format, Json, Parquet, Re
 from tidegate.spark.tasks.edge import Edge
 from tidegate.spark.types import arrow_schema
 
+if TYPE_CHECKING:
+    from tidegate.spark.tasks.processor import Operate
+
 OLDEST_SPARK = (4, 2)
 """The first version that asks a Python source for what is new since an offset."""
 MAX_AGE = "7 days"
@@ -41,8 +44,8 @@ class Direct(ABC):
     """
 
     isStreaming: bool  # noqa: N815 - the name that a DataFrame has for it
-    is_script: bool = False
-    """Whether the source tells the operator what to do besides giving it rows."""
+    processor: type[Operate] | None = None
+    """Stateful processor for a source that sends more than rows, such as explicit watermarks."""
 
     @property
     @abstractmethod

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -83,12 +82,6 @@ class ChainPlan:
     """Whether the query ends when it has read everything: there may be no further batch for what
     waits.
     """
-    is_told: bool = False
-    """Whether a script tells the clock, so that neither that of the batch counts nor a timer is
-    set.
-    """
-    begins: int = 0
-    """Where the clock of a script begins."""
     is_followed: bool = False
     """Whether another chain takes the panes: then they keep the columns that only operators look
     at, and marks leave with them.
@@ -125,25 +118,6 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a source that plays a script says beside its rows: the clock at their arrival, and a
-    watermark or the end after them.
-    """
-
-    clock: int | None = None
-    rests: bool = False
-    """Whether what is due at the clock does not run yet."""
-    watermark: int | None = None
-    idle: bool = False
-    end: bool = False
-    input: int = 0
-    partition: str | None = None
-    key: int = 0
-    manual: tuple[bool, bool] | None = None
-    """Whether a manual trigger is ready, and whether it ends with that."""
-
-
-@dataclass(frozen=True)
 class Batch:
     """What a chain takes at once."""
 
@@ -155,7 +129,6 @@ class Batch:
     """Rows that cannot be delivered, with what is wrong with them."""
     marks: Sequence[dict[str, Any]] = ()
     """What the shards of an upstream promise."""
-    told: Sequence[Told] = ()
 
 
 class Chain:
@@ -189,23 +162,13 @@ class Chain:
     # The verbs
 
     def take(self, batch: Batch, now: int) -> list[Outcome]:
-        """Take a micro-batch and let the clock come to it, which it has; the clock of a script
-        counts more.
-        """
-        clocks = [told.clock for told in batch.told if told.clock is not None]
-        clock = max(clocks, default=self.now) if self.plan.is_told else now
-        found = [self.process(batch, clock)]
-        if not any(told.rests for told in batch.told):
-            found.append(self.advance_clock(clock))
-        return [*found, self.finish()] if any(told.end for told in batch.told) else found
+        """Process a micro-batch, then advance the clock to it."""
+        return [self.process(batch, now), self.advance_clock(now)]
 
     def process(self, batch: Batch, now: int, *, hold: bool = False) -> Outcome:
         """Take a micro-batch; the watermark moves at its end, or not yet with `hold`."""
         self._begin(now)
         first = self.operators[0]
-        for manual in [told.manual for told in batch.told if told.manual is not None]:
-            if isinstance(first, WindowedAggregate):
-                first.machine.set_manual(*manual)
         for arrival, detail in batch.refused:
             self._pass(
                 0, first.refuse(arrival.table, self.now, "bad_offset", detail, arrival.ordinal)
@@ -225,8 +188,12 @@ class Chain:
             self._pass(
                 0, first.tell(lambda watermark_tracker: _promises(watermark_tracker, batch.marks))
             )
-        for told in batch.told:
-            self._pass(0, first.tell(partial(_tell, told=told)))
+        return self._out
+
+    def tell(self, change: Callable[[WatermarkTracker], object]) -> Outcome:
+        """Change the watermark state of the chain's sources."""
+        self._begin(self.now)
+        self._pass(0, self.operators[0].tell(change))
         return self._out
 
     def advance_clock(self, now: int) -> Outcome:
@@ -246,7 +213,7 @@ class Chain:
     def rest(self, now: int) -> None:
         """Time has passed in which nothing ran: no source was silent in it beyond what counts."""
         pause = now - self.now - self.plan.silence
-        if pause > 0 and not self.plan.is_told:
+        if pause > 0:
             for operator in self.operators:
                 operator.watermark_tracker.shift(pause)
 
@@ -546,15 +513,6 @@ def _promises(watermark_tracker: WatermarkTracker, marks: Sequence[dict[str, Any
             )
         if mark["idle"]:
             watermark_tracker.idle(ordinal=ordinal, partition=partition, key=key)
-
-
-def _tell(watermark_tracker: WatermarkTracker, told: Told) -> None:
-    if told.watermark is not None:
-        watermark_tracker.promise(
-            told.watermark, ordinal=told.input, partition=told.partition, key=told.key
-        )
-    if told.idle:
-        watermark_tracker.idle(ordinal=told.input, partition=told.partition)
 
 
 def late_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:

@@ -23,7 +23,7 @@ from tidegate.kernel.storage import column_encoding as packing
 from tidegate.operators.ingest.delivery import Arrival
 from tidegate.spark.plan.shards import Layout, check_layout
 from tidegate.spark.query import metrics
-from tidegate.spark.tasks.chain import Batch, Chain, ChainPlan, Outcome, Told
+from tidegate.spark.tasks.chain import Batch, Chain, ChainPlan, Outcome
 from tidegate.spark.tasks.local_state_cache import LocalStateCache
 from tidegate.spark.tasks.state_store import BLOB, BLOB_KEY, META, SparkStore
 from tidegate.spark.tasks.task_output import Emitted, Leaving, Outlet
@@ -35,7 +35,6 @@ from tidegate.spark.tasks.transport import (
     REFUSED,
     ROWS,
     THROUGH,
-    TOLD,
     Shipped,
     document,
     through,
@@ -81,7 +80,6 @@ def batch_from(rows: Sequence[Shipped]) -> Batch:
             for row in ordered
             if row.kind == MARKS
         ],
-        told=[Told(**json.loads(bytes(row.payload))) for row in ordered if row.kind == TOLD],
     )
 
 
@@ -149,13 +147,17 @@ class Operate(StatefulProcessor):
         """Rows have come for a shard."""
         shipped = [Shipped(*row) for row in rows]
         passing = [row for row in shipped if row.kind == THROUGH]
-        batch = batch_from([row for row in shipped if row.kind != THROUGH])
+        mine = [row for row in shipped if row.kind != THROUGH]
         yield from self._call(
             key[0],
             timerValues,
-            lambda chain, now: chain.take(batch, now),
+            lambda chain, now: self._process(chain, mine, now),
             [through(row) for row in passing],
         )
+
+    def _process(self, chain: Chain, rows: Sequence[Shipped], now: int) -> list[Outcome]:
+        """Process the rows of a micro-batch; override it for rows of other kinds."""
+        return chain.take(batch_from(rows), now)
 
     def handleExpiredTimer(  # noqa: N802 - the name is Spark's
         self,
@@ -247,7 +249,7 @@ class Operate(StatefulProcessor):
         if layout is not None:
             check_layout(layout, self._layout)
         store.put_json("layout", self._layout.to_dict())
-        return Chain(self._plan, store, now=self._plan.begins if self._plan.is_told else now), store
+        return Chain(self._plan, store, now=now), store
 
     def _near(self, shard: int) -> LocalStateCache | None:
         """Copies of the state among the temporary files of the executor, which Spark removes at its
@@ -318,7 +320,7 @@ class Operate(StatefulProcessor):
             # Who is not called takes it that nothing ran, and then silence of the sources would not
             # count.
             due = min(due, now + self._plan.silence // 2)
-        if due is None or self._plan.is_told:
+        if due is None:
             return
         # Spark counts milliseconds, and loses a timer that is set for the instant at which it is
         # handled.

@@ -33,18 +33,17 @@ SHIPPED_SCHEMA, PACKED_SCHEMA = (
     )
 )
 
-ROWS, COMBINED, OBSERVED, REFUSED, MARKS, TOLD, THROUGH = (
+ROWS, COMBINED, OBSERVED, REFUSED, MARKS, THROUGH = (
     "rows",
     "combined",
     "observed",
     "refused",
     "marks",
-    "told",
     "through",
 )
 """The kinds of shipped rows: events of the shard, events that were aggregated on their way, what
 all shards learn of the sources, rows that cannot be delivered, watermarks of an upstream operator,
-what a script says, and outputs of an upstream operator that only pass.
+and outputs of an upstream operator that only pass.
 """
 FLOOR = "floor"
 """The column that says by which watermark combined rows were found to be on time."""
