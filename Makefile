@@ -1,4 +1,5 @@
-# Everything a developer or CI runs. The environment is built in .venv, from the lock file, when a target first needs it.
+# Every command of a developer and of CI. The first target that needs it builds the environment in
+# .venv from the lock file.
 
 VENV    := .venv
 BIN     := $(VENV)/bin
@@ -9,7 +10,7 @@ SOAK    ?= 600
 KILLS   ?= 50
 OLD     := .venv-oldest
 
-# The first interpreter that is new enough; `make PYTHON=/path/to/python` names one.
+# The first interpreter that is new enough. Override: `make PYTHON=/path/to/python`.
 CANDIDATES := python3 python3.13 python3.12 python3.11 python
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON     ?= $(shell for p in $(CANDIDATES); do if $$p -c '$(NEW_ENOUGH)' >/dev/null 2>&1; then echo $$p; break; fi; done)
@@ -17,24 +18,25 @@ PYTHON     ?= $(shell for p in $(CANDIDATES); do if $$p -c '$(NEW_ENOUGH)' >/dev
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install java demo test check lint bench bench-spark bench-joins bench-streams soak soak-streams torture oldest lock clean distclean
+.PHONY: help install java demo lint format test check bench bench-spark bench-joins bench-streams \
+        soak soak-streams torture nightly oldest package lock clean distclean
 
-help: ## say what the targets do
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 install: $(STAMP) ## build the environment in .venv
 
 $(STAMP): pyproject.toml $(LOCK)
 	@if [ -z "$(PYTHON)" ]; then \
-	    echo "Tidegate needs Python 3.11 or newer, and none was found under the names: $(CANDIDATES)." >&2; \
-	    echo "Hint: install one (Debian, Ubuntu: apt install python3 python3-venv), or name one: make PYTHON=/path/to/python3.11" >&2; \
+	    echo "Tidegate needs Python 3.11 or newer; none was found under the names: $(CANDIDATES)." >&2; \
+	    echo "Hint: install one (Debian, Ubuntu: apt install python3 python3-venv), or pass it: make PYTHON=/path/to/python3.11" >&2; \
 	    exit 1; fi
 	@if ! "$(PYTHON)" -c '$(NEW_ENOUGH)'; then \
 	    echo "Tidegate needs Python 3.11 or newer; $(PYTHON) is $$("$(PYTHON)" --version 2>&1)." >&2; \
-	    echo "Hint: name a newer one: make PYTHON=/path/to/python3.11" >&2; \
+	    echo "Hint: pass a newer one: make PYTHON=/path/to/python3.11" >&2; \
 	    exit 1; fi
 	@if ! "$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null; then \
-	    echo "$(PYTHON) cannot make a virtual environment: its modules venv and ensurepip are missing." >&2; \
+	    echo "$(PYTHON) cannot create a virtual environment: its modules venv and ensurepip are missing." >&2; \
 	    echo "Hint: on Debian and Ubuntu: apt install python3-venv" >&2; \
 	    exit 1; fi
 	@echo "Building the environment in $(VENV) (once; about a minute) ..."
@@ -43,50 +45,63 @@ $(STAMP): pyproject.toml $(LOCK)
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-# Spark needs Java 17 or newer: that of JAVA_HOME, else the first on the PATH; where there is none it is installed, if that can be done unasked.
-java: ## find Java 17 or newer for Spark, or install it where apt can
+# Spark needs Java 17 or newer: JAVA_HOME, else the first java on the PATH, else apt installs it
+# where that needs no confirmation.
+java: ## find Java 17 or newer for Spark, or install it with apt where possible
 	@.ci/java
 
-demo: $(STAMP) java ## a click stream on local Spark: panes, corrections, late rows, and a picture
+demo: $(STAMP) java ## run a click stream on local Spark: panes, corrections, late rows, a picture
 	@$(BIN)/tidegate demo
 
-lint: $(STAMP) ## ruff, mypy and the import contracts
+lint: $(STAMP) ## check format, lint, types and import contracts
+	$(BIN)/ruff format --check --quiet
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
 
-test: java lint ## everything: lint, types, and all tests with their doctests
+format: $(STAMP) ## format the code and apply safe lint fixes
+	$(BIN)/ruff check --fix --quiet
+	$(BIN)/ruff format
+
+test: java lint ## run everything: lint, types, all tests and doctests
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --hypothesis-profile=ci
 
-check: lint ## the same without the slow tests and without Spark, for use between edits
+check: lint ## run lint, types and the fast tests without Spark, for use between edits
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "not slow and not spark"
 
 bench: $(STAMP) ## measure the kernel against bare Arrow, as ratios
-	@$(BIN)/tidegate bench kernel
+	@$(BIN)/python -m bench kernel
 
 bench-spark: $(STAMP) java ## measure pipelines on Spark against Spark's own windows, as ratios
-	@$(BIN)/tidegate bench spark
+	@$(BIN)/python -m bench spark
 
 bench-joins: $(STAMP) java ## measure joins on Spark against Spark's own joins, as ratios
-	@$(BIN)/tidegate bench joins
+	@$(BIN)/python -m bench joins
 
-bench-streams: $(STAMP) ## measure writing to streams against plain inserts (and a plain producer: BROKERS=host:port)
-	@$(BIN)/tidegate bench streams $(if $(BROKERS),--brokers $(BROKERS))
+bench-streams: $(STAMP) ## measure stream writers against plain inserts (Kafka: BROKERS=host:port)
+	@$(BIN)/python -m bench streams $(if $(BROKERS),--brokers $(BROKERS))
 
-soak: $(STAMP) ## random traffic with kills for 10 minutes (SOAK=seconds)
+soak: $(STAMP) ## run random traffic with kills for 10 minutes (SOAK=seconds)
 	$(BIN)/pytest -s tests/test_soak.py --soak-seconds=$(SOAK)
 
-soak-streams: $(STAMP) java ## writers, controllers, readers and a Spark query, killed for 10 minutes (SOAK=seconds)
+soak-streams: $(STAMP) java ## kill writers, controllers, readers and a Spark query for 10 minutes (SOAK=seconds)
 	$(BIN)/pytest -s tests/spark/test_stream_soak.py --soak-seconds=$(SOAK)
 
-torture: $(STAMP) java ## kill a pipeline on Spark 50 times and compare its panes with the truth (KILLS=number)
+torture: $(STAMP) java ## kill a Spark pipeline 50 times and compare its panes with the truth (KILLS=number)
 	$(BIN)/pytest -s tests/spark/test_torture.py --torture-kills=$(KILLS)
 
-# What reads with direct sources, which need Spark 4.2, is skipped or left out. PySpark 4.1 itself leaves sockets open.
-OLDEST  := pipelines passing metrics restart_spark joins_spark sinks_in_queries bad_data state_command cluster run faults kafka_input
+nightly: java lint ## run the suite with thousands of examples per property, then soak and torture (hours)
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --hypothesis-profile=nightly
+	$(MAKE) soak soak-streams torture oldest package
 
-oldest: $(OLD)/.installed java ## pipelines on the oldest Spark that is supported, in an environment of its own
-	$(OLD)/bin/pytest -n $(WORKERS) --dist loadgroup -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning -k "not direct" \
+# Tests that read with direct sources need Spark 4.2 and are skipped or deselected. PySpark 4.1
+# itself leaves sockets open.
+OLDEST  := pipelines arrow_batches metrics restart_spark joins_spark sinks_in_queries bad_data \
+           state_command cluster run faults kafka_input
+
+oldest: $(OLD)/.installed java ## test pipelines on the oldest supported Spark, in its own environment
+	$(OLD)/bin/pytest -n $(WORKERS) --dist loadgroup -W ignore::ResourceWarning \
+	    -W ignore::pytest.PytestUnraisableExceptionWarning -k "not direct" \
 	    $(OLDEST:%=tests/spark/test_%.py)
 
 $(OLD)/.installed: $(STAMP)
@@ -96,13 +111,16 @@ $(OLD)/.installed: $(STAMP)
 	@$(OLD)/bin/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-lock: ## renew the lock file from pyproject.toml (needs uv)
+package: $(STAMP) ## build the wheel, check it, and smoke-test it in an empty environment
+	@$(BIN)/python .ci/package.py
+
+lock: ## update the lock file from pyproject.toml (needs uv)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade --quiet \
 	    --no-header --no-annotate --no-emit-index-url --output-file $(LOCK)
 
 clean: ## remove caches and build output
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+	find src tests bench conformance -type d -name __pycache__ -prune -exec rm -rf {} +
 
-distclean: clean ## remove the environment too
+distclean: clean ## remove the environments too
 	rm -rf $(VENV) $(OLD)

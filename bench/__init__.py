@@ -1,6 +1,4 @@
-"""The benchmarks behind `tidegate bench`: what the parts of Tidegate cost, as ratios to peers that
-run on the same data.
-"""
+"""Benchmarks: the cost of each part of Tidegate as a ratio to a peer on the same data."""
 
 from __future__ import annotations
 
@@ -23,12 +21,12 @@ _OPTIONS = {
     "joins": _RACE,
     "streams": ("events", "brokers"),
 }
-"""The parts, and which options mean something to them."""
+"""The areas, and the options that apply to each."""
 _RACES = {"spark": spark.CASES, "joins": spark.JOINS}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print; the exit status says nothing about speed."""
+    """Measure and print. The exit status does not depend on speed."""
     parser = _parser()
     options = parser.parse_args(argv)
     for name in sorted(
@@ -57,9 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(cases: Sequence[str], events: int = FULL) -> Iterator[list[Measured]]:
-    """The measurements of some cases, one after the other: first the case itself, then the same
-    thing under other conditions.
-    """
+    """Yield the measurements of each case: the case itself, then its variations."""
     for case in cases:
         yield CASES[case](events)
 
@@ -84,7 +80,7 @@ def _streams(events: int, brokers: str | None, *, as_json: bool) -> None:
     for found in streams.measure(events, brokers):
         print(json.dumps(found.to_dict()) if as_json else streams.line(found), flush=True)
     if brokers is None:
-        print("Kafka is left out, because no --brokers were named", file=sys.stderr)
+        print("Kafka is skipped: pass --brokers HOST:PORT to measure it", file=sys.stderr)
 
 
 def _spark(options: argparse.Namespace, known: Mapping[str, spark.Case]) -> None:
@@ -117,61 +113,66 @@ def _json(case: list[Measured]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="tidegate bench", description=__doc__)
-    parser.add_argument("part", choices=list(_OPTIONS), help="what is measured")
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("part", choices=list(_OPTIONS), help="the area to measure")
     parser.add_argument(
         "--json",
         action="store_true",
-        help='one JSON object a case: {"name", "ratio", "events_per_second", ...}',
+        help='print one JSON object per case: {"name", "ratio", "events_per_second", ...}',
     )
     smaller = (
-        "kernel: rows of a large delivery; watermarks: rows for per-key watermarks; keys shrink"
-        f" along (default: {FULL:,}); spark: all events of a case (default:"
+        "kernel: rows of a large delivery; watermarks: rows for per-key watermarks; the number of"
+        f" keys shrinks in proportion (default: {FULL:,}); spark: events of a case (default:"
         f" {spark.FILES * spark.ROWS:,}); joins: events of each side (default:"
-        f" {spark.FILES * spark.JOINED_ROWS:,}); streams: events of a turn (default:"
+        f" {spark.FILES * spark.JOINED_ROWS:,}); streams: events per turn (default:"
         f" {streams.EVENTS:,})"
     )
     parser.add_argument("--events", type=_positive, metavar="N", help=smaller)
-    cases = f"kernel: only this case, may be repeated: {', '.join(CASES)}"
+    cases = f"kernel: run only this case; repeatable: {', '.join(CASES)}"
     parser.add_argument("--case", action="append", choices=list(CASES), metavar="NAME", help=cases)
     sizes = (
-        "watermarks: so many partitions, may be repeated; without per-key watermarks then"
+        "watermarks: number of partitions; repeatable; skips the per-key watermarks"
         f" (default: {', '.join(map(str, watermarks.SIZES))})"
     )
     parser.add_argument("--partitions", action="append", type=_positive, metavar="N", help=sizes)
     races = "; ".join(f"{part}: {', '.join(known)}" for part, known in _RACES.items())
-    parser.add_argument("--cases", metavar="NAME,NAME", help=f"only these cases; {races}")
+    parser.add_argument("--cases", metavar="NAME,NAME", help=f"run only these cases; {races}")
     both = ", ".join(_RACES)
     parser.add_argument(
-        "--keys", type=_positive, metavar="N", help=f"{both}: so many keys, whatever the case says"
+        "--keys",
+        type=_positive,
+        metavar="N",
+        help=f"{both}: number of keys, instead of the case's own",
     )
     parser.add_argument(
         "--files",
         type=_positive,
         metavar="N",
-        help=f"{both}: so many files (of each side), {FILES_A_BATCH} of them a batch",
+        help=f"{both}: number of files per side, {FILES_A_BATCH} per micro-batch",
     )
     before = (
-        f"{both}: so many batches of few events before a run, in which the JVM compiles what they"
-        f" share (default: {WARM})"
+        f"{both}: number of small warm-up batches before a run, during which the JVM compiles"
+        f" (default: {WARM})"
     )
     parser.add_argument("--warm", type=_whole, metavar="N", help=before)
     parser.add_argument(
-        "--cores", type=_positive, metavar="N", help=f"{both}: so many cores (default: all)"
+        "--cores", type=_positive, metavar="N", help=f"{both}: number of cores (default: all)"
     )
     parser.add_argument("--memory", metavar="SIZE", help=f"{both}: memory of the JVM (default: 8g)")
     parser.add_argument(
         "--brokers",
         metavar="HOST:PORT",
-        help="streams: brokers of Kafka to measure against as well",
+        help="streams: Kafka brokers to measure as well",
     )
     parser.add_argument(
-        "--ours", action="store_true", help=f"{both}: only our side, without a check and a ratio"
+        "--ours",
+        action="store_true",
+        help=f"{both}: run only Tidegate, without the equality check and the ratio",
     )
     parser.add_argument(
         "--profile",
         action="store_true",
-        help=f"{both}: the same with a profile of our Python workers, which makes them slower",
+        help=f"{both}: run only Tidegate and profile its Python workers, which slows them down",
     )
     return parser
 
@@ -193,8 +194,9 @@ def _number(text: str, least: int) -> int:
 
 _HEAD = (
     f"{'case':<48}{'ratio':>7}{'aim':>6}  "
-    f" {'against':<26}{'keys':>11}{'ours':>11}{'peer':>11}{'events/s':>13}{'bytes':>8}\n{'':<48}{'':>7}{'':>6}"
-    f"   {'':<26}{'':>11}{'ms':>11}{'ms':>11}{'':>13}{'a cell':>8}"
+    f" {'against':<26}{'keys':>11}{'ours':>11}{'peer':>11}{'events/s':>13}{'bytes':>8}\n"
+    f"{'':<48}{'':>7}{'':>6}"
+    f"   {'':<26}{'':>11}{'ms':>11}{'ms':>11}{'':>13}{'/cell':>8}"
 )
 
 

@@ -1,6 +1,4 @@
-"""The cases: each pits the operator against a peer on the same rows and says how many times longer
-it took.
-"""
+"""Kernel cases: each races an operator against a peer on the same rows and returns the ratio."""
 
 from __future__ import annotations
 
@@ -17,12 +15,12 @@ from tidegate.spec.watermarks import bounded
 from tidegate.spec.windows import Window, hopping, session, tumbling
 
 FULL = 1_000_000
-"""The rows of a large delivery; fewer make every number of keys smaller in proportion."""
+"""Rows of a large delivery. With fewer rows the number of keys shrinks in proportion."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One ratio: our time over the peer's, for the same events."""
+    """One ratio: our processor time over the peer's, for the same events."""
 
     name: str
     ratio: float
@@ -52,7 +50,7 @@ class Measured:
 
 
 def windowed(window: Window) -> Windowed:
-    """The input of all cases, in some windows."""
+    """The input of all cases, windowed."""
     return stream(time="ts", key="key", watermark=bounded("10 seconds")).window(window)
 
 
@@ -80,7 +78,7 @@ def _versus(
     turns: int = 5,
     steady: bool = True,
 ) -> Measured:
-    """Race an operator against another one, or against bare Arrow; a turn is a minute of events."""
+    """Race an operator against another one or against bare Arrow. A turn is a minute of events."""
     runner = OperatorRunner(ours)
     runners: dict[str, Runner] = {
         "ours": runner,
@@ -136,11 +134,10 @@ def tumbling_1m(rows: int = FULL) -> list[Measured]:
 
 
 def sliding(rows: int = FULL) -> list[Measured]:
-    """Ten minutes by ten seconds against tumbling minutes, over ten minutes after the first ten,
-    when every window is full.
+    """Windows of 10 minutes every 10 seconds against tumbling minutes, once every window is full.
 
-    It is the mean that counts: what neighbouring windows share is merged once in ten minutes, and a
-    median would not see it.
+    Uses the mean: slices shared by neighbouring windows are merged once in ten minutes, which a
+    median would hide.
     """
     ours, peer = (
         aggregated(windowed(hopping("10 minutes", "10 seconds"))),
@@ -156,8 +153,9 @@ def sliding(rows: int = FULL) -> list[Measured]:
 
 
 def sessions(rows: int = FULL) -> list[Measured]:
-    """Sessions with a gap of 30 seconds against tumbling minutes; with fewer keys they hardly ever
-    end, with more they are short.
+    """Sessions with a gap of 30 seconds against tumbling minutes.
+
+    With few keys sessions hardly ever end, with many they are short.
     """
     ours, peer = (
         aggregated(windowed(session("30 seconds"))),
@@ -174,9 +172,7 @@ def sessions(rows: int = FULL) -> list[Measured]:
 
 
 def retracting(rows: int = FULL) -> list[Measured]:
-    """Retracting against accumulating where three percent of the rows come after their window was
-    complete or nearly so.
-    """
+    """Retracting against accumulating mode, with three percent of the rows late or nearly late."""
     traffic = Traffic(_keys(100_000, rows), rows, stragglers=30)
     default = windowed(tumbling("1 minute"))
     each = default.trigger(after_watermark(late=after_count(1)))
@@ -200,8 +196,9 @@ def retracting(rows: int = FULL) -> list[Measured]:
 
 
 def small_deliveries(rows: int = FULL) -> list[Measured]:
-    """Short deliveries with many keys in state against the same with few; the mean, because state
-    is put in order now and then.
+    """Short deliveries with many keys in state against the same with few keys.
+
+    Uses the mean, because compaction happens in only some of the deliveries.
     """
     hour = windowed(tumbling("1 hour"))
     early = hour.trigger(after_watermark(early=after_count(1_000_000)))
@@ -247,6 +244,4 @@ CASES: dict[str, Callable[[int], list[Measured]]] = {
     "retracting": retracting,
     "small_deliveries": small_deliveries,
 }
-"""The first measurement of a case bears its name; those that follow look at the same thing under
-other conditions.
-"""
+"""The first measurement of a case has its name, the others are variations of it."""

@@ -1,6 +1,4 @@
-"""Per-key watermarks against one for all keys, on the same rows: the second table of `tidegate
-bench watermarks`.
-"""
+"""Per-key watermarks against one watermark for all keys, on the same rows."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ _MINUTES = 10
 _DISORDER = 2 * _SECOND
 _KEYS_PER_ROW = 10
 _NEVER = AfterWatermark(AfterCount(1 << 40))
-"""Keeps windows in cells, as per-key watermarks must: without an early part, windows that are the
-same for all keys are kept in slices.
-"""
+"""An early trigger that never fires: it keeps windows in cells, as per-key watermarks do."""
 _PEERS: dict[str, Trigger | None] = {
     "one watermark for all keys, windows in slices": None,
     "one watermark for all keys, windows in cells": _NEVER,
@@ -39,7 +35,7 @@ _PEERS: dict[str, Trigger | None] = {
 
 @dataclass(frozen=True)
 class Compared:
-    """What so many rows take with a watermark for every key and with one for all, in seconds."""
+    """Seconds with a watermark per key and with one watermark for all keys."""
 
     rows: int
     keys: int
@@ -57,7 +53,7 @@ class Compared:
 
 
 def compare(rows: int = ROWS, turns: int = 3) -> Iterator[Compared]:
-    """The best of some turns, against each peer."""
+    """Compare with each peer; the best of `turns` turns counts."""
     keys = max(1, rows // _KEYS_PER_ROW)
     tables = deliveries(rows, keys)
     floor = _MINUTES * 60 * _SECOND
@@ -68,7 +64,7 @@ def compare(rows: int = ROWS, turns: int = 3) -> Iterator[Compared]:
 
 
 def deliveries(rows: int, keys: int) -> list[pa.Table]:
-    """Ten minutes of events of random keys that are a little out of order."""
+    """Ten minutes of slightly disordered events of random keys."""
     random = np.random.default_rng(7)
     times = np.arange(rows) * (_MINUTES * 60 * _SECOND) // rows + random.integers(
         0, _DISORDER, rows
@@ -80,7 +76,7 @@ def deliveries(rows: int, keys: int) -> list[pa.Table]:
 
 
 def _seconds(watermark: Watermarks, trigger: Trigger | None, tables: list[pa.Table]) -> float:
-    """How long an operator takes for all deliveries and the end."""
+    """Seconds that an operator takes for all deliveries and `finish`."""
     wanted = (("n", aggregates.count()), ("total", aggregates.sum("v")))
     spec = AggregateSpec(
         Input("ts", ("k",), watermark=watermark), Tumbling(60 * _SECOND), wanted, trigger
@@ -101,8 +97,9 @@ HEAD = (
 
 
 def line(found: Compared) -> str:
-    """A measurement for people."""
+    """One row of the printed table."""
     return (
-        f"{found.rows:>12,}{found.keys:>10,}{found.seconds:>10.3f}{found.events_per_second:>13,.0f}{found.peer_seconds:>10.3f}{found.ratio:>8.2f}"
+        f"{found.rows:>12,}{found.keys:>10,}{found.seconds:>10.3f}{found.events_per_second:>13,.0f}"
+        f"{found.peer_seconds:>10.3f}{found.ratio:>8.2f}"
         f"   {found.peer}"
     )

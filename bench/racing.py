@@ -1,7 +1,7 @@
-"""Racing runs peers side by side on the same deliveries, in turns, and keeps what a turn takes.
+"""Races peers on the same deliveries, in turns, and measures the time of each turn.
 
-Times are processor time of the process: on a machine that others use too it says what the work
-costs, where a wall clock says how long it had to wait. The wall clock is kept beside it.
+Ratios use processor time, which a busy machine distorts less than wall time. Wall time is reported
+beside it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class Times:
-    """What a turn of one runner takes, in seconds."""
+    """Seconds per turn of one runner."""
 
     processor: float
     wall: float
@@ -36,7 +36,7 @@ class Times:
 
 @dataclass
 class _Clock:
-    """What the turns of one runner took."""
+    """Stopwatch for the turns of one runner."""
 
     processor: list[float] = field(default_factory=list)
     wall: list[float] = field(default_factory=list)
@@ -53,9 +53,7 @@ class _Clock:
 
 
 class OperatorRunner:
-    """An embedded operator whose results are taken and flushed after every delivery, with a store
-    in memory.
-    """
+    """An embedded operator over a memory store; takes results and flushes after every delivery."""
 
     def __init__(self, panes: Panes) -> None:
         self.operator = panes.embedded(now=START)
@@ -68,7 +66,7 @@ class OperatorRunner:
 
     @property
     def bytes_per_cell(self) -> float:
-        """Bytes of state for each key in each window that is held."""
+        """Bytes of state per key and window."""
         parts = self.operator.operator.parts
         if parts is None:
             return 0.0
@@ -87,9 +85,7 @@ class OperatorRunner:
 
 
 def _pairs(keys: Mapping[tuple[int, int], np.ndarray], assigner: Aligned, watermark: int) -> int:
-    """How many keys there are in the open windows over some slices, a key counted in every
-    window.
-    """
+    """Number of (key, open window) pairs over some slices."""
     if not keys:
         return 0
     distinct, codes = np.unique(np.concatenate(list(keys.values())), return_inverse=True)
@@ -104,9 +100,7 @@ def _pairs(keys: Mapping[tuple[int, int], np.ndarray], assigner: Aligned, waterm
 
 
 class GroupByRunner:
-    """Bare Arrow: a `group_by` by window and key over each delivery; it is given the window of each
-    row.
-    """
+    """Bare Arrow: `group_by` window and key per delivery; the window of each row is given."""
 
     def take(self, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
@@ -123,10 +117,10 @@ def race(
     unmeasured: int,
     steady: bool = True,
 ) -> dict[str, Times]:
-    """Every runner takes every turn; the first ones only bring it to its steady state.
+    """Give every turn to every runner; `unmeasured` turns bring the runners to a steady state.
 
-    Turns that are alike have a median. Where some do the work of others, the mean is what a turn
-    costs.
+    The result is the median of similar (`steady`) turns. Where some turns do the work of others, it
+    is the mean.
     """
     clocks = {name: _Clock() for name in runners}
     gc.collect()

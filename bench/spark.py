@@ -1,6 +1,4 @@
-"""The race on Spark: pipelines of Tidegate against Spark's own windows and joins over the same
-files, as ratios.
-"""
+"""Spark benchmark: pipelines against Spark's own windows and joins over the same files."""
 
 from __future__ import annotations
 
@@ -34,9 +32,9 @@ from tidegate.errors import SpecError
 
 FILES, ROWS = 20, 1_000_000
 JOINED_ROWS = 500_000
-"""The rows of a file of each side of a join."""
+"""Rows per file and side of a join."""
 _FEWEST = (WARM_UP + 2) * FILES_A_BATCH
-"""With fewer files there would be no two batches to count."""
+"""With fewer files there would be fewer than two measured batches."""
 STATE_AIM = 0.5
 Do = Callable[[Job, Callable[[str], None]], dict[str, Any]]
 
@@ -49,13 +47,12 @@ class Case:
     shape: Shape
     data: Events
     aim: float | None = None
-    """How many times faster Tidegate is to be."""
+    """Target ratio: throughput relative to Spark's own."""
 
     def events(self, total: int | None, files: int | None, keys: int | None) -> Events:
-        """What is generated: of fewer events there are fewer files; where those would be too few,
-        files are smaller, and keys fewer along.
+        """The generated data: fewer events mean fewer files, then smaller files with fewer keys.
 
-        Where there are several inputs, `total` is the number of events of each.
+        With several inputs, `total` is the number of events per input.
         """
         full = self.data
         wanted = files or (
@@ -75,15 +72,14 @@ class Case:
 
 
 def _over(keys: int, files: int = FILES) -> Events:
-    """What windows are raced over."""
+    """Data of the window cases."""
     return Events(files, ROWS, keys)
 
 
 def _both(*, hot: float = 0.0, span: int = 5 * MINUTE, files: int = FILES) -> Events:
-    """What joins are raced over: each key has an event a minute on each side, so a row has two
-    partners, and as many pairs come out as rows come in.
+    """Data of the join cases: one event per key, minute and side, so a row has two partners.
 
-    None is late, so that both sides put out the same pairs.
+    No event is late, so both sides emit the same pairs.
     """
     return Events(files, JOINED_ROWS, 100_000, is_late=False, span=span, inputs=INPUTS, hot=hot)
 
@@ -93,8 +89,7 @@ _WINDOWS = [
     Case("tumbling_1m", Shape("tumbling"), _over(1_000_000), aim=5),
     Case("direct_100k", Shape("tumbling", direct=True), _over(100_000), aim=3),
     Case("direct_1m", Shape("tumbling", direct=True), _over(1_000_000), aim=8),
-    # Spark's own windows take 60 rows for an event: with all files it would run for ten minutes,
-    # and each batch is like the others.
+    # Spark's own windows expand an event to 60 rows: all files would take ten minutes.
     Case("sliding", Shape("sliding", direct=True), _over(10_000, files=8), aim=25),
     Case("session", Shape("session", direct=True), _over(100_000), aim=5),
     Case("sliding_plain", Shape("sliding"), _over(10_000, files=8)),
@@ -108,7 +103,7 @@ _JOINS = [
     Case("interval", Shape(INTERVAL, direct=True), _both(), aim=3),
     Case("interval_hot", Shape(INTERVAL, direct=True), _both(hot=0.2), aim=1.5),
     Case("interval_plain", Shape(INTERVAL), _both()),
-    # Ten partners a row: with all files a hundred million pairs would come out.
+    # Ten partners per row: all files would produce a hundred million pairs.
     Case("interval_dense", Shape(INTERVAL, direct=True), _both(span=MINUTE, files=8)),
 ]
 CASES, JOINS = ({case.name: case for case in cases} for cases in (_WINDOWS, _JOINS))
@@ -116,17 +111,17 @@ CASES, JOINS = ({case.name: case for case in cases} for cases in (_WINDOWS, _JOI
 
 @dataclass(frozen=True)
 class Raced:
-    """What a race found."""
+    """The result of a race."""
 
     case: Case
     events: Events
     runs: dict[str, Run]
     checked: int
-    """The panes in which both sides were found to be equal, on a small run."""
+    """Number of panes that were equal on both sides in a small run."""
 
     @property
     def ratio(self) -> float | None:
-        """How many times faster we are; None where only we ran."""
+        """Our throughput over Spark's own; None where only Tidegate ran."""
         return (
             self.runs[OURS].events_per_second / self.runs[THEIRS].events_per_second
             if THEIRS in self.runs
@@ -135,14 +130,14 @@ class Raced:
 
     @property
     def state_ratio(self) -> float | None:
-        """Our bytes of state in the checkpoint to theirs."""
+        """Our state bytes in the checkpoint over Spark's own."""
         return (
             self.runs[OURS].state / max(1, self.runs[THEIRS].state) if THEIRS in self.runs else None
         )
 
     @property
     def cpu_ratio(self) -> float | None:
-        """How many times less processor time we take."""
+        """Processor time of Spark's own side over ours."""
         mine, other = (self.runs[side].cpu if side in self.runs else None for side in SIDES)
         return other / mine if mine and other else None
 
@@ -179,7 +174,7 @@ class Raced:
 
 @dataclass
 class Racing:
-    """Runs cases one after the other; what several of them share is done once."""
+    """Runs cases one after the other; shared runs and checks are done once."""
 
     do: Do = apart
     total: int | None = None
@@ -189,9 +184,9 @@ class Racing:
     cores: int | None = None
     sides: tuple[str, ...] = SIDES
     profile: Path | None = None
-    """Where to write profiles of our side, which is slower then."""
+    """Folder for profiles of our side; profiling slows it down."""
     warm: int = WARM
-    """How many batches of few events a run has before."""
+    """Number of small warm-up batches before a run."""
     _checked: dict[tuple[Shape, Events], int] = field(default_factory=dict)
     _runs: dict[tuple[str, Shape, Events], Run] = field(default_factory=dict)
 
@@ -208,24 +203,24 @@ class Racing:
             return Raced(case, events, {OURS: self._run(OURS, case, events, place)}, 0)
         small = case.shape, case.data.small()
         if small not in self._checked:
-            say(f"{case.name}: both sides over few events, to see that they put out the same")
+            say(f"{case.name}: checking over few events that both sides emit the same")
             self._checked[small] = self.do(Job(*small, memory=self.memory, cores=self.cores), say)[
                 "panes"
             ]
-            say(f"{case.name}: they do, {self._checked[small]:,} {case.shape.word}")
+            say(f"{case.name}: equal, {self._checked[small]:,} {case.shape.word}")
         runs = {side: self._run(side, case, events, place) for side in SIDES}
         if case.shape.is_join and runs[OURS].panes != runs[THEIRS].panes:
-            # No event is late, so nobody may have dropped one.
+            # No event is late, so neither side may drop one.
             counts = " and ".join(f"{run.panes:,} pairs of {side}" for side, run in runs.items())
-            raise SpecError(f"{case.name}: {counts}, so their times say nothing")
+            raise SpecError(f"{case.name}: {counts}, so their times cannot be compared")
         return Raced(case, events, runs, self._checked[small])
 
     def _run(self, side: str, case: Case, events: Events, place: Path) -> Run:
-        # Spark's own side knows of no direct source.
+        # Spark's own side has no direct source.
         shape = case.shape if side == OURS else replace(case.shape, direct=False)
         known = self._runs.get((side, shape, events))
         if known is not None:
-            say(f"{case.name}: {side} has run over the same before")
+            say(f"{case.name}: {side} has already run over this data")
             return known
         folder = place / "events"
         if not (place / _tag(events)).exists():
@@ -243,7 +238,7 @@ class Racing:
         if found.events != events.total:
             raise SpecError(
                 f"{case.name}: {side} read {found.events:,} of {events.total:,} events, so its time"
-                " says nothing"
+                " cannot be compared"
             )
         self._runs[side, shape, events] = found
         return found
@@ -254,41 +249,40 @@ def _tag(events: Events) -> str:
 
 
 def say(line: str) -> None:
-    """Progress goes beside the results."""
+    """Print progress to standard error, apart from the results."""
     print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 
 def named(text: str | None, cases: Mapping[str, Case] = CASES) -> list[Case]:
-    """The cases of a list of names; all without one."""
+    """The cases of a comma-separated list; default: all."""
     names = (
         list(cases) if text is None else [name.strip() for name in text.split(",") if name.strip()]
     )
     unknown = [name for name in names if name not in cases]
     if unknown or not names:
-        raise SpecError(
-            f"there is no case {', '.join(unknown) or 'without a name'}. Hint: one of"
-            f" {', '.join(cases)}"
-        )
+        raise SpecError(f"unknown benchmark case `{text}`. Hint: use one of {', '.join(cases)}")
     return [cases[name] for name in names]
 
 
 HEAD = (
     f"{'case':<15}{'ratio':>7}{'aim':>5}  "
     f" {'keys':>10}{'events':>12}{'events/s':>11}{'':>11}{'p50 ms':>9}{'':>9}{'p99 ms':>9}{'':>9}"
-    f"{'to pane ms':>11}{'':>9}{'workers MB':>11}{'':>7}{'JVM MB':>8}{'':>7}{'state MB':>9}{'':>8}{'ratio':>7}\n"
+    f"{'to pane ms':>11}{'':>9}{'workers MB':>11}{'':>7}{'JVM MB':>8}{'':>7}"
+    f"{'state MB':>9}{'':>8}{'ratio':>7}\n"
     f"{'':<15}{'':>7}{'':>5}  "
     f" {'':>10}{'':>12}{'ours':>11}{'Spark':>11}{'ours':>9}{'Spark':>9}{'ours':>9}{'Spark':>9}"
-    f"{'ours':>11}{'Spark':>9}{'ours':>11}{'Spark':>7}{'ours':>8}{'Spark':>7}{'ours':>9}{'Spark':>8}{'':>7}"
+    f"{'ours':>11}{'Spark':>9}{'ours':>11}{'Spark':>7}{'ours':>8}{'Spark':>7}"
+    f"{'ours':>9}{'Spark':>8}{'':>7}"
 )
 
 
-_NOBODY = Run(0, 0, 0, 0.0, 0.0, 0.0, None, None, {}, 0, 0)
+_NO_PEER = Run(0, 0, 0, 0.0, 0.0, 0.0, None, None, {}, 0, 0)
 
 
 def line(found: Raced) -> str:
-    """A race as a line of the table."""
+    """One row of the printed table."""
     mine = found.runs[OURS]
-    other = found.runs.get(THEIRS, _NOBODY)
+    other = found.runs.get(THEIRS, _NO_PEER)
     aim = "" if found.case.aim is None else f"{found.case.aim:g}"
     verdict = (
         "  under"
@@ -303,14 +297,16 @@ def line(found: Raced) -> str:
     return (
         f"{found.case.name:<15}{found.ratio or 0:>7.2f}{aim:>5}  "
         f" {found.events.keys:>10,}{found.events.total:>12,}"
-        f"{mine.events_per_second:>11,.0f}{other.events_per_second:>11,.0f}{mine.p50:>9,.0f}{other.p50:>9,.0f}{mine.p99:>9,.0f}{other.p99:>9,.0f}"
+        f"{mine.events_per_second:>11,.0f}{other.events_per_second:>11,.0f}"
+        f"{mine.p50:>9,.0f}{other.p50:>9,.0f}{mine.p99:>9,.0f}{other.p99:>9,.0f}"
         f"{mine.event_to_pane or 0:>11,.0f}{other.event_to_pane or 0:>9,.0f}{memory}"
-        f"{mine.state / 1e6:>9,.1f}{other.state / 1e6:>8,.1f}{found.state_ratio or 0:>7.2f}{verdict}"
+        f"{mine.state / 1e6:>9,.1f}{other.state / 1e6:>8,.1f}"
+        f"{found.state_ratio or 0:>7.2f}{verdict}"
     )
 
 
 def bench(cases: Sequence[Case], racing: Racing, *, as_json: bool) -> None:
-    """Race, and print a line for each."""
+    """Race the cases and print a line for each."""
     if not as_json:
         print(HEAD, flush=True)
     for found in racing.race(cases):

@@ -1,6 +1,4 @@
-"""Whether both sides of the race on Spark put out the same panes or pairs: without that, their
-times say nothing.
-"""
+"""Checks that both sides of the Spark benchmark emit the same panes or pairs."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Compared:
-    """What is looked at: the columns that order rows, and the others, by what Spark's own side
-    calls them.
-    """
+    """The compared columns, as `{our name: expression on Spark's side}`; `order` sorts the rows."""
 
     order: dict[str, str]
     others: dict[str, str]
@@ -54,11 +50,11 @@ PANES = Compared(
 
 
 class UnequalError(TidegateError):
-    """The two sides of a race do not compute the same."""
+    """The two sides of a race emit different rows."""
 
 
 def check(spark: SparkSession, shape: Shape, events: Events) -> int:
-    """Run both sides over a few events and compare what comes out; returns the number of rows."""
+    """Run both sides over few events, compare their output, return its number of rows."""
     with ExitStack() as stack:
         place = Path(tempfile.mkdtemp(prefix="tidegate-bench-"))
         stack.callback(shutil.rmtree, place, ignore_errors=True)
@@ -67,16 +63,16 @@ def check(spark: SparkSession, shape: Shape, events: Events) -> int:
         right = their_panes(spark, shape, place)
     found = difference(left, right, Compared.of(shape), shape.word)
     if found is not None or not left.num_rows:
-        why = found or "neither put out any"
+        why = found or "neither side emitted any"
         raise UnequalError(
-            f"the two sides do not put out the same {shape.window} {shape.word}: {why}. Their times"
-            " say nothing"
+            f"the two sides emit different {shape.window} {shape.word}: {why}. Their times cannot"
+            " be compared"
         )
     return left.num_rows
 
 
 def our_panes(spark: SparkSession, shape: Shape, place: Path) -> pa.Table:
-    """Everything that Tidegate puts out over the events of a place."""
+    """All output of Tidegate over the events of a folder."""
     from tidegate.spark.sinks import memory
 
     sink = memory()
@@ -89,7 +85,7 @@ def our_panes(spark: SparkSession, shape: Shape, place: Path) -> pa.Table:
 
 
 def their_panes(spark: SparkSession, shape: Shape, place: Path) -> pa.Table:
-    """Everything that Spark itself puts out over the events of a place."""
+    """All output of Spark's own operator over the events of a folder."""
     name = f"bench_{uuid4().hex}"
     frame = theirs(spark, shape, place / "events").selectExpr(
         *(f"{expression} {name}" for name, expression in Compared.of(shape).columns.items())
@@ -109,7 +105,7 @@ def their_panes(spark: SparkSession, shape: Shape, place: Path) -> pa.Table:
 def difference(
     left: pa.Table, right: pa.Table, compared: Compared = PANES, word: str = "panes"
 ) -> str | None:
-    """What differs first between the rows of two sides, in words; None where nothing does."""
+    """Description of the first difference between the rows of both sides; None if equal."""
     if left.num_rows != right.num_rows:
         return f"{left.num_rows:,} {word} of Tidegate, {right.num_rows:,} of Spark"
     left, right = (

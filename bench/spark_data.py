@@ -1,6 +1,4 @@
-"""The events of the race on Spark: files of parquet that come in their order, each with a span of
-event time in disorder.
-"""
+"""Generated data of the Spark benchmark: Parquet files of disordered events, read in order."""
 
 from __future__ import annotations
 
@@ -15,51 +13,49 @@ import pyarrow.parquet as pq
 from bench.traffic import SECOND, SPAN, START, TIME
 
 DISORDER = 3 * SECOND
-"""How late an event is on average; the delay is exponential."""
+"""Mean delay of an event; the delay is exponential."""
 DELAY = 10 * SECOND
-"""How far the watermarks of both sides stay behind the newest event."""
+"""Distance of both sides' watermark from the newest event."""
 SCHEMA = "key long, ts timestamp, value double"
 INPUTS = ("left", "right")
 """The folders of the two inputs of a join."""
 HOT = 7
-"""The key that is hot where one is."""
+"""The hot key, if there is one."""
 
 
 @dataclass(frozen=True)
 class Events:
-    """Some files of events over some keys."""
+    """Description of the generated files."""
 
     files: int
     rows: int
-    """The rows of a file."""
+    """Rows per file."""
     keys: int
     is_late: bool = True
-    """Whether some events come after the watermark; the two sides treat those differently, so none
-    must where they are compared.
+    """Whether some events arrive behind the watermark. The two sides treat those differently, so
+    equality is checked without them.
     """
     span: int = SPAN
-    """The event time that a file covers."""
+    """Event time that a file covers."""
     inputs: tuple[str, ...] = ()
-    """The folders of the inputs, where there are several; each has all of the files."""
+    """Folders of the inputs, if there are several; each has `files` files."""
     hot: float = 0.0
-    """The share of all events that one key has. All of them are in the first input: in both, its
-    pairs would grow with the square of its events.
+    """Share of all events that belong to one key. They are in the first input only: in both, the
+    number of pairs would grow quadratically.
     """
 
     @property
     def total(self) -> int:
-        """All events, of all inputs."""
+        """Number of events of all inputs."""
         return self.files * self.rows * max(1, len(self.inputs))
 
     def small(self, files: int = 8) -> Events:
-        """Few enough for every key to have gaps, and none too late: who is late is decided
-        differently by the two sides.
-        """
+        """A small version without late events, with few enough rows that every key has gaps."""
         return replace(self, files=files, rows=1_000, keys=500, is_late=False)
 
 
 def write(folder: Path, events: Events) -> None:
-    """Generate the files; the same every time."""
+    """Generate the files, the same in every run."""
     hot = events.hot * max(1, len(events.inputs))
     for number, name in enumerate(events.inputs or (".",)):
         _write(
@@ -84,5 +80,5 @@ def _write(folder: Path, events: Events, random: np.random.Generator, hot: float
         }
         path = folder / f"{number:04d}.parquet"
         pq.write_table(pa.table(columns), path)
-        # Sources take files in the order in which they were changed.
+        # Sources read files in order of modification time.
         os.utime(path, (START // SECOND + number, START // SECOND + number))

@@ -1,8 +1,7 @@
-"""One step of the race on Spark: a check or the run of one side, in a session of its own that lives
-in a process of its own, or in a given one.
+"""One step of the Spark benchmark: the equality check or the run of one side.
 
-With a process for every run the second side does not profit from what the first has compiled, and
-memory is told apart.
+Every step runs in its own process with its own session, so that the second side does not profit
+from what the JVM compiled for the first, and memory is measured separately.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from tidegate.errors import SetupError, TidegateError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SAYING, _RESULT, _FAILED = (
-    "tidegate-bench says ",
-    "tidegate-bench found ",
+_PROGRESS, _RESULT, _FAILED = (
+    "tidegate-bench progress ",
+    "tidegate-bench result ",
     "tidegate-bench failed ",
 )
 _LINES = 40
@@ -32,19 +31,19 @@ _LINES = 40
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be done."""
+    """A step, as it is passed to its process."""
 
     shape: Shape
     events: Events
-    """What the folder has, or what both sides are checked with."""
+    """Data in the folder, or data of the equality check."""
     side: str | None = None
-    """Who runs; without one both are checked to be equal."""
+    """The side to run; None runs the equality check."""
     folder: str = ""
     memory: str = "8g"
     cores: int | None = None
     profile: str | None = None
     warm: int = 0
-    """How many batches of few events run before."""
+    """Number of small warm-up batches."""
 
     @classmethod
     def from_text(cls, text: str) -> Job:
@@ -54,13 +53,13 @@ class Job:
 
 
 def do(job: Job, spark: SparkSession, say: Say) -> dict[str, Any]:
-    """Do it in a session."""
+    """Run a step in a session."""
     from bench import spark_check, spark_sides
 
     if job.side is None:
         return {"panes": spark_check.check(spark, job.shape, job.events)}
     if job.warm:
-        say(f"{job.side} warms up over {job.warm} batches of few events")
+        say(f"{job.side} warms up over {job.warm} small batches")
         spark_sides.warm(
             spark, job.side, job.shape, job.events.small(job.warm * spark_sides.FILES_A_BATCH)
         )
@@ -68,18 +67,23 @@ def do(job: Job, spark: SparkSession, say: Say) -> dict[str, Any]:
 
 
 def apart(job: Job, say: Say) -> dict[str, Any]:
-    """Do it in a process of its own, and pass on what that says."""
+    """Run a step in its own process and forward its progress."""
     command = [sys.executable, "-m", "bench.spark_job", json.dumps(asdict(job))]
     rest: deque[str] = deque(maxlen=_LINES)
     result: dict[str, Any] | None = None
     failed = None
     with subprocess.Popen(  # noqa: S603 - this program itself
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        command,
+        cwd=Path(__file__).resolve().parent.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
     ) as child:
         try:
             for line in child.stdout or ():
-                if line.startswith(_SAYING):
-                    say(line.removeprefix(_SAYING).rstrip())
+                if line.startswith(_PROGRESS):
+                    say(line.removeprefix(_PROGRESS).rstrip())
                 elif line.startswith(_RESULT):
                     result = json.loads(line.removeprefix(_RESULT))
                 elif line.startswith(_FAILED):
@@ -92,21 +96,21 @@ def apart(job: Job, say: Say) -> dict[str, Any]:
     if failed is not None:
         raise SetupError(failed)
     if result is None:
-        said = "".join(rest)
+        output = "".join(rest)
         raise SetupError(
-            f"a run of the benchmark ended with status {child.returncode}, and said:\n{said}Hint:"
-            " try `tidegate doctor --spark`"
+            f"a benchmark process exited with status {child.returncode}:\n{output}Hint: run"
+            " `tidegate doctor --spark`"
         )
     return result
 
 
 def run_of(result: dict[str, Any]) -> Run:
-    """What `do` found of one side."""
+    """The measurements in the result of `do`."""
     return Run(**result)
 
 
 def main(text: str) -> None:
-    """Do it in a session that is made for it."""
+    """Run a step in a new session."""
     from tidegate.spark.environment.session import UNIX_SOCKETS, session
 
     job = Job.from_text(text)
@@ -117,7 +121,7 @@ def main(text: str) -> None:
             spark_profile.install(Path(job.profile))
         spark = session("tidegate bench", cores=job.cores, memory=job.memory, conf=UNIX_SOCKETS)
         try:
-            result = do(job, spark, lambda line: print(f"{_SAYING}{line}", flush=True))
+            result = do(job, spark, lambda line: print(f"{_PROGRESS}{line}", flush=True))
         finally:
             spark.stop()
     except TidegateError as error:

@@ -1,8 +1,7 @@
-"""Profiles of what Tidegate does in Spark's Python workers: the edge and the operator with its
-sinks, each with cProfile, added up.
+"""Profiles Tidegate in Spark's Python workers with cProfile: the edge, and the operator with sinks.
 
-The classes of the plan are replaced by subclasses of them before a query starts, so nothing of the
-library knows of it.
+The classes that the planner uses are replaced by profiled subclasses before a query starts, so the
+library needs no hook for it.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from tidegate.spark.tasks.edge import Edge
 from tidegate.spark.tasks.processor import Operate
 
 FOLDER = "TIDEGATE_BENCH_PROFILE"
-"""The variable that names the folder for the profiles; workers inherit it."""
+"""Environment variable with the folder for the profiles; workers inherit it."""
 Item = TypeVar("Item")
 _profiles: dict[str, cProfile.Profile] = {}
 
 
 def profiled(part: str, items: Iterator[Item]) -> Iterator[Item]:
-    """The same items; what their making costs is added to the profile of this part and process.
+    """The same items; their cost is added to the profile of this part and process.
 
-    The first batch is left out: most of it is imports.
+    The first batch is not profiled: most of it is imports.
     """
     context = TaskContext.get()
     if context is not None and context.getLocalProperty("streaming.sql.batchId") == "0":
@@ -44,30 +43,28 @@ def profiled(part: str, items: Iterator[Item]) -> Iterator[Item]:
 
 
 class ProfiledEdge(Edge):
-    """An edge that is watched."""
+    """A profiled edge."""
 
     def pack(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         return profiled("edge", super().pack(*args, **kwargs))
 
 
 class ProfiledOperate(Operate):
-    """An operator that is watched."""
+    """A profiled operator."""
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         return profiled("operator", super().handleInputRows(key, rows, timerValues))
 
 
 def install(folder: Path) -> None:
-    """From now on the queries of this process are watched; before the session starts, so that the
-    workers know where to write.
-    """
+    """Profile all queries of this process. To be called before the session starts."""
     os.environ[FOLDER] = str(folder)
-    setattr(plan, "Edge", ProfiledEdge)  # noqa: B010 - a type checker would not have a class replaced
+    setattr(plan, "Edge", ProfiledEdge)  # noqa: B010 - mypy rejects assigning to a class
     setattr(plan, "Operate", ProfiledOperate)  # noqa: B010
 
 
 def report(folder: Path, lines: int = 25) -> str:
-    """The functions that took the most time, part by part."""
+    """The most expensive functions of each part."""
     found = io.StringIO()
     for part in ("edge", "operator"):
         dumps = sorted(str(path) for path in folder.glob(f"{part}-*"))

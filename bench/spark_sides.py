@@ -1,6 +1,4 @@
-"""The two sides of the race on Spark, Tidegate and what Spark itself has for the same windows or
-the same join, and what a run measures.
-"""
+"""The two sides of the Spark benchmark, and the measurements of a run."""
 
 from __future__ import annotations
 
@@ -35,11 +33,9 @@ OURS, THEIRS = "tidegate", "spark"
 SIDES = (OURS, THEIRS)
 FILES_A_BATCH = 2
 WARM_UP = 1
-"""So many batches of a run are not counted: they start workers and make files."""
+"""Number of first batches that are not measured: they start workers and create files."""
 WARM = 60
-"""So many batches of few events run before: in them the JVM compiles what every batch runs,
-whatever its size. After 20 it is still busy with it.
-"""
+"""Default number of small warm-up batches. After 20 the JVM is still busy compiling."""
 SIZE, SLIDE, GAP = "10 minutes", "10 seconds", "30 seconds"
 INTERVAL, BOUND = "interval", "1 minute"
 WINDOWS: dict[str, Callable[[], Window]] = {
@@ -53,12 +49,10 @@ _MILLISECOND = 1_000
 
 @dataclass(frozen=True)
 class Shape:
-    """What both sides compute, and how ours reads."""
+    """The computation of both sides, and whether ours uses a direct source."""
 
     window: str
-    """One of `WINDOWS`, or `INTERVAL`: rows of two inputs meet that are within `BOUND` of each
-    other.
-    """
+    """One of `WINDOWS`, or `INTERVAL`: a join of rows within `BOUND` of each other."""
     direct: bool = False
 
     @property
@@ -67,7 +61,7 @@ class Shape:
 
     @property
     def word(self) -> str:
-        """What comes out."""
+        """The kind of output rows."""
         return "pairs" if self.is_join else "panes"
 
 
@@ -78,15 +72,15 @@ class Batch:
     number: int
     events: int
     begin: float
-    """When it began, in seconds of the wall clock."""
+    """Start, in seconds of wall time."""
     milliseconds: int
     panes: int
     newest: int | None
-    """The newest event so far."""
+    """Time of the newest event so far."""
     watermark: int | None
-    """Windows up to here are complete when the batch ends."""
+    """Watermark at the end of the batch."""
     parts: dict[str, int] = field(default_factory=dict)
-    """How long its parts took, as Spark names them."""
+    """Duration of its phases, under Spark's names."""
 
     @property
     def end(self) -> float:
@@ -95,27 +89,27 @@ class Batch:
 
 @dataclass(frozen=True)
 class Run:
-    """What one side took for all of the events."""
+    """Measurements of one side over all events."""
 
     events: int
     panes: int
     dropped: int
-    """Events that were too late for their windows."""
+    """Events dropped as late."""
     events_per_second: float
     p50: float
     p99: float
     event_to_pane: float | None
-    """Milliseconds from the begin of the batch that reads the event which completes windows until
-    their panes are out; the median.
+    """Median milliseconds from the start of the batch whose events complete a window until its pane
+    is emitted.
     """
     cpu: float | None
-    """Seconds of processor time of all processes over the batches that are counted."""
+    """Processor seconds of all processes over the measured batches."""
     memory: dict[str, int]
-    """The most bytes of the JVM, of the workers and of the driver."""
+    """Peak bytes of the JVM, the workers and the driver."""
     state: int
-    """Bytes of state in the checkpoint at the end."""
+    """State bytes in the checkpoint at the end."""
     sst: int
-    """The most bytes that RocksDB had in sorted files; what is in its buffers is not in it."""
+    """Peak bytes of RocksDB's sorted files, without its write buffers."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -145,7 +139,7 @@ def _stream(spark: SparkSession, shape: Shape, folder: Path) -> Stream:
 
 def theirs(spark: SparkSession, shape: Shape, folder: Path) -> DataFrame:
     """Spark's own aggregation, or its own join."""
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+    from pyspark.sql import functions as F  # noqa: N812 - the usual alias
 
     if shape.is_join:
         left, right = (_watermarked(spark, folder / name).alias(name[0]) for name in INPUTS)
@@ -176,7 +170,7 @@ def read(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def warm(spark: SparkSession, side: str, shape: Shape, events: Events) -> None:
-    """Run one side over few events, and forget what came of it."""
+    """Run one side over few events and discard the measurements."""
     with ExitStack() as stack:
         place = Path(tempfile.mkdtemp(prefix="tidegate-bench-"))
         stack.callback(shutil.rmtree, place, ignore_errors=True)
@@ -187,7 +181,7 @@ def warm(spark: SparkSession, side: str, shape: Shape, events: Events) -> None:
 
 
 def run(spark: SparkSession, side: str, shape: Shape, folder: Path, say: Say) -> Run:
-    """Run one side over all files, into a sink that keeps nothing."""
+    """Run one side over all files into a no-op sink."""
     with ExitStack() as stack:
         checkpoint = tempfile.mkdtemp(prefix="tidegate-bench-")
         stack.callback(shutil.rmtree, checkpoint, ignore_errors=True)
@@ -207,7 +201,7 @@ def run(spark: SparkSession, side: str, shape: Shape, folder: Path, say: Say) ->
         _dropped(progress),
         _sst(progress),
     )
-    # Pairs do not wait for a watermark.
+    # Pairs do not depend on a watermark.
     return replace(found, event_to_pane=None) if shape.is_join else found
 
 
@@ -229,14 +223,14 @@ def _start(
 
 
 def _watched(query: StreamingQuery, side: str, shape: Shape, say: Say) -> list[Any]:
-    """The progress of all batches of a query that ends by itself."""
-    told, ended = -1, False
+    """The progress of all batches of a query that terminates by itself."""
+    reported, ended = -1, False
     while not ended:
         ended = bool(query.awaitTermination(1))
         for given in query.recentProgress:
             batch = read_batch(side, shape, given)
-            if batch.number > told:
-                told = batch.number
+            if batch.number > reported:
+                reported = batch.number
                 parts = ", ".join(
                     f"{name} {ms:,}"
                     for name, ms in batch.parts.items()
@@ -246,7 +240,7 @@ def _watched(query: StreamingQuery, side: str, shape: Shape, say: Say) -> list[A
                     f"{side} batch {batch.number}: {batch.events:,} events, {batch.panes:,}"
                     f" {shape.word}, {batch.milliseconds:,} ms ({parts})"
                 )
-    # Spark reports a batch again where it found nothing to do.
+    # Spark reports a batch again if there is no new data.
     return list(
         {
             given.batchId: given
@@ -257,13 +251,12 @@ def _watched(query: StreamingQuery, side: str, shape: Shape, say: Say) -> list[A
 
 
 def read_batch(side: str, shape: Shape, given: Any) -> Batch:
-    """What Spark reports of a batch."""
+    """A batch from Spark's progress report."""
     parts = {str(name): int(ms) for name, ms in given.durationMs.items()}
     begin, whole = _instant(given.timestamp) / 1e6, parts["triggerExecution"]
     if side == THEIRS:
         times = {name: _instant(text) for name, text in given.eventTime.items()}
-        # Windows leave the state when they come out; rows of a join leave it when no partner can
-        # come.
+        # Windows leave the state when they are emitted; rows of a join leave it later.
         panes = (
             max(0, given.sink.numOutputRows)
             if shape.is_join
@@ -296,7 +289,7 @@ def read_batch(side: str, shape: Shape, given: Any) -> Batch:
 
 
 def _instant(text: str) -> int:
-    """A time as Spark writes it, in microseconds."""
+    """Microseconds of a timestamp in Spark's format."""
     return round(datetime.fromisoformat(text).timestamp() * 1e6)
 
 
@@ -323,7 +316,7 @@ def _sst(progress: Sequence[Any]) -> int:
 
 
 def measured(batches: Sequence[Batch], usage: Usage, state: int, dropped: int, sst: int) -> Run:
-    """The numbers of a run; batches without events and those that warm up are not counted."""
+    """The measurements of a run, without empty batches and the first ones."""
     full = [batch for batch in batches if batch.events]
     counted = full[WARM_UP:] or full
     times = [batch.milliseconds for batch in counted]
@@ -343,9 +336,9 @@ def measured(batches: Sequence[Batch], usage: Usage, state: int, dropped: int, s
 
 
 def event_to_pane(batches: Sequence[Batch], counted: Sequence[Batch]) -> float | None:
-    """How long panes take from the event that completes them.
+    """Median milliseconds from the event that completes a window to its pane.
 
-    Spark's own windows learn of an event with the next batch, ours with the same one.
+    Spark's own watermark moves with the next batch, ours with the same one.
     """
     found = []
     for batch in counted:
@@ -354,7 +347,7 @@ def event_to_pane(batches: Sequence[Batch], counted: Sequence[Batch]) -> float |
             for one in batches
             if one.number >= batch.number and batch.newest is not None and one.watermark is not None
         )
-        # Spark counts milliseconds.
+        # Spark's watermark has millisecond resolution.
         reached = (
             one.end
             for one in done

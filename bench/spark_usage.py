@@ -1,6 +1,4 @@
-"""What the processes of a query use while it runs: memory and processor time, read from /proc by a
-thread.
-"""
+"""Memory and processor time of a query's processes, sampled from /proc by a thread."""
 
 from __future__ import annotations
 
@@ -18,27 +16,24 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class Process:
-    """One process of a moment."""
+    """A snapshot of one process."""
 
     pid: int
     parent: int
     name: str
     rss: int
     seconds: float
-    """Processor time, that of children which have ended included."""
+    """Processor time, including children that have exited."""
 
 
 @dataclass
 class Usage:
-    """Watches this process and all that descend from it, while it is entered; it finds nothing
-    where there is no /proc.
-    """
+    """Context manager that samples this process and its descendants; empty without /proc."""
 
     peaks: dict[str, int] = field(default_factory=dict)
-    """The most bytes at any moment: of the JVM, of the Python workers together, and of the driver.
-    """
+    """Peak bytes of the JVM, of all Python workers together, and of the driver."""
     samples: list[tuple[float, float]] = field(default_factory=list)
-    """Time on the wall clock, and processor time until then."""
+    """Pairs (wall time, processor time until then)."""
 
     def __enter__(self) -> Self:
         self._stopped = threading.Event()
@@ -56,7 +51,7 @@ class Usage:
         self._thread.join()
 
     def seconds_between(self, begin: float, end: float) -> float:
-        """Processor time between two moments; to the next sample."""
+        """Processor seconds between two instants, up to one sampling interval off."""
         inside = [
             seconds for at, seconds in self.samples if begin - INTERVAL <= at <= end + INTERVAL
         ]
@@ -79,14 +74,13 @@ def memory(family: list[Process], driver: int) -> dict[str, int]:
         elif process.name == "java":
             found["jvm"] += process.rss
         elif process.name.startswith("python"):
-            # A JVM that starts a program is two for a moment, the second with the name of a thread
-            # and the memory of the first.
+            # Workers only: a JVM that forks appears twice for a moment, under a thread's name.
             found["workers"] += process.rss
     return found
 
 
 def processes() -> list[Process]:
-    """All that this user can see."""
+    """All processes visible to this user."""
     if not _PROC.is_dir():
         return []
     found = []
@@ -97,9 +91,9 @@ def processes() -> list[Process]:
         try:
             text = (entry / "stat").read_text()
         except OSError:
-            # It has ended meanwhile.
+            # The process has exited.
             continue
-        # The name stands in brackets, and may have brackets and spaces itself.
+        # The name is in parentheses and may itself contain parentheses and spaces.
         name, _, rest = text.partition("(")[2].rpartition(")")
         words = rest.split()
         seconds = sum(int(word) for word in words[11:15]) / tick
@@ -108,7 +102,7 @@ def processes() -> list[Process]:
 
 
 def descendants(root: int, known: list[Process]) -> list[Process]:
-    """A process and all that descend from it."""
+    """A process and all of its descendants."""
     children: dict[int, list[Process]] = {}
     for process in known:
         children.setdefault(process.parent, []).append(process)

@@ -1,6 +1,4 @@
-"""The benchmark behind `tidegate bench streams`: what writing to a stream costs beside plain
-inserts into SQLite and a plain producer of Kafka.
-"""
+"""Stream benchmark: writing to a stream against plain SQLite inserts and a plain Kafka producer."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from tidegate.streams.writer import Writer
 
 EVENTS = 200_000
 SQLITE_SIZES = ((1, 1), (100, 1), (1_000, 1), (1_000, 4), (10_000, 1))
-"""Events of a transaction, and segments of the stream."""
+"""Pairs (events per transaction, segments of the stream)."""
 KAFKA_SIZE, KAFKA_SEGMENTS = 20_000, 4
 KEYS = 1_000
 VALUE_BYTES = 100
@@ -31,11 +29,11 @@ _UNMEASURED, _TURNS = 1, 7
 
 @dataclass(frozen=True)
 class Measured:
-    """What writing costs, in events a second."""
+    """Throughput of both sides, in events per second."""
 
     name: str
     aim: float
-    """How much of the peer's throughput ours has to be."""
+    """Target ratio to the peer's throughput."""
     ratio: float
     peer: str
     transaction: int
@@ -52,15 +50,13 @@ class Measured:
 
 
 class Runner(Protocol):
-    """Something that writes events in transactions; it returns when they are where they stay."""
+    """Writes events in transactions; returns when they are durable."""
 
     def write(self, events: list[tuple[str, bytes]], size: int) -> None: ...
 
 
 class StreamRunner:
-    """Our writer: one call an event, a flush a transaction, and a time that is noted every so many
-    events.
-    """
+    """Our writer: a call per event, a flush per transaction, a noted time every 1,000 events."""
 
     def __init__(self, url: str, segments: int) -> None:
         self._streams = streams.open(url)
@@ -82,7 +78,7 @@ class StreamRunner:
 
 
 class SqliteRunner:
-    """Plain inserts: a table with key and value, one `executemany` a transaction."""
+    """Plain inserts into a table of keys and values, one `executemany` per transaction."""
 
     def __init__(self, path: Path, synchronous: str) -> None:
         self._file = sqlite3.connect(path, isolation_level=None)
@@ -100,9 +96,7 @@ class SqliteRunner:
 
 
 class KafkaRunner:
-    """A plain producer of Kafka that looks for errors of delivery, and flushes as often as our
-    writer.
-    """
+    """A plain Kafka producer that checks delivery errors and flushes as often as our writer."""
 
     def __init__(self, servers: str, topic: str) -> None:
         try:
@@ -110,7 +104,7 @@ class KafkaRunner:
             from confluent_kafka.admin import AdminClient
             from confluent_kafka.cimpl import NewTopic
         except ImportError:
-            raise MissingExtraError("confluent-kafka", "kafka", "the benchmark of Kafka") from None
+            raise MissingExtraError("confluent-kafka", "kafka", "the Kafka benchmark") from None
         settings: dict[str, Any] = {"bootstrap.servers": servers}
         admin = AdminClient(settings)
         admin.create_topics([NewTopic(topic, KAFKA_SEGMENTS, 1)])[topic].result(30)
@@ -127,18 +121,16 @@ class KafkaRunner:
     def write(self, events: list[tuple[str, bytes]], size: int) -> None:
         for first in range(0, len(events), size):
             for key, value in events[first : first + size]:
-                self._producer.produce(self._topic, value, key, on_delivery=self._told)
+                self._producer.produce(self._topic, value, key, on_delivery=self._on_delivery)
                 self._producer.poll(0)
             self._producer.flush()
 
-    def _told(self, error: object, _: object) -> None:
+    def _on_delivery(self, error: object, _: object) -> None:
         self.failed += error is not None
 
 
 def measure(events: int = EVENTS, brokers: str | None = None) -> Iterator[Measured]:
-    """One measurement for each size of transactions, and for each setting that makes a
-    difference.
-    """
+    """One measurement per transaction size and `synchronous` setting."""
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
         for synchronous in ("normal", "full"):
             for size, segments in SQLITE_SIZES:
@@ -164,7 +156,7 @@ def _beside_sqlite(
     folder: Path, events: int, size: int, segments: int, synchronous: str
 ) -> Measured:
     folder.mkdir()
-    # A single event a transaction is slow for everybody.
+    # Transactions of a single event are slow on both sides.
     count = max(1, min(events // size, 2_000 if synchronous == "normal" else 200)) * size
     ours, peer = (
         StreamRunner(f"sqlite:{folder / 'ours.db'}?synchronous={synchronous}", segments),
@@ -177,7 +169,7 @@ def _beside_sqlite(
 
 @dataclass(frozen=True)
 class Sides:
-    """Ours and a peer, which write the same events in transactions of the same size."""
+    """Our writer and a peer that writes the same events in transactions of the same size."""
 
     ours: Runner
     peer: Runner
@@ -186,7 +178,7 @@ class Sides:
     segments: int
 
     def measured(self, name: str, aim: float, peer: str, synchronous: str = "") -> Measured:
-        """The race of the two."""
+        """Race both sides."""
         rows = [
             (f"key-{number * 7919 % KEYS}", number.to_bytes(8, "big") * (VALUE_BYTES // 8))
             for number in range(self.events)
@@ -200,9 +192,7 @@ class Sides:
 
 
 def _race(runners: list[Runner], rows: list[tuple[str, bytes]], size: int) -> list[float]:
-    """The sides take turns; the median of each one's seconds by the wall clock, because waiting for
-    the disk counts.
-    """
+    """Median wall seconds of each runner, in turns; waiting for the disk counts."""
     taken: list[list[float]] = [[] for _ in runners]
     for turn in range(_UNMEASURED + _TURNS):
         for times, runner in zip(taken, runners, strict=True):
@@ -216,12 +206,13 @@ def _race(runners: list[Runner], rows: list[tuple[str, bytes]], size: int) -> li
 
 HEAD = (
     f"{'case':<16}{'ratio':>7}{'aim':>6}  "
-    f" {'against':<20}{'synchronous':<13}{'transaction':>12}{'segments':>10}{'ours/s':>12}{'peer/s':>12}"
+    f" {'against':<20}{'synchronous':<13}{'transaction':>12}{'segments':>10}"
+    f"{'ours/s':>12}{'peer/s':>12}"
 )
 
 
 def line(found: Measured) -> str:
-    """A measurement as a line of the table."""
+    """One row of the printed table."""
     verdict = "" if found.ratio >= found.aim else "  below"
     return (
         f"{found.name:<16}{found.ratio:>7.2f}{found.aim:>6.1f}  "

@@ -1,6 +1,4 @@
-"""Traffic is the generated input of the measurements: deliveries of events that come in disorder,
-the same in every run.
-"""
+"""Generated input of the benchmarks: deliveries of disordered events, the same in every run."""
 
 from __future__ import annotations
 
@@ -12,18 +10,16 @@ import pyarrow as pa
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
 SPAN = 20 * SECOND
-"""The event time that one large delivery covers."""
+"""Event time that one large delivery covers."""
 PER_MINUTE = MINUTE // SPAN
 START = 1_700_000_040 * SECOND
-"""A full minute, so that windows and deliveries begin together."""
+"""A full minute, so that windows and deliveries start together."""
 TIME = pa.timestamp("us", "UTC")
 
 
 @dataclass(frozen=True, eq=False)
 class Delivery:
-    """Rows that arrive together; `starts` is the minute of each row, given to whoever does not
-    compute windows.
-    """
+    """Rows that arrive together; `starts` is the minute of each row, for peers without windows."""
 
     rows: pa.Table
     starts: pa.Array
@@ -34,8 +30,8 @@ class Delivery:
 class Traffic:
     """One minute of events that repeats, shifted in time.
 
-    An event reaches the operator after an exponential delay of `delay` on average; of every
-    thousand, `stragglers` come between a quarter and three quarters of a minute later still.
+    An event arrives after an exponential delay with mean `delay`. Of every thousand events,
+    `stragglers` arrive another 15 to 45 seconds later.
     """
 
     keys: int
@@ -44,7 +40,7 @@ class Traffic:
     stragglers: int = 0
 
     def minute(self) -> list[tuple[np.ndarray, pa.Array, pa.Array]]:
-        """Times from the beginning of the minute, keys and values of each delivery."""
+        """Times relative to the minute, keys and values of each delivery."""
         random = np.random.default_rng(self.keys)
         return [self._delivery(random, n * SPAN) for n in range(PER_MINUTE)]
 
@@ -76,7 +72,7 @@ def _shifted(times: np.ndarray, key: pa.Array, value: pa.Array, now: int) -> Del
 
 
 def distinct_keys(first: int, rows: int) -> Delivery:
-    """A delivery in which every row has a key of its own; all rows lie in one second."""
+    """A delivery in which every row has its own key; all rows lie in one second."""
     times = START + np.arange(rows) % SECOND
     return _shifted(
         times,

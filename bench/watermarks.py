@@ -1,6 +1,4 @@
-"""The benchmark behind `tidegate bench watermarks`: an update of all partitions of a tracker and
-the watermark that follows, against a plain loop.
-"""
+"""Watermark benchmark: an update of all partitions of a tracker, against a plain Python loop."""
 
 from __future__ import annotations
 
@@ -18,24 +16,22 @@ from tidegate.kernel.watermarks.tracker import SourceTracker
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 AIM = {10_000: 5.0}
-"""Milliseconds that an update may take."""
+"""Target of an update in milliseconds."""
 SHUFFLED = frozenset({10_000, 100_000})
-"""So many partitions are also named in another order with every update, as if each delivery came
-from other partitions.
-"""
+"""Sizes that are also measured with partitions in another order in every update."""
 _SECOND = 1_000_000
 _UNMEASURED = 2
-"""The first turn lets the partitions join."""
+"""The partitions join in the first turn."""
 
 
 class Runner(Protocol):
-    """Something that takes the promises of all partitions and answers with the watermark."""
+    """Takes the watermarks of all partitions and returns the coalesced one."""
 
     def update(self, names: list[str], values: np.ndarray, now: int) -> int: ...
 
 
 class TrackerRunner:
-    """Our tracker, with idleness."""
+    """The source tracker, with idleness."""
 
     def __init__(self) -> None:
         self.tracker = SourceTracker(idle_after=60 * _SECOND)
@@ -48,9 +44,7 @@ class TrackerRunner:
 
 
 class LoopRunner:
-    """What one would write first: a dictionary, a loop over the partitions and `min`; it knows
-    nothing of idleness.
-    """
+    """A dictionary, a loop over the partitions and `min`; without idleness."""
 
     def __init__(self) -> None:
         self.promises: dict[str, int] = {}
@@ -68,7 +62,7 @@ class LoopRunner:
 
 @dataclass(frozen=True)
 class Measured:
-    """What an update of so many partitions takes, in milliseconds."""
+    """Milliseconds of an update of all partitions."""
 
     partitions: int
     best: float
@@ -79,7 +73,7 @@ class Measured:
     peer_best: float
     peer_median: float
     ratio: float
-    """Our median over that of the peer."""
+    """Our median over the peer's."""
     shuffled: bool = False
 
     def to_dict(self) -> dict[str, Any]:
@@ -90,7 +84,7 @@ class Measured:
 
 
 def measure(sizes: Sequence[int] = SIZES) -> Iterator[Measured]:
-    """One measurement for each number of partitions."""
+    """One measurement per number of partitions."""
     for partitions, shuffled in [
         (size, shuffled)
         for size in sizes
@@ -121,11 +115,9 @@ def measure(sizes: Sequence[int] = SIZES) -> Iterator[Measured]:
 def race(
     runners: Sequence[Runner], partitions: int, turns: int, *, shuffled: bool = False
 ) -> list[list[float]]:
-    """Milliseconds of every turn, by runner; in a turn all partitions move on by about a second,
-    some of them not at all.
+    """Milliseconds of every turn, by runner. In a turn most partitions advance by about a second.
 
-    The names are read from each delivery anew, so they are the same texts but never the same
-    objects, and every runner gets its own.
+    Names are new string objects in every turn, as when they are decoded from a delivery.
     """
     random = np.random.default_rng(7)
     taken: list[list[float]] = [[] for _ in runners]
@@ -147,16 +139,19 @@ def race(
 
 
 HEAD = (
-    f"{'partitions':>12}{'best':>10}{'median':>10}{'aim':>7}{'a partition':>13}{'peer best':>12}{'peer median':>13}{'ratio':>8}"
+    f"{'partitions':>12}{'best':>10}{'median':>10}{'aim':>7}{'a partition':>13}"
+    f"{'peer best':>12}{'peer median':>13}{'ratio':>8}"
     f"   against\n{'':>12}{'ms':>10}{'ms':>10}{'ms':>7}{'µs':>13}{'ms':>12}{'ms':>13}"
 )
 
 
 def line(found: Measured) -> str:
-    """A measurement for people."""
+    """One row of the printed table."""
     aim = "" if found.aim is None else f"< {found.aim:g}"
     verdict = "" if found.aim is None or found.median < found.aim else "  over"
     return (
-        f"{found.partitions:>12,}{found.best:>10.3f}{found.median:>10.3f}{aim:>7}{found.microseconds_per_partition:>13.3f}{found.peer_best:>12.3f}{found.peer_median:>13.3f}{found.ratio:>8.2f}"
+        f"{found.partitions:>12,}{found.best:>10.3f}{found.median:>10.3f}{aim:>7}"
+        f"{found.microseconds_per_partition:>13.3f}{found.peer_best:>12.3f}"
+        f"{found.peer_median:>13.3f}{found.ratio:>8.2f}"
         f"   {found.peer}{', names shuffled' if found.shuffled else ''}{verdict}"
     )

@@ -26,15 +26,15 @@ pytest_plugins = [
     "support.stream_commands",
 ]
 
-# Processes that tests start have this too.
+# Inherited by the processes that tests start.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(SHORT_LIVED))
 # Programs of tests/support import it as a package, as the tests do.
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 
-# Times vary with the load of the machine, so no example has a deadline.
-# "ci" tries the same examples on every run; "dev" tries fewer, and new ones each time.
+# No deadlines: times depend on the load of the machine. "ci" runs the same examples every time,
+# "dev" fewer and new ones, "nightly" thousands of new ones.
 settings.register_profile(
     "dev", deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -46,6 +46,13 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile(
+    "nightly",
+    deadline=None,
+    max_examples=2000,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("dev")
 
 
@@ -54,13 +61,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--soak-seconds",
         type=int,
         default=10,
-        help="how long the soak test sends random traffic (default: 10)",
+        help="seconds of random traffic in the soak tests (default: 10)",
     )
     parser.addoption(
         "--torture-kills",
         type=int,
         default=1,
-        help="how many times the torture kills a driver of Spark (default: 1)",
+        help="number of driver kills in the torture test (default: 1)",
     )
 
 
@@ -80,14 +87,12 @@ def repository() -> Path:
 
 
 SERVERS = ("kafka", "connect", "cluster")
-"""Servers that take long to start: one of each is enough, and one process of the tests has it."""
+"""Servers that are slow to start: one test process starts one of each."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests on Spark are known by their folder, and those that share a server run in one
-    process.
-    """
+    """Mark tests on Spark by their folder; tests that share a server run in one process."""
     for item in items:
         for server in SERVERS:
             if item.get_closest_marker(server) is not None:
@@ -98,7 +103,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call() -> Generator[None, object, object]:
-    """Who reads with direct sources is skipped on a Spark that has none."""
+    """Skip tests of direct sources on a Spark without them."""
     try:
         return (yield)
     except SetupError as error:

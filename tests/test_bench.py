@@ -146,7 +146,7 @@ def test_a_wrong_word_is_refused(words: list[str], capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit) as stopped:
         main(words)
     assert stopped.value.code == 2
-    assert "usage: tidegate bench" in capsys.readouterr().err
+    assert "usage: python -m bench" in capsys.readouterr().err
 
 
 def test_traffic_is_the_same_in_every_run_and_stays_in_its_minute() -> None:

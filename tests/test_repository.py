@@ -10,10 +10,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SOURCES = sorted(
-    path for folder in ("src", "tests") for path in (REPOSITORY / folder).rglob("*.py")
+    path for folder in ("src", "tests", "bench", ".ci") for path in (REPOSITORY / folder).rglob("*.py")
 )
 TEXTS = [
     *SOURCES,
@@ -136,6 +137,20 @@ def test_ci_runs_what_people_run() -> None:
     assert run.stat().st_mode & 0o111, ".ci/run must be executable"
     assert run.read_text("utf-8").rstrip().endswith("make test")
     assert "make test" in (REPOSITORY / "README.md").read_text("utf-8")
+
+
+def test_workflow_covers_every_supported_python(project: dict) -> None:
+    workflow = yaml.safe_load((REPOSITORY / ".github" / "workflows" / "ci.yml").read_text("utf-8"))
+    prefix = "Programming Language :: Python :: 3."
+    supported = [
+        name.rpartition(" ")[2] for name in project["classifiers"] if name.startswith(prefix)
+    ]
+    assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == supported
+    targets = re.findall(r"^([a-z-]+):.*## ", (REPOSITORY / "Makefile").read_text("utf-8"), re.M)
+    commands = [
+        step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step
+    ]
+    assert {command.removeprefix("make ") for command in commands} - {".ci/run"} <= set(targets)
 
 
 def test_package_ships_its_types_and_its_licence() -> None:
