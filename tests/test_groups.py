@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tidegate.kernel.frame import constant
 from tidegate.kernel.groups import Groups, present
 from tidegate.kernel.keys import DenseKeys, Identities, identify
-from tidegate.operators.ingest.delivery import Reader
+from tidegate.operators.ingest.delivery import DeliveryReader
 from tidegate.spec.operator import Input
 
 small = st.integers(-3, 3)
@@ -118,7 +118,7 @@ def test_oracle_rows_outside_are_in_the_last_groups(keys, data):
     places = data.draw(st.lists(some, min_size=len(keys), max_size=len(keys)))
     part, inside = column(p for p, _ in places), np.array([i for _, i in places], bool)
     table = pa.table({"t": pa.array(range(len(keys)), pa.int64()), "k": pa.array(keys)})
-    delivery = Reader(Input("t", key=("k",))).read(table, table.column("t"), 0)
+    delivery = DeliveryReader(Input("t", key=("k",))).read(table, table.column("t"), 0)
     groups, kept = delivery.grouped(("k",), part, inside)
     assert DenseKeys.of([table.column("k")], len(keys)) is None or "all" not in vars(
         delivery.identities

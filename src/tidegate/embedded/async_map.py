@@ -10,8 +10,10 @@ and known durable together: after a crash, rows without an answer are called aga
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import Any, Self
 
@@ -27,7 +29,6 @@ from tidegate.embedded.async_rows import (
     kind_of,
     late_table,
     marks_of,
-    parted,
     readable,
     reread,
     rows_of,
@@ -39,19 +40,19 @@ from tidegate.embedded.result_queue import ResultQueue, Target
 from tidegate.embedded.rows import to_table
 from tidegate.embedded.source_control import SourceControl
 from tidegate.errors import CorruptStateError, InputError, SpecError, StateError
-from tidegate.instants import MIN, Instant
-from tidegate.kernel.events.duplicates import OffsetMarks
+from tidegate.instants import MAX, MIN, Instant
 from tidegate.kernel.events.times import OK, is_ticks, read_times
 from tidegate.kernel.watermarks.marks import Mark
 from tidegate.operators.aggregate.migration import check_same
 from tidegate.operators.async_map.queue import Failed, Row, Rows, Saved, pending
 from tidegate.operators.explain.explanation import explain_calls, waiting_marks
 from tidegate.operators.explain.facts import CallsStanding, Explanation
-from tidegate.operators.ingest.delivery import Reader
-from tidegate.operators.ingest.ingest import markers_in
-from tidegate.operators.ingest.schema_cast import bindable, conform, widened
+from tidegate.operators.ingest.delivery import Delivery, DeliveryReader
+from tidegate.operators.ingest.ingest import Ingest, IngestHooks, Windows, whole_rows
+from tidegate.operators.ingest.schema_cast import MARK, bindable, widened
 from tidegate.operators.ingest.watermark_tracking import Source, WatermarkTracker
-from tidegate.operators.progress import late_by_reason
+from tidegate.operators.output import texts
+from tidegate.operators.progress import Progress, late_by_reason
 from tidegate.spec.async_map import AsyncMap
 from tidegate.spec.join import Upstream
 from tidegate.spec.operator import Input, Options, TimeColumn, input_of
@@ -109,17 +110,15 @@ class EmbeddedAsyncMap(SourceControl):
         self._clock = Clock(now)
         self._options = options or Options()
         self._intake = WatermarkTracker(self.inputs, self._options, now=self._clock.start)
-        self._offsets = OffsetMarks()
+        self._progress = Progress(now=self._clock.start)
+        self._ingest = Ingest(self.inputs, self._store, self._progress)
         self._forms = Forms()
         self._pending = pending(ordered=spec.ordered)
         self._calls = AsyncExecutor(spec)
         self._unstarted: deque[tuple[int, Row]] = deque()
-        self._counters: Counter[str] = Counter()
         self._outlet: ResultQueue[Pieces] = ResultQueue(
             None if downstream is None else self._accepts
         )
-        self._newest = MIN
-        """The newest event that is not from the future."""
         self._error = ""
         """Why the last call that failed did so."""
         self._finished = self._closed = self._is_ahead = self._has_upstream = False
@@ -257,13 +256,13 @@ class EmbeddedAsyncMap(SourceControl):
         """By partition, the first offset to deliver after a restart: what is pending was taken, and
         is called again by itself.
         """
-        return {name: mark + 1 for name, mark in self._offsets.marks.items()}
+        return {name: mark + 1 for name, mark in self._ingest.marks.marks.items()}
 
     def stats(self) -> dict[str, Any]:
         """What is held and what was counted: messages, results, failures, attempts after the first,
         late rows by reason, watermarks.
         """
-        marks = self._intake.stats()
+        marks, counts = self._intake.stats(), self._counts()
         held = {
             "pending": self.pending,
             "in_flight": len(self._calls),
@@ -271,9 +270,9 @@ class EmbeddedAsyncMap(SourceControl):
             "lost_loops": self._calls.lost_loops,
         }
         return {
-            **{name: self._counters[name] for name in _COUNTED},
+            **{name: counts[name] for name in _COUNTED},
             **marks,
-            "late_by_reason": late_by_reason(self._counters),
+            "late_by_reason": late_by_reason(counts),
             **held,
         }
 
@@ -291,8 +290,8 @@ class EmbeddedAsyncMap(SourceControl):
             self._intake,
             self._standing(),
             {key: self._has_ticks(columns) for key, columns in self._columns().items()},
-            {**dict.fromkeys((*_COUNTED, "future"), 0), **self._counters},
-            newest=None if self._newest == MIN else self._newest,
+            self._counts(),
+            newest=None if self._progress.newest == MIN else self._progress.newest,
             is_finished=self._finished,
             has_upstream=self._has_upstream,
             future_tolerance=self._options.future_tolerance,
@@ -305,6 +304,18 @@ class EmbeddedAsyncMap(SourceControl):
             refused_marks=len(marks_of(refused)),
             is_refused=self._outlet.is_refused,
         )
+
+    def _counts(self) -> dict[str, int]:
+        """The counters as users see them: `events` are all messages, with markers; `unreadable`
+        are events without a readable time.
+        """
+        counters = self._progress.counters
+        return {
+            **{name: n for name, n in counters.items() if name.startswith("reason.")},
+            **{name: counters[name] for name in (*_COUNTED, "future")},
+            "events": counters["events"] + counters["markers"],
+            "unreadable": counters["untimed"],
+        }
 
     def _standing(self) -> CallsStanding:
         marks, oldest = self._pending.waiting(), self._calls.oldest()
@@ -351,32 +362,44 @@ class EmbeddedAsyncMap(SourceControl):
         """Nothing is counted or pending when a delivery is refused."""
         _check_columns(given, table.schema)
         schema = widened(self._forms.input, bindable(table.schema))
-        # Partitions of several inputs are told apart by the number of theirs.
-        reader = Reader(
-            Input(offset=given.offset, partition=given.partition),
+        # The number of an input tells its partitions apart from those of other inputs.
+        reader = DeliveryReader(
+            replace(given, key=()),
             prefix=f"{number}/" if len(self.inputs) > 1 else "",
+            reads_time=False,
         )
-        delivery = reader.read(conform(table, schema, None).table, None, self._intake.now)
-        fresh = np.ones(len(delivery), bool)
-        if given.offset is not None:
-            fresh = self._offsets.fresh(delivery.partition, delivery.partitions, delivery.offset)
-        delivery = delivery.where(fresh)
-        sound, broken, why = parted(delivery.table)
-        limits = (self._intake.limit(given.watermark_key), self._intake.output(given.watermark_key))
-        self._intake.observe_table(number, sound)
-        markers = markers_in(sound, given)
-        events = sound if markers is None else sound.filter(pa.array(~markers))
-        rows, unreadable, errors = readable(events)
+        tracker, key = self._intake, given.watermark_key
+        limit, watermark = tracker.limit(key), tracker.output(key)
+        hooks = IngestHooks(self, partial(self._observe, number), _no_ids)
+        events = self._ingest.take(table, reader, schema, hooks).events.table
         self._forms.input = schema
-        if given.offset is not None:
-            self._offsets.advance(delivery.partition, delivery.partitions, delivery.offset)
-        self._counters["events"] += len(delivery)
-        self._counters["duplicates"] += len(fresh) - len(delivery)
-        self._counters["markers"] += sound.num_rows - events.num_rows
-        self._note_times(given, events, *limits)
-        self._late(broken, "bad_value", why)
-        self._late(unreadable, "bad_value", errors)
+        rows, unreadable, errors = readable(events)
+        self._note_times(given, events, limit, watermark)
+        self._late(unreadable, "bad_value", pa.array(errors, pa.string()))
         self._unstarted.extend((self._pending.submit(row), row) for row in rows)
+
+    def _observe(self, number: int, new: Delivery) -> None:
+        """Let the watermark tracker observe the rows that have no broken value."""
+        table = new.where(whole_rows(new)).table
+        self._intake.observe_table(
+            number, table.drop_columns([MARK]) if MARK in table.column_names else table
+        )
+
+    def late_rows(
+        self,
+        delivery: Delivery,
+        index: np.ndarray,
+        reason: str,
+        lateness: pa.Array,  # noqa: ARG002 - an async map has no lateness classes
+        windows: Windows | None = None,  # noqa: ARG002 - and no windows
+        detail: str | pa.Array = "",
+    ) -> None:
+        """Send rows to the late output."""
+        self._late(
+            delivery.table.take(pa.array(index)),
+            reason,
+            texts(detail, len(index)) if isinstance(detail, str) else detail,
+        )
 
     def _note_times(self, given: Input, events: pa.Table, limit: int, watermark: int) -> None:
         """Remember what explains a watermark that follows events: the newest of them, and those
@@ -385,11 +408,12 @@ class EmbeddedAsyncMap(SourceControl):
         if given.time is None or given.watermark_key != self.inputs[0].watermark_key:
             return
         times, verdict = read_times(events.column(given.time), given.time)
-        self._counters["unreadable"] += int((verdict != OK).sum())
+        self._progress.counters["untimed"] += int((verdict != OK).sum())
         times = times[verdict == OK]
         future = (times > limit) & (times >= watermark)
-        self._counters["future"] += int(future.sum())
-        self._newest = max(self._newest, int(times[~future].max(initial=MIN)))
+        self._progress.counters["future"] += int(future.sum())
+        newest = int(times[~future].max(initial=MIN))
+        self._progress.newest = max(self._progress.newest, newest)
 
     def _mark(self) -> None:
         """Put what the inputs promise behind the rows that came before."""
@@ -409,14 +433,14 @@ class EmbeddedAsyncMap(SourceControl):
 
     def _hear(self, replies: list[Reply]) -> None:
         """Take replies; an answer that no table can hold is a failure."""
-        self._counters["retried"] += sum(reply.attempts - 1 for reply in replies)
+        self._progress.counters["retried"] += sum(reply.attempts - 1 for reply in replies)
         fits = unfit([row for reply in replies for row in reply.results or []]) is None
         for reply in replies:
             error = reply.error if fits or reply.error is not None else unfit(reply.results or [])
             if error is not None:
                 self._pending.fail(reply.ticket, error)
             else:
-                self._counters["filtered"] += not reply.results
+                self._progress.counters["filtered"] += not reply.results
                 self._pending.complete(reply.ticket, reply.results or [])
 
     def _pump(self) -> None:
@@ -441,23 +465,24 @@ class EmbeddedAsyncMap(SourceControl):
         for kind, group in groupby(leaving, key=kind_of):
             found: list[Any] = list(group)
             if kind == "late":
-                self._counters["failed"] += len(found)
+                self._progress.counters["failed"] += len(found)
                 self._error = found[-1].error
                 rows = pa.Table.from_pylist(
                     [failed.row for failed in found], schema=self._forms.input
                 )
-                self._late(rows, "async_failed", [failed.error for failed in found])
+                errors = pa.array([failed.error for failed in found], pa.string())
+                self._late(rows, "async_failed", errors)
             elif kind == "mark":
                 self._put([("mark", mark) for mark in found])
             else:
                 for table in found:
-                    self._counters["results"] += table.num_rows
+                    self._progress.counters["results"] += table.num_rows
                     self._put([("rows", table)])
 
-    def _late(self, rows: pa.Table, reason: str, details: list[str]) -> None:
+    def _late(self, rows: pa.Table, reason: str, details: pa.Array) -> None:
         if rows.num_rows:
-            self._counters["late_rows"] += rows.num_rows
-            self._counters[f"reason.{reason}"] += rows.num_rows
+            self._progress.counters["late_rows"] += rows.num_rows
+            self._progress.counters[f"reason.{reason}"] += rows.num_rows
             self._put([("late", late_table(rows, reason, details))])
 
     def _put(self, pieces: Pieces) -> None:
@@ -517,11 +542,10 @@ class EmbeddedAsyncMap(SourceControl):
             "format": FORMAT,
             "spec": self._form(),
             "watermark_tracker": self._intake.save(),
-            "offsets": self._offsets.marks,
+            "progress": self._progress.to_json(),
+            "offsets": self._ingest.marks.marks,
             "pending": saved.document,
             "schemas": self._forms.save(),
-            "counters": dict(self._counters),
-            "newest": self._newest,
             "waiting": [
                 [written(piece, tables["pieces"]) for piece in pieces]
                 for pieces in (*self._outlet.waiting, *self._outlet.kept)
@@ -546,10 +570,9 @@ class EmbeddedAsyncMap(SourceControl):
             )
         check_same(document["spec"], self._form())
         self._intake.restore(document["watermark_tracker"])
-        self._offsets.marks = dict(document["offsets"])
+        self._progress.restore(document["progress"])
+        self._ingest.marks.marks = dict(document["offsets"])
         self._forms.restore(document["schemas"])
-        self._counters = Counter(document["counters"])
-        self._newest = document["newest"]
         rows, results, pieces = (
             [self._store.get_table(name) for name in self._store.names(f"{_NAME}/{kind}/")]
             for kind in ("pending", "results", "pieces")
@@ -579,6 +602,11 @@ class EmbeddedAsyncMap(SourceControl):
             raise StateError("the async map is closed. Hint: open a new one on its store")
 
 
+def _no_ids(delivery: Delivery) -> np.ndarray:
+    """Ids do not expire here: an async map finds duplicates by offset alone."""
+    return np.full(len(delivery), MAX)
+
+
 def _check_columns(given: Input, schema: pa.Schema) -> None:
     names = schema.names
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -587,9 +615,9 @@ def _check_columns(given: Input, schema: pa.Schema) -> None:
             "the columns of a message have different names, got"
             f" {', '.join(f'`{name}`' for name in twice)} more than once"
         )
-    Reader(given).check(schema)
+    DeliveryReader(given).check(schema)
     for other in given.others:
-        Reader(given.on(str(other.column))).check(schema)
+        DeliveryReader(given.on(str(other.column))).check(schema)
 
 
 def _check_order(spec: AsyncMap, target: Target | None) -> None:

@@ -91,7 +91,9 @@ class Forms:
         return AsyncResults(
             _together(self.output, rows),
             marks_of(pieces),
-            pa.concat_tables([late_table(nothing, "", []), *late], promote_options="permissive"),
+            pa.concat_tables(
+                [late_table(nothing, "", texts(None, 0)), *late], promote_options="permissive"
+            ),
             tuple(pieces),
         )
 
@@ -129,7 +131,7 @@ def _brought(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def late_table(rows: pa.Table, reason: str, details: list[str]) -> pa.Table:
+def late_table(rows: pa.Table, reason: str, details: pa.Array) -> pa.Table:
     """Late rows with the reason; a column that has the name of one of ours is told apart."""
     shown = rows.rename_columns(
         [f"input_{name}" if name in _ADDED else name for name in rows.column_names]
@@ -139,22 +141,8 @@ def late_table(rows: pa.Table, reason: str, details: list[str]) -> pa.Table:
         {
             **columns,
             "reason": texts(reason, rows.num_rows),
-            "detail": pa.array(details, pa.string()),
+            "detail": details,
         }
-    )
-
-
-def parted(table: pa.Table) -> tuple[pa.Table, pa.Table, list[str]]:
-    """The rows whose values have the types of their columns, the others, and what is wrong with
-    those.
-    """
-    if MARK not in table.column_names:
-        return table, table.slice(0, 0), []
-    problems, plain = table.column(MARK), table.drop_columns([MARK])
-    return (
-        plain.filter(problems.is_null()),
-        plain.filter(problems.is_valid()),
-        [str(text) for text in problems.drop_null().to_pylist()],
     )
 
 

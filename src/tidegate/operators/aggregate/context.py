@@ -313,7 +313,7 @@ class Core:
         reason: str,
         lateness: pa.Array,
         windows: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
-        detail: str = "",
+        detail: str | pa.Array = "",
     ) -> None:
         """Send rows to the late output; `windows` lists (position in index, start, end) of the
         windows they missed.
@@ -328,7 +328,7 @@ class Core:
             keys,
             lateness,
             reason,
-            texts(detail, len(index)),
+            texts(detail, len(index)) if isinstance(detail, str) else detail,
             (owner, start, end),
             watermark,
         )

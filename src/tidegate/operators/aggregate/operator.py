@@ -31,11 +31,11 @@ from tidegate.operators.aggregate.message_recovery import MessageRecovery
 from tidegate.operators.aggregate.results import Renderer
 from tidegate.operators.aggregate.window_offsets import WindowOffsets
 from tidegate.operators.aggregate.wiring import Parts
-from tidegate.operators.ingest.delivery import Arrival, Delivery, Reader, as_frame, joined
-from tidegate.operators.ingest.ingest import Identities, Ingest, observed_rows, readable_rows
+from tidegate.operators.ingest.delivery import Arrival, Delivery, DeliveryReader, as_frame, joined
+from tidegate.operators.ingest.ingest import Ingest, IngestHooks, observed_columns
 from tidegate.operators.ingest.merge_inputs import Merging
 from tidegate.operators.ingest.micro_batch import Batch
-from tidegate.operators.ingest.schema_cast import bindable, conform, widened
+from tidegate.operators.ingest.schema_cast import bindable, widened
 from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
 from tidegate.operators.output import Output, class_names
 from tidegate.operators.progress import Progress
@@ -63,13 +63,13 @@ class WindowedAggregate:
             [dataclasses.replace(given, others=()) for given in spec.inputs], spec.options, now=now
         )
         self.machine = compile_trigger(spec.firing)
-        self._ingest = Ingest(spec.input, store, self.progress, united=bool(spec.also))
+        self._ingest = Ingest(spec.inputs, store, self.progress)
         self.marks, self.ids = self._ingest.marks, self._ingest.ids
         self.metadata = WindowOffsets(store) if spec.input.offset is not None else None
         self.parts: Parts | None = None
         self.rebuild = MessageRecovery(store) if spec.input.offset is not None else None
         # A pane of a window without end has no time; it is in its window all the same.
-        self._reader = Reader(
+        self._reader = DeliveryReader(
             spec.input, op_column, MAX - 1 if isinstance(spec.window, Inherited) else None
         )
         self.merging = Merging(spec) if spec.names else None
@@ -189,7 +189,7 @@ class WindowedAggregate:
         spoken = [
             given for given in self.spec.inputs if given.time is None or given.time in schema.names
         ]
-        return all(Reader(given).ticks(schema) for given in spoken[:1])
+        return all(DeliveryReader(given).ticks(schema) for given in spoken[:1])
 
     @property
     def key(self) -> int:
@@ -368,7 +368,7 @@ class WindowedAggregate:
             self._out.sort_by_window()
         return self._out
 
-    def _reader_of(self, ordinal: int) -> Reader:
+    def _reader_of(self, ordinal: int) -> DeliveryReader:
         """What reads an input; partitions of several inputs are told apart by the number of
         theirs.
         """
@@ -385,7 +385,7 @@ class WindowedAggregate:
         """The schema that an input is brought to, as far as it is known."""
         return self.schema if self.merging is None else self.merging.expected(ordinal, self.schema)
 
-    def _admitted(self, table: pa.Table, reader: Reader, ordinal: int) -> pa.Table:
+    def _admitted(self, table: pa.Table, reader: DeliveryReader, ordinal: int) -> pa.Table:
         """The table as the operator takes it: that of a merge fits those of its other inputs, and
         says whose it is.
         """
@@ -408,27 +408,26 @@ class WindowedAggregate:
         if self.merging is not None:
             self.merging.note(arrival.ordinal, arrival.table.schema)
 
-    def _deliver(self, table: pa.Table, reader: Reader, ordinal: int, *, looks: bool) -> None:
+    def _deliver(
+        self, table: pa.Table, reader: DeliveryReader, ordinal: int, *, looks: bool
+    ) -> None:
         parts = self.bound()
-        time = reader.spec.time
-        conformed = conform(table, parts.core.schema, time)
-        delivery = reader.read(
-            conformed.table, None if time is None else table.column(time), self.progress.now
+
+        def observe(new: Delivery) -> None:
+            if self.keys is not None:
+                self.keys.meet(new.key_hash, new.key_check)
+            if looks and self._watched:
+                self._observe(new, reader, ordinal)
+
+        rebuilds = self.rebuild is not None and self.rebuild.under_way
+        taken = self._ingest.take(
+            table,
+            reader,
+            parts.core.schema,
+            IngestHooks(parts.core, observe, self._id_expiry, self._recover if rebuilds else None),
         )
-        fresh, ids = self._ingest.fresh(delivery, reader)
-        new = delivery.where(fresh)
-        if self.keys is not None:
-            self.keys.meet(new.key_hash, new.key_check)
-        readable = readable_rows(new)
-        if looks and self._watched:
-            # A watermark that goes back may refuse the delivery, so nothing is remembered of it
-            # before.
-            self._observe(new, readable, reader, ordinal)
-        self._remember(delivery, new, fresh, ids)
-        whole = self._ingest.numbered(new)
         parts.contents.begin()
-        delivery = self._ingest.without_markers(whole, reader.spec)
-        delivery = self._classified(self._ingest.sound(delivery, conformed, parts.core))
+        delivery = self._classified(taken.events)
         if len(delivery):
             delivery = self._placed(delivery)
             self._note_offsets(delivery)
@@ -439,33 +438,26 @@ class WindowedAggregate:
             if self.keys is not None:
                 self._batch.met(delivery, counts)
         if self.rebuild is not None and parts.core.messages is not None:
-            self.rebuild.note_rejected(whole, parts.contents.stored)
+            self.rebuild.note_rejected(taken.new, parts.contents.stored)
 
-    def _observe(
-        self, delivery: Delivery, readable: np.ndarray, reader: Reader, ordinal: int
-    ) -> None:
-        """Let the watermark_tracker see the rows."""
-        limit = self.watermark_tracker.limit(self.key)
-        seen = observed_rows(delivery, readable, reader, self.progress.now, limit)
+    def _observe(self, delivery: Delivery, reader: DeliveryReader, ordinal: int) -> None:
+        """Let the watermark tracker observe the new rows of an input."""
+        columns = {reader.time or "": self.key}
+        seen = observed_columns(delivery, reader, self.watermark_tracker, columns)[self.key]
         if (
             self.keys is not None
             and len(seen)
-            and (self.spec.options.future_reference == "watermark" or seen.times.max() > limit)
+            and (self.spec.options.future_reference == "watermark" or seen.times.max() > seen.limit)
         ):
-            # What is from the future goes by the key's own watermark, for its windows and for the
-            # floor alike.
-            kept = ~readable | (self._classes(delivery) != FUTURE)
-            table, times, partition = (
-                seen.table.filter(pa.array(kept)),
-                seen.times[kept],
-                seen.partition[kept],
-            )
+            # Per-key watermarks: the key's own watermark decides which rows are from the future,
+            # for its windows and for the watermark of all keys alike.
+            kept = ~seen.readable | (self._classes(delivery) != FUTURE)
             seen = dataclasses.replace(
                 seen,
-                table=table,
-                times=times,
-                readable=readable[kept],
-                partition=partition,
+                table=seen.table.filter(pa.array(kept)),
+                times=seen.times[kept],
+                readable=seen.readable[kept],
+                partition=seen.partition[kept],
                 limit=MAX,
             )
         self.watermark_tracker.observe(ordinal, seen, self.key)
@@ -523,17 +515,14 @@ class WindowedAggregate:
             raise InputError("the operator has not seen its input's schema yet")
         return self.parts
 
-    def _remember(
-        self, delivery: Delivery, new: Delivery, fresh: np.ndarray, ids: Identities | None
-    ) -> None:
-        """Remember the new rows of a delivery; what came before may be what a rebuild waits for."""
-        if self.rebuild is not None and self.rebuild.under_way:
-            self.rebuild.take(delivery.where(~fresh), self.bound().contents, self.spec.window.axis)
-        self._ingest.remember(delivery, new, fresh, ids, self._matters_until)
+    def _recover(self, duplicates: Delivery) -> None:
+        """Take messages that were delivered before into a message store that is rebuilt."""
+        if self.rebuild is not None:
+            self.rebuild.take(duplicates, self.bound().contents, self.spec.window.axis)
 
-    def _matters_until(self, delivery: Delivery) -> np.ndarray:
-        """The time whose being very late makes a row forgotten: its own, or that of its last window
-        where windows decide.
+    def _id_expiry(self, delivery: Delivery) -> np.ndarray:
+        """The time at which the id of each row expires: its event time, or the end of its last
+        window where windows decide what is late.
         """
         time = delivery.time
         if self.spec.options.drop_by == "window":
@@ -552,7 +541,7 @@ class WindowedAggregate:
         if self.spec.window.axis is not Axis.EVENT_TIME or isinstance(self.spec.window, Inherited):
             self.progress.counters["on_time"] += len(delivery)
             return delivery
-        return self._ingest.judged(
+        return self._ingest.drop_late(
             delivery,
             self._classes(delivery),
             self.spec.options,

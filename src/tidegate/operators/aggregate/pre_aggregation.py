@@ -25,7 +25,7 @@ from tidegate.kernel.windows.assigners import Aligned, Assigner, build
 from tidegate.operators.aggregate.aggregate_set import AggregateSet
 from tidegate.operators.aggregate.slice_buffer import partials_of
 from tidegate.operators.aggregate.wiring import takes_partials
-from tidegate.operators.ingest.delivery import Delivery, Reader
+from tidegate.operators.ingest.delivery import Delivery, DeliveryReader
 from tidegate.operators.ingest.schema_cast import bindable
 from tidegate.spec.aggregates import AllTrue, AnyTrue, Count, Max, Mean, Min, Stddev, Sum, Variance
 from tidegate.spec.operator import AggregateSpec
@@ -106,7 +106,7 @@ class PreAggregator:
             or not bindable(table.schema).equals(bindable(self.schema))
         ):
             return None
-        delivery = Reader(self.spec.input).read(table, table.column(time), MIN)
+        delivery = DeliveryReader(self.spec.input).read(table, table.column(time), MIN)
         if self.spec.input.key and not _repeats(delivery):
             return None
         sure = (

@@ -164,7 +164,7 @@ class Delivery:
 
 
 @dataclass(frozen=True)
-class Reader:
+class DeliveryReader:
     """Turns a table into a delivery by the input's specification; the columns that it names must be
     there.
     """
@@ -177,10 +177,17 @@ class Reader:
     """What stands before the names of partitions, to tell those of several inputs apart."""
     label: str | None = None
     """The name of the input in a merge, which its rows get as a column."""
+    reads_time: bool = True
+    """Whether rows have the times of the time column; if not, all have that of the clock."""
+
+    @property
+    def time(self) -> str | None:
+        """The column that times are read from."""
+        return self.spec.time if self.reads_time else None
 
     def required(self) -> list[str]:
         named = [
-            self.spec.time,
+            self.time,
             *self.spec.key,
             self.spec.id,
             self.spec.offset,
@@ -228,10 +235,10 @@ class Reader:
                     offset[order],
                 )
                 times = None if times is None else times.take(pa.array(order))
-        if self.spec.time is None or times is None:
+        if self.time is None or times is None:
             time, verdict = np.full(rows, now, np.int64), np.zeros(rows, np.int8)
         else:
-            time, verdict = read_times(times, self.spec.time, null_is=self.null_time)
+            time, verdict = read_times(times, self.time, null_is=self.null_time)
         identities = Identities([table.column(name) for name in self.spec.key], rows)
         return Delivery(
             table,

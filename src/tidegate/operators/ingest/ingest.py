@@ -1,12 +1,18 @@
-"""The inlet takes the rows of an input in: which of them are new, how they are numbered, what
-cannot be read, and what comes too late.
+"""Ingest: one delivery in, the new, numbered and readable events out.
+
+Contract: `Ingest.take` works in this order. It casts the rows to the bound schema, reads times and
+keys, finds duplicates, lets the operator observe the new rows, remembers offsets and ids, numbers
+the rows, drops marker rows and sends unreadable rows to `late`. The operator may refuse a delivery
+while it observes the rows; nothing is remembered before. `Ingest.drop_late` then applies the
+lateness classes that the operator finds.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,22 +20,31 @@ import pyarrow as pa
 from tidegate.kernel.events.duplicates import OffsetMarks, SeenIds
 from tidegate.kernel.events.lateness import CLASSES, FUTURE, VERY_LATE
 from tidegate.kernel.events.times import NULL, OK, read_times
+from tidegate.kernel.frame import to_arrow
 from tidegate.kernel.watermarks.generators import Observed, columns_of, compile_generator
-from tidegate.operators.ingest.delivery import Delivery, Reader
+from tidegate.operators.ingest.delivery import Delivery, DeliveryReader
 from tidegate.operators.ingest.schema_cast import MARK, Conformed, conform
+from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
 from tidegate.operators.output import texts
 from tidegate.operators.progress import Progress
 from tidegate.spec.operator import Input, Options
 from tidegate.spec.watermarks import Noted, Punctuated
 from tidegate.state.protocol import Store
 
-Identities = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""The hashed ids of rows, and whether they have one."""
 Windows = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Windows of rows: positions in an index of rows, starts and ends."""
+
+
+class HashedIds(NamedTuple):
+    """The hashed ids of rows, and which rows have one."""
+
+    key_hash: np.ndarray
+    key_check: np.ndarray
+    known: np.ndarray
 
 
 class LateOutput(Protocol):
-    """Where rows go that are in no result."""
+    """Receives the rows that are in no result."""
 
     def late_rows(
         self,
@@ -38,56 +53,92 @@ class LateOutput(Protocol):
         reason: str,
         lateness: pa.Array,
         windows: Windows | None = None,
-        detail: str = "",
+        detail: str | pa.Array = "",
     ) -> None: ...
 
 
-class Ingest:
-    """What an operator remembers of an input, or of several that are united, to take its rows in
-    once.
-    """
+@dataclass(frozen=True, slots=True, eq=False)
+class IngestHooks:
+    """The parts of ingest that differ between operators."""
 
-    def __init__(
-        self, given: Input, store: Store, progress: Progress, *, united: bool = False
-    ) -> None:
-        self._given = given
+    late: LateOutput
+    observe: Callable[[Delivery], None]
+    """Observes the new rows, for watermarks and keys. An error refuses the delivery."""
+    id_expiry: Callable[[Delivery], np.ndarray]
+    """The event time of each row at which its id expires."""
+    recover: Callable[[Delivery], None] | None = None
+    """Takes duplicates while a lost message store is rebuilt."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ingested:
+    """The result of ingest for one delivery."""
+
+    new: Delivery
+    """All rows that were not delivered before, numbered, with markers and unreadable rows."""
+    events: Delivery
+    """The readable events among them."""
+
+
+class Ingest:
+    """The ingest state of one operator, or of one side of a join: offsets, ids, row numbers."""
+
+    def __init__(self, inputs: Sequence[Input], store: Store, progress: Progress) -> None:
         self._progress = progress
-        self._by_offset = given.offset is not None and given.partition is None and not united
+        first = inputs[0]
+        self._by_offset = len(inputs) == 1 and first.offset is not None and first.partition is None
         self.marks = OffsetMarks()
         self.ids = SeenIds(store)
 
-    def fresh(self, delivery: Delivery, reader: Reader) -> tuple[np.ndarray, Identities | None]:
-        """Which rows were not delivered before; and their ids, where these tell."""
-        if self._given.offset is not None:
+    def take(
+        self, table: pa.Table, reader: DeliveryReader, schema: pa.Schema, hooks: IngestHooks
+    ) -> Ingested:
+        """Ingest one delivery of one input; `schema` is the one that the operator is bound to."""
+        conformed = conform(table, schema, reader.time)
+        times = None if reader.time is None else table.column(reader.time)
+        delivery = reader.read(conformed.table, times, self._progress.now)
+        fresh, ids = self._fresh(delivery, reader)
+        new = delivery.where(fresh)
+        # A watermark that goes back may refuse the delivery, so nothing is remembered before.
+        hooks.observe(new)
+        if hooks.recover is not None:
+            hooks.recover(delivery.where(~fresh))
+        if reader.spec.offset is not None:
+            self.marks.advance(new.partition, new.partitions, new.offset)
+        elif ids is not None:
+            self._remember_ids(delivery, fresh, ids, hooks.id_expiry)
+        self._progress.counters["duplicates"] += len(delivery) - len(new)
+        self._progress.counters["events"] += len(new)
+        new = self._numbered(new)
+        events = self._without_markers(new, reader)
+        return Ingested(new, self._readable(events, conformed, hooks.late))
+
+    def _fresh(
+        self, delivery: Delivery, reader: DeliveryReader
+    ) -> tuple[np.ndarray, HashedIds | None]:
+        """Which rows were not delivered before, and the ids where those decide."""
+        if reader.spec.offset is not None:
             return self.marks.fresh(delivery.partition, delivery.partitions, delivery.offset), None
-        if self._given.id is not None:
-            ids = reader.identities(delivery)
+        if reader.spec.id is not None:
+            ids = HashedIds(*reader.identities(delivery))
             return self.ids.fresh(*ids), ids
         return np.ones(len(delivery), bool), None
 
-    def remember(
+    def _remember_ids(
         self,
         delivery: Delivery,
-        new: Delivery,
         fresh: np.ndarray,
-        ids: Identities | None,
-        until: Callable[[Delivery], np.ndarray],
+        ids: HashedIds,
+        id_expiry: Callable[[Delivery], np.ndarray],
     ) -> None:
-        """Remember the new rows of a delivery, which are the fresh ones, as delivered: ids `until`
-        a time that is too late to be taken.
-        """
-        if self._given.offset is not None:
-            self.marks.advance(new.partition, new.partitions, new.offset)
-        elif ids is not None:
-            key_hash, key_check, known = ids
-            kept = np.flatnonzero(fresh & known)
-            self.ids.remember(key_hash[kept], key_check[kept], until(delivery.take(kept)))
-        self._progress.counters["duplicates"] += len(delivery) - len(new)
-        self._progress.counters["events"] += len(new)
+        kept = np.flatnonzero(fresh & ids.known)
+        self.ids.remember(ids.key_hash[kept], ids.key_check[kept], id_expiry(delivery.take(kept)))
 
-    def numbered(self, delivery: Delivery) -> Delivery:
-        """Arrival numbers: the offsets themselves where there is one partition, so that they are
-        the same after a rebuild.
+    def _numbered(self, delivery: Delivery) -> Delivery:
+        """The rows with their arrival numbers.
+
+        Where there is one partition the offsets are the numbers, so that rows that are delivered
+        again have the same ones.
         """
         progress = self._progress
         if self._by_offset:
@@ -98,11 +149,10 @@ class Ingest:
             progress.seq += len(delivery)
         return delivery.with_seq(seq)
 
-    def without_markers(self, delivery: Delivery, given: Input, *, timed: bool = True) -> Delivery:
-        """The events among the rows. A marker that cannot be read says nothing: it goes the way of
-        all broken rows.
-        """
-        markers = markers_in(delivery.table, given, delivery.verdict if timed else None)
+    def _without_markers(self, delivery: Delivery, reader: DeliveryReader) -> Delivery:
+        """The rows that are events. A marker with a broken value stays, as an unreadable row."""
+        verdict = delivery.verdict if reader.reads_time else None
+        markers = _markers_in(delivery.table, reader.spec, verdict)
         if markers is None:
             return delivery
         markers &= whole_rows(delivery)
@@ -110,9 +160,10 @@ class Ingest:
         self._progress.counters["events"] -= int(markers.sum())
         return delivery.where(~markers)
 
-    def sound(self, delivery: Delivery, conformed: Conformed, late: LateOutput) -> Delivery:
-        """The delivery without rows whose time or values cannot be read; those go to `late`."""
-        delivery = self._typed(delivery, conformed, late)
+    def _readable(self, delivery: Delivery, conformed: Conformed, late: LateOutput) -> Delivery:
+        """The rows with readable values and times; the others go to `late`."""
+        if conformed.broken:
+            delivery = self._without_broken(delivery, late)
         missing = delivery.verdict == NULL
         for mask, reason in (
             (missing, "null_time"),
@@ -123,21 +174,19 @@ class Ingest:
             self._progress.counters["unreadable"] += len(rows)
         return delivery.where(delivery.verdict == OK)
 
-    def _typed(self, delivery: Delivery, conformed: Conformed, late: LateOutput) -> Delivery:
-        """The delivery without rows that hold values of a wrong type."""
-        if not conformed.broken:
-            return delivery
-        what = delivery.table.column(MARK).to_pylist()
+    def _without_broken(self, delivery: Delivery, late: LateOutput) -> Delivery:
+        """The rows whose values have the types of their columns; the others go to `late`."""
+        problems = to_arrow(delivery.table.column(MARK))
         delivery = delivery.with_table(delivery.table.drop_columns([MARK]))
-        bad = np.array([text is not None for text in what], bool)
-        for row in np.flatnonzero(bad).tolist():
-            late.late_rows(
-                delivery, np.array([row]), "bad_value", texts(None, 1), detail=what[row] or ""
-            )
-        self._progress.counters["unreadable"] += int(bad.sum())
-        return delivery.where(~bad)
+        whole = problems.is_null().to_numpy(zero_copy_only=False)
+        rows = np.flatnonzero(~whole)
+        late.late_rows(
+            delivery, rows, "bad_value", texts(None, len(rows)), detail=problems.drop_null()
+        )
+        self._progress.counters["unreadable"] += len(rows)
+        return delivery.where(whole)
 
-    def judged(
+    def drop_late(
         self,
         delivery: Delivery,
         classes: np.ndarray,
@@ -145,8 +194,9 @@ class Ingest:
         late: LateOutput,
         windows: Callable[[Delivery, np.ndarray], Windows | None] | None = None,
     ) -> Delivery:
-        """The rows with their classes, without those that are too late or refused for being from
-        the future, which go to `late`.
+        """The rows with their lateness classes, without very late and rejected future rows.
+
+        Those go to `late`, with the windows that they missed where `windows` finds them.
         """
         self._progress.count_classes(classes)
         delivery = delivery.with_classes(classes)
@@ -165,35 +215,23 @@ class Ingest:
     def refuse(
         self,
         table: pa.Table,
-        reader: Reader,
+        reader: DeliveryReader,
         schema: pa.Schema,
         late: LateOutput,
         reason: str,
         detail: str,
     ) -> None:
         """Send rows that cannot be delivered to `late`."""
-        # What is wrong may be the offset itself.
+        # The offset itself may be what is wrong.
         reader = dataclasses.replace(reader, spec=dataclasses.replace(reader.spec, offset=None))
         reader.check(table.schema)
-        conformed = conform(table, schema, reader.spec.time)
+        conformed = conform(table, schema, reader.time)
         plain = conformed.table.drop_columns([MARK]) if conformed.broken else conformed.table
-        rows = np.arange(len(table))
-        late.late_rows(
-            reader.read(plain, None, self._progress.now),
-            rows,
-            reason,
-            texts(None, len(table)),
-            detail=detail,
-        )
-        self._progress.counters["unreadable"] += len(table)
-        self._progress.counters["events"] += len(table)
-
-
-def readable_rows(delivery: Delivery) -> np.ndarray:
-    """Which rows have a time, and no broken value, so that they may say how far their source has
-    come.
-    """
-    return (delivery.verdict == OK) & whole_rows(delivery)
+        n = table.num_rows
+        delivery = reader.read(plain, None, self._progress.now)
+        late.late_rows(delivery, np.arange(n), reason, texts(None, n), detail=detail)
+        self._progress.counters["unreadable"] += n
+        self._progress.counters["events"] += n
 
 
 def whole_rows(delivery: Delivery) -> np.ndarray:
@@ -203,24 +241,52 @@ def whole_rows(delivery: Delivery) -> np.ndarray:
     return delivery.table.column(MARK).is_null().to_numpy()
 
 
-def markers_in(
-    table: pa.Table, given: Input, verdict: np.ndarray | None = None
-) -> np.ndarray | None:
-    """Which rows only say a watermark, of whichever time column, and are no events; None where
-    there are none.
+def observed_columns(
+    delivery: Delivery,
+    reader: DeliveryReader,
+    tracker: WatermarkTracker,
+    columns: Mapping[str, int],
+) -> dict[int, Observed]:
+    """The rows as watermark generators observe them, by watermark key.
 
-    Whether the first time could be read may be known. Rows that only note a time have none at all,
-    of no time column.
+    `columns` maps time columns to watermark keys. A row counts if it has no broken value and its
+    time in that column is readable.
+    """
+    names = [name.removeprefix(reader.prefix) for name in delivery.partitions]
+    whole = whole_rows(delivery)
+    observed = {}
+    for name, key in columns.items():
+        if name == (reader.time or ""):
+            times, verdict = delivery.time, delivery.verdict
+        else:
+            times, verdict = read_times(delivery.table.column(name), name)
+        observed[key] = Observed(
+            delivery.table,
+            times,
+            whole & (verdict == OK),
+            delivery.partition,
+            names,
+            tracker.now,
+            tracker.limit(key),
+        )
+    return observed
+
+
+def _markers_in(table: pa.Table, given: Input, verdict: np.ndarray | None) -> np.ndarray | None:
+    """Which rows only carry a watermark of some time column and are no events; None if none is.
+
+    `verdict` is that of the first time column, where it is known. A row that notes a time without
+    an event has no time in any column.
     """
     # A stream without times has markers where rows are taken as they come.
     known: dict[str | None, np.ndarray] = {} if verdict is None else {given.time: verdict}
     names = {*table.column_names, *known}
-    marks = {
+    watermarks = {
         time.column: time.watermark
         for time in given.times
         if names.issuperset({time.column, *columns_of(time.watermark)})
     }
-    if not any(isinstance(mark, Noted | Punctuated) for mark in marks.values()):
+    if not any(isinstance(watermark, Noted | Punctuated) for watermark in watermarks.values()):
         return None
     others = [
         time.column
@@ -231,19 +297,9 @@ def markers_in(
         (name, read_times(table.column(name), name)[1]) for name in others
     )
     timeless = np.logical_and.reduce([one == NULL for one in verdicts.values()])
-    said = [
-        compile_generator(mark).markers(table, verdicts[name] == OK, timeless)
-        for name, mark in marks.items()
+    masks = [
+        compile_generator(watermark).markers(table, verdicts[name] == OK, timeless)
+        for name, watermark in watermarks.items()
     ]
-    found = [rows for rows in said if rows is not None and rows.any()]
+    found = [rows for rows in masks if rows is not None and rows.any()]
     return np.logical_or.reduce(found) if found else None
-
-
-def observed_rows(
-    delivery: Delivery, readable: np.ndarray, reader: Reader, now: int, limit: int
-) -> Observed:
-    """The rows as generators of watermarks look at them; what is beyond the limit is from the
-    future.
-    """
-    names = [name.removeprefix(reader.prefix) for name in delivery.partitions]
-    return Observed(delivery.table, delivery.time, readable, delivery.partition, names, now, limit)

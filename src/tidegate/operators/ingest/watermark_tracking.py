@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -216,22 +216,29 @@ class WatermarkTracker:
         ]
         # All are read before any is taken: what cannot be read is refused as a whole.
         read = [(key, *read_times(table.column(name), name)) for key, name in named]
+        self.observe_columns(
+            ordinal,
+            {
+                key: Observed(
+                    table, times, verdict == OK, partition, names, self.now, self.limit(key)
+                )
+                for key, times, verdict in read
+            },
+        )
+
+    def observe_columns(self, ordinal: int, seen: Mapping[int, Observed]) -> None:
+        """Observe one delivery by watermark key: by all time columns, or by none if one goes
+        back.
+        """
         before = (
-            {key: self.channels[ordinal][key].save() for key, _ in named}
-            if self._options.strict and len(named) > 1
+            {key: self.channels[ordinal][key].save() for key in seen}
+            if self._options.strict and len(seen) > 1
             else {}
         )
         try:
-            for key, times, verdict in read:
-                self.observe(
-                    ordinal,
-                    Observed(
-                        table, times, verdict == OK, partition, names, self.now, self.limit(key)
-                    ),
-                    key,
-                )
+            for key, observed in seen.items():
+                self.observe(ordinal, observed, key)
         except WatermarkError:
-            # Nor is anything taken of one column where another goes back.
             for key, saved in before.items():
                 self.channels[ordinal][key].restore(saved, 0)
             raise

@@ -172,7 +172,7 @@ class WindowedJoin:
             side = self.sides[ordinal]
             self._bound(side, table.schema)
             if side.schema is not None:
-                side.inlet.refuse(table, side.reader, side.schema, side, reason, detail)
+                side.ingest.refuse(table, side.reader, side.schema, side, reason, detail)
         return self._finish_call()
 
     def tell(self, change: Callable[[WatermarkTracker], object]) -> Output:
@@ -405,7 +405,7 @@ class WindowedJoin:
         return {
             "/".join(filter(None, (SIDES[side.number], name))): mark + 1
             for side in self.sides
-            for name, mark in side.inlet.marks.marks.items()
+            for name, mark in side.ingest.marks.marks.items()
         }
 
 

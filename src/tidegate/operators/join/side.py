@@ -22,10 +22,9 @@ from tidegate.kernel.frame import Column, Frame, repeat, to_arrow
 from tidegate.kernel.joins.buffer import Buffer
 from tidegate.kernel.joins.ranges import Ordered, ordered
 from tidegate.kernel.keys import identify
-from tidegate.kernel.watermarks.generators import Observed
-from tidegate.operators.ingest.delivery import Arrival, Delivery, Reader
-from tidegate.operators.ingest.ingest import Ingest, observed_rows, readable_rows, whole_rows
-from tidegate.operators.ingest.schema_cast import bindable, conform, widened
+from tidegate.operators.ingest.delivery import Arrival, Delivery, DeliveryReader
+from tidegate.operators.ingest.ingest import Ingest, IngestHooks, observed_columns
+from tidegate.operators.ingest.schema_cast import bindable, widened
 from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
 from tidegate.operators.join.output import NOBODY, PAYLOAD
 from tidegate.operators.output import LateRows, Output, class_names, texts
@@ -97,7 +96,7 @@ class Side:
         self.given = self.spec.inputs[self.number]
         self.store = Prefixed(self.store, f"{SIDES[self.number]}/")
         self.progress = Progress(now=self.shared.now, counters=self.shared.counters)
-        self.inlet = Ingest(self.given, self.store, self.progress)
+        self.ingest = Ingest([self.given], self.store, self.progress)
         self.schema: pa.Schema | None = None
         self.keys = {time.column: time.key for time in self.given.times if time.column is not None}
         self.marks: dict[str, int] = dict.fromkeys(self.keys, MIN)
@@ -115,12 +114,12 @@ class Side:
     # The schema
 
     @property
-    def reader(self) -> Reader:
+    def reader(self) -> DeliveryReader:
         """Reads equal fields as the key; tuples are not judged by their times."""
-        time = self.given.time if self.spec.is_timed else None
-        return Reader(
-            dataclasses.replace(self.given, key=self.spec.fields(self.number), time=time),
+        return DeliveryReader(
+            dataclasses.replace(self.given, key=self.spec.fields(self.number)),
             self.op_column,
+            reads_time=self.spec.is_timed,
         )
 
     def bind(self, schema: pa.Schema) -> bool:
@@ -157,7 +156,9 @@ class Side:
     def ticks(self) -> bool:
         """Whether times are plain numbers, as far as is known."""
         return (
-            self.schema is None or self.given.time is None or Reader(self.given).ticks(self.schema)
+            self.schema is None
+            or self.given.time is None
+            or DeliveryReader(self.given).ticks(self.schema)
         )
 
     # Taking rows in
@@ -178,45 +179,17 @@ class Side:
             self.schema = None if fresh_schema else former
             raise
 
-    def _read(self, table: pa.Table, reader: Reader, *, looks: bool) -> Delivery:
+    def _read(self, table: pa.Table, reader: DeliveryReader, *, looks: bool) -> Delivery:
         assert self.schema is not None  # noqa: S101 - it was bound just before
-        time = reader.spec.time
-        conformed = conform(table, self.schema, time)
-        delivery = reader.read(
-            conformed.table, None if time is None else table.column(time), self.shared.now
-        )
-        fresh, ids = self.inlet.fresh(delivery, reader)
-        new = delivery.where(fresh)
-        readable = readable_rows(new)
-        if looks:
-            # A watermark that goes back may refuse the delivery, so nothing is remembered of it
-            # before.
-            self._observe(new, readable, reader)
-        self.inlet.remember(delivery, new, fresh, ids, self._matters_until)
-        delivery = self.inlet.without_markers(
-            self.inlet.numbered(new), self.given, timed=self.spec.is_timed
-        )
-        return self.inlet.sound(delivery, conformed, self)
 
-    def _observe(self, delivery: Delivery, readable: np.ndarray, reader: Reader) -> None:
-        now = self.shared.now
-        # Every time column speaks for itself, as where rows are only looked at.
-        sound = whole_rows(delivery)
-        for name, key in self.keys.items():
-            limit = self.watermark_tracker.limit(key)
-            seen = observed_rows(delivery, readable, reader, now, limit)
-            if name != reader.spec.time:
-                times, verdict = read_times(delivery.table.column(name), name)
-                seen = Observed(
-                    seen.table,
-                    times,
-                    sound & (verdict == OK),
-                    seen.partition,
-                    seen.partitions,
-                    now,
-                    limit,
-                )
-            self.watermark_tracker.observe(self.number, seen, key)
+        def observe(new: Delivery) -> None:
+            if looks:
+                tracker = self.watermark_tracker
+                seen = observed_columns(new, reader, tracker, self.keys)
+                tracker.observe_columns(self.number, seen)
+
+        hooks = IngestHooks(self, observe, self._id_expiry)
+        return self.ingest.take(table, reader, self.schema, hooks).events
 
     def look_at(self, seen: Arrival) -> None:
         """Learn from rows that are here only to be looked at how far all rows have come."""
@@ -240,9 +213,9 @@ class Side:
         if len(known):
             self.seen = max(self.seen, int(known.max()))
 
-    def _matters_until(self, delivery: Delivery) -> np.ndarray:
-        """The time whose being very late makes a row forgotten; tuples are never late, so their ids
-        go by the clock.
+    def _id_expiry(self, delivery: Delivery) -> np.ndarray:
+        """The time at which the id of each row expires; rows of an untimed join are never late, so
+        their ids expire by the clock.
         """
         if not self.spec.is_timed:
             return np.full(len(delivery), self.shared.now)
@@ -286,7 +259,7 @@ class Side:
         held = Frame.of(times, len(delivery))
         event = dataclasses.replace(options, drop_by="event")
         kept = (classes < VERY_LATE) | ((classes == FUTURE) & (options.future == "process"))
-        delivery = self.inlet.judged(delivery, classes, event, self)
+        delivery = self.ingest.drop_late(delivery, classes, event, self)
         held = held.where(kept)
         return self._retained(delivery, {self.columns[name]: held.ints(name) for name in times})
 
@@ -390,13 +363,12 @@ class Side:
         reason: str,
         lateness: pa.Array,
         windows: (tuple[np.ndarray, np.ndarray, np.ndarray] | None) = None,  # noqa: ARG002 - rows of a join miss partners, and not windows
-        detail: str = "",
+        detail: str | pa.Array = "",
     ) -> None:
         """Send rows to the late output."""
         if len(index):
-            self.late_table(
-                delivery.table.take(pa.array(index)), reason, lateness, texts(detail, len(index))
-            )
+            details = texts(detail, len(index)) if isinstance(detail, str) else detail
+            self.late_table(delivery.table.take(pa.array(index)), reason, lateness, details)
 
     def late_table(
         self, table: pa.Table, reason: str, lateness: pa.Array, detail: pa.Array | None = None
@@ -452,14 +424,14 @@ class Side:
             else int(saturating_add(self.shared.now, -lateness))
         )
         if bound != MIN:
-            self.inlet.ids.forget(bound)
+            self.ingest.ids.forget(bound)
 
     # Snapshots
 
     def save(self) -> dict[str, Any]:
         return {
-            "marks": self.inlet.marks.marks,
-            "ids": self.inlet.ids.save(),
+            "marks": self.ingest.marks.marks,
+            "ids": self.ingest.ids.save(),
             "seq": self.progress.seq,
             "watermarks": self.marks,
             "newest": self.newest,
@@ -469,8 +441,8 @@ class Side:
 
     def restore(self, document: Mapping[str, Any], schema: pa.Schema | None) -> None:
         self.schema = schema
-        self.inlet.marks.marks = dict(document["marks"])
-        self.inlet.ids.restore(document["ids"])
+        self.ingest.marks.marks = dict(document["marks"])
+        self.ingest.ids.restore(document["ids"])
         self.progress.seq = document["seq"]
         self.marks = dict(document["watermarks"])
         self.newest = self.seen = document["newest"]
@@ -479,7 +451,7 @@ class Side:
 
     @property
     def nbytes(self) -> int:
-        return self.buffer.nbytes + self.inlet.ids.nbytes
+        return self.buffer.nbytes + self.ingest.ids.nbytes
 
 
 def taken_from(mark: int, lateness: int) -> int:

@@ -35,7 +35,7 @@ def save(operator: WindowedJoin) -> dict[str, Any]:
 def release(operator: WindowedJoin) -> None:
     """Let go of what the store can give back."""
     for side in operator.sides:
-        side.inlet.ids.release()
+        side.ingest.ids.release()
         side.buffer.release()
 
 

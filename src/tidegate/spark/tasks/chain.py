@@ -25,7 +25,7 @@ from tidegate.operators.aggregate.migration import check_same
 from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.operators.aggregate.results import Results
 from tidegate.operators.changelog import changelog
-from tidegate.operators.ingest.delivery import Arrival, Reader
+from tidegate.operators.ingest.delivery import Arrival, DeliveryReader
 from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
 from tidegate.operators.join.operator import WindowedJoin
 from tidegate.operators.output import Output
@@ -445,12 +445,12 @@ def _told(spec: Upstream, marks: Mapping[int, Explicit]) -> Upstream:
     return dataclasses.replace(spec, input=inputs[0], also=tuple(inputs[1:]))
 
 
-def _readers(operator: stored.Operator) -> list[Reader]:
+def _readers(operator: stored.Operator) -> list[DeliveryReader]:
     """What reads each input."""
     return (
         [side.reader for side in operator.sides]
         if isinstance(operator, WindowedJoin)
-        else [Reader(given) for given in operator.spec.inputs]
+        else [DeliveryReader(given) for given in operator.spec.inputs]
     )
 
 
