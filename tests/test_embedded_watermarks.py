@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.reference.watermark_tracker import SlowIntake
 
 import tidegate as tg
+from support.reference.watermark_tracker import SlowIntake
 from support.source_histories import SCHEMA, histories, specs
 from tidegate.errors import InputError, SpecMismatchError, WatermarkError
 from tidegate.instants import MIN

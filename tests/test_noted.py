@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.reference.watermark_tracker import SlowIntake, is_event
 
 import tidegate as tg
+from support.reference.watermark_tracker import SlowIntake, is_event
 from support.source_histories import SCHEMA, row, watched
 from support.spark_fakes import Columns, Fleet
 from tidegate.instants import MIN

@@ -146,7 +146,7 @@ def test_workflow_covers_every_supported_python(project: dict) -> None:
         name.rpartition(" ")[2] for name in project["classifiers"] if name.startswith(prefix)
     ]
     assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == supported
-    targets = re.findall(r"^([a-z-]+):.*## ", (REPOSITORY / "Makefile").read_text("utf-8"), re.M)
+    targets = re.findall(r"^([a-z-]+):.*## ", (REPOSITORY / "Makefile").read_text("utf-8"), re.MULTILINE)
     commands = [
         step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step
     ]

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.reference.watermark_tracker import SlowIntake
 
+from support.reference.watermark_tracker import SlowIntake
 from support.source_histories import histories, specs, watched
 from tidegate.api import stream, union
 from tidegate.errors import InputError, SpecError, WatermarkError
