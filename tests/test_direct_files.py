@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pyarrow import feather
 
 from tidegate.errors import CorruptStateError, InputError, SpecError
-from tidegate.operators.ingest.schema_cast import MARK
+from tidegate.operators.ingest.schema_cast import BROKEN
 from tidegate.spark.sources import files as files_module
 from tidegate.spark.sources import formats
 from tidegate.spark.sources.files import (
@@ -252,7 +252,11 @@ def read(folder: Path, form: Format, schema: pa.Schema = SCHEMA, **options: Any)
 
 
 def marks(table: pa.Table) -> list[str | None]:
-    return table.column(MARK).to_pylist() if MARK in table.column_names else [None] * table.num_rows
+    return (
+        table.column(BROKEN).to_pylist()
+        if BROKEN in table.column_names
+        else [None] * table.num_rows
+    )
 
 
 def write(table: pa.Table, path: Path, form: str) -> None:
@@ -327,7 +331,7 @@ def test_finer_instants_are_rounded_down(tmp_path: Path) -> None:
         pa.table({"ts": pa.array([1_999, -1], pa.timestamp("ns", "UTC"))}), tmp_path / "a"
     )
     assert read(tmp_path, Parquet()).column("ts").cast(pa.int64()).to_pylist() == [1, -1]
-    assert MARK not in read(tmp_path, Parquet()).column_names
+    assert BROKEN not in read(tmp_path, Parquet()).column_names
 
 
 def test_broken_lines_of_json_keep_their_text(tmp_path: Path) -> None:

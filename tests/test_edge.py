@@ -25,7 +25,7 @@ from tidegate.embedded.operator import EmbeddedOperator
 from tidegate.errors import SpecMismatchError
 from tidegate.instants import MAX
 from tidegate.operators.ingest.delivery import Arrival
-from tidegate.operators.ingest.schema_cast import MARK
+from tidegate.operators.ingest.schema_cast import BROKEN
 from tidegate.spark.plan.shards import Layout
 from tidegate.spark.script import Command
 from tidegate.spark.tasks import edge as edges
@@ -680,11 +680,11 @@ def test_rows_without_an_offset_are_refused_and_say_nothing_of_their_source():
 
 def test_rows_that_are_broken_say_nothing_of_their_source():
     table = pa.table(
-        {"ts": [3, 9], "k": ["a", "b"], MARK: [None, "`v` should be int64, got 'many'"]}
+        {"ts": [3, 9], "k": ["a", "b"], BROKEN: [None, "`v` should be int64, got 'many'"]}
     )
     rows = packed(plain_edge(), pa.table({"ts": [1], "k": ["a"]}), table)
     assert of_kind(rows, OBSERVED) == [{"ts": 1}] * 3 + [{"ts": 3}] * 3
-    assert [row[MARK] for row in of_kind(rows, ROWS) if row.get(MARK)] == [
+    assert [row[BROKEN] for row in of_kind(rows, ROWS) if row.get(BROKEN)] == [
         "`v` should be int64, got 'many'"
     ]
 

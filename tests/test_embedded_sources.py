@@ -13,7 +13,7 @@ import pytest
 import tidegate as tg
 from test_embedded_watermarks import counted, fired, rows, run
 from tidegate.errors import WatermarkError
-from tidegate.operators.ingest.watermark_tracking import Source
+from tidegate.operators.ingest.watermark_tracking import PausedSource
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_an_input_that_is_promised_for_as_a_whole_is_paused_like_a_source():
     op.advance_watermark(100, input=0)
     assert op.paused() == []
     op.advance_watermark(10, input=1)
-    assert op.paused() == [Source(0, "")]
+    assert op.paused() == [PausedSource(0, "")]
     assert (
         "Input 0 is too far ahead of the slowest and paused: not to be read for now (`paused`)."
         in op.explain_watermark().sentences
@@ -131,4 +131,4 @@ def test_a_generator_has_not_seen_a_delivery_that_strict_refuses():
     for _ in range(2):
         with pytest.raises(tg.WatermarkError, match="went back"):
             op.add_message({"ts": 11})
-    assert op.operator.watermark_tracker.channels[0][0].generator.save() == {"deliveries": 1}
+    assert op.operator.watermark_tracker.columns[0][0].generator.save() == {"deliveries": 1}

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tidegate.api import stream
 from tidegate.errors import InputError, ParseError, SpecError, WatermarkError
 from tidegate.instants import MAX, MIN
-from tidegate.kernel.events.partitions import partitions_of
-from tidegate.kernel.events.times import NULL, OK, read_times
+from tidegate.kernel.events.duplicates import partitions_of
+from tidegate.kernel.events.event_time import NULL, OK, read_times
 from tidegate.kernel.watermarks.generators import (
     Generator,
     Observed,

@@ -268,7 +268,7 @@ def test_a_column_must_have_one_type_in_all_inputs():
 def test_times_are_all_instants_or_all_numbers():
     op = merged(n=tg.count()).embedded(now=0)
     op.add_messages([{"ts": 1, "k": "a"}], input="orders")
-    with pytest.raises(tg.InputError, match="all have instants, or all have numbers"):
+    with pytest.raises(tg.InputError, match="are all instants or all numbers"):
         op.add_messages(
             pa.table({"at": pa.array([1], pa.timestamp("us", "UTC")), "k": ["a"]}), input="clicks"
         )

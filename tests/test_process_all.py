@@ -23,7 +23,7 @@ from tidegate.instants import MAX, MIN
 from tidegate.kernel.watermarks.row_selection import condense
 from tidegate.operators import snapshot as stored
 from tidegate.operators.aggregate.operator import WindowedAggregate
-from tidegate.operators.ingest.delivery import Arrival, joined
+from tidegate.operators.ingest.delivery import Arrival, merged_arrivals
 from tidegate.spec.operator import AggregateSpec, Input, Options, Retention
 from tidegate.spec.watermarks import (
     Bounded,
@@ -150,7 +150,7 @@ def test_arrivals_without_rows_are_none_and_others_are_joined_by_input_and_schem
         Arrival(0, at(4)),
         Arrival(0, other),
     ]
-    found = joined(given)
+    found = merged_arrivals(given)
     assert [(arrival.ordinal, arrival.table.column("ts").to_pylist()) for arrival in found] == [
         (0, [1, 2]),
         (1, [3]),

@@ -19,7 +19,11 @@ from tidegate.api import stream, union
 from tidegate.errors import InputError, SpecError, WatermarkError
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.watermarks.marks import Active, Idle, Mark, Watermark
-from tidegate.operators.ingest.watermark_tracking import Source, Step, WatermarkTracker
+from tidegate.operators.ingest.watermark_tracking import (
+    PausedSource,
+    ReleasedMarks,
+    WatermarkTracker,
+)
 from tidegate.spec.operator import Input, Options, TimeColumn
 from tidegate.spec.watermarks import (
     Bounded,
@@ -62,19 +66,19 @@ def watermark_tracker(*specs: Watermarks | Input, now: int = 0, **options: Any) 
 
 def told(
     found: WatermarkTracker, ordinal: int = 0, now: int | None = None, **times: int | None
-) -> Step:
+) -> ReleasedMarks:
     """A delivery with one row for each partition."""
     found.tick(found.now if now is None else now)
     found.observe_table(ordinal, table(*({"ts": time, "p": name} for name, time in times.items())))
     return found.release()
 
 
-def ticked(found: WatermarkTracker, now: int) -> Step:
+def ticked(found: WatermarkTracker, now: int) -> ReleasedMarks:
     found.tick(now)
     return found.release()
 
 
-def after(found: WatermarkTracker, verb: str, *args: Any, **more: Any) -> Step:
+def after(found: WatermarkTracker, verb: str, *args: Any, **more: Any) -> ReleasedMarks:
     getattr(found, verb)(*args, **more)
     return found.release()
 
@@ -107,14 +111,14 @@ def test_one_step_says_what_single_inputs_and_what_all_of_them_promise():
 
 def test_there_is_no_watermark_until_every_declared_partition_has_spoken():
     found = watermark_tracker(Bounded(0, declared=("a", "b")))
-    assert told(found, a=20) == Step()
+    assert told(found, a=20) == ReleasedMarks()
     assert told(found, b=10).coalesced == [Watermark(10)]
 
 
 def test_a_declared_partition_that_never_speaks_is_left_out_when_it_is_idle():
     found = watermark_tracker(Bounded(0, declared=("a", "b"), idle_after=60))
-    assert told(found, now=50, a=20) == Step()
-    assert ticked(found, 59) == Step()
+    assert told(found, now=50, a=20) == ReleasedMarks()
+    assert ticked(found, 59) == ReleasedMarks()
     assert ticked(found, 60).coalesced == [Watermark(20)]
 
 
@@ -130,7 +134,7 @@ SILENT = [
 def test_an_input_that_never_speaks_is_left_out_when_it_is_idle(silent):
     found = watermark_tracker(Bounded(0), silent)
     assert told(found, 0, now=30, a=20).coalesced == []
-    assert ticked(found, 59) == Step()
+    assert ticked(found, 59) == ReleasedMarks()
     step = ticked(found, 60)
     assert (step.by_input, step.coalesced) == ([(1, Idle(0))], [Watermark(20)])
 
@@ -157,7 +161,7 @@ def test_a_partition_that_ends_is_not_waited_for_and_says_nothing_more():
     assert after(found, "end", partition="a").coalesced == [Watermark(30)]
     told(found, a=500)
     assert told(found, b=40).coalesced == [Watermark(40)]
-    assert found.channels[0][0].tracker.coalescer.after_end == 1
+    assert found.columns[0][0].sources.coalescer.after_end == 1
 
 
 def test_partitions_may_be_named_by_numbers():
@@ -168,7 +172,7 @@ def test_partitions_may_be_named_by_numbers():
     found.join(2)
     found.leave(2)
     found.end(partition=1)
-    assert [source.name for source in found.channels[0][0].tracker.describe()] == ["0", "1"]
+    assert [source.name for source in found.columns[0][0].sources.describe()] == ["0", "1"]
 
 
 # Ends
@@ -189,7 +193,7 @@ def test_an_input_that_ends_is_not_waited_for_and_what_comes_after_is_counted():
     told(found, 0, a=20)
     told(found, 1, a=70)
     assert after(found, "end", ordinal=0).coalesced == [Watermark(70)]
-    assert told(found, 0, a=80) == Step()
+    assert told(found, 0, a=80) == ReleasedMarks()
     found.promise(90, ordinal=0)
     assert told(found, 1, a=75).coalesced == [Watermark(75)]
     assert found.counters["after_end"] == 2
@@ -200,7 +204,7 @@ def test_an_input_may_end_before_it_has_said_anything():
     found.end(ordinal=1)
     found.end(ordinal=0)
     assert ticked(found, 100).coalesced == [Idle()]
-    assert ticked(found, 200) == Step()
+    assert ticked(found, 200) == ReleasedMarks()
 
 
 def test_when_all_inputs_have_ended_the_highest_promise_of_all_is_out():
@@ -220,8 +224,10 @@ def test_a_silent_partition_is_left_out_by_the_clock_and_waited_for_when_it_spea
     told(found, a=20, b=100)
     told(found, now=50, b=110)
     assert ticked(found, 60).coalesced == [Watermark(110)]
-    assert told(found, now=61, a=30) == Step(), "it comes back behind the watermark, which stays"
-    assert told(found, now=62, b=200) == Step(), "it is waited for"
+    assert told(found, now=61, a=30) == ReleasedMarks(), (
+        "it comes back behind the watermark, which stays"
+    )
+    assert told(found, now=62, b=200) == ReleasedMarks(), "it is waited for"
     assert told(found, now=63, a=150).coalesced == [Watermark(150)]
 
 
@@ -244,7 +250,7 @@ def test_when_all_partitions_are_idle_the_highest_promise_is_out_and_the_input_i
         [(0, Watermark(100)), (0, Idle(0))],
         [Watermark(100), Idle(0)],
     )
-    assert ticked(found, 1000) == Step()
+    assert ticked(found, 1000) == ReleasedMarks()
     step = told(found, now=1001, a=30)
     assert (step.by_input, step.coalesced) == ([(0, Active(0))], [Active(0)])
 
@@ -279,7 +285,7 @@ def test_whatever_is_said_of_an_idle_input_brings_it_back(how):
         case "active":
             after(found, "active")
     assert after(found, "promise", 90, ordinal=1).coalesced == []
-    assert not found.channels[0][0].is_idle
+    assert not found.columns[0][0].is_idle
 
 
 def test_an_input_without_known_partitions_is_idle_as_a_whole_and_comes_back_as_a_whole():
@@ -334,7 +340,7 @@ def test_a_partition_that_sends_only_what_cannot_be_read_is_alive():
     found = watermark_tracker(Bounded(0, idle_after=60))
     told(found, a=20, b=100)
     told(found, now=50, a=None)
-    assert told(found, now=100, b=110) == Step()
+    assert told(found, now=100, b=110) == ReleasedMarks()
     assert ticked(found, 110).coalesced == [Watermark(110)]
 
 
@@ -353,7 +359,7 @@ def test_partitions_of_an_implied_watermark_that_is_told_for_each_do_not_wait_fo
     found = watermark_tracker(Implied())
     assert told(found, a=100).coalesced == [Watermark(100)]
     assert after(found, "promise", 200, partition="a").coalesced == [Watermark(200)]
-    assert told(found, a=900) == Step()
+    assert told(found, a=900) == ReleasedMarks()
 
 
 def test_the_last_partition_that_leaves_takes_nobody_elses_time_away_and_silence_counts_from_then():
@@ -376,13 +382,13 @@ def test_a_writer_that_is_silent_is_forgotten():
     found.observe_table(0, table({"ts": 1, "writer": "y", "wm": 60}))
     assert found.release().coalesced == []
     assert ticked(found, 100).coalesced == [Watermark(60)]
-    assert "null/x" not in found.channels[0][0].tracker
+    assert "null/x" not in found.columns[0][0].sources
 
 
 def test_a_declared_writer_has_spoken_when_it_was_heard_in_any_partition():
     found = watermark_tracker(Noted("wm", declared=("x", "y")))
     found.observe_table(0, table({"ts": 1, "p": "a", "writer": "x", "wm": 10}))
-    assert found.release() == Step()
+    assert found.release() == ReleasedMarks()
     found.observe_table(0, table({"ts": 1, "p": "b", "writer": "y", "wm": 20}))
     assert found.release().coalesced == [Watermark(10)]
 
@@ -393,7 +399,7 @@ def test_a_declared_writer_has_spoken_when_it_was_heard_in_any_partition():
 def test_rows_from_the_future_neither_promise_nor_count_as_life():
     found = watermark_tracker(Bounded(0, idle_after=60), future_tolerance=10)
     told(found, now=100, a=90, b=110)
-    assert told(found, now=120, a=FAR, b=120) == Step()
+    assert told(found, now=120, a=FAR, b=120) == ReleasedMarks()
     assert told(found, now=160, a=FAR, b=170).coalesced == [Watermark(170)]
 
 
@@ -407,7 +413,7 @@ def test_the_future_may_be_counted_from_the_watermark():
     assert told(found, a=500).coalesced == [Watermark(500)], (
         "without a watermark there is no future"
     )
-    assert told(found, a=511) == Step()
+    assert told(found, a=511) == ReleasedMarks()
     assert told(found, a=510).coalesced == [Watermark(510)]
 
 
@@ -417,7 +423,7 @@ def test_what_is_behind_the_watermark_is_late_and_not_from_the_future_though_the
     found.release()
     found.idle(partition="a")
     told(found, now=5, a=900)
-    assert found.channels[0][0].tracker.describe()[0].status == "active"
+    assert found.columns[0][0].sources.describe()[0].status == "active"
 
 
 @pytest.mark.parametrize(
@@ -454,10 +460,10 @@ def test_a_generator_that_fails_promises_nothing_is_warned_about_and_counted_and
     )
     told(found, a=10, b=20)
     broken[0] = True
-    with pytest.warns(RuntimeWarning, match="a watermark generator failed and promised nothing"):
-        assert told(found, now=50, a=30) == Step()
+    with pytest.warns(RuntimeWarning, match="a watermark generator failed and did not advance"):
+        assert told(found, now=50, a=30) == ReleasedMarks()
     broken[0] = False
-    assert told(found, now=70, b=30) == Step(), "partition a was heard at 50"
+    assert told(found, now=70, b=30) == ReleasedMarks(), "partition a was heard at 50"
     assert (found.counters["generator_failures"], ticked(found, 110).coalesced) == (
         1,
         [Watermark(30)],
@@ -470,7 +476,7 @@ def test_a_generator_that_fails_promises_nothing_is_warned_about_and_counted_and
 def test_a_step_back_is_ignored_and_counted():
     found = watermark_tracker(Explicit())
     after(found, "promise", 50)
-    assert after(found, "promise", 40) == Step()
+    assert after(found, "promise", 40) == ReleasedMarks()
     found.promise(60, partition="a")
     found.promise(55, partition="a")
     assert (found.stats()["watermark_steps_back"], found.stats()["watermark_advances"]) == (2, 1)
@@ -547,7 +553,7 @@ def test_an_idle_message_without_a_key_is_for_all_keys_and_one_with_a_key_for_th
 
 def test_a_watermark_with_a_key_that_an_input_lacks_ends_there_and_no_other_news_of_such_a_key_is_taken():
     found = watermark_tracker(Explicit())
-    assert after(found, "promise", 1, key=3) == Step()
+    assert after(found, "promise", 1, key=3) == ReleasedMarks()
     assert found.stats()["watermarks_dropped"] == 1
     for call in (lambda: found.idle(key=3), lambda: found.active(key=3)):
         with pytest.raises(InputError, match="input 0 has no watermark key 3; it has 0"):
@@ -604,7 +610,7 @@ def test_what_cannot_be_read_is_refused_before_anything_is_taken():
     broken = pa.table({"ts": [5], "p": ["a"], "ts2": [1.5]})
     with pytest.raises(InputError, match="`ts2` has type `double`"):
         found.observe_table(0, broken)
-    assert found.release() == Step()
+    assert found.release() == ReleasedMarks()
 
 
 # Alignment
@@ -613,7 +619,7 @@ def test_what_cannot_be_read_is_refused_before_anything_is_taken():
 def test_a_source_that_runs_ahead_is_paused_until_the_slowest_comes_after_it():
     found = watermark_tracker(Bounded(0, align=10))
     told(found, a=100, b=111)
-    assert found.paused() == [Source(0, "b")]
+    assert found.paused() == [PausedSource(0, "b")]
     told(found, a=101)
     assert found.paused() == []
 
@@ -623,15 +629,15 @@ def test_inputs_are_aligned_with_each_other_and_those_that_have_not_spoken_hold_
     told(found, 0, a=100)
     assert found.paused() == []
     told(found, 1, a=50)
-    assert found.paused() == [Source(0, "a")]
-    assert Source(1, "a") not in found.paused()
+    assert found.paused() == [PausedSource(0, "a")]
+    assert PausedSource(1, "a") not in found.paused()
 
 
 @pytest.mark.parametrize("how", ["idle", "end", "leave", "clock"])
 def test_when_the_slowest_is_no_longer_waited_for_the_others_go_on(how):
     found = watermark_tracker(Bounded(0, align=10, idle_after=60))
     told(found, a=100, b=200)
-    assert found.paused() == [Source(0, "b")]
+    assert found.paused() == [PausedSource(0, "b")]
     match how:
         case "clock":
             ticked(found, 60)
@@ -664,7 +670,7 @@ def test_a_paused_source_is_idle_for_none_of_its_time_columns():
         found.tick(now)
         found.observe_table(0, table({"ts": 101, "p": "a", "ts2": now}))
         found.release()
-    assert [source.status for source in found.channels[0][1].tracker.describe()] == [
+    assert [source.status for source in found.columns[0][1].sources.describe()] == [
         "active",
         "active",
     ]
@@ -683,7 +689,7 @@ def test_only_the_first_time_column_pauses_and_the_silence_of_the_others_counts(
     found.observe_table(0, table({"ts": 100, "p": "a", "ts2": 2}))
     found.release()
     assert ticked(found, 60).coalesced == []
-    assert [source.status for source in found.channels[0][1].tracker.describe()] == [
+    assert [source.status for source in found.columns[0][1].sources.describe()] == [
         "active",
         "idle",
     ]
@@ -697,7 +703,7 @@ def test_time_in_which_nothing_ran_is_no_silence():
     told(found, 0, a=20, b=30)
     found.tick(50)
     found = again(found, now=5000)
-    assert ticked(found, 5009) == Step()
+    assert ticked(found, 5009) == ReleasedMarks()
     assert ticked(found, 5010).by_input == [(0, Watermark(30)), (0, Idle(0)), (1, Idle(0))]
 
 
@@ -712,7 +718,7 @@ def test_who_was_paused_before_a_restart_was_not_silent():
 def test_an_implied_watermark_that_was_told_stays_told_after_a_restart():
     found = watermark_tracker(Implied())
     after(found, "promise", 10)
-    assert told(again(found), a=90) == Step()
+    assert told(again(found), a=90) == ReleasedMarks()
 
 
 def test_an_input_that_was_idle_or_awake_as_a_whole_is_so_after_a_restart():
@@ -723,11 +729,11 @@ def test_an_input_that_was_idle_or_awake_as_a_whole_is_so_after_a_restart():
     after(found, "promise", 50, ordinal=1)
     assert found.output() == 20
     found = again(found)
-    assert found.release() == Step(), "the program promised for all, and is waited for"
+    assert found.release() == ReleasedMarks(), "the program promised for all, and is waited for"
     found.idle()
     assert found.release().by_input == [(0, Idle(0))]
     found = again(found)
-    assert found.release() == Step(), "it was told already"
+    assert found.release() == ReleasedMarks(), "it was told already"
     assert after(found, "active").by_input == [(0, Active(0))]
 
 
@@ -738,7 +744,7 @@ def test_an_input_that_was_idle_for_a_moment_between_two_looks_is_waited_for():
     assert found.release().coalesced == [Watermark(10)]
     found.idle()
     found.active()
-    assert found.release() == Step()
+    assert found.release() == ReleasedMarks()
 
 
 def test_a_clock_that_is_behind_after_a_restart_goes_on_where_it_was():
@@ -756,7 +762,7 @@ steps = histories(st.tuples(st.just("restart"), st.integers(0, 30)), most=25)
 
 def act(
     found: WatermarkTracker, slow: SlowIntake, step: tuple[Any, ...], count: int
-) -> tuple[WatermarkTracker, Step | None]:
+) -> tuple[WatermarkTracker, ReleasedMarks | None]:
     """Do one thing to both."""
     match step:
         case ("deliver", ordinal, rows, wait):
@@ -798,10 +804,10 @@ def test_the_watermark_is_that_of_the_reference_after_every_call(
         if released is None:
             continue
         assert (found.output(), found.is_idle()) == (slow.watermark, slow.is_idle), step
-        assert [channels[0].tracker.output for channels in found.channels] == [
+        assert [columns[0].sources.output for columns in found.columns] == [
             given.output for given in slow.inputs
         ]
-        assert [channels[0].is_idle for channels in found.channels] == [
+        assert [columns[0].is_idle for columns in found.columns] == [
             given.idle for given in slow.inputs
         ]
         assert {(s.input, s.name) for s in found.paused()} == {
@@ -822,8 +828,8 @@ def test_somebody_who_is_waited_for_is_never_paused(chosen, history):
         found, _ = act(found, slow, step, len(chosen))
         active = {
             (number, state.name): state.promise
-            for number, channels in enumerate(found.channels)
-            for state in channels[0].tracker.describe()
+            for number, columns in enumerate(found.columns)
+            for state in columns[0].sources.describe()
             if state.status == "active" and state.promise is not None
         }
         active |= {
@@ -850,8 +856,8 @@ def test_nothing_is_held_back_once_all_inputs_are_idle_or_have_ended(chosen, his
     found.release()
     promises = [
         promise
-        for channels in found.channels
-        for promise in channels[0].tracker.coalescer.promises.tolist()
+        for columns in found.columns
+        for promise in columns[0].sources.coalescer.promises.tolist()
     ]
     assert found.is_idle()
     assert found.output() >= max(promises, default=MIN)

@@ -21,7 +21,7 @@ from pyspark.sql.types import DoubleType, LongType, StructField, StructType, Tim
 
 import tidegate as tg
 from tidegate.errors import CorruptStateError, InputError, SetupError, SpecError
-from tidegate.operators.ingest.schema_cast import MARK
+from tidegate.operators.ingest.schema_cast import BROKEN
 from tidegate.spark.plan.shards import Layout
 from tidegate.spark.sources.files import Folder
 from tidegate.spark.sources.formats import Parquet, Reading
@@ -276,7 +276,7 @@ def test_broken_rows_and_files_are_marked_and_the_query_lives(
     )
     table = found.table()
     assert table.num_rows == 102
-    texts = sorted(table.column(MARK).drop_null().to_pylist())
+    texts = sorted(table.column(BROKEN).drop_null().to_pylist())
     assert texts[0] == "`value` should be double, got 'much'"
     assert texts[1].startswith("line 1 of `g.json` cannot be read")
     put(tmp_path / "other", 0)
@@ -287,7 +287,7 @@ def test_broken_rows_and_files_are_marked_and_the_query_lives(
         found,
     )
     assert found.table().num_rows == 101
-    assert "g.parquet" in found.table().column(MARK).drop_null()[0].as_py()
+    assert "g.parquet" in found.table().column(BROKEN).drop_null()[0].as_py()
     with pytest.raises(Exception, match=r"g\.parquet.*corrupt='late'"):
         follow(
             tg.sources.parquet(tmp_path / "other", schema=DDL, corrupt="fail", spark=spark),

@@ -41,7 +41,7 @@ from tidegate.embedded.rows import to_table
 from tidegate.embedded.source_control import SourceControl
 from tidegate.errors import CorruptStateError, InputError, SpecError, StateError
 from tidegate.instants import MAX, MIN, Instant
-from tidegate.kernel.events.times import OK, is_ticks, read_times
+from tidegate.kernel.events.event_time import OK, is_ticks, read_times
 from tidegate.kernel.watermarks.marks import Mark
 from tidegate.operators.aggregate.migration import check_same
 from tidegate.operators.async_map.queue import Failed, Row, Rows, Saved, pending
@@ -49,8 +49,8 @@ from tidegate.operators.explain.explanation import explain_calls, waiting_marks
 from tidegate.operators.explain.facts import CallsStanding, Explanation
 from tidegate.operators.ingest.delivery import Delivery, DeliveryReader
 from tidegate.operators.ingest.ingest import Ingest, IngestHooks, Windows, whole_rows
-from tidegate.operators.ingest.schema_cast import MARK, bindable, widened
-from tidegate.operators.ingest.watermark_tracking import Source, WatermarkTracker
+from tidegate.operators.ingest.schema_cast import BROKEN, bindable, widened
+from tidegate.operators.ingest.watermark_tracking import PausedSource, WatermarkTracker
 from tidegate.operators.output import texts
 from tidegate.operators.progress import Progress, late_by_reason
 from tidegate.spec.async_map import AsyncMap
@@ -243,7 +243,7 @@ class EmbeddedAsyncMap(SourceControl):
         """Whether input is refused because the downstream refuses results."""
         return self._outlet.is_refused
 
-    def paused(self) -> list[Source]:
+    def paused(self) -> list[PausedSource]:
         """The sources that run too far ahead of the slowest and should not be read for now."""
         return self._intake.paused()
 
@@ -382,7 +382,7 @@ class EmbeddedAsyncMap(SourceControl):
         """Let the watermark tracker observe the rows that have no broken value."""
         table = new.where(whole_rows(new)).table
         self._intake.observe_table(
-            number, table.drop_columns([MARK]) if MARK in table.column_names else table
+            number, table.drop_columns([BROKEN]) if BROKEN in table.column_names else table
         )
 
     def late_rows(

@@ -16,7 +16,7 @@ from tidegate.embedded.rows import to_table
 from tidegate.errors import CorruptStateError
 from tidegate.kernel.watermarks.marks import Mark
 from tidegate.operators.async_map.queue import Answer, Failed, Row, mark_from_json, mark_to_json
-from tidegate.operators.ingest.schema_cast import MARK, bindable, conform, widened
+from tidegate.operators.ingest.schema_cast import BROKEN, bindable, cast_to_schema, widened
 from tidegate.operators.output import texts
 
 _ADDED = ("reason", "detail")
@@ -74,7 +74,7 @@ class Forms:
         try:
             table = to_table(rows, self.output)
             schema = widened(self.output, bindable(table.schema), promotes=True)
-            conformed = conform(table, schema, None)
+            conformed = cast_to_schema(table, schema, None)
         except Exception as error:  # noqa: BLE001 - what a user's function gave can be anything
             return error_text(error)
         if conformed.broken:
@@ -192,11 +192,11 @@ def unfit(rows: list[Row]) -> str | None:
         table = to_table(rows, None)
     except Exception as error:  # noqa: BLE001 - what a user's function gave can be anything
         return error_text(error)
-    return _first_problem(table) if MARK in table.column_names else None
+    return _first_problem(table) if BROKEN in table.column_names else None
 
 
 def _first_problem(table: pa.Table) -> str:
-    return f"TypeError: {table.column(MARK).drop_null()[0].as_py()}"
+    return f"TypeError: {table.column(BROKEN).drop_null()[0].as_py()}"
 
 
 def marks_of(pieces: Iterable[Piece]) -> list[Mark]:

@@ -24,7 +24,7 @@ from tidegate.operators.aggregate.results import Results
 from tidegate.operators.aggregate.wiring import Parts
 from tidegate.operators.explain.explanation import explain, worded
 from tidegate.operators.explain.facts import Explanation
-from tidegate.operators.ingest.watermark_tracking import Source
+from tidegate.operators.ingest.watermark_tracking import PausedSource
 from tidegate.operators.progress import late_by_reason
 from tidegate.spec.windows import Axis
 
@@ -78,7 +78,7 @@ class Inspection:
             "is_refused": self._outlet.is_refused,
         }
 
-    def paused(self) -> list[Source]:
+    def paused(self) -> list[PausedSource]:
         """The sources that run too far ahead of the slowest and should not be read for now."""
         self._drain()
         return self.operator.watermark_tracker.paused()

@@ -18,7 +18,7 @@ from tidegate.kernel.keys import identify
 from tidegate.operators.explain.facts import Explanation
 from tidegate.operators.explain.join import described, explain_join
 from tidegate.operators.ingest.delivery import Arrival
-from tidegate.operators.ingest.watermark_tracking import Source
+from tidegate.operators.ingest.watermark_tracking import PausedSource
 from tidegate.operators.join.operator import WindowedJoin
 from tidegate.operators.join.output import PAYLOAD
 from tidegate.operators.join.side import Side
@@ -121,7 +121,7 @@ class EmbeddedJoin(EmbeddedBase):
             is_refused=self._outlet.is_refused,
         )
 
-    def paused(self) -> list[Source]:
+    def paused(self) -> list[PausedSource]:
         """The sources that run too far ahead of the slowest and should not be read for now."""
         return self.operator.watermark_tracker.paused()
 

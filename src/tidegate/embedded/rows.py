@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.errors import InputError
-from tidegate.operators.ingest.schema_cast import MARK
+from tidegate.operators.ingest.schema_cast import BROKEN
 
 _BROKEN = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 _DECIMAL = pa.decimal128(38, 10)
@@ -52,7 +52,7 @@ def _from_dicts(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -> 
         kind = schema.field(name).type if schema is not None and name in known else None
         columns[name] = _column(name, [row.get(name) for row in rows], kind, problems)
     if problems:
-        columns[MARK] = pa.array([problems.get(row) for row in range(len(rows))], pa.string())
+        columns[BROKEN] = pa.array([problems.get(row) for row in range(len(rows))], pa.string())
     return pa.table(columns)
 
 

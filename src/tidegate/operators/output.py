@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from tidegate.kernel.events.lateness import CLASSES
+from tidegate.kernel.events.event_time import CLASSES
 from tidegate.kernel.frame import Frame, concat_frames, repeat
 
 TIMINGS = ("early", "on_time", "late")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tidegate.instants import MIN
-from tidegate.kernel.events.lateness import CLASSES
+from tidegate.kernel.events.event_time import CLASSES
 
 
 @dataclass

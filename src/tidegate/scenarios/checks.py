@@ -13,7 +13,7 @@ import numpy as np
 
 from tidegate.errors import SpecError
 from tidegate.instants import MIN
-from tidegate.kernel.events.lateness import CLASSES, classify
+from tidegate.kernel.events.event_time import CLASSES, classify
 from tidegate.scenarios.adapter import specification
 from tidegate.scenarios.document import (
     MismatchError,

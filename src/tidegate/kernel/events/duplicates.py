@@ -1,6 +1,4 @@
-"""Duplicates are recognised before anything else: by (partition, offset) at or below the
-partition's mark, or by id while its time matters.
-"""
+"""Partitions and duplicates: rows that were delivered before, by (partition, offset) or by id."""
 
 from __future__ import annotations
 
@@ -8,12 +6,32 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from tidegate.errors import InputError
 from tidegate.instants import MAX
-from tidegate.kernel.frame import Frame
+from tidegate.kernel.frame import Frame, constant, to_arrow
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.storage.run_store import SortedRuns
 from tidegate.state.protocol import Store
+
+
+def partitions_of(table: pa.Table, column: str | None) -> tuple[np.ndarray, list[str]]:
+    """The partition of each row as a number, and the sorted names by number."""
+    if column is None:
+        return constant(np.int64(0), table.num_rows), [""]
+    given = to_arrow(table.column(column))
+    try:
+        texts = given.cast(pa.string()).dictionary_encode(null_encoding="encode")
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise InputError(
+            f"the partition column `{column}` has type `{given.type}` and values that are no names."
+            " Hint: use text"
+        ) from None
+    names = ["null" if v is None else v for v in texts.dictionary.to_pylist()]
+    # Numbering by name makes the order of rows independent of which partition arrives first.
+    rank = np.argsort(np.argsort(np.array(names, dtype=object), kind="stable"), kind="stable")
+    return rank[texts.indices.to_numpy(zero_copy_only=False)], sorted(names)
 
 
 class OffsetMarks:
@@ -23,8 +41,9 @@ class OffsetMarks:
         self.marks: dict[str, int] = dict(marks or {})
 
     def fresh(self, partition: np.ndarray, names: list[str], offset: np.ndarray) -> np.ndarray:
-        """Which rows were not delivered before; `partition` holds indices into `names`, rows are
-        sorted by (partition, offset).
+        """Which rows were not delivered before.
+
+        `partition` holds indices into `names`; rows are sorted by (partition, offset).
         """
         floor = np.array([self.marks.get(name, -MAX - 1) for name in names], np.int64)
         first = np.ones(len(offset), bool)
@@ -41,12 +60,12 @@ class OffsetMarks:
                 self.marks[names[code]] = max(highest, self.marks.get(names[code], highest))
 
     def progress(self) -> int | None:
-        """The lowest of the highest offsets plus one: everything below has come."""
+        """The offset below which all partitions are complete; None before the first row."""
         return min(self.marks.values()) + 1 if self.marks else None
 
 
 class SeenIds:
-    """The ids whose times are still within lateness."""
+    """The ids whose rows could still arrive again within the allowed lateness."""
 
     def __init__(self, store: Store) -> None:
         self._seen = SortedRuns(store, "ids", ("key_hash", "key_check"), watch=("time",))
@@ -59,9 +78,7 @@ class SeenIds:
         return self._seen.nbytes
 
     def fresh(self, key_hash: np.ndarray, key_check: np.ndarray, known: np.ndarray) -> np.ndarray:
-        """Which rows carry an id that was not seen; rows without an id (`known` is False) are
-        always fresh.
-        """
+        """Which rows have an id that was not seen before, or none (`known` is False)."""
         groups = Groups.by([key_hash, key_check])
         mask = np.zeros(len(key_hash), bool)
         if groups.n:
@@ -76,7 +93,7 @@ class SeenIds:
         )
 
     def forget(self, before: int) -> None:
-        """Ids whose time is below the bound cannot come back within lateness."""
+        """Remove the ids that expire before the bound."""
         self._seen.remove(self._seen.select("time", before - 1))
 
     def save(self) -> list[Any]:

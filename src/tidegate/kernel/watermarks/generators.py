@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from tidegate.errors import InputError, WatermarkError
 from tidegate.instants import MAX, MIN, saturating_add
-from tidegate.kernel.events.times import OK, read_times
+from tidegate.kernel.events.event_time import OK, read_times
 from tidegate.kernel.frame import to_arrow
 from tidegate.kernel.groups import present
 from tidegate.spec.watermarks import (

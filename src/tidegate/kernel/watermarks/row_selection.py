@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.instants import MAX, MIN
-from tidegate.kernel.events.partitions import partitions_of
-from tidegate.kernel.events.times import OK, read_times
+from tidegate.kernel.events.duplicates import partitions_of
+from tidegate.kernel.events.event_time import OK, read_times
 from tidegate.kernel.frame import to_arrow, to_numpy
 from tidegate.kernel.watermarks.generators import Generator, Observed, columns_of, compile_generator
 from tidegate.spec.operator import Input

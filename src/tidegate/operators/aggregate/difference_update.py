@@ -139,9 +139,9 @@ def _with_older(delivery: Delivery, older: Frame, x: np.ndarray) -> Delivery:
         partition=np.zeros(len(older), np.int64),
         verdict=older.ints("verdict"),
         weight=None if delivery.weight is None else older.ints("weight"),
-        x=x,
+        window_position=x,
     )
-    names = ("time", "seq", "offset", "partition", "verdict", "x")
+    names = ("time", "seq", "offset", "partition", "verdict", "window_position")
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(added, name), getattr(delivery, name)]) for name in names
     }

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tidegate.kernel.events.times import OK
+from tidegate.kernel.events.event_time import OK
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.storage.run_store import SortedRuns
 from tidegate.operators.aggregate.cell_values import CellValues, message_ids

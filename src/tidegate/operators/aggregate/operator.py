@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from tidegate.errors import InputError, StateError, WatermarkError
 from tidegate.instants import MAX, MIN, saturating_add
-from tidegate.kernel.events.lateness import FUTURE, VERY_LATE, classify
-from tidegate.kernel.events.partitions import partitions_of
-from tidegate.kernel.events.times import OK, read_times
+from tidegate.kernel.events.duplicates import partitions_of
+from tidegate.kernel.events.event_time import FUTURE, OK, VERY_LATE, classify, read_times
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.groups import Groups, present
 from tidegate.kernel.keys import KEY
@@ -31,10 +30,16 @@ from tidegate.operators.aggregate.message_recovery import MessageRecovery
 from tidegate.operators.aggregate.results import Renderer
 from tidegate.operators.aggregate.window_offsets import WindowOffsets
 from tidegate.operators.aggregate.wiring import Parts
-from tidegate.operators.ingest.delivery import Arrival, Delivery, DeliveryReader, as_frame, joined
+from tidegate.operators.ingest.delivery import (
+    Arrival,
+    Delivery,
+    DeliveryReader,
+    as_frame,
+    merged_arrivals,
+)
 from tidegate.operators.ingest.ingest import Ingest, IngestHooks, observed_columns
-from tidegate.operators.ingest.merge_inputs import Merging
-from tidegate.operators.ingest.micro_batch import Batch
+from tidegate.operators.ingest.merge_inputs import MergedInputs
+from tidegate.operators.ingest.micro_batch import MicroBatch
 from tidegate.operators.ingest.schema_cast import bindable, widened
 from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
 from tidegate.operators.output import Output, class_names
@@ -72,7 +77,7 @@ class WindowedAggregate:
         self._reader = DeliveryReader(
             spec.input, op_column, MAX - 1 if isinstance(spec.window, Inherited) else None
         )
-        self.merging = Merging(spec) if spec.names else None
+        self.merging = MergedInputs(spec) if spec.names else None
         self.panes_from = set(range(len(spec.inputs))) if op_column is not None else set[int]()
         """The inputs whose rows may be retractions."""
         mark = spec.input.watermark
@@ -83,7 +88,7 @@ class WindowedAggregate:
         """Whether an upstream operator tells the watermark."""
         self._outlived = 0
         """How many messages at most lie before all windows of their keys."""
-        self._batch = Batch()
+        self._batch = MicroBatch()
         """The micro-batch that has not ended."""
         self._watched = spec.window.axis is Axis.EVENT_TIME
         self._out = Output()
@@ -115,9 +120,9 @@ class WindowedAggregate:
         """
         self._begin()
         self._tell_clock(now)
-        for seen in joined(observed or ()):
+        for seen in merged_arrivals(observed or ()):
             self._look_at(seen)
-        for arrival in joined(arrivals):
+        for arrival in merged_arrivals(arrivals):
             self._arrive(arrival, looks=observed is None)
         if combined:
             self._take_combined(combined)
@@ -434,9 +439,9 @@ class WindowedAggregate:
             self._take_in(delivery)
             self._purge_keys(delivery)
             counts = delivery.verdict < VERY_LATE
-            self._batch.saw(delivery.time if counts.all() else delivery.time[counts])
+            self._batch.observe_times(delivery.time if counts.all() else delivery.time[counts])
             if self.keys is not None:
-                self._batch.met(delivery, counts)
+                self._batch.observe_keys(delivery, counts)
         if self.rebuild is not None and parts.core.messages is not None:
             self.rebuild.note_rejected(taken.new, parts.contents.stored)
 
@@ -463,11 +468,11 @@ class WindowedAggregate:
         self.watermark_tracker.observe(ordinal, seen, self.key)
 
     def _look_at(self, seen: Arrival) -> None:
-        """Learn from rows that are here only to be looked at how far all rows have come."""
+        """Observe rows that another shard processes, for the watermark or the offsets."""
         reader = self._reader_of(seen.ordinal)
         if self.spec.window.axis is Axis.OFFSET:
             partition, names = partitions_of(seen.table, reader.spec.partition)
-            self._batch.reached(
+            self._batch.observe_offsets(
                 partition, [reader.prefix + name for name in names], reader.offsets(seen.table)
             )
         elif self._watched and reader.spec.time is not None:
@@ -483,7 +488,7 @@ class WindowedAggregate:
                 options.future_tolerance,
                 options.future_reference,
             )
-            self._batch.saw(times[classes < VERY_LATE])
+            self._batch.observe_times(times[classes < VERY_LATE])
 
     def _classes(self, delivery: Delivery) -> np.ndarray:
         """The class of each row by the watermark that counts for its key."""
@@ -796,12 +801,14 @@ class WindowedAggregate:
         """At the end of a micro-batch what it taught comes into force, and the watermark moves as
         the specification says.
         """
-        batch, self._batch = self._batch, Batch()
-        batch.advance(self.marks)
+        batch, self._batch = self._batch, MicroBatch()
+        batch.advance_offsets(self.marks)
         self.progress.newest = max(self.progress.newest, batch.newest)
         if batch.has_rows and self.parts is not None:
             self.parts.horizons.enforce()
-        risen = None if self.keys is None else batch.raise_keys(self.keys, self.progress.watermark)
+        risen = (
+            None if self.keys is None else batch.advance_keys(self.keys, self.progress.watermark)
+        )
         if self.spec.window.axis is Axis.OFFSET:
             self._move_watermark(self.marks.progress() or MIN)
         elif self._watched:

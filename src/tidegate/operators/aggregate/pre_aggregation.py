@@ -18,8 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.instants import MAX, MIN, saturating_add
-from tidegate.kernel.events.lateness import ON_TIME
-from tidegate.kernel.events.times import OK
+from tidegate.kernel.events.event_time import OK, ON_TIME
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.windows.assigners import Aligned, Assigner, build
 from tidegate.operators.aggregate.aggregate_set import AggregateSet

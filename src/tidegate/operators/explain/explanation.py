@@ -32,7 +32,11 @@ from tidegate.operators.explain.facts import (
     WindowStanding,
 )
 from tidegate.operators.explain.text import sentences
-from tidegate.operators.ingest.watermark_tracking import Channel, Source, WatermarkTracker
+from tidegate.operators.ingest.watermark_tracking import (
+    PausedSource,
+    TimeColumnTracker,
+    WatermarkTracker,
+)
 from tidegate.operators.progress import late_by_reason
 from tidegate.spec.triggers import (
     AfterAll,
@@ -160,7 +164,7 @@ def _of_key(
     inputs = _inputs(watermark_tracker, key)
     lacking = tuple(
         ordinal
-        for ordinal in range(len(watermark_tracker.channels))
+        for ordinal in range(len(watermark_tracker.columns))
         if not watermark_tracker.has(key, ordinal)
     )
     return Explanation(
@@ -276,40 +280,40 @@ def _inputs(watermark_tracker: WatermarkTracker, key: int) -> tuple[InputStandin
     )
     everybody = [
         ordinal
-        for ordinal in range(len(watermark_tracker.channels))
+        for ordinal in range(len(watermark_tracker.columns))
         if watermark_tracker.has(key, ordinal)
     ]
     holders = set(everybody if across is None else across.holders().tolist())
     paused = watermark_tracker.paused()
     found = []
     for ordinal in everybody:
-        channel = watermark_tracker.channels[ordinal][key]
-        watermark = channel.column.watermark
+        column = watermark_tracker.columns[ordinal][key]
+        watermark = column.spec.watermark
         found.append(
             InputStanding(
                 input=ordinal,
                 kind=str(watermark.to_dict()["type"]),
                 status="active" if across is None else STATUS[int(across.status[ordinal])],
                 promise=None if across is None else _known(int(across.promises[ordinal])),
-                since=channel.tracker.since,
-                sources=len(channel.tracker),
+                since=column.sources.since,
+                sources=len(column.sources),
                 holds=ordinal in holders,
                 behind=_behind(watermark),
                 idle_after=watermark.idle_after if isinstance(watermark, Watched) else None,
-                idle_at=_idle_at(channel),
+                idle_at=_idle_at(column),
                 is_told=isinstance(watermark, Explicit)
-                or (channel.told and isinstance(watermark, Implied)),
-                paused=channel.is_source and Source(ordinal, "") in paused,
+                or (column.is_external and isinstance(watermark, Implied)),
+                paused=column.is_source and PausedSource(ordinal, "") in paused,
             )
         )
     return tuple(found)
 
 
-def _idle_at(channel: Channel) -> int | None:
-    idle_after = channel.tracker.idle_after
+def _idle_at(column: TimeColumnTracker) -> int | None:
+    idle_after = column.sources.idle_after
     return (
-        int(saturating_add(channel.spoke_at, idle_after))
-        if channel.is_awake and channel.is_source and idle_after is not None
+        int(saturating_add(column.spoke_at, idle_after))
+        if column.is_awake and column.is_source and idle_after is not None
         else None
     )
 
@@ -329,10 +333,10 @@ def _sources(
     paused = {(source.input, source.name) for source in watermark_tracker.paused()}
     found = []
     for given in inputs:
-        channel = watermark_tracker.channels[given.input][key]
-        watermark = channel.column.watermark
+        column = watermark_tracker.columns[given.input][key]
+        watermark = column.spec.watermark
         declared = set(watermark.declared) if isinstance(watermark, Watched) else set()
-        for state in channel.tracker.describe():
+        for state in column.sources.describe():
             idles = given.idle_after is not None and state.status == "active"
             found.append(
                 SourceStanding(

@@ -1,6 +1,4 @@
-"""A delivery is what reaches an operator at once, as columns: the rows, their times, keys, order
-and weights.
-"""
+"""Deliveries: the rows that reach an operator at once, with times, keys, order and weights."""
 
 from __future__ import annotations
 
@@ -12,9 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import InputError
-from tidegate.kernel.events.lateness import FUTURE, ON_TIME
-from tidegate.kernel.events.partitions import partitions_of
-from tidegate.kernel.events.times import is_ticks, read_times
+from tidegate.kernel.events.duplicates import partitions_of
+from tidegate.kernel.events.event_time import FUTURE, ON_TIME, is_ticks, read_times
 from tidegate.kernel.frame import Column, Frame, constant, is_constant, repeat, to_arrow, to_numpy
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.keys import DenseKeys, Identities, identify
@@ -25,15 +22,16 @@ from tidegate.spec.operator import Input
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrival:
-    """Rows of one input, as they came."""
+    """A table of one input, as it arrived."""
 
     ordinal: int
     table: pa.Table
 
 
-def joined(arrivals: Iterable[Arrival]) -> list[Arrival]:
-    """The arrivals that have rows; those of one input that follow each other are one, so that their
-    offsets have one order.
+def merged_arrivals(arrivals: Iterable[Arrival]) -> list[Arrival]:
+    """The arrivals that have rows, with consecutive arrivals of one input merged into one.
+
+    The offsets of a merged arrival are then in one order.
     """
     runs: list[tuple[int, list[pa.Table]]] = []
     for arrival in arrivals:
@@ -55,8 +53,10 @@ def joined(arrivals: Iterable[Arrival]) -> list[Arrival]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Delivery:
-    """Rows that an operator works on; `seq` numbers them in the order of arrival over the life of
-    the operator.
+    """The rows of a delivery as columns.
+
+    `seq` numbers rows in the order of arrival over the life of the operator. `verdict` is first
+    whether the time is readable (`OK`, `NULL`, `BAD`), and then the lateness class.
     """
 
     table: pa.Table
@@ -68,7 +68,7 @@ class Delivery:
     partitions: list[str]
     verdict: np.ndarray
     weight: np.ndarray | None = None
-    x: np.ndarray | None = None
+    window_position: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.time)
@@ -80,21 +80,21 @@ class Delivery:
 
     @property
     def key_check(self) -> np.ndarray:
-        """The second one."""
+        """The second word of the identity of each row's key."""
         return self.identities.all[1]
 
     @property
     def position(self) -> np.ndarray:
-        """Where each row is on the window's axis."""
-        if self.x is None:
+        """The position of each row on the axis of the window."""
+        if self.window_position is None:
             raise InputError(
-                "rows have no position on the window's axis before they are classified"
+                "rows have no position on the axis of the window before they are classified"
             )
-        return self.x
+        return self.window_position
 
     @property
     def is_on_time(self) -> np.ndarray:
-        """Which rows were not behind the watermark when they came."""
+        """Which rows were not behind the watermark when they arrived."""
         return (self.verdict == ON_TIME) | (self.verdict == FUTURE)
 
     def take(self, index: np.ndarray) -> Delivery:
@@ -116,7 +116,7 @@ class Delivery:
             partition=_pick(self.partition, pick, table.num_rows),
             verdict=self.verdict[pick],
             weight=None if self.weight is None else self.weight[pick],
-            x=None if self.x is None else self.x[pick],
+            window_position=(None if self.window_position is None else self.window_position[pick]),
         )
 
     def with_seq(self, seq: np.ndarray) -> Delivery:
@@ -125,8 +125,8 @@ class Delivery:
     def with_classes(self, classes: np.ndarray) -> Delivery:
         return replace(self, verdict=classes)
 
-    def with_position(self, x: np.ndarray) -> Delivery:
-        return replace(self, x=x)
+    def with_position(self, position: np.ndarray) -> Delivery:
+        return replace(self, window_position=position)
 
     def with_table(self, table: pa.Table) -> Delivery:
         return replace(self, table=table)
@@ -134,10 +134,9 @@ class Delivery:
     def grouped(
         self, key: Sequence[str], part: np.ndarray, inside: np.ndarray
     ) -> tuple[Groups, int]:
-        """The rows of each key and part, by part, then by key, and how many groups have rows
-        inside.
+        """The rows grouped by part, then by key, and the number of groups with rows inside.
 
-        The other rows ride along and are in the last groups: few are, and leaving them out would
+        Rows that are not inside are in the last groups: there are few, and dropping them would
         cost a copy.
         """
         outside = None
@@ -145,18 +144,18 @@ class Delivery:
             part = np.where(inside, part, part.min())
             outside = part.max() + 1
             np.putmask(part, ~inside, outside)
-        near = DenseKeys.of([self.table.column(name) for name in key], len(self))
+        dense = DenseKeys.of([self.table.column(name) for name in key], len(self))
         groups = (
             Groups.in_order(self.key_hash, self.key_check, part)
-            if near is None
-            else Groups.of_numbers(near.numbers, near.key_hash_of, part)
+            if dense is None
+            else Groups.of_numbers(dense.numbers, dense.key_hash_of, part)
         )
         return groups, (
             groups.n if outside is None else int(np.searchsorted(part[groups.lasts], outside))
         )
 
     def keys(self, names: tuple[str, ...], index: np.ndarray) -> dict[str, Column]:
-        """The key columns at the given rows, under the names that state uses."""
+        """The key columns of some rows, under their names in state."""
         taken = self.table.select(list(names)).take(pa.array(index)) if names else None
         return (
             {} if taken is None else {f"k.{name}": to_arrow(taken.column(name)) for name in names}
@@ -165,20 +164,18 @@ class Delivery:
 
 @dataclass(frozen=True)
 class DeliveryReader:
-    """Turns a table into a delivery by the input's specification; the columns that it names must be
-    there.
-    """
+    """Reads tables of one input as deliveries."""
 
     spec: Input
     op_column: str | None = None
     null_time: int | None = None
-    """What a missing time means; None where it means that the row is broken."""
+    """The time of rows without one; None if such rows are unreadable."""
     prefix: str = ""
-    """What stands before the names of partitions, to tell those of several inputs apart."""
+    """A prefix for partition names, which keeps those of several inputs apart."""
     label: str | None = None
     """The name of the input in a merge, which its rows get as a column."""
     reads_time: bool = True
-    """Whether rows have the times of the time column; if not, all have that of the clock."""
+    """Whether to read the time column; if not, the time of every row is the clock."""
 
     @property
     def time(self) -> str | None:
@@ -186,6 +183,7 @@ class DeliveryReader:
         return self.spec.time if self.reads_time else None
 
     def required(self) -> list[str]:
+        """The columns that the specification of the input names."""
         named = [
             self.time,
             *self.spec.key,
@@ -198,6 +196,7 @@ class DeliveryReader:
         return [name for name in named if name is not None]
 
     def check(self, schema: pa.Schema) -> None:
+        """Raise `InputError` if a required column is missing."""
         missing = [name for name in self.required() if name not in schema.names]
         if missing:
             raise InputError(
@@ -207,7 +206,7 @@ class DeliveryReader:
         check_columns(self.spec.watermark, schema)
 
     def labelled(self, table: pa.Table) -> pa.Table:
-        """The table with the name of its input, where inputs are told apart."""
+        """The table with the name of its input as a column, in a merge."""
         return (
             table
             if self.label is None
@@ -219,9 +218,7 @@ class DeliveryReader:
         return self.spec.time is None or is_ticks(schema.field(self.spec.time).type)
 
     def read(self, table: pa.Table, times: pa.ChunkedArray | None, now: int) -> Delivery:
-        """All rows in (partition, offset) order; nothing is judged yet but whether the time can be
-        read.
-        """
+        """All rows in (partition, offset) order, each with whether its time is readable."""
         rows = table.num_rows
         partition, names = partitions_of(table, self.spec.partition)
         names = [self.prefix + name for name in names]
@@ -253,9 +250,9 @@ class DeliveryReader:
         )
 
     def identities(self, delivery: Delivery) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The hashed id of each row, and whether it has one."""
+        """The hashed id of each row, and whether the row has one."""
         column = to_arrow(delivery.table.column(self.spec.id or ""))
-        # Messages of different inputs of a merge are different ones, whatever their ids.
+        # Messages of different inputs of a merge are different even if their ids are equal.
         labels = [] if self.label is None else [delivery.table.column(INPUT)]
         key_hash, key_check = identify([column, *labels], len(delivery))
         return key_hash, key_check, column.is_valid().to_numpy(zero_copy_only=False)
@@ -287,12 +284,12 @@ class DeliveryReader:
 
 
 def _pick(column: np.ndarray, pick: np.ndarray, rows: int) -> np.ndarray:
-    """Rows of a column; one that repeats a single value stays free of memory."""
+    """Some rows of a column; a constant column stays one without memory."""
     return constant(column[0], rows) if is_constant(column) else column[pick]
 
 
 def as_frame(delivery: Delivery) -> Frame:
-    """The input columns as a frame, for window assigners that look at them."""
+    """The input columns as a frame, for window assigners that read them."""
     return Frame.of(
         {name: to_arrow(delivery.table.column(name)) for name in delivery.table.column_names},
         len(delivery),

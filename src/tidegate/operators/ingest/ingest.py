@@ -18,12 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.kernel.events.duplicates import OffsetMarks, SeenIds
-from tidegate.kernel.events.lateness import CLASSES, FUTURE, VERY_LATE
-from tidegate.kernel.events.times import NULL, OK, read_times
+from tidegate.kernel.events.event_time import CLASSES, FUTURE, NULL, OK, VERY_LATE, read_times
 from tidegate.kernel.frame import to_arrow
 from tidegate.kernel.watermarks.generators import Observed, columns_of, compile_generator
 from tidegate.operators.ingest.delivery import Delivery, DeliveryReader
-from tidegate.operators.ingest.schema_cast import MARK, Conformed, conform
+from tidegate.operators.ingest.schema_cast import BROKEN, CastTable, cast_to_schema
 from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
 from tidegate.operators.output import texts
 from tidegate.operators.progress import Progress
@@ -94,9 +93,9 @@ class Ingest:
         self, table: pa.Table, reader: DeliveryReader, schema: pa.Schema, hooks: IngestHooks
     ) -> Ingested:
         """Ingest one delivery of one input; `schema` is the one that the operator is bound to."""
-        conformed = conform(table, schema, reader.time)
+        cast = cast_to_schema(table, schema, reader.time)
         times = None if reader.time is None else table.column(reader.time)
-        delivery = reader.read(conformed.table, times, self._progress.now)
+        delivery = reader.read(cast.table, times, self._progress.now)
         fresh, ids = self._fresh(delivery, reader)
         new = delivery.where(fresh)
         # A watermark that goes back may refuse the delivery, so nothing is remembered before.
@@ -111,7 +110,7 @@ class Ingest:
         self._progress.counters["events"] += len(new)
         new = self._numbered(new)
         events = self._without_markers(new, reader)
-        return Ingested(new, self._readable(events, conformed, hooks.late))
+        return Ingested(new, self._readable(events, cast, hooks.late))
 
     def _fresh(
         self, delivery: Delivery, reader: DeliveryReader
@@ -160,9 +159,9 @@ class Ingest:
         self._progress.counters["events"] -= int(markers.sum())
         return delivery.where(~markers)
 
-    def _readable(self, delivery: Delivery, conformed: Conformed, late: LateOutput) -> Delivery:
+    def _readable(self, delivery: Delivery, cast: CastTable, late: LateOutput) -> Delivery:
         """The rows with readable values and times; the others go to `late`."""
-        if conformed.broken:
+        if cast.broken:
             delivery = self._without_broken(delivery, late)
         missing = delivery.verdict == NULL
         for mask, reason in (
@@ -176,8 +175,8 @@ class Ingest:
 
     def _without_broken(self, delivery: Delivery, late: LateOutput) -> Delivery:
         """The rows whose values have the types of their columns; the others go to `late`."""
-        problems = to_arrow(delivery.table.column(MARK))
-        delivery = delivery.with_table(delivery.table.drop_columns([MARK]))
+        problems = to_arrow(delivery.table.column(BROKEN))
+        delivery = delivery.with_table(delivery.table.drop_columns([BROKEN]))
         whole = problems.is_null().to_numpy(zero_copy_only=False)
         rows = np.flatnonzero(~whole)
         late.late_rows(
@@ -225,8 +224,8 @@ class Ingest:
         # The offset itself may be what is wrong.
         reader = dataclasses.replace(reader, spec=dataclasses.replace(reader.spec, offset=None))
         reader.check(table.schema)
-        conformed = conform(table, schema, reader.time)
-        plain = conformed.table.drop_columns([MARK]) if conformed.broken else conformed.table
+        cast = cast_to_schema(table, schema, reader.time)
+        plain = cast.table.drop_columns([BROKEN]) if cast.broken else cast.table
         n = table.num_rows
         delivery = reader.read(plain, None, self._progress.now)
         late.late_rows(delivery, np.arange(n), reason, texts(None, n), detail=detail)
@@ -236,9 +235,9 @@ class Ingest:
 
 def whole_rows(delivery: Delivery) -> np.ndarray:
     """Which rows have no broken value."""
-    if MARK not in delivery.table.column_names:
+    if BROKEN not in delivery.table.column_names:
         return np.ones(len(delivery), bool)
-    return delivery.table.column(MARK).is_null().to_numpy()
+    return delivery.table.column(BROKEN).is_null().to_numpy()
 
 
 def observed_columns(

@@ -1,6 +1,4 @@
-"""Merging: what a merge knows of its inputs beside their specifications: which columns each has
-brought, and whether they fit together.
-"""
+"""The columns of merged inputs: which input has brought which, and whether their types agree."""
 
 from __future__ import annotations
 
@@ -10,23 +8,23 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.errors import InputError, SpecError
-from tidegate.kernel.events.times import is_ticks
-from tidegate.operators.ingest.schema_cast import MARK, bindable
+from tidegate.kernel.events.event_time import is_ticks
+from tidegate.operators.ingest.schema_cast import BROKEN, bindable
 from tidegate.spec.aggregates import INPUT, Aggregate
 from tidegate.spec.operator import AggregateSpec
 
 
-class Merging:
-    """The columns of the inputs of one merge, which become known as the inputs speak."""
+class MergedInputs:
+    """The columns of the inputs of one merge, learned from their tables."""
 
     def __init__(self, spec: AggregateSpec) -> None:
         self._spec = spec
         self._brought: dict[int, dict[str, bool]] = {}
-        """By input its columns, and whether they had a type."""
+        """By input, its columns and whether each had a type other than null."""
 
     def whole(self, schema: pa.Schema) -> pa.Schema:
-        """A schema with the column that names the input, and with those that aggregates read and
-        that other inputs have to bring.
+        """The schema with the input name and with the columns that aggregates read from other
+        inputs.
         """
         read = [
             name
@@ -43,7 +41,7 @@ class Merging:
         )
 
     def expected(self, ordinal: int, known: pa.Schema | None) -> pa.Schema | None:
-        """The columns that an input brought before, with the types that they were brought to."""
+        """The columns of an input so far, with the types that they are cast to."""
         brought = self._brought.get(ordinal)
         return (
             None
@@ -52,8 +50,8 @@ class Merging:
         )
 
     def check(self, ordinal: int, came: pa.Schema, known: pa.Schema | None) -> None:
-        """Refuse a table whose columns do not fit those of other inputs, or that lacks what nobody
-        else can bring.
+        """Raise an error if columns do not fit those of other inputs, or if a column is missing in
+        all of them.
         """
         given, name = self._spec.inputs[ordinal], self._spec.names[ordinal]
         came = bindable(came)
@@ -82,7 +80,7 @@ class Merging:
         self._check_read({**self._brought, ordinal: {**brought, **_columns(came)}})
 
     def _check_time(self, ordinal: int, came: pa.Schema, known: pa.Schema) -> None:
-        """Times of all inputs are on one axis: instants, or plain numbers."""
+        """Raise an error unless the times of all inputs are instants, or all are plain numbers."""
         column, name = self._spec.inputs[ordinal].time, self._spec.names[ordinal]
         others = [
             (self._spec.names[n], self._spec.inputs[n].time) for n in self._brought if n != ordinal
@@ -95,12 +93,12 @@ class Merging:
             ):
                 raise InputError(
                     f"the time `{column}` of the stream `{name}` is {came.field(column).type} and"
-                    f" `{time}` of `{other}` is {known.field(time).type}; of the streams of a merge"
-                    " all have instants, or all have numbers. Hint: cast one of them"
+                    f" `{time}` of `{other}` is {known.field(time).type}; the times of merged"
+                    " streams are all instants or all numbers. Hint: cast one of them"
                 )
 
     def _check_read(self, brought: dict[int, dict[str, bool]]) -> None:
-        """Once all inputs that an aggregate is made of have spoken, one of them has its columns."""
+        """Raise an error if all inputs of an aggregate are known and none has a column of it."""
         for name, aggregate in self._spec.aggregates:
             counting = [
                 n for n, label in enumerate(self._spec.names) if aggregate.of in (None, label)
@@ -121,7 +119,7 @@ class Merging:
                     )
 
     def note(self, ordinal: int, came: pa.Schema) -> None:
-        """A table with these columns was taken."""
+        """Remember the columns of a table that was accepted."""
         before = self._brought.get(ordinal, {})
         now = _columns(bindable(came))
         self._brought[ordinal] = {
@@ -137,10 +135,8 @@ class Merging:
 
 
 def check_schemas(spec: AggregateSpec, schemas: Sequence[pa.Schema], united: pa.Schema) -> None:
-    """Refuse a merge of inputs with these columns, which become those of `united`, before anything
-    has come.
-    """
-    merging = Merging(spec)
+    """Raise `SpecError` if inputs with these schemas, cast to `united`, cannot be merged."""
+    merging = MergedInputs(spec)
     try:
         for ordinal, schema in enumerate(schemas):
             merging.check(ordinal, schema, bindable(united))
@@ -153,21 +149,19 @@ def _columns(schema: pa.Schema) -> dict[str, bool]:
     return {
         field.name: not pa.types.is_null(field.type)
         for field in schema
-        if field.name not in {MARK, INPUT}
+        if field.name not in {BROKEN, INPUT}
     }
 
 
 def _read_by(aggregate: Aggregate) -> Iterator[str]:
-    """The columns that an aggregate names."""
+    """The columns that an aggregate reads."""
     yield from aggregate.reads() or ()
     if isinstance(aggregate.where, str):
         yield aggregate.where
 
 
 def _fits(known: pa.DataType, came: pa.DataType, *, is_key: bool) -> bool:
-    """Whether all values of one type have a place in another; keys are the same whatever the width
-    of their numbers is.
-    """
+    """Whether the known type holds all values of the other; integer keys match at any width."""
     if known == came or pa.types.is_null(known) or pa.types.is_null(came):
         return True
     if is_key and pa.types.is_integer(known) and pa.types.is_integer(came):

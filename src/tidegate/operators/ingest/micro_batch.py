@@ -1,4 +1,4 @@
-"""What a micro-batch has shown so far, and what has to wait until its end."""
+"""Observations of one micro-batch, which take effect at its end."""
 
 from __future__ import annotations
 
@@ -17,32 +17,28 @@ _Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(eq=False)
-class Batch:
-    """The parts of one micro-batch are all judged by what was known before it, so what they teach
-    is kept here until it ends.
-    """
+class MicroBatch:
+    """What the parts of a micro-batch have shown; all of them are judged by the state before it."""
 
     newest: int = MIN
     """The newest event that is not from the future."""
     has_rows: bool = False
-    """Whether anything came that windows could have been made for."""
+    """Whether any row could have opened a window."""
     _lookups: int = 0
-    """How often keys were looked up for it."""
+    """How often keys were looked up."""
     _risers: list[_Columns] = field(default_factory=list)
-    """Keys and times of the events that raise the watermarks of keys."""
+    """Keys and times of the events that advance the watermarks of keys."""
     _reached: list[tuple[np.ndarray, list[str], np.ndarray]] = field(default_factory=list)
-    """Partitions and offsets that others have taken."""
+    """Partitions and offsets that other shards have taken."""
 
-    def saw(self, times: np.ndarray) -> None:
-        """Events with these times are there, and none of them is from the future."""
+    def observe_times(self, times: np.ndarray) -> None:
+        """Observe events, none of which is from the future."""
         self.has_rows = True
         if len(times):
             self.newest = max(self.newest, int(times.max()))
 
-    def met(self, delivery: Delivery, counts: np.ndarray) -> None:
-        """Rows have come whose keys were looked up; those that count raise the watermarks of their
-        keys.
-        """
+    def observe_keys(self, delivery: Delivery, counts: np.ndarray) -> None:
+        """Observe rows whose keys were looked up; those in `counts` advance their watermarks."""
         self._lookups += 1
         if counts.any():
             key_hash, key_check, time = delivery.key_hash, delivery.key_check, delivery.time
@@ -52,18 +48,18 @@ class Batch:
                 else (key_hash[counts], key_check[counts], time[counts])
             )
 
-    def reached(self, partition: np.ndarray, names: Sequence[str], offset: np.ndarray) -> None:
-        """Somebody has taken these offsets."""
+    def observe_offsets(
+        self, partition: np.ndarray, names: Sequence[str], offset: np.ndarray
+    ) -> None:
+        """Observe offsets that some shard has taken."""
         self._reached.append((partition, list(names), offset))
 
     def hold(self) -> None:
-        """The micro-batch goes on in another call, in which nothing is known of keys that were
-        looked up in this one.
-        """
+        """Continue the micro-batch in another call, which looks its keys up again."""
         self._lookups += 1
 
-    def raise_keys(self, keys: KeyProgress, floor: int) -> Frame | None:
-        """Let the watermarks of keys rise; the answer is who did."""
+    def advance_keys(self, keys: KeyProgress, floor: int) -> Frame | None:
+        """Advance the watermarks of keys; returns the keys whose watermark rose."""
         if not self._risers:
             return None
         key_hash, key_check, time = (
@@ -72,11 +68,11 @@ class Batch:
             else (np.concatenate(columns) for columns in zip(*self._risers, strict=True))
         )
         if self._lookups > 1:
-            # What was found last are not the keys of all parts.
+            # The last lookup has not found the keys of all parts.
             keys.meet(key_hash, key_check)
         return keys.advance(key_hash, key_check, time, floor)
 
-    def advance(self, marks: OffsetMarks) -> None:
-        """Count as delivered what others have taken."""
+    def advance_offsets(self, marks: OffsetMarks) -> None:
+        """Remember the offsets of other shards as delivered."""
         for partition, names, offset in self._reached:
             marks.advance(partition, names, offset)

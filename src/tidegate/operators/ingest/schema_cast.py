@@ -1,6 +1,4 @@
-"""Conforming brings a delivery to the schema that the operator was bound to; values that do not fit
-mark their rows as broken.
-"""
+"""Schema cast: tables cast to the bound schema; values that do not fit mark their rows broken."""
 
 from __future__ import annotations
 
@@ -8,32 +6,31 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-MARK = "\x00broken"
+BROKEN = "\x00broken"
+"""The column that describes the broken value of each row; null where there is none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Conformed:
-    """A table in the bound schema; where something is broken it has one more column that says what,
-    row by row.
-    """
+class CastTable:
+    """A table in the bound schema; with the column `BROKEN` if a row is broken."""
 
     table: pa.Table
     broken: bool = False
 
 
 def bindable(schema: pa.Schema) -> pa.Schema:
-    """The schema that state is bound to: dictionaries and views are plain values to it."""
+    """The schema that state is bound to, with dictionaries and views as plain types."""
     return pa.schema(
         [
             f.with_type(_plain(f.type)).with_nullable(True).remove_metadata()
             for f in schema
-            if f.name != MARK
+            if f.name != BROKEN
         ]
     )
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type that holds the same values and that every kernel takes."""
+    """The type of the same values that every kernel accepts."""
     if pa.types.is_dictionary(kind):
         return _plain(kind.value_type)
     if pa.types.is_string_view(kind):
@@ -44,30 +41,33 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 def widened(
     known: pa.Schema | None, new: pa.Schema, *, grows: bool = True, promotes: bool = False
 ) -> pa.Schema:
-    """The known columns, and with `grows` the new ones; one that held nothing takes the type that
-    comes.
+    """The known columns, and with `grows` the new ones; a null column takes the new type.
 
-    With `promotes` whole numbers give way to fractions.
+    With `promotes` integers become floats.
     """
     if known is None:
         return new
 
     def wider(field: pa.Field) -> pa.Field:
         came = new.field(field.name) if field.name in new.names else field
-        fraction = promotes and pa.types.is_integer(field.type) and pa.types.is_floating(came.type)
-        return came if fraction or pa.types.is_null(field.type) else field
+        is_promoted = (
+            promotes and pa.types.is_integer(field.type) and pa.types.is_floating(came.type)
+        )
+        return came if is_promoted or pa.types.is_null(field.type) else field
 
     return pa.schema(
         [*map(wider, known), *(field for field in new if grows and field.name not in known.names)]
     )
 
 
-def conform(table: pa.Table, schema: pa.Schema, time: str | None) -> Conformed:
-    """The table with the columns and types of the schema; times are read from the original column,
-    so they break nothing here.
+def cast_to_schema(table: pa.Table, schema: pa.Schema, time: str | None) -> CastTable:
+    """The table cast to the schema.
+
+    `time` names the time column: it is read from the original table, so it never marks a row as
+    broken.
     """
     if table.schema.equals(schema):
-        return Conformed(table)
+        return CastTable(table)
     columns, problems = [], _marked(table)
     for field in schema:
         if field.name not in table.column_names:
@@ -79,17 +79,17 @@ def conform(table: pa.Table, schema: pa.Schema, time: str | None) -> Conformed:
             problems.update(bad)
     plain = pa.table(columns, schema=schema)
     if not problems:
-        return Conformed(plain)
+        return CastTable(plain)
     marks = [problems.get(row) for row in range(table.num_rows)]
-    return Conformed(plain.append_column(MARK, pa.array(marks, pa.string())), broken=True)
+    return CastTable(plain.append_column(BROKEN, pa.array(marks, pa.string())), broken=True)
 
 
 def _marked(table: pa.Table) -> dict[int, str]:
-    """What was found broken before, while the table was made."""
-    if MARK not in table.column_names:
+    """The rows that were marked broken while the table was made."""
+    if BROKEN not in table.column_names:
         return {}
     return {
-        row: text for row, text in enumerate(table.column(MARK).to_pylist()) if text is not None
+        row: text for row, text in enumerate(table.column(BROKEN).to_pylist()) if text is not None
     }
 
 
@@ -105,7 +105,7 @@ def _cast(
 
 
 def _cast_one_by_one(column: pa.ChunkedArray, field: pa.Field) -> tuple[pa.Array, dict[int, str]]:
-    """The path of broken values: find out which they are."""
+    """Cast value by value, to find those that do not fit."""
     values: list[object] = []
     problems: dict[int, str] = {}
     for row, scalar in enumerate(column):

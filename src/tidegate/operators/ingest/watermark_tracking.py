@@ -1,12 +1,13 @@
-"""The watermark_tracker makes one watermark of what all sources of all inputs promise: generators,
-a tracker per input and key, and a coalescer over the inputs.
+"""Watermark tracking: one watermark for an operator, from all sources of all its inputs.
 
-Every input has partitions (or writers), which promise on their own; the input's watermark is
-coalesced over them, and the operator's over the inputs. Operators that tell their inputs apart look
-at `Step.by_input`, the others at `Step.coalesced`.
+A source is a partition or a writer of an input. A promise is the watermark of one source. The
+watermark of an input is coalesced over its sources, and that of the operator over its inputs.
+Operators that treat their inputs separately read `ReleasedMarks.by_input`, the others
+`ReleasedMarks.coalesced`.
 
-An input is idle when all its sources are. One without sources, and one for which the program itself
-promises, is waited for as a whole: until it says that it is idle, or is silent for `idle_after`.
+An input is idle when all its sources are. An input without sources, or one whose watermark the
+program advances, counts as a single source: it holds the watermark back until it is marked idle or
+is silent for `idle_after`.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ import pyarrow as pa
 
 from tidegate.errors import InputError, SpecError, TidegateError, WatermarkError
 from tidegate.instants import MAX, MIN, format_instant, saturating_add
-from tidegate.kernel.events.partitions import partitions_of
-from tidegate.kernel.events.times import OK, read_times
+from tidegate.kernel.events.duplicates import partitions_of
+from tidegate.kernel.events.event_time import OK, read_times
 from tidegate.kernel.watermarks.coalescer import Rules
 from tidegate.kernel.watermarks.generators import Generator, Observed, compile_generator
 from tidegate.kernel.watermarks.keyed import KeyedCoalescer
@@ -36,7 +37,7 @@ _UNWATCHED = Watched()
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ReleasedMarks:
     """Marks that one call released: those of single inputs, and those of all inputs together."""
 
     by_input: list[tuple[int, Mark]] = field(default_factory=list)
@@ -51,84 +52,82 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A source by its input and its name."""
+class PausedSource:
+    """A source that the runtime should not read for now; an empty name means the whole input."""
 
     input: int
     name: str
 
 
 @dataclass(eq=False)
-class Channel:
-    """One time column of one input: its generator, and the sources that it makes promises for."""
+class TimeColumnTracker:
+    """The watermark of one time column of one input: its generator and the state of its sources."""
 
-    column: TimeColumn
+    spec: TimeColumn
     generator: Generator
-    tracker: SourceTracker
-    told: bool = False
-    """Whether the program advanced the watermark, which ends an implied one."""
+    sources: SourceTracker
+    is_external: bool = False
+    """Whether the program or an upstream advances the watermark, which ends an implied one."""
     is_awake: bool = True
-    """Whether the input as a whole is waited for, though none of its sources is: it was the last to
-    speak, and not one of them.
+    """Whether the input itself holds the watermark back while all its sources are idle, because its
+    own activity is newer than theirs.
     """
     spoke_at: int = 0
-    """The clock at the last sign of life of the input as a whole."""
+    """The clock at the last activity of the input as a whole."""
     is_idle: bool = False
-    """What was told of it."""
+    """The status that was released last."""
 
-    def speaks(self, now: int) -> None:
-        """The input as a whole shows a sign of life."""
+    def touch(self, now: int) -> None:
+        """Record activity of the input as a whole."""
         self.is_awake, self.spoke_at = True, now
 
     @property
     def is_source(self) -> bool:
-        """Whether none of its sources is waited for, so that it can only be the input itself."""
-        return not len(self.tracker) or self.tracker.is_idle
+        """Whether the input itself counts as the source, since no source of it is active."""
+        return not len(self.sources) or self.sources.is_idle
 
-    def silent(self, now: int) -> bool:
-        """Whether nobody has to wait for the input."""
+    def is_silent(self, now: int) -> bool:
+        """Whether the input does not hold the watermark back."""
         if not self.is_source:
             return False
-        limit = self.tracker.idle_after
+        limit = self.sources.idle_after
         return not self.is_awake or (limit is not None and now - self.spoke_at >= limit)
 
     @property
     def next_due(self) -> int:
-        """The clock at which nobody waits for a source, or for the input, any more if none speaks;
-        `MAX` where that never is.
-        """
-        limit, due = self.tracker.idle_after, self.tracker.next_due
-        waited = self.is_source and self.is_awake and not self.is_idle
+        """The clock at which the next source, or the input, becomes idle; `MAX` if none does."""
+        limit, due = self.sources.idle_after, self.sources.next_due
+        is_pending = self.is_source and self.is_awake and not self.is_idle
         return (
             due
-            if limit is None or not waited
+            if limit is None or not is_pending
             else min(due, int(saturating_add(self.spoke_at, limit)))
         )
 
     def save(self) -> dict[str, Any]:
         whole = {
-            "told": self.told,
+            "is_external": self.is_external,
             "is_awake": self.is_awake,
             "spoke_at": self.spoke_at,
             "is_idle": self.is_idle,
         }
-        return {**whole, "generator": self.generator.save(), "tracker": self.tracker.save()}
+        return {**whole, "generator": self.generator.save(), "sources": self.sources.save()}
 
     def restore(self, document: dict[str, Any], pause: int) -> None:
-        self.told, self.is_awake, self.is_idle = (
-            document["told"],
+        self.is_external, self.is_awake, self.is_idle = (
+            document["is_external"],
             document["is_awake"],
             document["is_idle"],
         )
         self.spoke_at = document["spoke_at"]
         self.generator.restore(document["generator"])
-        self.tracker.restore(document["tracker"])
+        self.sources.restore(document["sources"])
         self.shift(pause)
 
     def shift(self, pause: int) -> None:
-        """Nobody listened for so long."""
+        """Exclude a pause of the operator from the silence of the sources."""
         self.spoke_at += pause
-        self.tracker.shift(pause)
+        self.sources.shift(pause)
 
 
 class WatermarkTracker:
@@ -139,8 +138,8 @@ class WatermarkTracker:
         self._options = options
         self.counters: Counter[str] = Counter()
         self.now = now
-        self.channels = [
-            {column.key: self._channel(column, n, now) for column in given.times}
+        self.columns = [
+            {column.key: self._column(column, n, now) for column in given.times}
             for n, given in enumerate(inputs)
         ]
         self.across = KeyedCoalescer(len(inputs), Rules(strict=options.strict))
@@ -149,17 +148,15 @@ class WatermarkTracker:
         self._risen: dict[int, int] = {}
         self._ended: set[int] = set()
         self._held = [list[str]() for _ in inputs]
-        """By input, the sources that were paused when the runtime last asked: their silence says
-        nothing.
-        """
-        self._common = set.intersection(*({*channels} for channels in self.channels))
-        """A key that some input lacks is promised by none for all, so it ends here, also while that
-        input is idle.
+        """The paused sources at the last release, by input. Their silence does not count."""
+        self._common = set.intersection(*({*columns} for columns in self.columns))
+        """The watermark keys that all inputs have. Others are dropped, even while an input that
+        lacks them is idle.
         """
         for key in sorted(self._common):
             self.across.coalescer(key)
 
-    def _channel(self, column: TimeColumn, ordinal: int, now: int) -> Channel:
+    def _column(self, column: TimeColumn, ordinal: int, now: int) -> TimeColumnTracker:
         watched = _watched(column)
         tracker = SourceTracker(
             idle_after=watched.idle_after,
@@ -169,22 +166,20 @@ class WatermarkTracker:
             now=now,
             owner=f"input {ordinal}" if len(self._inputs) > 1 else "",
         )
-        return Channel(column, compile_generator(column.watermark), tracker, spoke_at=now)
+        return TimeColumnTracker(column, compile_generator(column.watermark), tracker, spoke_at=now)
 
     def follow(self, ordinal: int | None = None) -> None:
-        """An upstream feeds an input, or all, and tells its watermarks: what is read from its rows,
-        in whatever order they come, does not count.
-        """
-        followed = self.channels if ordinal is None else [self._channels(ordinal)]
-        for channel in [channel for channels in followed for channel in channels.values()]:
-            if not isinstance(channel.column.watermark, Implied | Explicit):
+        """Take the watermark of one input, or of all, from an upstream instead of from the rows."""
+        followed = self.columns if ordinal is None else [self._columns(ordinal)]
+        for column in [column for columns in followed for column in columns.values()]:
+            if not isinstance(column.spec.watermark, Implied | Explicit):
                 raise SpecError(
-                    "the upstream tells the watermark, but `watermark` is"
-                    f" {channel.column.watermark}. Hint: leave it out"
+                    "the upstream provides the watermark, but `watermark` is"
+                    f" {column.spec.watermark}. Hint: leave it out"
                 )
-            channel.told = True
+            column.is_external = True
 
-    # What happens
+    # Observations and events of sources
 
     def limit(self, key: int = 0) -> int:
         """The instant beyond which events are from the future."""
@@ -192,29 +187,26 @@ class WatermarkTracker:
         return MAX if origin == MIN else int(saturating_add(origin, self._options.future_tolerance))
 
     def observe(self, ordinal: int, seen: Observed, key: int = 0) -> None:
-        """A delivery has come: rows from the future neither promise anything nor are a sign of
-        life.
-        """
-        channel = self._found(ordinal, key)
+        """Observe a delivery; rows from the future neither advance a watermark nor are activity."""
+        column = self._found(ordinal, key)
         if not self._is_open(ordinal):
             return
         kept = seen.without_future(self.output(key))
         if len(kept) < len(seen):
-            # What a marker from the future says is refused, and it is no event that would be
-            # counted as such.
-            self.counters["refused_promises"] += _markers(channel, seen) - _markers(channel, kept)
+            # A marker from the future is refused, and it is no event that is counted elsewhere.
+            self.counters["refused_promises"] += _markers(column, seen) - _markers(column, kept)
         if len(kept):
-            self._take(channel, kept)
+            self._take(column, kept)
 
     def observe_table(self, ordinal: int, table: pa.Table) -> None:
-        """The same for all time columns of an input, read from its rows."""
+        """Observe the rows of a table by all time columns of an input."""
         partition, names = partitions_of(table, self._inputs[ordinal].partition)
         named = [
-            (key, channel.column.column)
-            for key, channel in self._channels(ordinal).items()
-            if channel.column.column is not None
+            (key, column.spec.column)
+            for key, column in self._columns(ordinal).items()
+            if column.spec.column is not None
         ]
-        # All are read before any is taken: what cannot be read is refused as a whole.
+        # All columns are read before any is observed, so that an unreadable one refuses all.
         read = [(key, *read_times(table.column(name), name)) for key, name in named]
         self.observe_columns(
             ordinal,
@@ -227,11 +219,9 @@ class WatermarkTracker:
         )
 
     def observe_columns(self, ordinal: int, seen: Mapping[int, Observed]) -> None:
-        """Observe one delivery by watermark key: by all time columns, or by none if one goes
-        back.
-        """
+        """Observe a delivery by several time columns: by all, or by none if one goes back."""
         before = (
-            {key: self.channels[ordinal][key].save() for key in seen}
+            {key: self.columns[ordinal][key].save() for key in seen}
             if self._options.strict and len(seen) > 1
             else {}
         )
@@ -240,35 +230,35 @@ class WatermarkTracker:
                 self.observe(ordinal, observed, key)
         except WatermarkError:
             for key, saved in before.items():
-                self.channels[ordinal][key].restore(saved, 0)
+                self.columns[ordinal][key].restore(saved, 0)
             raise
 
-    def _take(self, channel: Channel, seen: Observed) -> None:
-        before = channel.generator.save() if self._options.strict else None
+    def _take(self, column: TimeColumnTracker, seen: Observed) -> None:
+        before = column.generator.save() if self._options.strict else None
         try:
-            promises = channel.generator.observe(seen)
-        except Exception as error:  # noqa: BLE001 - a generator that fails promises nothing; the rows are taken all the same
+            promises = column.generator.observe(seen)
+        except Exception as error:  # noqa: BLE001 - the rows are processed even if a generator fails
             self._failed(error)
-            promises = channel.generator.alive(seen)
-        tracker, names, values = channel.tracker, promises.names, promises.values
+            promises = column.generator.alive(seen)
+        tracker, names, values = column.sources, promises.names, promises.values
         self.counters["refused_promises"] += promises.refused
-        ended = channel.told and isinstance(channel.column.watermark, Implied)
+        ended = column.is_external and isinstance(column.spec.watermark, Implied)
         if ended:
-            # The program says how far the events have come, and they only that they come.
+            # The program advances the watermark, so events are activity only.
             values = np.full(len(names), MIN)
-        if ended or not channel.generator.joins:
+        if ended or not column.generator.joins:
             known = [n for n, name in enumerate(names) if name in tracker]
             names, values = [names[n] for n in known], values[known]
         if names:
             try:
-                tracker.promise(names, values, self.now, repeats=channel.generator.repeats)
+                tracker.promise(names, values, self.now, repeats=column.generator.repeats)
             except WatermarkError:
-                # The delivery is refused, so the generator has not seen it.
-                channel.generator.restore(before)
+                # The delivery is refused, so the generator must not have observed it.
+                column.generator.restore(before)
                 raise
-            channel.is_awake = False
+            column.is_awake = False
         elif not len(tracker):
-            channel.speaks(self.now)
+            column.touch(self.now)
         tracker.leave(promises.replaced)
 
     def _failed(self, error: Exception) -> None:
@@ -277,16 +267,14 @@ class WatermarkTracker:
         self.counters["generator_failures"] += 1
         self.failure = str(error)
         warnings.warn(
-            f"a watermark generator failed and promised nothing: {error}",
+            f"a watermark generator failed and did not advance the watermark: {error}",
             RuntimeWarning,
             stacklevel=2,
         )
 
     def has(self, key: int | None, ordinal: int = 0) -> bool:
-        """Whether an input has a time column with this watermark key; without a key all are
-        meant.
-        """
-        return key is None or key in self._channels(ordinal)
+        """Whether an input has a time column with this watermark key; None stands for all keys."""
+        return key is None or key in self._columns(ordinal)
 
     def promise(
         self,
@@ -297,29 +285,28 @@ class WatermarkTracker:
         key: int = 0,
         repeats: bool = False,
     ) -> None:
-        """A watermark that is told from outside: of one partition, or of all. One that `repeats`
-        may be an old one, which is no step back.
+        """Advance the watermark of one partition, or of a whole input, from outside.
 
-        A watermark with a key that the input does not have ends here: a window looks at one time
-        column, and drops the others.
+        With `repeats` an older value is ignored and not a step back. A watermark with a key that
+        the input does not have is dropped: a window reads one time column only.
         """
         if not self.has(key, ordinal):
             self.counters["watermarks_dropped"] += 1
             return
-        channel = self._found(ordinal, key)
-        if not self._is_open(ordinal) or (repeats and value < channel.tracker.output):
+        column = self._found(ordinal, key)
+        if not self._is_open(ordinal) or (repeats and value < column.sources.output):
             return
-        channel.told = True
+        column.is_external = True
         if partition is None:
-            channel.speaks(self.now)
-            self._lift(channel.tracker, value)
+            column.touch(self.now)
+            self._lift(column.sources, value)
             return
-        if isinstance(channel.column.watermark, Implied):
-            # The source that followed all events has had its say: partitions promise on their own
-            # from now on.
-            channel.tracker.leave([""])
-        channel.is_awake = False
-        channel.tracker.promise([str(partition)], np.array([value]), self.now)
+        if isinstance(column.spec.watermark, Implied):
+            # From now on each partition has a watermark of its own, so the source that stood for
+            # all events leaves.
+            column.sources.leave([""])
+        column.is_awake = False
+        column.sources.promise([str(partition)], np.array([value]), self.now)
 
     def _lift(self, tracker: SourceTracker, value: int) -> None:
         if value >= tracker.output:
@@ -328,99 +315,101 @@ class WatermarkTracker:
         self.counters["steps_back"] += 1
         if self._options.strict:
             old, new = format_instant(tracker.output), format_instant(value)
-            who = (
+            name = (
                 f"the watermark of {tracker.coalescer.owner}"
                 if tracker.coalescer.owner
                 else "the watermark"
             )
             raise WatermarkError(
-                f"{who} went back from {old} to {new}. Hint: leave `strict` out to have steps back"
-                " ignored and counted"
+                f"{name} went back from {old} to {new}. Hint: leave `strict` out to ignore and"
+                " count steps back"
             )
 
     def idle(
         self, *, ordinal: int = 0, partition: str | None = None, key: int | None = None
     ) -> None:
-        """A partition, or a whole input, says that it is idle, for one watermark key or for all."""
-        channels = self._channels(ordinal) if key is None else {key: self._found(ordinal, key)}
-        for channel in channels.values():
-            channel.is_awake = False
-            channel.tracker.idle(None if partition is None else [str(partition)], self.now)
+        """Mark a partition, or a whole input, as idle, for one watermark key or for all."""
+        columns = self._columns(ordinal) if key is None else {key: self._found(ordinal, key)}
+        for column in columns.values():
+            column.is_awake = False
+            column.sources.idle(None if partition is None else [str(partition)], self.now)
         if partition is None and key is None:
-            # Then it is also said of keys that are not known yet.
+            # This also holds for keys that are not known yet.
             self.across.idle(ordinal)
 
     def active(self, *, ordinal: int = 0, key: int | None = None) -> None:
-        """A whole input that was idle counts again, for one watermark key or for all."""
-        channels = self._channels(ordinal) if key is None else {key: self._found(ordinal, key)}
-        for channel in channels.values():
-            channel.tracker.wake(self.now)
-            channel.speaks(self.now)
+        """Mark a whole input as active again, for one watermark key or for all."""
+        columns = self._columns(ordinal) if key is None else {key: self._found(ordinal, key)}
+        for column in columns.values():
+            column.sources.wake(self.now)
+            column.touch(self.now)
 
     def join(self, partition: str, *, ordinal: int = 0) -> None:
-        """A partition is there from now on, though it has not spoken."""
-        for channel in self._channels(ordinal).values():
-            channel.is_awake = False
-            channel.tracker.join([str(partition)], self.now)
+        """Add a partition that has not sent anything yet."""
+        for column in self._columns(ordinal).values():
+            column.is_awake = False
+            column.sources.join([str(partition)], self.now)
 
     def leave(self, partition: str, *, ordinal: int = 0) -> None:
-        """A partition is gone, and no longer counts."""
-        for channel in self._channels(ordinal).values():
-            there = len(channel.tracker)
-            channel.tracker.leave([str(partition)])
-            self._emptied(channel, there)
+        """Remove a partition."""
+        for column in self._columns(ordinal).values():
+            there = len(column.sources)
+            column.sources.leave([str(partition)])
+            self._emptied(column, there)
 
-    def _emptied(self, channel: Channel, before: int) -> None:
-        """Where the last source of an input has left, others may come: it is waited for unless it
-        was idle.
+    def _emptied(self, column: TimeColumnTracker, before: int) -> None:
+        """After its last source has left, an input itself holds the watermark back, unless it was
+        idle.
         """
-        if before and not len(channel.tracker) and not channel.is_idle:
-            channel.speaks(self.now)
+        if before and not len(column.sources) and not column.is_idle:
+            column.touch(self.now)
 
     def end(self, *, ordinal: int = 0, partition: str | None = None) -> None:
-        """A partition, or a whole input, has ended."""
-        for channel in self._channels(ordinal).values():
-            channel.is_awake = False
-            channel.tracker.end(None if partition is None else [str(partition)], self.now)
+        """End a partition, or a whole input."""
+        for column in self._columns(ordinal).values():
+            column.is_awake = False
+            column.sources.end(None if partition is None else [str(partition)], self.now)
         if partition is None:
             self._ended.add(ordinal)
 
     def _is_open(self, ordinal: int) -> bool:
-        """Whether an input may still say something; what comes after its end is counted."""
+        """Whether an input has not ended; counts what comes after its end."""
         self.counters["after_end"] += ordinal in self._ended
         return ordinal not in self._ended
 
     def tick(self, now: int) -> None:
-        """The clock has come to this instant; it never goes back."""
+        """Advance the clock; it never goes back."""
         self.now = max(self.now, now)
-        for ordinal, channels in enumerate(self.channels):
-            for channel in channels.values() if ordinal not in self._ended else ():
-                promises = channel.generator.tick(self.now)
+        for ordinal, columns in enumerate(self.columns):
+            for column in columns.values() if ordinal not in self._ended else ():
+                promises = column.generator.tick(self.now)
                 if promises.names:
-                    channel.tracker.promise(promises.names, promises.values, self.now, repeats=True)
+                    column.sources.promise(promises.names, promises.values, self.now, repeats=True)
 
     def shift(self, pause: int) -> None:
-        """Time has passed in which nobody listened: it is no silence of the sources."""
-        for channel in [channel for channels in self.channels for channel in channels.values()]:
-            channel.shift(pause)
+        """Exclude a pause of the operator from the silence of the sources."""
+        for column in [column for columns in self.columns for column in columns.values()]:
+            column.shift(pause)
 
-    def release(self) -> Step:
-        """Look once at everything, and give what has moved."""
-        step = Step()
-        for ordinal, channels in enumerate(self.channels):
-            for key, channel in channels.items():
-                self._release(ordinal, key, channel, step)
+    def release(self) -> ReleasedMarks:
+        """Coalesce all watermarks once, and return the marks that changed."""
+        step = ReleasedMarks()
+        for ordinal, columns in enumerate(self.columns):
+            for key, column in columns.items():
+                self._release(ordinal, key, column, step)
             if ordinal in self._ended:
                 self.across.done(ordinal)
         step.coalesced.extend(self.across.release())
         self._risen.update(
             (mark.key, self.now) for mark in step.coalesced if isinstance(mark, Watermark)
         )
-        self._held = [self._paused(ordinal) for ordinal in range(len(self.channels))]
+        self._held = [self._paused(ordinal) for ordinal in range(len(self.columns))]
         return step
 
-    def _release(self, ordinal: int, key: int, channel: Channel, step: Step) -> None:
-        tracker, there = channel.tracker, len(channel.tracker)
+    def _release(
+        self, ordinal: int, key: int, column: TimeColumnTracker, step: ReleasedMarks
+    ) -> None:
+        tracker, there = column.sources, len(column.sources)
         held = set(self._held[ordinal])
         tracker.tick(
             self.now,
@@ -429,20 +418,20 @@ class WatermarkTracker:
                 np.int64,
             ),
         )
-        self._emptied(channel, there)
-        if "" in held and channel.is_source:
-            channel.spoke_at = self.now
+        self._emptied(column, there)
+        if "" in held and column.is_source:
+            column.spoke_at = self.now
         watermark = tracker.release(self.now).watermark
-        idle = ordinal in self._ended or channel.silent(self.now)
+        idle = ordinal in self._ended or column.is_silent(self.now)
         marks: list[Mark] = []
-        if channel.is_idle and not idle:
+        if column.is_idle and not idle:
             marks.append(Active(key))
         if watermark is not None:
             marks.append(Watermark(watermark, key))
-        if idle and (marks or not channel.is_idle):
-            # Who forwards a watermark shows a sign of life, so who is idle says so again.
+        if idle and (marks or not column.is_idle):
+            # A watermark makes an input active downstream, so an idle one is marked idle again.
             marks.append(Idle(key))
-        channel.is_idle = idle
+        column.is_idle = idle
         step.by_input.extend((ordinal, mark) for mark in marks)
         if key in self._common:
             if not idle:
@@ -450,14 +439,14 @@ class WatermarkTracker:
             for mark in marks:
                 self.across.take(ordinal, mark)
 
-    # What can be asked
+    # Queries
 
     def output(self, key: int = 0) -> int:
         """The watermark of all inputs together; `MIN` while there is none."""
         if key in self._common:
             return self.across.coalescer(key).output
         return min(
-            (channels[key].tracker.output for channels in self.channels if key in channels),
+            (columns[key].sources.output for columns in self.columns if key in columns),
             default=MIN,
         )
 
@@ -466,40 +455,38 @@ class WatermarkTracker:
         return key in self._common and self.across.coalescer(key).is_idle
 
     def since(self, key: int = 0) -> int:
-        """The clock when the watermark last rose, or that of the start."""
+        """The clock when the watermark last advanced, or at the start."""
         return self._risen.get(
-            key, min(channels[key].tracker.since for channels in self.channels if key in channels)
+            key, min(columns[key].sources.since for columns in self.columns if key in columns)
         )
 
     @property
     def next_due(self) -> int:
-        """The clock at which silence changes something if nobody speaks; `MAX` where it never
-        does.
-        """
-        return min(channel.next_due for channels in self.channels for channel in channels.values())
+        """The clock at which the next silent source becomes idle; `MAX` if none does."""
+        return min(column.next_due for columns in self.columns for column in columns.values())
 
     def clock_at(self, value: int, key: int = 0) -> int:
-        """The first clock that may bring the watermark to a value though nobody speaks or falls
-        silent; `MAX` where none does.
+        """The first clock that may advance the watermark to a value without any further activity;
+        `MAX` if none does.
         """
         running = [
-            channels[key]
-            for ordinal, channels in enumerate(self.channels)
-            if key in channels and ordinal not in self._ended
+            columns[key]
+            for ordinal, columns in enumerate(self.columns)
+            if key in columns and ordinal not in self._ended
         ]
-        # Who has promised so much already is not the one that the others wait for.
+        # A column that has already reached the value does not hold it back.
         return min(
             (
-                channel.generator.clock_at(value)
-                for channel in running
-                if channel.tracker.output < value
+                column.generator.clock_at(value)
+                for column in running
+                if column.sources.output < value
             ),
             default=MAX,
         )
 
     def stats(self) -> dict[str, int]:
-        """What was counted: nothing that was said of watermarks goes without a trace."""
-        trackers = [channel.tracker for channels in self.channels for channel in channels.values()]
+        """Counters of watermarks: advances, steps back, refused and dropped ones."""
+        trackers = [column.sources for columns in self.columns for column in columns.values()]
         ended = sum(tracker.coalescer.after_end for tracker in trackers)
         return {
             "watermark_steps_back": (
@@ -512,63 +499,62 @@ class WatermarkTracker:
             "generator_failures": self.counters["generator_failures"],
         }
 
-    def paused(self) -> list[Source]:
-        """The sources that run too far ahead of the slowest and should not be read for now."""
+    def paused(self) -> list[PausedSource]:
+        """The sources that are too far ahead of the slowest and should not be read for now."""
         return [
-            Source(ordinal, name)
-            for ordinal in range(len(self.channels))
+            PausedSource(ordinal, name)
+            for ordinal in range(len(self.columns))
             for name in self._paused(ordinal)
         ]
 
     def _paused(self, ordinal: int) -> list[str]:
-        """Only the first time column of an input is looked at: by two, each of two sources could be
-        made to wait for the other.
+        """Only the first time column of an input decides: with two, each of two sources could wait
+        for the other.
         """
-        key, channel = next(iter(self.channels[ordinal].items()))
-        align = _watched(channel.column).align
+        key, column = next(iter(self.columns[ordinal].items()))
+        align = _watched(column.spec).align
         if align is None:
             return []
         slowest = [
-            self._slowest(n, channels[key])
-            for n, channels in enumerate(self.channels)
-            if key in channels
+            self._slowest(n, columns[key])
+            for n, columns in enumerate(self.columns)
+            if key in columns
         ]
-        spoken = [promise for promise in slowest if promise is not None]
-        if not spoken:
+        known = [promise for promise in slowest if promise is not None]
+        if not known:
             return []
-        limit = int(saturating_add(min(spoken), align))
-        if self._is_whole(ordinal, channel):
-            return [""] if channel.tracker.output > limit else []
-        return [channel.tracker.names[n] for n in channel.tracker.beyond(limit).tolist()]
+        limit = int(saturating_add(min(known), align))
+        if self._is_whole(ordinal, column):
+            return [""] if column.sources.output > limit else []
+        return [column.sources.names[n] for n in column.sources.beyond(limit).tolist()]
 
-    def _slowest(self, ordinal: int, channel: Channel) -> int | None:
-        if self._is_whole(ordinal, channel):
-            return None if channel.tracker.output == MIN else channel.tracker.output
-        return channel.tracker.slowest
+    def _slowest(self, ordinal: int, column: TimeColumnTracker) -> int | None:
+        if self._is_whole(ordinal, column):
+            return None if column.sources.output == MIN else column.sources.output
+        return column.sources.slowest
 
-    def _is_whole(self, ordinal: int, channel: Channel) -> bool:
-        """Whether an input is waited for as a whole, and is like one source."""
-        return ordinal not in self._ended and channel.is_source and not channel.silent(self.now)
+    def _is_whole(self, ordinal: int, column: TimeColumnTracker) -> bool:
+        """Whether an active input counts as a single source."""
+        return ordinal not in self._ended and column.is_source and not column.is_silent(self.now)
 
-    def _channels(self, ordinal: int) -> dict[int, Channel]:
+    def _columns(self, ordinal: int) -> dict[int, TimeColumnTracker]:
         input_of(self._inputs, ordinal)
-        return self.channels[ordinal]
+        return self.columns[ordinal]
 
-    def _found(self, ordinal: int, key: int) -> Channel:
-        channels = self._channels(ordinal)
-        if key not in channels:
-            known = ", ".join(str(k) for k in channels) or "none"
+    def _found(self, ordinal: int, key: int) -> TimeColumnTracker:
+        columns = self._columns(ordinal)
+        if key not in columns:
+            known = ", ".join(str(k) for k in columns) or "none"
             raise InputError(f"input {ordinal} has no watermark key {key}; it has {known}")
-        return channels[key]
+        return columns[key]
 
     # Snapshots
 
     def save(self) -> dict[str, Any]:
         return {
             "now": self.now,
-            "channels": [
-                {str(key): channel.save() for key, channel in found.items()}
-                for found in self.channels
+            "columns": [
+                {str(key): column.save() for key, column in found.items()} for found in self.columns
             ],
             "across": self.across.save(),
             "ended": sorted(self._ended),
@@ -579,14 +565,15 @@ class WatermarkTracker:
         }
 
     def restore(self, document: dict[str, Any], *, counts: int = 0) -> None:
-        """Continue where a snapshot was taken; time in which nothing ran is no silence of the
-        sources, but for as much of it as `counts`.
+        """Restore a snapshot.
+
+        Downtime does not count as silence of the sources, except for `counts` microseconds of it.
         """
         pause = max(0, self.now - document["now"] - counts)
         self.now = max(self.now, document["now"])
-        for channels, saved in zip(self.channels, document["channels"], strict=True):
-            for key, channel in channels.items():
-                channel.restore(saved[str(key)], pause)
+        for columns, saved in zip(self.columns, document["columns"], strict=True):
+            for key, column in columns.items():
+                column.restore(saved[str(key)], pause)
         self.across.restore(document["across"])
         self._ended = set(document["ended"])
         self._held = [list(names) for names in document["held"]]
@@ -596,10 +583,10 @@ class WatermarkTracker:
 
 
 def _watched(column: TimeColumn) -> Watched:
-    """What is said of the sources of a time column; nothing where there is only one."""
+    """The source options of a time column; the defaults where there is only one source."""
     return column.watermark if isinstance(column.watermark, Watched) else _UNWATCHED
 
 
-def _markers(channel: Channel, seen: Observed) -> int:
-    found = channel.generator.markers(seen.table, seen.readable, ~seen.readable)
+def _markers(column: TimeColumnTracker, seen: Observed) -> int:
+    found = column.generator.markers(seen.table, seen.readable, ~seen.readable)
     return 0 if found is None else int(found.sum())

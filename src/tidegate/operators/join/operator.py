@@ -19,8 +19,8 @@ from tidegate.errors import InputError
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.joins.shapes import BoundShape, Shape, WindowShape
 from tidegate.kernel.watermarks.marks import Watermark
-from tidegate.operators.ingest.delivery import Arrival, joined
-from tidegate.operators.ingest.watermark_tracking import Step, WatermarkTracker
+from tidegate.operators.ingest.delivery import Arrival, merged_arrivals
+from tidegate.operators.ingest.watermark_tracking import ReleasedMarks, WatermarkTracker
 from tidegate.operators.join.as_of import AsOfJoin
 from tidegate.operators.join.core import JoinCore
 from tidegate.operators.join.output import Emitter, JoinRenderer, out_columns
@@ -150,11 +150,11 @@ class WindowedJoin:
         """
         self._begin()
         self._tell_clock(now)
-        for seen in joined(observed or ()):
+        for seen in merged_arrivals(observed or ()):
             input_of(self.spec.inputs, seen.ordinal)
             self.sides[seen.ordinal].look_at(seen)
         taken: dict[int, Taken] = {}
-        for arrival in joined(sorted(arrivals, key=lambda arrival: arrival.ordinal)):
+        for arrival in merged_arrivals(sorted(arrivals, key=lambda arrival: arrival.ordinal)):
             input_of(self.spec.inputs, arrival.ordinal)
             taken[arrival.ordinal] = self._arrive(arrival, looks=observed is None)
         self.core.take_all(taken)
@@ -304,7 +304,7 @@ class WindowedJoin:
         for side in self.sides:
             side.forget_ids()
 
-    def _rise(self, step: Step) -> None:
+    def _rise(self, step: ReleasedMarks) -> None:
         """Raise each side to its input's watermark, and both to the one of all inputs together."""
         for ordinal, mark in step.by_input:
             if isinstance(mark, Watermark):

@@ -16,8 +16,14 @@ import pyarrow as pa
 from tidegate.errors import InputError
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.accumulations.lists import build
-from tidegate.kernel.events.lateness import FUTURE, MILDLY_LATE, VERY_LATE, classify
-from tidegate.kernel.events.times import OK, read_times
+from tidegate.kernel.events.event_time import (
+    FUTURE,
+    MILDLY_LATE,
+    OK,
+    VERY_LATE,
+    classify,
+    read_times,
+)
 from tidegate.kernel.frame import Column, Frame, repeat, to_arrow
 from tidegate.kernel.joins.buffer import Buffer
 from tidegate.kernel.joins.ranges import Ordered, ordered
@@ -192,7 +198,7 @@ class Side:
         return self.ingest.take(table, reader, self.schema, hooks).events
 
     def look_at(self, seen: Arrival) -> None:
-        """Learn from rows that are here only to be looked at how far all rows have come."""
+        """Observe rows that another shard processes, for the watermarks."""
         if self.given.time is None:
             return
         self.watermark_tracker.observe_table(self.number, seen.table)

@@ -2,8 +2,8 @@
 read becomes rows that say so.
 
 A row that is broken, or has a value that does not fit its column, carries the text of what is wrong
-in the column `conform.MARK`; the operator sends it to `late`. A file that is broken gives one such
-row in the place of what could not be read. Nothing here needs Spark.
+in the column `schema_cast.BROKEN`; the operator sends it to `late`. A file that is broken gives one
+such row in the place of what could not be read. Nothing here needs Spark.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ import pyarrow.json as arrow_json
 import pyarrow.parquet as pq
 
 from tidegate.errors import InputError, SpecError
-from tidegate.kernel.events.times import BAD, read_times
+from tidegate.kernel.events.event_time import BAD, read_times
 from tidegate.kernel.frame import to_arrow
-from tidegate.operators.ingest.schema_cast import MARK, bindable, conform
+from tidegate.operators.ingest.schema_cast import BROKEN, bindable, cast_to_schema
 from tidegate.spark.sources.files import Folder, Part
 
 ROWS = 1 << 20
@@ -144,7 +144,7 @@ def marked(schema: pa.Schema, text: str) -> pa.Table:
     """A row that has nothing but the text of what is broken."""
     return pa.table(
         [*(pa.nulls(1, field.type) for field in schema), pa.array([text])],
-        names=[*schema.names, MARK],
+        names=[*schema.names, BROKEN],
     )
 
 
@@ -162,7 +162,7 @@ def fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
             and table.schema.field(field.name).type != field.type
         ):
             table = _with_instants(table, field)
-    return conform(table, schema, None).table
+    return cast_to_schema(table, schema, None).table
 
 
 def _with_instants(table: pa.Table, field: pa.Field) -> pa.Table:
@@ -192,14 +192,16 @@ def _with_instants(table: pa.Table, field: pa.Field) -> pa.Table:
 def _with_marks(table: pa.Table, problems: Mapping[int, str]) -> pa.Table:
     """The table with more rows marked; the first problem of a row is the one that is told."""
     known = (
-        table.column(MARK).to_pylist() if MARK in table.column_names else [None] * table.num_rows
+        table.column(BROKEN).to_pylist()
+        if BROKEN in table.column_names
+        else [None] * table.num_rows
     )
     texts = pa.array(
         [text if text is not None else problems.get(n) for n, text in enumerate(known)], pa.string()
     )
-    if MARK in table.column_names:
-        return table.set_column(table.column_names.index(MARK), MARK, texts)
-    return table.append_column(MARK, texts)
+    if BROKEN in table.column_names:
+        return table.set_column(table.column_names.index(BROKEN), BROKEN, texts)
+    return table.append_column(BROKEN, texts)
 
 
 # Parquet and Arrow

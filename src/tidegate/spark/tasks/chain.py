@@ -505,7 +505,7 @@ def _promises(watermark_tracker: WatermarkTracker, marks: Sequence[dict[str, Any
     """What the shards of an upstream promise; they say it again and again."""
     for mark in marks:
         ordinal = mark.get("input", 0)
-        key = next(iter(watermark_tracker.channels[ordinal]))
+        key = next(iter(watermark_tracker.columns[ordinal]))
         partition = None if mark["shard"] is None else str(mark["shard"])
         if mark["watermark"] != MIN:
             watermark_tracker.promise(

@@ -21,7 +21,7 @@ from tidegate.kernel.keys import identify, shard_of
 from tidegate.kernel.storage.column_encoding import pack
 from tidegate.kernel.watermarks.row_selection import condense
 from tidegate.operators.aggregate.pre_aggregation import PreAggregator
-from tidegate.operators.ingest.schema_cast import MARK
+from tidegate.operators.ingest.schema_cast import BROKEN
 from tidegate.spark.plan.shards import Layout
 from tidegate.spark.tasks.batch_clock import BatchClock
 from tidegate.spark.tasks.transport import (
@@ -243,6 +243,6 @@ def _sound(table: pa.Table) -> pa.Table:
     """The table without rows that are broken: they do not say how far their source has come."""
     return (
         table
-        if MARK not in table.column_names
-        else table.filter(table.column(MARK).is_null()).drop_columns([MARK])
+        if BROKEN not in table.column_names
+        else table.filter(table.column(BROKEN).is_null()).drop_columns([BROKEN])
     )

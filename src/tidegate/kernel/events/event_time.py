@@ -1,6 +1,4 @@
-"""Reading event times: any column that can say an instant becomes int64 ticks and a mask of what
-could not be read.
-"""
+"""Event time: reading time columns as int64 ticks, and classifying events by lateness."""
 
 from __future__ import annotations
 
@@ -9,18 +7,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import InputError
-from tidegate.instants import MAX, MIN
+from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.frame import to_arrow
 
 OK, NULL, BAD = 0, 1, 2
+CLASSES = ("on_time", "mildly_late", "very_late", "future")
+ON_TIME, MILDLY_LATE, VERY_LATE, FUTURE = range(4)
 _PER_UNIT = {"s": 1_000_000, "ms": 1_000}
 
 
 def read_times(
     column: pa.Array | pa.ChunkedArray, name: str, *, null_is: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ticks and, per row, whether the time was read, missing or unreadable; `null_is` is what a
-    missing one means, if anything.
+    """The ticks of each row, and whether its time is readable (`OK`), missing or unreadable.
+
+    With `null_is` a missing time is read as that value.
     """
     ticks, verdict = _read(to_arrow(column), name)
     if null_is is None:
@@ -28,6 +29,36 @@ def read_times(
     return np.where(verdict == NULL, null_is, ticks), np.where(verdict == NULL, OK, verdict).astype(
         np.int8
     )
+
+
+def is_ticks(kind: pa.DataType) -> bool:
+    """Whether times of this type are plain numbers, and window bounds are shown as numbers."""
+    return pa.types.is_integer(kind) or pa.types.is_null(kind)
+
+
+def classify(
+    times: np.ndarray,
+    watermark: int | np.ndarray,
+    lateness: int,
+    now: int,
+    tolerance: int,
+    reference: str,
+) -> np.ndarray:
+    """The lateness class of each event time, under one watermark or each under its own.
+
+    A watermark of `MIN` means that there is none yet. `reference` is what `tolerance` counts from:
+    the `clock`, which is at `now`, or the `watermark`.
+    """
+    classes = np.zeros(len(times), np.int8)
+    origin = np.asarray(now if reference == "clock" else watermark)
+    if (origin != MIN).any():
+        classes[(times > saturating_add(origin, tolerance)) & (origin != MIN)] = FUTURE
+    if np.any(watermark != MIN):
+        # An event behind the watermark is late, even if it is ahead of a clock that stands still.
+        # No time is before `MIN`.
+        classes[times < watermark] = MILDLY_LATE
+        classes[times < saturating_add(np.asarray(watermark), -lateness)] = VERY_LATE
+    return classes
 
 
 def _read(array: pa.Array, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -46,7 +77,7 @@ def _read(array: pa.Array, name: str) -> tuple[np.ndarray, np.ndarray]:
         ticks, bad = _texts(array)
     else:
         raise InputError(
-            f"the time column `{name}` has type `{kind}`, which does not say an instant. Hint: use"
+            f"the time column `{name}` has type `{kind}`, which is no instant. Hint: use"
             " a timestamp, an ISO text or integer microseconds"
         )
     if (
@@ -62,13 +93,6 @@ def _read(array: pa.Array, name: str) -> tuple[np.ndarray, np.ndarray]:
         array.is_null().to_numpy(zero_copy_only=False), NULL, np.where(unreadable, BAD, OK)
     ).astype(np.int8)
     return np.where(verdict == OK, ticks, 0), verdict
-
-
-def is_ticks(kind: pa.DataType) -> bool:
-    """Whether times of this type are plain numbers, so that window bounds are shown as numbers
-    too.
-    """
-    return pa.types.is_integer(kind) or pa.types.is_null(kind)
 
 
 def _whole_numbers(array: pa.Array) -> tuple[np.ndarray, np.ndarray | None]:
@@ -100,7 +124,7 @@ def _texts(array: pa.Array) -> tuple[np.ndarray, np.ndarray | None]:
             return _timestamps(array.cast(kind))
         except pa.ArrowInvalid:
             continue
-    # Some text cannot be read: find out which, one by one. This is the path of broken rows only.
+    # Some text is unreadable: read one by one to find it. Only deliveries with broken rows pay.
     ticks, bad = np.zeros(len(array), np.int64), np.zeros(len(array), bool)
     for row, text in enumerate(array.to_pylist()):
         value = None if text is None else _one_text(text)
