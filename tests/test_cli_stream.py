@@ -78,7 +78,7 @@ def test_a_stream_that_is_not_there(clicks: Command, action: str):
     assert (told.status, told.out) == (2, "")
     assert (
         told.err
-        == f"tidegate stream {action}: there is no stream `visits`. Hint: there are clicks\n"
+        == f"tidegate stream {action}: there is no stream `visits`. Hint: the store has clicks\n"
     )
 
 
@@ -96,7 +96,7 @@ def test_a_file_that_is_no_store(tidegate: Command, tmp_path: Path):
     file.write_text("a text that is longer than what SQLite reads first\n" * 100, "utf-8")
     told = tidegate.bare("tail", file, "clicks")
     assert told.status == 2
-    assert "no file of SQLite" in told.err
+    assert "not a SQLite file" in told.err
     assert tidegate.bare("create", file, "clicks").status == 2
     assert tidegate.bare("create", tmp_path / "no" / "folder.db", "clicks").status == 2
 
@@ -104,8 +104,8 @@ def test_a_file_that_is_no_store(tidegate: Command, tmp_path: Path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["create", "clicks"], "there is a stream `clicks` already"),
-        (["create", "a b"], "a stream is named by"),
+        (["create", "clicks"], "the stream `clicks` already exists"),
+        (["create", "a b"], "the name of a stream"),
         (["create", "new", "--segments", "0"], "a stream has 1 to 10000 segments"),
         (["create", "new", "--timeout", "soon"], "a duration is numbers with units"),
         (["write", "clicks", "--time", "ts"], "--writer ID"),
@@ -114,7 +114,7 @@ def test_a_file_that_is_no_store(tidegate: Command, tmp_path: Path):
         (["write", "clicks", "--resume", "--writer", "w"], "--transaction N"),
         (["write", "clicks", "--text", "--key", "user"], "--text takes lines as they are"),
         (["write", "clicks", "--auto-note-time"], "--writer ID"),
-        (["write", "clicks", "--writer", "a b"], "a writer is named by"),
+        (["write", "clicks", "--writer", "a b"], "the name of a writer"),
         (["write", "clicks", "--writer", "w", "--time", "ts", "--disorder", "-1 s"], "--disorder"),
         (["write", "clicks", "--batch", "0"], "--batch"),
         (["write", "clicks", "nowhere.jsonl"], "nowhere.jsonl is not there"),
@@ -122,24 +122,27 @@ def test_a_file_that_is_no_store(tidegate: Command, tmp_path: Path):
         (["write", "clicks"], "there is nothing to write: the input has no line"),
         (["read", "clicks", "--reader", "r"], "--group NAME"),
         (["read", "clicks", "--limit", "0"], "--limit"),
-        (["read", "clicks", "--group", "a b"], "a group is named by"),
+        (["read", "clicks", "--group", "a b"], "the name of a group"),
         (["read", "clicks", "--from", "noon"], "--from is earliest, latest or a cut"),
         (["read", "clicks", "--from", "[1]"], "--from is earliest, latest or a cut"),
-        (["read", "clicks", "--from", '{"0": 0}'], "a cut has every key once"),
+        (["read", "clicks", "--from", '{"0": 0}'], "a cut covers every key exactly once"),
         (["read", "clicks", "--from", '{"0": 0, "1": 0, "9": 0}'], "has no segment `9`"),
         (
             ["read", "clicks", "--from", '{"0": 0, "1": 0, "2": 5}'],
             "the segment `2` ends at 0, so there is no cut at",
         ),
-        (["read", "clicks", "--from", '{"0": 0, "1": 0, "2": "x"}'], "a cut names the offset"),
-        (["scale", "clicks"], "scaling takes a number of segments"),
+        (
+            ["read", "clicks", "--from", '{"0": 0, "1": 0, "2": "x"}'],
+            "a cut has a non-negative offset",
+        ),
+        (["scale", "clicks"], "`scale` takes a number of segments"),
         (
             ["scale", "clicks", "--segments", "2", "--seal", "0", "--ranges", "0-1"],
-            "scaling takes a number of segments",
+            "`scale` takes a number of segments",
         ),
         (
             ["scale", "clicks", "--seal", "0", "--ranges", "0-0.1"],
-            "the successors must have the keys",
+            "the successors must cover the keys",
         ),
         (["scale", "clicks", "--seal", "7", "--ranges", "0-1"], "has no segment `7`"),
         (
@@ -149,7 +152,7 @@ def test_a_file_that_is_no_store(tidegate: Command, tmp_path: Path):
         (["marks", "clicks", "--limit", "0"], "--limit"),
         (["tail", "clicks", "--every", "0 s"], "--every"),
         (["control", "--stream", "visits"], "there is no stream `visits`"),
-        (["control", "--period", "1 minute"], "shorter than the lease"),
+        (["control", "--period", "1 minute"], "shorter than `lease`"),
     ],
 )
 def test_words_that_cannot_be_followed(clicks: Command, words: list[str], told: str):

@@ -11,8 +11,8 @@ import pytest
 
 from support.stream_worlds import values
 from tidegate.errors import InputError, SpecError, StateError, StreamError
-from tidegate.kernel.streams.aggregation import StreamMark
-from tidegate.kernel.streams.cuts import PASSED
+from tidegate.kernel.streams.segments import PASSED
+from tidegate.kernel.streams.watermarks import StreamMark
 from tidegate.streams import Streams
 from tidegate.streams.store import Swap
 
@@ -437,7 +437,7 @@ def test_it_runs_in_the_background_and_gives_its_streams_free(stream, streams, l
     looked = threading.Event()
     controller = streams.controller(period="1 ms")
     with controller:
-        with pytest.raises(StreamError, match="runs already"):
+        with pytest.raises(StreamError, match="already running"):
             controller.start()
         local.before["cells"] = [*[lambda: None] * 20, looked.set]
         assert looked.wait(20)
@@ -447,7 +447,7 @@ def test_it_runs_in_the_background_and_gives_its_streams_free(stream, streams, l
     with controller:
         local.before["cells"] = [lambda: 1 / 0]
         controller._thread.join(20)
-        with pytest.raises(StreamError, match="had ended before"):
+        with pytest.raises(StreamError, match="background thread of the controller failed"):
             controller.stop()
 
 

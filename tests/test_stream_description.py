@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import CorruptStateError, SpecError
-from tidegate.kernel.streams.cuts import Segment, Segments
+from tidegate.kernel.streams.segments import Segment, Segments
 from tidegate.streams import description
-from tidegate.streams.description import Description, Settings, checked_name, even
+from tidegate.streams.description import Description, StreamSettings, checked_name, even
 
-NEW = Description.new(2, Settings(), 5)
+NEW = Description.new(2, StreamSettings(), 5)
 
 
 def newest(described: Description) -> dict[str, tuple[float, float]]:
@@ -61,12 +61,12 @@ def test_any_counts_one_after_the_other_cover_every_key_once(counts):
 @pytest.mark.parametrize(
     ("seal", "ranges", "why"),
     [
-        (["0"], [(0, 0.4)], "must have the keys"),
-        (["0"], [(0, 0.3), (0.2, 0.5)], "must have the keys"),
-        (["0"], [(0, 0.5), (0.5, 0.5)], "must have the keys"),
-        (["0"], [(0, float("nan")), (0.2, 0.5)], "must have the keys"),
-        (["0"], [], "must have the keys"),
-        ([], [], "must have the keys"),
+        (["0"], [(0, 0.4)], "must cover the keys"),
+        (["0"], [(0, 0.3), (0.2, 0.5)], "must cover the keys"),
+        (["0"], [(0, 0.5), (0.5, 0.5)], "must cover the keys"),
+        (["0"], [(0, float("nan")), (0.2, 0.5)], "must cover the keys"),
+        (["0"], [], "must cover the keys"),
+        ([], [], "must cover the keys"),
         (["7"], [(0, 0.5)], "no segment `7`"),
         ("0", [(0, 0.5)], r"Hint: seal=\['0'\]"),
         (["0"], [0, 0.5], "pairs of numbers"),
@@ -80,7 +80,7 @@ def test_scaling_that_loses_or_shares_keys_is_refused(seal, ranges, why):
 
 
 def test_what_is_sealed_is_not_sealed_again():
-    with pytest.raises(SpecError, match=r"`0` is sealed already. Hint: open are 2, 3"):
+    with pytest.raises(SpecError, match=r"`0` is already sealed. Hint: open segments are 2, 3"):
         NEW.scaled(["0", "1"], [(0, 0.1), (0.1, 1)]).scaled(["0"], [(0, 0.5)])
 
 
@@ -92,13 +92,13 @@ def test_bad_counts_are_refused(count):
 
 def test_a_stream_does_not_scale_for_ever(monkeypatch):
     monkeypatch.setattr(description, "MOST_SEGMENTS", 10)
-    with pytest.raises(SpecError, match="10 segments at most, counting those that were sealed"):
+    with pytest.raises(SpecError, match="at most 10 segments, including sealed ones"):
         NEW.scaled_to(5).scaled_to(6)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "ä", "a/b", "x" * 201, ".", "..", None, 3])
 def test_bad_names_are_refused(name):
-    with pytest.raises(SpecError, match="a writer is named by"):
+    with pytest.raises(SpecError, match="the name of a writer"):
         checked_name("a writer", name)
 
 
@@ -115,8 +115,8 @@ def test_the_json_form_comes_back_equal():
 
 @pytest.mark.parametrize("name", ["timestamp_aggregation_timeout", "initial_delay"])
 def test_spans_of_time_are_not_negative(name):
-    with pytest.raises(SpecError, match=rf"`{name}` is a span of time, got -1 microsecond"):
-        Settings(**{name: -1})
+    with pytest.raises(SpecError, match=rf"`{name}` must not be negative, got -1 microsecond"):
+        StreamSettings(**{name: -1})
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.data())
@@ -217,7 +217,7 @@ def test_a_reader_stands_where_no_segment_is_begun_before_the_end_of_its_predece
 
 
 def test_successors_are_found_among_hundreds():
-    described = Description.new(1, Settings(), 0)
+    described = Description.new(1, StreamSettings(), 0)
     for count in itertools.islice(itertools.cycle([40, 41]), 12):
         described = described.scaled_to(count)
     segments = described.segments

@@ -210,7 +210,7 @@ class TestSealing:
         theirs, stop = Streams(stores[1]).stream("scaled"), threading.Event()
         writer = made.writer("w", linger=None)
         writer._piece = 50
-        writer._waiting = writer._gathering()
+        writer._buffer = writer._new_buffer()
 
         def scale() -> None:
             for segments in itertools.cycle([2, 1]):

@@ -27,11 +27,10 @@ from hypothesis.stateful import (
 
 from support.stream_worlds import HandClock, Meddled
 from tidegate.errors import InputError, StateError, StreamError
-from tidegate.kernel.streams.cuts import PASSED
+from tidegate.kernel.streams.segments import PASSED
 from tidegate.streams import Streams
-from tidegate.streams.opening import open_store
 from tidegate.streams.sqlite import SqliteStore
-from tidegate.streams.store import Store
+from tidegate.streams.store import Store, open_store
 
 KEYS = ["a", "b", "c", "d", "e", "f"]
 LEASE, TIMEOUT, PATIENCE = 10, 20, 15
@@ -138,7 +137,7 @@ class StreamMachine(RuleBasedStateMachine):
                     hand.since = hand.life
                 hand.object = self.stream.writer(name, linger=None, batch_events=BATCH)
                 hand.object._piece = PIECE
-                hand.object._waiting = hand.object._gathering()
+                hand.object._buffer = hand.object._new_buffer()
             else:
                 hand.object = self.stream.transactional_writer(name, timeout=f"{TIMEOUT} s")
         return hand
@@ -179,7 +178,7 @@ class StreamMachine(RuleBasedStateMachine):
                 del self.events[number]
                 continue
             hand.waiting.append(number)
-            if not hand.object._under_way + len(hand.object._waiting):
+            if not hand.object._in_flight + len(hand.object._buffer):
                 self.flushed(hand)
 
     @rule(name=st.sampled_from("pq"), ahead=st.integers(0, 20))
@@ -368,7 +367,7 @@ class StreamMachine(RuleBasedStateMachine):
         try:
             events = eye.object.read(most)
         except StreamError as error:
-            assert "was given up" in str(error)  # noqa: PT017 - it may or may not be
+            assert "has expired" in str(error)  # noqa: PT017 - it may or may not be
             eye.given, events = [], []
         for found in events:
             number = found.json["n"]
@@ -390,7 +389,7 @@ class StreamMachine(RuleBasedStateMachine):
         try:
             eye.object.checkpoint()
         except StreamError as error:
-            assert "was given up" in str(error)  # noqa: PT017 - it may or may not be
+            assert "has expired" in str(error)  # noqa: PT017 - it may or may not be
         else:
             for number in eye.given:
                 event = self.events[number]

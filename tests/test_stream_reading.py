@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import SpecError
-from tidegate.kernel.streams.cuts import Segment, Segments
-from tidegate.kernel.streams.groups import GroupState, Member
-from tidegate.kernel.streams.reading import Frontier
-from tidegate.streams.description import Description, Settings
+from tidegate.kernel.streams.frontier import Frontier
+from tidegate.kernel.streams.reader_group import GroupState, Member
+from tidegate.kernel.streams.segments import Segment, Segments
+from tidegate.streams.description import Description, StreamSettings
 
 # Two segments of which the first gives some of its keys to a third, and the rest to one that it
 # shares with the second.
@@ -26,7 +26,7 @@ CROSSED = Segments.of(
 @st.composite
 def histories(draw):
     """A stream that was scaled some times, by neighbours that are put together and cut anew."""
-    described = Description.new(draw(st.integers(1, 3)), Settings(), 0)
+    described = Description.new(draw(st.integers(1, 3)), StreamSettings(), 0)
     for _ in range(draw(st.integers(0, 5))):
         newest = described.segments.newest()
         first = draw(st.integers(0, len(newest) - 1))
@@ -120,7 +120,7 @@ def test_an_end_without_events_is_an_end():
     ("read", "ended"), [({"2": 1}, []), ({"1": 2}, []), ({"0": 6}, []), ({}, ["2"]), ({}, ["3"])]
 )
 def test_only_what_is_begun_is_read_and_only_forwards(read, ended):
-    with pytest.raises(SpecError, match="Hint: only go on where the frontier says"):
+    with pytest.raises(SpecError, match="Hint: only advance segments of the frontier"):
         Frontier({"0": 5, "1": 3}, frozenset("0")).advanced(CROSSED, read, ended)
 
 

@@ -12,10 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import SpecError, WatermarkError
-from tidegate.kernel.streams.aggregation import Aggregation, StreamMark
-from tidegate.kernel.streams.cuts import BEFORE, PASSED, Segment, Segments
-from tidegate.kernel.streams.time_windows import TimeWindow, time_window
-from tidegate.kernel.streams.writer_marks import Commit, Mark, Marks
+from tidegate.kernel.streams.segments import BEFORE, PASSED, Segment, Segments
+from tidegate.kernel.streams.watermarks import (
+    Aggregation,
+    Commit,
+    Mark,
+    Marks,
+    StreamMark,
+    TimeWindow,
+    time_window,
+)
 
 # The stream has two segments; the first is split, and then one of its halves is merged with the
 # second.
@@ -163,7 +169,7 @@ def test_a_group_that_has_read_nothing_is_nowhere_in_time():
 
 @pytest.mark.parametrize("keys", [(0.5, 0.5), (-0.1, 0.5), (0.5, 1.1)])
 def test_a_segment_has_some_of_the_keys(keys):
-    with pytest.raises(SpecError, match=r"a part of 0\.\.1"):
+    with pytest.raises(SpecError, match=r"lies within 0\.\.1"):
         Segment("s", *keys)
 
 

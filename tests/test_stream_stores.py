@@ -166,12 +166,12 @@ def test_each_row_has_a_key_or_none() -> None:
 
 def test_rows_that_are_handed_over_in_pieces_are_one_append(store: Store) -> None:
     stream = opened(store, 3)
-    sending = store.sending(stream)
-    assert sending.wait() == Appended()
-    sending.add({"0": rows("a", "b", keys=["1", None])})
-    sending.add({"0": rows("c"), "1": rows("x"), "2": rows()})
-    sending.add({})
-    done = sending.wait()
+    pending = store.begin_append(stream)
+    assert pending.wait() == Appended()
+    pending.add({"0": rows("a", "b", keys=["1", None])})
+    pending.add({"0": rows("c"), "1": rows("x"), "2": rows()})
+    pending.add({})
+    done = pending.wait()
     assert dict(done.refused) == {}
     assert set(done.position) == {"0", "1"}
     assert [everything(store, stream, segment) for segment in "012"] == [
@@ -179,7 +179,7 @@ def test_rows_that_are_handed_over_in_pieces_are_one_append(store: Store) -> Non
         [b"x"],
         [],
     ]
-    assert {name: list(part.values) for name, part in sending.rows.items() if len(part)} == {
+    assert {name: list(part.values) for name, part in pending.rows.items() if len(part)} == {
         "0": [b"a", b"b", b"c"],
         "1": [b"x"],
     }
@@ -188,11 +188,11 @@ def test_rows_that_are_handed_over_in_pieces_are_one_append(store: Store) -> Non
 def test_of_pieces_the_last_rows_of_a_sealed_segment_are_refused(store: Store) -> None:
     stream = opened(store, 2)
     with open_store(store.url) as other:
-        sending = store.sending(stream)
-        sending.add({"0": rows("a", "b"), "1": rows("x")})
+        pending = store.begin_append(stream)
+        pending.add({"0": rows("a", "b"), "1": rows("x")})
         other.seal(stream, "0")
-        sending.add({"0": rows("c"), "1": rows("y")})
-        done = sending.wait()
+        pending.add({"0": rows("c"), "1": rows("y")})
+        done = pending.wait()
         taken = everything(other, stream, "0")
         assert taken == [b"a", b"b", b"c"][: len(taken)], "rows are taken in their order"
         assert dict(done.refused) == {"0": 3 - len(taken)}

@@ -8,8 +8,8 @@ import pytest
 
 from support.stream_worlds import values
 from tidegate.errors import InputError, ParseError, SpecError, StateError, StreamError
-from tidegate.kernel.streams.cuts import PASSED
-from tidegate.kernel.streams.writer_marks import Mark
+from tidegate.kernel.streams.segments import PASSED
+from tidegate.kernel.streams.watermarks import Mark
 from tidegate.streams import Streams
 from tidegate.streams.store import Conflict, Swap
 
@@ -259,7 +259,7 @@ def test_bad_input_leaves_a_transaction_as_it_was(stream):
     assert values(stream) == [b"a"]
     with pytest.raises(SpecError, match="must be greater than 0"):
         stream.transactional_writer("w", timeout="0 s")
-    with pytest.raises(SpecError, match="a writer is named by"):
+    with pytest.raises(SpecError, match="the name of a writer"):
         stream.transactional_writer("a b")
 
 

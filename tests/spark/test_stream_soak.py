@@ -24,7 +24,7 @@ from support import SUPPORT
 from support.stream_soak_worker import LAST, START, STEP, STREAM, noted_down
 from tidegate import streams
 from tidegate.streams import Stream
-from tidegate.streams.noting import WriterCell
+from tidegate.streams.writer_cell import WriterCell
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 WORKER = SUPPORT / "stream_soak_worker.py"

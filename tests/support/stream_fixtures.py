@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.streams.opening import open_store
-from tidegate.streams.store import Store
+from tidegate.streams.store import Store, open_store
 
 STORES = ["sqlite", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.slow])]
 

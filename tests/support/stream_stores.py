@@ -23,8 +23,7 @@ from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any, Self
 
-from tidegate.streams.opening import open_store
-from tidegate.streams.store import Block, Conflict, Rows, Store, Swap
+from tidegate.streams.store import Block, Conflict, EventBatch, Store, Swap, open_store
 
 
 def fresh() -> str:
@@ -32,10 +31,10 @@ def fresh() -> str:
     return f"s-{uuid.uuid4().hex[:12]}"
 
 
-def rows(*values: bytes | str, keys: Iterable[str | None] | None = None) -> Rows:
-    """Rows to append; without keys all of them have none."""
+def rows(*values: bytes | str, keys: Iterable[str | None] | None = None) -> EventBatch:
+    """EventBatch to append; without keys all of them have none."""
     data = [value.encode() if isinstance(value, str) else value for value in values]
-    return Rows([None] * len(data) if keys is None else list(keys), data)
+    return EventBatch([None] * len(data) if keys is None else list(keys), data)
 
 
 def opened(store: Store, segments: int = 1) -> str:

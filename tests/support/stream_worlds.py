@@ -9,7 +9,7 @@ from typing import Any
 
 from tidegate.errors import StateError
 from tidegate.streams import Stream
-from tidegate.streams.store import Appended, Block, Cell, Rows, Store, Swap
+from tidegate.streams.store import Appended, Block, Cell, EventBatch, Store, Swap
 
 SECOND = 1_000_000
 
@@ -73,7 +73,7 @@ class Meddled(Store):
     def append(
         self,
         stream: str,
-        rows: Mapping[str, Rows],
+        rows: Mapping[str, EventBatch],
         *,
         swap: Swap | None = None,
         whole: bool = False,

@@ -17,7 +17,7 @@ from tidegate.cli.stream_lines import UNITS
 from tidegate.cli.tables import by_number, counted, places, span, table, when
 from tidegate.errors import SpecError, TidegateError
 from tidegate.instants import duration
-from tidegate.kernel.streams.aggregation import StreamMark
+from tidegate.kernel.streams.watermarks import StreamMark
 from tidegate.streams.description import Description
 
 VARIABLE = "TIDEGATE_STORE"

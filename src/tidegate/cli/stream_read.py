@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tidegate.cli.shutdown import Asked, asking
 from tidegate.errors import SpecError, StreamError, TidegateError
-from tidegate.kernel.streams.time_windows import time_window
+from tidegate.kernel.streams.watermarks import time_window
 from tidegate.streams import Frontier, Reader, Stream, TimeWindow
 from tidegate.streams.events import EVENTS, table_of
 from tidegate.streams.store import Block

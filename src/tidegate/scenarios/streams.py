@@ -7,10 +7,17 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate.errors import WatermarkError
-from tidegate.kernel.streams.aggregation import Aggregation, StreamMark, takes_part
-from tidegate.kernel.streams.cuts import Segment, Segments
-from tidegate.kernel.streams.time_windows import TimeWindow, time_window
-from tidegate.kernel.streams.writer_marks import Commit, Mark, Marks
+from tidegate.kernel.streams.segments import Segment, Segments
+from tidegate.kernel.streams.watermarks import (
+    Aggregation,
+    Commit,
+    Mark,
+    Marks,
+    StreamMark,
+    TimeWindow,
+    takes_part,
+    time_window,
+)
 from tidegate.scenarios.document import (
     MismatchError,
     Scenario,

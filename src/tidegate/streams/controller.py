@@ -1,5 +1,6 @@
-"""The controller folds what writers say into the watermarks of their streams; of several
-controllers one owns a stream at a time.
+"""The controller aggregates writer marks into stream watermarks.
+
+Several controllers may run; a lease makes one of them the owner of a stream at a time.
 """
 
 from __future__ import annotations
@@ -14,32 +15,29 @@ from typing import Self
 
 from tidegate.errors import SpecError, StreamError, TidegateError
 from tidegate.instants import Duration, duration
-from tidegate.kernel.streams.aggregation import Aggregation, StreamMark
-from tidegate.kernel.streams.writer_marks import Marks
+from tidegate.kernel.streams.watermarks import Aggregation, Marks, StreamMark
 from tidegate.streams.description import CELL
 from tidegate.streams.store import Cell, Conflict, Store, Swap
 from tidegate.streams.stream import MARKS, Clock, Stream, machine_clock, mark_of
-from tidegate.streams.watermarks import WatermarkLog
+from tidegate.streams.watermark_log import WatermarkLog
 
 OWNER = "owner"
 
 
 @dataclass
 class _Owned:
-    """What a controller remembers of a stream that it owns: which writers it has seen silent, and
-    the watermarks.
-    """
+    """State of a stream that this controller owns: silent writers and the watermark log."""
 
     aggregation: Aggregation
     log: WatermarkLog
 
 
 class Controller:
-    """Computes the watermarks of streams, one round a period.
+    """Computes the watermarks of streams, one round per period.
 
-    Any number of controllers may run, in any processes: for each stream one of them is the owner,
-    and when it is silent for `lease` another takes over from the watermark that was written last.
-    An owner that was only slow finds that it is none any more, and writes nothing.
+    Any number of controllers may run in any processes. Each stream has one owner. If the owner is
+    silent for `lease`, another controller takes over from the last published watermark. An owner
+    that was only slow notices that it lost the lease, and publishes nothing.
     """
 
     def __init__(
@@ -52,12 +50,12 @@ class Controller:
         name: str | None = None,
         clock: Clock = machine_clock,
     ) -> None:
-        """`streams` are the names of those to look after, all of the store unless said."""
+        """`streams` are the names of the streams to control. Default: all of the store."""
         self._store, self._streams, self._clock = store, streams, clock
         self._period, self._lease = duration(period), duration(lease)
         if not 0 < self._period < self._lease:
             raise SpecError(
-                f"a period is greater than 0 and shorter than the lease, got {period!r} and"
+                f"`period` must be greater than 0 and shorter than `lease`, got {period!r} and"
                 f" {lease!r}"
             )
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
@@ -66,10 +64,10 @@ class Controller:
         self._thread: threading.Thread | None = None
         self._died = False
         self.failure: Exception | None = None
-        """Why the last round could not be made; None where it was."""
+        """The error of the last round; None if it succeeded."""
 
     def round(self) -> dict[str, StreamMark]:
-        """One round over all streams; the watermarks that are new, by stream."""
+        """Run one round over all streams, and return the new watermarks by stream."""
         found: dict[str, StreamMark] = {}
         failure: TidegateError | None = None
         for name in self._store.streams() if self._streams is None else self._streams:
@@ -77,10 +75,10 @@ class Controller:
                 try:
                     mark = self._look(name)
                 except TidegateError as error:
-                    # What was computed and is not written has not happened.
+                    # A watermark that was computed but not published does not exist.
                     self._owned.pop(name, None)
-                    # Somebody may have been faster: the owner that took over, a writer that spoke,
-                    # or who has deleted the stream.
+                    # A conflict is no failure: a new owner took over, a writer noted a time, or the
+                    # stream was deleted.
                     if not isinstance(error, Conflict) and self._store.cell(name, CELL) is not None:
                         failure = failure or error
                     continue
@@ -102,7 +100,7 @@ class Controller:
             if name not in self._owned
             else self._owned[name].log
         )
-        # Read last, so that all segments of the others are known.
+        # Read the description last, so that it has all segments that the cells refer to.
         described = Stream(self._store, name, self._clock).description()
         owned = self._owned.get(name)
         if owned is None:
@@ -120,7 +118,7 @@ class Controller:
         mark = owned.aggregation.compute(marks, described.segments, now)
         if self._clock() >= until:
             raise Conflict(
-                f"the lease of the stream `{name}` is over, so another controller may own it"
+                f"the lease of the stream `{name}` has expired, so another controller may own it"
             )
         for key, before in known.items():
             if before is not None and key not in marks:
@@ -131,17 +129,16 @@ class Controller:
         return mark
 
     def _forget(self, name: str, key: str, cell: Cell) -> None:
-        """Forget what a writer has said, unless it speaks meanwhile; how many events it has
-        committed is kept.
-        """
+        """Remove the mark of a writer unless it has changed; keep its count of committed events."""
         document = (
             {**cell.document, "time": None, "position": {}} if cell.document["events"] else None
         )
         self._store.swap(name, Swap(key, document, cell.version))
 
     def _owns(self, name: str, now: int) -> int | None:
-        """Until when this controller is the owner, after it has tried to be; None where it is
-        not.
+        """Acquire or renew the lease.
+
+        Returns its end, or None if another controller owns the stream.
         """
         cell = self._store.cell(name, OWNER)
         owner, until = (
@@ -163,12 +160,10 @@ class Controller:
         )
         return now + self._lease
 
-    # In the background
+    # Background thread
 
     def run(self) -> None:
-        """Go round by round until `stop`; a store that does not answer is asked again, and
-        `failure` tells it meanwhile.
-        """
+        """Run rounds until `stop`. After an error of the store, set `failure` and retry."""
         while not self._ended.is_set():
             try:
                 self.round()
@@ -178,9 +173,9 @@ class Controller:
             self._ended.wait(self._period / 1e6)
 
     def start(self) -> Self:
-        """Run in a thread of its own."""
+        """Run in a background thread."""
         if self._thread is not None:
-            raise StreamError("the controller runs already")
+            raise StreamError("the controller is already running")
         self._ended.clear()
         self._thread = threading.Thread(
             target=self._guarded, name=f"tidegate controller {self.name}", daemon=True
@@ -191,11 +186,11 @@ class Controller:
     def _guarded(self) -> None:
         try:
             self.run()
-        except Exception as error:  # noqa: BLE001 - told at stop
+        except Exception as error:  # noqa: BLE001 - raised by stop
             self.failure, self._died = error, True
 
     def stop(self) -> None:
-        """End, and give the streams free; a failure of the thread is told now."""
+        """Stop, release the streams, and raise the error of the background thread, if any."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
@@ -208,7 +203,7 @@ class Controller:
             if self._died:
                 self._died = False
                 raise StreamError(
-                    f"the controller had ended before ({self.failure})"
+                    f"the background thread of the controller failed ({self.failure})"
                 ) from self.failure
 
     def _release(self, name: str) -> None:

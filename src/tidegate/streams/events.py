@@ -1,4 +1,4 @@
-"""Events: bytes with a routing key, as writers give them and readers get them."""
+"""Events: bytes with an optional routing key, as written and as read."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.errors import InputError
-from tidegate.streams.store import Block, Rows
+from tidegate.streams.store import Block, EventBatch
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event as it was read."""
+    """An event that was read."""
 
     value: bytes
     key: str | None
     segment: str
     offset: int
     appended: int
-    """When the store took it, by its clock, in microseconds."""
+    """When the store appended it, by the clock of the store, in microseconds."""
 
     @property
     def json(self) -> Any:
-        """What the value says, where it is JSON."""
+        """The value decoded as JSON."""
         return json.loads(self.value)
 
 
@@ -39,11 +39,11 @@ _COLUMNS: list[tuple[str, pa.DataType]] = [
     ("appended", pa.int64()),
 ]
 EVENTS = pa.schema(_COLUMNS)
-"""The columns of events that were read."""
+"""The schema of `Reader.read_table`."""
 
 
 def table_of(blocks: Mapping[str, Block]) -> pa.Table:
-    """What was read of some segments as one table."""
+    """The blocks read from several segments as one table."""
     found = [
         [
             pa.repeat(name, block.rows.num_rows),
@@ -57,14 +57,14 @@ def table_of(blocks: Mapping[str, Block]) -> pa.Table:
 
 
 def encoded(event: Any) -> bytes:
-    """The bytes of an event: bytes as they are, text in UTF-8, everything else as JSON."""
+    """The bytes of an event: bytes as they are, text as UTF-8, anything else as JSON."""
     if isinstance(event, bytes):
         return event
     try:
         if isinstance(event, str):
             return event.encode()
         if event is None:
-            raise InputError("an event cannot be None. Hint: write b'' for an empty one")
+            raise InputError("an event must not be None. Hint: write b'' for an empty event")
         if isinstance(event, bytearray | memoryview):
             return bytes(event)
         return json.dumps(
@@ -74,32 +74,32 @@ def encoded(event: Any) -> bytes:
         if isinstance(error, InputError):
             raise
         raise InputError(
-            f"an event is bytes, text or what JSON can say, got {type(event).__name__} ({error})"
+            f"an event is bytes, text or JSON-serialisable, got {type(event).__name__} ({error})"
         ) from error
 
 
 def checked_key(key: object) -> str | None:
-    """A routing key: a text, or none."""
+    """A routing key, validated: a text, or None."""
     if key is None:
         return None
     if not isinstance(key, str):
-        raise InputError(f"a routing key is a text, got {key!r}. Hint: str(...)")
+        raise InputError(f"a routing key is a string or None, got {key!r}. Hint: str(...)")
     if not key.isascii():
         try:
             key.encode()
         except UnicodeEncodeError as error:
-            raise InputError(f"a routing key is a text that UTF-8 can say, got {key!r}") from error
+            raise InputError(f"a routing key is a string in UTF-8, got {key!r}") from error
     return key
 
 
-def rows_of(values: Any, keys: Any) -> Rows:
-    """Whole columns of events as a store takes them."""
+def rows_of(values: Any, keys: Any) -> EventBatch:
+    """Columns of events as a batch."""
     if not all(
         isinstance(column, pa.Array | pa.ChunkedArray)
         for column in (values, *([] if keys is None else [keys]))
     ):
         raise InputError(
-            f"columns of events are of Arrow, got {type(values).__name__} and"
+            f"columns of events are Arrow arrays, got {type(values).__name__} and"
             f" {type(keys).__name__}. Hint: pyarrow.array(...)"
         )
     try:
@@ -107,31 +107,34 @@ def rows_of(values: Any, keys: Any) -> Rows:
         keys = pa.nulls(len(values), pa.string()) if keys is None else keys.cast(pa.string())
     except pa.ArrowException as error:
         raise InputError(
-            f"events are columns of bytes or text, and of keys that are texts ({error})"
+            f"events are columns of bytes or text, with keys as a column of text ({error})"
         ) from error
     if values.null_count or len(keys) != len(values):
         raise InputError(
-            f"each event has a value, and a key or null; got {values.null_count} nulls,"
+            f"each event needs a value, and a key or null; got {values.null_count} null values,"
             f" {len(values)} values, {len(keys)} keys"
         )
-    return Rows(keys.to_pylist(), values.to_pylist())
+    return EventBatch(keys.to_pylist(), values.to_pylist())
 
 
-class Gathering:
-    """Events that wait, in the order in which they came; none is larger than the store can take."""
+class EventBuffer:
+    """Events to be written, in order; each fits the size limit of the store."""
 
     def __init__(
         self,
         largest: int | None = None,
-        rows: Iterable[Rows] = (),
+        rows: Iterable[EventBatch] = (),
         *,
         events: int = sys.maxsize,
         nbytes: int = sys.maxsize,
     ) -> None:
-        """They are enough when there are so many, or so many bytes."""
+        """The buffer is full at `events` events or `nbytes` bytes.
+
+        `largest` limits a single event.
+        """
         self._largest, self._enough, self._enough_bytes = largest, events, nbytes
-        # An event of which neither key nor value is longer than this fits, however many bytes the
-        # characters of the key have.
+        # An event whose key and value are both at most this long always fits, even with four-byte
+        # characters in the key.
         self._plenty = sys.maxsize if largest is None else largest // 8
         self._keys: list[str | None] = []
         self._values: list[bytes] = []
@@ -143,9 +146,8 @@ class Gathering:
         return len(self._values)
 
     def add(self, event: Any, routing_key: object) -> bool:
-        """Add an event; whether they are enough now."""
-        # What is bytes under a plain key already goes straight in: this is called once for every
-        # event.
+        """Add an event; returns whether the buffer is full."""
+        # Fast path for bytes with an ASCII key: this runs once per event.
         value = event if type(event) is bytes else encoded(event)
         key = (
             routing_key
@@ -161,7 +163,7 @@ class Gathering:
         return nbytes >= self._enough_bytes or len(self._values) >= self._enough
 
     def add_all(self, values: Any, routing_keys: Any) -> None:
-        """Add whole columns."""
+        """Add columns of events."""
         rows = rows_of(values, routing_keys)
         longest = max(map(len, rows.values), default=0)
         if longest + 4 * max(map(len, filter(None, set(rows.keys))), default=0) > self._plenty:
@@ -173,25 +175,25 @@ class Gathering:
             )
         self._put(rows)
 
-    def rows(self) -> Rows:
-        """All of them as a store takes them."""
-        return Rows(self._keys, self._values)
+    def rows(self) -> EventBatch:
+        """The content as a batch."""
+        return EventBatch(self._keys, self._values)
 
-    def taken(self) -> Rows:
-        """All of them, which wait no longer."""
-        rows = Rows(self._keys, self._values)
+    def taken(self) -> EventBatch:
+        """Remove and return the content as a batch."""
+        rows = EventBatch(self._keys, self._values)
         self._keys, self._values, self.nbytes = [], [], 0
         return rows
 
-    def _put(self, rows: Rows) -> None:
+    def _put(self, rows: EventBatch) -> None:
         self._keys += rows.keys
         self._values += rows.values
         self.nbytes += sum(map(len, rows.values))
 
     def _check(self, size: int) -> None:
         if self._largest is not None and size > self._largest:
-            hint = "keep it elsewhere, and write where it is"
+            hint = "store the payload elsewhere, and write a reference to it"
             raise InputError(
-                f"an event has {size:,} bytes with its key, and the store takes {self._largest:,}"
-                f" at most. Hint: {hint}"
+                f"an event has {size:,} bytes including its key, but the store accepts at most"
+                f" {self._largest:,}. Hint: {hint}"
             )

@@ -1,12 +1,10 @@
-"""The cells of a stream in Kafka: the newest record of each key in a compacted topic of one
-partition.
+"""The cells of a stream in Kafka: the newest record of each key in a compacted topic.
 
-The version of a cell stands in a header of its record. It is made of the clock and of all versions
-before it: it grows, and does not come again when a stream is dropped and made anew. What the store
-itself keeps there has keys with a `:`, which those of cells never have.
+The topic has one partition. A header of the record has the version of the cell, derived from the
+clock and all former versions: it grows, and is not reused when a stream is dropped and created
+again. Keys of the store itself contain a `:`, which cell keys never do.
 
-A change is one record. So what was read of the topic, up to wherever it was, is what the cells were
-at some moment.
+A change is one record. So the topic, read up to any offset, is a consistent snapshot.
 """
 
 from __future__ import annotations
@@ -25,9 +23,8 @@ if TYPE_CHECKING:
 
 VERSION = "version"
 SEALED = "sealed:"
-"""The key of a segment's end: null while it is being sealed."""
-# Compaction leaves the newest segment alone: small ones keep what has to be read at the start
-# small.
+"""Key prefix of the end of a segment; the end is null while the segment is being sealed."""
+# Compaction skips the active log segment; small log segments keep the initial read short.
 CONFIG = {
     "cleanup.policy": "compact",
     "segment.bytes": "1048576",
@@ -36,11 +33,11 @@ CONFIG = {
     "max.message.bytes": str(16 << 20),
 }
 Change = tuple[str, int, bytes | None]
-"""A key, the version that it must have, and its new document."""
+"""A key, its expected version, and its new document."""
 
 
 def change_of(swap: Swap) -> Change:
-    """The change with its document as it is stored."""
+    """The change with its document encoded."""
     return (
         swap.key,
         swap.version,
@@ -48,8 +45,8 @@ def change_of(swap: Swap) -> Change:
     )
 
 
-class Follower:
-    """All cells of a topic, as far as they were read."""
+class CellTable:
+    """All cells of a topic, up to the offset read so far."""
 
     def __init__(self, clients: Clients, topic: str) -> None:
         self.topic = topic
@@ -65,10 +62,10 @@ class Follower:
         self._keys: list[str] | None = None
         self._ends: dict[str, int | None] = {}
 
-    # What is known
+    # Lookup
 
     def found(self, prefix: str) -> dict[str, Cell]:
-        """The cells whose keys begin so."""
+        """The cells whose keys start with `prefix`."""
         with self._lock:
             if self._keys is None:
                 self._keys = sorted(self._cells)
@@ -85,30 +82,28 @@ class Follower:
         return None if data is None else Cell(decode_json(data, key), version)
 
     def ends(self) -> dict[str, int | None]:
-        """The segments that are sealed, with their ends, and those that are being sealed."""
+        """The ends of sealed segments; None for segments being sealed."""
         with self._lock:
             return dict(self._ends)
 
     def check(self, change: Change) -> None:
-        """Raise where a cell is not what a change takes it for."""
+        """Raise `Conflict` if the cell does not have the expected version."""
         key, version, _ = change
         with self._lock:
             there = self._cells.get(key, (b"", 0))[1]
         if there != version:
             raise Conflict(
-                f"the cell `{key}` in `{self.topic}` has version {there} (0: it is not there), the"
-                f" change is of version {version}"
+                f"the cell `{key}` in `{self.topic}` has version {there} (0: it does not exist),"
+                f" but the change expects version {version}"
             )
 
     def has(self, change: Change, version: int) -> bool:
-        """Whether the change was made, and is still the newest."""
+        """Whether the change was made and is still the newest."""
         with self._lock:
             return self._cells.get(change[0]) == (change[2], version)
 
     def suffices(self, offset: int, change: Change | None) -> bool:
-        """Whether what stands at an offset was read, and the cell that is to be changed is what the
-        change takes it for.
-        """
+        """Whether the offset was read, and the cell has the version that the change expects."""
         with self._lock:
             return self._at > offset and (
                 change is None or self._cells.get(change[0], (b"", 0))[1] == change[1]
@@ -121,13 +116,11 @@ class Follower:
     # Reading
 
     def read(self, *, committed: bool = True) -> None:
-        """Read to the end: to what readers of committed records see now, or, with open
-        transactions, to what is there now.
-        """
+        """Read to the end of committed records, or to the end including open transactions."""
         end = self._clients.end(self.topic, committed=committed)
-        with self._lock, self._clients.told(f"give out the topic `{self.topic}`"):
+        with self._lock, self._clients.translated_errors(f"read the topic `{self.topic}`"):
             if end < self._at:
-                # The topic was dropped and made anew.
+                # The topic was dropped and created again.
                 self._forget()
             if end > self._at:
                 self._read_to(end)
@@ -151,8 +144,8 @@ class Follower:
                 self._take(message)
                 self._at = message.offset() + 1
             elif failure.name() == "_PARTITION_EOF":
-                # The end may lie behind what is not given out: ends of transactions, and records of
-                # those that were undone.
+                # The end may be after records that are not delivered: transaction markers and
+                # aborted records.
                 self._at = max(self._at, message.offset())
             elif failure.name() in {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}:
                 self._forget()
@@ -183,10 +176,9 @@ class Follower:
         self._cells[key] = (data, version)
 
     def made(self, change: Change, version: int, offset: int, end: int) -> None:
-        """Know a change of our own without reading it, where nothing else can have come between it
-        and what was read before.
+        """Apply a change made here without reading it, if nothing else came in between.
 
-        A record and the mark of its commit are two offsets.
+        A record and its commit marker are two offsets.
         """
         with self._lock:
             if self._at == offset and end == offset + 2:

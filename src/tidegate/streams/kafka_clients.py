@@ -1,6 +1,4 @@
-"""The clients of a Kafka store: how brokers are asked, how long they may take, and what their
-failures are called.
-"""
+"""Kafka clients of a store: configuration, timeouts and error translation."""
 
 from __future__ import annotations
 
@@ -18,15 +16,16 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 SECONDS = 30.0
-"""How long a step may take: rows to be delivered, a transaction to begin or to end."""
+"""Timeout of a delivery, and of beginning or ending a transaction."""
 ANSWER_SECONDS = 10.0
-"""How long a broker may take to answer a question."""
+"""Timeout of a metadata request."""
 TRANSACTION_SECONDS = 10.0
-"""After so long the brokers undo the transaction of a process that died; until then nobody reads
-what stands behind it.
+"""The brokers abort the transaction of a crashed process after this time.
+
+It blocks readers until then.
 """
 LARGEST = 16 << 20
-"""The topics of streams take records of so many bytes."""
+"""Maximum size of a record in the topics of streams, in bytes."""
 PAUSE = 0.001
 OURS = (
     "bootstrap.servers",
@@ -37,7 +36,7 @@ OURS = (
     "logger",
     "log_level",
 )
-# What brokers answer for a moment after a topic was made or has moved.
+# Transient errors after a topic was created or has moved.
 NOT_YET = {
     "FENCED_LEADER_EPOCH",
     "LEADER_NOT_AVAILABLE",
@@ -48,8 +47,8 @@ NOT_YET = {
     "_UNKNOWN_TOPIC",
 }
 GONE = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_ID"}
-# Another one has taken the transactional id, or the brokers have forgotten it. Records that were
-# still to be sent are then purged.
+# Another producer has taken the transactional id, or the brokers have expired it. Unsent records
+# are purged then.
 FENCED = {
     "_FENCED",
     "PRODUCER_FENCED",
@@ -58,8 +57,7 @@ FENCED = {
     "_PURGE_QUEUE",
     "_PURGE_INFLIGHT",
 }
-# A broker that is asked to end a transaction while another producer takes its id may answer that it
-# does not know.
+# If another producer takes the id while a transaction ends, the outcome may be unknown.
 UNSURE = {"UNKNOWN"}
 TOO_LARGE = {
     "MSG_SIZE_TOO_LARGE",
@@ -69,24 +67,21 @@ TOO_LARGE = {
 }
 T = TypeVar("T")
 Place = tuple[str, int]
-"""A topic and the number of a partition."""
+"""A topic and a partition number."""
 
-# librdkafka writes to stderr by itself, also what is no trouble, such as that another process took
-# over an id.
+# librdkafka logs to stderr by itself, even for routine events such as a fenced producer.
 LOGGER = logging.getLogger(__name__)
 LOGGER.addHandler(logging.NullHandler())
-# Being fenced is how one learns that another was faster: no reason to alarm anybody.
+# Fencing is routine here: it shows that another process was faster.
 LOGGER.addFilter(lambda record: "fenced" not in record.getMessage())
 
 
 class Clients:
-    """What reaches the brokers: one client that asks and makes topics, and new ones that read and
-    write.
-    """
+    """Kafka clients: one shared admin client, and new consumers and producers."""
 
     def __init__(self, servers: str, options: tuple[tuple[str, str], ...]) -> None:
         try:
-            import confluent_kafka  # noqa: F401 - only whether it is there
+            import confluent_kafka  # noqa: F401 - checks that the package is installed
         except ImportError:
             raise MissingExtraError(
                 "confluent-kafka", "kafka", "a store of streams in Kafka"
@@ -94,18 +89,18 @@ class Clients:
         ours = sorted({name for name, _ in options} & set(OURS))
         if ours:
             raise SpecError(
-                f"a store of streams sets {', '.join(ours)} itself. Hint: leave it out of `options`"
+                f"a store of streams sets {', '.join(ours)} itself. Hint: remove it from `options`"
             )
         self.servers = servers
         self._options = dict(options)
         self._lock = threading.Lock()
         self._admin: AdminClient | None = None
 
-    # Failures
+    # Errors
 
     @contextmanager
-    def told(self, what: str) -> Iterator[None]:
-        """Failures of Kafka in the words of the project."""
+    def translated_errors(self, what: str) -> Iterator[None]:
+        """Translate Kafka errors into errors of this project."""
         from confluent_kafka import KafkaException
 
         try:
@@ -116,7 +111,7 @@ class Clients:
     def failure(
         self, reason: Any, what: str, kind: type[TidegateError] = StateError
     ) -> TidegateError:
-        hint = "try again when the brokers are back"
+        hint = "retry when the brokers are reachable"
         if reason.name() in TOO_LARGE:
             kind, hint = (
                 SinkError,
@@ -127,13 +122,13 @@ class Clients:
             )
         elif "AUTHORIZATION" in reason.name() or "AUTHENTICATION" in reason.name():
             hint = (
-                "the user needs the rights to make, read and write the topics of the stream, and"
-                " for transactional ids that begin with `tidegate.`"
+                "the user must be allowed to create, read and write the topics of the stream, and"
+                " to use transactional ids that start with `tidegate.`"
             )
         elif reason.name() in FENCED:
-            hint = "others change the same all the time; try again"
+            hint = "other processes keep changing the same cell; retry"
         elif reason.name() in GONE:
-            hint = "somebody may have dropped the stream meanwhile"
+            hint = "another process may have dropped the stream"
         return kind(f"the brokers {self.servers} could not {what} ({reason.str()}). Hint: {hint}")
 
     # Clients
@@ -147,11 +142,11 @@ class Clients:
             return self._admin
 
     def consumer(self) -> Consumer:
-        """A reader of what is committed, to be assigned to a partition."""
+        """A consumer of committed records, to be assigned to a partition."""
         from confluent_kafka import Consumer
 
-        # A short wait is what the end of a partition costs that is told. Readers who are at the end
-        # are not assigned, and ask for nothing.
+        # The wait is the cost of an end-of-partition event. Consumers at the end are unassigned,
+        # and fetch nothing.
         own = {
             "group.id": "tidegate",
             "enable.auto.commit": "false",
@@ -165,11 +160,11 @@ class Clients:
         return Consumer(self._settings({**self._connecting(), **own}))
 
     def producer(self, transactional_id: str | None = None) -> Producer:
-        """A writer; with an id it writes in transactions."""
+        """A producer; transactional if it has an id."""
         from confluent_kafka import Producer
 
-        # With the usual pause of 100 ms a transaction that follows another one waits longer than it
-        # takes.
+        # With the default backoff of 100 ms, consecutive transactions would spend more time waiting
+        # than working.
         usual = {
             "message.timeout.ms": str(int(SECONDS * 1000)),
             "message.max.bytes": str(LARGEST),
@@ -190,16 +185,16 @@ class Clients:
 
     @property
     def largest(self) -> int:
-        """How many bytes a record of ours may have."""
+        """The maximum size of a record in bytes."""
         return int(self._options.get("message.max.bytes", LARGEST))
 
     @property
     def transaction_seconds(self) -> float:
-        """How long the brokers let a transaction be open."""
+        """The transaction timeout of the brokers."""
         return int(self._options.get("transaction.timeout.ms", TRANSACTION_SECONDS * 1000)) / 1000
 
     def _connecting(self) -> dict[str, Any]:
-        """The options that all clients take: how to reach the brokers."""
+        """The connection options shared by all clients."""
         kinds = (
             "security.",
             "sasl.",
@@ -216,11 +211,11 @@ class Clients:
     def _settings(self, more: Mapping[str, Any]) -> dict[str, Any]:
         return {"bootstrap.servers": self.servers, "logger": LOGGER, "log_level": 0, **more}
 
-    # Questions
+    # Metadata
 
     def partitions(self) -> dict[str, int]:
-        """All topics, and how many partitions with a leader each has."""
-        with self.told("tell their topics"):
+        """The number of partitions with a leader, for all topics."""
+        with self.translated_errors("list their topics"):
             found = self.admin().list_topics(timeout=ANSWER_SECONDS).topics
         return {
             name: sum(one.leader >= 0 for one in topic.partitions.values())
@@ -228,9 +223,7 @@ class Clients:
         }
 
     def end(self, topic: str, *, committed: bool = True) -> int:
-        """The end of a topic of one partition: what a reader of committed records sees, or with
-        open transactions.
-        """
+        """The end of a single-partition topic, of committed records or with open transactions."""
         return self.ends([(topic, 0)], committed=committed)[topic, 0]
 
     def ends(self, places: Sequence[Place], *, committed: bool = True) -> dict[Place, int]:
@@ -238,7 +231,7 @@ class Clients:
         return self._offsets(places, ["latest"], committed=committed)[0]
 
     def bounds(self, places: Sequence[Place]) -> dict[Place, tuple[int, int]]:
-        """The first offsets that partitions still have, and the ends of what is committed."""
+        """The first offset and the committed end of partitions."""
         first, last = self._offsets(places, ["earliest", "latest"], committed=True)
         return {place: (first[place], last[place]) for place in places}
 
@@ -255,8 +248,8 @@ class Clients:
         ]
 
         def ask() -> list[dict[Place, int]]:
-            # All are asked before the first answer is awaited.
-            told = [
+            # Send all requests before awaiting the first response.
+            listed = [
                 self.admin().list_offsets(
                     one, isolation_level=level, request_timeout=ANSWER_SECONDS
                 )
@@ -268,18 +261,20 @@ class Clients:
                     (at.topic, at.partition): answer.result(ANSWER_SECONDS + 1).offset
                     for at, answer in one.items()
                 }
-                for one in told
+                for one in listed
             ]
             return found or [{} for _ in kinds]
 
-        with self.told(f"tell the ends of {', '.join(sorted({topic for topic, _ in places}))}"):
+        with self.translated_errors(
+            f"return the ends of {', '.join(sorted({topic for topic, _ in places}))}"
+        ):
             return retried(ask)
 
     def until_seen(self, places: Mapping[Place, int]) -> dict[Place, int]:
-        """Wait until readers see what stands at these offsets, and return the ends that they see.
+        """Wait until records at these offsets are visible, and return the visible ends.
 
-        A commit is sure when it returns, but readers see it a moment later, and later still while
-        somebody else's transaction is open before it.
+        A commit is durable when it returns, but visible later: open transactions before it delay
+        it.
         """
         waiting = dict(places)
         seen: dict[Place, int] = {}
@@ -295,7 +290,7 @@ class Clients:
 
 
 def hanging(topic: str) -> StateError:
-    """The error of a topic that cannot be read although there is more."""
+    """The error for a topic whose end cannot be reached."""
     return StateError(
         f"the topic `{topic}` cannot be read to its end: a transaction on it stays open. "
         "Hint: look for a hanging transaction (kafka-transactions.sh find-hanging)"
@@ -303,9 +298,7 @@ def hanging(topic: str) -> StateError:
 
 
 def retried(step: Callable[[], T]) -> T:
-    """What the step gives; it is repeated while the broker says that it may be, or is not yet
-    ready.
-    """
+    """The result of a step, repeated while the error is retriable or transient."""
     from confluent_kafka import KafkaException
 
     deadline = time.monotonic() + ANSWER_SECONDS

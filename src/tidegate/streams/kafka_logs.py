@@ -1,6 +1,4 @@
-"""Events in Kafka: a record each, read in the order of offsets up to what is committed, and up to
-the end marker of a sealed segment.
-"""
+"""Events in Kafka: reading the committed records of a partition, up to the end marker."""
 
 from __future__ import annotations
 
@@ -20,10 +18,10 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
 END_MARKER: list[tuple[str, str | bytes | None]] = [("tidegate", b"end")]
-"""The header of the record, without a value, that ends a segment."""
-MOST_READERS = 32
+"""The header of the record without a value that seals a segment."""
+MOST_CONSUMERS = 32
 MOST_AT_ONCE = 100_000
-# Streams are truncated by those who own them, not by the brokers.
+# Streams are truncated explicitly, not by broker retention.
 CONFIG = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
@@ -33,10 +31,8 @@ CONFIG = {
 }
 
 
-class Reader:
-    """A consumer of one segment, which knows where it is and has the next records ready while there
-    are some.
-    """
+class SegmentConsumer:
+    """A consumer of one segment, with its position and prefetched records."""
 
     def __init__(self, clients: Clients, place: Place) -> None:
         self._place = place
@@ -45,12 +41,12 @@ class Reader:
         self._at = -1
         """Where the last read ended."""
         self._ahead: list[Any] = []
-        """Records from there on that were given out already."""
+        """Prefetched records from there on."""
         self._fetched = 0
-        """Where the next record is to be expected."""
+        """The offset of the next record to fetch."""
 
     def read(self, offset: int, most: int, before: int | None, end: int) -> Block:
-        """At most so many events from an offset on; what is committed reaches to `end` at least."""
+        """Up to `most` events from `offset` on; records are committed at least up to `end`."""
         if offset != self._at:
             self._ahead, self._fetched = [], offset
             self._assigned = False
@@ -58,7 +54,7 @@ class Reader:
         self._at = -1
         stop = end if before is None else min(before, end)
         deadline = time.monotonic() + SECONDS
-        # One more than asked for: it may be the end of the segment.
+        # Fetch one more than requested: it may be the end marker.
         while (
             len(found) <= most
             and self._fetched < end
@@ -84,7 +80,7 @@ class Reader:
         return Block(_table(found[:count], values[:count], offsets[:count]), self._at, ended)
 
     def _more(self, most: int, deadline: float) -> list[Any]:
-        """The next records; those that are there, or the first that comes."""
+        """The next available records, at least one."""
         from confluent_kafka import KafkaException, TopicPartition
 
         if not self._assigned:
@@ -102,8 +98,8 @@ class Reader:
         for failure in (message for message in found if message.error() is not None):
             name = failure.error().name()
             if name == "_PARTITION_EOF":
-                # The end may lie behind what is not given out: ends of transactions, and records of
-                # those that were undone.
+                # The end may be after records that are not delivered: transaction markers and
+                # aborted records.
                 self._fetched = max(self._fetched, failure.offset())
             elif name in {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}:
                 raise truncated(self._place, self._fetched)
@@ -122,22 +118,22 @@ class Reader:
         self._consumer.close()
 
 
-class Readers:
-    """Readers that are kept for the next read of their segments."""
+class ConsumerPool:
+    """Idle consumers, kept for the next read of their segments."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
         self._lock = threading.Lock()
-        self._idle: OrderedDict[Place, Reader] = OrderedDict()
+        self._idle: OrderedDict[Place, SegmentConsumer] = OrderedDict()
 
     def read(self, place: Place, offset: int, most: int, before: int | None, end: int) -> Block:
         with self._lock:
-            # Taken out while it is used, so that two never use one; it comes back only when all
-            # went well.
+            # Checked out while in use, so that no two threads share a consumer; returned only after
+            # success.
             reader = self._idle.pop(place, None)
-        reader = reader or Reader(self._clients, place)
+        reader = reader or SegmentConsumer(self._clients, place)
         try:
-            with self._clients.told(f"give out the topic `{place[0]}`"):
+            with self._clients.translated_errors(f"read the topic `{place[0]}`"):
                 block = reader.read(offset, most, before, end)
         except BaseException:
             reader.close()
@@ -145,14 +141,14 @@ class Readers:
         with self._lock:
             left = [self._idle.pop(place)] if place in self._idle else []
             self._idle[place] = reader
-            if len(self._idle) > MOST_READERS:
+            if len(self._idle) > MOST_CONSUMERS:
                 left.append(self._idle.popitem(last=False)[1])
         for one in left:
             one.close()
         return block
 
     def forget(self, topic: str | None = None) -> None:
-        """Close the readers of a topic, or all."""
+        """Close the consumers of a topic, or all."""
         with self._lock:
             gone = [
                 self._idle.pop(place) for place in list(self._idle) if topic in {None, place[0]}
@@ -162,16 +158,16 @@ class Readers:
 
 
 def truncated(place: Place, offset: int, first: int | None = None) -> InputError:
-    """The error of a read at what is no longer there."""
-    there = "" if first is None else f" begins at {first} and"
+    """The error for a read at a truncated offset."""
+    there = "" if first is None else f" starts at {first} and"
     return InputError(
-        f"segment {place[1]} of the topic `{place[0]}`{there} was truncated beyond the offset"
+        f"segment {place[1]} of the topic `{place[0]}`{there} is truncated beyond the offset"
         f" {offset}. Hint: read from `bounds` on"
     )
 
 
 def empty(offset: int) -> Block:
-    """Nothing, as it is at an offset where nothing is yet."""
+    """An empty block at an offset."""
     return Block(BLOCK.empty_table(), offset)
 
 
@@ -181,8 +177,7 @@ def _ends(message: Any) -> bool:
 
 def _table(messages: list[Any], values: list[bytes | None], offsets: list[int]) -> pa.Table:
     keys = pa.array([message.key() for message in messages], pa.binary())
-    # Others may write to the topic what no writer of ours does: keys that are no text, and records
-    # without a value.
+    # Foreign producers may write keys that are not text, and records without a value.
     data = pa.array(values, pa.binary()).fill_null(b"")
     appended = [message.timestamp()[1] * 1000 for message in messages]
     return pa.Table.from_arrays(

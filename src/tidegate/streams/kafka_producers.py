@@ -1,9 +1,8 @@
-"""The producers of a Kafka store: one for rows that stand for themselves, and one for each
-transactional id, kept open while nobody takes it over.
+"""The producers of a Kafka store: one for plain rows, and one per transactional id.
 
-Who changes cells holds the transactional id of their key. Taking an id undoes what its former
-holder has begun and not committed, and that holder's next change fails: so what was read after
-taking it stays true until the own commit, or the commit fails.
+A change of cells uses the transactional id of their key. Taking an id aborts the open transaction
+of its former holder and fences it. So what was read after taking the id stays valid until the
+commit, or the commit fails.
 """
 
 from __future__ import annotations
@@ -16,41 +15,42 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tidegate.streams.kafka_clients import ANSWER_SECONDS, PAUSE, SECONDS, Clients, retried
-from tidegate.streams.store import Rows
+from tidegate.streams.store import EventBatch
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
 
-MOST_PENS = 32
+MOST_PRODUCERS = 32
 OVERHEAD = 1024
-"""More than what a record has beside its key and value."""
+"""Upper bound for the size of a record beyond its key and value, in bytes."""
 Record = tuple[bytes | None, bytes | None, list[tuple[str, str | bytes | None]]]
 """Key, value and headers."""
-Sent = dict[int, list[int]]
+DeliveredOffsets = dict[int, list[int]]
 """The offsets of rows by partition, in the order of rows."""
 
 
-class Undelivered(Exception):  # noqa: N818 - it never leaves the store
-    """Some rows were not taken."""
+class DeliveryError(Exception):
+    """Some rows were not delivered."""
 
     def __init__(self, reason: Any, count: int, total: int) -> None:
         super().__init__(reason)
         self.reason, self.count, self.total = reason, count, total
 
 
-class Letters:
-    """Records that were handed to a producer, and what the brokers have answered. Several threads
-    may use one producer.
+class Delivery:
+    """Records handed to a producer, with their delivery reports.
+
+    Several threads may share one producer.
     """
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
         self._count = 0
-        self._sent: Sent = {}
+        self._sent: DeliveredOffsets = {}
         self._failures: list[Any] = []
 
-    def send(self, topic: str, number: int, rows: Rows) -> None:
-        """Hand rows over, which are at the end of a partition some time later."""
+    def send(self, topic: str, number: int, rows: EventBatch) -> None:
+        """Send rows to a partition; they are appended later."""
         report, produce = self._report(number), self._producer.produce
         self._count += len(rows)
         for key, value in zip(rows.keys, rows.values, strict=True):
@@ -61,13 +61,13 @@ class Letters:
         self._producer.poll(0)
 
     def send_record(self, topic: str, number: int, record: Record) -> None:
-        """Hand a record over that has headers."""
+        """Send a record with headers."""
         key, value, headers = record
         self._count += 1
         self._producer.produce(topic, value, key, number, self._report(number), headers=headers)
 
-    def delivered(self) -> Sent:
-        """Wait until all of them are where they stay."""
+    def delivered(self) -> DeliveredOffsets:
+        """Wait for the delivery of all records, and return their offsets."""
         from confluent_kafka import KafkaError
 
         deadline = time.monotonic() + 2 * SECONDS
@@ -76,16 +76,16 @@ class Letters:
         ) < self._count and time.monotonic() < deadline:
             self._producer.flush(0.05)
         if there < self._count:
-            # What follows from a failure may be told before it.
-            told = [
+            # Consequential errors may be reported before their cause.
+            causes = [
                 failure for failure in self._failures if not failure.name().startswith("_PURGE")
             ]
-            reason = (told or self._failures or [KafkaError(KafkaError._TIMED_OUT)])[0]  # noqa: SLF001 - its name
-            raise Undelivered(reason, self._count - there, self._count)
+            reason = (causes or self._failures or [KafkaError(KafkaError._TIMED_OUT)])[0]  # noqa: SLF001 - the constant is public in practice
+            raise DeliveryError(reason, self._count - there, self._count)
         return self._sent
 
     def _report(self, number: int) -> Any:
-        """What takes the answers for a partition, which come in the order of records."""
+        """The delivery callback of a partition; reports come in the order of records."""
         put, failures = self._sent.setdefault(number, []).append, self._failures
 
         def report(failure: Any, message: Any) -> None:
@@ -97,7 +97,7 @@ class Letters:
         return report
 
     def _when_free(self, *record: Any) -> None:
-        """Send a record when there is room for it."""
+        """Send a record once the queue has room."""
         while True:
             self._producer.poll(0.05)
             try:
@@ -107,8 +107,8 @@ class Letters:
             return
 
 
-class Pen:
-    """A producer, for one user at a time where it has a transactional id."""
+class StoreProducer:
+    """A producer; one with a transactional id serves one user at a time."""
 
     def __init__(self, clients: Clients, transactional_id: str | None = None) -> None:
         self.lock = threading.Lock()
@@ -118,18 +118,18 @@ class Pen:
         self._producer: Producer | None = None
         self._known: dict[str, int] = {}
         self.last = -1
-        """Where the last record stands that it has committed beside rows."""
+        """The offset of the last cell record that it has committed."""
 
     @property
     def is_open(self) -> bool:
         return self._producer is not None
 
     def open(self) -> bool:
-        """Be ready to write; whether that took a new producer, which has its id from now on."""
+        """Connect if needed; returns whether it took the transactional id anew."""
         if self._producer is not None:
             return False
         producer = self._clients.producer(self._id)
-        # Without a connection its first question waits for half a second.
+        # Without a connection the first request waits for half a second.
         producer.list_topics(timeout=ANSWER_SECONDS)
         if self._id is not None:
             retried(lambda: producer.init_transactions(SECONDS))
@@ -142,8 +142,9 @@ class Pen:
 
     @contextmanager
     def transaction(self) -> Iterator[Callable[[], None]]:
-        """All that is written inside, or nothing, where what this gives is called; it is sure when
-        this ends, but is seen a moment later.
+        """A transaction around the block; calling the yielded function aborts it.
+
+        It is durable when the block ends, and visible a moment later.
         """
         producer = self._ready()
         producer.begin_transaction()
@@ -158,7 +159,7 @@ class Pen:
             if wanted:
                 retried(lambda: producer.commit_transaction(SECONDS))
         except BaseException:
-            # What failed may fail the next transaction too.
+            # The error may affect the next transaction too.
             self._undo(producer)
             self.discard()
             raise
@@ -171,28 +172,29 @@ class Pen:
         try:
             producer.abort_transaction(SECONDS)
         except KafkaException:
-            # Who takes the id next undoes it before anything else.
+            # The next holder of the id aborts it.
             self.discard()
 
-    def letters(self, topic: str, partitions: int) -> Letters:
-        """What is sent to a topic that has so many partitions at least."""
+    def delivery(self, topic: str, partitions: int) -> Delivery:
+        """A delivery to a topic that has at least this number of partitions."""
         self._learn(topic, partitions)
-        return Letters(self._ready())
+        return Delivery(self._ready())
 
     def write_record(self, topic: str, record: Record, number: int = 0) -> int:
-        """Put a record at the end of a partition, and return its offset."""
-        letters = self.letters(topic, number + 1)
-        letters.send_record(topic, number, record)
-        return letters.delivered()[number][0]
+        """Append a record to a partition, and return its offset."""
+        delivery = self.delivery(topic, number + 1)
+        delivery.send_record(topic, number, record)
+        return delivery.delivered()[number][0]
 
     def _ready(self) -> Producer:
         if self._producer is None:
-            raise RuntimeError("a pen is opened before it writes")
+            raise RuntimeError("open the producer before writing")
         return self._producer
 
     def _learn(self, topic: str, partitions: int) -> None:
-        """Wait until this producer knows so many partitions of a topic: it does not look again by
-        itself for a while.
+        """Wait until this producer knows this number of partitions of a topic.
+
+        Its metadata is cached for a while.
         """
         if self._known.get(topic, 0) >= partitions:
             return
@@ -206,32 +208,41 @@ class Pen:
             time.sleep(20 * PAUSE)
 
 
-class Pens:
-    """Pens by their transactional ids; those that were not used for long are let go."""
+class ProducerPool:
+    """Producers by transactional id; evicts the least recently used ones."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
         self._lock = threading.Lock()
-        self._pens: OrderedDict[str, Pen] = OrderedDict()
+        self._producers: OrderedDict[str, StoreProducer] = OrderedDict()
 
     @contextmanager
-    def held(self, transactional_id: str) -> Iterator[Pen]:
+    def held(self, transactional_id: str) -> Iterator[StoreProducer]:
         with self._lock:
-            pen = self._pens.setdefault(transactional_id, Pen(self._clients, transactional_id))
-            self._pens.move_to_end(transactional_id)
-            pen.users += 1
-            idle = [name for name, one in self._pens.items() if not one.users]
-            gone = [self._pens.pop(name) for name in idle[: max(0, len(self._pens) - MOST_PENS)]]
+            producer = self._producers.setdefault(
+                transactional_id, StoreProducer(self._clients, transactional_id)
+            )
+            self._producers.move_to_end(transactional_id)
+            producer.users += 1
+            idle = [name for name, one in self._producers.items() if not one.users]
+            gone = [
+                self._producers.pop(name)
+                for name in idle[: max(0, len(self._producers) - MOST_PRODUCERS)]
+            ]
         del gone
         try:
-            with pen.lock:
-                yield pen
+            with producer.lock:
+                yield producer
         finally:
             with self._lock:
-                pen.users -= 1
+                producer.users -= 1
 
     def forget(self, beginning: str = "") -> None:
-        """Let go of the pens whose ids begin so."""
+        """Evict the producers whose ids start with `beginning`."""
         with self._lock:
-            gone = [self._pens.pop(name) for name in list(self._pens) if name.startswith(beginning)]
+            gone = [
+                self._producers.pop(name)
+                for name in list(self._producers)
+                if name.startswith(beginning)
+            ]
         del gone

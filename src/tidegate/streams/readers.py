@@ -1,5 +1,7 @@
-"""Readers and reader groups: several readers share the segments of a stream, confirm what they have
-read, and know which time they are in.
+"""Readers and reader groups.
+
+The readers of a group share the segments of a stream, checkpoint what they have read, and know
+which time window they are in.
 """
 
 from __future__ import annotations
@@ -14,24 +16,24 @@ import pyarrow as pa
 
 from tidegate.errors import InputError, SpecError, StreamError
 from tidegate.instants import Duration, duration
-from tidegate.kernel.streams.cuts import Segments
-from tidegate.kernel.streams.groups import GroupState
-from tidegate.kernel.streams.reading import Frontier
-from tidegate.kernel.streams.time_windows import TimeWindow, time_window
+from tidegate.kernel.streams.frontier import Frontier
+from tidegate.kernel.streams.reader_group import GroupState
+from tidegate.kernel.streams.segments import Segments
+from tidegate.kernel.streams.watermarks import TimeWindow, time_window
 from tidegate.streams.description import checked_name
 from tidegate.streams.events import Event, table_of
 from tidegate.streams.store import Block, Conflict, Swap
 from tidegate.streams.stream import Start, Stream
-from tidegate.streams.watermarks import WatermarkLog
+from tidegate.streams.watermark_log import WatermarkLog
 
 _GROUPS = "group/"
 _PAUSES = (0.005, 0.1)
-"""How many seconds a reader that waits lets pass between two looks, at first and at last."""
+"""Polling interval of a waiting reader, in seconds: initial and maximum."""
 
 
 @dataclass(frozen=True)
 class ReaderGroup:
-    """Readers that read a stream together: every event comes to one of them."""
+    """Readers that read a stream together: each event goes to one of them."""
 
     stream: Stream
     name: str
@@ -39,7 +41,7 @@ class ReaderGroup:
 
     @classmethod
     def opened(cls, stream: Stream, name: str, start: Start, lease: int) -> ReaderGroup:
-        """The group, which is made at its start where there is none yet."""
+        """Open the group, and create it at `start` if it does not exist."""
         if lease <= 0:
             raise SpecError("`lease` must be greater than 0")
         group = cls(stream, checked_name("a group", name), lease)
@@ -57,30 +59,31 @@ class ReaderGroup:
         return f"{_GROUPS}{self.name}"
 
     def state(self) -> GroupState:
-        """Who reads what, and how far the group is."""
+        """Assigned segments and checkpointed position."""
         return self._read()[0]
 
     def position(self) -> Frontier:
-        """What the readers have confirmed together: a checkpoint of the group, where it or another
-        group can `start`.
-        """
+        """The position that all readers have checkpointed; usable as the `start` of a group."""
         return self.state().frontier
 
     def reset(self, start: Start) -> None:
-        """Read from elsewhere; readers that are under way lose what they have not confirmed, and go
-        on there.
+        """Continue at another position.
+
+        Readers lose what they have not checkpointed, and continue there.
         """
         frontier = self.stream.frontier(start)
         self.changed(lambda _: GroupState(frontier))
 
     def reader(self, reader_id: str) -> Reader:
-        """A reader of the group. One that died may come back with its id at once, and goes on where
-        it has confirmed last.
+        """A reader of the group.
+
+        After a crash, a reader with the same id can rejoin at once and continues at its last
+        checkpoint.
         """
         return Reader(self, checked_name("a reader", reader_id))
 
     def delete(self) -> None:
-        """Forget the group and how far it has read."""
+        """Delete the group with its position."""
         while cell := self.stream.store.cell(self.stream.name, self.cell):
             try:
                 self.stream.store.swap(self.stream.name, Swap(self.cell, None, cell.version))
@@ -88,14 +91,15 @@ class ReaderGroup:
                 continue
 
     def changed(self, change: Callable[[GroupState], GroupState]) -> GroupState:
-        """Change the state, again where somebody else was faster; nothing is written where it stays
-        as it is.
+        """Change the state, with retries on conflict.
+
+        Writes nothing if the state stays the same.
         """
         after: GroupState | None = None
         while True:
             before, version = self._read()
             if before == after:
-                # The change has come through, and only the answer was lost.
+                # The change was made, and only the response was lost.
                 return before
             after = change(before)
             if after == before:
@@ -110,17 +114,17 @@ class ReaderGroup:
         cell = self.stream.store.cell(self.stream.name, self.cell)
         if cell is None:
             raise StreamError(
-                f"the stream `{self.stream.name}` has no reader group `{self.name}` any more. Hint:"
-                f" stream.group('{self.name}')"
+                f"the stream `{self.stream.name}` no longer has a reader group `{self.name}`."
+                f" Hint: stream.group('{self.name}')"
             )
         return GroupState.from_dict(cell.document), cell.version
 
 
 class Reader:
-    """One reader of a group; not for several threads at once.
+    """A reader of a group; not thread-safe.
 
-    What `read` gives is confirmed by `checkpoint`: a reader that ends, or that is given up because
-    it was silent for the lease, leaves the rest to the others, who get it again.
+    `checkpoint` confirms what `read` returned. If a reader closes, or is silent for the lease and
+    expires, the other readers receive everything after its last checkpoint again.
     """
 
     def __init__(self, group: ReaderGroup, reader_id: str) -> None:
@@ -129,21 +133,20 @@ class Reader:
         self._log = WatermarkLog(self._stream.store, self._stream.name)
         self._segments = self._stream.description().segments
         self._at: dict[str, int] = {}
-        """Where this reader goes on in each of its segments."""
+        """Next offset in each assigned segment."""
         self._confirmed: dict[str, int] = {}
         self._ended: set[str] = set()
         self._given: set[str] = set()
-        """The segments of which events were given out since the last checkpoint."""
+        """Segments with events returned since the last checkpoint."""
         self._state = self._join()
 
-    # What a user calls
+    # Public interface
 
     def read(self, most: int = 1000, *, wait: Duration = "0 s") -> list[Event]:
-        """The next events, at most so many; an empty list where there are none, after waiting for
-        some that long.
+        """The next events, at most `most`; waits up to `wait` for the first one.
 
-        `StreamError` where this reader was given up and has given out events that it has not
-        confirmed, as `checkpoint` says it.
+        Raises `StreamError` if this reader has expired and has returned events that it has not
+        checkpointed.
         """
         table = self.read_table(most, wait=wait)
         columns = [
@@ -153,24 +156,22 @@ class Reader:
         return [Event(*row) for row in zip(*columns, strict=True)]
 
     def read_table(self, most: int = 1000, *, wait: Duration = "0 s") -> pa.Table:
-        """The same as a table: `segment`, `offset`, `key`, `value` and `appended`."""
+        """Like `read`, as a table: `segment`, `offset`, `key`, `value` and `appended`."""
         if most < 1:
-            raise SpecError(f"a reader reads at least one event, got {most}")
+            raise SpecError(f"a read returns at least one event, got a limit of {most}")
         until, pause = clocks.monotonic() + duration(wait) / 1e6, _PAUSES[0]
         while True:
             self._renew()
             try:
                 found = self._next(most)
             except StreamError:
-                # The group may have been reset meanwhile, or others may be further than this
-                # reader.
+                # The group may have been reset, or other readers may have advanced it.
                 if not self._settle():
                     raise
                 continue
             if found.num_rows:
                 return found
-            # Segments may have come free, or successors begun: those are looked at before anybody
-            # waits.
+            # Segments may be free, or successors may be readable: try them before waiting.
             if not self._settle():
                 left = until - clocks.monotonic()
                 if left <= 0:
@@ -179,11 +180,11 @@ class Reader:
                 pause = min(2 * pause, _PAUSES[1])
 
     def checkpoint(self) -> None:
-        """Confirm all that was read: nobody of the group gets it again. What comes after the end of
-        a segment is begun then.
+        """Confirm everything read so far: the group does not deliver it again.
 
-        `StreamError` where this reader was given up meanwhile, or the group was reset: others get
-        it again, and this reader starts anew.
+        Successors of segments read to their end become readable. Raises `StreamError` if this
+        reader has expired or the group was reset: the events are delivered again, and this reader
+        rejoins.
         """
         try:
             self._change(set(self._at))
@@ -193,7 +194,7 @@ class Reader:
             self._join()
 
     def position(self) -> Frontier:
-        """How far the group is, as others have confirmed it and as this reader has read it."""
+        """The position of the group: checkpoints of the others, and what this reader has read."""
         frontier = self._state.frontier
         return (
             frontier.advanced(self._known(frontier), self._at, self._ended)
@@ -202,23 +203,24 @@ class Reader:
         )
 
     def current_time_window(self) -> TimeWindow:
-        """The times between which the group reads now: a bound is None where no writer is known
-        there.
+        """The time window that the group reads in.
+
+        A bound is None if no watermark determines it.
         """
         self._state = self.group.state()
         self._log.refresh()
-        # Read last, so that all segments of the others are known.
+        # Read the description last, so that it has all segments that the state refers to.
         self._segments = self._stream.description().segments
         position = self.position().position
         return time_window(position, self._log.around(position, self._segments), self._segments)
 
     @property
     def segments(self) -> list[str]:
-        """The segments that this reader has now."""
+        """The segments assigned to this reader."""
         return sorted(self._at)
 
     def close(self) -> None:
-        """Leave the group: its segments go to the others, from where they were confirmed."""
+        """Leave the group; the other readers take over its segments from their checkpoints."""
         self._let_go()
         self.group.changed(lambda state: state.without(self.id))
 
@@ -233,25 +235,25 @@ class Reader:
     ) -> None:
         self.close()
 
-    # How it is done
+    # Implementation
 
     def _now(self) -> int:
         return self._stream.clock()
 
     def _given_up(self) -> StreamError:
-        """Start anew, and say so."""
+        """Rejoin, and raise."""
         self._join()
-        told = (
-            "so what it has read since its last checkpoint comes again. Hint: checkpoint more"
-            " often, or a longer `lease`"
+        details = (
+            "so events since its last checkpoint are delivered again. Hint: checkpoint more"
+            " often, or use a longer `lease`"
         )
-        return StreamError(f"the reader `{self.id}` was given up, or its group was reset, {told}")
+        return StreamError(f"the reader `{self.id}` has expired, or its group was reset, {details}")
 
     def _let_go(self) -> None:
         self._at, self._confirmed, self._ended, self._given = {}, {}, set(), set()
 
     def _join(self) -> GroupState:
-        """Take a share, and nothing of what this reader or a former one of its name had before."""
+        """Take a share of the segments; release all that this id held before."""
         self._let_go()
         now, until = self._now(), self._now() + self.group.lease
         return self._adopt(
@@ -263,37 +265,31 @@ class Reader:
         )
 
     def _adopt(self, state: GroupState) -> GroupState:
-        """Read what the group says is this reader's: on where it has read already, else from where
-        it was confirmed.
-        """
+        """Adopt the assigned segments, at their read position if known, else at the checkpoint."""
         mine = state.segments_of(self.id)
         self._state = state
         self._confirmed = {name: state.frontier.position[name] for name in mine}
-        # In the order of before, so that every segment has its turn.
+        # Keep the former order, so that every segment gets its turn.
         kept = {name: at for name, at in self._at.items() if name in mine}
         self._at = kept | {name: at for name, at in self._confirmed.items() if name not in kept}
         self._ended.intersection_update(mine)
         return state
 
     def _holds(self, state: GroupState) -> bool:
-        """Whether the group still takes this reader for the one who reads its segments, from where
-        it has confirmed them.
-        """
+        """Whether the group still assigns these segments to this reader at its checkpoints."""
         mine = set(state.segments_of(self.id))
         return mine.issuperset(self._confirmed) and all(
             state.frontier.position.get(name) == at for name, at in self._confirmed.items()
         )
 
     def _known(self, frontier: Frontier, *, ended: bool = False) -> Segments:
-        """The segments of the stream; others may have begun, or succeed what has ended, since they
-        were asked for last.
-        """
+        """The segments of the stream, refreshed if the state refers to unknown ones."""
         if ended or not frontier.position.keys() <= self._segments.by_name.keys():
             self._segments = self._stream.description().segments
         return self._segments
 
     def _until(self, state: GroupState) -> int:
-        """When this reader is given up: it says that it lives before half of its lease is over."""
+        """When the lease of this reader ends; it is renewed before half of it has passed."""
         mine, now = state.members.get(self.id), self._now()
         return (
             mine.until
@@ -307,11 +303,11 @@ class Reader:
             self._settle()
 
     def _settle(self) -> bool:
-        """Look what others have left or taken, and return whether this reader reads elsewhere now.
+        """Rebalance with the other readers; returns whether the assigned segments changed.
 
-        Segments of which nothing was given out since the last checkpoint need none: an end without
-        events is confirmed here, so that successors begin. A reader that was given up meanwhile,
-        and owes nobody a confirmation, joins anew.
+        Segments without returned events need no checkpoint: the end of an empty segment is
+        confirmed here, so that its successors become readable. An expired reader without
+        unconfirmed events rejoins.
         """
         before = dict(self._at)
         try:
@@ -323,10 +319,9 @@ class Reader:
         return self._at != before
 
     def _change(self, whole: set[str]) -> None:
-        """Confirm these segments as far as they were read, renew the lease, take what has come
-        free, and give back what is too much.
+        """Confirm these segments, renew the lease, take free segments, release surplus ones.
 
-        What was given out of other segments is not confirmed yet, so these are kept.
+        Segments with other unconfirmed events are kept.
         """
 
         def change(state: GroupState) -> GroupState:
@@ -346,7 +341,7 @@ class Reader:
         self._given -= whole
 
     def _next(self, most: int) -> pa.Table:
-        """The next events of this reader's segments, in turn."""
+        """The next events of the assigned segments, round-robin."""
         found: dict[str, Block] = {}
         room = most
         for name in self._turn():
@@ -354,14 +349,14 @@ class Reader:
             room -= found[name].rows.num_rows
             if not room:
                 break
-        # Only now, because what was read before an error is not given out.
+        # Only now, because events read before an error are not returned.
         self._at |= {name: block.next for name, block in found.items()}
         self._ended.update(name for name, block in found.items() if block.ended)
         self._given.update(name for name, block in found.items() if block.rows.num_rows)
         return table_of(found)
 
     def _turn(self) -> list[str]:
-        """The segments that are to be read, another one first each time."""
+        """The readable segments, rotated by one on each call."""
         names = [name for name in self._at if name not in self._ended]
         if names:
             first = self._at.pop(names[0])
@@ -374,10 +369,10 @@ class Reader:
         except InputError as error:
             hint = f'Hint: stream.group("{self.group.name}").reset("earliest")'
             raise StreamError(
-                f"the group `{self.group.name}` cannot go on in the segment `{name}` ({error})."
+                f"the group `{self.group.name}` cannot continue in the segment `{name}` ({error})."
                 f" {hint}"
             ) from error
 
 
-class _Lost(Exception):  # noqa: N818 - how a change is given up
-    """This reader does not have its segments any more."""
+class _Lost(Exception):  # noqa: N818 - control flow, not a failure
+    """This reader no longer owns its segments."""

@@ -1,5 +1,6 @@
-"""Routing: the hash of an event's key is a number of 0..1, and the segment that has this number
-takes the event.
+"""Routing of events to segments by the hash of their key.
+
+The hash is a number in [0, 1); the open segment whose range contains it receives the event.
 """
 
 from __future__ import annotations
@@ -11,17 +12,15 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.kernel.keys import identify, mix
-from tidegate.kernel.streams.cuts import Segment
-from tidegate.streams.store import Rows
+from tidegate.kernel.streams.segments import Segment
+from tidegate.streams.store import EventBatch
 
 _UNIT = float(2**53)
 _MANY = 100_000
 
 
 def places(keys: pa.Array, first: int) -> np.ndarray:
-    """For each event the place of its key in 0..1; events without a key go round, counted from
-    `first`.
-    """
+    """The hash of each key in [0, 1); events without a key are spread round-robin from `first`."""
     key_hash, _ = identify([keys], len(keys))
     if keys.null_count:
         key_hash = np.where(
@@ -29,22 +28,23 @@ def places(keys: pa.Array, first: int) -> np.ndarray:
             mix(np.arange(first, first + len(keys)).astype(np.uint64)),
             key_hash,
         )
-    # The upper 53 bits are a float without rounding, so 1 is never reached.
+    # The upper 53 bits are an exact float, so the result stays below 1.
     return (key_hash >> np.uint64(11)).astype(np.float64) / _UNIT
 
 
 class Router:
-    """Routes to the segments that are open, which cover the key space, in the order of keys."""
+    """Routes events to the open segments, which cover the key space in order."""
 
     def __init__(self, open_segments: Sequence[Segment]) -> None:
         self._names = [one.name for one in open_segments]
         self._lows = np.array([one.low for one in open_segments])
         self._known: dict[str | None, int] = {}
-        """Which segment has a key: most writers write the same keys again."""
+        """Cache of the segment of each key: most writers repeat their keys."""
 
-    def routed(self, rows: Rows, first: int = 0) -> dict[str, Rows]:
-        """The rows of each segment, in the order in which they came; `first` counts the events
-        without a key round.
+    def routed(self, rows: EventBatch, first: int = 0) -> dict[str, EventBatch]:
+        """The rows of each segment, in order.
+
+        `first` continues the round-robin of events without a key.
         """
         if len(self._names) == 1 or not rows.values:
             return dict.fromkeys(self._names, rows) if rows.values else {}
@@ -55,7 +55,7 @@ class Router:
         order = np.argsort(places, kind="stable")
         bounds = np.searchsorted(places[order], np.arange(len(self._names) + 1)).tolist()
         in_order = itemgetter(*order.tolist())
-        ordered = Rows(in_order(rows.keys), in_order(rows.values))
+        ordered = EventBatch(in_order(rows.keys), in_order(rows.values))
         found = {name: (bounds[n], bounds[n + 1]) for n, name in enumerate(self._names)}
         return {
             name: ordered.between(start, stop)

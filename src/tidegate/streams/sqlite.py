@@ -1,8 +1,7 @@
 """A store of streams in one SQLite file, for the processes of one machine.
 
-The file is in WAL mode: readers never wait, and changes wait for each other only. What an append
-brings to a segment is one row of the file as long as it is not large, so that a thousand events
-cost little more than one.
+The file is in WAL mode: readers never wait, and only changes wait for each other. A small append to
+a segment is one row of the file, so that a thousand events cost little more than one.
 """
 
 from __future__ import annotations
@@ -28,31 +27,28 @@ from tidegate.errors import (
     TidegateError,
 )
 from tidegate.state.ipc import decode_json, encode_json
-from tidegate.streams import checks
+from tidegate.streams import validation
 from tidegate.streams.sqlite_blocks import decode_events, encode_events
-from tidegate.streams.store import BLOCK, Appended, Block, Cell, Conflict, Rows, Store, Swap
+from tidegate.streams.store import BLOCK, Appended, Block, Cell, Conflict, EventBatch, Store, Swap
 
 T = TypeVar("T")
 
 APPLICATION = int.from_bytes(b"TdGt")
-"""SQLite's mark of files that are ours."""
+"""SQLite application id of the files of this store."""
 FORMAT = 1
 PATIENCE = 60.0
-"""For so many seconds a change waits for others before it gives up."""
+"""Lock timeout in seconds."""
 READ_BYTES = 128 << 20
-"""A read ends early with the block that brings it beyond this."""
+"""A read ends early with the block that exceeds this size."""
 PAUSE = (0.0002, 0.003)
-"""Seconds between two tries."""
+"""Range of the delay between two attempts, in seconds."""
 WAL_PAGES = 10_000
-"""After so many pages the log of changes is moved into the file, which waits for the disk."""
+"""Number of WAL pages that triggers a checkpoint."""
 WAL_BYTES = 64 << 20
-"""A log of changes that grew beyond this is moved into the file, which waits for those who read at
-the moment.
-"""
+"""WAL size that triggers a truncating checkpoint, which waits for current readers."""
 _AT_ONCE = 100
 OFFSET_BITS = 40
-"""A block is found by the number of its segment and the offset of its first event, both in SQLite's
-row number.
+"""Bits of the offset in a row id: a row id is a segment number and the offset of its first event.
 """
 _OFFSETS = (1 << OFFSET_BITS) - 1
 
@@ -72,8 +68,8 @@ CREATE TABLE block (
     id INTEGER PRIMARY KEY, count INTEGER NOT NULL, appended INTEGER NOT NULL, data BLOB NOT NULL
 )
 """
-# The end of a segment is that of its last block, so that an append changes one table only; `next`
-# is the end when blocks were last taken away.
+# The end of a segment is the end of its last block, so that an append changes only one table.
+# `next` is the end at the time of the last truncation.
 _LAST = f"""
 SELECT block.id + count FROM block WHERE block.id < (segment.id + 1) << {OFFSET_BITS}
 ORDER BY block.id DESC LIMIT 1
@@ -91,9 +87,9 @@ _open_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 class SqliteStore(Store):
     """Streams in one SQLite file.
 
-    With `synchronous="full"` a change is on the disk when its call returns. With `"normal"` it
-    survives the death of every process, but the last changes may be lost when the machine itself
-    stops; the file stays whole.
+    With `synchronous="full"` a change is on disk when its call returns. With `"normal"` it survives
+    the crash of every process, but a power failure may lose the last changes; the file stays
+    consistent.
     """
 
     def __init__(
@@ -101,14 +97,14 @@ class SqliteStore(Store):
     ) -> None:
         if synchronous not in {"full", "normal"}:
             raise SpecError(
-                f"`synchronous` is full or normal, got {synchronous!r}. Hint: with normal a power"
-                " cut may take the last changes"
+                f'`synchronous` is "full" or "normal", got {synchronous!r}. Hint: with "normal" a'
+                " power failure may lose the last changes"
             )
-        self.path = Path(os.path.abspath(path))  # noqa: PTH100 - a link stays a link: what it leads to may change its place
+        self.path = Path(os.path.abspath(path))  # noqa: PTH100 - symbolic links are kept: their target may move
         if "?" in str(self.path):
             raise SpecError(
-                "the path of a store has no `?`, because its address has options after one, got"
-                f" {self.path}"
+                "the path of a store must not contain `?`, which starts the options of its"
+                f" address, got {self.path}"
             )
         if not create and not self.path.is_file():
             raise InputError(
@@ -138,8 +134,8 @@ class SqliteStore(Store):
     # Cells
 
     def cells(self, stream: str, prefix: str = "") -> dict[str, Cell]:
-        checks.owner_name(stream)
-        start = checks.key_prefix(prefix)
+        validation.owner_name(stream)
+        start = validation.key_prefix(prefix)
         query = (
             "SELECT key, document, version FROM cell WHERE stream = ? AND key >= ? AND key < ?"
             " ORDER BY key"
@@ -151,16 +147,16 @@ class SqliteStore(Store):
         return {key: Cell(decode_json(document, key), version) for key, document, version in found}
 
     def cell(self, stream: str, key: str) -> Cell | None:
-        checks.owner_name(stream)
+        validation.owner_name(stream)
         query = "SELECT document, version FROM cell WHERE stream = ? AND key = ?"
         found = self._seen(
-            lambda file: file.execute(query, (stream, checks.cell_key(key))).fetchone()
+            lambda file: file.execute(query, (stream, validation.cell_key(key))).fetchone()
         )
         return None if found is None else Cell(decode_json(found[0], key), found[1])
 
     def swap(self, stream: str, swap: Swap) -> int:
-        checks.owner_name(stream)
-        checks.swap(swap)
+        validation.owner_name(stream)
+        validation.check_swap(swap)
         document = _document(swap)
 
         def work(file: sqlite3.Connection) -> int:
@@ -178,7 +174,7 @@ class SqliteStore(Store):
         return [name for (name,) in self._seen(lambda file: file.execute(query).fetchall())]
 
     def drop(self, stream: str) -> None:
-        checks.stream_name(stream)
+        validation.stream_name(stream)
 
         def work(file: sqlite3.Connection) -> None:
             for number, _, _, _ in _segments(file, stream).values():
@@ -192,10 +188,10 @@ class SqliteStore(Store):
         self._changed(work)
 
     def open_segments(self, stream: str, names: list[str]) -> None:
-        checks.stream_name(stream)
+        validation.stream_name(stream)
 
         def work(file: sqlite3.Connection) -> None:
-            new = checks.segment_names(names, _segments(file, stream))
+            new = validation.new_segments(names, _segments(file, stream))
             file.executemany(
                 "INSERT INTO segment (stream, name) VALUES (?, ?)", [(stream, name) for name in new]
             )
@@ -205,15 +201,15 @@ class SqliteStore(Store):
     def append(
         self,
         stream: str,
-        rows: Mapping[str, Rows],
+        rows: Mapping[str, EventBatch],
         *,
         swap: Swap | None = None,
         whole: bool = False,
     ) -> Appended:
-        checks.stream_name(stream)
+        validation.stream_name(stream)
         packed = {name: encode_events(part) for name, part in rows.items() if part.values}
         if swap is not None:
-            checks.swap(swap)
+            validation.check_swap(swap)
         document = None if swap is None or callable(swap.document) else _document(swap)
         if (
             swap is None
@@ -259,9 +255,7 @@ class SqliteStore(Store):
     def _append_one(
         self, stream: str, packed: Mapping[str, list[tuple[int, bytes]]]
     ) -> Appended | None:
-        """Append a block that is the only one, which one statement can do; None where the segment
-        takes none.
-        """
+        """Append a single block with one statement; None if the segment does not accept it."""
         if len(packed) != 1 or len(packed[name := next(iter(packed))]) != 1:
             return None
         [(count, data)] = packed[name]
@@ -275,7 +269,7 @@ class SqliteStore(Store):
         return Appended({name: (done.lastrowid & _OFFSETS) + count}, {})
 
     def seal(self, stream: str, segment: str) -> int:
-        checks.stream_name(stream)
+        validation.stream_name(stream)
 
         def work(file: sqlite3.Connection) -> int:
             number, _, end, sealed = _segment(file, stream, segment)
@@ -288,13 +282,13 @@ class SqliteStore(Store):
     def read(
         self, stream: str, segment: str, offset: int, most: int, *, before: int | None = None
     ) -> Block:
-        checks.stream_name(stream)
-        checks.reading(offset, most)
+        validation.stream_name(stream)
+        validation.check_read(offset, most)
 
         def work(file: sqlite3.Connection) -> Block:
             number, first, end, sealed = _segment(file, stream, segment)
             if not first <= offset <= end:
-                hint = ". Hint: what stood there was truncated" if offset < first else ""
+                hint = ". Hint: that part is truncated" if offset < first else ""
                 raise InputError(
                     f"segment {segment} of stream `{stream}` can be read from {first} to {end}, got"
                     f" the offset {offset}{hint}"
@@ -308,7 +302,7 @@ class SqliteStore(Store):
         return self._seen(work)
 
     def bounds(self, stream: str) -> dict[str, tuple[int, int]]:
-        checks.stream_name(stream)
+        validation.stream_name(stream)
 
         def work(file: sqlite3.Connection) -> dict[str, tuple[int, int]]:
             found = _segments(file, stream)
@@ -325,7 +319,7 @@ class SqliteStore(Store):
         return self._seen(work)
 
     def truncate(self, stream: str, starts: Mapping[str, int]) -> None:
-        checks.stream_name(stream)
+        validation.stream_name(stream)
 
         def work(file: sqlite3.Connection) -> None:
             for name, start in starts.items():
@@ -340,7 +334,7 @@ class SqliteStore(Store):
                 file.execute(
                     "UPDATE segment SET first = ?, next = ? WHERE id = ?", (start, end, number)
                 )
-                # The last block that begins before the start may reach beyond it.
+                # The last block before the start may extend beyond it.
                 query = "SELECT id, id + count FROM block WHERE id < ? ORDER BY id DESC LIMIT 1"
                 last, after = file.execute(query, (_row(number, start),)).fetchone()
                 stop = last if after > _row(number, start) else after
@@ -357,28 +351,28 @@ class SqliteStore(Store):
             _open_stores.discard(self)
 
     def hold(self) -> None:
-        """Wait for calls that are under way, close all connections, and let no other call begin."""
+        """Wait for active calls, close all connections, and block new calls."""
         self._gate.acquire()
         while self._busy:
-            # Again each time: another who held meanwhile may have let go.
+            # Set again after each wait: another holder may have released meanwhile.
             self._held = True
             self._quiet.wait()
         while self._idle:
             self._idle.pop().close()
 
     def release(self) -> None:
-        """Let calls begin again."""
+        """Unblock calls."""
         self._held = False
         self._gate.release()
 
     # The file
 
     def _prepare(self) -> None:
-        """Make the file where there is none, and look whether it is ours where there is one."""
-        if not os.path.isdir(self.path.parent):  # noqa: PTH112 - it also says no where nobody may look
+        """Create the file if it is missing; otherwise check that it is a store."""
+        if not os.path.isdir(self.path.parent):  # noqa: PTH112 - also false if the folder is not accessible
             raise SetupError(
-                f"a store of streams is a file in a folder that is there, got {self.path}. Hint:"
-                f" mkdir -p {self.path.parent}"
+                f"the folder of a store must exist, got {self.path}. Hint: mkdir -p"
+                f" {self.path.parent}"
             )
 
         def kind(file: sqlite3.Connection) -> tuple[int, int, int]:
@@ -405,34 +399,33 @@ class SqliteStore(Store):
         application, form, _ = found
         if application != APPLICATION:
             raise CorruptStateError(
-                f"{self.path} is a file of SQLite, but no store of streams. Hint: give the store a"
+                f"{self.path} is a SQLite file, but not a store of streams. Hint: give the store a"
                 " file of its own"
             )
         if form != FORMAT:
             raise CorruptStateError(
-                f"{self.path} is a store of format {form}, this Tidegate knows {FORMAT}. Hint: use"
-                " the Tidegate that wrote it"
+                f"{self.path} is a store of format {form}, but this Tidegate reads format"
+                f" {FORMAT}. Hint: use the version of Tidegate that wrote it"
             )
 
     def _seen(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """What a reader finds, all as of one moment."""
+        """Run a read in one snapshot."""
         return self._run("BEGIN", work)
 
     def _changed(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """What comes of a change; they are made one after the other."""
+        """Run a change; changes are serialised."""
         return self._run("BEGIN IMMEDIATE", work, changes=True)
 
     def _run(
         self, begin: str, work: Callable[[sqlite3.Connection], T], *, changes: bool = False
     ) -> T:
-        """Do work in a transaction, again and again while others are in the way; nothing of it is
-        left where it fails.
+        """Run `work` in a transaction, with retries while the file is locked.
 
-        Without a begin each statement is a transaction of its own.
+        Rolls back on failure. With an empty `begin`, each statement is a transaction of its own.
         """
         deadline = time.monotonic() + PATIENCE
-        # First of all: whoever has the turn is inside, so a process is never forked while somebody
-        # has it.
+        # Enter first: whoever holds the turn is inside, so the process never forks while a thread
+        # holds it.
         self._enter()
         file = None
         try:
@@ -472,34 +465,31 @@ class SqliteStore(Store):
                 if changes:
                     self._shorten(file)
                 return result
-            # Short and random, however long it has waited already, so that nobody is always too
-            # late.
-            time.sleep(random.uniform(*PAUSE))  # noqa: S311 - nobody gains by guessing it
+            # Short and random, independent of the time waited, so that no process starves.
+            time.sleep(random.uniform(*PAUSE))  # noqa: S311 - jitter
 
     def _shorten(self, file: sqlite3.Connection) -> None:
-        """Move the log of changes into the file where it has become long because somebody was
-        always reading.
-        """
+        """Checkpoint the WAL if constant readers have let it grow."""
         self._changes += 1
         if self._changes % 64:
             return
-        # The change has been made: what fails here is tried again later.
+        # The change is committed: a failure here is retried later.
         with suppress(OSError, sqlite3.Error):
             if self._log.stat().st_size > WAL_BYTES:
                 file.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
 
     def _enter(self) -> None:
-        """Begin a call, during which this store is neither closed nor forked."""
+        """Begin a call, during which the store is neither closed nor forked."""
         with self._gate:
             if self._closed:
                 raise InputError(f"the store {self.url} is closed. Hint: open it again")
             self._busy += 1
 
     def _leave(self, file: sqlite3.Connection | None) -> None:
-        """End a call, and keep its connection for others."""
+        """End a call, and return its connection to the pool."""
         with self._gate:
             if file is not None and file.in_transaction:
-                # It could not be taken back, so that nobody can begin another one there.
+                # The rollback failed, so the connection is not reusable.
                 file.close()
             elif file is not None:
                 self._idle.append(file)
@@ -514,8 +504,8 @@ class SqliteStore(Store):
             file = sqlite3.connect(
                 self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
             )
-            # From here on waiting is our own: SQLite's becomes longer and longer, so that who came
-            # last is served first.
+            # From here on, retries are explicit: the backoff of SQLite grows, and would serve
+            # latecomers first.
             for setting in (
                 f"synchronous = {self.synchronous}",
                 "secure_delete = OFF",
@@ -530,12 +520,12 @@ class SqliteStore(Store):
         return file
 
     def _explained(self, error: sqlite3.Error) -> TidegateError:
-        """In our words what SQLite has told."""
-        kind, told = _REASONS.get(
+        """Translate an error of SQLite."""
+        kind, details = _REASONS.get(
             getattr(error, "sqlite_errorcode", 0) & 0xFF, (StateError, "cannot be used")
         )
         return kind(
-            f"the store {self.path} {told}"
+            f"the store {self.path} {details}"
             f" ({getattr(error, 'sqlite_errorname', type(error).__name__)}: {error})"
         )
 
@@ -544,50 +534,47 @@ _REASONS: dict[int, tuple[type[TidegateError], str]] = {
     sqlite3.SQLITE_BUSY: (
         StateError,
         (
-            f"was in use by others for {PATIENCE:g} seconds. Hint: a process may be stopped in the"
-            " middle of a change"
+            f"was locked by other processes for {PATIENCE:g} seconds. Hint: a process may be"
+            " stopped within a change"
         ),
     ),
     sqlite3.SQLITE_FULL: (
         StateError,
         (
-            "has no room: the disk is full. Nothing of the change was kept. Hint: make room, and do"
-            " it again"
+            "cannot grow: the disk is full. The change was rolled back. Hint: free some space,"
+            " and retry"
         ),
     ),
     sqlite3.SQLITE_IOERR: (
         StateError,
-        (
-            "cannot be read or written: the disk failed. Hint: look what is there before it is done"
-            " again"
-        ),
+        ("cannot be read or written: the disk failed. Hint: check the content before you retry"),
     ),
     sqlite3.SQLITE_READONLY: (
         SetupError,
         (
-            "cannot be changed. Hint: file and folder must be writable, as SQLite keeps files"
-            " beside it"
+            "cannot be changed. Hint: file and folder must be writable, because SQLite keeps"
+            " files beside it"
         ),
     ),
     sqlite3.SQLITE_CANTOPEN: (
         SetupError,
         (
-            "cannot be opened. Hint: file and folder must be readable and writable, as SQLite keeps"
-            " files beside it"
+            "cannot be opened. Hint: file and folder must be readable and writable, because"
+            " SQLite keeps files beside it"
         ),
     ),
     sqlite3.SQLITE_PERM: (
         SetupError,
         "cannot be opened. Hint: file and folder must be readable and writable",
     ),
-    sqlite3.SQLITE_CORRUPT: (CorruptStateError, "is damaged. Hint: restore it from a copy"),
+    sqlite3.SQLITE_CORRUPT: (CorruptStateError, "is damaged. Hint: restore it from a backup"),
     sqlite3.SQLITE_NOTADB: (
         CorruptStateError,
-        "is no file of SQLite. Hint: give the store a file of its own",
+        "is not a SQLite file. Hint: give the store a file of its own",
     ),
     sqlite3.SQLITE_TOOBIG: (
         InputError,
-        "does not take an event of this size. Hint: SQLite's limit is about 1 GB",
+        "does not accept an event of this size. Hint: the limit of SQLite is about 1 GB",
     ),
 }
 
@@ -603,12 +590,12 @@ def _into_wal(file: sqlite3.Connection, path: Path) -> None:
     (mode,) = file.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise SetupError(
-            f"{path} cannot be in SQLite's WAL mode, it stays in `{mode}`. Hint: a local disk that"
-            " can be written"
+            f"{path} cannot use the WAL mode of SQLite, it stays in `{mode}`. Hint: use a local,"
+            " writable disk"
         )
 
 
-# Rows of the file
+# Statements
 
 
 def _row(segment: int, offset: int) -> int:
@@ -616,11 +603,11 @@ def _row(segment: int, offset: int) -> int:
 
 
 Known = tuple[int, int, int, bool]
-"""Of a segment: its number in the file, its first offset, its end, and whether it is sealed."""
+"""A segment: its number, first offset, end, and whether it is sealed."""
 
 
 def _segments(file: sqlite3.Connection, stream: str) -> dict[str, Known]:
-    """All segments of a stream in the order of their names, in which they were made."""
+    """All segments of a stream, in the order of creation."""
     return {
         name: (number, first, end, bool(sealed))
         for name, number, first, end, sealed in file.execute(f"{SEGMENT} ORDER BY id", (stream,))
@@ -628,7 +615,7 @@ def _segments(file: sqlite3.Connection, stream: str) -> dict[str, Known]:
 
 
 def _named(file: sqlite3.Connection, stream: str, names: Collection[str]) -> dict[str, Known]:
-    """Some segments."""
+    """The named segments, and possibly others."""
     if len(names) > _AT_ONCE:
         known = _segments(file, stream)
     else:
@@ -673,14 +660,14 @@ def _check(file: sqlite3.Connection, stream: str, swap: Swap) -> None:
     found = 0 if row is None else row[0]
     if found != swap.version:
         raise Conflict(
-            f"the cell `{swap.key}` of `{stream}` has version {found}, and the change is for"
-            f" version {swap.version} (0: there is none)"
+            f"the cell `{swap.key}` of `{stream}` has version {found} (0: it does not exist), but"
+            f" the change expects version {swap.version}"
         )
 
 
 def _put(file: sqlite3.Connection, stream: str, key: str, document: str | None) -> int:
-    # One count for all cells of the file: a cell that was taken away and made again never has a
-    # version that it had before.
+    # One counter for all cells of the file: a cell that is deleted and created again never reuses a
+    # version.
     file.execute("UPDATE counter SET version = version + 1")
     (new,) = file.execute("SELECT version FROM counter").fetchone()
     if document is None:
@@ -696,8 +683,9 @@ def _put(file: sqlite3.Connection, stream: str, key: str, document: str | None) 
 def _blocks(
     file: sqlite3.Connection, number: int, start: int, stop: int
 ) -> tuple[list[tuple[int, int, int, bytes]], int]:
-    """The blocks with events between two offsets (first offset, how many, when, bytes), and the
-    offset that they suffice for.
+    """The blocks with events between two offsets, and the offset that they reach.
+
+    A block is its first offset, its number of events, its time and its bytes.
     """
     query = (
         "SELECT id, count, appended, data FROM block WHERE id >= (SELECT max(id) FROM block WHERE"
@@ -717,21 +705,23 @@ def _blocks(
             break
     if reached <= start or (reached < stop and size <= READ_BYTES):
         raise CorruptStateError(
-            f"a store of streams has lost events: those from {start} to {stop} are not all there."
-            " Hint: restore it from a copy"
+            f"a store of streams has lost events between the offsets {start} and {stop}. Hint:"
+            " restore it from a backup"
         )
     return found, min(reached, stop)
 
 
-# A fork of this process
+# Fork handling
 
 _registry = threading.Lock()
 _held: list[SqliteStore] = []
 
 
 def _before_fork() -> None:
-    """Close all connections: SQLite keeps the locks of a process in memory, and a child would take
-    those of its parent for its own.
+    """Close all connections before a fork.
+
+    SQLite tracks the locks of a process in memory, and a child would take those of its parent for
+    its own.
     """
     _registry.acquire()
     for store in list(_open_stores):

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from tidegate.streams.store import BLOCK, Rows
+from tidegate.streams.store import BLOCK, EventBatch
 
 BLOCK_BYTES = 1 << 20
 BLOCK_EVENTS = 1 << 16
 
 
-def encode_events(rows: Rows) -> list[tuple[int, bytes]]:
-    """The rows as blocks: how many are in each, and their bytes."""
+def encode_events(rows: EventBatch) -> list[tuple[int, bytes]]:
+    """The events as blocks: the number of events and the bytes of each."""
     count = len(rows.values)
     sizes = array("i", map(len, rows.values))
     keys: list[bytes] = []
@@ -63,7 +63,7 @@ def _encoded(
 
 
 def decode_events(blocks: list[tuple[int, int, int, bytes]], start: int, stop: int) -> pa.Table:
-    """The events of neighbouring blocks between two offsets, in one piece."""
+    """The events of consecutive blocks between two offsets, as one table."""
     lengths, key_lengths, values, keys = [], [], [], []
     for _, count, _, data in blocks:
         sizes = np.frombuffer(data, np.int32, count, 1)

@@ -1,22 +1,22 @@
-"""What a store of streams can do: logs that grow at their end until they are sealed, and cells that
-only change under those who know them.
+"""The interface of a store of streams: append-only logs, and cells that change by compare-and-swap.
 
-Everything else (routing, writers, transactions, the controller, reader groups, Spark's source) is
-made of these few operations, once for all stores. A store serves several processes at once, and
-several threads of each.
+Routing, writers, transactions, the controller, reader groups and the Spark source are built on
+these operations, once for all stores. A store serves several processes and threads at once.
 """
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pyarrow as pa
 
-from tidegate.errors import InputError, TidegateError
+from tidegate.errors import InputError, SpecError, TidegateError
 
 _COLUMNS: list[tuple[str, pa.DataType]] = [("key", pa.string()), ("value", pa.binary())]
 BLOCK = pa.schema(
@@ -26,18 +26,18 @@ BLOCK = pa.schema(
         pa.field("appended", pa.int64(), nullable=False),
     ]
 )
-"""What is read: the routing key of each event (null where it has none), its bytes, its offset, and
-the clock of the store when it took it (µs).
+"""The schema of a read.
+
+Routing key (nullable), value, offset, and the time of the append by the clock of the store (µs).
 """
 
 
 @dataclass(slots=True)
-class Rows:
-    """What is appended to a segment: the routing key of each event (None where it has none), and
-    its bytes.
+class EventBatch:
+    """Events to append to a segment: routing keys (None for no key) and values.
 
-    Events come to writers one by one, and every store hands them on as Python's bytes, so they are
-    lists here and not columns.
+    Writers produce events one by one, and every store passes them on as Python bytes, so these are
+    lists and not columns.
     """
 
     keys: Sequence[str | None]
@@ -46,24 +46,24 @@ class Rows:
     def __post_init__(self) -> None:
         if len(self.keys) != len(self.values):
             raise InputError(
-                f"each event has a key or None, got {len(self.keys)} keys for {len(self.values)}"
+                f"each event needs a key or None, got {len(self.keys)} keys for {len(self.values)}"
                 " events"
             )
 
     def __len__(self) -> int:
         return len(self.values)
 
-    def between(self, start: int, stop: int) -> Rows:
-        return Rows(self.keys[start:stop], self.values[start:stop])
+    def between(self, start: int, stop: int) -> EventBatch:
+        return EventBatch(self.keys[start:stop], self.values[start:stop])
 
 
-class Conflict(TidegateError):  # noqa: N818 - it is no failure: somebody else was faster
-    """A cell is not what the caller took it for any more."""
+class Conflict(TidegateError):  # noqa: N818 - a lost race, not a failure
+    """A cell no longer has the version that the caller expects."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A small JSON document, and the version that a change has to name."""
+    """A small JSON document with the version that a change must name."""
 
     document: Any
     version: int
@@ -71,58 +71,57 @@ class Cell:
 
 @dataclass(frozen=True)
 class Swap:
-    """A change of a cell: taken only where its version still is the named one; 0 means that there
-    must be none. None takes the cell away.
+    """A compare-and-swap of a cell; applied only if the cell has this version.
+
+    Version 0: the cell must not exist. Document None: delete the cell.
     """
 
     key: str
     document: Any
-    """In an append it may be a function that makes the document of the position of the rows: the
-    offset after the last row of each segment.
+    """The new document.
+
+    In an append, it may be a function from the position of the rows (the offset after the last row
+    of each segment) to the document.
     """
     version: int
 
 
 @dataclass(frozen=True)
 class Appended:
-    """What became of an append."""
+    """The result of an append."""
 
     position: Mapping[str, int] = field(default_factory=dict)
-    """For each segment that took rows: the offset after the last of them."""
+    """The offset after the last row, for each segment that accepted rows."""
     refused: Mapping[str, int] = field(default_factory=dict)
-    """For each segment that was sealed meanwhile: how many of its rows, the last ones, were not
-    taken.
-    """
+    """The number of rows not accepted, always the last ones, for each segment that is sealed."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Neighbouring events of a segment."""
+    """Consecutive events of a segment."""
 
     rows: pa.Table
-    """As `BLOCK` has them."""
+    """A table with the schema `BLOCK`."""
     next: int
-    """Where to read on; beyond the last row's offset, and possibly further."""
+    """The offset to continue at; greater than the offset of the last row."""
     ended: bool = False
-    """Whether the segment is sealed and nothing comes after this."""
+    """Whether the segment is sealed and this is its end."""
 
 
-class Sending:
-    """Rows on their way to the ends of segments, handed over piece by piece before anybody waits
-    for them.
-    """
+class PendingAppend:
+    """Rows handed to the store before their append is awaited."""
 
     def __init__(self, store: Store, stream: str) -> None:
         self.store, self.stream = store, stream
         self._added: dict[str, tuple[list[str | None], list[bytes]]] = {}
 
     @property
-    def rows(self) -> dict[str, Rows]:
-        """All that was added, by segment."""
-        return {name: Rows(keys, values) for name, (keys, values) in self._added.items()}
+    def rows(self) -> dict[str, EventBatch]:
+        """All added rows, by segment."""
+        return {name: EventBatch(keys, values) for name, (keys, values) in self._added.items()}
 
-    def add(self, rows: Mapping[str, Rows]) -> None:
-        """Hand over more rows."""
+    def add(self, rows: Mapping[str, EventBatch]) -> None:
+        """Add rows."""
         for name, more in rows.items():
             if name in self._added:
                 keys, values = self._added[name]
@@ -132,7 +131,7 @@ class Sending:
                 self._added[name] = [*more.keys], [*more.values]
 
     def wait(self) -> Appended:
-        """What became of all of it: it is in the stream now, as if it had come in one append."""
+        """Wait for the result: the rows are in the stream, as if appended by one call."""
         return self.store.append(self.stream, self.rows)
 
 
@@ -140,37 +139,33 @@ class Store(ABC):
     """A store of streams.
 
     Contract:
-    - Cells belong to a stream, which need not exist as one: `""` holds what belongs to none. A key
-      is made of `a-z A-Z 0-9 . _ - / #`. Keys that
-      differ only behind a `#` may wait for each other; any two others do not.
-    - A change that was returned from is seen by every later call of any process, and survives the
-      death of every process.
-    - A segment has to be opened before anything is appended. Its offsets only grow, and there may
-      be gaps between them.
-    - What comes in one append keeps its order inside a segment. With `whole` or with a swap all of
-      it is taken or nothing: readers see all or
-      nothing, and a segment that is sealed, or a conflict, refuses everything.
-    - A read sees events in the order of offsets, only such as will stay, and never passes by one
-      that will still come.
-    - Sealing is for ever and may be repeated.
+    - Cells belong to a stream, which need not have segments: `""` owns cells that belong to none. A
+      key consists of `a-z A-Z 0-9 . _ - / #`. Changes of keys that differ only after a `#` may
+      block each other; other changes do not.
+    - Once a change has returned, every later call in any process sees it, and it survives the crash
+      of every process.
+    - A segment must be opened before an append. Its offsets grow, possibly with gaps.
+    - An append keeps the order of rows within a segment. With `whole` or with a swap it is atomic:
+      readers see all of it or nothing, and a sealed segment or a conflict rejects all of it.
+    - A read returns events in the order of offsets, only committed ones, and never skips one that
+      is committed later.
+    - Sealing is final and idempotent.
     """
 
     url: str
-    """What `tidegate.streams.open` makes an equal store of, in any process."""
+    """The address for `tidegate.streams.open`, valid in any process."""
     largest: int | None = None
-    """How many bytes an event may have with its key; None where nobody has to ask."""
+    """The maximum size of an event in bytes, including its key; None for no limit."""
 
     # Cells
 
     @abstractmethod
     def cells(self, stream: str, prefix: str = "") -> dict[str, Cell]:
-        """The cells whose keys begin so, by key, in the order of keys; all as of one moment."""
+        """The cells whose keys start with `prefix`, by key, sorted; a consistent snapshot."""
 
     @abstractmethod
     def swap(self, stream: str, swap: Swap) -> int:
-        """Change a cell of a stream, and return its new version; `Conflict` where it is not as it
-        was.
-        """
+        """Change a cell, and return its new version; raises `Conflict` if its version differs."""
 
     def cell(self, stream: str, key: str) -> Cell | None:
         return self.cells(stream, key).get(key)
@@ -179,64 +174,55 @@ class Store(ABC):
 
     @abstractmethod
     def streams(self) -> list[str]:
-        """The names of all streams that have a cell or a segment, in their order."""
+        """The names of all streams that have a cell or a segment, sorted."""
 
     @abstractmethod
     def drop(self, stream: str) -> None:
-        """Remove a stream with its segments and cells."""
+        """Delete a stream with its segments and cells."""
 
     @abstractmethod
     def open_segments(self, stream: str, names: list[str]) -> None:
-        """Make segments that can be appended to; those that are there already stay as they are.
-        Names are numbers, without gaps.
-        """
+        """Create segments, named by consecutive numbers; existing ones stay as they are."""
 
     @abstractmethod
     def append(
         self,
         stream: str,
-        rows: Mapping[str, Rows],
+        rows: Mapping[str, EventBatch],
         *,
         swap: Swap | None = None,
         whole: bool = False,
     ) -> Appended:
-        """Put rows at the ends of segments, and change a cell with them."""
+        """Append rows to segments, and change a cell in the same step."""
 
-    def sending(self, stream: str) -> Sending:
-        """Rows that will be appended, neither whole nor with a swap, and may be under way before
-        that.
-        """
-        return Sending(self, stream)
+    def begin_append(self, stream: str) -> PendingAppend:
+        """A pipelined append: not atomic and without a swap; rows may be sent before `wait`."""
+        return PendingAppend(self, stream)
 
     @abstractmethod
     def seal(self, stream: str, segment: str) -> int:
-        """End a segment, and return its end: the offset that a reader has when it has read all of
-        it.
-        """
+        """Seal a segment, and return its end: the offset of a reader that has read all of it."""
 
     @abstractmethod
     def read(
         self, stream: str, segment: str, offset: int, most: int, *, before: int | None = None
     ) -> Block:
-        """At most so many events from an offset on, and none at or after `before`; what is there
-        now, without waiting for more.
+        """Up to `most` events from `offset` on, and before `before`, without waiting for more.
 
-        `InputError` where what stands at the offset was truncated.
+        Raises `InputError` if the offset is truncated.
         """
 
     @abstractmethod
     def bounds(self, stream: str) -> dict[str, tuple[int, int]]:
-        """For each segment: the first offset that can still be read, and the one after the last
-        event that a reader would see now.
-        """
+        """For each segment: the first readable offset, and the end of the visible events."""
 
     @abstractmethod
     def truncate(self, stream: str, starts: Mapping[str, int]) -> None:
-        """Drop what stands before these offsets; segments that are not named stay."""
+        """Delete events before these offsets; segments that are not named stay."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of files and connections; what was appended stays."""
+        """Close files and connections; the content stays."""
 
     def __enter__(self) -> Self:
         return self
@@ -248,3 +234,37 @@ class Store(ABC):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def open_store(url: str | os.PathLike[str], *, create: bool = True) -> Store:
+    """Open the store at an address: a path, `sqlite:PATH` or `kafka://HOST:PORT/PREFIX`.
+
+    A missing file is created only with `create`.
+    """
+    text = os.fspath(url)
+    if text.startswith("kafka:"):
+        from tidegate.streams.kafka import KafkaStore
+
+        parts = urlsplit(text)
+        if not parts.netloc:
+            # What stands behind the `?` may be secret.
+            raise SpecError(
+                f"the address of a Kafka store names its brokers, got `{text.partition('?')[0]}`."
+                " Hint: kafka://localhost:9092/prefix"
+            )
+        return KafkaStore(
+            parts.netloc,
+            prefix=unquote(parts.path.lstrip("/")),
+            options=tuple(parse_qsl(parts.query)),
+        )
+    from tidegate.streams.sqlite import SqliteStore
+
+    if not text.startswith("sqlite:"):
+        return SqliteStore(text, create=create)
+    path, _, query = text.removeprefix("sqlite:").partition("?")
+    options = dict(parse_qsl(query))
+    if unknown := options.keys() - {"synchronous"}:
+        raise SpecError(
+            f"a SQLite store has no option `{min(unknown)}`. Hint: sqlite:PATH?synchronous=normal"
+        )
+    return SqliteStore(path, create=create, **options)

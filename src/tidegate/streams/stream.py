@@ -1,6 +1,4 @@
-"""A stream: segments over a key space, its writers' marks and its watermarks, in a store that many
-processes share.
-"""
+"""A stream: segments over a key space, marks of its writers and watermarks, in a shared store."""
 
 from __future__ import annotations
 
@@ -12,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tidegate.errors import InputError, SpecError
 from tidegate.instants import Duration, duration
-from tidegate.kernel.streams.aggregation import StreamMark
-from tidegate.kernel.streams.cuts import Position
-from tidegate.kernel.streams.reading import Frontier
-from tidegate.kernel.streams.writer_marks import Mark, Marks
+from tidegate.kernel.streams.frontier import Frontier
+from tidegate.kernel.streams.segments import Position
+from tidegate.kernel.streams.watermarks import Mark, Marks, StreamMark
 from tidegate.streams.description import CELL, Description
 from tidegate.streams.store import Conflict, Store, Swap
-from tidegate.streams.watermarks import WatermarkLog
+from tidegate.streams.watermark_log import WatermarkLog
 
 if TYPE_CHECKING:
     from tidegate.streams.readers import ReaderGroup
@@ -31,24 +28,22 @@ Start = Literal["earliest", "latest"] | Position | Frontier
 
 
 def machine_clock() -> int:
-    """The clock of the machine, in microseconds."""
+    """The system clock, in microseconds."""
     return time.time_ns() // 1000
 
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream of a store; it holds nothing, so two of the same name are the same."""
+    """A stream of a store; stateless, so two objects with the same name are the same stream."""
 
     store: Store
     name: str
     clock: Clock = machine_clock
 
-    # What is known of it
+    # Metadata
 
     def description(self) -> Description:
-        """Segments and settings as they are now; a scaling that its process did not live to finish
-        is finished first.
-        """
+        """Segments and settings; completes a scaling that was interrupted."""
         found, version = self._described()
         return self._settled(found, version) if found.scaling else found
 
@@ -56,13 +51,14 @@ class Stream:
         cell = self.store.cell(self.name, CELL)
         if cell is None:
             known = names_of(self.store)
-            hint = f"there are {', '.join(known)}" if known else "create it first"
+            hint = f"the store has {', '.join(known)}" if known else "create it first"
             raise InputError(f"there is no stream `{self.name}`. Hint: {hint}")
         return Description.from_dict(cell.document), cell.version
 
     def _settled(self, described: Description, version: int) -> Description:
-        """Open and seal what the epochs say. Writers that do not know of it yet are refused from
-        then on, and ask.
+        """Open and seal segments as the epochs require.
+
+        Writers with an old view are rejected and refresh.
         """
         self.store.open_segments(self.name, list(described.segments.by_name))
         for name in described.sealed:
@@ -75,13 +71,13 @@ class Stream:
         return done
 
     def marks(self) -> Marks:
-        """What each writer has said last."""
+        """The last mark of each writer."""
         cells = self.store.cells(self.name, MARKS).items()
         known = ((key.removeprefix(MARKS), mark_of(cell.document)) for key, cell in cells)
         return Marks({writer: mark for writer, mark in known if mark is not None})
 
     def watermarks(self) -> list[StreamMark]:
-        """All watermarks that the stream still has, in their order."""
+        """All retained watermarks, oldest first."""
         marks = WatermarkLog(self.store, self.name).refresh().marks
         return [marks[number] for number in sorted(marks)]
 
@@ -92,7 +88,7 @@ class Stream:
         return {one.name: bounds[one.name][1] for one in newest}
 
     def frontier(self, start: Start = "earliest") -> Frontier:
-        """Where reading begins."""
+        """The frontier at which reading starts."""
         if isinstance(start, Frontier):
             return start
         described = self.description()
@@ -101,36 +97,37 @@ class Stream:
         if start == "latest":
             return Frontier(self.tail())
         if not isinstance(start, Mapping):
-            raise SpecError(
-                f'reading starts at "earliest", "latest", a cut or a frontier, got {start!r}'
-            )
+            raise SpecError(f'`start` is "earliest", "latest", a cut or a frontier, got {start!r}')
         cut = self._place(described, start)
         if described.segments.upper_bound([described.head, cut]) != cut:
             raise InputError(
-                f"the stream begins at {dict(described.head)}, so it cannot be read from {cut}."
-                " Hint: what stood there was truncated"
+                f"the stream starts at {dict(described.head)}, so it cannot be read from {cut}."
+                " Hint: that part is truncated"
             )
         return Frontier(cut)
 
     def _place(self, described: Description, cut: Position | Frontier) -> dict[str, int]:
-        """Where a reader can stand: a cut as it was given, or the last before it that begins no
-        segment before the end of its predecessors.
+        """The cut itself, or the last readable cut before it.
+
+        In a readable cut no segment starts before its predecessors end.
         """
         segments = described.segments
         if isinstance(cut, Frontier):
             return segments.lower_bound(cut.position, self._end)
         if any(not isinstance(at, int) or isinstance(at, bool) or at < 0 for at in cut.values()):
-            raise SpecError(f"a cut names the offset of each of its segments, got {dict(cut)}")
+            raise SpecError(
+                f"a cut has a non-negative offset for each of its segments, got {dict(cut)}"
+            )
         if segments.upper_bound([cut]) != dict(cut):
             raise SpecError(
-                f"a cut has every key once, and {dict(cut)} does not. Hint: take one that the"
-                " stream or a group has told"
+                f"a cut covers every key exactly once, got {dict(cut)}. Hint: use a cut returned"
+                " by the stream or a group"
             )
         bounds = self.store.bounds(self.name)
         for name, at in cut.items():
             end = bounds[name][1]
-            # A reader may be further than the last event, where the store keeps things of its own
-            # between events.
+            # A reader may be past the last event if the store has records of its own between
+            # events.
             if at > end and self.store.read(self.name, name, end, 1).next < at:
                 raise InputError(
                     f"the segment `{name}` ends at {end}, so there is no cut at {dict(cut)}"
@@ -138,10 +135,10 @@ class Stream:
         return segments.lower_bound(cut, self._end)
 
     def _end(self, segment: str) -> int:
-        """The end of a segment that was sealed before."""
+        """The end of a sealed segment."""
         return self.store.seal(self.name, segment)
 
-    # What changes it
+    # Changes
 
     def scale(
         self,
@@ -150,13 +147,15 @@ class Stream:
         seal: Sequence[str] | None = None,
         ranges: Sequence[tuple[float, float]] | None = None,
     ) -> Description:
-        """Seal segments and give their keys to successors: to have so many of equal size, or as
-        `seal` and `ranges` say.
+        """Seal segments and create their successors.
+
+        `segments` is the wanted number of equal segments; `seal` and `ranges` name the segments and
+        the key ranges of their successors.
         """
         if (segments is None) == (seal is None) or (seal is None) != (ranges is None):
             hint = "scale(4), or scale(seal=['0'], ranges=[(0, 0.5), (0.5, 1)])"
             raise SpecError(
-                f"scaling takes a number of segments, or `seal` and `ranges`. Hint: {hint}"
+                f"`scale` takes a number of segments, or both `seal` and `ranges`. Hint: {hint}"
             )
         while True:
             self.description()
@@ -169,16 +168,17 @@ class Stream:
             if wanted == before:
                 return before
             try:
-                # Writers look at the description after they have written: whoever does not find
-                # this there was before it.
+                # Writers read the description after writing: a writer that does not see this
+                # version wrote before it.
                 version = self.store.swap(self.name, Swap(CELL, wanted.to_dict(), version))
             except Conflict:
                 continue
             return self._settled(wanted, version)
 
     def truncate(self, cut: Position | Frontier) -> None:
-        """Drop all that stands before a cut or what a group has confirmed, and the watermarks of
-        before; a begin that is further already stays.
+        """Delete events before a cut or a group's position, and their watermarks.
+
+        Never moves the head back.
         """
         while True:
             self.description()
@@ -200,10 +200,10 @@ class Stream:
         self.store.truncate(self.name, {**{name: self._end(name) for name in passed}, **head})
         WatermarkLog(self.store, self.name).truncate(head, segments)
 
-    # Who works with it
+    # Writers and readers
 
     def writer(self, writer_id: str | None = None, **options: Any) -> Writer:
-        """A writer; without an id it cannot note times. `Writer` tells the options."""
+        """A writer; one without an id cannot note times. See `Writer` for the options."""
         from tidegate.streams.writer import Writer
 
         return Writer(self, writer_id, **options)
@@ -211,7 +211,7 @@ class Stream:
     def transactional_writer(
         self, writer_id: str, *, timeout: Duration = "30 seconds"
     ) -> TransactionalWriter:
-        """A writer whose events are seen together, at the commit of their transaction."""
+        """A writer whose events become visible together when their transaction commits."""
         from tidegate.streams.transactions import TransactionalWriter
 
         return TransactionalWriter(self, writer_id, duration(timeout))
@@ -219,16 +219,14 @@ class Stream:
     def group(
         self, name: str, *, start: Start = "earliest", lease: Duration = "10 seconds"
     ) -> ReaderGroup:
-        """A group of readers, which begins at `start` where it is new; a reader that says nothing
-        for `lease` is given up.
-        """
+        """A reader group, created at `start` if new; a reader silent for `lease` expires."""
         from tidegate.streams.readers import ReaderGroup
 
         return ReaderGroup.opened(self, name, start, duration(lease))
 
 
 def start_of(text: str, what: str, hint: str) -> Start:
-    """Where reading starts as a text says it: a word, or a cut as JSON."""
+    """The start position given as text: `earliest`, `latest` or a cut as JSON."""
     if text in {"earliest", "latest"}:
         return "latest" if text == "latest" else "earliest"
     try:
@@ -241,14 +239,12 @@ def start_of(text: str, what: str, hint: str) -> Start:
 
 
 def names_of(store: Store) -> list[str]:
-    """The names of all streams of a store, in their order; what has only cells of its own is
-    none.
-    """
+    """The names of all streams of a store, sorted; owners of other cells are not streams."""
     return [name for name in store.streams() if store.cell(name, CELL) is not None]
 
 
 def mark_of(document: Mapping[str, Any]) -> Mark | None:
-    """The mark in a writer's cell; None where the writer has said no time."""
+    """The mark in the cell of a writer; None if it has not noted a time."""
     return (
         None
         if document["time"] is None

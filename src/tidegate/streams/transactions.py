@@ -1,6 +1,4 @@
-"""Transactions: events that are seen together at their commit, with the time that their writer
-gives, or never.
-"""
+"""Transactions: events that become visible together at commit, with a timestamp, or not at all."""
 
 from __future__ import annotations
 
@@ -14,33 +12,32 @@ import pyarrow as pa
 
 from tidegate.errors import SpecError, StreamError
 from tidegate.instants import Instant, format_duration, instant
-from tidegate.kernel.streams.cuts import Position
+from tidegate.kernel.streams.segments import Position
 from tidegate.streams.description import checked_name
-from tidegate.streams.events import Gathering
-from tidegate.streams.noting import WriterCell, committed
+from tidegate.streams.events import EventBuffer
 from tidegate.streams.routing import Router
-from tidegate.streams.store import Conflict, Rows, Swap
+from tidegate.streams.store import Conflict, EventBatch, Swap
 from tidegate.streams.stream import Stream, mark_of
+from tidegate.streams.writer_cell import WriterCell, committed
 
 OPEN, COMMITTED, ABORTED, TIMED_OUT = "open", "committed", "aborted", "timed out"
 
 
 @dataclass(frozen=True)
 class Committed:
-    """Where a transaction was committed."""
+    """The result of a commit."""
 
     position: Position
-    """For each segment that took events of it: the offset after the last of them."""
+    """The offset after the last event, for each segment that received events."""
     noted: bool
-    """Whether its time became the writer's mark: not where none was given, or one that goes back.
-    """
+    """Whether the timestamp became the writer's mark: false without one, or if it goes back."""
 
 
 class TransactionalWriter:
-    """Writes in transactions, several at once if need be.
+    """Writes in transactions; several may be open at once.
 
-    A transaction is held by its writer until it is committed, so one whose writer dies leaves
-    nothing behind, and scaling never meets one that is under way.
+    The writer buffers a transaction until commit. So the crash of a writer leaves nothing behind,
+    and scaling never has to handle an open transaction.
     """
 
     def __init__(self, stream: Stream, writer_id: str, timeout: int) -> None:
@@ -52,26 +49,25 @@ class TransactionalWriter:
         self._closed = False
 
     def begin(self) -> Transaction:
-        """Begin a transaction. It ends by itself when it was not committed within the timeout;
-        `ping` begins that anew.
-        """
+        """Begin a transaction; it times out unless it is committed or pinged within the timeout."""
         if self._closed:
             raise StreamError("the writer is closed")
         for transaction in list(self._open.values()):
-            transaction.status  # noqa: B018 - who is too late lets go of its events
+            transaction.status  # noqa: B018 - transactions past their timeout drop their events
         made = Transaction(self, self._stream, self._cell, self._timeout)
         self._open[made.id] = made
         return made
 
     @property
     def written(self) -> int:
-        """How many events the transactions of this writer have brought in all its lives: where a
-        producer that was killed goes on.
+        """The number of events committed under this writer id.
+
+        A restarted producer continues there.
         """
         return int(self._cell.read().document["events"])
 
     def close(self) -> None:
-        """Abort what is open, and leave: time does not wait for this writer any more."""
+        """Abort open transactions and shut down: the writer no longer holds the watermark back."""
         if self._closed:
             return
         self._closed = True
@@ -95,8 +91,9 @@ class TransactionalWriter:
 
 
 class Transaction:
-    """Events that are seen together, or never. As a context it commits at the end of the block, and
-    aborts where that fails.
+    """Events that become visible together, or not at all.
+
+    As a context manager it commits at the end of the block, and aborts on an exception.
     """
 
     def __init__(
@@ -104,7 +101,7 @@ class Transaction:
     ) -> None:
         self.id = uuid.uuid4().hex
         self._writer, self._stream, self._cell, self._timeout = writer, stream, cell, timeout
-        self._events = Gathering(stream.store.largest)
+        self._events = EventBuffer(stream.store.largest)
         self._lock = threading.RLock()
         self._status = OPEN
         self._until = stream.clock() + timeout
@@ -128,7 +125,7 @@ class Transaction:
         values: pa.Array | pa.ChunkedArray,
         routing_keys: pa.Array | pa.ChunkedArray | None = None,
     ) -> None:
-        """Add whole columns to it: values of bytes or text, and their keys."""
+        """Add columns of events: values as bytes or text, and their keys."""
         with self._lock:
             self._check_open()
             self._events.add_all(values, routing_keys)
@@ -140,11 +137,9 @@ class Transaction:
             self._until = self._stream.clock() + self._timeout
 
     def commit(self, timestamp: Instant | None = None) -> Committed:
-        """Make all events of the transaction seen, and the timestamp the writer's mark at the place
-        where they are.
+        """Make all events visible, and note the timestamp at their position.
 
-        A timestamp that goes back is refused: the mark stays as it was, and the events are
-        committed.
+        A timestamp that goes back is ignored: the mark stays, and the events are committed.
         """
         time = None if timestamp is None else instant(timestamp)
         with self._lock:
@@ -156,19 +151,17 @@ class Transaction:
         return done
 
     def abort(self) -> None:
-        """Drop the events; what has ended stays as it is."""
+        """Drop the events; no effect on a transaction that has ended."""
         with self._lock:
             if self._status == OPEN:
                 self._end(ABORTED)
 
-    def _tried(self, rows: Rows, time: int | None) -> Committed | None:
-        """Commit under the segments of now; None where they, or the writer's cell, have changed
-        meanwhile.
-        """
+    def _tried(self, rows: EventBatch, time: int | None) -> Committed | None:
+        """Commit to the current segments; None if they, or the writer's cell, have changed."""
         cell = self._cell.read()
         last = cell.document["last"]
         if last is not None and last["id"] == self.id:
-            # A try before this one has come through, and only the answer was lost.
+            # A former attempt succeeded, and only the response was lost.
             return Committed(last["position"], last["noted"])
         segments = self._stream.description().segments
         former = mark_of(cell.document)
@@ -198,13 +191,13 @@ class Transaction:
                 else ""
             )
             raise StreamError(
-                f"the transaction is {self._status}{why}, and its events are not written again."
-                " Hint: begin another one"
+                f"the transaction is {self._status}{why}, and its events are dropped. Hint: begin"
+                " another one"
             )
 
     def _end(self, status: str) -> None:
-        self._status, self._events = status, Gathering()
-        self._writer._ended(self)  # noqa: SLF001 - it keeps the open ones
+        self._status, self._events = status, EventBuffer()
+        self._writer._ended(self)  # noqa: SLF001 - the writer tracks open transactions
 
     def __enter__(self) -> Self:
         return self

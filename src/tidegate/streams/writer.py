@@ -1,6 +1,4 @@
-"""Writers: events go out in batches, and the times that a writer notes become its mark once all
-that it wrote before is in the stream.
-"""
+"""Writers send events in batches, and note times once all earlier events are in the stream."""
 
 from __future__ import annotations
 
@@ -14,24 +12,22 @@ import pyarrow as pa
 from tidegate.errors import SpecError, StreamError, WatermarkError
 from tidegate.instants import Duration, Instant, duration, format_instant, instant
 from tidegate.streams.description import checked_name
-from tidegate.streams.events import Gathering
-from tidegate.streams.noting import WriterCell
+from tidegate.streams.events import EventBuffer
 from tidegate.streams.routing import Router
-from tidegate.streams.store import Rows
+from tidegate.streams.store import EventBatch
 from tidegate.streams.stream import Stream
+from tidegate.streams.writer_cell import WriterCell
 
 PIECE = 4000
-"""So many events are handed to the store at a time, which may send them on while others are
-written.
-"""
+"""Events handed to the store at a time; the store may send them while more are written."""
 
 
 class Writer:
     """Writes events to a stream.
 
-    An event is in the stream when `flush` has returned, or `linger` later. Events of one routing
-    key are read in the order in which one writer wrote them. After an error of `flush` what was not
-    taken waits for the next one.
+    An event is in the stream after `flush`, or after `linger`. Events with the same routing key are
+    read in the order in which a writer wrote them. After a failed `flush` the next one retries what
+    was not accepted.
     """
 
     def __init__(
@@ -45,19 +41,19 @@ class Writer:
         batch_events: int = 20_000,
         batch_bytes: int = 4 << 20,
     ) -> None:
-        """`linger` is how long an event waits for others at most, None until `flush`; a batch is
-        full at so many events or bytes.
+        """`linger` is the maximum delay of an event before it is sent; None: until `flush`.
 
-        With `auto_note_time` the clock is noted every `note_every`.
+        A batch is full at `batch_events` events or `batch_bytes` bytes. With `auto_note_time` the
+        writer notes the clock every `note_every`.
         """
         if auto_note_time and writer_id is None:
             raise SpecError(
-                "`auto_note_time` notes the time of a writer that has an id. Hint:"
-                " stream.writer('id', auto_note_time=True)"
+                "`auto_note_time` needs a writer with an id. Hint: stream.writer('id',"
+                " auto_note_time=True)"
             )
         if batch_events < 1 or batch_bytes < 1:
             raise SpecError(
-                f"a batch holds at least one event and one byte, got {batch_events} and"
+                f"a batch needs at least one event and one byte, got {batch_events} and"
                 f" {batch_bytes}"
             )
         self.id = None if writer_id is None else checked_name("a writer", writer_id)
@@ -70,14 +66,14 @@ class Writer:
         self._noted: int | None = None if former is None else former.document["time"]
         self._pending: int | None = None
         self._position: dict[str, int] = {}
-        # A former life of this writer may have written more than it has noted, and the times of
-        # this one are for that too.
+        # A former writer with this id may have written more than it noted, and the times noted here
+        # cover that too.
         self._before: dict[str, int] = (
             stream.tail() if former is not None and former.version else {}
         )
-        self._waiting = self._gathering()
-        self._sending = stream.store.sending(stream.name)
-        self._under_way, self._bytes_under_way = 0, 0
+        self._buffer = self._new_buffer()
+        self._append = stream.store.begin_append(stream.name)
+        self._in_flight, self._bytes_in_flight = 0, 0
         self._handed_over = 0
         self._lock = threading.RLock()
         self._closed, self._ended = threading.Event(), False
@@ -85,34 +81,36 @@ class Writer:
         self._auto = duration(note_every) if auto_note_time else None
         self._linger = None if linger is None else duration(linger)
         self._last_note = stream.clock()
-        self._pulse = self._started()
+        self._thread = self._start_thread()
 
-    # What a user calls
+    # Public interface
 
     def write(self, event: Any, routing_key: str | None = None) -> None:
-        """Write an event: bytes, text, or what JSON can say. Without a key it goes to any
-        segment.
+        """Write an event: bytes, text, or anything JSON-serialisable.
+
+        Without a key it goes to any segment.
         """
         with self._lock:
             if self._ended or self._failure is not None:
                 self._check_open()
-            if self._waiting.add(event, routing_key):
-                self._go_on()
+            if self._buffer.add(event, routing_key):
+                self._send_full_batches()
 
     def write_all(
         self,
         values: pa.Array | pa.ChunkedArray,
         routing_keys: pa.Array | pa.ChunkedArray | None = None,
     ) -> None:
-        """Write whole columns: values of bytes or text, and their keys."""
+        """Write columns of events: values as bytes or text, and their keys."""
         with self._lock:
             self._check_open()
-            self._waiting.add_all(values, routing_keys)
-            self._go_on()
+            self._buffer.add_all(values, routing_keys)
+            self._send_full_batches()
 
     def note_time(self, time: Instant) -> None:
-        """Say that all events before this time are written. A time that goes back is refused, and
-        what was written stays written.
+        """Declare that all events before this time are written.
+
+        Raises `WatermarkError` if time goes back; events already written stay.
         """
         if self._cell is None:
             raise SpecError("only a writer with an id can note a time. Hint: stream.writer('id')")
@@ -121,15 +119,15 @@ class Writer:
             self._check_open()
             latest = self._noted if self._pending is None else self._pending
             if latest is not None and moment < latest:
-                told = (
+                details = (
                     f"{format_instant(latest)}, and its time cannot go back to"
                     f" {format_instant(moment)}"
                 )
-                raise WatermarkError(f"the writer `{self.id}` has noted {told}")
+                raise WatermarkError(f"the writer `{self.id}` has noted {details}")
             self._pending = moment
 
     def flush(self) -> None:
-        """Wait until all that was written and noted is in the stream."""
+        """Wait until everything written and noted is in the stream."""
         with self._lock:
             failure, self._failure = self._failure, None
             self._check_open()
@@ -138,14 +136,12 @@ class Writer:
                 raise failure
 
     def position(self) -> dict[str, int]:
-        """How far this writer has written in each segment, as far as it was flushed; one whose
-        successors tell it all may be left out.
-        """
+        """The flushed position in each segment; may omit segments covered by their successors."""
         with self._lock:
             return dict(self._position)
 
     def close(self) -> None:
-        """Flush, and leave: time does not wait for this writer any more."""
+        """Flush and shut down: the writer no longer holds the watermark back."""
         try:
             with self._lock:
                 if self._ended:
@@ -156,8 +152,8 @@ class Writer:
                     self._ended = True
                     self._closed.set()
         finally:
-            if self._pulse is not None:
-                self._pulse.join()
+            if self._thread is not None:
+                self._thread.join()
         if self._cell is not None:
             self._cell.shut_down()
 
@@ -172,7 +168,7 @@ class Writer:
     ) -> None:
         self.close()
 
-    # How it goes out
+    # Sending
 
     def _check_open(self) -> None:
         if self._ended:
@@ -180,21 +176,19 @@ class Writer:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise StreamError(
-                f"what was written or noted before is not in the stream yet ({failure}). Hint:"
+                f"events or times of earlier calls are not in the stream yet ({failure}). Hint:"
                 " flush"
             ) from failure
 
-    def _go_on(self) -> None:
-        """Hand over what waits, so that the store may work on it while more is written; wait for it
-        where the batch is full.
-        """
+    def _send_full_batches(self) -> None:
+        """Hand buffered events to the store; wait for the append if the batch is full."""
         events, size = (
-            self._under_way + len(self._waiting),
-            self._bytes_under_way + self._waiting.nbytes,
+            self._in_flight + len(self._buffer),
+            self._bytes_in_flight + self._buffer.nbytes,
         )
         if events >= self._batch_events or size >= self._batch_bytes:
-            # Not every batch carries a mark: it is a change of a cell, and the controller looks
-            # once a period.
+            # Not every batch carries a mark: a mark changes a cell, and the controller reads it
+            # once per period.
             self._tried(
                 lambda: self._push(
                     note=self._stream.clock() - self._last_note >= (self._linger or 0)
@@ -204,16 +198,14 @@ class Writer:
             self._tried(self._hand_over)
 
     def _tried(self, step: Callable[[], None]) -> None:
-        """Do it; a failure is told at the next call, because what was written now is taken and
-        waits.
-        """
+        """Run the action; the next call raises its error, because the event is already buffered."""
         try:
             step()
-        except Exception as error:  # noqa: BLE001 - told at the next call
+        except Exception as error:  # noqa: BLE001 - raised by the next call
             self._failure = error
 
     def _push(self, note: bool) -> None:  # noqa: FBT001 - private
-        while (waits := len(self._waiting) > 0) or self._under_way:
+        while (waits := len(self._buffer) > 0) or self._in_flight:
             if waits:
                 self._hand_over()
             self._settle()
@@ -222,46 +214,48 @@ class Writer:
             try:
                 self._cell.note(pending, {**self._before, **self._position}, self._segments)
             except WatermarkError:
-                # Another life of this writer has noted more.
+                # Another writer with this id has noted a later time.
                 self._noted, self._pending = self._cell.read().document["time"], None
                 raise
             self._noted, self._pending, self._last_note = pending, None, self._stream.clock()
 
     def _hand_over(self) -> None:
-        """Give the store what waits; where that fails all that was given since the last wait waits
-        again.
+        """Hand the buffered events to the store.
+
+        On failure, buffer everything unacknowledged again.
         """
         if self._outdated:
             self._segments = self._stream.description().segments
             self._router, self._outdated = Router(self._segments.newest()), False
-        self._bytes_under_way += self._waiting.nbytes
-        rows = self._waiting.taken()
+        self._bytes_in_flight += self._buffer.nbytes
+        rows = self._buffer.taken()
         parts = self._router.routed(rows, self._handed_over)
         count = len(rows)
         self._handed_over += count
-        self._under_way += count
+        self._in_flight += count
         try:
-            self._sending.add(parts)
+            self._append.add(parts)
         except BaseException:
-            self._begin_again(self._sending.rows.values())
+            self._begin_again(self._append.rows.values())
             raise
 
     def _settle(self) -> None:
-        """Wait for what was handed over; rows of segments that have successors now wait again,
-        before all that came after them.
+        """Wait for the append.
+
+        Buffer rows refused by sealed segments again, before all later ones.
         """
         try:
-            result = self._sending.wait()
+            result = self._append.wait()
         except BaseException:
-            self._begin_again(self._sending.rows.values())
+            self._begin_again(self._append.rows.values())
             raise
         if result.position.keys() <= self._position.keys():
             self._position |= result.position
         else:
             self._position = self._segments.without_covered({**self._position, **result.position})
-        refused: list[Rows] = []
+        refused: list[EventBatch] = []
         if result.refused:
-            rows = self._sending.rows
+            rows = self._append.rows
             refused = [
                 rows[name].between(len(rows[name]) - count, len(rows[name]))
                 for name, count in result.refused.items()
@@ -270,34 +264,34 @@ class Writer:
         self._outdated = len(refused) > 0
         self._begin_again(refused)
 
-    def _begin_again(self, first: Collection[Rows]) -> None:
+    def _begin_again(self, first: Collection[EventBatch]) -> None:
         if first:
-            self._waiting = self._gathering([*first, self._waiting.rows()])
-        self._sending = self._stream.store.sending(self._stream.name)
-        self._under_way, self._bytes_under_way = 0, 0
+            self._buffer = self._new_buffer([*first, self._buffer.rows()])
+        self._append = self._stream.store.begin_append(self._stream.name)
+        self._in_flight, self._bytes_in_flight = 0, 0
 
-    def _gathering(self, rows: Iterable[Rows] = ()) -> Gathering:
-        return Gathering(
+    def _new_buffer(self, rows: Iterable[EventBatch] = ()) -> EventBuffer:
+        return EventBuffer(
             self._stream.store.largest, rows, events=self._piece, nbytes=self._batch_bytes
         )
 
-    # The pulse
+    # Background thread
 
-    def _started(self) -> threading.Thread | None:
-        """What flushes and notes while nobody calls."""
+    def _start_thread(self) -> threading.Thread | None:
+        """Start the thread that flushes and notes between calls."""
         if self._linger is None and self._auto is None:
             return None
         spans = [span for span in (self._linger, self._auto) if span is not None]
-        pulse = threading.Thread(
-            target=self._beat,
+        thread = threading.Thread(
+            target=self._run,
             args=(max(min(spans), 1000) / 1e6,),
             name=f"tidegate writer {self.id or ''}",
             daemon=True,
         )
-        pulse.start()
-        return pulse
+        thread.start()
+        return thread
 
-    def _beat(self, seconds: float) -> None:
+    def _run(self, seconds: float) -> None:
         auto_at = self._stream.clock()
         while not self._closed.wait(seconds):
             with self._lock:
@@ -309,6 +303,6 @@ class Writer:
                     self._pending = max(now, self._noted or now, self._pending or now)
                     self._tried(lambda: self._push(note=True))
                 elif self._linger is not None and (
-                    len(self._waiting) or self._under_way or self._pending is not None
+                    len(self._buffer) or self._in_flight or self._pending is not None
                 ):
                     self._tried(lambda: self._push(note=True))

@@ -1,3 +1,1 @@
-"""Streams whose writers know the time: segments and cuts, what writers say, what is made of it, and
-where a reader is in time.
-"""
+"""Algorithms of streams with writer-side watermarks: segments, watermarks, reader groups."""

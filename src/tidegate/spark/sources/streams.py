@@ -26,12 +26,11 @@ from pyspark.sql.datasource import (
 
 from tidegate.errors import InputError, SetupError, SpecError, StreamError
 from tidegate.kernel.frame import repeat
-from tidegate.kernel.streams.cuts import Segments
-from tidegate.kernel.streams.reading import Frontier
-from tidegate.streams.opening import open_store
-from tidegate.streams.store import Store
+from tidegate.kernel.streams.frontier import Frontier
+from tidegate.kernel.streams.segments import Segments
+from tidegate.streams.store import Store, open_store
 from tidegate.streams.stream import Start, Stream, start_of
-from tidegate.streams.watermarks import WatermarkLog
+from tidegate.streams.watermark_log import WatermarkLog
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow

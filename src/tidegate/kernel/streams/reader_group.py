@@ -1,6 +1,4 @@
-"""Reader groups: several readers share the segments of a stream, and each of them is read by one at
-a time.
-"""
+"""State of a reader group: readers share the segments of a stream, one reader per segment."""
 
 from __future__ import annotations
 
@@ -8,15 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tidegate.kernel.streams.cuts import Position, Segments
-from tidegate.kernel.streams.reading import Frontier
+from tidegate.kernel.streams.frontier import Frontier
+from tidegate.kernel.streams.segments import Position, Segments
 
 
 @dataclass(frozen=True)
 class Member:
-    """A reader: the segments that are its own, and the clock at which it is given up unless it says
-    something before.
-    """
+    """A reader: its segments, and the time at which it expires unless it renews its lease."""
 
     segments: tuple[str, ...] = ()
     until: int = 0
@@ -24,9 +20,7 @@ class Member:
 
 @dataclass(frozen=True)
 class GroupState:
-    """What a group knows: how far it has read, as its readers have confirmed it, and who reads
-    what.
-    """
+    """The checkpointed frontier of a group, and the segments of each reader."""
 
     frontier: Frontier
     members: Mapping[str, Member] = field(default_factory=dict)
@@ -52,9 +46,7 @@ class GroupState:
         return self.members[reader].segments if reader in self.members else ()
 
     def without_silent(self, now: int, but: str) -> GroupState:
-        """The group without readers that have said nothing for too long, but one that speaks now;
-        others go on where these have confirmed last.
-        """
+        """The group without expired readers, except the caller; their segments become free."""
         return replace(
             self,
             members={
@@ -70,7 +62,7 @@ class GroupState:
     def confirmed(
         self, reader: str, segments: Segments, read: Position, ended: Iterable[str]
     ) -> GroupState:
-        """A reader has read so far; what is at its end is nobody's any more."""
+        """The group after a reader has checkpointed; segments at their end are released."""
         frontier = self.frontier.advanced(segments, read, ended)
         mine = self.members.get(reader, Member())
         kept = replace(
@@ -79,8 +71,9 @@ class GroupState:
         return replace(self, frontier=frontier, members={**self.members, reader: kept})
 
     def dealt(self, reader: str, until: int, keep: Iterable[str] = ()) -> GroupState:
-        """The group after a reader has taken its share of the segments and given back what is too
-        much, but nothing of `keep`.
+        """The group after a reader took its share and released surplus segments.
+
+        Segments in `keep` are not released.
         """
         members = {**self.members, reader: replace(self.members.get(reader, Member()), until=until)}
         share = _share(sorted(members), reader, len(self.frontier.readable))
@@ -99,6 +92,6 @@ class GroupState:
 
 
 def _share(readers: list[str], reader: str, segments: int) -> int:
-    """How many of the segments a reader should have; the shares add up."""
+    """The number of segments a reader should have; the shares add up to the total."""
     whole, rest = divmod(segments, len(readers))
     return whole + (readers.index(reader) < rest)

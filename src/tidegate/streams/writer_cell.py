@@ -1,5 +1,6 @@
-"""Noting: how a writer's mark gets into its cell, so that a stale one never replaces a newer
-one.
+"""The cell of a writer holds its mark.
+
+Compare-and-swap keeps a stale mark from replacing a newer one.
 """
 
 from __future__ import annotations
@@ -7,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tidegate.kernel.streams.cuts import Position, Segments
-from tidegate.kernel.streams.writer_marks import Marks
+from tidegate.kernel.streams.segments import Position, Segments
+from tidegate.kernel.streams.watermarks import Marks
 from tidegate.streams.store import Cell, Conflict, Swap
 from tidegate.streams.stream import MARKS, Stream, mark_of
 
@@ -18,22 +19,21 @@ _NEW = Cell(
 
 
 class WriterCell:
-    """The cell of one writer: its mark, how many events its transactions have brought, how far they
-    have reached, and the last of them.
-    """
+    """Cell of one writer: its mark, and the count, position and id of its transactions."""
 
     def __init__(self, stream: Stream, writer: str) -> None:
         self._stream, self._writer, self.key = stream, writer, f"{MARKS}{writer}"
         self._kept: Cell | None = None
-        """The cell after our last change: as long as nobody else changes it, it need not be read
-        again.
+        """The cell after the last change made here.
+
+        Avoids a read while no other process changes it.
         """
 
     def read(self) -> Cell:
         return self._stream.store.cell(self._stream.name, self.key) or _NEW
 
     def note(self, time: int, position: Position, segments: Segments) -> None:
-        """Note a time at a position; `WatermarkError` where it goes back."""
+        """Note a time at a position; raises `WatermarkError` if time goes back."""
         while True:
             cell, self._kept = self._kept or self.read(), None
             try:
@@ -45,7 +45,7 @@ class WriterCell:
             return
 
     def shut_down(self) -> None:
-        """Say that the writer has ended; its last mark stays until time has passed it."""
+        """Mark the writer as ended; its last mark stays until the watermark has passed it."""
         while (cell := self.read()).version and cell.document["alive"]:
             try:
                 self._swap({**cell.document, "alive": False}, cell.version)
@@ -62,7 +62,7 @@ class WriterCell:
 def noted(
     document: Mapping[str, Any], writer: str, time: int, position: Position, segments: Segments
 ) -> dict[str, Any]:
-    """The document of a writer's cell after it has noted a time."""
+    """The cell document after a writer has noted a time."""
     former = mark_of(document)
     marks = Marks({} if former is None else {writer: former})
     marks.note(writer, time, position)
@@ -83,9 +83,7 @@ def committed(
     position: Position,
     segments: Segments,
 ) -> dict[str, Any]:
-    """The document of a writer's cell after a transaction: a time that is noted later is for all
-    that was committed before.
-    """
+    """The cell document after a transaction; times noted later cover all earlier commits."""
     reached = segments.without_covered({**document["reached"], **position})
     counted = {**document, "events": document["events"] + events, "reached": reached}
     return counted if time is None else noted(counted, writer, time, reached, segments)

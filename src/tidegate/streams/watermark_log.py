@@ -1,4 +1,4 @@
-"""The watermarks of a stream: one cell each, numbered, and truncated with the stream."""
+"""The watermark log of a stream: one numbered cell per watermark, truncated with the stream."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from tidegate.kernel.streams.aggregation import StreamMark
-from tidegate.kernel.streams.cuts import OVERLAPPING, PASSED, Position, Segments
+from tidegate.kernel.streams.segments import OVERLAPPING, PASSED, Position, Segments
+from tidegate.kernel.streams.watermarks import StreamMark
 from tidegate.streams.store import Conflict, Store, Swap
 
 PREFIX = "watermark#"
 
 
 def cell_of(number: int) -> str:
-    """The cell of the watermark with a number, counted from 1."""
+    """The cell key of a watermark, by its number from 1 on."""
     return f"{PREFIX}{number:012d}"
 
 
 class WatermarkLog:
-    """The watermarks of a stream as far as somebody has read them, by number; `refresh` brings what
-    is new.
-    """
+    """Watermarks of a stream by number, as of the last `refresh`."""
 
     def __init__(self, store: Store, stream: str) -> None:
         self._store, self._stream = store, stream
@@ -31,11 +29,11 @@ class WatermarkLog:
 
     @property
     def newest(self) -> int:
-        """The number of the newest watermark that was read; 0 where there is none."""
+        """The number of the newest known watermark; 0 if there is none."""
         return max(self.marks, default=0)
 
     def refresh(self) -> WatermarkLog:
-        """Read what is new, and all anew where the stream was truncated past what was read last."""
+        """Read new watermarks, or all of them if the stream was truncated past the known ones."""
         last = self.newest
         if not last or self._store.cell(self._stream, cell_of(last)) is None:
             found = self._store.cells(self._stream, PREFIX)
@@ -49,23 +47,22 @@ class WatermarkLog:
         return self
 
     def publish(self, mark: StreamMark) -> None:
-        """Add a watermark; `Conflict` where somebody else has added one meanwhile."""
+        """Append a watermark; raises `Conflict` if another controller has appended one."""
         number = self.newest + 1
         document = {"time": mark.time, "upper": mark.upper, "cut": dict(mark.cut)}
         self._store.swap(self._stream, Swap(cell_of(number), document, 0))
         self.marks[number] = mark
 
     def passed(self, position: Position, segments: Segments) -> int:
-        """The number of the newest watermark whose cut a position has passed; 0 where there is
-        none.
-        """
+        """The number of the newest watermark whose cut a position has passed; 0 if none."""
         numbers = sorted(self.marks)
         count = self._count(numbers, position, segments, {PASSED})
         return numbers[count - 1] if count else 0
 
     def around(self, position: Position, segments: Segments) -> list[StreamMark]:
-        """Of the watermarks that were read those that tell the time at a position; earlier ones are
-        forgotten until somebody goes back.
+        """The watermarks that determine the time window at a position.
+
+        Drops earlier ones from memory; a position that goes back reads them again.
         """
         if self._forgotten and not self.passed(position, segments):
             self.marks, self._forgotten = {}, False
@@ -85,8 +82,9 @@ class WatermarkLog:
     def _count(
         self, numbers: list[int], position: Position, segments: Segments, places: set[int]
     ) -> int:
-        """How many watermarks, from the first on, a position is at one of these places to: cuts
-        never go back, so neither does that.
+        """The number of leading watermarks for which the position compares as one of `places`.
+
+        Cuts never go back, so these watermarks are a prefix.
         """
         return bisect_left(
             numbers,
@@ -95,19 +93,20 @@ class WatermarkLog:
         )
 
     def forget_before(self, number: int) -> None:
-        """Let go of what no position from here on asks for."""
+        """Drop watermarks before this number from memory."""
         kept = {one: mark for one, mark in self.marks.items() if one >= number}
         self._forgotten = self._forgotten or len(kept) < len(self.marks)
         self.marks = kept
 
     def truncate(self, head: Position, segments: Segments) -> None:
-        """Drop the watermarks that every reader has passed, but not the newest of them: it tells
-        the time at the stream's begin.
+        """Delete watermarks that every reader has passed, except the newest.
+
+        The newest one is the time at the head of the stream.
         """
         last = self.refresh().passed(head, segments)
         for key, cell in self._store.cells(self._stream, PREFIX).items():
             if key < cell_of(last):
-                # Somebody else may have dropped it meanwhile.
+                # Another process may have deleted it.
                 with suppress(Conflict):
                     self._store.swap(self._stream, Swap(key, None, cell.version))
 

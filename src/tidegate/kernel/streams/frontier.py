@@ -1,4 +1,4 @@
-"""Frontiers: how far somebody has read a whole stream, predecessors before successors."""
+"""Frontiers: the reading progress in a whole stream, predecessors before successors."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidegate.errors import SpecError
-from tidegate.kernel.streams.cuts import Position, Segments
+from tidegate.kernel.streams.segments import Position, Segments
 
 
 @dataclass(frozen=True)
 class Frontier:
-    """Where it goes on in each segment that was begun. One that was read to its end stays until all
-    its successors were begun.
+    """The next offset in each segment that was started.
+
+    A segment that was read to its end stays until all of its successors are started.
     """
 
     position: Mapping[str, int]
@@ -29,24 +30,22 @@ class Frontier:
 
     @property
     def readable(self) -> list[str]:
-        """The segments that are to be read now."""
+        """The segments that can be read now."""
         return sorted(name for name in self.position if name not in self.ended)
 
     def advanced(self, segments: Segments, read: Position, ended: Iterable[str] = ()) -> Frontier:
-        """The frontier after reading: where each segment stands now, and which of them are at their
-        end.
-        """
+        """The frontier after reading: the new offset of segments, and which of them ended."""
         finished = self.ended.union(ended)
         if strange := finished - self.position.keys():
             raise SpecError(
-                f"`{min(strange)}` is not at its end, because it is not begun. Hint: only go on"
-                " where the frontier says"
+                f"`{min(strange)}` cannot end, because it is not started. Hint: only advance"
+                " segments of the frontier"
             )
         for name, at in read.items():
             if name not in self.position or name in self.ended or at < self.position[name]:
                 raise SpecError(
-                    f"`{name}` is not read at {at}: it is not begun, at its end, or further. Hint:"
-                    " only go on where the frontier says"
+                    f"`{name}` cannot advance to {at}: it is not started, already at its end, or"
+                    " further. Hint: only advance segments of the frontier"
                 )
         position = {**self.position, **read}
         while started := self._started(segments, position, finished):
@@ -60,7 +59,7 @@ class Frontier:
 
     @staticmethod
     def _started(segments: Segments, position: Position, ended: frozenset[str]) -> list[str]:
-        """The segments whose predecessors all were read to their ends."""
+        """The segments whose predecessors are all read to their ends."""
         successors = {one for name in ended for one in segments.successors(name)} - set(position)
         begun = [segments[name] for name in position]
         return [
@@ -72,7 +71,7 @@ class Frontier:
 
     @staticmethod
     def _succeeded(segments: Segments, name: str, position: Position) -> bool:
-        """Whether all successors of a segment were begun, or have gone already."""
+        """Whether all successors of a segment are started, or already gone."""
         begun = [segments[other] for other in position]
         successors = [segments[one] for one in segments.successors(name)]
         return bool(successors) and all(

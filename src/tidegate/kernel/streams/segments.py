@@ -1,9 +1,9 @@
-"""Segments and cuts: a stream is split by key into segments, scaling replaces some of them by
-successors, and a cut is a place in all of it.
+"""Segments and cuts of a stream.
 
-A position says how far somebody is in some segments. A cut is a position that covers the whole key
-space 0..1 once. Of two segments that share keys the one of the later epoch is the successor, and
-everything in it comes after everything in the other.
+Segments split a stream by key. Scaling replaces segments by successors. A position is an offset in
+each of some segments. A cut is a position that covers the key space 0..1 exactly once. Of two
+segments that share keys, the one of the later epoch is the successor, and all of its events come
+after those of the other.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import numpy as np
 from tidegate.errors import SpecError
 
 Position = Mapping[str, int]
-"""How far it is in each segment."""
+"""The offset in each segment."""
 BEFORE, OVERLAPPING, PASSED = -1, 0, 1
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A share of the keys, [low, high) of 0..1, from one epoch of the stream on."""
+    """A range [low, high) of the key space 0..1, from one epoch of the stream on."""
 
     name: str
     low: float
@@ -34,7 +34,7 @@ class Segment:
     def __post_init__(self) -> None:
         if not 0 <= self.low < self.high <= 1:
             raise SpecError(
-                f"the keys of a segment are a part of 0..1, got [{self.low}, {self.high}) for"
+                f"the range of a segment lies within 0..1, got [{self.low}, {self.high}) for"
                 f" `{self.name}`"
             )
 
@@ -43,13 +43,13 @@ class Segment:
         return self.low < other.high and other.low < self.high
 
     def succeeds(self, other: Segment) -> bool:
-        """Whether this one takes over keys of another."""
+        """Whether this segment takes over keys of another."""
         return self.epoch > other.epoch and self.meets(other)
 
 
 @dataclass(frozen=True)
 class Segments:
-    """All segments that a stream has had."""
+    """All segments of a stream, including sealed ones."""
 
     by_name: Mapping[str, Segment]
 
@@ -73,15 +73,15 @@ class Segments:
         return max((segment.epoch for segment in self.by_name.values()), default=0)
 
     def newest(self) -> list[Segment]:
-        """The segments that no other one has taken over, by their keys."""
+        """The segments without successors, sorted by key range."""
         return self._newest
 
     def successors(self, name: str) -> list[str]:
-        """The segments that took over the keys of one when it was sealed; none while it is open."""
+        """The segments that took over the keys of a sealed one; empty while it is open."""
         return self._after[self[name].name]
 
     def predecessors(self, name: str) -> list[str]:
-        """The segments whose keys one took over."""
+        """The segments whose keys this one took over."""
         return self._before[self[name].name]
 
     @cached_property
@@ -111,7 +111,7 @@ class Segments:
         )
 
     def _all_before(self, name: str) -> set[str]:
-        """The segments that are read before one is begun."""
+        """All segments that are read before this one starts."""
         found: set[str] = set()
         ahead = [name]
         while ahead:
@@ -121,9 +121,7 @@ class Segments:
         return found
 
     def _columns(self, names: Iterable[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Where the keys of segments begin and end, and their epochs; a table of all pairs is much
-        faster than a loop over them.
-        """
+        """Lower and upper bounds and epochs as arrays; comparing all pairs at once beats a loop."""
         found = [self[name] for name in names]
         return (
             np.array([one.low for one in found]),
@@ -132,8 +130,9 @@ class Segments:
         )
 
     def _later(self, names: Iterable[str], others: Iterable[str]) -> np.ndarray:
-        """For each segment and each other one by how many epochs the first is later; 0 where they
-        share no keys.
+        """For each pair of segments, by how many epochs the first is later.
+
+        0 if they share no keys.
         """
         (low, high, epoch), (its_low, its_high, its_epoch) = (
             self._columns(names),
@@ -143,8 +142,9 @@ class Segments:
         return np.where(meets, epoch[:, None] - its_epoch, 0)
 
     def compare(self, position: Position, cut: Position) -> int:
-        """Whether a position is before a cut, at or after it, or neither, because it is ahead in
-        some keys and behind in others.
+        """`BEFORE`, `PASSED` or `OVERLAPPING`: where a position is relative to a cut.
+
+        It overlaps if it is ahead for some keys and behind for others.
         """
         later = self._later(position, cut)
         same = [(at, cut[name]) for name, at in position.items() if name in cut]
@@ -155,11 +155,11 @@ class Segments:
         return BEFORE if behind else PASSED
 
     def upper_bound(self, positions: Iterable[Position]) -> dict[str, int]:
-        """The least cut that is at or after all positions: the furthest offset of each segment, and
-        no segment that another one there succeeds.
+        """The least cut at or after all positions.
 
-        Keys that no position tells of are filled with the newest segments that have them, from
-        their begin; these may succeed others in turn.
+        It has the greatest offset of each segment, and no segment whose successor it has. Keys
+        without a position are filled with the newest segments that cover them, from their start;
+        these may succeed others in turn.
         """
         furthest: dict[str, int] = {}
         for position in positions:
@@ -171,10 +171,10 @@ class Segments:
         return cut
 
     def lower_bound(self, position: Position, end: Callable[[str], int]) -> dict[str, int]:
-        """The last cut that a reader can stand at and that is not after a position with every key.
+        """The last readable cut at or before a position that covers every key.
 
-        What comes after a segment that the position still is in cannot be begun yet: its
-        predecessors take its place, at their ends.
+        Successors of a segment that is not read to its end cannot be started: their predecessors
+        replace them, at their ends.
         """
         found = dict(position)
         while early := [name for name in found if not self._all_before(name).isdisjoint(found)]:
@@ -185,9 +185,7 @@ class Segments:
         return found
 
     def without_covered(self, position: Position) -> dict[str, int]:
-        """A position that is as far as another, without segments whose keys all are in successors
-        that it tells of too, where it is a long one.
-        """
+        """An equivalent, shorter position: without segments fully covered by their successors."""
         if len(position) <= len(self.newest()):
             return dict(position)
         known = [self.by_name[name] for name in position if name in self.by_name]
@@ -207,7 +205,7 @@ class Segments:
         }
 
     def _uncovered(self, names: Iterable[str]) -> list[Segment]:
-        """The newest segments with keys that none of the named ones has."""
+        """The newest segments with keys that none of the named ones covers."""
         gaps, reached = [], 0.0
         for low, high in sorted((self[name].low, self[name].high) for name in names):
             if low > reached:
@@ -216,13 +214,13 @@ class Segments:
         if reached < 1:
             gaps.append((reached, 1.0))
         begins, ends = [low for low, _ in gaps], [high for _, high in gaps]
-        # The first gap that ends after a segment begins has some of its keys, or none has.
+        # The first gap that ends after a segment starts overlaps it, or none does.
         first = [(segment, bisect_right(ends, segment.low)) for segment in self.newest()]
         return [segment for segment, n in first if n < len(gaps) and begins[n] < segment.high]
 
 
 def _covers(one: Segment, others: Iterable[Segment]) -> bool:
-    """Whether others have all the keys of one."""
+    """Whether others cover all keys of a segment."""
     reached = one.low
     for other in sorted(others, key=lambda segment: segment.low):
         if other.low > reached:

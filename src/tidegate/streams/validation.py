@@ -1,4 +1,4 @@
-"""What every store of streams asks of names and changes before it takes them."""
+"""Validation of names, keys and changes, shared by all stores of streams."""
 
 from __future__ import annotations
 
@@ -15,39 +15,40 @@ _SEGMENT = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 def stream_name(name: str) -> str:
-    """The name of a stream."""
+    """The name of a stream, validated."""
     return _stream_name(name) if type(name) is str else checked_name("a stream", name)
 
 
 @lru_cache(1024)
 def _stream_name(name: str) -> str:
-    # Remembered, because every append asks.
+    # Cached, because every append validates the name.
     return checked_name("a stream", name)
 
 
 def owner_name(name: str) -> str:
-    """The name of what cells belong to: a stream, or "" for none."""
+    """The owner of cells, validated: a stream, or "" for none."""
     return name and stream_name(name)
 
 
 def cell_key(key: str) -> str:
-    """The key of a cell."""
+    """The key of a cell, validated."""
     if _KEY.fullmatch(key) is None:
         raise SpecError(
-            f"the key of a cell is 1 to 500 characters of a-z A-Z 0-9 . _ - / #, got {key!r}. Hint:"
+            f"a cell key has 1 to 500 characters of a-z A-Z 0-9 . _ - / #, got {key!r}. Hint:"
             " replace other characters by _"
         )
     return key
 
 
 def key_prefix(prefix: str) -> str:
-    """What keys may begin with; "" for all."""
+    """A prefix of cell keys, validated; "" matches all."""
     return prefix and cell_key(prefix)
 
 
-def segment_names(names: Sequence[str], present: Collection[str]) -> list[str]:
-    """The names among these that are not there yet, in their order; all together they must be 0, 1,
-    2, ... without gaps.
+def new_segments(names: Sequence[str], present: Collection[str]) -> list[str]:
+    """The names that are not present yet, in ascending order.
+
+    Present and new names together must be 0, 1, 2, ... without gaps.
     """
     for name in names:
         if _SEGMENT.fullmatch(name) is None:
@@ -62,22 +63,22 @@ def segment_names(names: Sequence[str], present: Collection[str]) -> list[str]:
     return [str(number) for number in new]
 
 
-def swap(change: Swap) -> None:
-    """A change of a cell."""
+def check_swap(change: Swap) -> None:
+    """Validate a change of a cell."""
     cell_key(change.key)
     if change.version < 0:
         raise InputError(
-            "the version of a cell is 0 for one that is not there, and more for others, got"
+            "the version of a cell is 0 if the cell does not exist, and greater otherwise, got"
             f" {change.version} for `{change.key}`"
         )
 
 
-def reading(offset: int, most: int) -> None:
-    """Where to read, and how much."""
+def check_read(offset: int, most: int) -> None:
+    """Validate the arguments of a read."""
     if most < 1:
-        raise InputError(f"a read takes at least one event, got {most}")
+        raise InputError(f"a read returns at least one event, got a limit of {most}")
     if offset < 0:
-        raise InputError(f"offsets begin at 0, got {offset}")
+        raise InputError(f"offsets start at 0, got {offset}")
 
 
 def _listed(numbers: Sequence[int]) -> str:
