@@ -617,14 +617,14 @@ def test_a_watermark_of_its_own_is_refused_where_an_upstream_tells_it():
         .window(tg.tumbling(10, unit="us"))
         .aggregate(n=tg.count())
     )
-    with pytest.raises(tg.SpecError, match="the upstream tells the watermark"):
+    with pytest.raises(tg.SpecError, match="the upstream provides the watermark"):
         tg.stream(time="ts").async_map(same).embedded(downstream=counts.embedded(now=0), now=0)
     late = (
         tg.stream(time="time", watermark=tg.lagging("1 s"))
         .window(tg.tumbling(10, unit="us"))
         .aggregate(n=tg.count())
     )
-    with pytest.raises(tg.SpecError, match="the upstream tells the watermark"):
+    with pytest.raises(tg.SpecError, match="the upstream provides the watermark"):
         upstream().aggregate(n=tg.count()).embedded(downstream=late.embedded(now=0), now=0)
 
 

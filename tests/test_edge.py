@@ -83,7 +83,7 @@ class Whole:
         self, arrivals: Sequence[Arrival], now: int, commands: Sequence[Command] = ()
     ) -> Found:
         inner = self.operator.operator
-        self.operator._give(inner.process_all(arrivals, now))
+        self.operator._emit(inner.process_all(arrivals, now))
         for one in commands:
             if one.watermark is not None:
                 self.operator.advance_watermark(one.watermark)

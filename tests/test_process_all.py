@@ -330,7 +330,7 @@ class InPieces(Embedded):
         return self.results()
 
     def _take(self, rows: list[Row], *, hold: bool) -> None:
-        self.operator._give(
+        self.operator._emit(
             self.operator.operator.process_all([Arrival(0, rows_of(*rows))], self.now, hold=hold)
         )
 
@@ -359,7 +359,7 @@ class Sharded:
         ]
         for number, shard in enumerate(self.shards):
             share = [row for row in rows if ("a", "b", None).index(row["k"]) == number]
-            shard.operator._give(
+            shard.operator._emit(
                 shard.operator.operator.process_all(
                     [Arrival(0, rows_of(*share))], shard.now, observed=observed
                 )

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tidegate.api.running import Pipeline
+from tidegate.embedded.base import Consumer
 from tidegate.embedded.join import EmbeddedJoin
-from tidegate.embedded.operator import Downstream
-from tidegate.embedded.result_queue import Target
+from tidegate.embedded.result_queue import Downstream
 from tidegate.errors import SpecError
 from tidegate.instants import Duration, Instant, duration, instant
 from tidegate.operators.explain.join import described
@@ -107,7 +107,7 @@ class Joined(Pipeline[JoinSpec]):
         self,
         *,
         store: Store | None = None,
-        downstream: Downstream | Target | None = None,
+        downstream: Consumer | Downstream | None = None,
         now: Instant | None = None,
         schemas: tuple[pa.Schema | None, pa.Schema | None] = (None, None),
     ) -> EmbeddedJoin:

@@ -14,8 +14,9 @@ import pyarrow as pa
 from tidegate.api.running import Pipeline
 from tidegate.embedded.async_map import EmbeddedAsyncMap
 from tidegate.embedded.async_rows import AsyncResults
-from tidegate.embedded.operator import Downstream, EmbeddedOperator
-from tidegate.embedded.result_queue import Target
+from tidegate.embedded.base import Consumer
+from tidegate.embedded.operator import EmbeddedOperator
+from tidegate.embedded.result_queue import Downstream
 from tidegate.errors import SpecError
 from tidegate.instants import Duration, Instant, duration, instant
 from tidegate.spec.aggregates import Aggregate
@@ -314,7 +315,7 @@ class Panes(Pipeline[AggregateSpec]):
         self,
         *,
         store: Store | None = None,
-        downstream: Downstream | Target | None = None,
+        downstream: Consumer | Downstream | None = None,
         now: Instant | None = None,
     ) -> EmbeddedOperator:
         """An operator in this process; a store that holds state of this specification is continued.
@@ -339,7 +340,7 @@ class Mapped:
         self,
         *,
         store: Store | None = None,
-        downstream: Target | Callable[[AsyncResults], bool | None] | None = None,
+        downstream: Downstream | Callable[[AsyncResults], bool | None] | None = None,
         now: Instant | None = None,
     ) -> EmbeddedAsyncMap:
         """An operator in this process; see `Panes.embedded`."""

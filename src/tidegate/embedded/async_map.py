@@ -36,7 +36,7 @@ from tidegate.embedded.async_rows import (
     written,
 )
 from tidegate.embedded.clock import Clock
-from tidegate.embedded.result_queue import ResultQueue, Target
+from tidegate.embedded.result_queue import Downstream, ResultQueue
 from tidegate.embedded.rows import to_table
 from tidegate.embedded.source_control import SourceControl
 from tidegate.errors import CorruptStateError, InputError, SpecError, StateError
@@ -74,7 +74,7 @@ _COUNTED = (
 )
 
 
-Downstream = Callable[[AsyncResults], "bool | None"]
+Consumer = Callable[[AsyncResults], "bool | None"]
 
 
 class EmbeddedAsyncMap(SourceControl):
@@ -87,7 +87,7 @@ class EmbeddedAsyncMap(SourceControl):
         *,
         options: Options | None = None,
         store: Store | None = None,
-        downstream: Downstream | Target | None = None,
+        downstream: Consumer | Downstream | None = None,
         now: int | None = None,
     ) -> None:
         if not inputs:
@@ -101,8 +101,8 @@ class EmbeddedAsyncMap(SourceControl):
             )
         self.inputs = tuple(inputs)
         self.spec = spec
-        self._accept: Downstream | None = downstream if callable(downstream) else None
-        self._target: Target | None = (
+        self._accept: Consumer | None = downstream if callable(downstream) else None
+        self._target: Downstream | None = (
             None if downstream is None or callable(downstream) else downstream
         )
         _check_order(spec, self._target)
@@ -166,7 +166,7 @@ class EmbeddedAsyncMap(SourceControl):
                 self._hear(self._calls.replies(wait=True))
         self._deliver()
 
-    def _tell(self, change: Callable[[WatermarkTracker], object]) -> None:
+    def _change_sources(self, change: Callable[[WatermarkTracker], object]) -> None:
         self._check_open()
         change(self._intake)
         self._mark()
@@ -620,7 +620,7 @@ def _check_columns(given: Input, schema: pa.Schema) -> None:
         DeliveryReader(given.on(str(other.column))).check(schema)
 
 
-def _check_order(spec: AsyncMap, target: Target | None) -> None:
+def _check_order(spec: AsyncMap, target: Downstream | None) -> None:
     """Refuse what would look like duplicates: offsets that come in another order than they were
     given.
     """

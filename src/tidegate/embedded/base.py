@@ -1,100 +1,97 @@
-"""A driven operator is moved by calls, keeps its results until they are taken, and survives a
-crash.
+"""Base class of embedded operators: input by method calls, results in a queue, durable state.
 
-Standalone, `get_result` returns a copy of the results that wait and `flush` clears those that were
-returned. Automatic, with a downstream, results are offered to it; while it refuses, input is
-refused too, and `timeout` offers again from where it stopped.
+Without a downstream, `get_result` returns a copy of the queued results and `flush` removes those
+that were returned. With a downstream, results are offered to it; while it refuses them, the
+operator refuses input, and `timeout` offers them again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
 from tidegate.embedded.clock import Clock
-from tidegate.embedded.ports import Port
-from tidegate.embedded.result_queue import ResultQueue, Target
+from tidegate.embedded.result_queue import Downstream, ResultQueue
 from tidegate.embedded.rows import to_table
 from tidegate.embedded.source_control import SourceControl
 from tidegate.errors import InputError
 from tidegate.instants import MIN, Instant
-from tidegate.kernel.watermarks.marks import Active, Idle, Mark, Watermark
-from tidegate.operators import snapshot as stored
-from tidegate.operators.aggregate.operator import WindowedAggregate
+from tidegate.kernel.watermarks.marks import Mark
+from tidegate.operators import snapshot
 from tidegate.operators.aggregate.results import Results
-from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
-from tidegate.operators.join.operator import WindowedJoin
+from tidegate.operators.chain import Operator, OutputProgress, render
+from tidegate.operators.ingest.watermark_tracking import PausedSource, WatermarkTracker
 from tidegate.operators.output import Output
 from tidegate.spec.join import Upstream
-from tidegate.spec.operator import input_of
+from tidegate.spec.operator import Input, input_of
 from tidegate.state.memory import MemoryStore
 from tidegate.state.protocol import Store
 
-Downstream = Callable[[Results], "bool | None"]
+Consumer = Callable[[Results], "bool | None"]
+"""A function that takes results; it refuses them by returning False."""
 
 
 class EmbeddedBase(SourceControl):
-    """One operator in this process."""
+    """One operator in this process; a subclass creates it."""
 
-    operator: WindowedAggregate | WindowedJoin
+    operator: Operator
 
-    def _drive(
+    def _open(
         self,
         store: Store | None,
-        downstream: Downstream | Target | None,
+        downstream: Consumer | Downstream | None,
         now: int | None,
         spec: Upstream,
     ) -> None:
-        """Make everything but the operator, which begins with the clock."""
+        """Set up everything but the operator, which starts with the clock."""
         if downstream is not None and not callable(downstream):
             downstream.follow(spec)
-        # Arrow looks for pandas when it first meets NumPy; better here than with the first message.
+        # Arrow imports pandas when it first meets NumPy: do it here, not with the first message.
         pa.array(np.zeros(1, np.int64)).to_numpy()
         self._store = MemoryStore() if store is None else store
         self._clock = Clock(now)
-        self._downstream: Downstream | None = downstream if callable(downstream) else None
-        self._target: Target | None = None if callable(downstream) else downstream
-        self._outlet: ResultQueue[Results] = ResultQueue(
+        self._consumer: Consumer | None = downstream if callable(downstream) else None
+        self._downstream: Downstream | None = None if callable(downstream) else downstream
+        self._queue: ResultQueue[Results] = ResultQueue(
             None if downstream is None else self._accepts
         )
-        self._forwarded: Watermark | None = None
-        self._forwarded_idle: bool | None = None
+        self._forwarded: OutputProgress | None = None
+        """The progress that the downstream has; None if unknown, as after a restart."""
         self._finished = False
         self._ended: set[int] = set()
-        self._seen_windows = (0, 0)
+        self._saved_windows = (0, 0)
+        """Windows opened and closed when the state was last saved."""
 
-    def _continue(self) -> None:
-        """Continue from what the store holds."""
-        if stored.restore(self.operator):
+    def _restore(self) -> None:
+        """Restore the state that the store holds, if any."""
+        if snapshot.restore(self.operator):
             self._finished = self._store.get_json("finished", False)
             self._ended = set(self._store.get_json("ended", []))
-            self._load_waiting()
+            self._restore_queue()
 
     def _drain(self) -> None:
-        """Take what is buffered, so that nobody sees the buffering."""
-
-    def _promised(self, target: Target) -> int:  # noqa: ARG002 - a window has one watermark
-        """What is promised to a downstream."""
-        return self.operator.output_watermark
+        """Process buffered messages, so that buffering stays invisible."""
 
     def follow(self, upstream: Upstream | None, *, input: int | None = None) -> None:
-        """Take the watermark of an upstream; of a window also retractions, and keep inherited
-        windows as long as it may still correct them.
+        """Take the watermark from an upstream operator, for one input or for all.
+
+        If the upstream is a window, its panes may be retractions, and inherited windows are kept
+        as long as it may correct them.
         """
         self.operator.follow(upstream, input)
 
     def port(self, input: int | str) -> Port:
-        """One input of several, by number or by name, as the `downstream` of another operator."""
+        """One input, by number or by name, as the `downstream` of another operator."""
         ordinal = self.ordinal(input)
         input_of(self.inputs, ordinal)
         return Port(self, ordinal)
 
     @property
     def finished(self) -> bool:
-        """Whether the input has ended, be it before a restart."""
+        """Whether the input has ended, possibly before a restart."""
         return self._finished
 
     @property
@@ -107,65 +104,60 @@ class EmbeddedBase(SourceControl):
     def add_messages(
         self, messages: Any, *, now: Instant | None = None, input: int | str = 0
     ) -> None:
-        """Take a delivery: an Arrow table or batch, a pandas frame, or a list of dictionaries.
+        """Process a delivery: an Arrow table or batch, a pandas frame, or a list of dictionaries.
+
         `now` is the clock at its arrival.
         """
         self._check_open()
         self._drain()
         ordinal = self.ordinal(input)
-        self._give(
-            self.operator.process(
-                to_table(messages, self.operator.expected(ordinal)), self._now(now), ordinal
-            )
-        )
+        table = to_table(messages, self.operator.expected(ordinal))
+        self._emit(self.operator.process(table, self._now(now), ordinal))
 
     def end_input(self, *, input: int | str = 0, partition: str | None = None) -> None:
-        """Say that a partition, or a whole input, has ended; when all have, `finish` does the
-        rest.
-        """
+        """End a partition or a whole input; after the last one, `finish` fires the rest."""
         super().end_input(input=input, partition=partition)
         if partition is None:
             self._ended.add(self.ordinal(input))
 
-    def _tell(self, change: Callable[[WatermarkTracker], object]) -> None:
+    def _change_sources(self, change: Callable[[WatermarkTracker], object]) -> None:
         self._check_open()
         self._drain()
-        self._give(self.operator.tell(change))
+        self._emit(self.operator.tell(change))
 
     def timeout(self, now: Instant | None = None) -> None:
-        """Tell the clock (or let it be read): offers again what was refused, and evaluates what
-        became due.
+        """Advance the clock: offer refused results again, and fire what is due.
+
+        Without `now`, the clock of the machine counts.
         """
-        if self._target is not None:
-            self._target.timeout(now)
-        if self._outlet.is_refused and not self._offer():
+        if self._downstream is not None:
+            self._downstream.timeout(now)
+        if self._queue.is_refused and not self._offer():
             return
         self._drain()
-        self._give(self.operator.advance_clock(self._now(now)))
+        self._emit(self.operator.advance_clock(self._now(now)))
 
     def finish(self) -> None:
-        """End the input: everything fires, and nothing is left. To end it again changes nothing."""
+        """End the input: everything fires, and no state is left. A second call does nothing."""
         if self._finished:
             return
         self._check_open()
         self._drain()
         self._finished = True
-        self._give(self.operator.finish())
+        self._emit(self.operator.finish())
 
     # Output
 
     def get_result(self) -> Results:
-        """A copy of the results that wait; they wait on until `flush`."""
+        """A copy of the queued results; they stay queued until `flush`."""
         self._drain()
         empty = self.operator.renderer().render(Output())
-        return Results.together([empty, *self._outlet.fetch()])
+        return Results.together([empty, *self._queue.fetch()])
 
     def flush(self) -> None:
-        """Clear the results that were returned, and make state, offsets and what still waits
-        durable together.
-        """
+        """Remove the results that were returned; save state, offsets and queue in one commit."""
         self._drain()
-        self._outlet.drop_fetched()
+        self._queue.drop_fetched()
         self._save()
 
     def __enter__(self) -> Self:
@@ -175,10 +167,51 @@ class EmbeddedBase(SourceControl):
         self.close()
 
     def close(self) -> None:
-        """Let go of the store; what was not flushed is gone."""
+        """Close the store; what was not flushed is lost."""
         self._store.close()
 
-    # Inside
+    # Inspection
+
+    @property
+    def watermark(self) -> int | None:
+        """The watermark, of a join the lesser of both sides; None while there is none."""
+        self._drain()
+        found = self.operator.progress.watermark
+        return None if found == MIN else found
+
+    @property
+    def output_watermark(self) -> int:
+        """The watermark that is forwarded downstream, of a join the least of its time columns."""
+        self._drain()
+        return self.operator.output_watermark
+
+    @property
+    def is_refusing(self) -> bool:
+        """Whether input is refused because the downstream refuses results."""
+        return self._queue.is_refused
+
+    def paused(self) -> list[PausedSource]:
+        """The sources too far ahead of the slowest one, which should not be read for now."""
+        self._drain()
+        return self.operator.watermark_tracker.paused()
+
+    def resume_offsets(self) -> dict[str, int]:
+        """By partition, of a join by side and partition, the first offset to deliver again."""
+        self._drain()
+        return self.operator.resume_offsets()
+
+    def _runtime_facts(self) -> dict[str, Any]:
+        """The facts of an explanation that only the runtime knows."""
+        refused, unfetched = self._queue.waiting, self._queue.unfetched
+        return {
+            "machine_clock": self._clock.at(None, 0) if self._clock.is_read else None,
+            "waiting_panes": sum(results.panes.num_rows for results in unfetched),
+            "waiting_late": sum(results.late.num_rows for results in unfetched),
+            "refused_rows": sum(len(results) for results in refused),
+            "is_refused": self._queue.is_refused,
+        }
+
+    # Passing results on
 
     def _now(self, now: Instant | None) -> int:
         return self._clock.at(now, self.operator.progress.now)
@@ -186,96 +219,131 @@ class EmbeddedBase(SourceControl):
     def _check_open(self) -> None:
         if self._finished:
             raise InputError("the operator is finished and takes no more input")
-        self._outlet.check()
+        self._queue.check()
 
-    def _give(self, output: Output) -> None:
-        """Keep the results of a call, and offer them where there is somebody to take them."""
-        automatic = self._downstream is not None or self._target is not None
-        if not output.is_empty:
-            renderer = self.operator.renderer()
-            for results in renderer.by_window(output) if automatic else [renderer.render(output)]:
-                self._put(results)
-        if automatic:
+    def _emit(self, output: Output) -> None:
+        """Queue the results of a call, and offer them to the downstream window by window."""
+        has_downstream = self._consumer is not None or self._downstream is not None
+        for results in render(self.operator, output, by_window=has_downstream):
+            self._put(results)
+        if has_downstream:
             self._offer()
 
     def _put(self, results: Results) -> None:
-        # An operator takes panes only, so late rows stay for whoever fetches them.
-        self._outlet.put(results, stays=self._target is not None and results.late.num_rows > 0)
+        # A downstream operator takes panes only: late rows stay here to be fetched.
+        self._queue.put(results, stays=self._downstream is not None and results.late.num_rows > 0)
 
     def _offer(self) -> bool:
-        """Offer what waits, one window after the other, and then how far this operator is; False
-        where something is refused.
+        """Offer queued results, then forward the progress; False if something is refused.
+
+        The state is saved whenever results were accepted, and when windows opened or closed.
         """
-        accepted = self._outlet.offer()
-        if (
-            self._target is not None
-            and not self._outlet.is_refused
-            and not self._target.is_refusing
-        ):
-            self._tell_progress(self._target)
-        windows = (
-            self.operator.progress.counters["windows_opened"],
-            self.operator.progress.counters["windows_closed"],
-        )
-        if accepted or windows != self._seen_windows:
-            self._seen_windows = windows
+        accepted = self._queue.offer()
+        downstream = self._downstream
+        if downstream is not None and not self._queue.is_refused and not downstream.is_refusing:
+            self._forward_progress(downstream)
+        counters = self.operator.progress.counters
+        windows = (counters["windows_opened"], counters["windows_closed"])
+        if accepted or windows != self._saved_windows:
+            self._saved_windows = windows
             self._save()
-        return not self._outlet.is_refused
+        return not self._queue.is_refused
 
     def _accepts(self, results: Results) -> bool:
-        if self._target is None:
-            return self._downstream is None or self._downstream(results) is not False
-        if self._target.is_refusing:
+        """Deliver results downstream; False if they are refused."""
+        if self._downstream is None:
+            return self._consumer is None or self._consumer(results) is not False
+        if self._downstream.is_refusing:
             return False
-        self._target.add_messages(
+        self._downstream.add_messages(
             results.panes, now=None if self._clock.is_read else self.operator.progress.now
         )
         return True
 
-    def _tell_progress(self, target: Target) -> None:
-        """Forward the watermark, whether this operator is idle, and its end."""
+    def _forward_progress(self, downstream: Downstream) -> None:
+        """Forward the watermark, idleness and end of this operator."""
         if self._finished:
-            if not target.finished:
-                target.finish()
+            if not downstream.finished:
+                downstream.finish()
             return
-        key = target.inputs[0].watermark_key
-        mark = Watermark(self._promised(target), key)
-        marks: list[Mark] = [mark] if mark.value > MIN and mark != self._forwarded else []
-        idle = self.operator.is_idle
-        if idle != self._forwarded_idle:
-            self._forwarded_idle = idle
-            marks.append(Idle(key) if idle else Active(key))
-        self._forwarded = mark
-        if marks and not target.finished:
-            target.take_marks(marks)
+        given = downstream.inputs[0]
+        progress = OutputProgress.of(self.operator, given.time)
+        marks = progress.marks(given.watermark_key, since=self._forwarded)
+        self._forwarded = progress
+        if marks and not downstream.finished:
+            downstream.take_marks(marks)
 
-    @property
-    def is_refusing(self) -> bool:
-        """Whether input is refused because the downstream refuses results."""
-        return self._outlet.is_refused
+    # Durable state
 
     def _save(self) -> None:
-        """Make everything durable, what is downstream first: its input must not be forgotten here
-        before it is safe there.
+        """Save everything in one commit, the downstream first.
+
+        Its input must not be forgotten here before it is durable there.
         """
-        if self._target is not None:
-            self._target.flush()
+        if self._downstream is not None:
+            self._downstream.flush()
         self._store.delete_prefix("waiting/")
-        held = [*self._outlet.kept, *self._outlet.waiting]
-        for number, results in enumerate(held):
+        queued = [*self._queue.kept, *self._queue.waiting]
+        for number, results in enumerate(queued):
             self._store.put_table(f"waiting/{number:08d}/panes", results.panes)
             self._store.put_table(f"waiting/{number:08d}/late", results.late)
-        self._store.put_json("waiting", len(held))
+        self._store.put_json("waiting", len(queued))
         self._store.put_json("finished", self._finished)
         self._store.put_json("ended", sorted(self._ended))
-        stored.save(self.operator)
+        snapshot.save(self.operator)
         self._store.commit()
-        stored.release(self.operator)
+        snapshot.release(self.operator)
 
-    def _load_waiting(self) -> None:
+    def _restore_queue(self) -> None:
         for number in range(self._store.get_json("waiting", 0)):
             panes, late = (
                 self._store.get_table(f"waiting/{number:08d}/{kind}") for kind in ("panes", "late")
             )
             self._put(Results(panes, late))
-        self._outlet.is_refused = bool(self._outlet.waiting)
+        self._queue.is_refused = bool(self._queue.waiting)
+
+
+class Port:
+    """One input of an operator with several, as the `downstream` of another operator."""
+
+    def __init__(self, operator: EmbeddedBase, ordinal: int) -> None:
+        self._operator, self._ordinal = operator, ordinal
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        return (self._operator.inputs[self._ordinal],)
+
+    @property
+    def is_refusing(self) -> bool:
+        return self._operator.is_refusing
+
+    @property
+    def finished(self) -> bool:
+        """Whether this input has ended."""
+        return self._operator.finished or self._ordinal in self._operator.ended
+
+    def follow(self, upstream: Upstream | None) -> None:
+        """Take the watermark of this input from an upstream operator; see `EmbeddedBase.follow`."""
+        self._operator.follow(upstream, input=self._ordinal)
+
+    def add_messages(self, messages: Any, *, now: Instant | None = None) -> None:
+        """Process a delivery of this input."""
+        self._operator.add_messages(messages, now=now, input=self._ordinal)
+
+    def take_marks(self, marks: Iterable[Mark]) -> None:
+        """Apply the marks of the upstream operator to this input."""
+        self._operator.take_marks(marks, input=self._ordinal)
+
+    def timeout(self, now: Instant | None = None) -> None:
+        """Advance the clock of the operator."""
+        self._operator.timeout(now)
+
+    def finish(self) -> None:
+        """End this input; the operator finishes with the last one."""
+        self._operator.end_input(input=self._ordinal)
+        if len(self._operator.ended) == len(self._operator.inputs):
+            self._operator.finish()
+
+    def flush(self) -> None:
+        """Save the state of the operator."""
+        self._operator.flush()

@@ -1,6 +1,4 @@
-"""Inspection: looking into an operator without changing it: windows, messages, current values,
-counts, and why there is no output.
-"""
+"""Inspection of an embedded aggregate: windows, messages, current values and counts."""
 
 from __future__ import annotations
 
@@ -10,86 +8,35 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.embedded.clock import Clock
-from tidegate.embedded.result_queue import ResultQueue
+from tidegate.embedded.rows import key_identity
 from tidegate.errors import InputError
 from tidegate.instants import MAX, MIN, Instant, instant
 from tidegate.kernel.frame import Frame, concat_frames, to_arrow
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.keys import identify
 from tidegate.kernel.windows.assigners import Aligned
 from tidegate.operators.aggregate.cell_values import payload
 from tidegate.operators.aggregate.operator import WindowedAggregate
-from tidegate.operators.aggregate.results import Results
 from tidegate.operators.aggregate.wiring import Parts
-from tidegate.operators.explain.explanation import explain, worded
-from tidegate.operators.explain.facts import Explanation
-from tidegate.operators.ingest.watermark_tracking import PausedSource
 from tidegate.operators.progress import late_by_reason
 from tidegate.spec.windows import Axis
 
 
 class Inspection:
-    """What can be asked of an embedded operator."""
+    """Read-only access to the windows, messages, values and counts of an operator."""
 
     operator: WindowedAggregate
-    _outlet: ResultQueue[Results]
-    _clock: Clock
 
     def _drain(self) -> None:
-        """Take what is buffered, so that nobody sees the buffering."""
-
-    @property
-    def watermark(self) -> int | None:
-        """The watermark, or None while there is none."""
-        self._drain()
-        found = self.operator.progress.watermark
-        return None if found == MIN else found
-
-    @property
-    def output_watermark(self) -> int:
-        """What may be promised downstream."""
-        self._drain()
-        return self.operator.output_watermark
+        """Process buffered messages, so that buffering stays invisible."""
 
     @property
     def hold(self) -> int | None:
-        """The earliest output time of the panes that are still owed."""
+        """The earliest output time of the panes that are still to fire."""
         self._drain()
         return self.operator.hold
 
-    def explain_watermark(self) -> Explanation:
-        """Why there is no output: who holds the watermark back and since when, what is idle, and
-        what each window waits for.
-
-        Print it to read sentences; `to_dict` gives the same as data.
-        """
-        self._drain()
-        return worded(explain(self.operator), **self._runtime())
-
-    def _runtime(self) -> dict[str, Any]:
-        """Facts for an explanation that only the runtime knows."""
-        refused, waiting = self._outlet.waiting, self._outlet.unfetched
-        return {
-            "machine_clock": self._clock.at(None, 0) if self._clock.is_read else None,
-            "waiting_panes": sum(results.panes.num_rows for results in waiting),
-            "waiting_late": sum(results.late.num_rows for results in waiting),
-            "refused_rows": sum(len(results) for results in refused),
-            "is_refused": self._outlet.is_refused,
-        }
-
-    def paused(self) -> list[PausedSource]:
-        """The sources that run too far ahead of the slowest and should not be read for now."""
-        self._drain()
-        return self.operator.watermark_tracker.paused()
-
-    def resume_offsets(self) -> dict[str, int]:
-        """By partition, the first offset to deliver after a restart."""
-        self._drain()
-        return self.operator.resume_offsets()
-
     def stats(self) -> dict[str, Any]:
-        """What is held and what was counted: windows, keys, runs, messages, bytes, events by class,
+        """Sizes and counters: windows, keys, runs, messages, bytes, events by lateness class,
         panes by timing, late rows by reason.
         """
         self._drain()
@@ -159,7 +106,7 @@ class Inspection:
         }
 
     def _cells(self, parts: Parts) -> Frame | None:
-        """All cells, of complete and of open windows."""
+        """The cells of all windows: one for each key and window."""
         frames = [f for f in parts.core.cells.live() if len(f)]
         if parts.slice_buffer is not None:
             frames += parts.slice_buffer.preview()
@@ -190,10 +137,10 @@ class Inspection:
     def get_windows(
         self, start: Instant | None = None, end: Instant | None = None, *, key: Any = None
     ) -> list[dict[str, Any]]:
-        """The windows that overlap a range, sorted; those of one key where a key is given.
+        """The windows that overlap a range, sorted; only those of `key`, if given.
 
-        Windows that are the same for all keys come once, with counts over all keys; sessions come
-        once for each key.
+        A window that all keys share is listed once, with counts over all keys; sessions are listed
+        for each key.
         """
         self._drain()
         parts = self.operator.parts
@@ -263,8 +210,9 @@ class Inspection:
         key: Any = None,
         join_key: Mapping[str, Any] | None = None,
     ) -> pa.Table:
-        """The messages from (start, start_offset) to (end, end_offset), both included; a session
-        key and a join key narrow them.
+        """The messages from (start, start_offset) to (end, end_offset), both included.
+
+        `key` selects one key; `join_key` selects messages with these values in other columns.
         """
         self._drain()
         parts = self.operator.parts
@@ -308,27 +256,4 @@ class Inspection:
         return instant(value)
 
     def _identity(self, parts: Parts, key: Any) -> tuple[np.uint64, np.uint64]:
-        names = self.operator.spec.input.key
-        values = (
-            [key.get(name) for name in names]
-            if isinstance(key, Mapping)
-            else list(key)
-            if isinstance(key, tuple)
-            else [key]
-        )
-        if len(values) != len(names) or (isinstance(key, Mapping) and set(key) != set(names)):
-            raise InputError(
-                f"the key has the columns {list(names)}, got {key!r}. Hint: give a value, a tuple"
-                " or a dictionary"
-            )
-        try:
-            columns = [
-                pa.array([v], parts.core.schema.field(n).type)
-                for n, v in zip(names, values, strict=True)
-            ]
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as unfit:
-            raise InputError(
-                f"the key {key!r} does not fit the key columns {list(names)}: {unfit}"
-            ) from unfit
-        key_hash, key_check = identify(columns, 1)
-        return key_hash[0], key_check[0]
+        return key_identity(key, self.operator.spec.input.key, parts.core.schema, "key columns")

@@ -1,4 +1,4 @@
-"""The embedded join: a windowed join that is driven by calls; see `EmbeddedBase`."""
+"""The embedded join; see `EmbeddedBase` for input, output and state."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.embedded.base import Downstream, EmbeddedBase
-from tidegate.embedded.result_queue import Target
-from tidegate.embedded.rows import to_table
+from tidegate.embedded.base import Consumer, EmbeddedBase
+from tidegate.embedded.result_queue import Downstream
+from tidegate.embedded.rows import key_identity, to_table
 from tidegate.errors import InputError
 from tidegate.instants import MAX, MIN, Instant, instant
 from tidegate.kernel.frame import Frame, concat_frames, to_arrow
-from tidegate.kernel.keys import identify
 from tidegate.operators.explain.facts import Explanation
 from tidegate.operators.explain.join import described, explain_join
 from tidegate.operators.ingest.delivery import Arrival
-from tidegate.operators.ingest.watermark_tracking import PausedSource
 from tidegate.operators.join.operator import WindowedJoin
 from tidegate.operators.join.output import PAYLOAD
 from tidegate.operators.join.side import Side
@@ -28,7 +26,7 @@ from tidegate.state.protocol import Store
 
 
 class EmbeddedJoin(EmbeddedBase):
-    """One join in this process; an input is said as "left" or "right", or as 0 or 1."""
+    """One join in this process; its inputs are "left" and "right", or 0 and 1."""
 
     operator: WindowedJoin
 
@@ -37,17 +35,15 @@ class EmbeddedJoin(EmbeddedBase):
         spec: JoinSpec,
         *,
         store: Store | None = None,
-        downstream: Downstream | Target | None = None,
+        downstream: Consumer | Downstream | None = None,
         now: int | None = None,
         schemas: tuple[pa.Schema | None, pa.Schema | None] = (None, None),
     ) -> None:
-        """A join; `schemas` are the columns of both sides, where names of the output should not
-        wait for the first rows.
-        """
-        self._drive(store, downstream, now, spec)
+        """With `schemas`, those of both sides, the output columns are known from the start."""
+        self._open(store, downstream, now, spec)
         self.inputs, self.names = spec.inputs, SIDES
         self.operator = WindowedJoin(spec, self._store, now=self._clock.start)
-        self._continue()
+        self._restore()
         self.operator.bind(*schemas)
 
     @property
@@ -57,13 +53,11 @@ class EmbeddedJoin(EmbeddedBase):
     def add_message(
         self, message: Mapping[str, Any], *, now: Instant | None = None, input: int | str = 0
     ) -> None:
-        """Take one message of an input."""
+        """Process one message of an input."""
         self.add_messages([message], now=now, input=input)
 
     def add(self, *, left: Any = None, right: Any = None, now: Instant | None = None) -> None:
-        """Take a delivery of both inputs at once: left before right, and watermarks move after
-        both.
-        """
+        """Process a delivery of both inputs: left before right; watermarks advance after both."""
         self._check_open()
         given = [(LEFT, left), (RIGHT, right)]
         tables = [
@@ -71,20 +65,9 @@ class EmbeddedJoin(EmbeddedBase):
             for side, rows in given
             if rows is not None
         ]
-        self._give(self.operator.process_all(tables, self._now(now)))
+        self._emit(self.operator.process_all(tables, self._now(now)))
 
-    def _promised(self, target: Target) -> int:
-        """The watermark of the time column that the downstream looks at."""
-        column = target.inputs[0].time
-        return self.operator.output_watermarks.get(column or "", self.operator.output_watermark)
-
-    # Looking into it
-
-    @property
-    def watermark(self) -> int | None:
-        """The lesser of both watermarks, or None while there is none."""
-        found = self.operator.progress.watermark
-        return None if found == MIN else found
+    # Inspection
 
     @property
     def watermarks(self) -> tuple[int | None, int | None]:
@@ -95,43 +78,22 @@ class EmbeddedJoin(EmbeddedBase):
         return left, right
 
     @property
-    def output_watermark(self) -> int:
-        """What may be promised downstream of all time columns."""
-        return self.operator.output_watermark
-
-    @property
     def output_watermarks(self) -> dict[str, int]:
-        """What may be promised downstream, by time column of the output."""
+        """The watermarks that may be forwarded downstream, by time column of the output."""
         return self.operator.output_watermarks
 
     def explain(self) -> str:
-        """What the join does, as text, with how messages are kept by now."""
+        """What the join does, as text, with the current layout of its state."""
         left, right = (side.buffer.is_keyed for side in self.operator.sides)
         return described(self.spec, (left, right))
 
     def explain_watermark(self) -> Explanation:
-        """Why there is no output: who holds a watermark back, and how many rows wait for one."""
-        refused, waiting = self._outlet.waiting, self._outlet.unfetched
-        return explain_join(
-            self.operator,
-            machine_clock=self._clock.at(None, 0) if self._clock.is_read else None,
-            waiting_panes=sum(results.panes.num_rows for results in waiting),
-            waiting_late=sum(results.late.num_rows for results in waiting),
-            refused_rows=sum(len(results) for results in refused),
-            is_refused=self._outlet.is_refused,
-        )
-
-    def paused(self) -> list[PausedSource]:
-        """The sources that run too far ahead of the slowest and should not be read for now."""
-        return self.operator.watermark_tracker.paused()
-
-    def resume_offsets(self) -> dict[str, int]:
-        """By side and partition, the first offset to deliver after a restart."""
-        return self.operator.resume_offsets()
+        """Why there is no output: what holds a watermark back, and how many rows wait for one."""
+        return explain_join(self.operator, **self._runtime_facts())
 
     def stats(self) -> dict[str, Any]:
-        """What is held and what was counted: rows of both sides, runs, bytes, events by class,
-        pairs by timing, late rows by reason.
+        """Sizes and counters: rows of both sides, runs, bytes, events by lateness class, pairs by
+        timing, late rows by reason.
         """
         counters = self.operator.progress.counters
         names = (
@@ -169,8 +131,9 @@ class EmbeddedJoin(EmbeddedBase):
         end_offset: int | None = None,
         key: Any = None,
     ) -> pa.Table:
-        """The messages of a side that are kept from (start, start_offset) to (end, end_offset),
-        both included; an equal key narrows them.
+        """The messages of a side from (start, start_offset) to (end, end_offset), both included.
+
+        `key` selects the messages with these equal fields.
         """
         own, frame = self._held(side, key)
         at = frame.ints("at") if own.spec.is_timed else self._offsets(own, frame)
@@ -191,12 +154,11 @@ class EmbeddedJoin(EmbeddedBase):
         *,
         key: Any = None,
     ) -> list[dict[str, Any]]:
-        """The windows of a side that overlap a range, sorted, with how many of its messages each
-        holds; those of one equal key where it is given.
+        """The windows of a side that overlap a range, sorted, each with its number of messages.
 
-        Where rows meet in windows these are the windows. Within bounds every message of the other
-        side has a window of its own: the range of times that its partners have. A tuple join has
-        one window a side, from its first to its last offset.
+        `key` selects the windows with these equal fields. Within time bounds, every message of the
+        other side has its own window: the range of times that its partners have. A tuple join has
+        one window per side, from its first to its last offset.
         """
         own, frame = self._held(side, key)
         low, high = self._range(start, end)
@@ -233,7 +195,7 @@ class EmbeddedJoin(EmbeddedBase):
         )
 
     def _held(self, side: int | str, key: Any) -> tuple[Side, Frame]:
-        """The rows of a side that are kept, and those of one key where it is given."""
+        """A side and its rows in state; only those of `key`, if given."""
         own = self.operator.sides[self.ordinal(side)]
         frame = kept(own)
         if key is None or not len(frame):
@@ -245,38 +207,16 @@ class EmbeddedJoin(EmbeddedBase):
         )
 
     def _identity(self, own: Side, key: Any) -> tuple[np.uint64, np.uint64]:
-        names = self.spec.fields(own.number)
-        values = (
-            [key.get(name) for name in names]
-            if isinstance(key, Mapping)
-            else list(key)
-            if isinstance(key, tuple)
-            else [key]
-        )
-        if len(values) != len(names) or (isinstance(key, Mapping) and set(key) != set(names)):
-            raise InputError(
-                f"the equal fields are {list(names)}, got {key!r}. Hint: give a value, a tuple or a"
-                " dictionary"
-            )
         if own.schema is None:
             raise InputError(
-                f"nothing has come from the {SIDES[own.number]} side, so that its columns are not"
-                " known"
+                f"the {SIDES[own.number]} side has no messages yet, so its columns are unknown."
+                " Hint: give `schemas` to embedded()"
             )
-        try:
-            columns = [
-                pa.array([v], own.schema.field(n).type) for n, v in zip(names, values, strict=True)
-            ]
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as unfit:
-            raise InputError(
-                f"the key {key!r} does not fit the equal fields {list(names)}: {unfit}"
-            ) from unfit
-        key_hash, key_check = identify(columns, 1)
-        return key_hash[0], key_check[0]
+        return key_identity(key, self.spec.fields(own.number), own.schema, "equal fields")
 
 
 def kept(side: Side) -> Frame:
-    """The rows of a side that are kept."""
+    """The rows of a side in state."""
     frames = [frame for frame in side.buffer.frames() if len(frame)]
     if frames:
         return concat_frames(frames)
@@ -295,7 +235,7 @@ def kept(side: Side) -> Frame:
 
 
 def messages_in(frame: Frame) -> pa.Table:
-    """The messages that kept rows are, with the columns of their input."""
+    """The messages of rows in state, with the columns of their input."""
     return pa.table(
         {
             name.removeprefix(PAYLOAD): to_arrow(frame[name])

@@ -1,28 +1,26 @@
-"""The embedded operator: a windowed aggregate that is driven by calls; see `EmbeddedBase`."""
+"""The embedded windowed aggregate; see `EmbeddedBase` for input, output and state."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from tidegate.embedded.base import Downstream, EmbeddedBase
+from tidegate.embedded.base import Consumer, EmbeddedBase
 from tidegate.embedded.inspection import Inspection
-from tidegate.embedded.result_queue import Target
+from tidegate.embedded.result_queue import Downstream
 from tidegate.embedded.rows import to_table
 from tidegate.instants import Instant
 from tidegate.operators.aggregate.operator import WindowedAggregate
+from tidegate.operators.explain.explanation import explain, worded
+from tidegate.operators.explain.facts import Explanation
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.watermarks import Explicit
-from tidegate.spec.windows import Inherited
 from tidegate.state.protocol import Store
 
-__all__ = ["Downstream", "EmbeddedOperator"]
-
 _BUFFER = 1024
+"""Maximum number of single messages that are buffered."""
 _BUFFER_SPAN = 100_000
-"""Buffered messages arrived within a tenth of a second of each other, so that their clock is right
-to that.
-"""
+"""Maximum age of the buffer, and so the error of its arrival clock, in microseconds."""
 
 
 class EmbeddedOperator(Inspection, EmbeddedBase):
@@ -35,19 +33,16 @@ class EmbeddedOperator(Inspection, EmbeddedBase):
         spec: AggregateSpec,
         *,
         store: Store | None = None,
-        downstream: Downstream | Target | None = None,
+        downstream: Consumer | Downstream | None = None,
         now: int | None = None,
     ) -> None:
-        self._drive(store, downstream, now, spec)
-        op_column = "op" if isinstance(spec.window, Inherited) else None
+        self._open(store, downstream, now, spec)
         self.inputs, self.names = spec.inputs, spec.names
-        self.operator = WindowedAggregate(
-            spec, self._store, now=self._clock.start, op_column=op_column
-        )
+        self.operator = WindowedAggregate(spec, self._store, now=self._clock.start)
         self._buffer: list[Mapping[str, Any]] = []
         self._buffered_at = 0
-        # Single messages may wait for each other where nobody can tell: the watermark is told, and
-        # nothing looks at deliveries.
+        # Single messages are buffered where that changes no result: the watermark is explicit, and
+        # neither triggers nor retention look at deliveries.
         self._buffers = (
             downstream is None
             and all(
@@ -58,21 +53,27 @@ class EmbeddedOperator(Inspection, EmbeddedBase):
             and not spec.retention
             and not spec.also
         )
-        self._continue()
+        self._restore()
 
     @property
     def spec(self) -> AggregateSpec:
         return self.operator.spec
 
-    # Input
+    def explain_watermark(self) -> Explanation:
+        """Why there is no output: what holds the watermark back, and what each window waits for.
+
+        Print it to read sentences; `to_dict` returns the same as data.
+        """
+        self._drain()
+        return worded(explain(self.operator), **self._runtime_facts())
 
     def add_message(
         self, message: Mapping[str, Any], *, now: Instant | None = None, input: int | str = 0
     ) -> None:
-        """Take one message."""
+        """Process one message."""
         self._check_open()
         if not self._buffers or now is not None or input or not self.operator.is_typed:
-            # The first message with a value says what the others have to look like.
+            # The first message with a value determines the schema.
             self.add_messages([message], now=now, input=input)
             return
         clock = self._now(None)
@@ -86,9 +87,6 @@ class EmbeddedOperator(Inspection, EmbeddedBase):
     def _drain(self) -> None:
         if self._buffer:
             rows, self._buffer = self._buffer, []
-            self._give(
-                self.operator.process(
-                    to_table(rows, self.operator.schema),
-                    self._buffered_at if self._clock.is_read else None,
-                )
-            )
+            table = to_table(rows, self.operator.schema)
+            now = self._buffered_at if self._clock.is_read else None
+            self._emit(self.operator.process(table, now))

@@ -1,6 +1,4 @@
-"""An outlet holds what an operator has put out until somebody has it: what waits to be fetched, and
-what a downstream has yet to accept.
-"""
+"""The queue between an operator and its downstream, or the program that fetches the results."""
 
 from __future__ import annotations
 
@@ -17,8 +15,8 @@ from tidegate.spec.operator import Input
 T = TypeVar("T")
 
 
-class Target(Protocol):
-    """An operator that stands downstream of another one."""
+class Downstream(Protocol):
+    """An operator that takes the results of another one."""
 
     @property
     def inputs(self) -> tuple[Input, ...]: ...
@@ -43,27 +41,25 @@ class Target(Protocol):
 
 
 class ResultQueue(Generic[T]):
-    """Results in their order; `accept` offers one to the downstream, and there is none where it is
-    None.
-    """
+    """Results in order, until a downstream accepts them or the program has fetched them."""
 
     def __init__(self, accept: Callable[[T], bool] | None = None) -> None:
+        """`accept` offers one result to the downstream; None if there is no downstream."""
         self._accept = accept
         self._fetched = 0
         self.waiting: deque[T] = deque()
-        """What the downstream has not accepted."""
+        """Results that the downstream has not accepted."""
         self.kept: deque[T] = deque()
-        """What is there to be fetched."""
+        """Results to be fetched."""
         self.is_refused = False
+        """Whether the downstream refused the last result that was offered."""
 
     def put(self, item: T, *, stays: bool = False) -> None:
-        """Something came out; what `stays` is for whoever fetches, even if there is a
-        downstream.
-        """
+        """Add a result; one that `stays` is to be fetched even if there is a downstream."""
         (self.kept if stays or self._accept is None else self.waiting).append(item)
 
     def offer(self) -> int:
-        """Offer what waits, one after the other; the answer is how many were accepted."""
+        """Offer results one by one until one is refused; returns how many were accepted."""
         accepted = 0
         self.is_refused = False
         while self.waiting and self._accept is not None and not self.is_refused:
@@ -75,22 +71,23 @@ class ResultQueue(Generic[T]):
         return accepted
 
     def fetch(self) -> list[T]:
-        """What is there; it waits on until it is dropped."""
+        """All results; they stay until `drop_fetched`."""
         self._fetched = len(self.kept)
         return [*self.kept, *self.waiting]
 
     def drop_fetched(self) -> None:
+        """Remove the results that the last `fetch` returned and no downstream takes."""
         for _ in range(self._fetched):
             self.kept.popleft()
         self._fetched = 0
 
     @property
     def unfetched(self) -> list[T]:
-        """What is there to be fetched and was not."""
+        """Results to be fetched that `fetch` has not returned."""
         return list(self.kept)[self._fetched :]
 
     def check(self) -> None:
-        """Refuse input while the downstream refuses results."""
+        """Raise while the downstream refuses results: input is refused, too."""
         if self.is_refused:
             raise BackpressureError(
                 f"the downstream refuses results and {len(self.waiting)} wait; no input is taken"

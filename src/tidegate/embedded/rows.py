@@ -1,23 +1,26 @@
-"""Rows in whatever form people have them become one Arrow table: Arrow tables and batches, pandas
-frames, dictionaries.
-"""
+"""Conversion of Python input to Arrow: messages to tables, and keys to their hashes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import InputError
+from tidegate.kernel.keys import identify
 from tidegate.operators.ingest.schema_cast import BROKEN
 
-_BROKEN = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
+_CAST_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 _DECIMAL = pa.decimal128(38, 10)
 
 
 def to_table(rows: Any, schema: pa.Schema | None) -> pa.Table:
-    """The rows as a table; a value that does not fit its column marks its row as broken."""
+    """Messages as a table: Arrow tables and batches, pandas frames, and dictionaries.
+
+    A row with a value that does not fit its column is marked as broken, in the column `BROKEN`.
+    """
     if isinstance(rows, pa.Table):
         return rows
     if isinstance(rows, pa.RecordBatch):
@@ -31,7 +34,7 @@ def to_table(rows: Any, schema: pa.Schema | None) -> pa.Table:
     if isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows):
         return _from_dicts(rows, schema)
     raise InputError(
-        "messages come as an Arrow table, a pandas frame or a list of dictionaries, got"
+        "messages are an Arrow table, a pandas frame or a list of dictionaries, got"
         f" {type(rows).__name__}"
     )
 
@@ -39,7 +42,7 @@ def to_table(rows: Any, schema: pa.Schema | None) -> pa.Table:
 def _from_pandas(frame: Any, schema: pa.Schema | None) -> pa.Table:
     try:
         return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
-    except _BROKEN:
+    except _CAST_ERRORS:
         return _from_dicts(frame.to_dict("records"), schema)
 
 
@@ -59,14 +62,12 @@ def _from_dicts(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -> 
 def _column(
     name: str, values: list[Any], kind: pa.DataType | None, problems: dict[int, str]
 ) -> pa.Array:
-    """The values in the type that they have by themselves: whether they fit the one that is wanted
-    is judged where nothing is cut off.
-    """
+    """The values in their own type; the operator casts them, and finds those that do not fit."""
     try:
         array = pa.array(values)
-    except _BROKEN:
+    except _CAST_ERRORS:
         return _column_one_by_one(name, values, kind, problems)
-    # A first decimal says little about the next one.
+    # The precision of a first decimal is no limit for the next ones.
     return (
         array.cast(_DECIMAL, safe=False)
         if kind is None and pa.types.is_decimal(array.type) and array.type.scale <= _DECIMAL.scale
@@ -77,8 +78,9 @@ def _column(
 def _column_one_by_one(
     name: str, values: list[Any], kind: pa.DataType | None, problems: dict[int, str]
 ) -> pa.Array:
-    """The path of broken rows: the type is the known one or that of the first value that has one,
-    and what does not fit is marked.
+    """The values of a column with broken rows, cast one by one; `problems` gets those rows.
+
+    The type is the known one, or that of the first value that has a type.
     """
     if kind is None or pa.types.is_null(kind):
         kind = next(
@@ -91,7 +93,7 @@ def _column_one_by_one(
         try:
             kept.append(None if array is None else array.cast(kind)[0].as_py())
             fits = array is not None
-        except _BROKEN:
+        except _CAST_ERRORS:
             kept.append(None)
             fits = False
         if not fits:
@@ -102,5 +104,34 @@ def _column_one_by_one(
 def _alone(value: Any) -> pa.Array | None:
     try:
         return pa.array([value])
-    except _BROKEN:
+    except _CAST_ERRORS:
         return None
+
+
+def key_identity(
+    key: Any, names: Sequence[str], schema: pa.Schema, noun: str
+) -> tuple[np.uint64, np.uint64]:
+    """The hash and the check of a key: one value, a tuple, or a dictionary by column name."""
+    values = (
+        [key.get(name) for name in names]
+        if isinstance(key, Mapping)
+        else list(key)
+        if isinstance(key, tuple)
+        else [key]
+    )
+    if len(values) != len(names) or (isinstance(key, Mapping) and set(key) != set(names)):
+        raise InputError(
+            f"the {noun} are {list(names)}, got {key!r}. Hint: give a value, a tuple or a"
+            " dictionary"
+        )
+    try:
+        columns = [
+            pa.array([value], schema.field(name).type)
+            for name, value in zip(names, values, strict=True)
+        ]
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise InputError(
+            f"the key {key!r} does not fit the {noun} {list(names)}: {error}"
+        ) from error
+    key_hash, key_check = identify(columns, 1)
+    return key_hash[0], key_check[0]

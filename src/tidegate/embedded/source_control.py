@@ -1,6 +1,4 @@
-"""SourceControl is what a program, or an upstream, can say of an operator's sources beside giving
-it messages: how far they are, and who is silent.
-"""
+"""Calls about the sources of an operator: watermarks, idleness, partitions and the end."""
 
 from __future__ import annotations
 
@@ -8,27 +6,32 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
 from tidegate.instants import Instant, instant
-from tidegate.kernel.watermarks.marks import Idle, Mark, Watermark
+from tidegate.kernel.watermarks.marks import Mark
+from tidegate.operators.chain import apply_marks
 from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
 from tidegate.spec.operator import Input, input_of, ordinal_of
 from tidegate.spec.watermarks import checked_key
 
 
 class SourceControl(ABC):
-    """The calls about sources, for every operator that has an watermark_tracker."""
+    """The calls about sources, for every operator that has a watermark tracker.
+
+    `input` is the number of an input or, if streams are merged, its name. Without `partition`, a
+    call is about the whole input; without `key`, about its first time column.
+    """
 
     inputs: tuple[Input, ...]
-    """Their specifications, by number."""
+    """The specifications of the inputs, by ordinal."""
     names: tuple[str, ...] = ()
-    """Their names, where streams are merged: an input may be said by its number or by its name."""
+    """The names of the inputs, if streams are merged."""
 
     def ordinal(self, input: int | str) -> int:
-        """The number of an input that is said by number or by name."""
+        """The ordinal of an input, which is given by number or by name."""
         return ordinal_of(self.names, input)
 
     @abstractmethod
-    def _tell(self, change: Callable[[WatermarkTracker], object]) -> None:
-        """Change something about the sources, and pass on what moves."""
+    def _change_sources(self, change: Callable[[WatermarkTracker], object]) -> None:
+        """Change the state of the sources, and emit what becomes due by that."""
 
     def advance_watermark(
         self,
@@ -38,13 +41,14 @@ class SourceControl(ABC):
         partition: str | None = None,
         key: int | None = None,
     ) -> None:
-        """Promise that nothing before the watermark is to be expected, from a partition or from
-        all; a step back is ignored and counted.
+        """Advance the watermark: no event before it is expected any more.
+
+        A step back is ignored and counted.
         """
         ordinal = self.ordinal(input)
         number = input_of(self.inputs, ordinal).watermark_key if key is None else checked_key(key)
-        self._tell(
-            lambda watermark_tracker: watermark_tracker.promise(
+        self._change_sources(
+            lambda tracker: tracker.promise(
                 instant(watermark), ordinal=ordinal, partition=partition, key=number
             )
         )
@@ -52,48 +56,31 @@ class SourceControl(ABC):
     def mark_idle(
         self, *, input: int | str = 0, partition: str | None = None, key: int | None = None
     ) -> None:
-        """Say that a partition, or a whole input, is silent: the watermark does not wait for it
-        until it speaks again.
+        """Mark a partition or an input as idle: it holds no watermark back until it is active.
+
+        Without `key`, it is idle for all time columns.
         """
         ordinal, number = self.ordinal(input), None if key is None else checked_key(key)
-        self._tell(
-            lambda watermark_tracker: watermark_tracker.idle(
-                ordinal=ordinal, partition=partition, key=number
-            )
+        self._change_sources(
+            lambda tracker: tracker.idle(ordinal=ordinal, partition=partition, key=number)
         )
 
     def end_input(self, *, input: int | str = 0, partition: str | None = None) -> None:
-        """Say that a partition, or a whole input, has ended; when all have, `finish` does the
-        rest.
-        """
+        """End a partition or a whole input; after the last one, `finish` fires the rest."""
         ordinal = self.ordinal(input)
-        self._tell(
-            lambda watermark_tracker: watermark_tracker.end(ordinal=ordinal, partition=partition)
-        )
+        self._change_sources(lambda tracker: tracker.end(ordinal=ordinal, partition=partition))
 
     def add_partition(self, partition: str, *, input: int | str = 0) -> None:
-        """Say that there is one more partition: the watermark waits for it."""
+        """Add a partition: it holds the watermark back until it has one."""
         ordinal = self.ordinal(input)
-        self._tell(lambda watermark_tracker: watermark_tracker.join(partition, ordinal=ordinal))
+        self._change_sources(lambda tracker: tracker.join(partition, ordinal=ordinal))
 
     def remove_partition(self, partition: str, *, input: int | str = 0) -> None:
-        """Say that a partition is gone: the watermark no longer waits for it."""
+        """Remove a partition: it no longer holds the watermark back."""
         ordinal = self.ordinal(input)
-        self._tell(lambda watermark_tracker: watermark_tracker.leave(partition, ordinal=ordinal))
+        self._change_sources(lambda tracker: tracker.leave(partition, ordinal=ordinal))
 
     def take_marks(self, marks: Iterable[Mark], *, input: int | str = 0) -> None:
-        """Take what an upstream says of its watermarks; it may say again what it said before a
-        restart.
-        """
+        """Apply the watermarks and idleness of an upstream operator; it may repeat them."""
         found, ordinal = list(marks), self.ordinal(input)
-        self._tell(lambda watermark_tracker: _take(watermark_tracker, found, ordinal))
-
-
-def _take(watermark_tracker: WatermarkTracker, marks: list[Mark], ordinal: int) -> None:
-    for mark in marks:
-        if isinstance(mark, Watermark):
-            watermark_tracker.promise(mark.value, ordinal=ordinal, key=mark.key, repeats=True)
-        elif watermark_tracker.has(mark.key, ordinal):
-            (watermark_tracker.idle if isinstance(mark, Idle) else watermark_tracker.active)(
-                ordinal=ordinal, key=mark.key
-            )
+        self._change_sources(lambda tracker: apply_marks(tracker, found, ordinal))

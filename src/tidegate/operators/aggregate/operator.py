@@ -55,9 +55,7 @@ from tidegate.state.protocol import Store
 class WindowedAggregate:
     """One windowed aggregate over one input, or over several that are united."""
 
-    def __init__(
-        self, spec: AggregateSpec, store: Store, *, now: int = 0, op_column: str | None = None
-    ) -> None:
+    def __init__(self, spec: AggregateSpec, store: Store, *, now: int = 0) -> None:
         self.declared = spec
         """What was asked for: `spec` differs from it by the lateness of an upstream."""
         self.spec = spec
@@ -73,12 +71,13 @@ class WindowedAggregate:
         self.metadata = WindowOffsets(store) if spec.input.offset is not None else None
         self.parts: Parts | None = None
         self.rebuild = MessageRecovery(store) if spec.input.offset is not None else None
+        inherits = isinstance(spec.window, Inherited)
         # A pane of a window without end has no time; it is in its window all the same.
         self._reader = DeliveryReader(
-            spec.input, op_column, MAX - 1 if isinstance(spec.window, Inherited) else None
+            spec.input, "op" if inherits else None, MAX - 1 if inherits else None
         )
         self.merging = MergedInputs(spec) if spec.names else None
-        self.panes_from = set(range(len(spec.inputs))) if op_column is not None else set[int]()
+        self.panes_from = set(range(len(spec.inputs))) if inherits else set[int]()
         """The inputs whose rows may be retractions."""
         mark = spec.input.watermark
         self.keys = (

@@ -1,15 +1,13 @@
-"""A chain of operators that share a key runs in one process: each takes the panes of the one
-before, and what may be promised of them.
+"""A chain of operators that share a key and run in one task, each on the panes of the one before.
 
-It is a function of the stored state, the rows in their order and the clock that it is told, as its
-operators are.
+Like its operators, a chain is a function of the stored state, the rows in order, and the clock.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +22,7 @@ from tidegate.operators import snapshot as stored
 from tidegate.operators.aggregate.migration import check_same
 from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.operators.aggregate.results import Results
+from tidegate.operators.chain import NO_PROGRESS, Operator, OutputProgress, apply_marks, render
 from tidegate.operators.changelog import changelog
 from tidegate.operators.ingest.delivery import Arrival, DeliveryReader
 from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
@@ -34,116 +33,125 @@ from tidegate.spark.tasks.transport import FLOOR
 from tidegate.spec.join import SIDES, JoinSpec, Upstream
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.watermarks import Explicit, Lagging
-from tidegate.spec.windows import Inherited
 from tidegate.state.memory import MemoryStore
 from tidegate.state.prefixed import Prefixed
 from tidegate.state.protocol import Store
 
-_SHOWN = 10
-"""How many windows a summary tells."""
-_COUNTED = 1 << 16
-"""Up to how many rows it looks at for them."""
-_FORWARDED = 1_000_000
-"""How often a watermark that follows the clock is told to another chain."""
-INTERNAL = ("pane_nonspeculative", "time")
-"""Columns of panes that only other operators look at."""
+_SUMMARY_WINDOWS = 10
+"""Number of windows in a summary of the state."""
+_SUMMARY_CELLS = 1 << 16
+"""A summary lists the windows of single keys only up to this number of cells."""
+_FORWARD_INTERVAL = 1_000_000
+"""How often a watermark that follows the clock is forwarded to another chain, in microseconds."""
+_INTERNAL_COLUMNS = ("pane_nonspeculative", "time")
+"""Columns of panes that only operators read."""
 
 
 @dataclass(frozen=True)
 class Fed:
-    """An input that another chain feeds: by which operator, whose output is keyed anew, and from
-    which shards.
-    """
+    """An input that another chain feeds through a shuffle, because its key is different."""
 
     spec: Upstream
+    """The last operator of that chain."""
     shards: tuple[int, ...]
+    """The shards of that chain; each is a partition of the input."""
 
 
 @dataclass(frozen=True)
 class ChainPlan:
-    """What a chain is made from."""
+    """The specification of a chain: its operators and their place in the query."""
 
     specs: tuple[Upstream, ...]
     schema: pa.Schema
-    """The columns of the input; where inputs are united, those of all of them, and of a join those
-    of the left side.
-    """
+    """The columns of the input: of all inputs of a union or a merge, of the left side of a join."""
     right: pa.Schema | None = None
     """The columns of the right side of a join."""
     fed: Mapping[int, Fed] = field(default_factory=dict)
-    """The inputs of the first operator that other chains feed."""
+    """The inputs of the first operator that other chains feed, by ordinal."""
     silence: int = MAX
-    """How much of the time between two batches counts as silence of the sources; what is beyond it
-    nobody could have read.
+    """How much of the time between two batches counts as silence of the sources; a longer pause is
+    time in which the query did not read.
     """
     changes: bool = False
     """Whether panes leave as rows of a change feed."""
     ends: bool = False
-    """Whether the query ends when it has read everything: there may be no further batch for what
-    waits.
-    """
+    """Whether the query ends when it has read everything, so that no further batch may come."""
     is_followed: bool = False
-    """Whether another chain takes the panes: then they keep the columns that only operators look
-    at, and marks leave with them.
+    """Whether another chain takes the panes: then internal columns stay in them, and the output
+    progress leaves with them.
     """
     followed_on: str | None = None
-    """The time column that the other chain goes by, where there are several."""
+    """The time column that the other chain reads, where a join has several."""
 
     @property
     def follows(self) -> bool:
-        """Whether all that comes in was counted by other chains."""
+        """Whether other chains feed all inputs, so that those chains count the events."""
         return len(self.fed) == len(self.specs[0].inputs)
 
     @property
     def schemas(self) -> tuple[pa.Schema, ...]:
-        """The columns of each input of the first operator, or of all."""
+        """The columns of both sides of a join, or those of all inputs together."""
         return (self.schema,) if self.right is None else (self.schema, self.right)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form of what stored state depends on beside the specifications, which each
-        operator checks itself.
-        """
+        """What stored state depends on, as JSON; each operator checks its own specification."""
         return {
             "operators": len(self.specs),
             "upstream_shards": sorted({shard for fed in self.fed.values() for shard in fed.shards}),
         }
 
 
-@dataclass
+@dataclass(frozen=True)
 class Outcome:
-    """What came out of a call."""
+    """The output of one call of a chain: panes of its last operator, late rows of all operators."""
 
-    panes: list[pa.Table] = field(default_factory=list)
-    late: list[pa.Table] = field(default_factory=list)
+    panes: Sequence[pa.Table] = ()
+    late: Sequence[pa.Table] = ()
+
+    @classmethod
+    def of(cls, results: Iterable[Results]) -> Outcome:
+        """The tables of all results that have rows, in order."""
+        found = list(results)
+        return cls(
+            [part.panes for part in found if part.panes.num_rows],
+            [part.late for part in found if part.late.num_rows],
+        )
+
+
+@dataclass(frozen=True)
+class ShardProgress:
+    """The output progress of one shard of an upstream chain, for one input of this one."""
+
+    input: int
+    shard: int
+    progress: OutputProgress
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a chain takes at once."""
+    """The input of a chain in one micro-batch."""
 
     arrivals: Sequence[Arrival] = ()
     observed: Sequence[Arrival] = ()
+    """Rows of all shards that the watermark generators observe."""
     combined: Sequence[Frame] = ()
     """Partial aggregates of rows that are on time, as `PreAggregator` makes them."""
     refused: Sequence[tuple[Arrival, str]] = ()
-    """Rows that cannot be delivered, with what is wrong with them."""
-    marks: Sequence[dict[str, Any]] = ()
-    """What the shards of an upstream promise."""
+    """Rows that cannot be processed, with the reason."""
+    progress: Sequence[ShardProgress] = ()
+    """The progress of upstream chains."""
 
 
 class Chain:
     """The operators of one shard, or all of them where there are no shards."""
 
     def __init__(self, plan: ChainPlan, store: Store, *, now: int = 0) -> None:
-        """The chain as the store has it; a new one, whose clock begins at `now`, where it has
-        none.
-        """
+        """The chain as stored; a new one, whose clock starts at `now`, if the store is empty."""
         self.plan = plan
         self.store = store
         document = store.get_json("chain", {**plan.to_dict(), "now": now})
         check_same({name: document[name] for name in plan.to_dict()}, plan.to_dict())
         self.now: int = document["now"]
-        self._out = Outcome()
         self.operators = _operators(plan, store, self.now)
         schemas = plan.schemas
         for operator, feeding in zip(self.operators, _feeding(plan), strict=True):
@@ -151,7 +159,7 @@ class Chain:
                 _readers(operator), schemas * len(operator.spec.inputs), strict=False
             ):
                 reader.check(schema)
-                # Types that cannot be offsets, partitions or keys are refused without any rows.
+                # An empty table is enough to refuse types that cannot be offsets or keys.
                 reader.read(schema.empty_table(), None, self.now)
             if not stored.restore(operator) or not operator.is_bound:
                 operator.bind(*schemas)
@@ -159,18 +167,21 @@ class Chain:
                 _follow(operator, feeding)
             schemas = (operator.renderer().render(Output()).panes.schema,)
 
-    # The verbs
+    # Calls
 
     def take(self, batch: Batch, now: int) -> list[Outcome]:
         """Process a micro-batch, then advance the clock to it."""
         return [self.process(batch, now), self.advance_clock(now)]
 
     def process(self, batch: Batch, now: int, *, hold: bool = False) -> Outcome:
-        """Take a micro-batch; the watermark moves at its end, or not yet with `hold`."""
-        self._begin(now)
+        """Process a micro-batch; the watermark advances at its end, or later with `hold`."""
+        self.now = max(self.now, now)
+        return Outcome.of(self._process(batch, hold=hold))
+
+    def _process(self, batch: Batch, *, hold: bool) -> Iterator[Results]:
         first = self.operators[0]
         for arrival, detail in batch.refused:
-            self._pass(
+            yield from self._pass_on(
                 0, first.refuse(arrival.table, self.now, "bad_offset", detail, arrival.ordinal)
             )
         combined: dict[str, Any] = {}
@@ -178,87 +189,90 @@ class Chain:
             for frame in batch.combined:
                 _check_floor(frame, first.progress.watermark)
             combined["combined"] = batch.combined
-        self._pass(
+        yield from self._pass_on(
             0,
             first.process_all(
                 batch.arrivals, self.now, observed=batch.observed, hold=hold, **combined
             ),
         )
-        if batch.marks:
-            self._pass(
-                0, first.tell(lambda watermark_tracker: _promises(watermark_tracker, batch.marks))
+        if batch.progress:
+            yield from self._pass_on(
+                0, first.tell(lambda tracker: self._apply_all(tracker, batch.progress))
             )
-        return self._out
 
     def tell(self, change: Callable[[WatermarkTracker], object]) -> Outcome:
         """Change the watermark state of the chain's sources."""
-        self._begin(self.now)
-        self._pass(0, self.operators[0].tell(change))
-        return self._out
+        return Outcome.of(self._pass_on(0, self.operators[0].tell(change)))
 
     def advance_clock(self, now: int) -> Outcome:
-        """The clock has come to this instant."""
-        self._begin(now)
-        for n, operator in enumerate(self.operators):
-            self._pass(n, operator.advance_clock(self.now))
-        return self._out
+        """Advance the clock; it never goes back."""
+        self.now = max(self.now, now)
+        return Outcome.of(
+            results
+            for number, operator in enumerate(self.operators)
+            for results in self._pass_on(number, operator.advance_clock(self.now))
+        )
 
     def finish(self) -> Outcome:
-        """The input has ended."""
-        self._begin(self.now)
-        for n, operator in enumerate(self.operators):
-            self._pass(n, operator.finish(), finishing=True)
-        return self._out
+        """End the input: everything fires, and no state is left."""
+        return Outcome.of(
+            results
+            for number, operator in enumerate(self.operators)
+            for results in self._pass_on(number, operator.finish(), finishing=True)
+        )
 
     def rest(self, now: int) -> None:
-        """Time has passed in which nothing ran: no source was silent in it beyond what counts."""
+        """Do not count a pause of the query beyond `silence` as silence of the sources."""
         pause = now - self.now - self.plan.silence
         if pause > 0:
             for operator in self.operators:
                 operator.watermark_tracker.shift(pause)
 
-    def _begin(self, now: int) -> None:
-        self.now = max(self.now, now)
-        self._out = Outcome()
+    def _pass_on(
+        self, number: int, output: Output, *, finishing: bool = False
+    ) -> Iterator[Results]:
+        """Pass the output of an operator down the chain; yield the results that leave the chain.
 
-    def _pass(self, number: int, output: Output, *, finishing: bool = False) -> None:
-        """Give the panes of an operator to the next, and then how far it is; those of the last
-        leave.
+        The next operator gets the panes, then the progress of this one, unless all is `finishing`.
         """
-        operator = self.operators[number]
         last = number + 1 == len(self.operators)
-        results = (
-            Results(pa.table({}), pa.table({}))
-            if output.is_empty
-            else operator.renderer().render(output)
-        )
-        if results.late.num_rows:
-            self._out.late.append(results.late)
-        if last:
+        for results in render(self.operators[number], output):
+            if last:
+                yield Results(self._shown(results.panes), results.late)
+                continue
+            yield Results(results.panes.slice(0, 0), results.late)
             if results.panes.num_rows:
-                self._out.panes.append(self._shown(results.panes))
-            return
-        follower = self.operators[number + 1]
-        if results.panes.num_rows:
-            self._pass(number + 1, follower.process_all([Arrival(0, results.panes)], self.now))
-        if not finishing:
-            self._pass(
-                number + 1,
-                follower.tell(
-                    lambda watermark_tracker: _promised(
-                        watermark_tracker, _marks_of(operator, follower.spec.inputs[0].time)
-                    )
-                ),
-            )
+                downstream = self.operators[number + 1]
+                yield from self._pass_on(
+                    number + 1, downstream.process_all([Arrival(0, results.panes)], self.now)
+                )
+        if not last and not finishing:
+            yield from self._pass_on(number + 1, self._forward_progress(number))
+
+    def _forward_progress(self, number: int) -> Output:
+        """Forward the progress of an operator to the next; returns the output of that one."""
+        downstream = self.operators[number + 1]
+        time = downstream.spec.inputs[0].time
+        progress = OutputProgress.of(self.operators[number], time)
+        return downstream.tell(lambda tracker: _apply(tracker, progress, downstream.spec, 0))
+
+    def _apply_all(self, tracker: WatermarkTracker, found: Sequence[ShardProgress]) -> None:
+        spec = self.operators[0].spec
+        for one in found:
+            _apply(tracker, one.progress, spec, one.input, str(one.shard))
 
     def _shown(self, panes: pa.Table) -> pa.Table:
         if self.plan.is_followed:
             return panes
         spec = self.operators[-1].spec
-        shown = panes.drop_columns(list(INTERNAL)) if isinstance(spec, AggregateSpec) else panes
+        shown = (
+            panes.drop_columns(list(_INTERNAL_COLUMNS))
+            if isinstance(spec, AggregateSpec)
+            else panes
+        )
         return changelog(shown, spec.identity, spec.mode) if self.plan.changes else shown
 
-    # What can be asked
+    # Inspection
 
     @property
     def next_due(self) -> int | None:
@@ -267,8 +281,8 @@ class Chain:
         found = [
             due for due in (operator.next_due for operator in self.operators) if due is not None
         ]
-        # A watermark that follows the clock reaches the others through the first; what another
-        # chain waits for is not known here.
+        # A watermark that follows the clock reaches the others through the first operator. Which
+        # watermark another chain needs is not known here.
         found += [
             first.watermark_tracker.clock_at(operator.waits_for, first.key)
             for operator in others
@@ -277,12 +291,12 @@ class Chain:
         if self.plan.is_followed and any(
             isinstance(given.watermark, Lagging) for given in first.spec.inputs
         ):
-            found.append(self.now + _FORWARDED)
+            found.append(self.now + _FORWARD_INTERVAL)
         return min((max(due, self.now + 1) for due in found if due != MAX), default=None)
 
     @property
     def is_listening(self) -> bool:
-        """Whether silence of some source would change something."""
+        """Whether some source may become idle by silence."""
         return any(operator.watermark_tracker.next_due != MAX for operator in self.operators)
 
     @property
@@ -291,9 +305,7 @@ class Chain:
 
     @property
     def counters(self) -> Counter[str]:
-        """What was counted: of what came in by the first operator, of late rows by all, of panes by
-        the last.
-        """
+        """Counts of events by the first operator, of panes by the last, of late rows by all."""
         first, last = self.operators[0].progress.counters, self.operators[-1].progress.counters
         found = Counter(
             {
@@ -314,8 +326,9 @@ class Chain:
         return found
 
     def held(self) -> dict[str, Any]:
-        """What is held, as far as that is known without looking at all of it: rows of a join, and
-        the windows of the last that complete next.
+        """A summary of the state, without a full scan: its size, and the next windows to complete.
+
+        It describes the last operator, and the rows of both sides if the first is a join.
         """
         first, last = self.operators[0], self.operators[-1]
         rows = (
@@ -333,15 +346,18 @@ class Chain:
             }
         parts = last.bound()
         windows, shared = (
-            parts.slice_buffer.waiting(_SHOWN, 0) if parts.slice_buffer is not None else ([], 0)
+            parts.slice_buffer.waiting(_SUMMARY_WINDOWS, 0)
+            if parts.slice_buffer is not None
+            else ([], 0)
         )
-        if len(parts.core.cells) <= _COUNTED:
+        if len(parts.core.cells) <= _SUMMARY_CELLS:
             windows = [*windows, *_first_windows(parts.core.cells)]
-        next_ones = sorted(windows, key=lambda window: (window[0][1], window[0][0]))[:_SHOWN]
+        next_ones = sorted(windows, key=lambda window: (window[0][1], window[0][0]))[
+            :_SUMMARY_WINDOWS
+        ]
         messages = 0 if parts.core.messages is None else parts.core.messages.count
         shown = [{"start": start, "end": end, "keys": keys} for (start, end), keys in next_ones]
-        # A window that all keys share until it is complete is one; later, and with early panes,
-        # there is one for each key.
+        # All keys share an open window in the slice buffer; fired windows are counted per key.
         return {
             "windows": shown,
             "windows_open": shared + len(parts.core.cells),
@@ -350,12 +366,12 @@ class Chain:
             "rows": rows,
         }
 
-    def mark(self) -> dict[str, Any]:
-        """What may be promised of the panes that are still to come."""
-        return _marks_of(self.operators[-1], self.plan.followed_on)
+    def output_progress(self) -> OutputProgress:
+        """The progress that the downstream chain gets."""
+        return OutputProgress.of(self.operators[-1], self.plan.followed_on)
 
     def schemas(self) -> tuple[pa.Schema, pa.Schema]:
-        """The columns of the panes and of the late rows that leave."""
+        """The columns of the panes and of the late rows."""
         empty = [operator.renderer().render(Output()) for operator in self.operators]
         return self._shown(empty[-1].panes).schema, late_schema(
             [results.late.schema for results in empty]
@@ -364,28 +380,24 @@ class Chain:
     # State
 
     def save(self) -> None:
-        """Write what changed; durable when the store's owner commits."""
+        """Write what changed; it becomes durable when the owner of the store commits."""
         for operator in self.operators:
             stored.save(operator)
         self.store.put_json("chain", {**self.plan.to_dict(), "now": self.now})
 
     def release(self) -> None:
-        """Let go of what the store can give back."""
+        """Release memory that can be read again from the store."""
         for operator in self.operators:
             stored.release(operator)
 
 
 def schemas_of(plan: ChainPlan) -> tuple[pa.Schema, pa.Schema]:
-    """What a chain of this plan puts out; a specification that does not fit its input fails
-    here.
-    """
+    """The columns of the panes and late rows of a plan; fails if a specification does not fit."""
     return Chain(plan, MemoryStore()).schemas()
 
 
 def rehearse(plan: ChainPlan, former: Sequence[dict[str, Any]]) -> None:
-    """Let a chain follow these former specifications of its operators without any rows; what state
-    could not follow is refused here.
-    """
+    """Refuse a plan if state of these former specifications cannot migrate to it."""
     store = MemoryStore()
     Chain(plan, store).save()
     for number, spec in enumerate(former):
@@ -394,50 +406,48 @@ def rehearse(plan: ChainPlan, former: Sequence[dict[str, Any]]) -> None:
     Chain(plan, store)
 
 
-def _operators(plan: ChainPlan, store: Store, now: int) -> list[stored.Operator]:
-    found: list[stored.Operator] = []
+def _operators(plan: ChainPlan, store: Store, now: int) -> list[Operator]:
+    found: list[Operator] = []
     for number, (given, feeding) in enumerate(zip(plan.specs, _feeding(plan), strict=True)):
         spec = given
         if number == 0:
-            # The watermark waits for every shard of an upstream.
+            # Every shard of an upstream holds the watermark back.
             inputs = {
                 ordinal: Explicit(declared=tuple(str(shard) for shard in fed.shards))
                 for ordinal, fed in plan.fed.items()
             }
-            spec = _told(spec, inputs)
+            spec = _with_watermarks(spec, inputs)
         operator = _operator(spec, Prefixed(store, f"{number}/"), now)
         _follow(operator, feeding)
         found.append(operator)
     return found
 
 
-def _operator(spec: Upstream, store: Store, now: int) -> stored.Operator:
+def _operator(spec: Upstream, store: Store, now: int) -> Operator:
     if isinstance(spec, JoinSpec):
         return WindowedJoin(spec, store, now=now)
-    return WindowedAggregate(
-        spec, store, now=now, op_column="op" if isinstance(spec.window, Inherited) else None
-    )
+    return WindowedAggregate(spec, store, now=now)
 
 
 def _feeding(plan: ChainPlan) -> list[dict[int, Upstream]]:
-    """For each operator, which of its inputs other operators feed."""
+    """For each operator, the upstream of each input that another operator feeds."""
     return [
         {ordinal: fed.spec for ordinal, fed in plan.fed.items()},
         *({0: spec} for spec in plan.specs[:-1]),
     ]
 
 
-def _follow(operator: stored.Operator, feeding: Mapping[int, Upstream]) -> None:
+def _follow(operator: Operator, feeding: Mapping[int, Upstream]) -> None:
     for ordinal, upstream in feeding.items():
         operator.follow(upstream, None if len(operator.spec.inputs) == 1 else ordinal)
 
 
-def _told(spec: Upstream, marks: Mapping[int, Explicit]) -> Upstream:
-    """The same specification, whose inputs are told these watermarks."""
-    if not marks:
+def _with_watermarks(spec: Upstream, watermarks: Mapping[int, Explicit]) -> Upstream:
+    """The specification with these watermarks for some inputs, by ordinal."""
+    if not watermarks:
         return spec
     inputs = [
-        given if n not in marks else dataclasses.replace(given, watermark=marks[n])
+        given if n not in watermarks else dataclasses.replace(given, watermark=watermarks[n])
         for n, given in enumerate(spec.inputs)
     ]
     if isinstance(spec, JoinSpec):
@@ -445,8 +455,8 @@ def _told(spec: Upstream, marks: Mapping[int, Explicit]) -> Upstream:
     return dataclasses.replace(spec, input=inputs[0], also=tuple(inputs[1:]))
 
 
-def _readers(operator: stored.Operator) -> list[DeliveryReader]:
-    """What reads each input."""
+def _readers(operator: Operator) -> list[DeliveryReader]:
+    """The reader of each input."""
     return (
         [side.reader for side in operator.sides]
         if isinstance(operator, WindowedJoin)
@@ -455,9 +465,7 @@ def _readers(operator: stored.Operator) -> list[DeliveryReader]:
 
 
 def _check_floor(combined: Frame, watermark: int) -> None:
-    """Rows that were found on time by an older watermark than this one may be late, and cannot be
-    told apart any more.
-    """
+    """Refuse rows that were combined at an older watermark: some of them may be late by now."""
     floor = int(combined.ints(FLOOR)[0])
     if floor < watermark:
         hint = "the folder `floors` in the checkpoint is not that of this query; remove it"
@@ -468,18 +476,15 @@ def _check_floor(combined: Frame, watermark: int) -> None:
 
 
 def _first_windows(cells: SortedRuns) -> list[tuple[tuple[int, int], int | None]]:
-    """Of the windows that are kept cell by cell those that end first, with how many keys they
-    have.
-    """
+    """The first windows to end among those that are stored per key, with their number of keys."""
     frames = [frame for frame in cells.live(("start", "end", "closed")) if len(frame)]
     if not frames:
         return []
     whole = concat_frames(frames)
     whole = whole.where(~whole.ints("closed"))
-    # Where every key has windows of its own there are as many as cells, and most need not be looked
-    # at.
+    # With sessions every cell may be a window of its own: keep only the first ends before grouping.
     last, later = MIN, whole.ints("end")
-    for _ in range(_SHOWN):
+    for _ in range(_SUMMARY_WINDOWS):
         last = int(later.min(initial=MAX))
         later = later[later > last]
     whole = whole.where(whole.ints("end") <= last)
@@ -488,37 +493,20 @@ def _first_windows(cells: SortedRuns) -> list[tuple[tuple[int, int], int | None]
     return list(zip(zip(starts, ends, strict=True), groups.counts.tolist(), strict=True))
 
 
-def _marks_of(operator: stored.Operator, column: str | None) -> dict[str, Any]:
-    """What an operator promises of what is still to come, by the time column that is asked for."""
-    promised = operator.output_watermark
-    if isinstance(operator, WindowedJoin):
-        promised = operator.output_watermarks.get(column or "", promised)
-    return {"watermark": promised, "idle": operator.is_idle}
-
-
-def _promised(watermark_tracker: WatermarkTracker, mark: dict[str, Any]) -> None:
-    """What the operator before promises, which is of the same shard and the only source."""
-    _promises(watermark_tracker, [{**mark, "shard": None}])
-
-
-def _promises(watermark_tracker: WatermarkTracker, marks: Sequence[dict[str, Any]]) -> None:
-    """What the shards of an upstream promise; they say it again and again."""
-    for mark in marks:
-        ordinal = mark.get("input", 0)
-        key = next(iter(watermark_tracker.columns[ordinal]))
-        partition = None if mark["shard"] is None else str(mark["shard"])
-        if mark["watermark"] != MIN:
-            watermark_tracker.promise(
-                mark["watermark"], ordinal=ordinal, partition=partition, key=key, repeats=True
-            )
-        if mark["idle"]:
-            watermark_tracker.idle(ordinal=ordinal, partition=partition, key=key)
+def _apply(
+    tracker: WatermarkTracker,
+    progress: OutputProgress,
+    spec: Upstream,
+    ordinal: int,
+    partition: str | None = None,
+) -> None:
+    """Apply the progress of an upstream, which repeats it with every call, to an input."""
+    key = spec.inputs[ordinal].watermark_key
+    apply_marks(tracker, progress.marks(key, since=NO_PROGRESS), ordinal, partition)
 
 
 def late_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """The columns of the late rows of all operators; where two disagree about a type, it is told as
-    text.
-    """
+    """The columns of the late rows of all operators; where types differ, a column is text."""
     fields: dict[str, pa.DataType] = {}
     for field_ in [f for schema in schemas for f in schema]:
         known = fields.get(field_.name, field_.type)

@@ -9,7 +9,7 @@ import os
 import uuid
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from tidegate.instants import MIN
 from tidegate.kernel.storage import column_encoding as packing
+from tidegate.operators.chain import OutputProgress
 from tidegate.operators.ingest.delivery import Arrival
 from tidegate.spark.plan.shards import Layout, check_layout
 from tidegate.spark.query import metrics
-from tidegate.spark.tasks.chain import Batch, Chain, ChainPlan, Outcome
+from tidegate.spark.tasks.chain import Batch, Chain, ChainPlan, Outcome, ShardProgress
 from tidegate.spark.tasks.local_state_cache import LocalStateCache
 from tidegate.spark.tasks.state_store import BLOB, BLOB_KEY, META, SparkStore
 from tidegate.spark.tasks.task_output import Emitted, Leaving, Outlet
@@ -75,12 +76,16 @@ def batch_from(rows: Sequence[Shipped]) -> Batch:
         observed=arrivals(OBSERVED),
         combined=[packing.unpack(unpack(row.payload)) for row in ordered if row.kind == COMBINED],
         refused=[(arrival, "the offset is null") for arrival in arrivals(REFUSED)],
-        marks=[
-            {**json.loads(bytes(row.payload)), "input": row.input}
+        progress=[
+            _shard_progress(row.input, **json.loads(bytes(row.payload)))
             for row in ordered
             if row.kind == MARKS
         ],
     )
+
+
+def _shard_progress(input: int, shard: int, watermark: int, *, is_idle: bool) -> ShardProgress:
+    return ShardProgress(input, shard, OutputProgress(watermark, is_idle))
 
 
 @dataclass
@@ -192,7 +197,9 @@ class Operate(StatefulProcessor):
         _wait(store, emitted[fits:])
         if self._plan.is_followed and fits == len(emitted):
             # Nothing is promised of panes that still wait here.
-            emitted.insert(fits, (MARKS, document({**chain.mark(), "shard": shard})))
+            emitted.insert(
+                fits, (MARKS, document({"shard": shard, **asdict(chain.output_progress())}))
+            )
             fits += 1
         yield from (_packed(output, payload, shard) for output, payload in emitted[:fits])
         self._set_timer(chain, store, now, at_once=fits < len(emitted))

@@ -1,0 +1,82 @@
+"""The connection between two chained operators, the same in every runtime.
+
+A downstream operator gets, in this order: the panes of its upstream, whose `op` column marks
+retractions; then the upstream's output watermark; then whether the upstream is idle. Late rows are
+not passed on: they leave the pipeline at the operator that found them.
+
+A runtime decides when and how these travel: through a result queue with backpressure, or through
+the shuffle of a query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tidegate.instants import MIN
+from tidegate.kernel.watermarks.marks import Active, Idle, Mark, Watermark
+from tidegate.operators.aggregate.operator import WindowedAggregate
+from tidegate.operators.aggregate.results import Results
+from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
+from tidegate.operators.join.operator import WindowedJoin
+from tidegate.operators.output import Output
+
+Operator = WindowedAggregate | WindowedJoin
+
+
+def render(operator: Operator, output: Output, *, by_window: bool = False) -> list[Results]:
+    """The results of a call, none if it has no output; `by_window` splits them by window."""
+    if output.is_empty:
+        return []
+    renderer = operator.renderer()
+    return renderer.by_window(output) if by_window else [renderer.render(output)]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputProgress:
+    """The watermark and the idleness that an operator forwards to its downstream."""
+
+    watermark: int = MIN
+    is_idle: bool = False
+
+    @classmethod
+    def of(cls, operator: Operator, time: str | None) -> OutputProgress:
+        """The progress of an operator's output on the time column that its downstream reads."""
+        watermark = operator.output_watermark
+        if isinstance(operator, WindowedJoin):
+            watermark = operator.output_watermarks.get(time or "", watermark)
+        return cls(watermark, operator.is_idle)
+
+    def marks(self, key: int, *, since: OutputProgress | None) -> list[Mark]:
+        """What differs from the progress that was forwarded last; all of it if that is unknown."""
+        found: list[Mark] = []
+        if self.watermark > MIN and (since is None or self.watermark != since.watermark):
+            found.append(Watermark(self.watermark, key))
+        if since is None or self.is_idle != since.is_idle:
+            found.append(Idle(key) if self.is_idle else Active(key))
+        return found
+
+
+NO_PROGRESS = OutputProgress()
+"""The progress of an upstream that has forwarded nothing."""
+
+
+def apply_marks(
+    tracker: WatermarkTracker, marks: Iterable[Mark], ordinal: int, partition: str | None = None
+) -> None:
+    """Apply the marks of an upstream to an input, or to one of its partitions.
+
+    An upstream may repeat marks, for example after a restart: a smaller watermark is no step back.
+    Idleness of a watermark key that the input does not have is ignored.
+    """
+    for mark in marks:
+        if isinstance(mark, Watermark):
+            tracker.promise(
+                mark.value, ordinal=ordinal, partition=partition, key=mark.key, repeats=True
+            )
+        elif not tracker.has(mark.key, ordinal):
+            continue
+        elif isinstance(mark, Idle):
+            tracker.idle(ordinal=ordinal, partition=partition, key=mark.key)
+        else:
+            tracker.active(ordinal=ordinal, key=mark.key)
