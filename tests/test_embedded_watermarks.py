@@ -801,7 +801,7 @@ def test_the_intake_is_stored_as_json_and_holds_no_python(open_store):
     store = open_store()
     document = store.get_json("operator")["watermark_tracker"]
     store.close()
-    assert document["channels"][0]["0"]["generator"] == {"newest": 33}
+    assert document["columns"][0]["0"]["generator"] == {"newest": 33}
     assert json.loads(json.dumps(document)) == document
 
 
