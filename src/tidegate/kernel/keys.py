@@ -1,10 +1,9 @@
-"""Keys become 128-bit identities, (key_hash, key_check), by one vectorised hash that is the same on
-every machine and in every version.
+"""Key identities: 128-bit (key_hash, key_check), by a vectorised hash that is stable everywhere.
 
-A single integer-like key column is hashed by a bijection and `key_check` only tells nulls apart, so
-the identity is exact. Every other key has two independent 64-bit hashes; two different keys share
-both with a probability below 1e-18 at ten billion keys. `key_hash` also decides the shard
-(`shard_of`). The values are pinned by a test: stored state and every edge depend on them.
+A single integer-like key column is hashed by a bijection and `key_check` only marks nulls, so the
+identity is exact. Every other key has two independent 64-bit hashes; two different keys share both
+with a probability below 1e-18 at ten billion keys. `key_hash` also determines the shard
+(`shard_of`). A test pins the values: stored state and every edge depend on them.
 """
 
 from __future__ import annotations
@@ -22,20 +21,16 @@ from tidegate.errors import InputError
 from tidegate.kernel.frame import constant, to_arrow
 
 KEY = ("key_hash", "key_check")
-"""The columns of a key's identity, wherever it stands in a frame."""
+"""The columns of a key's identity in every frame."""
 _NULL = np.uint64(0x7F4A7C159E3779B9)
 _SEEDS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 _WORD = 8
 _SPREAD = 4
-"""Keys are close together where a table of all numbers between them has so many entries a row at
-most.
-"""
+"""Maximum entries per row of a lookup table for dense keys."""
 
 
 def mix(values: np.ndarray) -> np.ndarray:
-    """A bijection on 64-bit integers that spreads every input bit over the output (the finaliser
-    known as splitmix64).
-    """
+    """A bijection on 64-bit integers with full avalanche (the finaliser of splitmix64)."""
     z = values.astype(np.uint64, copy=True)
     z += np.uint64(0x9E3779B97F4A7C15)
     z ^= z >> np.uint64(30)
@@ -49,7 +44,7 @@ def mix(values: np.ndarray) -> np.ndarray:
 def identify(
     columns: Sequence[pa.Array | pa.ChunkedArray], rows: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The (key_hash, key_check) of every row; no columns means that all rows share one key."""
+    """The (key_hash, key_check) of every row; without columns all rows share one key."""
     if not columns:
         return constant(np.uint64(0), rows), constant(np.uint64(0), rows)
     arrays = [_plain(to_arrow(column)) for column in columns]
@@ -69,14 +64,14 @@ def identify(
 
 
 class Identities:
-    """The identities of some rows, hashed when somebody asks for them."""
+    """The identities of some rows, hashed on demand."""
 
     def __init__(self, columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> None:
         self._columns, self._rows = columns, rows
 
     @classmethod
     def known(cls, key_hash: np.ndarray, key_check: np.ndarray) -> Identities:
-        """Those that are known already."""
+        """Identities that are already computed."""
         found = cls((), len(key_hash))
         found.all = key_hash, key_check
         return found
@@ -87,7 +82,7 @@ class Identities:
         return identify(self._columns, self._rows)
 
     def at(self, index: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
-        """Those of some rows; only these are hashed where the others are not yet."""
+        """The identities of some rows; hashes only these if the others are not hashed yet."""
         if "all" in vars(self):
             key_hash, key_check = self.all
             return key_hash[index], key_check[index]
@@ -101,16 +96,16 @@ class Identities:
 
 @dataclass(frozen=True)
 class DenseKeys:
-    """Keys that are whole numbers close together, as numbers from 0 that tell them apart."""
+    """Dense integer keys, as numbers from 0."""
 
     numbers: np.ndarray
     first: np.generic
-    """The key that is number 0."""
+    """The key with number 0."""
     kind: pa.DataType
 
     @classmethod
     def of(cls, columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> DenseKeys | None:
-        """The keys of some rows, None where they are others."""
+        """The keys of some rows; None if they are not dense integers."""
         if (
             len(columns) != 1
             or not rows
@@ -122,26 +117,26 @@ class DenseKeys:
         low, high = keys.min(), keys.max()
         if int(high) - int(low) > _SPREAD * rows:
             return None
-        # Differences of small types may be too large for them, and numbers beyond the signed ones
-        # only fit as differences.
+        # Differences of small types may overflow them, and large unsigned keys only fit as
+        # differences.
         wide = keys if keys.dtype.itemsize == _WORD else keys.astype(np.int64)
         return cls((wide - wide.dtype.type(low)).astype(np.int64, copy=False), low, columns[0].type)
 
     def key_hash_of(self, numbers: np.ndarray) -> np.ndarray:
-        """The identities of the keys with some numbers."""
+        """The key hashes of the keys with some numbers."""
         keys = numbers.astype(self.first.dtype) + self.first
         return identify([pa.array(keys, self.kind)], len(keys))[0]
 
 
 def shard_of(key_hash: np.ndarray, shards: int) -> np.ndarray:
-    """The shard of each key; taken from the high bits, so that it says nothing about the order
-    inside a shard.
+    """The shard of each key, from the high bits, so that it is independent of the order inside a
+    shard.
     """
     return ((key_hash >> np.uint64(33)) % np.uint64(shards)).astype(np.int64)
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """A dictionary is its values, and a view is what it shows."""
+    """Decode dictionaries and views."""
     if pa.types.is_dictionary(array.type):
         return array.cast(array.type.value_type)
     if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
@@ -152,7 +147,7 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def is_word(kind: pa.DataType) -> bool:
-    """Types whose values are one 64-bit word."""
+    """Whether the values of a type are one 64-bit word."""
     tests = (
         pa.types.is_integer,
         pa.types.is_boolean,
@@ -189,7 +184,7 @@ def _missing(array: pa.Array) -> np.ndarray:
 
 
 def _hash_column(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Two independent hashes of one column; null has hashes of its own."""
+    """Two independent hashes of one column; null has its own."""
     array = _plain(array)
     if is_word(array.type):
         words = _words(array)
@@ -226,7 +221,7 @@ def _as_binary(array: pa.Array) -> pa.Array:
     if pa.types.is_decimal(kind):
         return array.cast(pa.string()).cast(pa.large_binary())
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        # Lists are rare as keys: their text is canonical, so equal lists share it.
+        # Lists are rare as keys: they are hashed by their canonical text.
         return pa.array(
             [None if v is None else repr(v).encode() for v in array.to_pylist()], pa.large_binary()
         )
@@ -237,8 +232,8 @@ def _as_binary(array: pa.Array) -> pa.Array:
 
 
 def _hash_bytes(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Eight bytes of every value at a time: as many rounds as the longest value has words, each
-    over the values that still have bytes.
+    """Hash eight bytes of every value at a time, in as many rounds as the longest value has
+    words.
     """
     rows = len(array)
     first, second = (np.full(rows, seed, np.uint64) for seed in _SEEDS)

@@ -1,6 +1,4 @@
-"""Accumulations are aggregates bound to the columns of an input: `bind` chooses the one that fits
-the types.
-"""
+"""Accumulations: aggregates bound to the column types of an input by `bind`."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ __all__ = ["Accumulation", "Lifted", "Lowered", "Rows", "bind", "prefix_combine"
 
 @dataclass(frozen=True)
 class _Source:
-    """What a builder needs to know of the input."""
+    """What a builder needs to know about the input."""
 
     kind: str
     schema: pa.Schema
@@ -142,7 +140,7 @@ def _quantile(a: spec.Quantile, s: _Source) -> Accumulation:
     s.numeric(a.column)
     if a.exact:
         return collect.ExactQuantile(a.column, a.q)
-    from tidegate.kernel.accumulations import sketches  # the sketches are an extra
+    from tidegate.kernel.accumulations import sketches  # sketches are an extra
 
     return sketches.ApproxQuantile(a.column, a.q)
 
@@ -151,7 +149,7 @@ def _approx_distinct(a: spec.ApproxDistinct, s: _Source) -> Accumulation:
     type = s.orderable(a.column)
     if pa.types.is_struct(type):
         raise s.refuse(a.column, "plain values")
-    from tidegate.kernel.accumulations import sketches  # the sketches are an extra
+    from tidegate.kernel.accumulations import sketches  # sketches are an extra
 
     return sketches.ApproxDistinct(a.column)
 
@@ -214,7 +212,7 @@ _BUILDERS: dict[type[spec.Aggregate], Callable[[Any, _Source], Accumulation]] = 
     spec.Apply: _apply,
 }
 
-# Kinds whose result changes when each value counts once, and that do not see to it themselves.
+# Kinds whose result changes with `distinct`, and that do not implement it themselves.
 _COUNTS_TWICE = (
     spec.Count,
     spec.Sum,
@@ -234,8 +232,7 @@ def bind(
 ) -> Accumulation:
     """The accumulation of an aggregate over rows of a schema.
 
-    With `retractions` the partials of float sums and variances hold what it takes to subtract
-    infinities and NaN again.
+    With `retractions` the partials of float sums and variances can subtract infinities and NaN.
     """
     build = _BUILDERS.get(type(aggregate))
     if build is None:

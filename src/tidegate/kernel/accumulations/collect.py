@@ -1,4 +1,4 @@
-"""Accumulations that keep values: list, top_k, exact quantiles, and the different values."""
+"""Accumulations that keep values: list, top_k, exact quantiles and distinct values."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ Items = dict[str, pa.Array]
 
 
 def _sorted_rows(ids: np.ndarray, keys: Sequence[np.ndarray]) -> np.ndarray:
-    """Rows by group, and inside a group by the keys one after the other."""
+    """Rows ordered by group, then by the keys in turn."""
     return np.lexsort([*reversed(keys), ids])
 
 
 def _changes(ids: np.ndarray, keys: Sequence[np.ndarray]) -> np.ndarray:
-    """Which rows differ in group or keys from the row before."""
+    """Mask of rows that differ in group or keys from the row before."""
     new = np.ones(len(ids), bool)
     new[1:] = ids[1:] != ids[:-1]
     for key in keys:
@@ -48,8 +48,9 @@ def _changes(ids: np.ndarray, keys: Sequence[np.ndarray]) -> np.ndarray:
 
 
 class Kept(Base, ABC):
-    """Lists of equal length, one per partial column, that are combined by taking them apart and
-    arranging them anew.
+    """Partials that are equally long lists, one per partial column.
+
+    Combining flattens the lists and rearranges the values.
     """
 
     def __init__(self, items: dict[str, pa.DataType], result_type: pa.DataType) -> None:
@@ -57,8 +58,8 @@ class Kept(Base, ABC):
 
     @abstractmethod
     def arrange(self, items: Items, ids: np.ndarray) -> np.ndarray:
-        """The rows to keep, by group, in the order that does not depend on how they came
-        together.
+        """The rows to keep, by group, in an order that does not depend on how they were
+        combined.
         """
 
     def keep(self, items: Items, ids: np.ndarray, n: int) -> dict[str, Column]:
@@ -83,7 +84,7 @@ class Kept(Base, ABC):
 def present(
     rows: Rows, columns: Items, mask: np.ndarray | None, groups: Groups
 ) -> tuple[Items, np.ndarray]:
-    """Columns together with time and order, and group numbers, of the rows in a mask."""
+    """Columns with time, sequence number and group number of the rows in a mask."""
     items = {**columns, "time": pa.array(rows.time), "order": pa.array(rows.order)}
     if mask is None:
         return items, groups.ids
@@ -92,12 +93,12 @@ def present(
 
 
 def by_arrival(items: Items, ids: np.ndarray) -> np.ndarray:
-    """Rows by group, event time and order of arrival."""
+    """Rows ordered by group, event time and arrival."""
     return _sorted_rows(ids, [items["time"].to_numpy(), items["order"].to_numpy()])
 
 
 class Collect(Kept):
-    """All values, by event time and then by arrival."""
+    """All values, by event time, then by arrival."""
 
     full_state = True
 
@@ -120,7 +121,7 @@ class Collect(Kept):
 
 
 class ExactQuantile(Kept):
-    """Quantiles by linear interpolation between the two nearest of all values; NaN is left out."""
+    """Quantiles by linear interpolation between the two nearest values; NaN is ignored."""
 
     full_state = True
 
@@ -158,14 +159,14 @@ def _interpolate(values: np.ndarray, start: np.ndarray, count: np.ndarray, q: fl
     above = np.minimum(below + 1, count - 1)
     low, high = values[start + below], values[start + above]
     share = place - below
-    # An exact hit must not touch its neighbour: infinity times zero is NaN.
+    # Do not interpolate on an exact hit: infinity times zero is NaN.
     with np.errstate(invalid="ignore", over="ignore"):
         return np.where((share == 0) | (low == high), low, low * (1 - share) + high * share)
 
 
 def quantile_result(values: np.ndarray, seen: np.ndarray, type: pa.DataType) -> pa.Array:
-    """One row per group and one column per quantile as floats or lists of floats; null where
-    nothing was seen.
+    """One row per group: floats, or lists of floats for several quantiles; null for an empty
+    group.
     """
     if not pa.types.is_list(type):
         return from_storage(values[:, 0], seen, type)
@@ -178,8 +179,9 @@ def quantile_result(values: np.ndarray, seen: np.ndarray, type: pa.DataType) -> 
 
 
 class TopK(Kept):
-    """The k largest values, or the values of the k rows with the largest `by`: equal ones by event
-    time and arrival; NaN is smallest.
+    """The k largest values, or the values of the k rows with the largest `by`.
+
+    Ties are broken by event time and arrival; NaN is smallest.
     """
 
     def __init__(
@@ -218,7 +220,7 @@ class TopK(Kept):
     def _novel(
         self, items: Items, ids: np.ndarray, keys: list[np.ndarray], rows: np.ndarray
     ) -> np.ndarray:
-        """Which rows, in sorted order, are the first of their value (and `by`)."""
+        """Mask of rows, in sorted order, that are the first of their value (and `by`)."""
         if self.by is None:
             return _changes(ids[rows], [keys[0][rows]])
         value = sort_keys(items["value"])[rows]
@@ -234,9 +236,7 @@ class TopK(Kept):
 
 
 class Distinct(Kept):
-    """The different values of one column that are not null, or the different rows of several
-    columns, sorted.
-    """
+    """The distinct non-null values of one column, or the distinct rows of several, sorted."""
 
     def __init__(self, columns: tuple[str, ...], types: tuple[pa.DataType, ...]) -> None:
         self.columns = columns
@@ -269,9 +269,7 @@ class Distinct(Kept):
 
 
 def _positive_zero(array: pa.Array) -> pa.Array:
-    """-0.0 and 0.0 are one value: which of the two is kept must not depend on the order of
-    arrival.
-    """
+    """Replace -0.0 by 0.0, so that the result does not depend on the order of arrival."""
     dtype = storage_dtype(array.type)
     if dtype is None or dtype.kind != "f":
         return array
@@ -281,7 +279,7 @@ def _positive_zero(array: pa.Array) -> pa.Array:
 
 
 class CountDistinct(Distinct):
-    """How many different values there are."""
+    """Exact number of distinct values."""
 
     def __init__(self, columns: tuple[str, ...], types: tuple[pa.DataType, ...]) -> None:
         super().__init__(columns, types)
@@ -292,7 +290,7 @@ class CountDistinct(Distinct):
 
 
 class OverDistinct(Distinct):
-    """Any accumulation over the different values: it is run when the result is asked for."""
+    """Any accumulation over the distinct values, evaluated when the result is lowered."""
 
     def __init__(
         self, base: Accumulation, columns: tuple[str, ...], types: tuple[pa.DataType, ...]

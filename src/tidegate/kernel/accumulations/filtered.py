@@ -1,6 +1,4 @@
-"""The outer layer of every accumulation: the input of a merge that counts, `where` filters, failing
-rows, and the guard against retractions.
-"""
+"""Outer layer of every accumulation: `of=`, `where=`, failing rows, unsupported retractions."""
 
 from __future__ import annotations
 
@@ -19,14 +17,12 @@ from tidegate.spec.aggregates import INPUT, Aggregate
 
 
 def describe(problem: BaseException) -> str:
-    """An exception in one line."""
+    """An exception as one line."""
     return f"{type(problem).__name__}: {problem}"
 
 
 def isolate(call: Callable[[np.ndarray], Any], n: int) -> tuple[np.ndarray, str]:
-    """Which of n rows make a vectorised call fail, found by halving; and what the first of them
-    raised.
-    """
+    """The rows that make a vectorised call fail, found by bisection, and the first exception."""
     failed = np.zeros(n, bool)
     why = ""
     waiting = [(0, n)] if n else []
@@ -44,7 +40,7 @@ def isolate(call: Callable[[np.ndarray], Any], n: int) -> tuple[np.ndarray, str]
 
 
 def _as_mask(answer: Any, rows: int) -> np.ndarray:
-    """The answer of a filter as booleans; null does not count."""
+    """The result of a filter as booleans; null is false."""
     array = to_arrow(
         answer if isinstance(answer, (pa.Array, pa.ChunkedArray)) else pa.array(answer)
     )
@@ -58,7 +54,7 @@ def _as_mask(answer: Any, rows: int) -> np.ndarray:
 def _lift_some(
     lift: Callable[[Rows, Groups], Lifted], rows: Rows, groups: Groups, mask: np.ndarray
 ) -> Lifted:
-    """What a lift makes of some of the rows; those that it refuses are marked among all."""
+    """Lift some of the rows; failed rows are marked among all rows."""
     lifted = lift(rows.where(mask), Groups(groups.ids[mask], groups.n))
     if lifted.failed is None:
         return lifted
@@ -117,7 +113,7 @@ class Bound:
     def _mask(
         self, condition: str | Callable[[pa.Table], Any], rows: Rows
     ) -> tuple[np.ndarray, np.ndarray | None, str]:
-        """Rows that count, rows for which the filter raised, and why."""
+        """Rows that pass the filter, rows for which it raised, and the exception."""
         if isinstance(condition, str):
             return _as_mask(rows.column(condition), len(rows)), None, ""
         try:

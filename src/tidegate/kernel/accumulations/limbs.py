@@ -1,8 +1,8 @@
 """Exact sums of integers wider than int64, as columns of 32-bit limbs.
 
-A number is `limb[0] + limb[1] * 2**32 + ...`; all limbs but the highest lie in [0, 2**32), the
-highest is signed and takes every carry. Limbs are int64, so that up to 2**31 of them can be added
-before the carries are moved up: the sum is exact in any order.
+A number is `limb[0] + limb[1] * 2**32 + ...`. All limbs but the highest are in [0, 2**32), the
+highest is signed and holds the carry. Limbs are int64, so up to 2**31 of them can be added before
+the carries are propagated: the sum is exact in any order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def split(values: np.ndarray) -> Limbs:
 
 
 def split_decimals(array: pa.Array) -> Limbs:
-    """Unscaled decimal values as limbs of their whole width; zero at nulls."""
+    """Unscaled decimal values as limbs of their full width; zero at nulls."""
     words = array.type.bit_width // 32
     data = array.buffers()[1]
     if data is None:
@@ -50,7 +50,7 @@ def split_decimals(array: pa.Array) -> Limbs:
 
 
 def carry(limbs: Limbs) -> Limbs:
-    """Moves what exceeds 32 bit up, in place."""
+    """Propagate carries in place."""
     for i in range(len(limbs) - 1):
         limbs[i + 1] += limbs[i] >> _SHIFT
         limbs[i] &= _LOW
@@ -63,7 +63,7 @@ def add(limbs: Limbs, groups: Groups) -> Limbs:
 
 
 def add_integers(values: np.ndarray, groups: Groups) -> Limbs:
-    """Sums of integers by group: one addition per row if no sum can leave int64."""
+    """Sums of integers by group; one addition per row if no sum can exceed int64."""
     if not len(values):
         return [np.zeros(groups.n, np.int64), np.zeros(groups.n, np.int64)]
     bound = max(abs(int(values.min())), abs(int(values.max())))
@@ -73,7 +73,7 @@ def add_integers(values: np.ndarray, groups: Groups) -> Limbs:
 
 
 def fits_int64(limbs: Limbs) -> np.ndarray:
-    """Which two-limb numbers are int64."""
+    """Mask of two-limb numbers that fit int64."""
     return (limbs[1] >= -(2**31)) & (limbs[1] < 2**31)
 
 
@@ -83,14 +83,14 @@ def to_int64(limbs: Limbs) -> np.ndarray:
 
 
 def magnitude(limbs: Limbs) -> tuple[Limbs, np.ndarray]:
-    """Absolute values, and which numbers were negative."""
+    """Absolute values, and a mask of negative numbers."""
     negative = limbs[-1] < 0
     sign = np.where(negative, -1, 1)
     return carry([limb * sign for limb in limbs]), negative
 
 
 def below(limbs: Limbs, bound: int) -> np.ndarray:
-    """Which non-negative numbers are smaller than a bound."""
+    """Mask of non-negative numbers below a bound."""
     smaller = np.zeros(len(limbs[0]), bool)
     for i, limb in enumerate(limbs):
         part = bound >> 32 * i if i == len(limbs) - 1 else bound >> 32 * i & int(_LOW)
@@ -99,8 +99,9 @@ def below(limbs: Limbs, bound: int) -> np.ndarray:
 
 
 def to_floats(limbs: Limbs) -> np.ndarray:
-    """Numbers as float64. Signs are taken off first, because a small negative number has large
-    limbs that would cancel.
+    """Numbers as float64.
+
+    Uses absolute values: the large limbs of a small negative number would cancel out.
     """
     size, negative = magnitude(limbs)
     total = np.zeros(len(limbs[0]))
@@ -110,9 +111,7 @@ def to_floats(limbs: Limbs) -> np.ndarray:
 
 
 def divide(limbs: Limbs, by: np.ndarray) -> np.ndarray:
-    """Two-limb numbers divided by positive integers below 2**31, as float64 rounded once or nearly
-    so.
-    """
+    """Two-limb numbers divided by positive integers below 2**31, as float64 with one rounding."""
     high, rest = np.divmod(limbs[1], by)
     low, left = np.divmod((rest << _SHIFT) + limbs[0], by)
     return np.where(
@@ -127,7 +126,7 @@ def floor_divide(limbs: Limbs, by: np.ndarray) -> np.ndarray:
 
 
 def to_decimals(limbs: Limbs, present: np.ndarray, type: pa.DataType) -> pa.Array:
-    """Numbers as decimals of a type as wide as the limbs, null where not present."""
+    """Numbers as decimals of a type as wide as the limbs; null where absent."""
     words = np.stack([limb & _LOW for limb in limbs], axis=1).astype("<u4")
     bits = pa.py_buffer(np.packbits(present, bitorder="little").tobytes())
     return pa.Array.from_buffers(type, len(present), [bits, pa.py_buffer(words.tobytes())])

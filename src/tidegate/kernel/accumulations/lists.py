@@ -1,6 +1,4 @@
-"""Arrow lists as columns: which value belongs to which list, and lists built from values that are
-sorted by group.
-"""
+"""Arrow lists as columns: parents of values, and lists built from values sorted by group."""
 
 from __future__ import annotations
 
@@ -9,13 +7,13 @@ import pyarrow as pa
 
 
 def lengths(lists: pa.ListArray) -> np.ndarray:
-    """How many values each list holds; a null list holds none."""
+    """Number of values in each list; 0 for a null list."""
     counts = lists.value_lengths()
     return counts.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def owners(lists: pa.ListArray) -> np.ndarray:
-    """The list that each value of `lists.flatten()` belongs to."""
+    """The index of the list that each value of `lists.flatten()` belongs to."""
     return np.repeat(np.arange(len(lists)), lengths(lists))
 
 
@@ -27,5 +25,5 @@ def build(values: pa.Array, ids: np.ndarray, n: int) -> pa.ListArray:
 
 
 def struct_of(arrays: dict[str, pa.Array]) -> pa.StructArray:
-    """Equally long arrays as one array of structs."""
+    """Equally long arrays as one struct array."""
     return pa.StructArray.from_arrays(list(arrays.values()), names=list(arrays))

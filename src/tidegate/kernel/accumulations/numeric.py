@@ -1,6 +1,4 @@
-"""Accumulations of numbers that can be added up: count, sum, mean, variance, any and all. All of
-them take retractions.
-"""
+"""Additive accumulations: count, sum, mean, variance, any and all. All support retractions."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from tidegate.kernel.groups import Groups
 
 
 def _tally(groups: Groups, mask: np.ndarray | None, weight: np.ndarray | None) -> np.ndarray:
-    """How many rows of a mask each group has, by weight."""
+    """Weighted number of masked rows per group."""
     if mask is None:
         return groups.counts if weight is None else groups.sum(weight.astype(np.int64, copy=False))
     return groups.sum(
@@ -25,7 +23,7 @@ def _tally(groups: Groups, mask: np.ndarray | None, weight: np.ndarray | None) -
 
 
 def _filled(values: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
-    """Values with zero where the mask is false, which adds nothing."""
+    """Values with zero where the mask is false."""
     return values if mask is None else np.where(mask, values, values.dtype.type(0))
 
 
@@ -39,7 +37,7 @@ class _Additive(Base):
 
 
 class Count(_Additive):
-    """Rows, or values that are not null."""
+    """Number of rows, or of non-null values."""
 
     def __init__(self, column: str | None) -> None:
         super().__init__({"n": pa.int64()}, pa.int64())
@@ -54,7 +52,7 @@ class Count(_Additive):
 
 
 class AnyAll(_Additive):
-    """How many are true and how many are false."""
+    """Number of true and of false values."""
 
     def __init__(self, column: str, *, every: bool) -> None:
         super().__init__({"true": pa.int64(), "false": pa.int64()}, pa.bool_())
@@ -174,8 +172,8 @@ class ExactMean(_Limbed):
 class FloatSum(_Additive):
     """The sum or mean of floats.
 
-    What cannot be subtracted again (infinities, NaN) is counted apart where retractions may come,
-    so that it can be taken back.
+    Infinities and NaN cannot be subtracted. Where retractions are possible they are counted
+    separately.
     """
 
     def __init__(self, column: str, *, mean: bool, guarded: bool) -> None:
@@ -216,9 +214,9 @@ class FloatSum(_Additive):
 class Spread(Base):
     """Variance and standard deviation, by sums of squares around a centre that moves with the mean.
 
-    A partial holds n, the centre, and the sums of deviations and of squared deviations from it.
-    Where no retraction can come the centre is the mean and the sum of deviations zero, and is not
-    stored. A mixture of additions and retractions may have n = 0 and no mean, yet it has a centre.
+    A partial has n, the centre, and the sums of deviations and of squared deviations from it.
+    Without retractions the centre is the mean and the sum of deviations is zero and not stored. A
+    mixture of additions and retractions may have n = 0 and no mean, but it has a centre.
     """
 
     invertible = True
@@ -281,8 +279,8 @@ class Spread(Base):
         count: np.ndarray,
         groups: Groups,
     ) -> np.ndarray:
-        """The mean, found as a correction to a plain average of centres so that large offsets do
-        not cost digits.
+        """The mean, as a correction to an average of centres, so that large offsets keep
+        precision.
         """
         used = n != 0 if m1 is None else (n != 0) | (m1 != 0)
         kept = groups if used.all() else Groups(groups.ids[used], groups.n)

@@ -25,9 +25,7 @@ NONE = -1
 def winners(
     ids: np.ndarray, n: int, keys: Sequence[np.ndarray], present: np.ndarray | None
 ) -> np.ndarray:
-    """The row of each group whose keys are smallest, compared one after the other; `NONE` where no
-    row is present.
-    """
+    """The row of each group with the smallest keys, compared in turn; `NONE` without a row."""
     rows = np.arange(len(ids)) if present is None else np.flatnonzero(present)
     for key in keys:
         group, value = ids[rows], key[rows]
@@ -40,7 +38,7 @@ def winners(
 
 
 def pick(column: Column, index: np.ndarray) -> Column:
-    """The values at the winners' rows: null (or zero, in NumPy) where there is none."""
+    """The values at the winning rows; null (zero in NumPy) where there is none."""
     missing = index == NONE
     if isinstance(column, np.ndarray):
         picked = column[index] if len(column) else np.zeros(len(index), column.dtype)
@@ -49,7 +47,7 @@ def pick(column: Column, index: np.ndarray) -> Column:
 
 
 class Extreme(Base):
-    """Min or max of values that NumPy can hold: the value, and whether there is one."""
+    """Min or max of values with a NumPy type: the value, and whether there is one."""
 
     def __init__(self, column: str, type: pa.DataType, dtype: np.dtype, *, largest: bool) -> None:
         super().__init__({"value": storage_type(type), "seen": pa.bool_()}, type)
@@ -64,7 +62,7 @@ class Extreme(Base):
             self.better, self.worst = (
                 (np.maximum, np.iinfo(dtype).min) if largest else (np.minimum, np.iinfo(dtype).max)
             )
-        # About twice as slow as the plain ones, so only for a batch in which a NaN turned up.
+        # About twice as slow as the plain functions, so used only for batches with a NaN.
         self.despite_nan = np.fmax if largest else np.fmin
 
     def lift(self, rows: Rows, groups: Groups) -> Lifted:
@@ -112,7 +110,7 @@ class Extreme(Base):
 
 
 class RankedExtreme(Base):
-    """Min or max of values that only Arrow can hold (text, decimals): null where there is none."""
+    """Min or max of values that only Arrow supports (text, decimals); null where there is none."""
 
     def __init__(self, column: str, type: pa.DataType, *, largest: bool) -> None:
         super().__init__({"value": type}, type)
@@ -136,9 +134,7 @@ class RankedExtreme(Base):
 
 
 class Edge(Base):
-    """First or last: the value with its event time and order of arrival, and whether there is
-    one.
-    """
+    """First or last: the value, its event time and sequence number, and whether there is one."""
 
     def __init__(self, column: str, type: pa.DataType, *, last: bool, ignore_nulls: bool) -> None:
         super().__init__(
@@ -186,7 +182,7 @@ class Edge(Base):
 
 
 class ArgExtreme(Base):
-    """arg_min or arg_max: the value, what it was compared by, and the time and order of its row."""
+    """arg_min or arg_max: the value, its `by`, and the time and sequence number of its row."""
 
     def __init__(
         self, column: str, type: pa.DataType, by: str, by_type: pa.DataType, *, largest: bool

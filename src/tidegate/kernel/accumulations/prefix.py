@@ -1,4 +1,4 @@
-"""Running results: the inclusive prefix of partials inside each group, in the order of rows."""
+"""Grouped prefixes: the inclusive running combination of partials per group, in row order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidegate.kernel.groups import Groups
 
 
 class Combining(Protocol):
-    """What combines partials; an accumulation does."""
+    """Combines partials, as an accumulation does."""
 
     def combine(self, partials: Partials, groups: Groups) -> dict[str, Column]: ...
 
@@ -20,10 +20,10 @@ class Combining(Protocol):
 def prefix_combine(
     accumulation: Combining, partials: Partials, groups: Groups
 ) -> dict[str, Column]:
-    """For each row, its partial combined with those of all former rows of its group.
+    """For each row, its partial combined with those of all earlier rows of its group.
 
-    Step by step every row takes in the row 1, 2, 4, ... places before it (Hillis and Steele), so
-    the number of combines is the logarithm of the longest group, each over whole columns.
+    In step k every row is combined with the row 2**k places before it (Hillis and Steele), so the
+    number of combines is the logarithm of the longest group, each over whole columns.
     """
     current = dict(partials)
     rows = len(groups.ids)

@@ -1,10 +1,9 @@
-"""The protocol of accumulations: lift rows to partial columns, combine partials, lower them to
-results.
+"""The protocol of accumulations: lift rows to partials, combine partials, lower them to results.
 
-Contract: `lift` and `combine` return one entry per group of the `Groups` they get, also for a group
-without rows; `combine` is associative, so a lift of all rows equals the combined lifts of any split
-of them (up to float rounding). Partial columns are NumPy where a value is fixed-width and always
-there, Arrow otherwise, and survive a trip through `Frame.to_table` and `from_table`.
+Contract: `lift` and `combine` return one entry per group of the `Groups` they get, also for an
+empty group. `combine` is associative: a lift of all rows equals the combined lifts of any split of
+them (up to float rounding). Partial columns are NumPy where values are fixed-width and non-null,
+Arrow otherwise, and survive a round trip through `Frame.to_table` and `from_table`.
 """
 
 from __future__ import annotations
@@ -24,8 +23,9 @@ Partials = Mapping[str, Column]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Messages as accumulations see them: input columns, event time, order of arrival, and weight
-    (-1 takes a row back).
+    """Rows as accumulations see them: input columns, event time, sequence number and weight.
+
+    A row of weight -1 is a retraction.
     """
 
     table: pa.Table
@@ -42,9 +42,7 @@ class Rows:
         return array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array
 
     def select(self, names: tuple[str, ...] | None) -> Rows:
-        """The same rows with fewer columns, so that filtering costs no more than it must; None
-        keeps all.
-        """
+        """The same rows with the named columns only, to make filtering cheap; None keeps all."""
         return (
             self
             if names is None
@@ -61,9 +59,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lifted:
-    """Partials of each group; `failed` marks rows that a user's function could not take and that
-    are left out.
-    """
+    """Partials of each group; `failed` marks rows that a user function rejected."""
 
     partials: dict[str, Column]
     failed: np.ndarray | None = None
@@ -72,7 +68,7 @@ class Lifted:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lowered:
-    """Results of each group; `failed` marks groups without a right result (their value is null)."""
+    """Results of each group; `failed` marks groups without a valid result (null)."""
 
     values: pa.Array
     failed: np.ndarray | None = None
@@ -91,7 +87,7 @@ class Accumulation(Protocol):
 
     @property
     def invertible(self) -> bool:
-        """Whether rows of weight -1 are taken."""
+        """Whether rows of weight -1 are supported."""
         ...
 
     @property
@@ -104,7 +100,7 @@ class Accumulation(Protocol):
     def combine(self, partials: Partials, groups: Groups) -> dict[str, Column]: ...
 
     def evaluate(self, partials: Partials) -> Lowered:
-        """Results together with what went wrong, in one pass."""
+        """Results and failures, in one pass."""
         ...
 
     def lower(self, partials: Partials) -> pa.Array: ...
@@ -113,9 +109,7 @@ class Accumulation(Protocol):
 
 
 class Base:
-    """What most accumulations share: no retractions, no messages needed, nothing that can go wrong
-    when lowered.
-    """
+    """Defaults of most accumulations: no retractions, no messages, no failures when lowered."""
 
     invertible = False
     full_state = False
@@ -135,7 +129,7 @@ class Base:
 
 
 class Fallible(Base):
-    """An accumulation whose result may not exist; it defines `evaluate`."""
+    """An accumulation whose result may not exist; subclasses define `evaluate`."""
 
     def overflowed(self, partials: Partials) -> np.ndarray | None:
         return self.evaluate(partials).failed

@@ -1,6 +1,4 @@
-"""A user's own accumulations: plain Python per row, functions over whole columns, and a function
-over the rows of a window.
-"""
+"""User-defined accumulations: Python per row, functions over columns, a function over all rows."""
 
 from __future__ import annotations
 
@@ -26,8 +24,9 @@ from tidegate.spec import aggregates as spec
 def _results(
     call: Callable[[Any], Any], inputs: list[Any], type: pa.DataType, name: str
 ) -> Lowered:
-    """A user's function for each group; a group for which it raises, or gives what the type cannot
-    hold, has no result.
+    """Calls a user function for each group.
+
+    A group for which it raises, or returns a value that the type cannot hold, has no result.
     """
     failed = np.zeros(len(inputs), bool)
     why = ""
@@ -45,7 +44,7 @@ def _results(
 
 
 def _array(values: list[Any], type: pa.DataType, name: str) -> tuple[pa.Array, np.ndarray, str]:
-    """Values as an array; those of another type become null and are marked."""
+    """Values as an array; values of another type become null and are marked."""
     bad = np.zeros(len(values), bool)
     try:
         return pa.array(values, type), bad, ""
@@ -66,9 +65,7 @@ def _array(values: list[Any], type: pa.DataType, name: str) -> tuple[pa.Array, n
 
 
 def _is_json(value: Any) -> bool:
-    """Whether a value comes back from JSON as it went in: a tuple or a key that is not text would
-    not.
-    """
+    """Whether a value survives a JSON round trip; tuples and non-text keys do not."""
     if isinstance(value, dict):
         return all(isinstance(key, str) and _is_json(item) for key, item in value.items())
     return (
@@ -79,12 +76,12 @@ def _is_json(value: Any) -> bool:
 
 
 def _by_input(steps: spec.Steps, names: list[str]) -> dict[str, spec.Step]:
-    """The function for each input."""
+    """The function of each input."""
     return dict(steps) if isinstance(steps, tuple) else dict.fromkeys(names, steps)
 
 
 class PlainPython(Fallible):
-    """zero, add, merge, result: one JSON text per group, null where no row came."""
+    """zero, add, merge, result: one JSON text per group, null for an empty group."""
 
     def __init__(self, aggregate: spec.Python) -> None:
         super().__init__({"state": pa.string()}, aggregate.result_type)
@@ -95,7 +92,7 @@ class PlainPython(Fallible):
         self.zero = self._write(zero() if callable(zero) else zero)
 
     def _zero(self) -> Any:
-        """A fresh state: a function may change the one it gets."""
+        """A new state, because a function may mutate its argument."""
         return self.spec.decode(self.zero)
 
     def _encode(self, state: Any) -> str:
@@ -108,7 +105,7 @@ class PlainPython(Fallible):
         return text
 
     def _write(self, state: Any) -> str:
-        """The state as text, refused where JSON would quietly change it."""
+        """The state as text; rejected if JSON would change it."""
         if self.spec.encode is json.dumps and not _is_json(state):
             raise self._not_json(state, "it would come back changed")
         return self._encode(state)
@@ -150,8 +147,8 @@ class PlainPython(Fallible):
         return (rows.table if columns is None else rows.table.select(list(columns))).to_pylist()
 
     def _steps(self, rows: Rows) -> list[spec.Step]:
-        """The function that takes each row: one that adds it or one that takes it back, and that of
-        its input where each has its own.
+        """The function for each row: `add` or `remove`, and that of its input if each has its
+        own.
         """
         add, remove = self.spec.add, self.spec.remove
         weights = [1] * len(rows) if rows.weight is None or remove is None else rows.weight.tolist()
@@ -172,8 +169,9 @@ class PlainPython(Fallible):
         steps: list[spec.Step],
         failed: np.ndarray,
     ) -> None:
-        """Groups with a failure once more, with a copy before each step: a function that raised may
-        have changed its state half.
+        """Process groups with a failure again, with a copy before each step.
+
+        A function that raised may have mutated its state halfway.
         """
         broken = {ids[i] for i in np.flatnonzero(failed).tolist()}
         texts: dict[int, str] = {}
@@ -217,14 +215,12 @@ class PlainPython(Fallible):
 
 
 def _plain(array: pa.Array) -> Column:
-    """NumPy where the values are fixed-width and all there."""
+    """NumPy if the values are fixed-width and non-null."""
     return Frame.from_table(pa.table({"column": array}))["column"]
 
 
 class OverColumns(Fallible):
-    """A user's lift, combine and lower over whole columns; they only ever see groups that hold
-    something.
-    """
+    """User-defined lift, combine and lower over whole columns; never called with empty groups."""
 
     def __init__(self, aggregate: spec.Columnar) -> None:
         self.own = dict(aggregate.partial_types)
@@ -250,14 +246,13 @@ class OverColumns(Fallible):
                 *self._lift(table.take(pa.array(kept)), groups.ids[kept]), groups.n
             )
         except Exception as problem:  # noqa: BLE001 - a user's function may raise anything
-            # Each row passes alone, but not all of them together: none can be told to be the good
-            # one.
+            # Each row succeeds alone, but not all together: no row is to blame more than others.
             failed, why = np.ones(len(rows), bool), why or describe(problem)
             partials = self._spread({}, np.zeros(0, np.int64), groups.n)
         return Lifted(partials, failed, f"`{self.name}` raised {why}")
 
     def _lift(self, table: pa.Table, ids: np.ndarray) -> tuple[dict[str, Column], np.ndarray]:
-        """Partials of the groups that occur, and which these are."""
+        """Partials of the groups that occur, and the numbers of these groups."""
         found, dense = np.unique(ids, return_inverse=True)
         return (
             self._checked("lift", self.spec.lift(table, Groups(dense, len(found))), len(found))
@@ -281,7 +276,7 @@ class OverColumns(Fallible):
         return {key: _plain(typed(to_arrow(answer[key]), type)) for key, type in self.own.items()}
 
     def _spread(self, partials: dict[str, Column], found: np.ndarray, n: int) -> dict[str, Column]:
-        """Partials of some groups at their places among all."""
+        """Partials of some groups at their positions among all groups."""
         index = np.full(n, NONE, np.int64)
         index[found] = np.arange(len(found))
         columns = partials or {key: _plain(pa.array([], type)) for key, type in self.own.items()}
@@ -340,8 +335,8 @@ class OverColumns(Fallible):
 
 
 class OverRows(Kept, Fallible):
-    """A user's function of the rows of one group, as a table by event time and arrival; null where
-    there is no row.
+    """A user function of the rows of a group, as a table by event time and arrival; null if
+    empty.
     """
 
     full_state = True

@@ -1,10 +1,9 @@
-"""Accumulations that estimate from bounded state, by Apache DataSketches: HyperLogLog for distinct
-counts, t-digest for quantiles.
+"""Approximate accumulations with bounded state, by Apache DataSketches: HyperLogLog and t-digest.
 
-Both are free of chance: the same deliveries give the same numbers after a replay (a KLL sketch
-would not, it flips coins). The distinct count is moreover a function of the set of values alone,
-however they were cut. Sketches are kept in their own binary form, null where nothing was seen.
-There is a loop over groups, which hands each group's values to native code at once.
+Both are deterministic: the same deliveries give the same estimates after a replay (a KLL sketch
+would not). The distinct count depends on the set of values only, not on how they were cut into
+deliveries. Sketches are stored in their binary form, null for an empty group. There is a loop over
+groups, which passes the values of each group to native code at once.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _CENTROIDS = 200
 
 
 def _library(purpose: str) -> Any:
-    """The package, loaded when the first sketch is bound."""
+    """The package, imported when the first sketch is bound."""
     try:
         import datasketches
     except ImportError as problem:
@@ -39,7 +38,7 @@ def _library(purpose: str) -> Any:
 
 
 def _slices(ids: np.ndarray) -> Iterator[tuple[int, int, int]]:
-    """(group, start, stop) of each group, of group numbers that are sorted."""
+    """(group, start, stop) of each group, from sorted group numbers."""
     starts = np.flatnonzero(np.diff(ids, prepend=-1)).tolist()
     stops = [*starts[1:], len(ids)]
     return zip(ids[starts].tolist(), starts, stops[: len(starts)], strict=True)
@@ -62,11 +61,11 @@ class _Sketch(Base, ABC):
 
     @abstractmethod
     def merge(self, images: list[bytes]) -> bytes:
-        """Two or more sketches as one."""
+        """Several sketches merged into one."""
 
 
 class ApproxDistinct(_Sketch):
-    """About how many different values there are."""
+    """Approximate number of distinct values."""
 
     def __init__(self, column: str) -> None:
         super().__init__(pa.int64())
@@ -109,8 +108,9 @@ class ApproxDistinct(_Sketch):
         )
 
     def _estimate(self, image: bytes) -> int:
-        """Merged with itself, a sketch forgets the order of its updates, and the estimate follows
-        from the set of values alone.
+        """Merge a sketch with itself, which removes the order of its updates.
+
+        The estimate then depends on the set of values only.
         """
         sketch = self.library.hll_sketch.deserialize(image)
         union = self.library.hll_union(_LOG_REGISTERS)
@@ -120,7 +120,7 @@ class ApproxDistinct(_Sketch):
 
 
 def _updatable(values: pa.Array) -> np.ndarray:
-    """Different values as objects that a sketch can take: integers, floats, or texts."""
+    """Distinct values as objects that a sketch accepts: integers, floats, or texts."""
     dtype = storage_dtype(values.type)
     if dtype is None:
         return np.array(_texts(values), dtype=object)
@@ -131,7 +131,7 @@ def _updatable(values: pa.Array) -> np.ndarray:
 
 
 def _texts(values: pa.Array) -> list[str]:
-    """Each text gets a letter in front, because a sketch passes over the empty one."""
+    """Prefix each text with a letter, because a sketch ignores the empty text."""
     if pa.types.is_decimal(values.type):
         values = values.cast(pa.string())
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
@@ -145,7 +145,7 @@ def _texts(values: pa.Array) -> list[str]:
 
 
 class ApproxQuantile(_Sketch):
-    """Estimated quantiles, most exact at both ends; NaN is left out."""
+    """Approximate quantiles, most precise at both ends; NaN is ignored."""
 
     def __init__(self, column: str, q: float | tuple[float, ...]) -> None:
         super().__init__(pa.list_(pa.float64()) if isinstance(q, tuple) else pa.float64())

@@ -1,5 +1,5 @@
-"""NumPy views of Arrow arrays: raw storage, validity, and integer keys that sort as the values
-do.
+"""NumPy views of Arrow arrays: raw values, validity, and integer keys in the order of the
+values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _INT32_BASED = (pa.date32(), pa.time32("s"), pa.time32("ms"))
 
 
 def storage_dtype(type: pa.DataType) -> np.dtype | None:
-    """The NumPy type that holds the values of a fixed-width Arrow type, None if there is none."""
+    """The NumPy type for the values of a fixed-width Arrow type; None if there is none."""
     if pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_boolean(type):
         return np.dtype(type.to_pandas_dtype())
     if type in _INT32_BASED:
@@ -30,13 +30,13 @@ def storage_dtype(type: pa.DataType) -> np.dtype | None:
 
 
 def storage_type(type: pa.DataType) -> pa.DataType:
-    """The Arrow type of the storage: int64 for a timestamp."""
+    """The Arrow storage type: int64 for a timestamp."""
     dtype = storage_dtype(type)
     return type if dtype is None else pa.from_numpy_dtype(dtype)
 
 
 def storage(array: pa.Array) -> np.ndarray:
-    """The raw values of a fixed-width array; what stands at a null is arbitrary."""
+    """The raw values of a fixed-width array; arbitrary at nulls."""
     dtype = storage_dtype(array.type)
     if dtype is None:
         raise TypeError(f"{array.type} has no NumPy storage")
@@ -49,25 +49,25 @@ def storage(array: pa.Array) -> np.ndarray:
 
 
 def valid(array: pa.Array) -> np.ndarray | None:
-    """Which values are not null; None if all are."""
+    """Mask of non-null values; None if all are."""
     return array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
 
 
 def from_storage(values: np.ndarray, present: np.ndarray | None, type: pa.DataType) -> pa.Array:
-    """Raw values as an Arrow array of a type, null where nothing is present."""
+    """Raw values as an Arrow array of a type; null where absent."""
     mask = None if present is None or present.all() else ~present
     array = pa.array(np.ascontiguousarray(values), mask=mask)
     return array if array.type == type else array.view(type)
 
 
 def typed(column: Column, type: pa.DataType) -> pa.Array:
-    """A partial column in its declared type: a frame may have turned it into NumPy."""
+    """A partial column in its declared type; a frame may have converted it to NumPy."""
     array = to_arrow(column)
     return array if array.type == type else array.cast(type)
 
 
 def typed_list(column: Column, type: pa.DataType) -> pa.ListArray:
-    """A partial column that is known to hold lists."""
+    """A partial column that holds lists."""
     return cast("pa.ListArray", typed(column, type))
 
 
@@ -77,7 +77,7 @@ def to_floats(array: pa.Array) -> np.ndarray:
 
 
 def orderable(type: pa.DataType) -> bool:
-    """Whether values of a type can be sorted."""
+    """Whether values of a type can be ordered."""
     if pa.types.is_struct(type):
         return all(orderable(type.field(i).type) for i in range(type.num_fields))
     texts = (
@@ -95,8 +95,9 @@ def orderable(type: pa.DataType) -> bool:
 
 
 def sort_keys(array: pa.Array, *, nan_first: bool = True) -> np.ndarray:
-    """int64 keys that compare as the values of this array do (arbitrary at nulls); NaN sorts below
-    or above all numbers.
+    """int64 keys in the order of the values of this array (arbitrary at nulls).
+
+    NaN sorts below or above all numbers.
     """
     dtype = storage_dtype(array.type)
     if dtype is None:
@@ -113,7 +114,7 @@ def sort_keys(array: pa.Array, *, nan_first: bool = True) -> np.ndarray:
 
 
 def _ranks(array: pa.Array) -> np.ndarray:
-    """The place of each value among the sorted different ones."""
+    """The rank of each value among the sorted distinct ones."""
     if isinstance(array, pa.StructArray):
         return _struct_ranks(array)
     encoded = array.dictionary_encode()

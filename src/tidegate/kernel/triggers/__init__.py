@@ -1,6 +1,4 @@
-"""Triggers at run time: `compile_trigger` makes a machine that steps one trigger for many (key,
-window) rows at once.
-"""
+"""Triggers at run time: `compile_trigger` returns a state machine over (key, window) columns."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Composites are the nodes made of other nodes: they route elements and firings to the parts that
-are active in each row.
-"""
+"""Composite trigger nodes: they route elements and firings to the parts active in each row."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from tidegate.kernel.triggers.node import FLAG, PLACE, Context, Field, Node, Sta
 
 
 class RepeatNode(Node):
-    """Starts its part anew whenever that has finished."""
+    """Restarts its part whenever that has finished."""
 
     def __init__(self, child: Node) -> None:
         super().__init__((child,))
@@ -36,15 +34,15 @@ class RepeatNode(Node):
 
 
 class EachNode(Node):
-    """Runs its parts in order; `at` is the number of the one that runs."""
+    """Runs its parts in order; `at` is the index of the running one."""
 
     fields: ClassVar[Mapping[str, Field]] = {"at": PLACE}
 
     def __init__(self, children: tuple[Node, ...]) -> None:
         super().__init__(children)
         self.fires_on_elements = any(child.fires_on_elements for child in children)
-        # A part that never fires early finishes no earlier than the window, so what follows it is
-        # not early either.
+        # A part that never fires early finishes no earlier than the window completes, so the
+        # parts after it are not early either.
         self.fires_early = children[0].fires_early
 
     def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
@@ -78,8 +76,8 @@ class EachNode(Node):
         return self.read(state, "at") == len(self.children)
 
     def merge(self, state: State, groups: Groups, merged: State) -> None:
-        """The sequence goes back to the first part that had not finished everywhere; what follows
-        has not begun.
+        """Return to the first part that had not finished in all rows; later parts have not
+        started.
         """
         super().merge(state, groups, merged)
         at = self.read(merged, "at")
@@ -109,7 +107,7 @@ class EachNode(Node):
 
 
 class _OnceNode(Node):
-    """Fires once, for all its parts together; so no part ever fires, or finishes, on its own."""
+    """Fires once for all its parts together, so no part fires or finishes on its own."""
 
     fields: ClassVar[Mapping[str, Field]] = {"done": FLAG}
 
@@ -121,14 +119,14 @@ class _OnceNode(Node):
         return self.ready(state, ctx) & super().refires(state, ctx)
 
     def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
-        """Whatever the parts were waiting for has gone into the pane."""
+        """The pane contains everything the parts waited for."""
         for child in self.children:
             child.clear(state, mask, ctx)
         self.write(state, "done", mask, True)
 
 
 class AllNode(_OnceNode):
-    """Is ready when all its parts are."""
+    """Ready when all its parts are."""
 
     def __init__(self, children: tuple[Node, ...]) -> None:
         super().__init__(children)
@@ -142,7 +140,7 @@ class AllNode(_OnceNode):
 
 
 class AnyNode(_OnceNode):
-    """Is ready when one of its parts is."""
+    """Ready when one of its parts is."""
 
     def __init__(self, children: tuple[Node, ...]) -> None:
         super().__init__(children)
@@ -156,8 +154,8 @@ class AnyNode(_OnceNode):
 
 
 class FinallyNode(Node):
-    """Runs `main` until it finishes or `until` is ready at a firing; `until` is not cleared by the
-    firings of `main`.
+    """Runs `main` until it finishes or `until` is ready at a firing. Firings of `main` do not clear
+    `until`.
     """
 
     fields: ClassVar[Mapping[str, Field]] = {"done": FLAG}
@@ -187,11 +185,11 @@ class FinallyNode(Node):
 
 
 class WatermarkNode(Node):
-    """Fires when the window is complete; `late` tells the rows that have done so.
+    """Fires when the window is complete; `late` marks the rows that have done so.
 
-    The early part runs before, the late part after, and each starts anew when it has finished. With
-    `stops` (the named policies) an early part that has finished is over. A `full` part that is
-    ready completes a window before the watermark does.
+    The early part runs before, the late part after, and each restarts when it has finished. With
+    `stops` (the named policies) a finished early part stays finished. A `full` part that is ready
+    completes a window before the watermark does.
     """
 
     fields: ClassVar[Mapping[str, Field]] = {"late": FLAG}
@@ -267,16 +265,16 @@ class WatermarkNode(Node):
         )
 
     def merge(self, state: State, groups: Groups, merged: State) -> None:
-        """Unless all rows were late the window is to complete again, and its late part has not
-        begun.
+        """Unless all rows were late, the window completes again and its late part has not
+        started.
         """
         super().merge(state, groups, merged)
         if self.late is not None:
             self.late.reset(merged, ~self.read(merged, "late"), None)
 
     def rewind(self, state: State, mask: np.ndarray) -> None:
-        """They are to complete once more, and the parts begin anew; but the early part of a policy
-        that has finished is over.
+        """The windows complete again and the parts restart; a finished early part of a policy stays
+        finished.
         """
         back = mask & self.read(state, "late")
         for child in self.children:

@@ -1,4 +1,4 @@
-"""Leaves are the nodes without parts: by count, by clock, by event time, and the constant ones."""
+"""Leaf trigger nodes: by count, by clock, by event time, and constant ones."""
 
 # ruff: noqa: ARG002 (all nodes share one signature, and few need all of it)
 
@@ -25,18 +25,18 @@ from tidegate.kernel.triggers.node import (
 
 
 def _ahead(due: np.ndarray | int, present: np.ndarray | int, ctx: Context) -> np.ndarray:
-    """Due values that still lie ahead; MAX where they do not."""
+    """Due values that lie ahead, otherwise MAX."""
     return np.broadcast_to(np.where(np.greater(due, present), due, MAX), ctx.pending.shape)
 
 
 class NeverNode(Node):
-    """Is never ready, and never finishes."""
+    """Never ready, never finished."""
 
     fields: ClassVar[Mapping[str, Field]] = {"done": FLAG}
 
 
 class DefaultNode(Node):
-    """Is ready whenever the window is complete, and never finishes."""
+    """Ready whenever the window is complete; never finished."""
 
     fields: ClassVar[Mapping[str, Field]] = {"done": FLAG}
     fires_on_elements = True
@@ -49,7 +49,7 @@ class DefaultNode(Node):
 
 
 class ElementNode(Node):
-    """Is ready whenever something is pending, and never finishes."""
+    """Ready whenever elements are pending; never finished."""
 
     fields: ClassVar[Mapping[str, Field]] = {"done": FLAG}
     fires_on_elements = True
@@ -82,7 +82,7 @@ class CountNode(Node):
 
 
 class DelayNode(Node):
-    """Waits for the clock from the first element on, fires once."""
+    """A clock delay from the first element on, fires once."""
 
     fields: ClassVar[Mapping[str, Field]] = {"due": DUE, "done": FLAG}
     fires_early = True
@@ -116,9 +116,9 @@ class DelayNode(Node):
 class EveryNode(Node):
     """Ticks on the clock, counted from the creation of the row, of the oldest one after a merge.
 
-    `due` is the tick that the pending elements wait for, MAX while there are none: a tick that
-    passed while there was nothing to show must not make a row fire that is merged with this one.
-    With `refire` there is always a next tick.
+    `due` is the tick for the pending elements, MAX without any: a tick that passed while nothing
+    was pending must not fire a row that is merged with this one. With `refire` there is always a
+    next tick.
     """
 
     fields: ClassVar[Mapping[str, Field]] = {"origin": Field(0, Groups.min, Life.ROW), "due": DUE}
@@ -139,7 +139,7 @@ class EveryNode(Node):
     def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
         if not self.refire:
             due = self.read(state, "due")
-            # A pane of another part may have taken what this tick waited for.
+            # A pane of another part may have included the elements of this tick.
             stale = (due == MAX) | ((due <= ctx.now) & (ctx.pending == 0))
             self.write(state, "due", mask & stale, self._next(state, ctx))
 
@@ -172,9 +172,9 @@ class EveryNode(Node):
 class EventIntervalNode(Node):
     """Ticks at the multiples of an interval on event time.
 
-    Until the first firing `due` is the first multiple above the earliest element, in whatever order
-    they came; a firing moves it, and `floor` with it, to the first multiple above the watermark, so
-    that a late element cannot bring back a tick that has passed.
+    Until the first firing `due` is the first multiple above the earliest element, in any order of
+    arrival. A firing moves it, and `floor` with it, to the first multiple above the watermark, so
+    that a late element cannot bring back a passed tick.
     """
 
     fields: ClassVar[Mapping[str, Field]] = {"due": DUE, "floor": Field(MIN, Groups.min, Life.ROW)}
@@ -209,8 +209,7 @@ class EventIntervalNode(Node):
         self.clear_own(state, mask, ctx)
 
     def clear_own(self, state: State, mask: np.ndarray, ctx: Context | None) -> None:
-        # In a merge this part has not begun; it is cleared again, with a context, when its turn
-        # comes.
+        # In a merge this part has not started; it is cleared again, with a context, when it starts.
         if ctx is not None:
             tick = next_tick(ctx.watermark, self.interval)
             self.write(state, "due", mask, np.where(tick == MIN, MAX, tick))
@@ -225,7 +224,7 @@ class EventIntervalNode(Node):
 
 
 class ManualNode(Node):
-    """Is ready, and finishes when it fires, as the machine was told."""
+    """Ready, and finished when it fires, as set from outside."""
 
     fields: ClassVar[Mapping[str, Field]] = {"done": FLAG}
     fires_on_elements = True

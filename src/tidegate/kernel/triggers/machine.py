@@ -1,6 +1,4 @@
-"""A machine runs one trigger for many (key, window) rows at once: state in columns, verbs over all
-rows, loops only over the trigger's parts.
-"""
+"""The state machine of a trigger: state in columns, verbs over all (key, window) rows at once."""
 
 from __future__ import annotations
 
@@ -16,16 +14,16 @@ from tidegate.spec.triggers import Trigger
 
 
 def compile_trigger(trigger: Trigger) -> Machine:
-    """The machine that runs a trigger."""
+    """The state machine of a trigger specification."""
     return Machine(trigger)
 
 
 class Machine:
     """The state machine of one trigger.
 
-    State columns belong to the caller: `initial` makes them, the other verbs change the rows they
-    are given in place (a read-only column is replaced in the mapping), and `merge` returns new
-    ones. Whoever fires a row sets its `pending` to zero afterwards.
+    The caller owns the state columns: `initial` creates them, the other verbs change rows in place
+    (a read-only column is replaced in the mapping), and `merge` returns new ones. The caller sets
+    `pending` of a fired row to zero.
     """
 
     def __init__(self, trigger: Trigger) -> None:
@@ -35,11 +33,11 @@ class Machine:
         for number, node in enumerate(self._nodes):
             node.number = number
         self.fires_on_elements = self._root.fires_on_elements
-        """An element may make a row ready, be it because the window is complete already."""
+        """Whether an element may make a row ready, also in a complete window."""
         self.fires_early = self._root.fires_early
-        """A row may fire before its window is complete."""
+        """Whether a row may fire before its window is complete."""
         self.needs_clock = any(node.needs_clock for node in self._nodes)
-        """The clock alone may make a row ready."""
+        """Whether the clock alone may make a row ready."""
         self.columns = {
             node.name(field): kind.dtype
             for node in self._nodes
@@ -48,15 +46,15 @@ class Machine:
         """The state columns and their types."""
 
     def initial(self, n: int, now: int) -> State:
-        """The columns of n rows that are created at clock `now`."""
+        """The columns of n rows created at clock `now`."""
         state: State = {}
         for node in self._nodes:
             node.start(state, n, now)
         return state
 
     def on_elements(self, state: State, count: np.ndarray, ctx: Context) -> None:
-        """Each row got `count` (at least one) new elements at clock `ctx.now`; `ctx.pending` does
-        not hold them yet.
+        """Count new elements: each row got `count` (at least one) at clock `ctx.now`. `ctx.pending`
+        does not include them yet.
         """
         self._root.on_elements(state, ~self._root.finished(state), count, ctx)
 
@@ -65,56 +63,56 @@ class Machine:
         return self._root.ready(state, ctx)
 
     def refires(self, state: State, ctx: Context) -> np.ndarray:
-        """The rows in which an interval that is due wants a pane although nothing came."""
+        """The rows in which a due interval requires a pane without new elements."""
         return self._root.refires(state, ctx)
 
     def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
-        """The rows of the mask fire now, ready or not."""
+        """Fire the rows of the mask, ready or not."""
         self._root.fire(state, mask, ctx)
 
     def finished(self, state: State) -> np.ndarray:
-        """The rows that will never fire again, unless a merge revives them."""
+        """The rows that never fire again, unless a merge revives them."""
         return self._root.finished(state).copy()
 
     def merge(self, state: State, groups: Groups) -> State:
-        """One row for each group of rows that have become one window.
+        """One row per group of rows that merged into one window.
 
-        A part has finished where it had in all rows of the group; counts add up, the earliest
-        deadline holds.
+        A part has finished if it had in all rows of the group; counts add up, the earliest deadline
+        stays.
         """
         merged: State = {}
         self._root.merge(state, groups, merged)
         return merged
 
     def rewind(self, state: State, mask: np.ndarray) -> None:
-        """The rows of the mask are windows that grew beyond the watermark after they had been
-        complete: they complete once more.
+        """The windows of the mask were complete and grew beyond the watermark: they complete
+        again.
         """
         self._root.rewind(state, mask)
 
     def watermark_due(self, state: State, ctx: Context) -> np.ndarray:
-        """The next watermark, above the present one, at which a row could become ready; MAX if
+        """The next watermark, above the current one, at which a row could become ready; MAX if
         none. A row woken there may not be ready yet.
         """
         return np.where(self._root.finished(state), MAX, self._root.watermark_due(state, ctx))
 
     def clock_due(self, state: State, ctx: Context) -> np.ndarray:
-        """The next instant of the clock, after the present one, at which a row could become ready;
-        MAX if none.
+        """The next clock time, after the current one, at which a row could become ready; MAX if
+        none.
         """
         return np.where(self._root.finished(state), MAX, self._root.clock_due(state, ctx))
 
     def set_manual(self, ready: bool, finishes: bool) -> None:  # noqa: FBT001 (a scenario step is this pair)
-        """Tells every `Manual` part, for all rows, whether it is ready and whether its next firing
-        finishes it.
+        """Set for every `Manual` part whether it is ready and whether its next firing finishes
+        it.
         """
         for node in self._nodes:
             if isinstance(node, leaves.ManualNode):
                 node.is_ready, node.finishes = ready, finishes
 
     def count_rule(self) -> tuple[int | None, int | None] | None:
-        """(n before, n after completion) if elements fire only as "every n-th", None in a phase
-        where they do not; None for other triggers.
+        """(n before, n after completion) if elements fire as "every n-th", None in a phase in which
+        they do not; None for other triggers.
         """
         return _count_rule(self.trigger)
 
@@ -182,13 +180,13 @@ def _count_rule(trigger: Trigger) -> tuple[int | None, int | None] | None:
 
 
 def _phases(before: int | None, after: int | None) -> tuple[int | None, int | None] | None:
-    """Zero stands for a part that elements never make ready, None for one outside the family."""
+    """0 for a part that elements never make ready, None for one outside the family."""
     return None if before is None or after is None else (before or None, after or None)
 
 
 def _every_nth(part: Trigger | None, *, repeats: bool) -> int | None:
-    """The n of a part that fires with every n-th element, 0 of one that elements never make ready,
-    None of any other.
+    """The n of a part that fires with every n-th element, 0 if elements never make it ready, None
+    for any other.
     """
     match part:
         case None | spec.Never() | spec.Every():

@@ -1,15 +1,14 @@
-"""A node is one trigger of a tree at run time: it reads and writes its own columns of the state,
-for all rows at once.
+"""A trigger node at run time: it reads and writes its own state columns, for all rows at once.
 
 Contract. A row is one (key, window). A column is named `t.<node number>.<field>` and is bool or
-int64. Verbs take a mask of the rows that they are about, never a row number, and no verb loops over
-rows. What a field does when rows are cleared, reset or merged is declared with it (`Field`); a node
-adds code only where its rule is another one.
+int64. Verbs take a mask of rows, never a row number, and no verb loops over rows. What happens to a
+field when rows are cleared, reset or merged is declared with it (`Field`); a node adds code only
+for other rules.
 
-- `clear` forgets what belongs to the pending pane (counts, deadlines); `reset` forgets progress too
-  (finished, phase, place in a sequence).
-- A node that has finished is never ready.
-- Every leaf has a column, so that any state tells how many rows it has.
+- `clear` resets what belongs to the pending pane (counts, deadlines); `reset` also resets progress
+  (finished, phase, position in a sequence).
+- A finished node is never ready.
+- Every leaf has a column, so that any state has a row count.
 """
 
 # ruff: noqa: ARG002 (all nodes share one signature, and few need all of it)
@@ -32,11 +31,11 @@ State = dict[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Context:
-    """What the world looks like to the rows at hand.
+    """Window ends, watermark and clock for the rows at hand.
 
-    `pending` counts the elements since the row's last pane: with `on_elements` without the new
-    ones, elsewhere with all of them (when a row fires: those that the pane takes). `times` is the
-    earliest time of the new elements of each row; only `EventInterval` reads it.
+    `pending` counts the elements since the row's last pane: in `on_elements` without the new ones,
+    elsewhere with all of them (at a firing: those in the pane). `times` is the earliest time of the
+    new elements of each row; only `EventInterval` reads it.
     """
 
     end: np.ndarray | int
@@ -47,13 +46,13 @@ class Context:
 
     @property
     def complete(self) -> np.ndarray:
-        """Rows whose window the watermark has reached the end of."""
+        """Mask of rows whose window is complete."""
         return np.broadcast_to(np.greater_equal(self.watermark, self.end), self.pending.shape)
 
 
 class Life(Enum):
-    """How long the value of a field lasts: until the pane fires, until the trigger starts anew, or
-    as long as the row.
+    """Lifetime of the value of a field: until the pane fires, until the trigger restarts, or as
+    long as the row.
     """
 
     PANE = "pane"
@@ -63,7 +62,7 @@ class Life(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column of a node: its first value, how rows merge, and how long a value lasts."""
+    """A column of a node: initial value, merge rule and lifetime."""
 
     initial: bool | int
     merge: Callable[[Groups, np.ndarray], np.ndarray]
@@ -81,9 +80,7 @@ PLACE = Field(0, Groups.min, Life.PROGRESS)
 
 
 def next_tick(x: np.ndarray | int, interval: int, phase: np.ndarray | int = 0) -> np.ndarray:
-    """The first `phase + k * interval` strictly after x; the remainders are taken apart so that
-    nothing overflows.
-    """
+    """The first `phase + k * interval` strictly after x, computed without overflow."""
     return saturating_add(
         np.asarray(x), interval - np.mod(np.mod(x, interval) - np.mod(phase, interval), interval)
     )
@@ -114,34 +111,32 @@ class Node:
         return state[self.name(field)]
 
     def write(self, state: State, field: str, mask: np.ndarray, value: np.ndarray | int) -> None:
-        """Sets the rows of the mask in place; a column that came read-only from a store is replaced
-        by a copy first.
-        """
+        """Set the rows of the mask in place; a read-only column from a store is copied first."""
         name = self.name(field)
         if not state[name].flags.writeable:
             state[name] = state[name].copy()
         np.copyto(state[name], value, where=mask)
 
     def start(self, state: State, n: int, now: int) -> None:
-        """Adds this node's columns for n new rows."""
+        """Add this node's columns for n new rows."""
         for field, kind in self.fields.items():
             state[self.name(field)] = np.full(n, kind.initial, kind.dtype)
 
     def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
-        """Rows of the mask got `count` new elements."""
+        """Count new elements of the rows of the mask."""
 
     def ready(self, state: State, ctx: Context) -> np.ndarray:
         return np.zeros(ctx.pending.shape, bool)
 
     def refires(self, state: State, ctx: Context) -> np.ndarray:
-        """The rows in which an interval that is due wants a pane although nothing came."""
+        """The rows in which a due interval requires a pane without new elements."""
         wants = np.zeros(ctx.pending.shape, bool)
         for child in self.children:
             wants |= child.refires(state, ctx) & ~child.finished(state)
         return wants
 
     def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
-        """Rows of the mask put out a pane."""
+        """Record that the rows of the mask emit a pane."""
 
     def finished(self, state: State) -> np.ndarray:
         return (
@@ -151,12 +146,12 @@ class Node:
         )
 
     def clear(self, state: State, mask: np.ndarray, ctx: Context | None) -> None:
-        """Rows of the mask forget their pending pane; a merge has no context."""
+        """Reset the pending pane of the rows of the mask; a merge has no context."""
         for node in self.walk():
             node.clear_own(state, mask, ctx)
 
     def reset(self, state: State, mask: np.ndarray, ctx: Context | None) -> None:
-        """Rows of the mask start from the beginning; a merge has no context."""
+        """Reset the rows of the mask to the initial state; a merge has no context."""
         self.clear(state, mask, ctx)
         for node in self.walk():
             for field, kind in node.fields.items():
@@ -169,28 +164,26 @@ class Node:
                 self.write(state, field, mask, kind.initial)
 
     def merge(self, state: State, groups: Groups, merged: State) -> None:
-        """Adds the merged columns of this node and of those below it."""
+        """Add the merged columns of this node and of those below it."""
         for field, kind in self.fields.items():
             merged[self.name(field)] = kind.merge(groups, self.read(state, field))
         for child in self.children:
             child.merge(state, groups, merged)
 
     def rewind(self, state: State, mask: np.ndarray) -> None:
-        """Rows of the mask are windows that had been complete and, having grown, are not any
-        more.
-        """
+        """The windows of the mask were complete and, having grown, no longer are."""
         for child in self.children:
             child.rewind(state, mask)
 
     def watermark_due(self, state: State, ctx: Context) -> np.ndarray:
-        """The next watermark above the present one at which this node or one below it may change
-        its mind.
+        """The next watermark above the current one at which this node or one below it may become
+        ready.
         """
         return self._least(ctx, [child.watermark_due(state, ctx) for child in self.children])
 
     def clock_due(self, state: State, ctx: Context) -> np.ndarray:
-        """The next instant of the clock after the present one at which this node or one below it
-        may change its mind.
+        """The next clock time after the current one at which this node or one below it may become
+        ready.
         """
         return self._least(ctx, [child.clock_due(state, ctx) for child in self.children])
 

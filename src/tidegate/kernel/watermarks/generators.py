@@ -1,10 +1,9 @@
-"""Generators turn what a delivery shows into promises of its sources: one call a delivery, over
-whole columns.
+"""Watermark generators: from the rows of a delivery to promises of its sources, over whole columns.
 
-Contract: a generator sees no row from the future and no duplicate; it may name a source without
-promising anything (`MIN`), which is a sign of life. Whether a promise is taken is not its business:
-a smaller one than the source made before is a step back, except where `repeats` says that the
-generator only tells what it saw.
+Contract: a generator sees no row from the future and no duplicate. It may name a source without a
+promise (`MIN`), which is a sign of life. It does not decide whether a promise is accepted: a
+smaller one than before is a step back, except where `repeats` declares that values only describe
+what was seen.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ from tidegate.spec.watermarks import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observed:
-    """What came: the rows, their times in microseconds (`readable` says which have one) and their
-    partitions, as numbers into `partitions`.
+    """The rows of a delivery, their times in microseconds and their partitions.
 
-    There is at least one row. A generator may change `state`, which is stored with the operator as
-    JSON, and nothing else.
+    `readable` marks the rows with a time; `partition` holds numbers into `partitions`. There is at
+    least one row. A generator may change `state`, which is stored with the operator as JSON, and
+    nothing else.
     """
 
     table: pa.Table
@@ -51,7 +50,7 @@ class Observed:
     partitions: list[str]
     now: int
     limit: int
-    """What lies beyond is from the future."""
+    """Times beyond it are from the future."""
     state: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -59,12 +58,12 @@ class Observed:
 
     @property
     def read_times(self) -> np.ndarray:
-        """The times, `MIN` where they could not be read."""
+        """The times; `MIN` where unreadable."""
         return self.times if self.readable.all() else np.where(self.readable, self.times, MIN)
 
     def newest(self, values: np.ndarray | None = None) -> np.ndarray:
-        """By partition, the greatest of the values (unless given: the times that could be read),
-        `MIN` where there is none.
+        """By partition, the greatest of the values (default: the readable times); `MIN` if there is
+        none.
         """
         found = np.full(len(self.partitions), MIN)
         if values is None:
@@ -78,9 +77,7 @@ class Observed:
         return found
 
     def newest_rows(self) -> np.ndarray:
-        """One row of each partition, in the order of rows: its newest, or its first where no time
-        could be read.
-        """
+        """One row per partition, in row order: its newest, or its first without a readable time."""
         values = self.read_times
         if len(self.partitions) == 1:
             return np.array([values.argmax()])
@@ -91,8 +88,8 @@ class Observed:
         )
 
     def without_future(self, watermark: int = MIN) -> Observed:
-        """The rows that are not from the future (what is behind the watermark is late, whatever the
-        clock says), and the partitions they are of.
+        """The rows that are not from the future, and their partitions. A row behind the watermark
+        is late, not from the future, whatever the clock.
         """
         table, times, readable, partition, names = (
             self.table,
@@ -119,19 +116,16 @@ class Observed:
         )
 
     def behind(self, lag: int) -> np.ndarray:
-        """By partition, the newest time less a lag, and `MIN` where there is none: what most
-        functions promise.
-        """
+        """By partition, the newest time minus a lag; `MIN` if there is none."""
         return saturating_add(self.newest(), _back(int(lag)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Promises:
-    """What sources promise, by name; `MIN` is a sign of life and no promise. A source that says
-    several things is named for each, in order.
+    """Promises of sources, by name; `MIN` is a sign of life without a promise.
 
-    `refused` counts what could not be taken as a promise. `replaced` names sources that these ones
-    stand for from now on.
+    A source with several promises is named for each, in order. `refused` counts values that are no
+    valid promise. `replaced` names sources that these ones replace from now on.
     """
 
     names: list[str]
@@ -144,33 +138,33 @@ _NOTHING = Promises([], np.zeros(0, np.int64))
 
 
 class Generator:
-    """Base of the generators, and the one that never promises: it only tells who is alive."""
+    """Base of the generators: it makes no promises, only signs of life."""
 
     repeats = True
-    """Whether a smaller value than before is no step back, because values only tell what came."""
+    """Whether a smaller value than before is no step back, because values only describe what was
+    seen.
+    """
     joins = True
     """Whether a source that is seen for the first time joins the others."""
 
     def observe(self, seen: Observed) -> Promises:
-        """What a delivery promises."""
+        """The promises of a delivery."""
         return self.alive(seen)
 
     def alive(self, seen: Observed) -> Promises:
-        """Who is alive, where nothing else can be told from a delivery."""
+        """Signs of life only, where a delivery contains nothing else."""
         return Promises(seen.partitions, np.full(len(seen.partitions), MIN))
 
     def tick(self, now: int) -> Promises:  # noqa: ARG002 - most promise nothing by the clock
-        """What the clock promises."""
+        """The promises of the clock."""
         return _NOTHING
 
     def clock_at(self, value: int) -> int:  # noqa: ARG002 - most promise nothing by the clock
-        """The clock at which it promises so much without having seen anything; `MAX` where it never
-        does.
-        """
+        """The clock at which it promises this value without any event; `MAX` if never."""
         return MAX
 
     def condensed(self, seen: Observed) -> np.ndarray:
-        """The rows, in their order, that say the same as all of them, also where more rows come
+        """The rows, in order, that imply the same promises as all of them, also with more rows
         before or after.
         """
         return seen.newest_rows()
@@ -181,10 +175,10 @@ class Generator:
         readable: np.ndarray,  # noqa: ARG002
         timeless: np.ndarray,  # noqa: ARG002
     ) -> np.ndarray | None:
-        """Which rows only say a watermark and are no events; None where there are none.
+        """Mask of rows that carry a watermark and are no events; None if there are none.
 
-        Of each row it is said whether its time can be read, and whether it has none, nor any other
-        time of its stream.
+        `readable` marks rows with a readable time, `timeless` rows without a value in any time
+        column.
         """
         return None
 
@@ -192,7 +186,7 @@ class Generator:
         return None
 
     def restore(self, document: Any) -> None:
-        """Continue from what `save` gave."""
+        """Restore the result of `save`."""
 
 
 class _Told(Generator):
@@ -200,7 +194,7 @@ class _Told(Generator):
 
 
 class _Following(Generator):
-    """The newest event of all, whatever its partition."""
+    """The newest event of all partitions."""
 
     def observe(self, seen: Observed) -> Promises:
         return Promises([""], seen.newest().max(keepdims=True, initial=MIN))
@@ -300,8 +294,7 @@ class _Noted(Generator):
             _label(seen.partitions[number // len(names)], names[number % len(names)])
             for number in different.tolist()
         ]
-        # What a writer has noted holds for the partition that it stands in: others may have been
-        # read less far.
+        # A noted time holds for the partition of the row: others may not have been read as far.
         replaced = tuple(sorted(set(names).difference(labels)))
         return Promises(*_words(labels, of_row, said[known]), int(refused.sum()), replaced)
 
@@ -309,8 +302,7 @@ class _Noted(Generator):
         _, known, source = self._sources(seen)
         said, refused = _said(seen, self._column)
         different, of_row = np.unique(source, return_inverse=True)
-        # The first row of each writer stays: writers are known in the order in which they were seen
-        # first.
+        # Keep the first row of each writer: writers are registered in the order of their first row.
         first, telling = (
             _firsts(np.arange(len(known)), of_row, len(different)),
             _telling(of_row, len(different), said[known]),
@@ -323,8 +315,8 @@ class _Noted(Generator):
         )
 
     def _sources(self, seen: Observed) -> tuple[list[str], np.ndarray, np.ndarray]:
-        """The names of writers, the rows that name one, and the source that each of these is of: a
-        writer in a partition.
+        """The names of writers, the rows that name one, and the source (writer in a partition) of
+        each.
         """
         writers = to_arrow(seen.table.column(self._writer)).cast(pa.string()).dictionary_encode()
         names = [str(name) for name in writers.dictionary.to_pylist()]
@@ -376,17 +368,17 @@ class _Generated(Generator):
                 f" ({len(seen.partitions)}), got {values.dtype} of shape {values.shape}. Hint:"
                 " np.full(len(observed.partitions), ...)"
             )
-        # A state goes through its stored form at once, so that nobody sees a difference after a
-        # restart, and an error leaves the former one.
+        # The state takes its stored form at once, so that a restart makes no difference, and an
+        # error leaves the former one.
         self._state = json.dumps(state, default=_number)
-        # A difference from `MIN` wraps around to what no clock will ever show; it is no promise.
+        # A difference from `MIN` wraps around to an impossible instant; it is no promise.
         ahead = (values > seen.limit) | (values > _BEYOND_TIME)
         promised = np.where(ahead, 0, values).astype(np.int64)
         promised[ahead] = MIN
         return Promises(seen.partitions, promised, int(ahead.sum()))
 
     def condensed(self, seen: Observed) -> np.ndarray:
-        # What a user's function looks at is not known.
+        # The columns that a user function reads are unknown.
         return np.arange(len(seen))
 
     def save(self) -> Any:
@@ -397,14 +389,14 @@ class _Generated(Generator):
 
 
 def _unchangeable(column: np.ndarray) -> np.ndarray:
-    """The same column for somebody who must not change it."""
+    """A read-only view of the column."""
     seen = column.view()
     seen.flags.writeable = False
     return seen
 
 
 def _number(value: Any) -> Any:
-    """The JSON form of NumPy's numbers and columns."""
+    """The JSON form of NumPy numbers and columns."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(
@@ -414,14 +406,12 @@ def _number(value: Any) -> Any:
 
 
 def _back(distance: int) -> int:
-    """The step that stays so far behind; behind an infinite distance there is nothing."""
+    """Value minus distance; `MIN` for an infinite distance."""
     return MIN if distance == MAX else -distance
 
 
 def _words(names: list[str], source: np.ndarray, said: np.ndarray) -> tuple[list[str], np.ndarray]:
-    """What each source said: the first and the last word of those who never went back, and all of
-    them where somebody did.
-    """
+    """The first and the last promise of each monotone source, and all promises of the others."""
     spoke = np.flatnonzero(said > MIN)
     of, values = source[spoke], said[spoke]
     if len(names) > 1:
@@ -439,9 +429,7 @@ def _words(names: list[str], source: np.ndarray, said: np.ndarray) -> tuple[list
 
 
 def _telling(source: np.ndarray, many: int, said: np.ndarray) -> np.ndarray:
-    """The rows with the first and the last word of sources that never went back, and with all words
-    of those that did.
-    """
+    """The rows with the first and last promise of monotone sources, and all rows of the others."""
     spoke = np.flatnonzero(said > MIN)
     rows = spoke[np.argsort(source[spoke], kind="stable")]
     of, values = source[rows], said[rows]
@@ -454,9 +442,9 @@ def _telling(source: np.ndarray, many: int, said: np.ndarray) -> np.ndarray:
 
 
 def _firsts(rows: np.ndarray, group: np.ndarray, many: int) -> np.ndarray:
-    """The first of the given rows in each group, ascending; `group` says the group of every row."""
+    """The first of the given rows in each group, ascending; `group` is the group of every row."""
     first = np.full(many, -1, np.int64)
-    # Of several assignments the last one stays.
+    # Of several assignments the last one wins.
     first[group[rows[::-1]]] = rows[::-1]
     return np.sort(first[first >= 0])
 
@@ -467,9 +455,7 @@ def _together(*rows: np.ndarray) -> np.ndarray:
 
 
 def _said(seen: Observed, column: str) -> tuple[np.ndarray, np.ndarray]:
-    """The watermarks that rows say, `MIN` where they say none; and which could not be read or lie
-    in the future.
-    """
+    """The watermarks in rows, `MIN` for none; and a mask of unreadable and future ones."""
     times, verdict = read_times(seen.table.column(column), column)
     good = (verdict == OK) & (times <= seen.limit)
     missing = np.asarray(
@@ -479,7 +465,7 @@ def _said(seen: Observed, column: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _label(partition: str, writer: str) -> str:
-    """The last bare slash stands between the two, so that no two writers have the same label."""
+    """The last unescaped slash separates the two, so that no two writers have the same label."""
     bare = writer.replace("\\", "\\\\").replace("/", "\\/")
     return f"{partition}/{bare}" if partition else writer
 
@@ -517,7 +503,7 @@ def columns_of(spec: Watermarks) -> list[str]:
 
 
 def check_columns(spec: Watermarks, schema: pa.Schema) -> None:
-    """Refuse columns that can say no watermark; that they are there is known."""
+    """Reject columns that cannot hold a watermark."""
     match spec:
         case Punctuated(column=str(column)) | Noted(column=column):
             read_times(schema.empty_table().column(column), column)

@@ -1,10 +1,9 @@
-"""Assigners turn columns of times (or offsets, or ordinals) into the windows and slices that the
-events are in.
+"""Window assigners: from columns of times, offsets or ordinals to windows and slices.
 
-Contract: windows are half-open; `assign` gives one entry per (event, window), ordered by row, then
-start, then end. Bounds that pass the ends of int64 are held at `MIN` and `MAX`. A slice is a piece
-of the axis that no window edge cuts, so all events of a slice are in the same windows, and `assign`
-of a slice's start gives them. `MAX` itself stands for plus infinity and is not an event's time.
+Contract: windows are half-open; `assign` returns one entry per (event, window), ordered by row,
+then start, then end. Bounds beyond int64 saturate at `MIN` and `MAX`. A slice is a piece of the
+axis without a window edge inside, so all events of a slice are in the same windows, and `assign` of
+a slice's start returns them. `MAX` is plus infinity and never the time of an event.
 """
 
 from __future__ import annotations
@@ -46,20 +45,18 @@ class Assigned(NamedTuple):
 
 
 class Assigner(ABC):
-    """Finds the windows of events."""
+    """Assigns windows to events."""
 
     @abstractmethod
     def assign(self, x: np.ndarray, rows: Frame | None = None) -> Assigned:
-        """The windows of events at `x`; `rows` are the same events with all their columns, for
-        those who need them.
-        """
+        """The windows of events at `x`; `rows` are the same events with all their columns."""
 
 
 class Aligned(Assigner):
-    """Windows that follow from the axis alone, whatever the events are."""
+    """Windows that depend on the axis alone, not on the events."""
 
     is_sliced: bool = False
-    """Whether a window can be made of several slices."""
+    """Whether a window can consist of several slices."""
     has_gaps: bool = False
     """Whether an event may be in no window."""
 
@@ -68,22 +65,22 @@ class Aligned(Assigner):
 
     @abstractmethod
     def slice_of(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Start and end of the slice each event is in; the two are equal where no window is."""
+        """Start and end of the slice of each event; equal where there is no window."""
 
     def numbers_of(self, x: np.ndarray) -> np.ndarray:
-        """What tells slices apart, in their order; where all have one size, neighbours have
-        neighbouring numbers.
+        """Numbers that distinguish slices, in their order; consecutive if all slices have one
+        size.
         """
         return self.slice_of(x)[0]
 
     def windows_of(self, x: np.ndarray) -> Assigned:
-        """The windows of each event; one slice is one window unless a class says otherwise."""
+        """The windows of each event; by default one slice is one window."""
         start, end = self.slice_of(x)
         return Assigned(np.arange(len(start)), start, end)
 
     @abstractmethod
     def last_end(self, x: np.ndarray) -> np.ndarray:
-        """The end of the last window each event is in, and `MIN` where it is in none."""
+        """The end of the last window of each event; `MIN` without a window."""
 
     @abstractmethod
     def windows_ending_in(self, lo: int, hi: int) -> Iterator[tuple[int, int]]:
@@ -125,8 +122,8 @@ def build(window: Window) -> Assigner:
 
 
 def _position(x: np.ndarray, period: int, offset: int) -> np.ndarray:
-    """How far each event is into its period, from 0 to `period - 1`. Division by a scalar is fast
-    in NumPy, the remainder is not.
+    """The position of each event in its period, from 0 to `period - 1`. NumPy divides by a scalar
+    faster than it computes a remainder.
     """
     into: np.ndarray = x - (x // period) * period
     if offset:
@@ -136,22 +133,20 @@ def _position(x: np.ndarray, period: int, offset: int) -> np.ndarray:
 
 
 def _roomy(x: np.ndarray, reach: int) -> bool:
-    """No event is so near to an end of int64 that a bound within `reach` of it could pass that
-    end.
+    """Whether all events are far enough from the ends of int64 that bounds within `reach` do not
+    overflow.
     """
     return not len(x) or (int(x.min()) >= MIN + reach and int(x.max()) <= MAX - reach)
 
 
 def _period(x: np.ndarray, period: int, offset: int) -> np.ndarray:
-    """The number of each event's period, for roomy events."""
+    """The number of each event's period, for events far from the ends of int64."""
     number: np.ndarray = (x - offset if offset else x) // period
     return number
 
 
 def _floor(x: np.ndarray, period: int, offset: int) -> np.ndarray:
-    """The start of each event's period, for roomy events: fewer passes over the column than
-    `_position`.
-    """
+    """The start of each event's period, with fewer passes over the column than `_position`."""
     start = _period(x, period, offset)
     start *= period
     if offset:
@@ -160,7 +155,7 @@ def _floor(x: np.ndarray, period: int, offset: int) -> np.ndarray:
 
 
 def _back(x: np.ndarray, distance: np.ndarray | int) -> np.ndarray:
-    """`x - distance` for distances of 0 and more."""
+    """`x - distance` for non-negative distances."""
     moved: np.ndarray = x - distance
     if len(x) and int(x.min()) < MIN + int(np.max(distance)):
         moved[moved > x] = MIN
@@ -168,7 +163,7 @@ def _back(x: np.ndarray, distance: np.ndarray | int) -> np.ndarray:
 
 
 def _ahead(x: np.ndarray, distance: np.ndarray | int) -> np.ndarray:
-    """`x + distance` for distances of 0 and more."""
+    """`x + distance` for non-negative distances."""
     moved: np.ndarray = x + distance
     if len(x) and int(x.max()) > MAX - int(np.max(distance)):
         moved[moved < x] = MAX
@@ -176,7 +171,7 @@ def _ahead(x: np.ndarray, distance: np.ndarray | int) -> np.ndarray:
 
 
 def _spread(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each row repeated as often as its count, and the number of the repetition from 0."""
+    """Each row repeated by its count, and the index of the repetition from 0."""
     row = np.repeat(np.arange(len(counts)), counts)
     first = np.cumsum(counts) - counts
     return row, np.arange(len(row)) - first[row]
@@ -212,16 +207,16 @@ class TumblingAssigner(Aligned):
 
 
 class HoppingAssigner(Aligned):
-    """Windows start every slide, so a period of one slide is cut at 0 and where the windows of
-    former periods end in it.
+    """Windows start every slide; a period of one slide is cut at 0 and where earlier windows
+    end.
     """
 
     is_sliced = True
 
     def __init__(self, spec: Hopping) -> None:
         self._size, self._slide, self._offset = spec.size, spec.slide, spec.offset
-        # Windows of former periods end here; at the end of the period where size is a multiple of
-        # slide, and then nothing is cut.
+        # Earlier windows end here; at the end of the period if size is a multiple of slide, and
+        # then nothing is cut.
         self._cut = spec.size % spec.slide or spec.slide
         self.has_gaps = spec.slide > spec.size
         self.is_sliced = spec.slide < spec.size
@@ -247,8 +242,8 @@ class HoppingAssigner(Aligned):
         return _period(x, self._slide, self._offset) if whole else super().numbers_of(x)
 
     def _cut_apart(self, x: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Slices of periods that are cut in two, the second being a gap where windows are shorter
-        than the slide.
+        """Slices of periods cut in two; the second is a gap if windows are shorter than the
+        slide.
         """
         tail = x - start >= self._cut
         if self.has_gaps:
@@ -334,7 +329,7 @@ class CumulativeAssigner(Aligned):
 
 
 def _without_twins(found: Assigned) -> Assigned:
-    """Windows that became equal because their ends are held at `MAX` count once."""
+    """Remove duplicates of windows whose ends saturate at `MAX`."""
     keep = np.ones(len(found.row), bool)
     keep[1:] = (
         (found.row[1:] != found.row[:-1])
@@ -383,14 +378,13 @@ class GlobalAssigner(Aligned):
 
 
 class SessionAssigner(Assigner):
-    """Each event opens a window that lasts one gap; windows of a key that overlap are one session
-    (see `kernel.sessions`).
+    """Each event opens a window of one gap; overlapping windows of a key merge
+    (`kernel.windows.sessions`).
     """
 
     def __init__(self, spec: Session) -> None:
         self._gap, self._column = spec.gap, spec.gap_column
-        # On offsets the gap is the largest difference that still belongs together, so the window
-        # includes it.
+        # On offsets the gap is the largest difference inside a session, so the window includes it.
         self._more = 1 if spec.axis == Axis.OFFSET else 0
 
     def proto(self, x: np.ndarray, gaps: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -405,16 +399,14 @@ class SessionAssigner(Assigner):
         return x, _ahead(x, saturating_add(gaps, self._more))
 
     def gaps(self, rows: Frame | None) -> np.ndarray | None:
-        """The gap of each row where it comes from a column, 0 where it is bad; None where the gap
-        is fixed.
-        """
+        """The gap of each row from a column, 0 where it is bad; None for a fixed gap."""
         if self._column is None or rows is None:
             return None
         gaps: np.ndarray = np.maximum(self._raw_gaps(rows), 0)
         return gaps
 
     def bad_gaps(self, rows: Frame) -> np.ndarray:
-        """Rows whose gap is missing or negative."""
+        """Mask of rows whose gap is missing or negative."""
         if self._column is None:
             return np.zeros(len(rows), bool)
         return self._raw_gaps(rows) < 0
@@ -453,14 +445,14 @@ def _whole_numbers(column: Column, name: str, missing: int) -> np.ndarray:
 
 
 class ByDifferenceAssigner(Assigner):
-    """Each event opens the window that ends with it and the window that begins right after it."""
+    """Each event opens the window that ends with it and the window that starts right after it."""
 
     def __init__(self, spec: ByDifference) -> None:
         self._size = spec.size
 
     def assign(self, x: np.ndarray, rows: Frame | None = None) -> Assigned:  # noqa: ARG002 - the times say it all
-        """The two windows that each event opens. The second does not hold the event itself and
-        counts only if it holds another: see `members`.
+        """The two windows that each event opens. The second does not contain the event and counts
+        only if it contains another: see `members`.
         """
         row = np.repeat(np.arange(len(x)), 2)
         after = _ahead(x, 1)
@@ -469,14 +461,12 @@ class ByDifferenceAssigner(Assigner):
         return Assigned(row, start, end)
 
     def members(self, key: np.ndarray, x: np.ndarray) -> Assigned:
-        """Which events are in which of the distinct non-empty windows that the events of the same
-        key open.
-        """
+        """The events in each of the distinct non-empty windows opened by events of the same key."""
         opened = self.assign(x)
         owner = key[opened.row]
         _, code = np.unique(np.concatenate([key, owner]), return_inverse=True)
         n, m = len(x), len(owner)
-        # Ranks in place of times, so that key and time fit one integer whatever the times are.
+        # Ranks instead of times, so that key and time fit one integer.
         _, rank = np.unique(np.concatenate([x, opened.start, opened.end]), return_inverse=True)
         packed = np.concatenate([code, code[n:]]) * (len(rank) + 1) + rank
         order = np.argsort(packed[:n], kind="stable")
@@ -498,7 +488,7 @@ class ByDifferenceAssigner(Assigner):
 
 
 class CustomAssigner(Assigner):
-    """Asks the user's function, and checks what it says."""
+    """Calls the user's function and validates its result."""
 
     def __init__(self, spec: Custom) -> None:
         self._call, self._name = spec.assign, spec.name
@@ -552,7 +542,7 @@ class CustomAssigner(Assigner):
 
 
 class InheritedAssigner(Assigner):
-    """Takes the windows that the rows bring along; a missing bound is an infinite one."""
+    """Uses the windows in the rows; a missing bound is infinite."""
 
     def assign(self, x: np.ndarray, rows: Frame | None = None) -> Assigned:  # noqa: ARG002 - the rows say it all
         if rows is None or "window_start" not in rows or "window_end" not in rows:

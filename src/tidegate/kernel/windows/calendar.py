@@ -1,10 +1,9 @@
-"""Calendar bounds are the instants at which the days, weeks, months and years of a time zone begin,
-numbered from an anchor date.
+"""Calendar bounds: the instants at which days, weeks, months and years of a time zone begin.
 
-Contract: bounds never go back as their number grows. A local day begins at its first instant: where
-the clock skips midnight that is the instant of the skip, where midnight comes twice it is the first
-one. A day that a zone left out has two equal bounds. Only distinct bounds are looked up in the
-zone, never events.
+Contract: bounds are numbered from an anchor date and never decrease. A local day begins at its
+first instant: where the clock skips midnight that is the instant of the skip, where midnight occurs
+twice it is the first one. A day that a zone skipped has two equal bounds. Only distinct bounds are
+looked up in the zone, never events.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tidegate.spec.windows import Calendar
 DAY = 86_400_000_000
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _LAST_DAY = MAX // DAY
-# The Gregorian calendar repeats after 400 years, a whole number of weeks; Python's dates end at
+# The Gregorian calendar repeats after 400 years, a whole number of weeks; Python's dates end in
 # year 9999, int64 microseconds do not.
 _CYCLE = 146_097
 _FIRST_DATED, _LAST_DATED = (
@@ -52,7 +51,7 @@ class CalendarBounds:
             return x.copy(), x.copy()
         bounds = self.bounds(self._numbers_near(x))
         at = np.searchsorted(bounds, x, side="right") - 1
-        # An event at the very end of time has no bound after it.
+        # An event at the end of time has no bound after it.
         at = np.minimum(at, len(bounds) - 2)
         return bounds[at], bounds[at + 1]
 
@@ -61,7 +60,7 @@ class CalendarBounds:
         return self._midnights(self._days(numbers))
 
     def number_near(self, t: int) -> int:
-        """The number of the bound at or before an instant, give or take one."""
+        """The number of the bound at or before an instant, off by at most one."""
         return int(self._approximate(np.array([t], np.int64))[0])
 
     def _numbers_near(self, x: np.ndarray) -> np.ndarray:
@@ -72,8 +71,8 @@ class CalendarBounds:
         return np.unique(np.concatenate([near - 1, near, near + 1, near + 2]))
 
     def _approximate(self, x: np.ndarray) -> np.ndarray:
-        """Bound numbers as if the zone were UTC and months began on their first day, which is wrong
-        by one at most.
+        """Bound numbers as if the zone were UTC and months began on their first day; off by at most
+        one.
         """
         days = x // DAY
         units = days.astype("M8[D]").astype("M8[M]").astype(np.int64) if self._monthly else days
@@ -81,8 +80,8 @@ class CalendarBounds:
         return numbers
 
     def _days(self, numbers: np.ndarray) -> np.ndarray:
-        """Local dates of bounds, as days since 1970; a day of the month that is missing is the last
-        of its month.
+        """Local dates of bounds, as days since 1970; a missing day of the month becomes the last
+        one.
         """
         units = numbers * self._step + self._anchor
         if not self._monthly:
@@ -126,9 +125,7 @@ def _offset(local: datetime) -> int:
 
 
 def _skip_end(local: datetime, before: int, after: int) -> int:
-    """Midnight is skipped: the second at which the clock jumps over it, counted from midnight
-    UTC.
-    """
+    """The second at which the clock jumps over a skipped midnight, counted from midnight UTC."""
     midnight = local.replace(tzinfo=UTC)
     low, high = -after - 1, -before
     while high - low > 1:

@@ -1,4 +1,4 @@
-"""Evictors mark the messages of a window that a function is not to see, for all windows at once."""
+"""Evictors: mask of the messages that stay in a window, for all windows at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidegate.spec.evictors import EvictCount, EvictDelta, Evictor, EvictTime
 
 
 def kept(evictor: Evictor, table: pa.Table, time: np.ndarray, groups: Groups) -> np.ndarray:
-    """Which rows stay; rows of a group come in the order of arrival."""
+    """Mask of the rows that stay; rows of a group are in order of arrival."""
     if not len(time):
         return np.ones(0, bool)
     match evictor:
@@ -42,5 +42,5 @@ def _numbers(table: pa.Table, name: str) -> np.ndarray:
         raise InputError(
             f"the delta evictor looks at `{name}`, which has type `{column.type}`; it needs numbers"
         )
-    # A missing value is far from everything, itself included, and so it is evicted.
+    # A missing value is far from everything, including itself, so it is evicted.
     return pc.fill_null(column.cast(pa.float64()), float("nan")).to_numpy(zero_copy_only=False)
