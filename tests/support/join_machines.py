@@ -199,7 +199,7 @@ class Bare:
         return sorted(str(name) for frame in frames for name in to_arrow(frame["m.n"]).to_pylist())
 
     def output_watermarks(self) -> tuple[int, int]:
-        promised = [self.operator.core.promised(side)["ts"] for side in (LEFT, RIGHT)]
+        promised = [self.operator.matching.promised(side)["ts"] for side in (LEFT, RIGHT)]
         return promised[LEFT], promised[RIGHT]
 
     def plain(self, output: Any) -> Output:

@@ -162,7 +162,7 @@ class EmbeddedJoin(EmbeddedBase):
         """
         own, frame = self._held(side, key)
         low, high = self._range(start, end)
-        found = self.operator.core.windows(own.number, frame)
+        found = self.operator.matching.windows(own.number, frame)
         wanted = (found.ints("start") <= high) & (found.ints("end") > low)
         found = found.where(wanted)
         found = found.take(np.lexsort((found.ints("end"), found.ints("start"))))

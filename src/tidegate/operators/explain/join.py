@@ -284,7 +284,7 @@ def _held(operator: WindowedJoin) -> list[str]:
         )
         said.append(f"The {SIDES[side.number]} side {mark} and holds {len(side.buffer):,} rows.")
     for number, (own, other) in enumerate((SIDES, SIDES[::-1])):
-        owed = operator.core.owed(number)
+        owed = len(operator.matching.pending(number).at)
         if owed:
             said.append(
                 f"{owed:,} {own} rows have no partner and wait for the {other} watermark before"

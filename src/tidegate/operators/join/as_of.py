@@ -1,14 +1,15 @@
-"""As-of joins: each left row has one answer, the latest right row at or before it, which is
-corrected when a better one comes.
+"""As-of joins: each left row is answered by the latest right row at or before it.
 
-Marks of a left row: `alone` is 0 while it has no answer, else how its answer was told (a timing
-plus one, or that there was none to tell); `answer` and `answered` are the arrival number and the
-time of the right row, `MIN` where there is none.
+An answer is corrected when a better right row arrives.
+
+Marks of a left row: `emitted` is 0 while the row has no answer, then the answer's timing plus one,
+or 4 if the answer is that there is no right row and this does not come out. `answer` and `answered`
+are the arrival number and the time of the right row, `MIN` if there is none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,30 +17,42 @@ import numpy as np
 
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.frame import Frame, concat_frames
-from tidegate.kernel.groups import Groups
 from tidegate.kernel.joins.buffer import Buffer, Query
 from tidegate.kernel.joins.ranges import Found, ordered
 from tidegate.kernel.storage.run_store import Places
-from tidegate.operators.join.core import JoinCore, firsts, take_in_turns
+from tidegate.operators.join.matching import (
+    STEPS,
+    JoinMatching,
+    Turn,
+    by_side,
+    firsts,
+    one_by_one,
+)
 from tidegate.operators.join.side import Taken, taken_from
 from tidegate.operators.output import EARLY, LATE, ON_TIME
-from tidegate.spec.join import LEFT, RIGHT, AsOf
+from tidegate.spec.join import LEFT, RIGHT, AsOf, JoinSpec
 
-_STEPS = 4
-_NOTHING = 4
-"""What `alone` says of a row whose answer is that there is none, where that is not told."""
+_NOT_SHOWN = 4
+"""`emitted` of a row whose answer is that there is no right row, if that does not come out."""
 
 
 @dataclass(eq=False)
-class AsOfJoin(JoinCore):
-    """A join in which each left row meets one right row."""
+class AsOfJoin(JoinMatching):
+    """A join in which each left row has at most one partner."""
 
     _cleaned: int = MIN
-    """The time up to which right rows that are nobody's answer any more were looked for."""
+    """The time up to which right rows that can answer no left row were looked for."""
 
     def __post_init__(self) -> None:
         self.past = Buffer(self.sides[RIGHT].store, "past")
-        """Right rows that retention has pushed out and that are answers of left rows still."""
+        """Right rows that retention has pushed out and that still are answers of left rows."""
+
+    @classmethod
+    def row_marks(cls, spec: JoinSpec, side: int) -> dict[str, Any]:  # noqa: ARG003
+        """What each left row was answered with."""
+        if side == RIGHT:
+            return {}
+        return {"alone": np.int8(0), "answer": np.int64(MIN), "answered": np.int64(MIN)}
 
     @property
     def window(self) -> AsOf:
@@ -57,7 +70,7 @@ class AsOfJoin(JoinCore):
             else int(saturating_add(self.sides[RIGHT].watermark, int(self.window.strict)))
         )
 
-    def free(self) -> int:
+    def closed(self) -> int:
         """The time of left rows below which no better answer could be taken."""
         right = self.sides[RIGHT]
         return (
@@ -70,20 +83,20 @@ class AsOfJoin(JoinCore):
             )
         )
 
-    def gone(self) -> int:
+    def expired(self) -> int:
         """The time of left rows below which they are of no use; one that may be taken back is,
         until that would be too late.
         """
         left = self.sides[LEFT]
         if left.op_column is None or self.finishing:
-            return self.free()
-        return min(self.free(), taken_from(left.watermark, self.spec.allowed_lateness))
+            return self.closed()
+        return min(self.closed(), taken_from(left.watermark, self.spec.allowed_lateness))
 
     def _due_below(self) -> int:
         return (
             MAX
             if self.spec.padding == "early"
-            else self.free()
+            else self.closed()
             if self.spec.padding == "final"
             else self.complete()
         )
@@ -101,29 +114,31 @@ class AsOfJoin(JoinCore):
             np.full(len(at), MAX) if tolerance is None else saturating_add(at, tolerance)
         )
 
-    # Rows come
+    # Rows arrive
 
-    def take_all(self, rows: Mapping[int, Taken]) -> None:
-        """A micro-batch: left before right."""
-        # Every row of a key may change what the next one finds.
-        take_in_turns(
-            rows,
-            lambda mixed: (
-                Groups.by([mixed.frame.ints(name) for name in ("lead", "key_check")]).ranks
-            ),
-            self._plus,
-            self._minus,
-        )
-        for own in self.sides:
-            own.buffer.tidy()
+    def awaits_partner(self, side: int) -> bool:
+        """Whether rows of a side are to be answered: left rows, also in an inner join."""
+        return side == LEFT
 
-    def _plus(self, side: int, rows: Taken) -> None:
-        places = self.keep(side, rows)
-        if side == LEFT:
-            due = np.flatnonzero((rows.frame.ints("at") < self._due_below()) & (places.run >= 0))
-            self.answer(places.take(due), _STEPS * due + self.after(_STEPS * len(rows)))
-        else:
-            self._improve(rows, places)
+    def turns(self, rows: Mapping[int, Taken]) -> Iterator[Turn]:
+        """Rows of a key one by one if some are retractions: each may change the next answer."""
+        return by_side(rows, one_by_one)
+
+    def add(self, rows: Mapping[int, Taken]) -> None:
+        """Answer new left rows that are due, and correct answers by new right rows."""
+        for side, taken in rows.items():
+            places = self.keep(side, taken, taken.frame)
+            if side == LEFT:
+                is_due = taken.frame.ints("at") < self._due_below()
+                due = np.flatnonzero(is_due & (places.run >= 0))
+                order = self.reserve(STEPS * len(taken)) + STEPS * due
+                self.answer(places.take(due), order)
+            else:
+                self._improve(taken, places)
+
+    def pad(self, side: int, places: Places, order: np.ndarray) -> None:  # noqa: ARG002
+        """Answer stored left rows: what padding is to other shapes."""
+        self.answer(places, order)
 
     def answer(self, left: Places, order: np.ndarray) -> None:
         """Left rows get their answers: the best there is."""
@@ -145,11 +160,11 @@ class AsOfJoin(JoinCore):
         ).astype(np.int8)
         if has.any():
             self._tell(left.take(has), right, 1, timing[has], order[has] + 2)
-        lonely = ~has & self.spec.pads(LEFT)
-        if lonely.any():
-            pads = self.stored(LEFT, left.take(lonely), self.shown(LEFT))
-            self.alone(LEFT, pads, op=1, timing=timing[lonely], order=order[lonely] + 2)
-        buffer.set_mark("alone", left, np.where(has | lonely, timing + 1, _NOTHING))
+        unmatched = ~has & self.spec.pads(LEFT)
+        if unmatched.any():
+            pads = self.stored(LEFT, left.take(unmatched), self.shown(LEFT))
+            self.put_single(LEFT, pads, op=1, timing=timing[unmatched], order=order[unmatched] + 2)
+        buffer.set_mark("alone", left, np.where(has | unmatched, timing + 1, _NOT_SHOWN))
         buffer.set_mark("answer", left, answer)
         buffer.set_mark("answered", left, answered)
 
@@ -171,7 +186,7 @@ class AsOfJoin(JoinCore):
         )
         if self.spec.where is None:
             query = self._latest(rows, query)
-        found = self.met(LEFT, rows, query, quiet=True)
+        found = self.probe(LEFT, rows, query, quiet=True)
         if not len(found.row):
             return Places.of([]), np.zeros(len(rows), bool)
         held = self.stored(RIGHT, found, ["at", "seq"])
@@ -194,8 +209,8 @@ class AsOfJoin(JoinCore):
         it replaces is taken back.
         """
         at, buffer = rows.frame.ints("at"), self.sides[LEFT].buffer
-        found = self.met(RIGHT, rows.frame, Query(rows.by, *self._reach(RIGHT, at)))
-        base = self.after(_STEPS * (len(found.row) + 1))
+        found = self.probe(RIGHT, rows.frame, Query(rows.by, *self._reach(RIGHT, at)))
+        base = self.reserve(STEPS * (len(found.row) + 1))
         if len(found.row):
             found = found.where(buffer.mark("alone", found) > 0)
         if not len(found.row):
@@ -205,7 +220,7 @@ class AsOfJoin(JoinCore):
         better = np.zeros(len(order), bool)
         better[order] = _records(number[order], at[found.row[order]], given[order])
         if better.any():
-            self._replace(found.where(better), rows, places, base + _STEPS * np.flatnonzero(better))
+            self._replace(found.where(better), rows, places, base + STEPS * np.flatnonzero(better))
 
     def _replace(self, found: Found, rows: Taken, places: Places, order: np.ndarray) -> None:
         buffer = self.sides[LEFT].buffer
@@ -239,10 +254,10 @@ class AsOfJoin(JoinCore):
         buffer = self.sides[LEFT].buffer
         codes, answer = buffer.mark("alone", left), buffer.mark("answer", left)
         paired = answer > MIN
-        pads = ~paired & (codes > 0) & (codes < _NOTHING)
+        pads = ~paired & (codes > 0) & (codes < _NOT_SHOWN)
         if pads.any():
             rows = self.stored(LEFT, left.take(pads), self.shown(LEFT))
-            self.alone(LEFT, rows, op=-1, timing=codes[pads] - 1, order=order[pads])
+            self.put_single(LEFT, rows, op=-1, timing=codes[pads] - 1, order=order[pads])
         if paired.any():
             some = left.take(paired)
             self._tell(some, self._answers(some), -1, codes[paired] - 1, order[paired])
@@ -267,13 +282,13 @@ class AsOfJoin(JoinCore):
                 frames.append(Frame(held.take(found, names), len(found.row)))
         return concat_frames(frames).take(np.argsort(np.concatenate(row)))
 
-    def _minus(self, side: int, rows: Taken) -> None:
-        kept, places = self.found_again(side, rows)
+    def retract(self, side: int, rows: Taken) -> None:
+        kept, places = self.retracted(side, rows)
         if not len(kept):
             return
-        base = self.after(_STEPS * len(rows))
+        base = self.reserve(STEPS * len(rows))
         if side == LEFT:
-            self.unanswer(places, base + _STEPS * kept)
+            self.unanswer(places, base + STEPS * kept)
             self.sides[LEFT].buffer.remove(places)
         else:
             self._remove_right(places, base)
@@ -288,37 +303,26 @@ class AsOfJoin(JoinCore):
         if len(found.row):
             found = found.where(buffer.mark("answer", found) == gone.ints("seq")[found.row])
         left = Places(np.asarray(found.run), found.at)
-        order = base + _STEPS * np.arange(len(found.row))
+        order = base + STEPS * np.arange(len(found.row))
         self.unanswer(left, order)
         self.sides[RIGHT].buffer.remove(places)
         self.answer(left, order)
 
     # Watermarks move
 
-    def settle(self) -> None:
-        """Left rows for which no better row is expected get their answers, and what is of no use
-        goes.
-        """
-        left, right = self.sides
-        self._answer_below(self._due_below())
-        if self.finishing:
-            for buffer in (left.buffer, right.buffer, self.past):
-                buffer.clear()
-            return
-        left.buffer.expire({"at": self.gone()})
+    def due_limits(self, side: int) -> dict[str, int]:  # noqa: ARG002
+        return {"at": self._due_below()}
+
+    def due_at(self, side: int, first: int) -> int:  # noqa: ARG002
+        return int(saturating_add(first, 1 - int(self.window.strict)))
+
+    def expire(self) -> None:
+        self.sides[LEFT].buffer.expire({"at": self.expired()})
         self._clean()
 
-    def _answer_below(self, limit: int) -> None:
-        self._answer_in_order(self.sides[LEFT].buffer.owing({"at": limit}))
-
-    def _answer_in_order(self, places: Places) -> None:
-        if len(places.at):
-            places = places.take(
-                np.argsort(self.stored(LEFT, places, ["seq"]).ints("seq"), kind="stable")
-            )
-            self.answer(
-                places, self.after(_STEPS * len(places.at)) + _STEPS * np.arange(len(places.at))
-            )
+    def clear(self) -> None:
+        super().clear()
+        self.past.clear()
 
     def _clean(self) -> None:
         """Right rows go that answer nobody: a later one of their key is before all left rows that
@@ -329,7 +333,7 @@ class AsOfJoin(JoinCore):
             int(self.window.strict),
             self.window.tolerance,
         )
-        first = min(taken_from(self.sides[LEFT].watermark, lateness), self.free())
+        first = min(taken_from(self.sides[LEFT].watermark, lateness), self.closed())
         if first <= self._cleaned:
             return
         self._cleaned = first
@@ -355,33 +359,23 @@ class AsOfJoin(JoinCore):
         )
         buffer.remove(places.take(order[:-1][same]))
 
+    # Retention
+
     def push_out(self, side: int, horizon: int) -> None:
-        """Rows older than retention go: left rows get their answers first, and right rows stay the
-        answers that they are.
-        """
-        self.push_rows(side, self.sides[side].buffer.places({"at": horizon}))
-        self.sides[side].buffer.expire({"at": horizon})
+        if side == RIGHT:
+            self._remember(self.sides[RIGHT].buffer.places({"at": horizon}))
+        super().push_out(side, horizon)
 
     def push_rows(self, side: int, places: Places) -> None:
-        """The same for some rows."""
-        buffer = self.sides[side].buffer
-        if side == LEFT:
-            self.pad_rows(LEFT, places.take(buffer.mark("alone", places) == 0))
-        else:
+        if side == RIGHT:
             self._remember(places)
-        buffer.remove(places)
+        super().push_rows(side, places)
 
-    def pad_rows(self, side: int, places: Places) -> None:
-        """Left rows get their answers, whether or not a better one is expected."""
-        if side == LEFT and len(places.at):
-            before, self.finishing = self.finishing, True
-            self._answer_in_order(places)
-            self.finishing = before
-
-    def lonely(self, side: int, places: Places, order: np.ndarray) -> None:
-        """Left rows get another answer."""
-        if side == LEFT:
-            self.answer(places, order)
+    def pad_pushed(self, side: int, places: Places) -> None:
+        """Answer left rows for good, as if no better answer were expected."""
+        before, self.finishing = self.finishing, True
+        self.pad_in_order(side, places)
+        self.finishing = before
 
     def _remember(self, places: Places) -> None:
         """Right rows go that are answers of left rows: there they stay what they are."""
@@ -411,7 +405,7 @@ class AsOfJoin(JoinCore):
         of any age, but for the tolerance.
         """
         left, right = self.sides
-        waiting = self.stored(LEFT, left.buffer.owing(None), ["at"]).ints("at")
+        waiting = self.stored(LEFT, self.pending(LEFT), ["at"]).ints("at")
         least = int(waiting.min(initial=MAX))
         if side == LEFT:
             # A row without an answer that is due gets none any more where rows are not padded.
@@ -448,18 +442,6 @@ class AsOfJoin(JoinCore):
         return Frame.of({"start": np.asarray(start), "end": end, "count": count}, len(count)).where(
             count > 0
         )
-
-    def owed(self, side: int) -> int:
-        """How many left rows have no answer yet."""
-        return len(self.sides[LEFT].buffer.owing(None).at) if side == LEFT else 0
-
-    def waits_for(self) -> int:
-        """The least watermark at which a left row gets its answer."""
-        places = self.sides[LEFT].buffer.owing(None)
-        if not len(places.at):
-            return MAX
-        first = int(self.stored(LEFT, places, ["at"]).ints("at").min())
-        return int(saturating_add(first, 1 - int(self.window.strict)))
 
 
 def _records(group: np.ndarray, value: np.ndarray, start: np.ndarray) -> np.ndarray:

@@ -16,13 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import InputError
-from tidegate.instants import MAX, MIN, saturating_add
-from tidegate.kernel.joins.shapes import BoundShape, Shape, WindowShape
+from tidegate.instants import MAX, MIN
 from tidegate.kernel.watermarks.marks import Watermark
 from tidegate.operators.ingest.delivery import Arrival, merged_arrivals
 from tidegate.operators.ingest.watermark_tracking import ReleasedMarks, WatermarkTracker
 from tidegate.operators.join.as_of import AsOfJoin
-from tidegate.operators.join.core import JoinCore
+from tidegate.operators.join.matching import JoinMatching
 from tidegate.operators.join.output import Emitter, JoinRenderer, out_columns
 from tidegate.operators.join.range import RangeJoin
 from tidegate.operators.join.retention import JoinRetention
@@ -33,7 +32,7 @@ from tidegate.operators.output import Output, class_names
 from tidegate.operators.progress import Progress
 from tidegate.spec.join import LEFT, RIGHT, SIDES, AsOf, JoinSpec, Rows, Upstream
 from tidegate.spec.operator import input_of
-from tidegate.spec.windows import Hopping, Session, Tumbling
+from tidegate.spec.windows import Session
 from tidegate.state.protocol import Store
 
 
@@ -61,7 +60,6 @@ class WindowedJoin:
         self.watermark_tracker = WatermarkTracker(inputs, spec.options, now=now)
         self.is_fed = False
         """Whether an upstream operator tells a watermark."""
-        shape = _shape(spec)
         self.emitter = Emitter(
             spec, store, counters=self.progress.counters, is_named=not spec.shows_pairs
         )
@@ -70,10 +68,11 @@ class WindowedJoin:
             if op_column is None or isinstance(op_column, str)
             else list(op_column)
         )
+        shape = _shape(spec)
         sides = [self._side(number, shape, columns[number]) for number in (LEFT, RIGHT)]
         self.sides: tuple[Side, Side] = (sides[LEFT], sides[RIGHT])
-        self.core = _core(spec, self.sides, self.emitter, self.progress, shape)
-        self.retention = JoinRetention(self.core)
+        self.matching = shape(spec, self.sides, self.emitter, self.progress)
+        self.retention = JoinRetention(self.matching)
         self._out = Output()
 
     def _used(self, side: int) -> tuple[Any, ...]:
@@ -83,29 +82,8 @@ class WindowedJoin:
         given = self.spec.inputs[side]
         return tuple(time for time in self.spec.times(side) if time.column != given.time)
 
-    def _side(self, number: int, shape: Shape | None, op_column: str | None) -> Side:
+    def _side(self, number: int, shape: type[JoinMatching], op_column: str | None) -> Side:
         spec = self.spec
-        marked = spec.pads(number) or (number == LEFT and spec.how == "semi")
-        marks: dict[str, Any] = {"n": np.int32(0), "alone": np.int8(0)} if marked else {}
-        if isinstance(spec.window, AsOf):
-            marks = (
-                {"alone": np.int8(0), "answer": np.int64(MIN), "answered": np.int64(MIN)}
-                if number == LEFT
-                else {}
-            )
-        if marked and (
-            isinstance(spec.window, Session)
-            or (isinstance(spec.window, Hopping) and spec.how == "semi")
-        ):
-            marks.update(start=np.int64(0), end=np.int64(0))
-        main = spec.inputs[number].time
-        columns = (
-            shape.columns(number)
-            if shape is not None
-            else {}
-            if main is None or not spec.is_timed
-            else {main: "at"}
-        )
         given = dataclasses.replace(
             spec, left=self.intake_input(LEFT), right=self.intake_input(RIGHT)
         )
@@ -115,10 +93,10 @@ class WindowedJoin:
             self.store,
             self.progress,
             self.watermark_tracker,
-            columns,
-            marks,
+            shape.time_columns(spec, number),
+            shape.row_marks(spec, number),
             op_column,
-            _last_instant(spec, shape),
+            shape.last_instant(spec) if spec.options.drop_by == "window" else None,
         )
 
     def intake_input(self, side: int) -> Any:
@@ -157,7 +135,7 @@ class WindowedJoin:
         for arrival in merged_arrivals(sorted(arrivals, key=lambda arrival: arrival.ordinal)):
             input_of(self.spec.inputs, arrival.ordinal)
             taken[arrival.ordinal] = self._arrive(arrival, looks=observed is None)
-        self.core.take_all(taken)
+        self.matching.take_all(taken)
         if not hold:
             self._end_batch()
         return self._finish_call()
@@ -194,15 +172,15 @@ class WindowedJoin:
         is left.
         """
         self._begin()
-        self.core.finishing = True
-        self.core.settle()
+        self.matching.finishing = True
+        self.matching.settle()
         for side in self.sides:
             side.marks = dict.fromkeys(side.marks, MAX)
             side.forget_ids()
         self.progress.watermark = MAX
         self.emitter.release(self.progress.now, finishing=True)
         out = self._finish_call()
-        self.core.finishing = False
+        self.matching.finishing = False
         return out
 
     def _tell_clock(self, now: int) -> None:
@@ -219,7 +197,9 @@ class WindowedJoin:
 
     def _finish_call(self) -> Output:
         self.emitter.flush(
-            watermark=self.progress.watermark, now=self.progress.now, finishing=self.core.finishing
+            watermark=self.progress.watermark,
+            now=self.progress.now,
+            finishing=self.matching.finishing,
         )
         return self._out
 
@@ -257,7 +237,7 @@ class WindowedJoin:
         if side.schema is not known:
             self.name_columns()
         delivery, times = side.judged(delivery)
-        inside = self.core.admitted(side.number, times["at"])
+        inside = self.matching.has_window(times["at"])
         if not inside.all():
             rows = np.flatnonzero(~inside)
             side.late_rows(delivery, rows, "no_window", class_names(delivery.verdict[rows]))
@@ -289,7 +269,7 @@ class WindowedJoin:
             if side.seen > side.newest:
                 side.newest = side.seen
                 if side.horizon > MIN:
-                    self.core.push_out(side.number, side.horizon)
+                    self.matching.push_out(side.number, side.horizon)
         self.retention.enforce()
         self._advance()
 
@@ -300,7 +280,7 @@ class WindowedJoin:
             self.progress.watermark, min(side.watermark for side in self.sides)
         )
         self.progress.newest = max(side.newest for side in self.sides)
-        self.core.settle()
+        self.matching.settle()
         for side in self.sides:
             side.forget_ids()
 
@@ -348,7 +328,7 @@ class WindowedJoin:
     def output_watermarks(self) -> dict[str, int]:
         """By time column of the output, the time that no row that is yet to come is below."""
         found: dict[str, int] = {}
-        promises = [self.core.promised(side) for side in (LEFT, RIGHT)]
+        promises = [self.matching.promised(side) for side in (LEFT, RIGHT)]
         for column in self.emitter.columns:
             mine = [
                 promises[side].get(name)
@@ -364,7 +344,7 @@ class WindowedJoin:
     def output_watermark(self) -> int:
         """The least of them."""
         promises = [
-            promise for side in (LEFT, RIGHT) for promise in self.core.promised(side).values()
+            promise for side in (LEFT, RIGHT) for promise in self.matching.promised(side).values()
         ]
         return min(promises, default=MIN)
 
@@ -393,12 +373,12 @@ class WindowedJoin:
     @property
     def waits_for(self) -> int:
         """The least watermark at which something comes out; `MAX` where nothing waits for one."""
-        return self.core.waits_for()
+        return self.matching.waits_for()
 
     @property
     def nbytes(self) -> int:
         """What the rows of both sides, ids and held output take, decoded."""
-        return sum(side.nbytes for side in self.sides) + self.emitter.nbytes + self.core.nbytes
+        return sum(side.nbytes for side in self.sides) + self.emitter.nbytes + self.matching.nbytes
 
     def resume_offsets(self) -> dict[str, int]:
         """By side and partition, the first offset to deliver after a restart."""
@@ -409,39 +389,16 @@ class WindowedJoin:
         }
 
 
-def _shape(spec: JoinSpec) -> Shape | None:
-    mains = (spec.left.time or "", spec.right.time or "")
-    if isinstance(spec.window, tuple):
-        return BoundShape(spec.window, mains)
-    if isinstance(spec.window, Tumbling | Hopping):
-        return WindowShape.of(spec.window, mains)
-    return None
-
-
-def _core(
-    spec: JoinSpec,
-    sides: tuple[Side, Side],
-    emitter: Emitter,
-    progress: Progress,
-    shape: Shape | None,
-) -> JoinCore:
-    if isinstance(spec.window, Rows):
-        return RowsJoin(spec, sides, emitter, progress)
-    if isinstance(spec.window, AsOf):
-        return AsOfJoin(spec, sides, emitter, progress)
-    if isinstance(spec.window, Session):
-        return SessionJoin(spec, sides, emitter, progress)
-    return RangeJoin(spec, sides, emitter, progress, shape=shape)
-
-
-def _last_instant(spec: JoinSpec, shape: Shape | None) -> Callable[[np.ndarray], np.ndarray] | None:
-    """The last instant of the windows of rows, where that decides whether they are too late."""
-    if spec.options.drop_by != "window":
-        return None
-    if isinstance(shape, WindowShape):
-        return lambda at: shape.reach(LEFT, {"at": at})[1]
-    gap = spec.window.gap if isinstance(spec.window, Session) else None
-    return None if gap is None else lambda at: saturating_add(at, gap - 1)
+def _shape(spec: JoinSpec) -> type[JoinMatching]:
+    """The shape of a join, by its window."""
+    match spec.window:
+        case Rows():
+            return RowsJoin
+        case AsOf():
+            return AsOfJoin
+        case Session():
+            return SessionJoin
+    return RangeJoin
 
 
 def _check_types(spec: JoinSpec, schemas: Sequence[pa.Schema | None]) -> None:

@@ -15,7 +15,7 @@ from tidegate.kernel.groups import Groups
 from tidegate.kernel.joins.buffer import Query
 from tidegate.kernel.joins.ranges import ordered
 from tidegate.kernel.storage.run_store import Places
-from tidegate.operators.join.core import JoinCore
+from tidegate.operators.join.matching import JoinMatching
 from tidegate.operators.join.side import Taken
 from tidegate.operators.output import class_names
 from tidegate.spec.join import LEFT, RIGHT
@@ -27,7 +27,7 @@ class JoinRetention:
     was there before it.
     """
 
-    core: JoinCore
+    matching: JoinMatching
     _keys: dict[int, list[Frame]] = field(default_factory=lambda: {LEFT: [], RIGHT: []})
     """The keys that rows of the present micro-batch have, by side."""
 
@@ -35,10 +35,10 @@ class JoinRetention:
         """The rows that their keys have room for: one that is older than as many as a key may have
         goes to `late`.
         """
-        limit = self.core.spec.retention.messages
+        limit = self.matching.spec.retention.messages
         if limit is None or not len(rows):
             return rows
-        frame, compared = rows.frame, self.core.compared
+        frame, compared = rows.frame, self.matching.compared
         keys = Groups.by([frame.ints(name) for name in ("lead", *compared)])
         self._keys[side].append(frame.select(["lead", *compared]).take(keys.firsts))
         found = self._of_keys(
@@ -51,9 +51,9 @@ class JoinRetention:
         if not full.any():
             return rows
         gone = rows.take(np.flatnonzero(full))
-        own = self.core.sides[side]
+        own = self.matching.sides[side]
         own.late_table(
-            self.core.table(side, gone.frame), "out_of_retention", class_names(gone.classes)
+            self.matching.table(side, gone.frame), "out_of_retention", class_names(gone.classes)
         )
         return rows.take(np.flatnonzero(~full))
 
@@ -63,18 +63,18 @@ class JoinRetention:
         """The rows with the keys of asking rows and a position in a range: who asked, and where
         they are.
         """
-        found = self.core.sides[side].buffer.probe(
+        found = self.matching.sides[side].buffer.probe(
             Query(ordered(asking.ints("lead"), low), low, high)
         )
-        rows = self.core.stored(side, found, self.core.compared)
+        rows = self.matching.stored(side, found, self.matching.compared)
         keep = np.ones(len(found.row), bool)
-        for name in self.core.compared:
+        for name in self.matching.compared:
             keep &= rows.ints(name) == asking.ints(name)[found.row]
         return found.row[keep], Places(np.asarray(found.run)[keep], found.at[keep])
 
     def enforce(self) -> None:
         """At the end of a micro-batch, after rows have met."""
-        retention = self.core.spec.retention
+        retention = self.matching.spec.retention
         if retention.messages is not None:
             for side in (LEFT, RIGHT):
                 self._enforce_messages(side, retention.messages)
@@ -87,22 +87,22 @@ class JoinRetention:
             return
         whole = concat_frames(frames)
         keys = whole.take(
-            Groups.by([whole.ints(name) for name in ("lead", *self.core.compared)]).firsts
+            Groups.by([whole.ints(name) for name in ("lead", *self.matching.compared)]).firsts
         )
         nothing = np.zeros(len(keys), np.int64)
         key, places = self._of_keys(side, keys, nothing + MIN, nothing + MAX)
         if not len(key):
             return
-        rows = self.core.stored(side, places, ["at", "seq"])
+        rows = self.matching.stored(side, places, ["at", "seq"])
         newest = np.lexsort((-rows.ints("seq"), -rows.ints("at"), key))
         begins = np.concatenate([[True], np.diff(key[newest]) != 0])
         rank = np.arange(len(key)) - np.maximum.accumulate(np.where(begins, np.arange(len(key)), 0))
         over = newest[rank >= limit]
-        self.core.push_rows(side, places.take(np.sort(over)))
+        self.matching.push_rows(side, places.take(np.sort(over)))
 
     def _enforce_bytes(self, limit: int) -> None:
         """Push out the oldest rows of both sides while they take more than allowed."""
-        sides = self.core.sides
+        sides = self.matching.sides
         held = sum(side.buffer.held_bytes for side in sides)
         count = sum(len(side.buffer) for side in sides)
         if held <= limit or not count:
@@ -110,7 +110,8 @@ class JoinRetention:
         gone = min(count, -(-(held - limit) * count // held))
         places = {side.number: side.buffer.places() for side in sides}
         at = {
-            side: self.core.stored(side, found, ["at"]).ints("at") for side, found in places.items()
+            side: self.matching.stored(side, found, ["at"]).ints("at")
+            for side, found in places.items()
         }
         every = np.concatenate([at[LEFT], at[RIGHT]])
         chosen = np.argsort(every, kind="stable")[:gone]
@@ -121,7 +122,7 @@ class JoinRetention:
         for side, index in bounds.items():
             if len(index):
                 own = sides[side]
-                if self.core.spec.is_timed:
+                if self.matching.spec.is_timed:
                     own.pushed = max(own.pushed, int(at[side][index].max()))
-                self.core.push_rows(side, places[side].take(np.sort(index)))
+                self.matching.push_rows(side, places[side].take(np.sort(index)))
                 own.buffer.compact()

@@ -4,14 +4,14 @@ members of one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tidegate.instants import MAX, MIN, saturating_add
-from tidegate.kernel.frame import Frame, concat_frames, squeezed
+from tidegate.kernel.frame import Frame, concat_frames
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.joins.buffer import Query
 from tidegate.kernel.joins.ranges import ordered
@@ -19,18 +19,26 @@ from tidegate.kernel.joins.sessions import Followed, Table, follow
 from tidegate.kernel.keys import KEY
 from tidegate.kernel.storage.run_store import Places, SortedRuns
 from tidegate.kernel.windows.sessions import merge_intervals
-from tidegate.operators.join.core import AWAITED, JoinCore, Window, take_in_turns, timing_of
+from tidegate.operators.join.matching import (
+    STEPS,
+    Arrived,
+    Matches,
+    PairMatching,
+    Standing,
+    Turn,
+    by_side,
+    one_by_one,
+)
 from tidegate.operators.join.output import NOBODY
 from tidegate.operators.join.side import Taken, taken_from
-from tidegate.spec.join import LEFT, RIGHT
+from tidegate.spec.join import LEFT, RIGHT, JoinSpec
 from tidegate.spec.windows import Session
 
-_STEPS = 4
 _PAIR = (*KEY, "lseq", "rseq")
 
 
 @dataclass(eq=False)
-class SessionJoin(JoinCore):
+class SessionJoin(PairMatching):
     """A join in sessions: these are kept beside the rows, found by key and start."""
 
     nulls: list[bool] = field(default_factory=lambda: [False, False])
@@ -45,6 +53,17 @@ class SessionJoin(JoinCore):
         self.pairs = SortedRuns(self.emitter.store, "pairs", _PAIR, watch=("end",))
         """Pairs with the session that they were told with, where they may be taken back."""
 
+    @classmethod
+    def row_marks(cls, spec: JoinSpec, side: int) -> dict[str, Any]:
+        """The marks of all joins, and the session that an unmatched row came out with."""
+        marks = super().row_marks(spec, side)
+        return {**marks, "start": np.int64(0), "end": np.int64(0)} if marks else {}
+
+    @classmethod
+    def last_instant(cls, spec: JoinSpec) -> Callable[[np.ndarray], np.ndarray] | None:
+        gap = spec.window.gap if isinstance(spec.window, Session) else None
+        return None if gap is None else lambda at: saturating_add(at, gap - 1)
+
     @property
     def gap(self) -> int:
         return (self.spec.window.gap or 0) if isinstance(self.spec.window, Session) else 0
@@ -56,18 +75,19 @@ class SessionJoin(JoinCore):
     @property
     def _key(self) -> str:
         """The column that has the first half of a key's identity."""
-        return "key_hash" if self._has_key_hash else "lead"
+        return "key_hash" if self.has_key_hash else "lead"
 
     # Limits
 
     def complete(self) -> int:
-        """Sessions that end at or before it are complete: a row of either side could make one
-        longer, so that both are waited for.
+        """The end up to which sessions are complete, which takes both watermarks.
+
+        A row of either side could extend a session.
         """
         return self._ended(min(side.watermark for side in self.sides))
 
-    def free(self) -> int:
-        """Sessions that end at or before it cannot get rows any more."""
+    def closed(self) -> int:
+        """The end up to which sessions cannot get rows any more."""
         return self._ended(
             min(taken_from(side.watermark, self.spec.allowed_lateness) for side in self.sides)
         )
@@ -78,91 +98,45 @@ class SessionJoin(JoinCore):
         return mark - 1 if self.touches and mark not in (MIN, MAX) else mark
 
     def _due_by(self) -> int:
-        return (
-            MAX
-            if self.spec.padding == "early"
-            else self.free()
-            if self.spec.padding == "final"
-            else self.complete()
-        )
+        """The end up to which unmatched rows of sessions come out."""
+        if self.spec.padding == "early":
+            return MAX
+        return self.closed() if self.spec.padding == "final" else self.complete()
 
-    # Rows come
+    def _standing(self, start: np.ndarray, last: np.ndarray) -> Standing:
+        end = saturating_add(last, self.gap)
+        return Standing(end <= self.complete(), end <= self._due_by(), (start, end))
 
-    def take_all(self, rows: Mapping[int, Taken]) -> None:
-        """A micro-batch: left before right."""
-        # A row that is taken back may let a session fall apart, so that the rows of a key come one
-        # by one.
-        take_in_turns(
-            rows,
-            lambda mixed: (
-                Groups.by([mixed.frame.ints(name) for name in ("lead", "key_check")]).ranks
-            ),
-            self._plus,
-            self._minus,
-        )
-        for own in self.sides:
-            own.buffer.tidy()
+    def standing(self, side: int, places: Places) -> Standing:
+        return self._standing(*self.session_of(side, places))
 
-    def _plus(self, side: int, rows: Taken) -> None:
-        frame, n = rows.frame, len(rows)
-        followed = self._followed(rows)
-        end = saturating_add(followed.last, self.gap)
-        complete = end <= self.complete()
-        late = np.where(rows.late, np.where(complete, AWAITED, 1), 0).astype(np.int8)
-        if rows.nobody is not None:
-            self.nulls[side] |= bool(rows.nobody.any())
-        rows = Taken(
-            frame.with_columns(late=squeezed(late)), rows.late, rows.classes, None, rows.nobody
-        )
-        places = self.keep(side, rows)
-        left, right, step, order = self._met(side, rows, places, followed)
-        base = self.after(_STEPS * (n + len(step) + 1))
-        # What a row puts out comes after all that the rows before it put out.
-        counts = np.bincount(step, minlength=n)
-        before = base + _STEPS * (np.cumsum(counts) - counts + np.arange(n))
-        if self.spec.pads(side):
-            own = (
-                counts
-                if not len(followed.joined.row)
-                else np.bincount(step[self._own(side, left, right, places, step)], minlength=n)
-            )
-            due = np.flatnonzero((own == 0) & (end <= self._due_by()) & (places.run >= 0))
-            window = followed.start[due], end[due]
-            self._alone_now(
-                side,
-                rows.frame.take(due),
-                places.take(due),
-                timing_of(complete[due], late[due]),
-                before[due],
-                window,
-            )
-        rank = np.arange(len(step)) - (np.cumsum(counts) - counts)[step]
-        at = (before[step] + _STEPS * (rank + 1))[order] if len(order) else step
-        left, right, step = left.take(order), right.take(order), step[order]
-        self.pair_up(left, right, np.sort(at), (followed.start[step], end[step]))
-        self._note_pairs(left, right, (followed.start[step], end[step]))
+    # Rows
 
-    @staticmethod
-    def _own(
-        side: int, left: Places, right: Places, places: Places, step: np.ndarray
-    ) -> np.ndarray:
-        """Which pairs are those of the row itself, and not of rows that it brings together."""
-        mine = left if side == LEFT else right
-        return (mine.run == places.run[step]) & (mine.at == places.at[step])
+    def turns(self, rows: Mapping[int, Taken]) -> Iterator[Turn]:
+        """Rows of a key one by one if some are retractions, which may split sessions."""
+        return by_side(rows, one_by_one)
 
-    def _alone_now(
-        self,
-        side: int,
-        rows: Frame,
-        places: Places,
-        timing: np.ndarray,
-        order: np.ndarray,
-        window: Window,
-    ) -> None:
-        if len(order):
-            self.alone(side, rows, op=1, timing=timing, order=order, window=window)
-            self.sides[side].buffer.set_mark("alone", places, timing + 1)
-            self.note_windows(side, places, window)
+    def match(self, rows: Mapping[int, Taken]) -> Matches:
+        ((side, taken),) = rows.items()
+        n = len(taken)
+        followed = self._followed(taken)
+        standing = self._standing(followed.start, followed.last)
+        frame = self.marked_late(taken, standing.complete)
+        if taken.null_key is not None:
+            self.nulls[side] |= bool(taken.null_key.any())
+        places = self.keep(side, taken, frame)
+        left, right, step = self._found(side, frame, taken, places, followed)
+        order, pair_order = self.positions(step, n)
+        matched = np.zeros(n, bool)
+        if len(followed.joined.row):
+            # Pairs of other rows that a row brings together do not make it a matched one.
+            mine = left if side == LEFT else right
+            own = (mine.run == places.run[step]) & (mine.at == places.at[step])
+            matched[step[own]] = True
+        else:
+            matched[step] = True
+        arrived = [Arrived(side, frame, places, standing, matched, order)]
+        return Matches(arrived, left, right, pair_order, standing.take(step).window)
 
     def _followed(self, rows: Taken) -> Followed:
         """The sessions of rows as they come, and those of their keys after them, which are
@@ -170,8 +144,8 @@ class SessionJoin(JoinCore):
         """
         frame = rows.frame
         at = frame.ints("at")
-        if rows.nobody is not None and rows.nobody.any():
-            some = np.flatnonzero(~rows.nobody)
+        if rows.null_key is not None and rows.null_key.any():
+            some = np.flatnonzero(~rows.null_key)
             found = self._followed(Taken(frame.take(some), rows.late[some], rows.classes[some]))
             start, last = at.copy(), at.copy()
             start[some], last[some] = found.start, found.last
@@ -221,14 +195,13 @@ class SessionJoin(JoinCore):
                 )
             )
 
-    def _met(
-        self, side: int, rows: Taken, places: Places, followed: Followed
-    ) -> tuple[Places, Places, np.ndarray, np.ndarray]:
-        """Pairs that come about: left and right rows, the row that brings them together, and the
-        order in which they come out.
+    def _found(
+        self, side: int, frame: Frame, rows: Taken, places: Places, followed: Followed
+    ) -> tuple[Places, Places, np.ndarray]:
+        """New pairs: left and right rows, and the row that brings them together, by which they
+        are sorted; those of a row by arrival.
         """
-        frame = rows.frame
-        found = self.met(side, frame, Query(rows.by, followed.start, followed.last))
+        found = self.probe(side, frame, Query(rows.by, followed.start, followed.last))
         mine, theirs, step = (
             [places.take(found.row)],
             [Places(np.asarray(found.run), found.at)],
@@ -253,8 +226,7 @@ class SessionJoin(JoinCore):
         left, right = (ours, others) if side == LEFT else (others, ours)
         steps = np.concatenate(step)
         if not len(row):
-            # Pairs are by row, and those of a row by the arrival of the partner.
-            return left, right, steps, np.arange(len(steps))
+            return left, right, steps
         order = np.argsort(steps, kind="stable")
         mixed = np.zeros(len(frame), bool)
         mixed[row] = True
@@ -265,7 +237,7 @@ class SessionJoin(JoinCore):
             for number, places in ((LEFT, left), (RIGHT, right))
         )
         order[here] = some[np.lexsort((rseq, lseq, steps[some]))]
-        return left, right, steps, order
+        return left.take(order), right.take(order), steps[order]
 
     def _across(
         self,
@@ -286,7 +258,7 @@ class SessionJoin(JoinCore):
         for name in self.compared:
             keep &= held.ints(name) == asking.ints(name)[own.row]
         own, held = own.where(keep), held.where(keep)
-        found = self.met(
+        found = self.probe(
             side,
             held,
             Query(
@@ -300,8 +272,10 @@ class SessionJoin(JoinCore):
 
     # Rows are taken back
 
-    def _note_pairs(self, left: Places, right: Places, window: Window) -> None:
-        if not self.retracts or not len(left.at):
+    def after_match(self, matches: Matches) -> None:
+        """Remember the session that each pair came out with, if rows may be retracted."""
+        left, right, window = matches.left, matches.right, matches.window
+        if not self.retracts or not len(left.at) or window is None:
             return
         rows = self.stored(LEFT, left, [self._key, "key_check", "seq"])
         rseq = self.stored(RIGHT, right, ["seq"]).ints("seq")
@@ -313,19 +287,13 @@ class SessionJoin(JoinCore):
         }
         self.pairs.put(Frame.of({**columns, "start": window[0], "end": window[1]}, len(rseq)))
 
-    def _minus(self, side: int, rows: Taken) -> None:
-        """One row a key is taken back: with its pairs, and with those of rows that share no session
-        without it.
-        """
-        kept, places = self.found_again(side, rows)
+    def retract(self, side: int, rows: Taken) -> None:
+        """Take back one row a key, with its pairs and those across the sessions that it joined."""
+        kept, places = self.retracted(side, rows)
         if not len(kept):
             return
         own = self.sides[side]
-        if self.marks_rows(side):
-            told = own.buffer.mark("alone", places) > 0
-            self.take_back(
-                side, places.take(told), np.arange(int(told.sum())) + self.after(int(told.sum()))
-            )
+        self.take_back(side, places, self.reserve(len(kept)) + np.arange(len(kept)))
         gone = self.stored(side, places, ["lead", "seq", "key_check", self._key])
         somebody = gone.ints("lead") != NOBODY[side]
         gone = gone.where(somebody)
@@ -357,7 +325,7 @@ class SessionJoin(JoinCore):
         )
         rows = self.stored(side, found, ["at", "seq", *self.compared])
         keep = rows.ints("key_check") == keys.ints("key_check")[found.row]
-        if self._has_key_hash:
+        if self.has_key_hash:
             keep &= rows.ints("key_hash") == keys.ints("key_hash")[found.row]
         columns = {
             "code": found.row,
@@ -416,7 +384,7 @@ class SessionJoin(JoinCore):
                 Places(part.ints("run")[at[rows]], part.ints("place")[at[rows]])
                 for part, at in zip(held, index, strict=True)
             )
-            order = self.after(_STEPS * len(rows)) + _STEPS * np.arange(len(rows))
+            order = self.reserve(STEPS * len(rows)) + STEPS * np.arange(len(rows))
             self.unpair(
                 left, right, order, (told.ints("start")[rows], told.ints("end")[rows]), losing
             )
@@ -446,76 +414,44 @@ class SessionJoin(JoinCore):
         start[some], last[some] = table.start[at], table.last[at]
         return start, last
 
-    def lonely(self, side: int, places: Places, order: np.ndarray) -> None:
-        """Stored rows have no partner any more."""
-        if self.spec.how == "semi":
-            self.take_back(side, places, order)
-            return
-        if not len(order):
-            return
-        start, last = self.session_of(side, places)
-        due = saturating_add(last, self.gap) <= self._due_by()
-        self._pad(
-            side, places.take(due), order[due], (start[due], saturating_add(last[due], self.gap))
-        )
-
-    def _pad(self, side: int, places: Places, order: np.ndarray, window: Window) -> None:
-        """Stored rows come out alone."""
-        if not len(order):
-            return
-        rows = self.stored(side, places, ["late", *self.shown(side)])
-        self._alone_now(
-            side,
-            rows,
-            places,
-            timing_of(window[1] <= self.complete(), rows.ints("late")),
-            order,
-            window,
-        )
-
     # Watermarks move
 
-    def settle(self) -> None:
-        """Rows of complete sessions come out alone if they have no partner, and sessions that
-        cannot get rows any more go.
-        """
-        pads = [side for side in (LEFT, RIGHT) if self.spec.pads(side)]
-        if pads and self.spec.padding != "early":
-            self._pad_due(pads, self._due_by())
-        if self.finishing:
-            for own in self.sides:
-                own.buffer.clear()
-            self.sessions.clear()
-            self.pairs.clear()
+    def pad_due(self) -> None:
+        """Put out the unmatched rows of sessions that are due, then those with a null key."""
+        sides = [side for side in (LEFT, RIGHT) if self.spec.pads(side)]
+        if not sides or self.spec.padding == "early":
             return
-        self._let_go(self.free())
-
-    def _pad_due(self, pads: list[int], limit: int) -> None:
+        limit = self._due_by()
         due = self.sessions.select("due", limit)
         if len(due.run):
             table = self.sessions.take(due)
-            for side in pads:
-                found, window = self._members(side, table)
-                self._pad_owing(side, found, window)
+            for side in sides:
+                self._pad_pending(side, *self._members(side, table))
             self.sessions.remove(due)
             self.sessions.put(table.with_columns(due=np.full(len(table), MAX)))
-        for side in pads:
+        for side in sides:
             if self.nulls[side]:
                 places = self._null_rows(side, limit)
                 at = self.stored(side, places, ["at"]).ints("at")
-                self._pad_owing(side, places, (at, saturating_add(at, self.gap)))
+                self._pad_pending(side, places, at, at)
 
-    def _pad_owing(self, side: int, places: Places, window: Window) -> None:
-        buffer = self.sides[side].buffer
-        owes = np.flatnonzero((buffer.mark("n", places) == 0) & (buffer.mark("alone", places) == 0))
-        if len(owes):
-            seq = self.stored(side, places.take(owes), ["seq"]).ints("seq")
-            owes = owes[np.argsort(seq, kind="stable")]
-            order = np.arange(len(owes)) + self.after(len(owes))
-            self._pad(side, places.take(owes), order, (window[0][owes], window[1][owes]))
+    def _pad_pending(self, side: int, places: Places, start: np.ndarray, last: np.ndarray) -> None:
+        pending = np.flatnonzero(self.is_pending(side, places))
+        self.pad_as(side, places.take(pending), self._standing(start[pending], last[pending]))
 
-    def _members(self, side: int, table: Frame) -> tuple[Places, Window]:
-        """The rows of a side that are in sessions, and these."""
+    def waits_for(self) -> int:
+        if not any(self.spec.pads(side) for side in (LEFT, RIGHT)) or self.spec.padding == "early":
+            return MAX
+        first = self.sessions.least("due", MAX)
+        return MAX if first == MAX else self.due_at(LEFT, first)
+
+    def due_at(self, side: int, first: int) -> int:  # noqa: ARG002
+        """The watermark at which unmatched rows of a session that ends at `first` come out."""
+        late = self.spec.allowed_lateness if self.spec.padding == "final" else 0
+        return int(saturating_add(int(saturating_add(first, late)), int(self.touches)))
+
+    def _members(self, side: int, table: Frame) -> tuple[Places, np.ndarray, np.ndarray]:
+        """The rows of a side that are in sessions, and the first and last time of these."""
         query = Query(
             ordered(table.ints("lead"), table.ints("start")),
             table.ints("start"),
@@ -524,12 +460,13 @@ class SessionJoin(JoinCore):
         found = self.sides[side].buffer.probe(query)
         rows = self.stored(side, found, self.compared)
         keep = rows.ints("key_check") == table.ints("key_check")[found.row]
-        if self._has_key_hash:
+        if self.has_key_hash:
             keep &= rows.ints("key_hash") == table.ints("key_hash")[found.row]
         found = found.where(keep) if len(found.row) else found
-        return Places(np.asarray(found.run), found.at), (
+        return (
+            Places(np.asarray(found.run), found.at),
             table.ints("start")[found.row],
-            table.ints("end")[found.row],
+            table.ints("last")[found.row],
         )
 
     def _null_rows(self, side: int, limit: int) -> Places:
@@ -540,7 +477,8 @@ class SessionJoin(JoinCore):
         rows = self.stored(side, places, ["lead"])
         return places.take(rows.ints("lead") == NOBODY[side])
 
-    def _let_go(self, limit: int) -> None:
+    def expire(self) -> None:
+        limit = self.closed()
         over = self.sessions.select("end", limit)
         if len(over.run):
             table = self.sessions.take(over)
@@ -553,20 +491,10 @@ class SessionJoin(JoinCore):
             if self.nulls[side]:
                 self.sides[side].buffer.remove(self._null_rows(side, limit))
 
-    def push_out(self, side: int, horizon: int) -> None:
-        """Rows older than retention go, and those without a partner come out alone first; their
-        sessions stay what they were.
-        """
-        buffer = self.sides[side].buffer
-        if self.spec.pads(side):
-            self.pad_rows(side, buffer.owing({"at": horizon}))
-        buffer.expire({"at": horizon})
-
-    def pad_rows(self, side: int, places: Places) -> None:
-        """Stored rows come out alone, whether or not a partner is expected."""
-        if len(places.at):
-            start, last = self.session_of(side, places)
-            self._pad_owing(side, places, (start, saturating_add(last, self.gap)))
+    def clear(self) -> None:
+        super().clear()
+        self.sessions.clear()
+        self.pairs.clear()
 
     # What can be asked
 
@@ -579,8 +507,8 @@ class SessionJoin(JoinCore):
             starts = frame.ints("start")[frame.ints("end") > limit]
             promise = min(promise, int(starts.min(initial=MAX)))
         if self.spec.pads(side) and self.spec.padding != "early":
-            owed = self.stored(side, own.buffer.owing(None), ["at"]).ints("at")
-            promise = min(promise, int(owed.min(initial=MAX)))
+            pending = self.stored(side, self.pending(side), ["at"]).ints("at")
+            promise = min(promise, int(pending.min(initial=MAX)))
         return {own.given.time or "": promise}
 
     def windows(self, side: int, rows: Frame) -> Frame:
@@ -602,18 +530,6 @@ class SessionJoin(JoinCore):
         )
         count = np.bincount(found.row[keep], minlength=len(held))
         return held.select(["start", "end"]).with_columns(count=count).where(count > 0)
-
-    def waits_for(self) -> int:
-        """The least watermark at which a row comes out alone."""
-        if not any(self.spec.pads(side) for side in (LEFT, RIGHT)) or self.spec.padding == "early":
-            return MAX
-        late = self.spec.allowed_lateness if self.spec.padding == "final" else 0
-        first = self.sessions.least("due", MAX)
-        return (
-            MAX
-            if first == MAX
-            else int(saturating_add(int(saturating_add(first, late)), int(self.touches)))
-        )
 
     def save(self) -> Any:
         return {"sessions": self.sessions.save(), "pairs": self.pairs.save(), "nulls": self.nulls}

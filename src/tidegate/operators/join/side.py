@@ -54,7 +54,7 @@ class Taken:
     """How each was judged."""
     weight: np.ndarray | None = None
     """-1 for a retraction; None where there are none."""
-    nobody: np.ndarray | None = None
+    null_key: np.ndarray | None = None
     """Whether each has a null among its equal fields; None where none has."""
 
     def __len__(self) -> int:
@@ -66,10 +66,12 @@ class Taken:
         return ordered(self.frame.ints("lead"), self.frame.ints("at"))
 
     def take(self, index: np.ndarray) -> Taken:
-        weight, nobody = (
-            None if column is None else column[index] for column in (self.weight, self.nobody)
+        weight, null_key = (
+            None if column is None else column[index] for column in (self.weight, self.null_key)
         )
-        return Taken(self.frame.take(index), self.late[index], self.classes[index], weight, nobody)
+        return Taken(
+            self.frame.take(index), self.late[index], self.classes[index], weight, null_key
+        )
 
 
 @dataclass(eq=False)

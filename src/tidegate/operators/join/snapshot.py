@@ -28,7 +28,7 @@ def save(operator: WindowedJoin) -> dict[str, Any]:
         "schemas": [_written(side.schema) for side in operator.sides],
         "sides": [side.save() for side in operator.sides],
         "held": operator.emitter.save(),
-        "core": operator.core.save(),
+        "matching": operator.matching.save(),
     }
 
 
@@ -58,7 +58,7 @@ def restore(operator: WindowedJoin, document: dict[str, Any], *, counts: int = 0
         side.restore(saved, _read(schema))
     operator.emitter.counters = operator.progress.counters
     operator.emitter.restore(document["held"])
-    operator.core.restore(document["core"])
+    operator.matching.restore(document["matching"])
     operator.name_columns()
 
 

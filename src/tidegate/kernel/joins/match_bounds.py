@@ -1,8 +1,7 @@
-"""Shapes say which rows may meet: for a row of one side the range of positions that its partners
-have, and until when they are waited for.
+"""Match bounds: the range of positions that the partners of a row have, and when it is complete.
 
-A shape knows sides by number (0 is left), and time columns by the names that buffers give them:
-`at` is the one that ranges are on.
+Sides are numbers (0 is left). Time columns have the names that buffers give them: `at` is the one
+that ranges are on.
 """
 
 from __future__ import annotations
@@ -15,51 +14,51 @@ import numpy as np
 
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.frame import constant
-from tidegate.spec.join import LEFT, RIGHT, Within
+from tidegate.spec.join import LEFT, RIGHT, JoinSpec, Within
 from tidegate.spec.windows import Hopping, Tumbling
 
 Times = Mapping[str, np.ndarray]
 AT = "at"
 
 
-class Shape(Protocol):
-    """How rows meet."""
+class MatchBounds(Protocol):
+    """Which rows are partners, by their times."""
 
     def columns(self, side: int) -> dict[str, str]:
-        """By time column of the input, the name that it has in buffers."""
+        """The names that the buffer has for the time columns of a side."""
         ...
 
     def reach(self, side: int, times: Times) -> tuple[np.ndarray, np.ndarray]:
-        """The first and the last position that a partner of each row can have."""
+        """The first and the last position that partners of each row can have."""
         ...
 
     def holds(self, left: Times, right: Times) -> np.ndarray | None:
-        """Which of the pairs in reach of each other meet; None where all do."""
+        """Which pairs in reach of each other match; None if all do."""
         ...
 
     def limits(self, side: int, marks: Mapping[str, int]) -> dict[str, int]:
-        """The times of a side below which no partner is to be expected, under the watermarks of the
-        other side's columns; any of them decides.
+        """By column, the times of a side below which no partner is expected.
+
+        `marks` are the watermarks of the other side's columns. A row below one limit is complete.
         """
         ...
 
     def window(self, left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """The first window that holds both rows of a pair; None where rows do not meet in
-        windows.
-        """
+        """The first window that holds both rows of a pair; None if the join has no windows."""
         ...
 
     def promised(
         self, side: int, own: Mapping[str, int], other: Mapping[str, int]
     ) -> dict[str, int]:
-        """By time column of the input, the time that no pair that is yet to come is below."""
+        """By time column of a side, the least time that pairs still to come can have."""
         ...
 
 
 @dataclass(frozen=True)
-class BoundShape:
-    """Times are within bounds of each other; ranges are on the narrowest, and the others are looked
-    at pair by pair.
+class TimeBounds:
+    """Times within bounds of each other.
+
+    Ranges are those of the narrowest bound. The other bounds are checked pair by pair.
     """
 
     bounds: tuple[Within, ...]
@@ -134,8 +133,8 @@ class BoundShape:
 
 
 @dataclass(frozen=True)
-class WindowShape:
-    """Rows meet that share a window; windows are aligned."""
+class WindowBounds:
+    """Rows that share an aligned window."""
 
     size: int
     slide: int
@@ -143,7 +142,7 @@ class WindowShape:
     mains: tuple[str, str]
 
     @classmethod
-    def of(cls, window: Tumbling | Hopping, mains: tuple[str, str]) -> WindowShape:
+    def of(cls, window: Tumbling | Hopping, mains: tuple[str, str]) -> WindowBounds:
         return cls(
             window.size,
             window.slide if isinstance(window, Hopping) else window.size,
@@ -155,7 +154,7 @@ class WindowShape:
         return {self.mains[side]: AT}
 
     def first_start(self, at: np.ndarray) -> np.ndarray:
-        """The start of the first window that ends after an instant."""
+        """The start of the first window that ends after each instant."""
         return self._aligned(at, -self.size) + self.slide
 
     def _aligned(self, at: np.ndarray, step: int) -> np.ndarray:
@@ -164,7 +163,7 @@ class WindowShape:
         return base // self.slide * self.slide + self.offset
 
     def has_window(self, at: np.ndarray) -> np.ndarray:
-        """Which rows are in a window at all."""
+        """Which instants are in a window at all."""
         return self._aligned(at, 0) + self.size > at
 
     def reach(self, side: int, times: Times) -> tuple[np.ndarray, np.ndarray]:  # noqa: ARG002
@@ -197,6 +196,14 @@ class WindowShape:
         self, side: int, own: Mapping[str, int], other: Mapping[str, int]
     ) -> dict[str, int]:
         least = min(own[self.mains[side]], other[self.mains[1 - side]])
-        # In a gap between windows nothing is to be expected before the next one, but what was late
-        # in the last one may still come.
+        # Between windows no pair is expected before the next one starts, but late rows of the last
+        # one may still come.
         return {self.mains[side]: min(least, self._open_from(least))}
+
+
+def match_bounds(spec: JoinSpec) -> MatchBounds:
+    """The bounds of a join within times or in aligned windows."""
+    mains = (spec.left.time or "", spec.right.time or "")
+    if isinstance(spec.window, Tumbling | Hopping):
+        return WindowBounds.of(spec.window, mains)
+    return TimeBounds(spec.bounds, mains)
