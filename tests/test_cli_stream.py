@@ -110,16 +110,16 @@ def test_a_file_that_is_no_store(tidegate: Command, tmp_path: Path):
         (["create", "new", "--timeout", "soon"], "a duration is numbers with units"),
         (["write", "clicks", "--time", "ts"], "--writer ID"),
         (["write", "clicks", "--transaction", "5"], "--writer ID"),
-        (["write", "clicks", "--transaction", "0", "--writer", "w"], "a number from 1 on"),
+        (["write", "clicks", "--transaction", "0", "--writer", "w"], "a number of at least 1"),
         (["write", "clicks", "--resume", "--writer", "w"], "--transaction N"),
-        (["write", "clicks", "--text", "--key", "user"], "--text takes lines as they are"),
+        (["write", "clicks", "--text", "--key", "user"], "--text takes lines as plain text"),
         (["write", "clicks", "--auto-note-time"], "--writer ID"),
         (["write", "clicks", "--writer", "a b"], "the name of a writer"),
         (["write", "clicks", "--writer", "w", "--time", "ts", "--disorder", "-1 s"], "--disorder"),
         (["write", "clicks", "--batch", "0"], "--batch"),
-        (["write", "clicks", "nowhere.jsonl"], "nowhere.jsonl is not there"),
+        (["write", "clicks", "nowhere.jsonl"], "nowhere.jsonl does not exist"),
         (["write", "clicks", "."], ". is a folder"),
-        (["write", "clicks"], "there is nothing to write: the input has no line"),
+        (["write", "clicks"], "there is nothing to write: the input is empty"),
         (["read", "clicks", "--reader", "r"], "--group NAME"),
         (["read", "clicks", "--limit", "0"], "--limit"),
         (["read", "clicks", "--group", "a b"], "the name of a group"),
@@ -147,7 +147,7 @@ def test_a_file_that_is_no_store(tidegate: Command, tmp_path: Path):
         (["scale", "clicks", "--seal", "7", "--ranges", "0-1"], "has no segment `7`"),
         (
             ["scale", "clicks", "--seal", "0", "--ranges", "low-high"],
-            "--ranges takes parts of 0 to 1",
+            "--ranges takes ranges within 0 to 1",
         ),
         (["marks", "clicks", "--limit", "0"], "--limit"),
         (["tail", "clicks", "--every", "0 s"], "--every"),
@@ -206,7 +206,7 @@ def test_the_time_of_events_is_noted_and_becomes_a_watermark(clicks: Command):
 
 
 def test_marks_and_watermarks_are_shown(clicks: Command, store: str):
-    assert clicks("marks", "clicks").lines == ["  no writer is known", "", "  no watermark yet"]
+    assert clicks("marks", "clicks").lines == ["  no writers", "", "  no watermark yet"]
     assert clicks("marks", "clicks", "--json").json == {
         "stream": "clicks",
         "writers": [],
@@ -282,9 +282,9 @@ def test_a_time_that_goes_back_is_told_and_loses_nothing(clicks: Command, store:
     assert done.status == 0
     assert (
         "has noted 1970-01-01T00:00:50Z, and its time cannot go back to 1970-01-01T00:00:09Z; the"
-        " events are written all the same" in done.err
+        " events are written anyway" in done.err
     )
-    assert done.out.endswith(", 10 behind the time noted before them\n")
+    assert done.out.endswith(", 10 older than the time noted before them\n")
     done = clicks("write", "clicks", "--no-control", *words, "--transaction", 3, given=rows(10))
     assert (done.status, len(done.err.splitlines())) == (0, 1)
     assert clicks("marks", "clicks", "--json").json["writers"][0]["time"] == 50_000_000
@@ -374,13 +374,13 @@ def test_resume_skips_what_is_there(clicks: Command):
     done = clicks("write", "clicks", *words, "--resume", given=rows(17))
     assert (done.status, done.out) == (
         0,
-        "0 events written, 0 lines broken, position none, 17 skipped that were there already\n",
+        "0 events written, 0 lines broken, position none, 17 skipped as already written\n",
     )
     short = clicks("write", "clicks", *words, "--resume", given=rows(5))
     assert short.status == 1
-    assert "have brought 17 events, and the input has only 5" in short.err
+    assert "have written 17 events, but the input has only 5" in short.err
     assert (
-        "has brought 17 events before; --resume"
+        "has already written 17 events; --resume"
         in clicks("write", "clicks", *words, given=rows(1)).err
     )
 

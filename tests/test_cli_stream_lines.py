@@ -104,12 +104,12 @@ def test_broken_lines_are_told_and_the_rest_goes_on(clicks: Command):
     reasons = dict(enumerate((line.split(" is broken: ")[1] for line in told), 2))
     assert reasons[2].startswith("it is not JSON")
     assert reasons[3] == "it has no field `ts`"
-    assert reasons[4] == "it is no object, so it has no field `k`"
+    assert reasons[4] == "it is not an object, so it has no field `k`"
     assert reasons[5].startswith("it is not UTF-8")
     assert reasons[6] == "it has no field `k`"
     assert "an instant is an ISO 8601 text" in reasons[7]
     assert "NaN" in reasons[8]
-    assert "UTF-8 cannot say" in reasons[11]
+    assert "cannot be encoded as UTF-8" in reasons[11]
     assert sorted(clicks("read", "clicks").lines) == ['{"k": "a", "ts": 5}', '{"k": "b", "ts": 6}']
 
 

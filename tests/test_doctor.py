@@ -1,4 +1,4 @@
-"""`tidegate doctor` finds what is missing and says how to mend it, and `make` finds or installs
+"""`tidegate doctor` finds what is missing and says how to fix it, and `make` finds or installs
 Java.
 """
 
@@ -50,7 +50,7 @@ def test_a_good_machine_is_well(
 ) -> None:
     assert main(["doctor", "--checkpoint", str(tmp_path / "a" / "b")]) == 0
     shown = capsys.readouterr().out
-    assert "all is well" in shown
+    assert "no problems" in shown
     assert "Java 21" in shown
     assert not (tmp_path / "a").exists(), "a folder that was made to look is removed again"
 
@@ -68,7 +68,7 @@ def test_it_speaks_json(java: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "temporary folder",
         "network",
     } <= {line["check"] for line in lines}
-    assert all(set(line) == {"check", "status", "said", "mend"} for line in lines)
+    assert all(set(line) == {"check", "status", "message", "fix"} for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_an_old_java_is_a_problem(java: Path, capsys: pytest.CaptureFixture[str]
     assert main(["doctor"]) == 1
     shown = capsys.readouterr().out
     assert "is Java 8; Spark needs 17 or newer" in shown
-    assert "to mend it: install one" in shown
+    assert "to fix it: install one" in shown
     assert "1 problem" in shown
 
 
@@ -104,9 +104,9 @@ def test_a_wrong_java_home_is_a_problem_even_with_java_on_the_path(
     monkeypatch.setenv("PATH", f"{java / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     assert found("java").status == PROBLEM
-    assert "JAVA_HOME is /nowhere" in found("java").said
+    assert "JAVA_HOME is /nowhere" in found("java").message
     monkeypatch.delenv("JAVA_HOME")
-    assert found("java").said == f"Java 21, {java / 'bin' / 'java'} (by PATH)"
+    assert found("java").message == f"Java 21, {java / 'bin' / 'java'} (from PATH)"
 
 
 def test_no_java_at_all_is_a_problem(
@@ -114,7 +114,7 @@ def test_no_java_at_all_is_a_problem(
 ) -> None:
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    assert found("java").said == "there is none on the PATH, and JAVA_HOME is not set"
+    assert found("java").message == "there is no java on the PATH, and JAVA_HOME is not set"
 
 
 def test_a_session_without_java_says_the_same(java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_a_session_without_java_says_the_same(java: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("program", "said"),
     [
-        ("#!/bin/sh\nexit 1\n", "does not find tidegate"),
+        ("#!/bin/sh\nexit 1\n", "cannot import tidegate"),
         ("#!/bin/sh\necho 2 7 0.1.0\n", "is Python 2.7"),
     ],
 )
@@ -144,15 +144,15 @@ def test_another_python_for_the_workers_is_a_problem(
     monkeypatch.setenv("PYSPARK_PYTHON", str(other))
     finding = found("python of workers")
     assert finding.status == PROBLEM
-    assert said in finding.said
-    assert f"PYSPARK_PYTHON={sys.executable}" in finding.mend
+    assert said in finding.message
+    assert f"PYSPARK_PYTHON={sys.executable}" in finding.fix
 
 
 def test_a_python_for_the_workers_that_does_not_run_or_is_this_one(
     java: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "/nowhere/python")
-    assert "does not run" in found("python of workers").said
+    assert "does not run" in found("python of workers").message
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     assert found("python of workers").status == OK
 
@@ -167,12 +167,12 @@ def test_packages_that_are_missing_or_old(java: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     by_name = {finding.check: finding for finding in findings()}
-    assert (by_name["protobuf"].status, by_name["protobuf"].mend) == (
+    assert (by_name["protobuf"].status, by_name["protobuf"].fix) == (
         PROBLEM,
         "pip install 'tidegate[spark]'",
     )
     assert by_name["deltalake"].status == NOTE
-    assert by_name["pyspark"].said == "4.0.9 is too old; 4.1 or newer is needed"
+    assert by_name["pyspark"].message == "4.0.9 is too old; 4.1 or newer is needed"
     assert by_name["spark"].status == PROBLEM, "the jars are of another version than the package"
 
 
@@ -180,8 +180,8 @@ def test_a_spark_home_without_its_jars(
     java: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
-    assert (found("spark").status, found("spark").mend) == (PROBLEM, "unset SPARK_HOME")
-    assert "rocksdbjni-*.jar" in found("spark").said
+    assert (found("spark").status, found("spark").fix) == (PROBLEM, "unset SPARK_HOME")
+    assert "rocksdbjni-*.jar" in found("spark").message
 
 
 def test_a_checkpoint_that_cannot_be_written(
@@ -189,7 +189,7 @@ def test_a_checkpoint_that_cannot_be_written(
 ) -> None:
     (tmp_path / "file").write_text("")
     assert main(["doctor", "--checkpoint", str(tmp_path / "file" / "checkpoint")]) == 1
-    assert "cannot be written: Not a directory" in capsys.readouterr().out
+    assert "is not writable: Not a directory" in capsys.readouterr().out
 
 
 def test_a_machine_without_loopback(java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +205,7 @@ def test_a_check_that_fails_itself_does_not_hide_the_others(
 ) -> None:
     monkeypatch.setattr("tidegate.cli.doctor.find_java", lambda: 1 / 0)
     everything = list(findings())
-    assert "ZeroDivisionError" in everything[0].said
+    assert "ZeroDivisionError" in everything[0].message
     assert everything[0].status == PROBLEM
     assert everything[-1].check == "network"
 

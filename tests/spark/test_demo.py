@@ -102,5 +102,5 @@ def test_it_shows_panes_corrections_late_rows_and_a_picture(spark, tmp_path, cap
 def test_a_folder_of_somebody_else_is_not_touched(tmp_path, capsys):
     (tmp_path / "mine.txt").write_text("keep this")
     assert main(["demo", "--folder", str(tmp_path)]) == 2
-    assert "is not empty and not of a demonstration. Hint: " in capsys.readouterr().err
+    assert "is not empty and was not created by the demo. Hint: " in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]

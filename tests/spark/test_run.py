@@ -290,4 +290,4 @@ def test_packages_cannot_be_added_to_a_running_session(spark) -> None:
 def test_doctor_runs_a_query(spark, capsys, monkeypatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     assert main(["doctor", "--spark"]) == 0
-    assert "a stateful query gave the right pane" in capsys.readouterr().out
+    assert "a stateful query emitted the right pane" in capsys.readouterr().out

@@ -13,8 +13,9 @@ from tidegate.errors import TidegateError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status is 0 when all is well, 1 when something failed, 2 when the
-    command could not be run.
+    """Run a command, and return its exit status.
+
+    0: success. 1: something failed. 2: the command could not be run.
     """
     options = _parsed(argv)
     try:
@@ -23,8 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"tidegate {options.name}: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # The reader of our output has seen enough; a second error while Python closes the pipe
-        # would only confuse.
+        # The reader has closed the pipe; avoid a second error when Python flushes it.
         sys.stderr.close()
         return 1
 
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = _parser()
     options, left = parser.parse_known_args(argv)
-    # Files may stand behind options, where argparse does not look for them any more.
+    # argparse does not assign files that follow options.
     if left and (
         not hasattr(options, "files") or any(word.startswith("-") and word != "-" for word in left)
     ):
@@ -48,10 +48,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="name", metavar="COMMAND", required=True)
     replay = commands.add_parser(
-        "replay", help="run scenario files and say which pass", description=_REPLAY
+        "replay", help="run scenario files and report which pass", description=_REPLAY
     )
     replay.add_argument(
-        "files", nargs="+", metavar="FILE", help="a YAML file that holds a list of scenarios"
+        "files", nargs="+", metavar="FILE", help="a YAML file with a list of scenarios"
     )
     replay.add_argument(
         "--runtime",
@@ -62,54 +62,58 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_argument(
         "--json",
         action="store_true",
-        help='print one JSON object a line: {"id", "status", "detail"}',
+        help='print one JSON object per line: {"id", "status", "detail"}',
     )
     replay.set_defaults(command=_replay)
     demo = commands.add_parser(
         "demo",
-        help="run a click stream through a pipeline on local Spark, and show all that comes out",
+        help="run a click stream through a pipeline on local Spark, and show its output",
     )
     demo.add_argument(
         "--folder",
         default="tidegate-demo",
         metavar="FOLDER",
-        help="where its files go (default: %(default)s)",
+        help="folder for its files (default: %(default)s)",
     )
     demo.add_argument(
-        "--json", action="store_true", help="print one JSON object a line instead of tables"
+        "--json", action="store_true", help="print one JSON object per line instead of tables"
     )
     demo.set_defaults(command=_demo)
     run = commands.add_parser("run", help="run a pipeline file on Spark", description=_RUN)
     run.add_argument(
         "file", metavar="PIPELINE.yaml", help="the pipeline file; docs/pipelines.md describes it"
     )
-    run.add_argument("--dry-run", action="store_true", help="say what would run, and touch nothing")
+    run.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="show what would run, without starting or writing anything",
+    )
     run.add_argument(
         "--until-idle",
         action="store_true",
-        help="read what is there now and end, whatever the file says",
+        help="process the available input and exit, whatever trigger the file sets",
     )
-    run.add_argument("--json", action="store_true", help="print one JSON object a line")
+    run.add_argument("--json", action="store_true", help="print one JSON object per line")
     run.set_defaults(command=_run)
     state = commands.add_parser(
-        "state", help="show what a query on Spark holds, without stopping it"
+        "state", help="show the state of a query on Spark, without stopping it"
     )
     state.add_argument(
-        "checkpoint", metavar="CHECKPOINT", help="the folder that was given as `checkpoint`"
+        "checkpoint", metavar="CHECKPOINT", help="the checkpoint folder of the query"
     )
     state.add_argument("--json", action="store_true", help="print one JSON object")
     state.set_defaults(command=_state)
     stream.add(commands)
     doctor = commands.add_parser(
-        "doctor", help="check Java, Python, Spark and packages, and say how to mend them"
+        "doctor", help="check Java, Python, Spark and packages, and show how to fix problems"
     )
     doctor.add_argument(
-        "--checkpoint", metavar="FOLDER", help="check that a checkpoint can be written there"
+        "--checkpoint", metavar="FOLDER", help="check that this checkpoint folder is writable"
     )
     doctor.add_argument(
         "--spark", action="store_true", help="also start a session and run a small query"
     )
-    doctor.add_argument("--json", action="store_true", help="print one JSON object a line")
+    doctor.add_argument("--json", action="store_true", help="print one JSON object per line")
     doctor.set_defaults(command=_doctor)
     # It has a parser of its own, so whatever looks like an option is for that one.
     bench = commands.add_parser(
@@ -123,9 +127,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-_REPLAY = """Runs every scenario of the files and prints one line for each: pass, fail with the difference, or unsupported with the
-reason. The exit status is 0 only if none failed, and 2 if a file cannot be read. With `--runtime spark` all of them are played in one query
-on local Spark, and what has no operators is unsupported. The format is described in docs/scenarios.md."""
+_REPLAY = """\
+Runs every scenario of the files and prints one line for each: pass, fail with the difference, or
+unsupported with the reason. The exit status is 0 only if none failed, and 2 if a file cannot be
+read. With `--runtime spark` all scenarios run in one query on local Spark, and scenarios without
+operators are unsupported. docs/scenarios.md describes the format."""
 
 
 def _replay(options: argparse.Namespace) -> int:
@@ -134,8 +140,10 @@ def _replay(options: argparse.Namespace) -> int:
     return replay(options.files, as_json=options.json, runtime=options.runtime)
 
 
-_RUN = """Runs a pipeline file and shows its progress. Ctrl-C (or SIGTERM) stops it cleanly: a batch that is under way is given up, and runs
-again at the next start. The exit status is 0 when it ended or was stopped, 1 when the query failed, 2 when it could not be started."""
+_RUN = """\
+Runs a pipeline file and shows its progress. Ctrl-C (or SIGTERM) stops it cleanly: the current
+micro-batch is abandoned, and runs again at the next start. The exit status is 0 if the query ended
+or was stopped, 1 if it failed, and 2 if it could not be started."""
 
 
 def _run(options: argparse.Namespace) -> int:

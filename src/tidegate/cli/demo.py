@@ -1,6 +1,4 @@
-"""`tidegate demo`: a click stream that arrives out of order goes through a pipeline on local Spark,
-and everything that comes out is shown.
-"""
+"""`tidegate demo`: runs an out-of-order click stream through a pipeline on local Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ import pyarrow.dataset as ds
 import tidegate as tg
 from tidegate.cli.demo_clicks import FILES, SCHEMA, SPAN, Click, write
 from tidegate.cli.picture import Moment, Span, as_png, as_text
-from tidegate.cli.stderr_filter import without_noise
+from tidegate.cli.stderr_filter import filtered_stderr
 from tidegate.errors import MissingExtraError, SinkError
 from tidegate.instants import instant
 from tidegate.spark.environment.session import running_session
@@ -36,7 +34,7 @@ _SHOWN = "ann"
 
 @dataclass(frozen=True)
 class Shown:
-    """What the demonstration has to show."""
+    """What the demo displays."""
 
     clicks: list[list[Click]]
     panes: list[dict[str, Any]]
@@ -45,8 +43,9 @@ class Shown:
 
 
 def pipeline(clicks: DataFrame) -> tg.Panes:
-    """Clicks and money per user and minute: a pane for every fifteenth click, one when the minute
-    is complete, and one per late click.
+    """Clicks and revenue per user and minute.
+
+    A pane for every fifteenth click, one when the minute is complete, and one per late click.
     """
     return (
         tg.stream(clicks, time="ts", key="user", id="event_id", watermark=tg.bounded("10 seconds"))
@@ -60,9 +59,9 @@ def pipeline(clicks: DataFrame) -> tg.Panes:
 
 
 def demo(*, as_json: bool, folder: str = FOLDER) -> int:
-    """Run the demonstration and print it."""
+    """Run the demo and print its output."""
     place = _emptied(Path(folder))
-    with without_noise():
+    with filtered_stderr():
         shown = _run(place, quiet=as_json)
     if as_json:
         for output, rows in (
@@ -79,12 +78,12 @@ def demo(*, as_json: bool, folder: str = FOLDER) -> int:
 
 
 def _emptied(folder: Path) -> Path:
-    """A folder for the demonstration; only one that an earlier run has made is emptied."""
+    """An empty folder for the demo; only a folder of an earlier run is cleared."""
     if folder.exists() and any(folder.iterdir()):
         if not (folder / _MARK).exists():
             raise SinkError(
-                f"the folder `{folder}` is not empty and not of a demonstration. Hint: tidegate"
-                " demo --folder ANOTHER"
+                f"the folder `{folder}` is not empty and was not created by the demo. Hint:"
+                " tidegate demo --folder ANOTHER"
             )
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -112,11 +111,11 @@ def _run(folder: Path, *, quiet: bool) -> Shown:
             checkpoint=str(folder / "checkpoint"),
             trigger="available_now",
         )
-        told = -1
+        printed = -1
         while not query.await_termination(1):
-            told = told if quiet else _tell(query.recent_progress, told)
+            printed = printed if quiet else _print_progress(query.recent_progress, printed)
         if not quiet:
-            _tell(query.recent_progress, told)
+            _print_progress(query.recent_progress, printed)
     finally:
         if running is None:
             spark.stop()
@@ -127,10 +126,10 @@ def _reading(spark: SparkSession, folder: Path) -> DataFrame:
     return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder))
 
 
-def _tell(progress: Sequence[Any], told: int) -> int:
-    """A line for each batch that is new."""
+def _print_progress(progress: Sequence[Any], printed: int) -> int:
+    """Print a line for each new micro-batch."""
     for given in progress:
-        if given.batch > told and given.counts["events"]:
+        if given.batch > printed and given.counts["events"]:
             counts = given.counts
             panes = sum(counts[name] for name in ("panes_early", "panes_on_time", "panes_late"))
             watermark = (
@@ -142,14 +141,12 @@ def _tell(progress: Sequence[Any], told: int) -> int:
                 f" {panes} panes, {took:.1f} s",
                 flush=True,
             )
-            told = given.batch
-    return told
+            printed = given.batch
+    return printed
 
 
 def _read(folder: Path) -> list[dict[str, Any]]:
-    """The rows of a sink in the order of their batches, which a folder of parquet files has in its
-    names.
-    """
+    """The rows of a sink in the order of micro-batches, which are in the names of its folders."""
     if not folder.exists():
         return []
     rows = (
@@ -160,19 +157,16 @@ def _read(folder: Path) -> list[dict[str, Any]]:
 
 def _text(shown: Shown, folder: Path) -> Iterator[str]:
     yield ""
-    yield (
-        f"The panes of {_SHOWN} (a row with - takes a former pane back; the + after it replaces"
-        " it):"
-    )
+    yield (f"Panes of {_SHOWN} (a row with - retracts a former pane; the + after it replaces it):")
     yield "  " + "".join(f"{name:<{width}}" for name, width in _PANES.items()).rstrip()
     yield from (_row(pane) for pane in shown.panes if pane["user"] == _SHOWN)
     others = sum(pane["user"] != _SHOWN for pane in shown.panes)
-    yield f"  ... and {others} of the others, in {folder}/panes"
+    yield f"  ... and {others} panes of other users, in {folder}/panes"
     yield ""
-    yield "Nothing is dropped silently. The late output has:"
+    yield "Nothing is dropped silently. The late output contains:"
     yield from (_late(row) for row in shown.late)
     repeated = sum(row["duplicates"] for row in shown.metrics)
-    yield f"  and {repeated} clicks came twice: they were recognised by their id and counted once."
+    yield f"  and {repeated} clicks arrived twice: they were deduplicated by their id."
     yield ""
     yield "Event time to the right, processing time down; . clicks, | the watermark,"
     yield "<e-> early, <O-> on-time and <L-> late panes of a minute:"
@@ -181,9 +175,9 @@ def _text(shown: Shown, folder: Path) -> Iterator[str]:
     yield ""
     try:
         as_png(moments, span, folder / "picture.png")
-        yield f"The same as a picture: {folder}/picture.png"
+        yield f"The same as an image: {folder}/picture.png"
     except MissingExtraError as error:
-        yield f"No picture was drawn: {error}"
+        yield f"No image was drawn: {error}"
     yield _verdict(shown)
 
 
@@ -221,7 +215,7 @@ def _late(row: Mapping[str, Any]) -> str:
 
 
 def _moments(shown: Shown) -> tuple[list[Moment], Span]:
-    """The batches as a picture shows them; the n-th has the n-th file."""
+    """The micro-batches as moments of the picture; the n-th has the n-th file."""
     found = []
     for batch, clicks in enumerate(shown.clicks):
         measured = [row for row in shown.metrics if row["batch"] == batch]
@@ -252,9 +246,7 @@ def _readable(text: str | None) -> datetime | None:
 
 
 def _verdict(shown: Shown) -> str:
-    """Whether emits minus retracts are what a recount of the accepted clicks gives, for all minutes
-    that are complete.
-    """
+    """Whether emits minus retracts equal a recount of the accepted clicks, per complete minute."""
     net, truth = Counter[tuple[str, datetime]](), Counter[tuple[str, datetime]]()
     for pane in shown.panes:
         net[pane["user"], pane["window_start"]] += (

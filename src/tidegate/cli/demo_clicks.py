@@ -1,6 +1,4 @@
-"""The clicks of the demonstration: out of order, with late, repeated, future and broken ones, in
-files that arrive one after the other.
-"""
+"""The clicks of the demo: out of order, with late, duplicate, future and unreadable ones."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from pathlib import Path
 SEED = 7
 FILES = 12
 SPAN = 20
-"""Seconds of event time in a file."""
+"""Event time covered by a file, in seconds."""
 CLICKS = 30
 """Clicks in a file."""
 USERS = ("ann", "bob", "cid", "dora")
@@ -24,7 +22,7 @@ SCHEMA = "event_id string, user string, page string, ts string, price double"
 
 @dataclass(frozen=True)
 class Click:
-    """One click as it is written: the time is text, as it often is."""
+    """A click as written to a file; its time is text, as it often is."""
 
     event_id: str
     user: str
@@ -34,10 +32,11 @@ class Click:
 
 
 def files(now: datetime, seed: int = SEED) -> Iterator[list[Click]]:
-    """The clicks of each file: their event times end a little before `now`, so that a click of
-    tomorrow is from the future.
+    """The clicks of each file.
+
+    Their event times end shortly before `now`, so that a click of tomorrow is in the future.
     """
-    dice = random.Random(seed)  # noqa: S311 - generated traffic, and the same every time
+    dice = random.Random(seed)  # noqa: S311 - generated traffic, reproducible
     start = (now - timedelta(seconds=FILES * SPAN + 60)).replace(second=0, microsecond=0)
     sent: list[Click] = []
     for number in range(FILES):
@@ -51,7 +50,7 @@ def files(now: datetime, seed: int = SEED) -> Iterator[list[Click]]:
 
 
 def _disorder(dice: random.Random) -> float:
-    """Most clicks come at once, some a few seconds later."""
+    """Most clicks arrive at once, some a few seconds later."""
     return min(9.0, dice.expovariate(1 / 2))
 
 
@@ -69,19 +68,19 @@ def _click(dice: random.Random, name: str, start: datetime, behind: float) -> Cl
 def _odd(
     dice: random.Random, number: int, start: datetime, now: datetime, sent: list[Click]
 ) -> list[Click]:
-    """What no stream is spared."""
+    """Irregular clicks, as every real stream has them."""
     here = start + timedelta(seconds=number * SPAN)
     match number:
         case 4:
-            # A phone that was offline: these correct a minute whose result is out.
+            # A phone that was offline: these correct a minute that was already emitted.
             return [
                 _click(dice, f"{number}-late{n}", here - timedelta(seconds=70), 0) for n in range(3)
             ]
         case 6:
-            # A queue that delivers at least once.
+            # A queue with at-least-once delivery.
             return [dice.choice(sent[-CLICKS:]) for _ in range(4)]
         case 7:
-            # A clock that is a day ahead: were it believed, every window would close.
+            # A clock that is a day ahead: trusting it would close every window.
             return [Click(f"{number}-future", "bob", "/", _text(now + timedelta(days=1)), 1.0)]
         case 8:
             return [
@@ -89,7 +88,7 @@ def _odd(
                 Click(f"{number}-null", "dora", "/", None, 3.0),
             ]
         case 10:
-            # Much too late for the two minutes that are allowed.
+            # Beyond the allowed lateness of two minutes.
             return [
                 _click(dice, f"{number}-lost{n}", here - timedelta(seconds=195), 0)
                 for n in range(2)
@@ -102,7 +101,7 @@ def _text(moment: datetime) -> str:
 
 
 def write(folder: Path, now: datetime) -> list[list[Click]]:
-    """Write the files as JSON lines; their modification times say in which order they came."""
+    """Write the files as JSON lines; their modification times give the order of arrival."""
     folder.mkdir(parents=True)
     made = list(files(now))
     for number, clicks in enumerate(made):

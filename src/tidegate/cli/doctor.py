@@ -1,6 +1,4 @@
-"""`tidegate doctor`: what Tidegate needs on this machine, whether it is there, and how to mend what
-is not.
-"""
+"""`tidegate doctor`: checks what Tidegate needs on this machine, and shows how to fix problems."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tidegate.cli.stderr_filter import without_noise
+from tidegate.cli.stderr_filter import filtered_stderr
 from tidegate.errors import TidegateError
 from tidegate.spark.environment.java import HOW_TO_GET_JAVA, OLDEST_JAVA, find_java
 
@@ -30,7 +28,7 @@ _NEEDED = {
     "pandas": ("2.2", "spark"),
     "protobuf": ("6.0", "spark"),
 }
-"""Packages, the oldest version that will do, and the extra that brings them."""
+"""Required packages with their oldest supported version and the extra that installs them."""
 _PANDAS_TOO_NEW = (3,)
 _OPTIONAL = {
     "deltalake": ("delta", "the sink delta"),
@@ -47,27 +45,27 @@ _ROOM = 200 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     check: str
     status: str
-    said: str
-    mend: str = ""
+    message: str
+    fix: str = ""
 
 
 def doctor(*, checkpoint: str | None = None, spark: bool = False, as_json: bool = False) -> int:
-    """Look at everything and tell it, line by line; 1 where there is a problem."""
+    """Run all checks and print their results; returns 1 if there is a problem."""
     problems = 0
     for finding in findings(checkpoint, spark=spark):
         problems += finding.status == PROBLEM
         print(json.dumps(asdict(finding)) if as_json else _text(finding), flush=True)
     if not as_json:
-        print("all is well" if not problems else f"{problems} problem{'s' if problems > 1 else ''}")
+        print("no problems" if not problems else f"{problems} problem{'s' if problems > 1 else ''}")
     return 1 if problems else 0
 
 
 def findings(checkpoint: str | None = None, *, spark: bool = False) -> Iterator[Finding]:
-    """Everything that can be looked at; a check that fails itself is a problem like others."""
+    """The results of all checks; a check that raises is a problem too."""
     checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
         ("java", _java),
         ("python", _python),
@@ -78,7 +76,7 @@ def findings(checkpoint: str | None = None, *, spark: bool = False) -> Iterator[
             lambda: _writable(
                 "temporary folder",
                 Path(tempfile.gettempdir()),
-                "set TMPDIR to a folder that can be written",
+                "set TMPDIR to a writable folder",
             ),
         ),
         ("network", _loopback),
@@ -87,9 +85,7 @@ def findings(checkpoint: str | None = None, *, spark: bool = False) -> Iterator[
         checks.append(
             (
                 "checkpoint",
-                lambda: _writable(
-                    "checkpoint", Path(checkpoint), "choose a folder that can be written"
-                ),
+                lambda: _writable("checkpoint", Path(checkpoint), "choose a writable folder"),
             )
         )
     if spark:
@@ -97,11 +93,11 @@ def findings(checkpoint: str | None = None, *, spark: bool = False) -> Iterator[
     for name, check in checks:
         try:
             yield from check()
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with a machine, the other checks still tell something
+        except Exception as error:  # noqa: BLE001 - a broken check must not stop the others
             yield Finding(
                 name,
                 PROBLEM,
-                f"the check itself failed: {type(error).__name__}: {error}",
+                f"the check failed: {type(error).__name__}: {error}",
                 "see the error",
             )
 
@@ -109,27 +105,27 @@ def findings(checkpoint: str | None = None, *, spark: bool = False) -> Iterator[
 def _java() -> Iterator[Finding]:
     java, home = find_java(), os.environ.get("JAVA_HOME")
     if java is None:
-        said = (
-            f"JAVA_HOME is {home}, where there is no bin/java"
+        message = (
+            f"JAVA_HOME is {home}, which has no bin/java"
             if home
-            else "there is none on the PATH, and JAVA_HOME is not set"
+            else "there is no java on the PATH, and JAVA_HOME is not set"
         )
-        yield Finding("java", PROBLEM, said, HOW_TO_GET_JAVA)
+        yield Finding("java", PROBLEM, message, HOW_TO_GET_JAVA)
     elif not java.new_enough:
-        said = (
+        message = (
             f"{java.program} is Java {java.version}"
             if java.version
-            else f"{java.program} does not say its version"
+            else f"{java.program} does not report its version"
         )
         yield Finding(
-            "java", PROBLEM, f"{said}; Spark needs {OLDEST_JAVA} or newer", HOW_TO_GET_JAVA
+            "java", PROBLEM, f"{message}; Spark needs {OLDEST_JAVA} or newer", HOW_TO_GET_JAVA
         )
     else:
-        yield Finding("java", OK, f"Java {java.version}, {java.program} (by {java.named_by})")
+        yield Finding("java", OK, f"Java {java.version}, {java.program} (from {java.named_by})")
 
 
 def _python() -> Iterator[Finding]:
-    """The Python that Spark's workers would run, and whether it finds Tidegate."""
+    """The Python of Spark workers, and whether it can import Tidegate."""
     yield Finding(
         "python", OK, f"Python {'.'.join(map(str, sys.version_info[:3]))}, {sys.executable}"
     )
@@ -141,7 +137,7 @@ def _python() -> Iterator[Finding]:
             "PYSPARK_PYTHON is not set; sessions that Tidegate builds use this Python",
         )
         return
-    mend = f"export PYSPARK_PYTHON={sys.executable}"
+    fix = f"export PYSPARK_PYTHON={sys.executable}"
     program = "import sys, tidegate; print(*sys.version_info[:2], tidegate.__version__)"
     try:
         done = subprocess.run(  # noqa: S603 - the interpreter that Spark would start
@@ -152,7 +148,7 @@ def _python() -> Iterator[Finding]:
             "python of workers",
             PROBLEM,
             f"PYSPARK_PYTHON is {workers}, which does not run: {error}",
-            mend,
+            fix,
         )
         return
     here = " ".join(map(str, sys.version_info[:2]))
@@ -161,17 +157,19 @@ def _python() -> Iterator[Finding]:
         yield Finding(
             "python of workers",
             PROBLEM,
-            f"{workers} does not find tidegate: {last}",
-            f"install tidegate there, or {mend}",
+            f"{workers} cannot import tidegate: {last}",
+            f"install tidegate there, or {fix}",
         )
     elif not done.stdout.startswith(f"{here} "):
-        said = (
-            f"{workers} is Python {'.'.join(done.stdout.split()[:2])}, the driver is"
-            f" {here.replace(' ', '.')}; Spark needs the same"
+        message = (
+            f"{workers} is Python {'.'.join(done.stdout.split()[:2])}, but the driver is"
+            f" {here.replace(' ', '.')}; Spark needs the same version"
         )
-        yield Finding("python of workers", PROBLEM, said, mend)
+        yield Finding("python of workers", PROBLEM, message, fix)
     else:
-        yield Finding("python of workers", OK, f"PYSPARK_PYTHON is {workers}, which finds tidegate")
+        yield Finding(
+            "python of workers", OK, f"PYSPARK_PYTHON is {workers}, which can import tidegate"
+        )
 
 
 def _packages() -> Iterator[Finding]:
@@ -193,8 +191,8 @@ def _packages() -> Iterator[Finding]:
             yield Finding(
                 package,
                 NOTE,
-                f"{version} is newer than what PySpark supports; it warns, and works for what is"
-                " used here",
+                f"{version} is newer than PySpark supports; PySpark warns, but everything used"
+                " here works",
                 install,
             )
         else:
@@ -213,9 +211,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _spark_package() -> Iterator[Finding]:
-    """The Spark that would be started: that of SPARK_HOME where it is set, else the one inside
-    PySpark.
-    """
+    """The Spark that would be started: the one in SPARK_HOME if set, else the one of PySpark."""
     found = importlib.util.find_spec("pyspark")
     home = os.environ.get("SPARK_HOME")
     if home is None and (found is None or found.origin is None):
@@ -223,13 +219,13 @@ def _spark_package() -> Iterator[Finding]:
     folder = Path(home) if home else Path(str(found.origin if found else "")).parent
     jars = [jar.name for jar in (folder / "jars").glob("*.jar")]
     lacking = [prefix for prefix in _JARS if not any(jar.startswith(prefix) for jar in jars)]
-    mend = "unset SPARK_HOME" if home else "pip install --force-reinstall pyspark"
+    fix = "unset SPARK_HOME" if home else "pip install --force-reinstall pyspark"
     if lacking:
         yield Finding(
             "spark",
             PROBLEM,
             f"{folder / 'jars'} has no {', '.join(f'{prefix}*.jar' for prefix in lacking)}",
-            mend,
+            fix,
         )
         return
     version = next(
@@ -246,15 +242,16 @@ def _spark_package() -> Iterator[Finding]:
             "spark",
             PROBLEM,
             f"the jars in {folder} are Spark {version}, but the package pyspark is {package}",
-            mend,
+            fix,
         )
     else:
         yield Finding("spark", OK, f"Spark {version}, with the state store RocksDB, in {folder}")
 
 
-def _writable(name: str, folder: Path, mend: str) -> Iterator[Finding]:
-    """Whether files can be made, renamed and removed there; a folder that was not there is removed
-    again.
+def _writable(name: str, folder: Path, fix: str) -> Iterator[Finding]:
+    """Whether files can be created, renamed and deleted in a folder.
+
+    A folder that did not exist is removed again.
     """
     made = [part for part in (folder, *folder.parents) if not part.exists()]
     try:
@@ -272,12 +269,12 @@ def _writable(name: str, folder: Path, mend: str) -> Iterator[Finding]:
                 name,
                 PROBLEM,
                 f"{folder} has only {free // 1024**2} MB left",
-                "make room, or choose another folder",
+                "free some space, or choose another folder",
             )
         else:
-            yield Finding(name, OK, f"{folder} can be written, {free / 1024**3:.1f} GB free")
+            yield Finding(name, OK, f"{folder} is writable, {free / 1024**3:.1f} GB free")
     except OSError as error:
-        yield Finding(name, PROBLEM, f"{folder} cannot be written: {error.strerror or error}", mend)
+        yield Finding(name, PROBLEM, f"{folder} is not writable: {error.strerror or error}", fix)
     finally:
         for part in made:
             with contextlib.suppress(OSError):
@@ -285,7 +282,7 @@ def _writable(name: str, folder: Path, mend: str) -> Iterator[Finding]:
 
 
 def _loopback() -> Iterator[Finding]:
-    """Spark and its Python workers talk through sockets of this machine."""
+    """Whether local sockets work: Spark and its Python workers communicate through them."""
     try:
         with (
             socket.create_server(("127.0.0.1", 0)) as server,
@@ -304,17 +301,17 @@ def _loopback() -> Iterator[Finding]:
 
 
 def _query() -> Iterator[Finding]:
-    """A session, and a query with state over a few rows."""
+    """Start a session and run a stateful query over a few rows."""
     from tidegate.cli.doctor_query import small_query
 
-    with without_noise():
+    with filtered_stderr():
         try:
-            said = small_query()
+            message = small_query()
         except TidegateError as error:
-            problem, _, mend = str(error).partition(". Hint: ")
-            yield Finding("query", PROBLEM, problem, mend)
+            problem, _, fix = str(error).partition(". Hint: ")
+            yield Finding("query", PROBLEM, problem, fix)
             return
-    yield Finding("query", OK, said)
+    yield Finding("query", OK, message)
 
 
 def _version(package: str) -> str | None:
@@ -329,6 +326,6 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _text(finding: Finding) -> str:
-    line = f"{finding.status:<8} {finding.check:<18} {finding.said}"
-    how = "to mend it" if finding.status == PROBLEM else "if it is wanted"
-    return f"{line}\n{'':27} {how}: {finding.mend}" if finding.mend else line
+    line = f"{finding.status:<8} {finding.check:<18} {finding.message}"
+    how = "to fix it" if finding.status == PROBLEM else "if needed"
+    return f"{line}\n{'':27} {how}: {finding.fix}" if finding.fix else line

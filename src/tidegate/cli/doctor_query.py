@@ -1,4 +1,4 @@
-"""The small query by which `tidegate doctor --spark` sees that everything works together."""
+"""The end-to-end query of `tidegate doctor --spark`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ session: {cores: 2}
 
 
 def small_query() -> str:
-    """Two windows of three rows through a real pipeline; what it took, in words."""
+    """Run three rows in two windows through a real pipeline, and describe the result."""
     began, shared = time.monotonic(), running_session() is not None
     with tempfile.TemporaryDirectory(prefix="tidegate-doctor-") as name:
         folder = Path(name)
@@ -47,10 +47,10 @@ def small_query() -> str:
                 spark.stop()
     if found != [2]:
         raise SetupError(
-            f"one pane that counts 2 rows must come out, got {found}. Hint: this is an error of"
-            " Tidegate or Spark; report it"
+            f"the query must emit one pane that counts 2 rows, got {found}. Hint: this is a bug in"
+            " Tidegate or Spark; please report it"
         )
     return (
-        "a session started and a stateful query gave the right pane, in"
+        "a session started and a stateful query emitted the right pane, in"
         f" {time.monotonic() - began:.0f} s"
     )

@@ -1,5 +1,6 @@
-"""A picture of event time against processing time: events where they fell and when they came, the
-watermark, and the panes; as text and as PNG.
+"""A diagram of event time against processing time, as text and as PNG.
+
+It shows when events arrived, the watermark, and the panes.
 """
 
 from __future__ import annotations
@@ -18,31 +19,32 @@ _COLOURS = {"early": "#7fb3d5", "on_time": "#1e8449", "late": "#ca6f1e"}
 
 @dataclass(frozen=True)
 class Moment:
-    """One batch."""
+    """One micro-batch."""
 
     clock: datetime
     events: list[datetime]
-    """Event times that came; those outside the picture are left out."""
+    """Event times that arrived; those outside the diagram are omitted."""
     watermark: datetime | None
     panes: list[tuple[datetime, datetime, str]] = field(default_factory=list)
-    """Windows that fired, and their timing."""
+    """Windows that fired, with their timing."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """The event times that a picture shows."""
+    """The event times that a diagram covers."""
 
     start: datetime
     end: datetime
 
     def share(self, moment: datetime) -> float:
-        """Where an instant lies, from 0 to 1."""
+        """The relative position of an instant, from 0 to 1."""
         return (moment - self.start) / (self.end - self.start)
 
 
 def as_text(moments: Sequence[Moment], span: Span, width: int = 84) -> list[str]:
-    """A line for each batch, event time to the right: `.` events, `|` the watermark, and below it
-    the windows that fired.
+    """A line per micro-batch, event time to the right.
+
+    `.` is an event, `|` the watermark; the line below has the windows that fired.
     """
 
     def column(moment: datetime) -> int:
@@ -80,7 +82,7 @@ def as_text(moments: Sequence[Moment], span: Span, width: int = 84) -> list[str]
 
 
 def as_png(moments: Sequence[Moment], span: Span, path: Path) -> None:
-    """The same as a picture."""
+    """The same diagram as a PNG image."""
     try:
         import matplotlib as mpl
     except ImportError:
@@ -89,7 +91,7 @@ def as_png(moments: Sequence[Moment], span: Span, path: Path) -> None:
     from matplotlib import dates
     from matplotlib import pyplot as plt
 
-    # To the type checker axes take numbers only; instants they take too.
+    # The type stubs allow only numbers on axes; instants work too.
     axes: Any
     figure, axes = plt.subplots(figsize=(11, 6.5))
     formatter: Any = dates.DateFormatter
@@ -139,7 +141,7 @@ def as_png(moments: Sequence[Moment], span: Span, path: Path) -> None:
     axes.yaxis.set_major_formatter(formatter("%H:%M:%S"))
     axes.grid(alpha=0.2)
     axes.legend(loc="upper left")
-    axes.set_title("Clicks per user and minute: what came when, and what was told of it")
+    axes.set_title("Clicks per user and minute: when they arrived, and when panes were emitted")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     plt.close(figure)

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
-from tidegate.cli.stderr_filter import without_noise
+from tidegate.cli.stderr_filter import filtered_stderr
 from tidegate.scenarios import FAIL, PASS, UNSUPPORTED, Outcome, run_files
 
 _COLOURS = {PASS: "32", FAIL: "31", UNSUPPORTED: "33"}
@@ -19,7 +19,7 @@ _COLOURS = {PASS: "32", FAIL: "31", UNSUPPORTED: "33"}
 def replay(files: Sequence[str], *, as_json: bool, runtime: str = "embedded") -> int:
     """The exit status: 0 if no scenario failed."""
     counts: Counter[str] = Counter()
-    with nullcontext() if runtime == "embedded" else without_noise():
+    with nullcontext() if runtime == "embedded" else filtered_stderr():
         outcomes = run_files([Path(name) for name in files], runtime=runtime)
     for outcome in outcomes:
         counts[outcome.status] += 1

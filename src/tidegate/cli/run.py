@@ -1,4 +1,4 @@
-"""`tidegate run`: a pipeline file on Spark, with its progress while it runs and a clean end."""
+"""`tidegate run`: runs a pipeline file on Spark, with progress and a clean shutdown."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidegate import pipeline
-from tidegate.cli.shutdown import Asked, asking
-from tidegate.cli.stderr_filter import without_noise
+from tidegate.cli.shutdown import ShutdownRequest, shutdown_requests
+from tidegate.cli.stderr_filter import filtered_stderr
 from tidegate.errors import MissingExtraError
 from tidegate.instants import format_instant
 from tidegate.pipeline.outputs import AVAILABLE_NOW
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tidegate.spark.query.query import Query
 
 LINE_EVERY = 1.0
-_LOOK_EVERY = 0.25
+_POLL_SECONDS = 0.25
 _TIMINGS = ("early", "on_time", "late")
 _ESSENCE = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception): .+)$", re.MULTILINE)
 
@@ -34,9 +34,7 @@ _ESSENCE = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception): .+)$", re.MULTILI
 def run(
     path: str | Path, *, dry_run: bool = False, as_json: bool = False, until_idle: bool = False
 ) -> int:
-    """Run a pipeline file until it ends or is stopped; 0 when all is well, 1 when the query
-    failed.
-    """
+    """Run a pipeline file until it ends or is stopped; returns 1 if the query failed, else 0."""
     read = pipeline.load(path)
     if dry_run:
         _show(read.describe(), as_json=as_json)
@@ -45,54 +43,54 @@ def run(
         from pyspark.errors import PySparkException
     except ImportError:
         raise MissingExtraError("pyspark", "spark", "`tidegate run`") from None
-    report, asked = _Report(as_json=as_json), Asked()
+    report, shutdown = _Report(as_json=as_json), ShutdownRequest()
     try:
-        with asking(asked), _session(read) as spark:
-            # Spark has put its own handler in place.
-            asked.listen()
+        with shutdown_requests(shutdown), _session(read) as spark:
+            # Spark has installed a handler of its own.
+            shutdown.listen()
             query = read.start(spark, trigger=AVAILABLE_NOW if until_idle else None)
             try:
-                _watch(query, report, asked)
+                _watch(query, report, shutdown)
             finally:
                 query.stop()
                 report.take(query)
     except KeyboardInterrupt:
-        asked.stop = True
+        shutdown.stop = True
     except Exception as error:
-        # Where all processes were asked to end, Spark may be gone before we are; the batch is given
-        # up in either case.
-        if not asked.stop:
+        # On shutdown Spark may exit before this process; the micro-batch is abandoned in either
+        # case.
+        if not shutdown.stop:
             if not isinstance(error, PySparkException):
                 raise
             report.end("failed")
             return _failed(error)
-    report.end("stopped" if asked.stop else "ended", checkpoint=read.output.checkpoint)
+    report.end("stopped" if shutdown.stop else "ended", checkpoint=read.output.checkpoint)
     return 0
 
 
-def _watch(query: Query, report: _Report, asked: Asked) -> None:
-    """Tell the progress until the query ends or somebody asks for its end."""
-    while query.is_active and not asked.stop:
-        asked.wait(_LOOK_EVERY)
+def _watch(query: Query, report: _Report, shutdown: ShutdownRequest) -> None:
+    """Report progress until the query ends or a shutdown is requested."""
+    while query.is_active and not shutdown.stop:
+        shutdown.wait(_POLL_SECONDS)
         if report.is_due:
-            report.tell(query)
-    if asked.stop:
-        # It logs every connection that Spark has closed.
+            report.show(query)
+    if shutdown.stop:
+        # It logs every connection that Spark closes.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
     else:
-        # It has ended: this raises what ended it, if that was an error.
+        # The query has ended: this raises its error, if any.
         query.await_termination()
 
 
 @contextlib.contextmanager
 def _session(read: pipeline.Pipeline) -> Iterator[Any]:
-    """The session of the pipeline; one that was there before stays."""
+    """The session of the pipeline; stopped afterwards unless it already existed."""
     from tidegate.spark.environment.session import running_session
 
     if running_session() is not None:
         yield read.session()
         return
-    with without_noise():
+    with filtered_stderr():
         spark = read.session()
     try:
         yield spark
@@ -101,7 +99,7 @@ def _session(read: pipeline.Pipeline) -> Iterator[Any]:
 
 
 class _Report:
-    """What is told while a query runs: totals since the start, and the rate since the last line."""
+    """Progress of a query: totals since the start, and the rate since the last line."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
@@ -109,31 +107,29 @@ class _Report:
         self.counts: Counter[str] = Counter()
         self.last: Progress | None = None
         self.batches = 0
-        self.began = self.told = time.monotonic()
-        self.told_events = 0
+        self.began = self.shown = time.monotonic()
+        self.shown_events = 0
 
     @property
     def is_due(self) -> bool:
-        return time.monotonic() - self.told >= LINE_EVERY
+        return time.monotonic() - self.shown >= LINE_EVERY
 
     def take(self, query: Query) -> None:
-        """Add the batches that came since the last look; Spark remembers the last hundred."""
+        """Add new micro-batches; Spark retains the last hundred."""
         for progress in query.recent_progress:
             if self.last is None or progress.batch > self.last.batch:
                 self.counts.update(progress.counts)
                 self.batches += 1
                 self.last = progress
 
-    def tell(self, query: Query) -> None:
-        """One line of progress: in place on a terminal, elsewhere only where a batch has ended
-        since the last one.
-        """
+    def show(self, query: Query) -> None:
+        """Print a line of progress: in place on a terminal, else only after a micro-batch."""
         batches, now = self.batches, time.monotonic()
         self.take(query)
         if self.last is None or (self.batches == batches and not self.in_place):
             return
-        rate = (self.counts["events"] - self.told_events) / max(now - self.told, 1e-9)
-        self.told, self.told_events = now, self.counts["events"]
+        rate = (self.counts["events"] - self.shown_events) / max(now - self.shown, 1e-9)
+        self.shown, self.shown_events = now, self.counts["events"]
         if self.as_json:
             print(
                 json.dumps(
@@ -150,7 +146,7 @@ class _Report:
         )
 
     def state(self) -> dict[str, Any]:
-        """Totals since the start, and where the query is."""
+        """Totals since the start, and the last progress."""
         last = self.last
         return {
             "batch": None if last is None else last.batch,
@@ -172,7 +168,7 @@ class _Report:
         }
 
     def end(self, how: str, **more: str) -> None:
-        """The summary."""
+        """Print the summary."""
         seconds = time.monotonic() - self.began
         if self.as_json:
             print(
@@ -218,7 +214,7 @@ def _panes(state: dict[str, Any]) -> str:
 
 
 def _late(state: dict[str, Any]) -> str:
-    """The classes of events that are not simply on time, where there were any."""
+    """Counts of the lateness classes that occurred."""
     seen = ", ".join(
         f"{count:,} {name.replace('_', ' ')}" for name, count in state["late"].items() if count
     )
@@ -226,7 +222,7 @@ def _late(state: dict[str, Any]) -> str:
 
 
 def _failed(error: Exception) -> int:
-    """The whole error for those who look for its cause, and then its essence."""
+    """Print the whole error, and then its essence."""
     text = str(error)
     found = _ESSENCE.findall(text)
     print(text, file=sys.stderr)
@@ -248,7 +244,7 @@ def _show(description: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _cell(value: Any) -> str:
-    """A value on one line, the parts of what has parts below each other."""
+    """A value as text; items of lists and mappings are on lines of their own."""
     below = f"\n{' ' * 17}"
     if isinstance(value, dict):
         return below.join(f"{name}: {inner}" for name, inner in value.items())

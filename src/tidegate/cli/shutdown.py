@@ -1,5 +1,6 @@
-"""Whether somebody has asked a command to end: Ctrl-C or SIGTERM lets it finish what is under way,
-a second Ctrl-C does not.
+"""Graceful shutdown of commands.
+
+Ctrl-C or SIGTERM lets the current step finish; a second Ctrl-C does not.
 """
 
 from __future__ import annotations
@@ -12,54 +13,51 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_LOOK = 0.1
-"""For so many seconds at most nobody looks whether the end was asked for."""
+_POLL_SECONDS = 0.1
+"""Shutdown polling interval, in seconds."""
 
 
-class Asked:
-    """What a command asks between two steps."""
+class ShutdownRequest:
+    """A shutdown request: commands poll `stop` between two steps."""
 
     def __init__(self) -> None:
         self.stop = False
 
-    def __call__(self, number: int, frame: object) -> None:  # noqa: ARG002 - what a handler is given
+    def __call__(self, number: int, frame: object) -> None:  # noqa: ARG002 - the signature of a signal handler
         if self.stop and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.stop = True
 
     def listen(self) -> None:
-        """Be told of Ctrl-C; to be said again after whatever puts a handler of its own in place."""
+        """Handle Ctrl-C; call again after a library has installed a handler of its own."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, self)
 
     def wait(self, seconds: float) -> None:
-        """Wait so long, or until the end is asked for."""
+        """Sleep, but return early on a shutdown request."""
         until = time.monotonic() + seconds
         while not self.stop and (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, _LOOK))
+            time.sleep(min(left, _POLL_SECONDS))
 
     def wait_for(self, file: int) -> bool:
-        """Wait until something can be read from a file, which is told, or until the end is asked
-        for.
-        """
+        """Wait until a file is readable; returns false on a shutdown request."""
         while not self.stop:
-            # Elsewhere only sockets can be waited for; a read that nobody ends is then ended by the
-            # second Ctrl-C.
-            if os.name != "posix" or select.select([file], [], [], _LOOK)[0]:
+            # Other systems can only wait for sockets; there, a second Ctrl-C ends a blocking read.
+            if os.name != "posix" or select.select([file], [], [], _POLL_SECONDS)[0]:
                 return True
         return False
 
 
 @contextmanager
-def asking(asked: Asked | None = None) -> Iterator[Asked]:
-    """While it lasts, Ctrl-C and SIGTERM only ask."""
-    asked = asked or Asked()
+def shutdown_requests(shutdown: ShutdownRequest | None = None) -> Iterator[ShutdownRequest]:
+    """Within this context, Ctrl-C and SIGTERM only request a shutdown."""
+    shutdown = shutdown or ShutdownRequest()
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield shutdown
         return
-    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, shutdown) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked
+        yield shutdown
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,6 +1,4 @@
-"""`tidegate state`: what a query holds, read from its checkpoint while it runs or after it was
-stopped.
-"""
+"""`tidegate state`: shows the state of a query from its checkpoint, while it runs or afterwards."""
 
 from __future__ import annotations
 
@@ -8,23 +6,23 @@ import dataclasses
 import json
 from typing import Any
 
-from tidegate.cli.stderr_filter import without_noise
+from tidegate.cli.stderr_filter import filtered_stderr
 from tidegate.cli.tables import table, when
 from tidegate.instants import format_duration
 from tidegate.spark.environment.session import running_session, session
 from tidegate.spark.query.state_reader import OperatorStanding, QueryStanding, check, look
 
 _SOURCES = 20
-"""How many sources are shown; `--json` has all."""
+"""Maximum number of sources shown; `--json` has all."""
 _BOUNDS = {"within": ("before", "after"), "as_of": ("tolerance",)}
-"""What is told of how rows of a join meet by time."""
+"""Time bounds of a join that are shown."""
 
 
 def state(checkpoint: str, *, as_json: bool) -> int:
-    """Print how a query stands."""
+    """Print the state of a query."""
     check(checkpoint)
     running = running_session()
-    with without_noise():
+    with filtered_stderr():
         spark = running or session("tidegate state", cores=1)
     try:
         found = look(spark, checkpoint)
@@ -92,14 +90,14 @@ def _windows(operator: OperatorStanding) -> list[str]:
         [when(start), when(end), "many" if count is None else str(count)]
         for (start, end), count in sorted(keys.items())
     ]
-    return ["", "the windows that complete next", *table(rows)]
+    return ["", "windows that complete next", *table(rows)]
 
 
 def _sources(operator: OperatorStanding) -> list[str]:
     if not operator.sources:
         return []
     shown = operator.sources[:_SOURCES]
-    rows = [["input", "source", "status", "watermark", "spoke at"]]
+    rows = [["input", "source", "status", "watermark", "last row at"]]
     rows += [
         [
             str(given.input),
@@ -115,7 +113,7 @@ def _sources(operator: OperatorStanding) -> list[str]:
 
 
 def _operator(spec: dict[str, Any]) -> str:
-    """A window, or a join with how rows meet in it."""
+    """A window, or a join with its condition."""
     if "join" not in spec:
         return _window(spec["window"])
     window = spec["window"]
@@ -143,5 +141,5 @@ def _window(window: dict[str, Any]) -> str:
 
 
 def _late(operator: OperatorStanding) -> list[str]:
-    told = ", ".join(f"{reason} {count}" for reason, count in operator.late.items())
-    return ["", f"late rows: {told or 'none'}"]
+    reasons = ", ".join(f"{reason} {count}" for reason, count in operator.late.items())
+    return ["", f"late rows: {reasons or 'none'}"]

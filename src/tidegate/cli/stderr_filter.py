@@ -1,4 +1,4 @@
-"""The error output without what Spark's programs say on every start and nobody can mend."""
+"""Filters known, harmless start-up messages of Spark from the standard error stream."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_NOISE = re.compile(
+_HARMLESS = re.compile(
     rb"WARNING: Using incubator modules|Streaming TransformWithStateIn\w+ Python worker|^\s*$"
 )
 
 
 @contextmanager
-def without_noise() -> Iterator[None]:
-    """While it lasts, programs that are started get an error output whose lines are looked through;
-    all other lines pass.
+def filtered_stderr() -> Iterator[None]:
+    """Within this context, started programs write to a filtered standard error stream.
 
-    The programs keep that output for their whole life, so the looking through goes on afterwards.
+    The programs keep that stream, so filtering continues afterwards.
     """
     warnings.filterwarnings(
         "ignore", message="PySpark does not yet fully support pandas", category=FutureWarning
@@ -45,6 +44,6 @@ def _pass_on(reading: int, passing: int) -> None:
         while piece := lines.read(65536):
             *whole, rest = (rest + piece).split(b"\n")
             for line in whole:
-                if not _NOISE.search(line):
+                if not _HARMLESS.search(line):
                     os.write(passing, line + b"\n")
     os.close(passing)

@@ -1,4 +1,4 @@
-"""`tidegate stream`: create, write, read, scale and look at streams whose writers know the time."""
+"""`tidegate stream`: create, write, read, scale and inspect streams with writer-side watermarks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from tidegate import streams
 from tidegate.cli import stream_read, stream_write
-from tidegate.cli.shutdown import Asked, asking
+from tidegate.cli.shutdown import ShutdownRequest, shutdown_requests
 from tidegate.cli.stream_lines import UNITS
 from tidegate.cli.tables import by_number, counted, places, span, table, when
 from tidegate.errors import SpecError, TidegateError
@@ -22,28 +22,34 @@ from tidegate.streams.description import Description
 
 VARIABLE = "TIDEGATE_STORE"
 _STORE = (
-    "where the streams are: a path, sqlite:PATH or kafka://HOST:PORT/PREFIX; may be left out where"
-    " the variable TIDEGATE_STORE says it"
+    "the store: a path, sqlite:PATH or kafka://HOST:PORT/PREFIX (default: the variable"
+    " TIDEGATE_STORE)"
 )
-_ABOUT = f"""STORE is a path, sqlite:PATH or kafka://HOST:PORT/PREFIX. Where the variable {VARIABLE} names it, it may be left out. The exit status is
-0 when all is well, 1 when something failed on the way, 2 when the command could not be run. docs/streams.md tells of streams."""
-_WRITE = f"""Writes the lines of files, or of the standard input, each as an event. Broken lines are told and left out. Ctrl-C writes what was read,
-and ends. Where the variable {VARIABLE} is set, the first word is a store only if it has a `/` or a `:`."""
-_READ = """Prints the values of events, one a line. With --group the readers of the group share the stream, and what was printed is confirmed: the
-next reader goes on after it. Without, all is read and nothing confirmed. Use --limit rather than `head` where each event counts: a pipe takes more
-than its reader has seen."""
+_ABOUT = f"""\
+STORE is a path, sqlite:PATH or kafka://HOST:PORT/PREFIX; it defaults to the variable {VARIABLE}.
+The exit status is 0 on success, 1 if something failed on the way, and 2 if the command could not
+be run. docs/streams.md describes streams."""
+_WRITE = f"""\
+Writes the lines of files, or of the standard input, as events. Broken lines are reported and
+skipped. Ctrl-C writes what was read, and exits. If the variable {VARIABLE} is set, the first
+argument is a store only if it contains a `/` or a `:`."""
+_READ = """\
+Prints the values of events, one per line. With --group the readers of the group share the stream,
+and printed events are checkpointed: the next reader continues after them. Without --group, all
+events are read and nothing is checkpointed. Use --limit instead of `head` if every event counts:
+a pipe buffers more than its reader has consumed."""
 
 Command = Callable[[argparse.Namespace], int]
 
 
-# The words
+# Arguments
 
 
 def add(commands: Any) -> None:
-    """Add the command to those of the command line."""
+    """Add the command to the command line."""
     parser = commands.add_parser(
         "stream",
-        help="create, write, read, scale and look at streams whose writers know the time",
+        help="create, write, read, scale and inspect streams with writer-side watermarks",
         description=_ABOUT,
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
@@ -54,56 +60,57 @@ def add(commands: Any) -> None:
     _add_marks(actions)
     _add_tail(actions)
     _add_control(actions)
-    _action(actions, "list", _list, "show the streams of a store", stream=False)
-    _action(actions, "delete", _delete, "remove a stream with all that is in it")
+    _action(actions, "list", _list, "list the streams of a store", stream=False)
+    _action(actions, "delete", _delete, "delete a stream with its content")
 
 
 def _add_create(actions: Any) -> None:
-    create = _action(actions, "create", _create, "make a stream")
+    create = _action(actions, "create", _create, "create a stream")
     create.add_argument(
         "--segments",
         type=int,
         default=1,
         metavar="N",
-        help="how many segments its keys are split into (default: %(default)s)",
+        help="number of segments that its keys are split into (default: %(default)s)",
     )
     create.add_argument(
         "--timeout",
         default="1 minute",
         metavar="TIME",
-        help="forget a silent writer after so long (default: %(default)s)",
+        help="a writer silent for this long no longer holds the watermark back (default:"
+        " %(default)s)",
     )
     create.add_argument(
         "--initial-delay",
         default="5 seconds",
         metavar="TIME",
-        help="no watermark before it is so old (default: %(default)s)",
+        help="time after creation without a watermark (default: %(default)s)",
     )
 
 
 def _add_scale(actions: Any) -> None:
-    scale = _action(actions, "scale", _scale, "seal segments, and give their keys to others")
+    scale = _action(actions, "scale", _scale, "seal segments, and create their successors")
     scale.add_argument(
-        "--segments", type=int, metavar="N", help="have so many segments of equal size"
+        "--segments", type=int, metavar="N", help="the wanted number of segments, of equal size"
     )
     scale.add_argument("--seal", metavar="NAMES", help="seal these segments: 0,1")
     scale.add_argument(
         "--ranges",
         metavar="RANGES",
-        help="and give their keys to new ones: 0-0.5,0.5-1; thirds are 0-1/3,1/3-2/3,2/3-1",
+        help="key ranges of their successors: 0-0.5,0.5-1; thirds are 0-1/3,1/3-2/3,2/3-1",
     )
 
 
 def _add_marks(actions: Any) -> None:
     marks = _action(
-        actions, "marks", _marks, "show what writers have noted, and the newest watermarks"
+        actions, "marks", _marks, "show the marks of writers, and the newest watermarks"
     )
     marks.add_argument(
         "--limit",
         type=int,
         default=10,
         metavar="N",
-        help="how many watermarks (default: %(default)s)",
+        help="number of watermarks (default: %(default)s)",
     )
 
 
@@ -111,9 +118,12 @@ def _add_tail(actions: Any) -> None:
     tail = _action(
         actions, "tail", _tail, "show segments, the end of the stream and its newest watermark"
     )
-    tail.add_argument("--follow", action="store_true", help="show it again and again, until Ctrl-C")
+    tail.add_argument("--follow", action="store_true", help="show it repeatedly, until Ctrl-C")
     tail.add_argument(
-        "--every", default="1 second", metavar="TIME", help="how often (default: %(default)s)"
+        "--every",
+        default="1 second",
+        metavar="TIME",
+        help="interval of --follow (default: %(default)s)",
     )
 
 
@@ -122,26 +132,26 @@ def _add_control(actions: Any) -> None:
         actions,
         "control",
         _control,
-        "run a controller until Ctrl-C, and tell each new watermark",
+        "run a controller until Ctrl-C, and print each new watermark",
         stream=False,
     )
     control.add_argument(
         "--stream",
         action="append",
         metavar="STREAM",
-        help="look after this stream only; may be said several times",
+        help="control this stream only; may be repeated",
     )
     control.add_argument(
         "--period",
         default="1 second",
         metavar="TIME",
-        help="how often it looks (default: %(default)s)",
+        help="interval between two rounds (default: %(default)s)",
     )
     control.add_argument(
         "--lease",
         default="5 seconds",
         metavar="TIME",
-        help="another controller takes over after so long (default: %(default)s)",
+        help="another controller takes over after this time (default: %(default)s)",
     )
 
 
@@ -151,77 +161,80 @@ def _add_write(actions: Any) -> None:
         "files",
         nargs="*",
         metavar="FILE",
-        help="files of lines; `-` is the standard input, which is read unless one is named",
+        help="files with lines; `-` is the standard input (default: -)",
     )
     write.add_argument(
-        "--text", action="store_true", help="take lines as they are; they are JSON unless said"
+        "--text", action="store_true", help="take lines as plain text (default: JSON)"
     )
     write.add_argument("--key", metavar="FIELD", help="the field that is the routing key")
     write.add_argument(
-        "--writer", metavar="ID", help="the writer's name, which it needs to note times"
+        "--writer", metavar="ID", help="the id of the writer, required to note times"
     )
     write.add_argument(
         "--time",
         metavar="FIELD",
-        help="the field that is the event's time; the writer notes the greatest seen",
+        help="the field that is the event time; the writer notes the greatest one seen",
     )
-    write.add_argument(
-        "--unit", choices=list(UNITS), help="what a time counts that is a number (default: us)"
-    )
+    write.add_argument("--unit", choices=list(UNITS), help="unit of numeric times (default: us)")
     write.add_argument(
         "--disorder",
         default="0 s",
         metavar="TIME",
-        help="note so much less, because older events may follow (default: %(default)s)",
+        help="note this much less, because older events may follow (default: %(default)s)",
     )
     write.add_argument("--auto-note-time", action="store_true", help="note the clock every second")
     write.add_argument(
-        "--transaction", type=int, metavar="N", help="commit N lines at a time, with their time"
+        "--transaction",
+        type=int,
+        metavar="N",
+        help="commit N lines at a time, with their greatest time",
     )
     write.add_argument(
         "--resume",
         action="store_true",
-        help="skip the lines that transactions of this writer have brought already",
+        help="skip the lines that transactions of this writer have already written",
     )
     write.add_argument(
         "--batch",
         type=int,
         default=20_000,
         metavar="N",
-        help="send so many events together at most (default: %(default)s)",
+        help="maximum number of events in a batch (default: %(default)s)",
     )
-    write.add_argument("--no-control", action="store_true", help="run no controller beside")
+    write.add_argument(
+        "--no-control", action="store_true", help="do not run a controller alongside"
+    )
 
 
 def _add_read(actions: Any) -> None:
     read = _action(actions, "read", _read, "print the values of events", description=_READ)
     read.add_argument(
-        "--group", metavar="NAME", help="read for a reader group, and confirm what was printed"
+        "--group", metavar="NAME", help="read as a reader group, and checkpoint what was printed"
     )
     read.add_argument(
         "--reader",
         metavar="ID",
-        help="the reader's name in the group (default: machine and process)",
+        help="the id of the reader in the group (default: machine and process)",
     )
     read.add_argument(
         "--from",
         dest="start",
         metavar="PLACE",
-        help="earliest (unless said), latest, or a cut as JSON; a group that is there goes on",
+        help="earliest (default), latest, or a cut as JSON; an existing group continues",
     )
     read.add_argument(
         "--lease",
         default="10 seconds",
         metavar="TIME",
-        help="others take over from a reader silent so long (default: %(default)s)",
+        help="a reader silent for this long expires (default: %(default)s)",
     )
-    read.add_argument("--limit", type=int, metavar="N", help="end after N events")
+    read.add_argument("--limit", type=int, metavar="N", help="exit after N events")
     read.add_argument(
         "--batch",
         type=int,
         default=1000,
         metavar="N",
-        help="read and confirm so many events together at most (default: %(default)s)",
+        help="maximum number of events read and checkpointed together (default: %(default)s)",
     )
     read.add_argument("--follow", action="store_true", help="wait for more, until Ctrl-C")
 
@@ -245,18 +258,16 @@ def _action(
 
 
 def _quietly(options: argparse.Namespace) -> int:
-    """Run one of the commands; when nobody reads its output any more it ends, and that is no
-    failure.
-    """
+    """Run a command; a closed output pipe ends it without an error."""
     options.name = f"stream {options.action}"
     try:
         return int(options.run(options))
     except BrokenPipeError:
-        # Python flushes once more when it ends.
+        # Python flushes once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        # The second Ctrl-C: somebody does not want to wait.
+        # A second Ctrl-C: exit at once.
         return 130
 
 
@@ -264,7 +275,7 @@ def _quietly(options: argparse.Namespace) -> int:
 
 
 def _opened(options: argparse.Namespace, *, create: bool = False) -> streams.Streams:
-    """The store that the words or the variable name; only `create` makes one."""
+    """The store of the argument or the variable; only `create` makes a new file."""
     address = options.store or os.environ.get(VARIABLE)
     if not address:
         raise SpecError(
@@ -282,11 +293,11 @@ def _create(options: argparse.Namespace) -> int:
             timestamp_aggregation_timeout=options.timeout,
             initial_delay=options.initial_delay,
         )
-        told = _segments(stream)
+        segments = _segments(stream)
         if options.json:
-            print(json.dumps({"stream": stream.name, "segments": told}))
+            print(json.dumps({"stream": stream.name, "segments": segments}))
         else:
-            print(f"created {stream.name} with {counted(len(told), 'segment')}")
+            print(f"created {stream.name} with {counted(len(segments), 'segment')}")
     return 0
 
 
@@ -335,20 +346,20 @@ def _write(options: argparse.Namespace) -> int:
             options.store,
             [options.stream, *options.files],
         )
-    wish = stream_write.wish_of(options)
-    wish.check()
+    command = stream_write.options_of(options)
+    command.check()
     with _opened(options) as store:
-        return stream_write.write(store, store.stream(options.stream), wish)
+        return stream_write.write(store, store.stream(options.stream), command)
 
 
 def _read(options: argparse.Namespace) -> int:
-    wish = stream_read.wish_of(options)
-    wish.check()
+    command = stream_read.options_of(options)
+    command.check()
     with _opened(options) as store:
-        return stream_read.read(store.stream(options.stream), wish)
+        return stream_read.read(store.stream(options.stream), command)
 
 
-# What is known of a stream
+# Metadata
 
 
 def _scale(options: argparse.Namespace) -> int:
@@ -369,20 +380,20 @@ def _ranges(text: str) -> list[tuple[float, float]]:
             found.append((float(Fraction(low.strip())), float(Fraction(high.strip()))))
         except (ValueError, ZeroDivisionError):
             raise SpecError(
-                f"--ranges takes parts of 0 to 1, got `{one}` in `{text}`. Hint: 0-0.5,0.5-1"
+                f"--ranges takes ranges within 0 to 1, got `{one}` in `{text}`. Hint: 0-0.5,0.5-1"
             ) from None
     return found
 
 
 def _marks(options: argparse.Namespace) -> int:
     if options.limit < 1:
-        raise SpecError(f"--limit takes a number from 1 on, got {options.limit}")
+        raise SpecError(f"--limit must be at least 1, got {options.limit}")
     with _opened(options) as store:
         stream = store.stream(options.stream)
         writers, now = sorted(stream.marks().by_writer.items()), store.clock()
         newest = stream.watermarks()[: -options.limit - 1 : -1]
     if options.json:
-        said = [
+        marks_json = [
             {
                 "writer": name,
                 "time": one.time,
@@ -396,7 +407,7 @@ def _marks(options: argparse.Namespace) -> int:
             json.dumps(
                 {
                     "stream": stream.name,
-                    "writers": said,
+                    "writers": marks_json,
                     "watermarks": [_watermark(mark) for mark in newest],
                 }
             )
@@ -413,7 +424,7 @@ def _marks(options: argparse.Namespace) -> int:
         ]
         for name, one in writers
     ]
-    lines = table(rows) if writers else ["  no writer is known"]
+    lines = table(rows) if writers else ["  no writers"]
     marks = [
         ["watermark", "upper", "cut"],
         *([when(mark.time), when(mark.upper), places(mark.cut)] for mark in newest),
@@ -425,21 +436,21 @@ def _marks(options: argparse.Namespace) -> int:
 def _tail(options: argparse.Namespace) -> int:
     every = duration(options.every)
     if every <= 0:
-        raise SpecError(f"--every is a time greater than 0, got {options.every}")
-    with _opened(options) as store, asking() as asked:
+        raise SpecError(f"--every must be greater than 0, got {options.every}")
+    with _opened(options) as store, shutdown_requests() as shutdown:
         stream = store.stream(options.stream)
         while True:
             _show(stream, as_json=options.json)
             if options.follow:
-                asked.wait(every / 1e6)
-            if asked.stop or not options.follow:
+                shutdown.wait(every / 1e6)
+            if shutdown.stop or not options.follow:
                 return 0
             if not options.json:
                 print()
 
 
 def _show(stream: streams.Stream, *, as_json: bool) -> None:
-    """The segments, the tail and the newest watermark."""
+    """Print the segments, the tail and the newest watermark."""
     segments, marks, tail = _segments(stream), stream.watermarks(), by_number(stream.tail())
     newest = marks[-1] if marks else None
     if as_json:
@@ -468,13 +479,13 @@ def _show(stream: streams.Stream, *, as_json: bool) -> None:
                 str(one["end"]),
             ]
         )
-    told = (
+    watermark = (
         "none yet"
         if newest is None
         else f"{when(newest.time)}, upper {when(newest.upper)}, cut {places(newest.cut)}"
     )
     print(
-        "\n".join([*table(rows), "", f"  tail       {places(tail)}", f"  watermark  {told}"]),
+        "\n".join([*table(rows), "", f"  tail       {places(tail)}", f"  watermark  {watermark}"]),
         flush=True,
     )
 
@@ -507,22 +518,24 @@ def _watermark(mark: StreamMark) -> dict[str, Any]:
 
 
 def _control(options: argparse.Namespace) -> int:
-    with _opened(options) as store, asking() as asked:
+    with _opened(options) as store, shutdown_requests() as shutdown:
         for name in options.stream or []:
             store.stream(name)
         controller = store.controller(
             streams=options.stream, period=options.period, lease=options.lease
         )
         try:
-            return _rounds(controller, asked, options)
+            return _rounds(controller, shutdown, options)
         finally:
             controller.stop()
 
 
-def _rounds(controller: streams.Controller, asked: Asked, options: argparse.Namespace) -> int:
-    """Round by round; a store that does not answer is told once, and asked again."""
+def _rounds(
+    controller: streams.Controller, shutdown: ShutdownRequest, options: argparse.Namespace
+) -> int:
+    """Run rounds; an error of the store is reported once, and retried."""
     failing = False
-    while not asked.stop:
+    while not shutdown.stop:
         found: dict[str, StreamMark] = {}
         try:
             found = controller.round()
@@ -539,5 +552,5 @@ def _rounds(controller: streams.Controller, asked: Asked, options: argparse.Name
                     f"{name}  {when(mark.time)}  upper {when(mark.upper)}  cut {places(mark.cut)}",
                     flush=True,
                 )
-        asked.wait(duration(options.period) / 1e6)
+        shutdown.wait(duration(options.period) / 1e6)
     return int(failing)

@@ -1,4 +1,4 @@
-"""Lines as events: what `tidegate stream write` makes of the lines of a file."""
+"""The lines of a file as events, for `tidegate stream write`."""
 
 from __future__ import annotations
 
@@ -15,58 +15,56 @@ from tidegate.errors import InputError, ParseError
 from tidegate.instants import MAX, MIN, instant
 
 LINE_BYTES = 64 << 20
-"""A line that is longer is broken."""
+"""Maximum length of a line; a longer one is broken."""
 UNITS = {"s": 1_000_000, "ms": 1000, "us": 1}
 _BETWEEN = f"tidegate {uuid.uuid4().hex}"
-"""Stands between two lines that are read as JSON together; no line has it."""
+"""Separator between two lines that are parsed as JSON together; no line contains it."""
 _MARK = b"\xef\xbb\xbf"
 Line = bytes | None
-"""A line without its end; None stands for one that is too long."""
+"""A line without its end; None for a line that is too long."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """What lines are, and where key and time of an event stand in them."""
+    """The format of lines, and the fields with the key and the time of an event."""
 
     text: bool = False
     key: str | None = None
     time: str | None = None
     unit: str | None = None
-    """What a number counts that is a time; microseconds unless said."""
+    """Unit of numeric times. Default: microseconds."""
 
 
 @dataclass
 class Events:
-    """Neighbouring lines, as columns, and those of them that are broken."""
+    """Consecutive lines as columns, and the broken ones among them."""
 
     numbers: list[int] = field(default_factory=list)
     values: list[bytes] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
-    """Empty where lines have no time."""
+    """Empty if lines have no time."""
     broken: list[tuple[int, str]] = field(default_factory=list)
-    """Line numbers, and what is wrong there."""
+    """Line numbers, and what is wrong with each."""
 
     def __len__(self) -> int:
         return len(self.values)
 
     def columns(self) -> tuple[pa.Array, pa.Array]:
-        """Values and keys as a writer takes them."""
+        """Values and keys as columns for a writer."""
         return pa.array(self.values, pa.binary()), pa.array(self.keys, pa.string())
 
     def split(self, count: int) -> tuple[Events, Events]:
-        """The first so many events, and the rest; broken lines stay with the event that comes after
-        them.
-        """
+        """The first `count` events, and the rest; a broken line stays with the event after it."""
         if count > len(self):
             return self, Events()
         after = self.numbers[count - 1] if count else -1
         before, behind = slice(count), slice(count, None)
-        told = (
+        broken = (
             [one for one in self.broken if one[0] < after],
             [one for one in self.broken if one[0] > after],
         )
-        return self._part(before, told[0]), self._part(behind, told[1])
+        return self._part(before, broken[0]), self._part(behind, broken[1])
 
     def _part(self, rows: slice, broken: list[tuple[int, str]]) -> Events:
         return Events(
@@ -85,10 +83,9 @@ def _columns(events: Events) -> list[list[Any]]:
 def lines_of(
     pieces: Iterable[bytes], is_whole: Callable[[], bool] = lambda: True
 ) -> Iterator[tuple[int, list[Line]]]:
-    """The lines of a file that comes in pieces: those that end in a piece together, with the number
-    of the first.
+    """The lines that end in each piece of a file, with the number of the first.
 
-    What stands behind the last line end is a line too, if the file is whole.
+    Text after the last line end is a line too, if the file is complete.
     """
     number, size = 1, 0
     held: list[bytes] = []
@@ -115,7 +112,7 @@ def lines_of(
 
 
 def events_of(number: int, lines: Sequence[Line], form: Form) -> Events:
-    """The events of lines, of which the first has this number."""
+    """The events of lines; `first` is the number of the first line."""
     found = Events()
     if number == 1 and lines and lines[0] is not None:
         lines = [lines[0].removeprefix(_MARK), *lines[1:]]
@@ -131,10 +128,10 @@ def events_of(number: int, lines: Sequence[Line], form: Form) -> Events:
         found.keys = [None] * len(numbered)
         return found
     numbered = [(at, stripped) for at, line in numbered if (stripped := line.strip())]
-    said = _read([line for _, line in numbered])
+    parsed = _read([line for _, line in numbered])
     for place, (at, line) in enumerate(numbered):
         try:
-            document = _read_one(line) if said is None else said[place]
+            document = _read_one(line) if parsed is None else parsed[place]
             if form.key is not None or form.time is not None:
                 key, time = _key(document, form.key), _time(document, form)
                 found.keys.append(key)
@@ -152,20 +149,20 @@ def events_of(number: int, lines: Sequence[Line], form: Form) -> Events:
 
 
 def _read(lines: list[bytes]) -> list[Any] | None:
-    """What the lines say, all read at once; None where one of them is broken."""
+    """The lines parsed as JSON, all at once; None if one is broken."""
     between = f',"{_BETWEEN}",'.encode()
     try:
-        said = json.loads(
+        parsed = json.loads(
             b"".join((b"[", between.join(lines), b"]")).decode(), parse_constant=_no_constant
         )
     except (ValueError, RecursionError):
         return None
     if not lines:
         return []
-    # A line that is not one value would move what stands between two lines, or take it in.
+    # A line that is not exactly one value would shift or absorb a separator.
     return (
-        said[::2]
-        if len(said) == 2 * len(lines) - 1 and said[1::2].count(_BETWEEN) == len(lines) - 1
+        parsed[::2]
+        if len(parsed) == 2 * len(lines) - 1 and parsed[1::2].count(_BETWEEN) == len(lines) - 1
         else None
     )
 
@@ -178,12 +175,12 @@ def _read_one(line: bytes) -> Any:
     except (ValueError, RecursionError) as error:
         raise InputError(
             f"it is not JSON ({str(error) or type(error).__name__}). Hint: --text takes lines as"
-            " they are"
+            " plain text"
         ) from error
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def _field(document: Any, name: str) -> Any:
@@ -192,13 +189,13 @@ def _field(document: Any, name: str) -> Any:
         raise InputError(
             f"it has no field `{name}`"
             if isinstance(document, dict)
-            else f"it is no object, so it has no field `{name}`"
+            else f"it is not an object, so it has no field `{name}`"
         )
     return value
 
 
 def _key(document: Any, name: str | None) -> str | None:
-    """The routing key: text as it is, anything else as JSON says it."""
+    """The routing key: text as it is, anything else as JSON."""
     if name is None:
         return None
     value = _field(document, name)
@@ -211,7 +208,7 @@ def _key(document: Any, name: str | None) -> str | None:
         try:
             key.encode()
         except UnicodeEncodeError as error:
-            raise InputError(f"its field `{name}` is a text that UTF-8 cannot say") from error
+            raise InputError(f"its field `{name}` cannot be encoded as UTF-8") from error
     return key
 
 
@@ -226,5 +223,5 @@ def _time(document: Any, form: Form) -> int | None:
     else:
         found = instant(value) if isinstance(value, str) else instant(value, unit=form.unit)
     if found in (MIN, MAX):
-        raise InputError(f"its field `{form.time}` is the end of time, got {value!r}")
+        raise InputError(f"its field `{form.time}` is beyond the last instant, got {value!r}")
     return found

@@ -1,6 +1,4 @@
-"""`tidegate stream read`: the events of a stream, for a reader group or for nobody in
-particular.
-"""
+"""`tidegate stream read`: prints the events of a stream, as a reader group or without one."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from tidegate.cli.shutdown import Asked, asking
+from tidegate.cli.shutdown import ShutdownRequest, shutdown_requests
 from tidegate.errors import SpecError, StreamError, TidegateError
 from tidegate.kernel.streams.watermarks import time_window
 from tidegate.streams import Frontier, Reader, Stream, TimeWindow
@@ -30,8 +28,8 @@ _WAIT = 0.2
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What was asked for on the command line."""
+class ReadOptions:
+    """Options of the command."""
 
     group: str | None = None
     reader: str | None = None
@@ -43,16 +41,16 @@ class Wish:
     as_json: bool = False
 
     def check(self) -> None:
-        """Words that do not go together are told before anything is opened."""
+        """Validate the options before anything is opened."""
         if self.reader is not None and self.group is None:
-            raise SpecError("--reader is the name of a reader in a group. Hint: --group NAME")
+            raise SpecError("--reader is the id of a reader in a group. Hint: --group NAME")
         if self.batch < 1 or (self.limit is not None and self.limit < 1):
             raise SpecError(
-                f"--batch and --limit take numbers from 1 on, got {self.batch} and {self.limit}"
+                f"--batch and --limit must be at least 1, got {self.batch} and {self.limit}"
             )
 
 
-class _Source(Protocol):
+class _EventSource(Protocol):
     """Where events come from."""
 
     def next(self, most: int) -> pa.Table: ...
@@ -61,8 +59,8 @@ class _Source(Protocol):
     def window(self) -> TimeWindow: ...
 
 
-class _Member:
-    """A reader of a group, who confirms."""
+class _GroupReader:
+    """A reader of a group, with checkpoints."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -74,7 +72,7 @@ class _Member:
         try:
             self._reader.checkpoint()
         except StreamError as error:
-            _say(str(error))
+            _report(str(error))
 
     def place(self) -> object:
         return self._reader.segments, self._reader.position()
@@ -83,8 +81,8 @@ class _Member:
         return self._reader.current_time_window()
 
 
-class _Passer:
-    """Somebody who reads the whole stream and leaves no trace."""
+class _StreamCursor:
+    """Reads the whole stream without a group."""
 
     def __init__(self, stream: Stream, start: Frontier) -> None:
         self._stream, self._at, self._turn = stream, start, 0
@@ -107,7 +105,7 @@ class _Passer:
         return table_of(found)
 
     def confirm(self) -> None:
-        """Nobody is told."""
+        """Nothing to checkpoint."""
 
     def place(self) -> object:
         return self._at
@@ -118,41 +116,40 @@ class _Passer:
         )
 
 
-def read(stream: Stream, wish: Wish) -> int:
-    """Print events until there are no more, until the limit, or until Ctrl-C; 1 where it failed on
-    the way.
-    """
-    start = _start(stream, wish.start)
-    with asking() as asked, _source(stream, wish, start) as source:
+def read(stream: Stream, options: ReadOptions) -> int:
+    """Print events until the end, the limit or Ctrl-C; returns 1 if it failed on the way."""
+    start = _start(stream, options.start)
+    with shutdown_requests() as shutdown, _source(stream, options, start) as source:
         try:
-            _print_all(source, wish, asked)
+            _print_all(source, options, shutdown)
         except TidegateError as error:
-            _say(str(error))
+            _report(str(error))
             return 1
     return 0
 
 
-def _print_all(source: _Source, wish: Wish, asked: Asked) -> None:
-    left, window = wish.limit, source.window() if wish.as_json else TimeWindow()
-    while not asked.stop and left != 0:
+def _print_all(source: _EventSource, options: ReadOptions, shutdown: ShutdownRequest) -> None:
+    left, window = options.limit, source.window() if options.as_json else TimeWindow()
+    while not shutdown.stop and left != 0:
         before = source.place()
-        table = source.next(wish.batch if left is None else min(wish.batch, left))
+        table = source.next(options.batch if left is None else min(options.batch, left))
         if table.num_rows:
-            # From the watermark before all of these events to the one after all of them.
-            after = source.window() if wish.as_json else window
+            # From the watermark before all of these events to the one after them.
+            after = source.window() if options.as_json else window
             lines = (
-                _told(table, TimeWindow(window.lower, after.upper))
-                if wish.as_json
+                _json_lines(table, TimeWindow(window.lower, after.upper))
+                if options.as_json
                 else _values(table)
             )
             print("\n".join(lines), flush=True)
             window = after
         if table.num_rows or source.place() != before:
-            # Only what was printed is confirmed. Where segments have ended, their successors begin.
+            # Only printed events are checkpointed. Successors of segments that ended become
+            # readable.
             source.confirm()
             left = None if left is None else left - table.num_rows
-        elif wish.follow:
-            asked.wait(_WAIT)
+        elif options.follow:
+            shutdown.wait(_WAIT)
             if _is_broken(sys.stdout):
                 raise BrokenPipeError
         else:
@@ -169,42 +166,42 @@ def _column(table: pa.Table, name: str) -> list[Any]:
     return table.column(name).to_pylist()
 
 
-def _told(table: pa.Table, window: TimeWindow) -> Iterator[str]:
+def _json_lines(table: pa.Table, window: TimeWindow) -> Iterator[str]:
     bounds = {"lower": window.lower, "upper": window.upper}
     for segment, offset, key, value, appended in zip(
         *(_column(table, name) for name in EVENTS.names), strict=True
     ):
-        said: dict[str, Any] = {"segment": segment, "offset": offset, "key": key}
+        fields: dict[str, Any] = {"segment": segment, "offset": offset, "key": key}
         try:
-            said["value"] = value.decode()
+            fields["value"] = value.decode()
         except UnicodeDecodeError:
-            said |= {"value": None, "base64": base64.b64encode(value).decode()}
-        yield json.dumps({**said, "appended": appended, "window": bounds}, ensure_ascii=False)
+            fields |= {"value": None, "base64": base64.b64encode(value).decode()}
+        yield json.dumps({**fields, "appended": appended, "window": bounds}, ensure_ascii=False)
 
 
 @contextmanager
-def _source(stream: Stream, wish: Wish, start: Start) -> Iterator[_Source]:
-    if wish.group is None:
-        yield _Passer(stream, stream.frontier(start))
+def _source(stream: Stream, options: ReadOptions, start: Start) -> Iterator[_EventSource]:
+    if options.group is None:
+        yield _StreamCursor(stream, stream.frontier(start))
         return
-    reader = stream.group(wish.group, start=start, lease=wish.lease).reader(
-        wish.reader or f"{socket.gethostname()}-{os.getpid()}"
+    reader = stream.group(options.group, start=start, lease=options.lease).reader(
+        options.reader or f"{socket.gethostname()}-{os.getpid()}"
     )
     try:
-        yield _Member(reader)
+        yield _GroupReader(reader)
     finally:
         with suppress(TidegateError):
             reader.close()
 
 
 def _start(stream: Stream, text: str | None) -> Start:
-    """Where to read: a word, or a cut that is in the stream."""
+    """The start position: a word, or a cut of the stream."""
     start = start_of("earliest" if text is None else text, "--from", _HINT)
     return start if isinstance(start, str) else stream.frontier(start)
 
 
 def _is_broken(file: Any) -> bool:
-    """Whether nobody reads what is written to a pipe any more."""
+    """Whether the reading end of a pipe is closed."""
     try:
         number = file.fileno()
     except (OSError, AttributeError, ValueError):
@@ -216,19 +213,19 @@ def _is_broken(file: Any) -> bool:
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     print(f"tidegate stream read: {text}", file=sys.stderr, flush=True)
 
 
-def wish_of(options: Any) -> Wish:
-    """What the words of the command line ask for."""
-    return Wish(
-        group=options.group,
-        reader=options.reader,
-        start=options.start,
-        lease=options.lease,
-        limit=options.limit,
-        batch=options.batch,
-        follow=options.follow,
-        as_json=options.json,
+def options_of(arguments: Any) -> ReadOptions:
+    """The parsed arguments as arguments."""
+    return ReadOptions(
+        group=arguments.group,
+        reader=arguments.reader,
+        start=arguments.start,
+        lease=arguments.lease,
+        limit=arguments.limit,
+        batch=arguments.batch,
+        follow=arguments.follow,
+        as_json=arguments.json,
     )

@@ -1,6 +1,4 @@
-"""`tidegate stream write`: the lines of files, or of the standard input, become the events of a
-stream.
-"""
+"""`tidegate stream write`: writes the lines of files, or of the standard input, as events."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from tidegate.cli.shutdown import Asked, asking
+from tidegate.cli.shutdown import ShutdownRequest, shutdown_requests
 from tidegate.cli.stream_lines import Events, Form, events_of, lines_of
 from tidegate.cli.tables import by_number, counted, places, when
 from tidegate.errors import InputError, SpecError, TidegateError, WatermarkError
@@ -24,13 +22,13 @@ from tidegate.streams import Stream, Streams, TransactionalWriter, Writer
 
 _PIECE = 1 << 20
 _STANDARD = "-"
-_TOLD = 20
-"""So many broken lines are told one by one; the rest is only counted."""
+_REPORTED = 20
+"""Maximum number of broken lines reported one by one; others are only counted."""
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What was asked for on the command line."""
+class WriteOptions:
+    """Options of the command."""
 
     files: tuple[str, ...] = ()
     form: Form = field(default_factory=Form)
@@ -44,60 +42,60 @@ class Wish:
     as_json: bool = False
 
     def check(self) -> None:
-        """Words that do not go together are told before anything is opened."""
+        """Validate the options before anything is opened."""
         if self.form.text and (self.form.key or self.form.time):
             raise SpecError(
-                "--key and --time name fields of JSON lines, and --text takes lines as they are."
-                " Hint: leave one of them out"
+                "--key and --time name fields of JSON lines, but --text takes lines as plain"
+                " text. Hint: omit one of them"
             )
         if self.form.time and self.writer is None:
-            raise SpecError("--time is noted by a writer with an id. Hint: --writer ID")
+            raise SpecError("--time needs a writer with an id. Hint: --writer ID")
         if self.auto_note_time and (self.writer is None or self.form.time or self.transaction):
             raise SpecError(
-                "--auto-note-time is for a writer with an id (--writer ID), without --time and"
-                " without --transaction"
+                "--auto-note-time needs a writer with an id (--writer ID), and excludes --time"
+                " and --transaction"
             )
         if self.transaction is not None and (self.transaction < 1 or self.writer is None):
             raise SpecError(
-                "--transaction takes a number from 1 on, and a writer with an id (--writer ID),"
-                f" got {self.transaction}"
+                "--transaction takes a number of at least 1, and needs a writer with an id"
+                f" (--writer ID), got {self.transaction}"
             )
         if self.resume and self.transaction is None:
             raise SpecError(
-                "--resume goes on after what transactions of a writer have brought. Hint:"
-                " --transaction N --writer ID"
+                "--resume continues after the transactions of a writer. Hint: --transaction N"
+                " --writer ID"
             )
         if self.batch < 1:
-            raise SpecError(f"--batch takes a number from 1 on, got {self.batch}")
+            raise SpecError(f"--batch must be at least 1, got {self.batch}")
         if duration(self.disorder) < 0:
             raise SpecError(
-                "--disorder is how much older than the newest event others may be, got"
-                f" {self.disorder}"
+                f"--disorder must not be negative, got {self.disorder}. Hint: it is how much older"
+                " than the newest event others may be"
             )
         for name in self.files:
             if name != _STANDARD and (not Path(name).exists() or Path(name).is_dir()):
                 raise InputError(
-                    f"{name} is {'a folder' if Path(name).is_dir() else 'not there'}. Hint: give"
-                    " files, or `-` for the standard input"
+                    f"{name} {'is a folder' if Path(name).is_dir() else 'does not exist'}. Hint:"
+                    " name files, or `-` for the standard input"
                 )
 
 
 @dataclass
 class Tally:
-    """What has become of the lines so far."""
+    """Counts of lines and events."""
 
     lines: int = 0
     events: int = 0
     skipped: int = 0
     broken: int = 0
     behind: int = 0
-    """Events older than what was noted before they came."""
+    """Events older than a time that was noted before them."""
     noted: int | None = None
     position: dict[str, int] = field(default_factory=dict)
 
-    def tell(self, *, as_json: bool, interrupted: bool) -> None:
+    def show(self, *, as_json: bool, interrupted: bool) -> None:
         if as_json:
-            told = {
+            counts = {
                 "events": self.events,
                 "broken": self.broken,
                 "skipped": self.skipped,
@@ -106,7 +104,7 @@ class Tally:
             print(
                 json.dumps(
                     {
-                        **told,
+                        **counts,
                         "noted": self.noted,
                         "position": by_number(self.position),
                         "interrupted": interrupted,
@@ -121,12 +119,12 @@ class Tally:
             f"position {places(self.position)}",
         ]
         parts += [f"noted {when(self.noted)}"] if self.noted is not None else []
-        parts += [f"{self.skipped:,} skipped that were there already"] if self.skipped else []
-        parts += [f"{self.behind:,} behind the time noted before them"] if self.behind else []
+        parts += [f"{self.skipped:,} skipped as already written"] if self.skipped else []
+        parts += [f"{self.behind:,} older than the time noted before them"] if self.behind else []
         print(", ".join([*parts, *(["interrupted"] if interrupted else [])]), flush=True)
 
 
-class _Outlet(Protocol):
+class _EventSink(Protocol):
     """Where events go."""
 
     def put(self, events: Events) -> None: ...
@@ -134,10 +132,10 @@ class _Outlet(Protocol):
     def give_up(self) -> None: ...
 
 
-class _Batches:
-    """Events go out as they come, and after each piece of the input its time is noted."""
+class _BatchSink:
+    """Writes events as they arrive, and notes the time after each piece of input."""
 
-    def __init__(self, writer: Writer, tally: Tally, notes: _Notes) -> None:
+    def __init__(self, writer: Writer, tally: Tally, notes: _TimeNotes) -> None:
         self._writer, self._tally, self._notes = writer, tally, notes
 
     def put(self, events: Events) -> None:
@@ -156,32 +154,32 @@ class _Batches:
         self._writer.close()
 
     def give_up(self) -> None:
-        """The store may answer again for what waits."""
+        """Close the writer: a last attempt to write what it has buffered."""
         self._writer.close()
 
 
-class _Transactions:
-    """So many events at a time are committed together, with their time."""
+class _TransactionSink:
+    """Commits a fixed number of events at a time, with their time."""
 
-    def __init__(self, writer: TransactionalWriter, size: int, tally: Tally, notes: _Notes) -> None:
+    def __init__(
+        self, writer: TransactionalWriter, size: int, tally: Tally, notes: _TimeNotes
+    ) -> None:
         self._writer, self._size, self._tally, self._notes = writer, size, tally, notes
-        self._waiting = Events()
+        self._buffer = Events()
 
     def put(self, events: Events) -> None:
-        self._waiting.extend(events)
-        while len(self._waiting) >= self._size:
-            first, self._waiting = self._waiting.split(self._size)
+        self._buffer.extend(events)
+        while len(self._buffer) >= self._size:
+            first, self._buffer = self._buffer.split(self._size)
             self._commit(first)
 
     def close(self) -> None:
-        if len(self._waiting):
-            self._commit(self._waiting)
+        if len(self._buffer):
+            self._commit(self._buffer)
         self._writer.close()
 
     def give_up(self) -> None:
-        """Nothing is committed after what has failed: what is there has to be the begin of the
-        input.
-        """
+        """Commit nothing after a failure: the stream must contain a prefix of the input."""
         self._writer.close()
 
     def _commit(self, events: Events) -> None:
@@ -200,20 +198,20 @@ class _Transactions:
             )
 
 
-class _Notes:
-    """What a writer may promise: the greatest time seen, less the disorder."""
+class _TimeNotes:
+    """The time that a writer may note: the greatest time seen, minus the disorder."""
 
     def __init__(self, disorder: int, tally: Tally, former: int | None) -> None:
         self._disorder, self._tally, self._promised = disorder, tally, former
         self._newest: int | None = None
-        self._told = False
+        self._reported = False
 
     def seen(self, times: list[int]) -> None:
         if times:
             self._newest = max(times) if self._newest is None else max(self._newest, *times)
 
     def after(self, events: Events) -> int | None:
-        """The time to note after these events; None where they have none."""
+        """The time to note after these events; None if they have no times."""
         if self._promised is not None:
             self._tally.behind += sum(time < self._promised for time in events.times)
         self.seen(events.times)
@@ -223,99 +221,102 @@ class _Notes:
         self._promised = self._tally.noted = time
 
     def refused(self, why: str) -> None:
-        """An older time is no reason to lose events; it is told once."""
-        if not self._told:
-            _say(f"{why}; the events are written all the same")
-        self._told = True
+        """Report a time that goes back, once; the events are written anyway."""
+        if not self._reported:
+            _report(f"{why}; the events are written anyway")
+        self._reported = True
 
 
-def write(streams: Streams, stream: Stream, wish: Wish) -> int:
-    """Write all lines, and tell what has become of them; 1 where some were broken or it failed on
-    the way.
-    """
+def write(streams: Streams, stream: Stream, options: WriteOptions) -> int:
+    """Write all lines and print a summary; returns 1 if lines were broken or writing failed."""
     tally = Tally()
-    outlet, notes = _outlet(stream, wish, tally)
-    with asking() as asked:
+    sink, notes = _sink(stream, options, tally)
+    with shutdown_requests() as shutdown:
         try:
-            with _controlled(streams, stream, on=wish.control):
+            with _controlled(streams, stream, on=options.control):
                 try:
-                    _pass_on(stream, wish, asked, outlet, notes, tally)
-                    outlet.close()
+                    _pass_on(stream, options, shutdown, sink, notes, tally)
+                    sink.close()
                 except TidegateError:
                     with suppress(TidegateError):
-                        outlet.give_up()
+                        sink.give_up()
                     raise
         except TidegateError as error:
-            _say(str(error))
-            doubt = "" if wish.transaction else ", of which the last may not be in the stream"
-            _say(f"it failed after {counted(tally.events, 'event')}{doubt}")
+            _report(str(error))
+            doubt = "" if options.transaction else ", the last of which may not be in the stream"
+            _report(f"it failed after {counted(tally.events, 'event')}{doubt}")
             return 1
-        if not tally.lines and not asked.stop:
-            raise InputError("there is nothing to write: the input has no line")
-        tally.tell(as_json=wish.as_json, interrupted=asked.stop)
-    if tally.broken > _TOLD:
-        _say(f"{tally.broken:,} lines are broken, of which the first {_TOLD} were told")
+        if not tally.lines and not shutdown.stop:
+            raise InputError("there is nothing to write: the input is empty")
+        tally.show(as_json=options.as_json, interrupted=shutdown.stop)
+    if tally.broken > _REPORTED:
+        _report(f"{tally.broken:,} lines are broken; only the first {_REPORTED} were reported")
     return 1 if tally.broken else 0
 
 
-def _outlet(stream: Stream, wish: Wish, tally: Tally) -> tuple[_Outlet, _Notes]:
-    former = None if wish.writer is None else stream.marks().get(wish.writer)
-    notes = _Notes(
-        duration(wish.disorder),
+def _sink(stream: Stream, options: WriteOptions, tally: Tally) -> tuple[_EventSink, _TimeNotes]:
+    former = None if options.writer is None else stream.marks().get(options.writer)
+    notes = _TimeNotes(
+        duration(options.disorder),
         tally,
-        former.time if former is not None and wish.form.time else None,
+        former.time if former is not None and options.form.time else None,
     )
-    if wish.transaction is None:
+    if options.transaction is None:
         writer = stream.writer(
-            wish.writer, auto_note_time=wish.auto_note_time, batch_events=wish.batch
+            options.writer, auto_note_time=options.auto_note_time, batch_events=options.batch
         )
-        return _Batches(writer, tally, notes), notes
-    transactional = stream.transactional_writer(str(wish.writer))
-    if transactional.written and not wish.resume:
-        _say(
-            f"the writer `{wish.writer}` has brought {transactional.written:,} events before;"
-            " --resume would go on after them in the same input"
+        return _BatchSink(writer, tally, notes), notes
+    transactional = stream.transactional_writer(str(options.writer))
+    if transactional.written and not options.resume:
+        _report(
+            f"the writer `{options.writer}` has already written {transactional.written:,} events;"
+            " --resume continues after them in the same input"
         )
-    return _Transactions(transactional, wish.transaction, tally, notes), notes
+    return _TransactionSink(transactional, options.transaction, tally, notes), notes
 
 
 def _pass_on(
-    stream: Stream, wish: Wish, asked: Asked, outlet: _Outlet, notes: _Notes, tally: Tally
+    stream: Stream,
+    options: WriteOptions,
+    shutdown: ShutdownRequest,
+    sink: _EventSink,
+    notes: _TimeNotes,
+    tally: Tally,
 ) -> None:
-    there = stream.transactional_writer(str(wish.writer)).written if wish.resume else 0
-    for name in wish.files or (_STANDARD,):
-        for number, lines in lines_of(_pieces(name, asked), lambda: not asked.stop):
-            events = events_of(number, lines, wish.form)
+    there = stream.transactional_writer(str(options.writer)).written if options.resume else 0
+    for name in options.files or (_STANDARD,):
+        for number, lines in lines_of(_pieces(name, shutdown), lambda: not shutdown.stop):
+            events = events_of(number, lines, options.form)
             tally.lines += len(events) + len(events.broken)
             if tally.skipped < there:
                 past, events = events.split(there - tally.skipped)
                 tally.skipped += len(past)
                 notes.seen(past.times)
             for at, why in events.broken:
-                if tally.broken < _TOLD:
-                    _say(f"{'' if name == _STANDARD else f'{name}, '}line {at} is broken: {why}")
+                if tally.broken < _REPORTED:
+                    _report(f"{'' if name == _STANDARD else f'{name}, '}line {at} is broken: {why}")
                 tally.broken += 1
             if len(events):
-                outlet.put(events)
-        if asked.stop:
+                sink.put(events)
+        if shutdown.stop:
             return
     if tally.skipped < there:
-        told = (
-            f"the transactions of the writer `{wish.writer}` have brought {there:,} events, and the"
-            f" input has only {tally.skipped:,}"
+        problem = (
+            f"the transactions of the writer `{options.writer}` have written {there:,} events, but"
+            f" the input has only {tally.skipped:,}"
         )
         raise InputError(
-            f"{told}. Hint: --resume is for the input that they were from, and each input has a"
-            " writer of its own"
+            f"{problem}. Hint: --resume needs the same input again; use another writer id for each"
+            " input"
         )
 
 
-def _pieces(name: str, asked: Asked) -> Iterator[bytes]:
-    """A file, or the standard input, as it comes."""
+def _pieces(name: str, shutdown: ShutdownRequest) -> Iterator[bytes]:
+    """A file, or the standard input, in pieces."""
     if name != _STANDARD:
         try:
             with Path(name).open("rb", buffering=0) as file:
-                yield from _as_it_comes(file.fileno(), asked)
+                yield from _as_it_comes(file.fileno(), shutdown)
         except OSError as error:
             raise InputError(f"{name} cannot be read ({error.strerror})") from error
         return
@@ -324,15 +325,15 @@ def _pieces(name: str, asked: Asked) -> Iterator[bytes]:
     except (io.UnsupportedOperation, AttributeError, ValueError):
         number = None
     if number is None:
-        while not asked.stop and (piece := sys.stdin.buffer.read(_PIECE)):
+        while not shutdown.stop and (piece := sys.stdin.buffer.read(_PIECE)):
             yield piece
     else:
-        yield from _as_it_comes(number, asked)
+        yield from _as_it_comes(number, shutdown)
 
 
-def _as_it_comes(number: int, asked: Asked) -> Iterator[bytes]:
+def _as_it_comes(number: int, shutdown: ShutdownRequest) -> Iterator[bytes]:
     is_file = stat.S_ISREG(os.fstat(number).st_mode)
-    while not asked.stop if is_file else asked.wait_for(number):
+    while not shutdown.stop if is_file else shutdown.wait_for(number):
         piece = os.read(number, _PIECE)
         if not piece:
             return
@@ -341,7 +342,7 @@ def _as_it_comes(number: int, asked: Asked) -> Iterator[bytes]:
 
 @contextmanager
 def _controlled(streams: Streams, stream: Stream, *, on: bool) -> Iterator[None]:
-    """A controller beside; at the end it looks once more, at what was noted last."""
+    """A controller alongside; it runs a last round after the last note."""
     if not on:
         yield
         return
@@ -358,22 +359,22 @@ def _controlled(streams: Streams, stream: Stream, *, on: bool) -> Iterator[None]
     controller.stop()
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     print(f"tidegate stream write: {text}", file=sys.stderr, flush=True)
 
 
-def wish_of(options: Any) -> Wish:
-    """What the words of the command line ask for."""
-    form = Form(text=options.text, key=options.key, time=options.time, unit=options.unit)
-    return Wish(
-        files=tuple(options.files),
+def options_of(arguments: Any) -> WriteOptions:
+    """The parsed arguments as arguments."""
+    form = Form(text=arguments.text, key=arguments.key, time=arguments.time, unit=arguments.unit)
+    return WriteOptions(
+        files=tuple(arguments.files),
         form=form,
-        writer=options.writer,
-        disorder=options.disorder,
-        auto_note_time=options.auto_note_time,
-        transaction=options.transaction,
-        resume=options.resume,
-        batch=options.batch,
-        control=not options.no_control,
-        as_json=options.json,
+        writer=arguments.writer,
+        disorder=arguments.disorder,
+        auto_note_time=arguments.auto_note_time,
+        transaction=arguments.transaction,
+        resume=arguments.resume,
+        batch=arguments.batch,
+        control=not arguments.no_control,
+        as_json=arguments.json,
     )
