@@ -77,7 +77,7 @@ def test_a_trigger_of_somebody_else_is_refused():
     class Strange(spec.Trigger):
         pass
 
-    with pytest.raises(SpecError, match="no trigger that can be run"):
+    with pytest.raises(SpecError, match="is not a trigger"):
         compile_trigger(Strange())
 
 

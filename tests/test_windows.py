@@ -358,7 +358,7 @@ def test_offsets_are_reduced():
             r"remove \['sise'\]",
         ),
         (lambda: window_from_dict({"type": "hopping", "size": 3}), SpecError, "slide"),
-        (lambda: build("tumbling"), SpecError, "is no window"),
+        (lambda: build("tumbling"), SpecError, "is not a window"),
     ],
 )
 def test_a_bad_specification_says_why(make, error, said):

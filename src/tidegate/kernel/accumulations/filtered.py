@@ -96,8 +96,8 @@ class Bound:
     def _lift(self, rows: Rows, groups: Groups) -> Lifted:
         if not self.invertible and rows.weight is not None and (rows.weight < 0).any():
             raise InputError(
-                f"`{self.kind}` cannot take rows back, but rows of weight -1 came. Hint: compute it"
-                " from the messages of the window"
+                f"`{self.kind}` does not support retractions, got rows of weight -1. Hint:"
+                " compute it from the messages of the window"
             )
         if self.condition is None:
             return self.inner.lift(rows, groups)

@@ -160,8 +160,7 @@ def _leaf(trigger: Trigger) -> Node:
         case spec.Manual():
             return leaves.ManualNode()
     raise SpecError(
-        f"`{trigger!r}` is no trigger that can be run. Hint: use the triggers of"
-        " `tidegate.spec.triggers`"
+        f"`{trigger!r}` is not a trigger. Hint: use the triggers of `tidegate.spec.triggers`"
     )
 
 

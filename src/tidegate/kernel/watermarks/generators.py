@@ -229,15 +229,15 @@ class _Punctuated(Generator):
         self._column = column
 
     def observe(self, seen: Observed) -> Promises:
-        said, refused = _said(seen, self._column)
-        return Promises(*_words(seen.partitions, seen.partition, said), int(refused.sum()))
+        promised, refused = _promised(seen, self._column)
+        return Promises(*_by_source(seen.partitions, seen.partition, promised), int(refused.sum()))
 
     def condensed(self, seen: Observed) -> np.ndarray:
-        said, refused = _said(seen, self._column)
+        promised, refused = _promised(seen, self._column)
         many = len(seen.partitions)
         return _together(
             seen.newest_rows(),
-            _telling(seen.partition, many, said),
+            _relevant(seen.partition, many, promised),
             _firsts(np.flatnonzero(refused), seen.partition, many),
         )
 
@@ -253,11 +253,11 @@ class _Marked(Generator):
         return np.asarray(pc.fill_null(flags, False).to_numpy(zero_copy_only=False)) & readable
 
     def observe(self, seen: Observed) -> Promises:
-        return Promises(*_words(seen.partitions, seen.partition, self._marks(seen)))
+        return Promises(*_by_source(seen.partitions, seen.partition, self._marks(seen)))
 
     def condensed(self, seen: Observed) -> np.ndarray:
         return _together(
-            seen.newest_rows(), _telling(seen.partition, len(seen.partitions), self._marks(seen))
+            seen.newest_rows(), _relevant(seen.partition, len(seen.partitions), self._marks(seen))
         )
 
     def _marks(self, seen: Observed) -> np.ndarray:
@@ -288,7 +288,7 @@ class _Noted(Generator):
         names, known, source = self._sources(seen)
         if not names:
             return _NOTHING
-        said, refused = _said(seen, self._column)
+        promised, refused = _promised(seen, self._column)
         different, of_row = np.unique(source, return_inverse=True)
         labels = [
             _label(seen.partitions[number // len(names)], names[number % len(names)])
@@ -296,16 +296,16 @@ class _Noted(Generator):
         ]
         # A noted time holds for the partition of the row: others may not have been read as far.
         replaced = tuple(sorted(set(names).difference(labels)))
-        return Promises(*_words(labels, of_row, said[known]), int(refused.sum()), replaced)
+        return Promises(*_by_source(labels, of_row, promised[known]), int(refused.sum()), replaced)
 
     def condensed(self, seen: Observed) -> np.ndarray:
         _, known, source = self._sources(seen)
-        said, refused = _said(seen, self._column)
+        promised, refused = _promised(seen, self._column)
         different, of_row = np.unique(source, return_inverse=True)
         # Keep the first row of each writer: writers are registered in the order of their first row.
         first, telling = (
             _firsts(np.arange(len(known)), of_row, len(different)),
-            _telling(of_row, len(different), said[known]),
+            _relevant(of_row, len(different), promised[known]),
         )
         return _together(
             seen.newest_rows(),
@@ -410,10 +410,12 @@ def _back(distance: int) -> int:
     return MIN if distance == MAX else -distance
 
 
-def _words(names: list[str], source: np.ndarray, said: np.ndarray) -> tuple[list[str], np.ndarray]:
+def _by_source(
+    names: list[str], source: np.ndarray, promised: np.ndarray
+) -> tuple[list[str], np.ndarray]:
     """The first and the last promise of each monotone source, and all promises of the others."""
-    spoke = np.flatnonzero(said > MIN)
-    of, values = source[spoke], said[spoke]
+    spoke = np.flatnonzero(promised > MIN)
+    of, values = source[spoke], promised[spoke]
     if len(names) > 1:
         order = np.argsort(of, kind="stable")
         of, values = of[order], values[order]
@@ -428,11 +430,11 @@ def _words(names: list[str], source: np.ndarray, said: np.ndarray) -> tuple[list
     )
 
 
-def _telling(source: np.ndarray, many: int, said: np.ndarray) -> np.ndarray:
+def _relevant(source: np.ndarray, many: int, promised: np.ndarray) -> np.ndarray:
     """The rows with the first and last promise of monotone sources, and all rows of the others."""
-    spoke = np.flatnonzero(said > MIN)
+    spoke = np.flatnonzero(promised > MIN)
     rows = spoke[np.argsort(source[spoke], kind="stable")]
-    of, values = source[rows], said[rows]
+    of, values = source[rows], promised[rows]
     same = of[1:] == of[:-1]
     back = np.zeros(many, bool)
     back[of[1:][same & (values[1:] < values[:-1])]] = True
@@ -454,7 +456,7 @@ def _together(*rows: np.ndarray) -> np.ndarray:
     return np.unique(np.concatenate(rows))
 
 
-def _said(seen: Observed, column: str) -> tuple[np.ndarray, np.ndarray]:
+def _promised(seen: Observed, column: str) -> tuple[np.ndarray, np.ndarray]:
     """The watermarks in rows, `MIN` for none; and a mask of unreadable and future ones."""
     times, verdict = read_times(seen.table.column(column), column)
     good = (verdict == OK) & (times <= seen.limit)
@@ -511,15 +513,15 @@ def check_columns(spec: Watermarks, schema: pa.Schema) -> None:
             kind = _values_of(schema.field(marker).type)
             if not (pa.types.is_boolean(kind) or pa.types.is_null(kind)):
                 raise InputError(
-                    f"the marker column `{marker}` has type `{kind}`, and it says true or false."
+                    f"the marker column `{marker}` has type `{kind}`; it must be boolean."
                     " Hint: cast it to bool"
                 )
     if isinstance(spec, Noted):
         kind = _values_of(schema.field(spec.writer).type)
         if pa.types.is_nested(kind):
             raise InputError(
-                f"the writer column `{spec.writer}` has type `{kind}`, which names nobody. Hint:"
-                " use a text or a number"
+                f"the writer column `{spec.writer}` has type `{kind}`; it must hold names. Hint:"
+                " use texts or numbers"
             )
 
 

@@ -116,7 +116,7 @@ def build(window: Window) -> Assigner:
         case Inherited():
             return InheritedAssigner()
     raise SpecError(
-        f"`{window!r}` is no window. Hint: make one with tg.tumbling(...), tg.session(...) and the"
+        f"`{window!r}` is not a window. Hint: create one with tg.tumbling(...), tg.session(...) and the"
         " like"
     )
 
@@ -495,29 +495,29 @@ class CustomAssigner(Assigner):
 
     def assign(self, x: np.ndarray, rows: Frame | None = None) -> Assigned:
         try:
-            said = self._call(x, None if rows is None else rows.to_table())
+            result = self._call(x, None if rows is None else rows.to_table())
         except Exception as broken:
             raise InputError(
                 f"custom window `{self._name}` failed: {broken!r}. Hint: it is called with (times,"
                 " rows)"
             ) from broken
-        row, start, end = self._columns(said, len(x))
+        row, start, end = self._columns(result, len(x))
         order = np.lexsort((end, start, row))
         return Assigned(row[order], start[order], end[order])
 
-    def _columns(self, said: object, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        if not isinstance(said, tuple) or len(said) not in (2, 3):
+    def _columns(self, result: object, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        if not isinstance(result, tuple) or len(result) not in (2, 3):
             raise InputError(
                 f"custom window `{self._name}` must return a tuple (start, end) or (row, start,"
-                f" end), got {type(said).__name__}"
+                f" end), got {type(result).__name__}"
             )
-        columns = [np.asarray(part) for part in said]
+        columns = [np.asarray(part) for part in result]
         kinds, lengths = {c.dtype.kind for c in columns if c.size}, {c.shape for c in columns}
         if (
             not kinds <= {"i", "u"}
             or len(lengths) != 1
             or columns[0].ndim != 1
-            or (len(said) == 2 and len(columns[0]) != n)
+            or (len(result) == 2 and len(columns[0]) != n)
         ):
             came = [(str(c.dtype), c.shape) for c in columns]
             raise InputError(
@@ -525,7 +525,7 @@ class CustomAssigner(Assigner):
                 f" for {n} events"
             )
         row, start, end = (
-            c.astype(np.int64) for c in (columns if len(said) == 3 else [np.arange(n), *columns])
+            c.astype(np.int64) for c in (columns if len(result) == 3 else [np.arange(n), *columns])
         )
         if ((row < 0) | (row >= n)).any():
             raise InputError(
