@@ -19,13 +19,12 @@ from tidegate.cli.demo_clicks import FILES, files, write
 from tidegate.cli.picture import Moment, Span, as_text
 
 PASSING = """
-- {id: a.pass, kind: assign, config: {window: {type: fixed, size: 5}}, cases: [{t: 7, windows: [[5, 10]]}]}
-- {id: a.cut, kind: stream_made_up, config: {}}
+- {id: a.pass, kind: panes_by_window, config: {window: {type: fixed, size: 5}, trigger: AfterWatermark()}, data: [[7, x]], expect: [{window: [5, 10], panes: [[x]]}]}
+- {id: a.assign, kind: assign, config: {window: {type: fixed, size: 5}}, cases: [{t: 7, windows: [[5, 10]]}]}
 """
-FAILING = (
-    "- {id: b.fail, kind: assign, config: {window: {type: fixed, size: 5}}, cases: [{t: 7, windows:"
-    " [[0, 5]]}]}"
-)
+FAILING = """
+- {id: b.fail, kind: panes_by_window, config: {window: {type: fixed, size: 5}, trigger: AfterWatermark()}, data: [[7, x]], expect: [{window: [0, 5], panes: [[x]]}]}
+"""
 
 
 @pytest.fixture
@@ -48,8 +47,8 @@ def test_replay_prints_a_line_for_each_scenario(
     assert main(["replay", passing, failing]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "pass        a.pass",
-        "unsupported a.cut: kind `stream_made_up` is not covered by this version",
-        "fail        b.fail: t 7: expected [[0, 5]], got [[5, 10]]",
+        "unsupported a.assign: kind `assign` is not one of cogroup, join, panes, panes_by_window",
+        "fail        b.fail: bundles of 1: expected {'[0, 5]': [['x']]}, got {'[5, 10]': [['x']]}",
         "3 scenarios: 1 passed, 1 failed, 1 unsupported",
     ]
 
@@ -66,7 +65,7 @@ def test_replay_json(passing: str, failing: str, capsys: pytest.CaptureFixture[s
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(line["id"], line["status"]) for line in lines] == [
         ("a.pass", "pass"),
-        ("a.cut", "unsupported"),
+        ("a.assign", "unsupported"),
         ("b.fail", "fail"),
     ]
     assert all(set(line) == {"id", "status", "detail"} for line in lines)
@@ -186,10 +185,3 @@ def test_a_picture_as_text() -> None:
         "13:00:10",
         "          <L-------->",
     ]
-
-
-def test_the_help_of_a_benchmark_needs_no_part(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["bench", "--help"])
-    assert ended.value.code == 0
-    assert "usage: tidegate bench" in capsys.readouterr().out

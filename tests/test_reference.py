@@ -24,7 +24,7 @@ from tidegate.spec import triggers as t
 from tidegate.spec.trigger_text import parse_trigger
 from tidegate.spec.windows import Axis, ByDifference, Global, Hopping, Session, Tumbling, Window
 
-FOLDER = Path(__file__).parent / "conformance"
+FOLDER = Path(__file__).parent.parent / "conformance" / "scenarios"
 ENDS = {"-inf": MIN, "+inf": MAX}
 SHIFT = {"inclusive": 1, "strict": -1}
 PRESETS: dict[str, dict[str, Any]] = {

@@ -1,10 +1,7 @@
-"""Scenarios: the ones we keep pass, a changed number makes them fail, and what the runner does not
-know is never passed over.
-"""
+"""Scenarios of `tidegate replay`: differences are found, and unknown words are never ignored."""
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable
 from fractions import Fraction
@@ -15,15 +12,14 @@ import pytest
 import yaml
 
 from support.documents import REPOSITORY, blocks
-from support.mutations import changed, expectations
 from tidegate.errors import ParseError, SpecError
 from tidegate.instants import MAX, MIN
 from tidegate.scenarios import FAIL, KINDS, PASS, UNSUPPORTED, Outcome, load, parse, run
 from tidegate.scenarios.document import Scenario, UnsupportedScenarioError
 from tidegate.scenarios.matching import same_value, unmatched
-from tidegate.scenarios.settings import settings_of
+from tidegate.scenarios.settings import operator_settings
 from tidegate.scenarios.ticks import Ticks, ticks_of
-from tidegate.scenarios.trigger_words import Reading, read_trigger
+from tidegate.scenarios.trigger_words import ParsedTrigger, TriggerReader
 from tidegate.spec.operator import Options
 from tidegate.spec.presets import NAMES, habits, preset
 from tidegate.spec.triggers import (
@@ -32,23 +28,11 @@ from tidegate.spec.triggers import (
     AfterDelay,
     AfterWatermark,
     Default,
-    EventInterval,
     Every,
     Never,
     OrFinally,
     Policy,
     Repeatedly,
-)
-
-FOLDER = Path(__file__).parent / "conformance"
-FILES = sorted(FOLDER.glob("*.yaml"))
-RAW = {item["id"]: item for path in FILES for item in yaml.safe_load(path.read_text("utf-8"))}
-CONTRADICTIONS = dict(
-    re.findall(
-        r"^\| `([\w.]+)` \| (fail|unsupported) \| .+ \|$",
-        (FOLDER / "CONTRADICTIONS.md").read_text("utf-8"),
-        re.MULTILINE,
-    )
 )
 
 BASE = """
@@ -103,44 +87,6 @@ def base(change: Callable[[dict[str, Any]], Any] | None = None) -> Outcome:
     return outcome_of(item)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_conformance(path: Path) -> None:
-    differing = {
-        o.id: (o.status, o.detail)
-        for o in map(run, load(path))
-        if o.status != CONTRADICTIONS.get(o.id, PASS)
-    }
-    assert differing == {}
-
-
-def test_contradictions_name_scenarios_that_are_here() -> None:
-    assert CONTRADICTIONS.keys() <= RAW.keys()
-
-
-def test_every_kind_is_kept() -> None:
-    assert {item["kind"] for item in RAW.values()} == set(KINDS)
-
-
-# A runner that compares nothing would pass everything, so each number that a scenario expects is
-# changed once.
-
-
-SOUND = [
-    name for name, item in RAW.items() if not item.get("must_fail") and name not in CONTRADICTIONS
-]
-
-
-@pytest.mark.parametrize("name", SOUND)
-def test_a_changed_number_is_noticed(name: str) -> None:
-    paths = expectations(RAW[name])
-    wrong = [
-        path
-        for path in paths[:: max(1, len(paths) // 3)]
-        if outcome_of(changed(RAW[name], path)).status == PASS
-    ]
-    assert wrong == []
-
-
 def test_base_passes() -> None:
     assert base() == Outcome("mine.base", PASS)
 
@@ -175,7 +121,7 @@ def test_a_difference_is_told(step: int, value: dict[str, Any], said: str) -> No
         (lambda s: s.update(colour="red"), "unknown key `colour` in the scenario"),
         (
             lambda s: s.update(kind="stream_made_up"),
-            "kind `stream_made_up` is not covered by this version",
+            "kind `stream_made_up` is not one of cogroup, join, panes, panes_by_window",
         ),
         (lambda s: s.update(unit="fortnight"), "unit `fortnight`"),
         (lambda s: s.update(wm="loose"), "watermark convention `loose`"),
@@ -223,17 +169,6 @@ def test_what_is_not_known_is_unsupported(
 ) -> None:
     ended = base(change)
     assert (ended.status, reason in ended.detail) == (UNSUPPORTED, True), ended
-
-
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"panes"}))
-def test_unknown_keys_of_other_kinds_are_unsupported(kind: str) -> None:
-    item = next(item for item in RAW.values() if item["kind"] == kind)
-    for change in ({"colour": "red"}, {"config": {**item["config"], "colour": "red"}}):
-        ended = outcome_of({**item, **change})
-        assert (ended.status, "`colour`" in ended.detail) == (UNSUPPORTED, True), ended
-    table = "cases" if "cases" in item else "steps" if "steps" in item else "expect"
-    ended = outcome_of({**item, table: [{**item[table][0], "colour": "red"}, *item[table][1:]]})
-    assert (ended.status, "`colour`" in ended.detail) == (UNSUPPORTED, True), ended
 
 
 def test_must_fail_is_turned_round() -> None:
@@ -349,49 +284,6 @@ def test_tuple_and_clock_windows() -> None:
     ]
 
 
-def test_fresh_cases() -> None:
-    text = """
-- id: mine.fresh
-  kind: merge_sequence
-  config: {window: {type: session, gap: 3}}
-  each_case_fresh: true
-  cases:
-    - case: [{add: [0, 4], result: [0, 4], merged: []}, {add: [3, 5], result: [0, 5], merged: [[0, 4]]}]
-    - case: [{add: [3, 5], result: [3, 5], merged: []}]
-"""
-    assert outcome(text).status == PASS
-    assert outcome(text.replace("  each_case_fresh: true\n", "")).status == UNSUPPORTED
-    assert outcome(text.replace("[3, 5], merged: []}]", "[0, 5], merged: []}]")).status == FAIL
-
-
-def test_windows_that_must_be_refused() -> None:
-    text = (
-        "- {id: mine.refused, kind: assign, config: {window: {type: fixed, size: 0}}, error: true}"
-    )
-    assert outcome(text).status == PASS
-    assert "was accepted" in outcome(text.replace("size: 0", "size: 1")).detail
-    refused, taken = (
-        "{window: {type: fixed, size: -1}, error: true}",
-        "{window: {type: fixed, size: 4}, t: 5, windows: [[4, 8]]}",
-    )
-    assert (
-        outcome(
-            f"- {{id: mine.cases, kind: assign, config: {{}}, cases: [{refused}, {taken}]}}"
-        ).status
-        == PASS
-    )
-
-
-def test_asymmetric_sessions_run_only_where_it_makes_no_difference() -> None:
-    item = copy.deepcopy(RAW["malhar.op.sessions_extend_split_merge_retracting"])
-    item["steps"] = [
-        {"events": [{"t": 1000, "v": 1, "k": "a"}]},
-        {"events": [{"t": 3000, "v": 1, "k": "a"}]},
-    ]
-    assert "exactly one gap apart" in outcome_of(item).detail
-    assert outcome_of(item).status == UNSUPPORTED
-
-
 def test_gap_rules() -> None:
     text = """
 - id: mine.gaps
@@ -482,39 +374,24 @@ def test_calendars_and_clocks() -> None:
 @pytest.mark.parametrize(
     ("text", "reading"),
     [
-        ("Default", Reading(Default())),
+        ("Default", ParsedTrigger(Default())),
         (
             "AfterWatermark(early=AfterCount(2), late=Never)",
-            Reading(AfterWatermark(AfterCount(2), Never())),
+            ParsedTrigger(AfterWatermark(AfterCount(2), Never())),
         ),
         (
             "Repeatedly(AfterAny(AfterProcessingTime(5), AfterCount(1)))",
-            Reading(Repeatedly(AfterAny(AfterDelay(5), AfterCount(1)))),
+            ParsedTrigger(Repeatedly(AfterAny(AfterDelay(5), AfterCount(1)))),
         ),
-        ("OrFinally(Default, AfterCount(3))", Reading(OrFinally(Default(), AfterCount(3)))),
-        ("Every('2 s')", Reading(Every(2000))),
-        ("Every(3, refire=true)", Reading(Every(3, refire=True))),
-        ("Policy(late=None)", Reading(Policy(late=None))),
-        ("EventTime", Reading(AfterWatermark(late=AfterCount(1)))),
-        ("Purging(Count(4))", Reading(Repeatedly(AfterCount(4)), mode="discarding")),
-        (
-            "ContinuousEventTime(7)",
-            Reading(AfterWatermark(EventInterval(7, refire=True), AfterCount(1))),
-        ),
-        ("ProcessingTime", Reading(AfterWatermark(), clock=True)),
-        ("EndOfStream", Reading(Never(), closing="if_nonempty")),
-        ("none", Reading(Never(), closing="never")),
-        ("EarlyEvery(time=9)", Reading(AfterWatermark(Every(9, refire=True)))),
-        ("EarlyEvery(count=2)", Reading(AfterWatermark(AfterCount(2)))),
-        (
-            "early=Repeatedly(AfterCount(2)), default=window end",
-            Reading(Policy(Repeatedly(AfterCount(2)), late=None), clock=True),
-        ),
-        ("default=session gap elapsed", Reading(Policy(late=None), clock=True)),
+        ("OrFinally(Default, AfterCount(3))", ParsedTrigger(OrFinally(Default(), AfterCount(3)))),
+        ("Every('2 s')", ParsedTrigger(Every(2000))),
+        ("Every(3, refire=true)", ParsedTrigger(Every(3, refire=True))),
+        ("Policy(late=None)", ParsedTrigger(Policy(late=None))),
+        ("none", ParsedTrigger(Never(), closing="never")),
     ],
 )
-def test_trigger_words(text: str, reading: Reading) -> None:
-    assert read_trigger(text, ticks(unit="ms")) == reading
+def test_trigger_words(text: str, reading: ParsedTrigger) -> None:
+    assert TriggerReader(ticks(unit="ms")).read(text) == reading
 
 
 @pytest.mark.parametrize(
@@ -525,7 +402,9 @@ def test_trigger_words(text: str, reading: Reading) -> None:
         "AfterCount(x)",
         "AfterCount(1) 2",
         "AfterAll()",
-        "EarlyEvery(time=1, count=2)",
+        "EventTime",
+        "Purging(AfterCount(4))",
+        "default=window end",
         "Never(1)",
         "AfterWatermark(Default)",
         "A&B",
@@ -533,7 +412,7 @@ def test_trigger_words(text: str, reading: Reading) -> None:
 )
 def test_trigger_words_that_make_no_sense(text: str) -> None:
     with pytest.raises(UnsupportedScenarioError):
-        read_trigger(text, ticks())
+        TriggerReader(ticks()).read(text)
 
 
 # Presets.
@@ -542,7 +421,7 @@ def test_trigger_words_that_make_no_sense(text: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_presets_are_options(name: str) -> None:
     Options(**preset(name))
-    settings = settings_of(
+    settings = operator_settings(
         Scenario("x", "panes", config={"semantics": name, "window": {"type": "session", "gap": 5}}),
         Ticks("tick", 1),
     )
@@ -566,27 +445,8 @@ def test_presets_differ_from_ours_where_the_systems_do() -> None:
         preset("storm")
 
 
-def test_a_preset_comes_from_the_id_and_is_overruled_by_the_config() -> None:
-    def options(name: str, **config: Any) -> dict[str, Any]:
-        return dict(
-            settings_of(
-                Scenario(name, "panes", config={"window": {"type": "global"}, **config}),
-                Ticks("tick", 1),
-            ).options
-        )
-
-    assert options("malhar.x")["granularity"] == "batch"
-    assert options("malhar.x", granularity="element")["granularity"] == "element"
-    assert options("malhar.x", semantics="flink")["closing"] == "never"
-    assert options("design.x") == {"future_tolerance": MAX}
-    assert options("design.x", future_tolerance=7, late_rule="window") == {
-        "future_tolerance": 7,
-        "drop_by": "window",
-    }
-
-
 def test_our_own_defaults_follow_the_unit() -> None:
-    settings = settings_of(
+    settings = operator_settings(
         Scenario("mine", "panes", config={"window": {"type": "global"}}), Ticks("s", 1)
     )
     assert (settings.allowed_lateness, settings.trigger, settings.mode) == (
@@ -650,3 +510,31 @@ def test_the_examples_of_the_documentation_pass() -> None:
         Outcome(scenario.id, PASS) for scenario in examples
     ]
     assert examples
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"panes"}))
+def test_kinds_refuse_unknown_keys(kind: str) -> None:
+    steps = {"panes_by_window": {"data": [[1, 1]]}}.get(kind, {"steps": []})
+    item = {"id": "mine.one", "kind": kind, "config": {"window": {"type": "fixed", "size": 5}}}
+    ended = outcome_of({**item, **steps, "colour": "red"})
+    assert (ended.status, "`colour`" in ended.detail) == (UNSUPPORTED, True), ended
+
+
+def test_ids_choose_no_preset() -> None:
+    (scenario,) = parse("- {id: flink.mine, kind: panes, config: {window: {type: global}}}")
+    assert scenario.system == "tidegate"
+
+
+def test_fresh_cases() -> None:
+    text = """
+- id: mine.fresh
+  kind: panes
+  config: {window: {type: fixed, size: 10}, trigger: AfterCount(2), agg: sum}
+  each_case_fresh: true
+  steps:
+    - case: [{events: [{t: 1, v: 1}]}, {expect: []}]
+    - case: [{events: [{t: 1, v: 1}]}, {expect: []}]
+"""
+    assert outcome(text).status == PASS
+    assert outcome(text.replace("  each_case_fresh: true\n", "")).status == UNSUPPORTED
+    assert outcome(text.replace("expect: []", "expect: [{v: 2}]")).status == FAIL

@@ -5,19 +5,20 @@ of conditions mean what they say.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import yaml
+from conformance.lazy_joins import without_cleanup
+from conformance.words import prepared
 
+from conformance import FAIL, FOLDER, PASS, UNSUPPORTED, Outcome, load, parse, run
 from tidegate.instants import MAX, MIN
-from tidegate.scenarios import FAIL, PASS, UNSUPPORTED, Outcome, load, parse, run
 from tidegate.scenarios.document import Scenario, UnsupportedScenarioError
 from tidegate.scenarios.join_words import Condition, read_condition, read_match, read_window
-from tidegate.scenarios.joining import terms_of
+from tidegate.scenarios.joins import terms_of
 from tidegate.scenarios.runner import run_on
 from tidegate.scenarios.runtimes import EMBEDDED, Joining, Rows, Running
 from tidegate.scenarios.ticks import Ticks, ticks_of
@@ -26,7 +27,6 @@ from tidegate.spec.join import Rows as LastRows
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.windows import Hopping
 
-FOLDER = Path(__file__).parent / "conformance"
 TICKS = Ticks("s", 1)
 
 BASE = """
@@ -255,7 +255,7 @@ def test_flinks_sql_pads_when_it_cleans_up() -> None:
 
 def terms(text: str) -> Any:
     (scenario,) = parse(text)
-    return terms_of(scenario, ticks_of(scenario))
+    return terms_of(without_cleanup(prepared(scenario)), ticks_of(scenario))
 
 
 def test_terms_of_systems() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +14,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance import FAIL, FOLDER, PASS, UNSUPPORTED, Outcome, Scenario, parse, run
 from support.mutations import changed, numbers
-from tidegate.scenarios import FAIL, PASS, UNSUPPORTED, Outcome, Scenario, parse, run
 
 KINDS = ("coalesce", "generate", "idleness", "async")
-FILES = sorted((Path(__file__).parent / "conformance").glob("*.yaml"))
+FILES = sorted(FOLDER.glob("*.yaml"))
 RAW = {
     item["id"]: item
     for path in FILES

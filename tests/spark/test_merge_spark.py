@@ -18,7 +18,7 @@ from tidegate.scenarios.spark_runtime import perform
 
 VIEWS = pa.schema({"user": pa.string(), "seen_at": UTC, "url": pa.string()})
 VIEWS_DDL = "user string, seen_at timestamp, url string"
-CONFORMANCE = Path(__file__).parent.parent / "conformance"
+CONFORMANCE = Path(__file__).parent.parent.parent / "conformance" / "scenarios"
 
 
 def views(*rows: tuple[str, float, str]) -> list[dict[str, Any]]:

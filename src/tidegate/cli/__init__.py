@@ -1,6 +1,4 @@
-"""The command line: `tidegate run`, `tidegate stream`, `tidegate replay`, `tidegate demo`,
-`tidegate doctor` and `tidegate bench`.
-"""
+"""The command line: `tidegate run`, `state`, `stream`, `replay`, `demo` and `doctor`."""
 
 from __future__ import annotations
 
@@ -50,20 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     replay = commands.add_parser(
         "replay", help="run scenario files and report which pass", description=_REPLAY
     )
-    replay.add_argument(
-        "files", nargs="+", metavar="FILE", help="a YAML file with a list of scenarios"
-    )
-    replay.add_argument(
-        "--runtime",
-        choices=["embedded", "spark"],
-        default="embedded",
-        help="where operators run (default: %(default)s)",
-    )
-    replay.add_argument(
-        "--json",
-        action="store_true",
-        help='print one JSON object per line: {"id", "status", "detail"}',
-    )
+    add_replay_options(replay)
     replay.set_defaults(command=_replay)
     demo = commands.add_parser(
         "demo",
@@ -115,23 +100,32 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.add_argument("--json", action="store_true", help="print one JSON object per line")
     doctor.set_defaults(command=_doctor)
-    # It has a parser of its own, so whatever looks like an option is for that one.
-    bench = commands.add_parser(
-        "bench",
-        help="measure the kernel, the watermarks, or pipelines on Spark",
-        add_help=False,
-        prefix_chars="\0",
-    )
-    bench.add_argument("arguments", nargs=argparse.REMAINDER)
-    bench.set_defaults(command=_bench)
     return parser
+
+
+def add_replay_options(parser: argparse.ArgumentParser) -> None:
+    """Add the files and options of `tidegate replay` to a parser."""
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="a YAML file with a list of scenarios"
+    )
+    parser.add_argument(
+        "--runtime",
+        choices=["embedded", "spark"],
+        default="embedded",
+        help="where operators run (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help='print one JSON object per line: {"id", "status", "detail"}',
+    )
 
 
 _REPLAY = """\
 Runs every scenario of the files and prints one line for each: pass, fail with the difference, or
-unsupported with the reason. The exit status is 0 only if none failed, and 2 if a file cannot be
-read. With `--runtime spark` all scenarios run in one query on local Spark, and scenarios without
-operators are unsupported. docs/scenarios.md describes the format."""
+unsupported with the reason. The exit status is 0 if none failed, 1 if one did, and 2 if a file
+cannot be read. With `--runtime spark` all scenarios run in one query on local Spark.
+docs/scenarios.md describes the format."""
 
 
 def _replay(options: argparse.Namespace) -> int:
@@ -170,9 +164,3 @@ def _demo(options: argparse.Namespace) -> int:
     from tidegate.cli.demo import demo
 
     return demo(as_json=options.json, folder=options.folder)
-
-
-def _bench(options: argparse.Namespace) -> int:
-    from bench import main as bench
-
-    return bench(options.arguments)

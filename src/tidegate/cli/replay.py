@@ -1,4 +1,4 @@
-"""`tidegate replay`: scenario files in, one line for each scenario out."""
+"""`tidegate replay`: runs scenario files and prints one line per scenario."""
 
 from __future__ import annotations
 
@@ -11,16 +11,22 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tidegate.cli.stderr_filter import filtered_stderr
-from tidegate.scenarios import FAIL, PASS, UNSUPPORTED, Outcome, run_files
+from tidegate.scenarios import FAIL, NO_EXTENSION, PASS, UNSUPPORTED, Extension, Outcome, run_files
 
 _COLOURS = {PASS: "32", FAIL: "31", UNSUPPORTED: "33"}
 
 
-def replay(files: Sequence[str], *, as_json: bool, runtime: str = "embedded") -> int:
-    """The exit status: 0 if no scenario failed."""
+def replay(
+    files: Sequence[str],
+    *,
+    as_json: bool,
+    runtime: str = "embedded",
+    extension: Extension = NO_EXTENSION,
+) -> int:
+    """Run the files; the exit status is 0 if no scenario failed."""
     counts: Counter[str] = Counter()
     with nullcontext() if runtime == "embedded" else filtered_stderr():
-        outcomes = run_files([Path(name) for name in files], runtime=runtime)
+        outcomes = run_files([Path(name) for name in files], runtime=runtime, extension=extension)
     for outcome in outcomes:
         counts[outcome.status] += 1
         print(json.dumps(asdict(outcome)) if as_json else _line(outcome), flush=True)

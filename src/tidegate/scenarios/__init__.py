@@ -1,17 +1,19 @@
-"""Scenarios: timelines of events, watermarks and clock times as data, with the panes that must come
-out, run against an operator.
-"""
+"""Scenarios: tests of pipelines as data, with events, watermarks, clock and expected panes."""
 
 from __future__ import annotations
 
 from tidegate.scenarios.document import FAIL, PASS, UNSUPPORTED, Outcome, Scenario, load, parse
+from tidegate.scenarios.extension import NO_EXTENSION, Extension, Kind
 from tidegate.scenarios.runner import KINDS, run, run_files
 
 __all__ = [
     "FAIL",
     "KINDS",
+    "NO_EXTENSION",
     "PASS",
     "UNSUPPORTED",
+    "Extension",
+    "Kind",
     "Outcome",
     "Scenario",
     "load",

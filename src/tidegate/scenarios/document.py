@@ -1,4 +1,4 @@
-"""Scenario documents: YAML files read into scenarios, and the outcome that a scenario ends with."""
+"""Scenario documents: YAML files parsed into scenarios, and the outcome of a scenario."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from tidegate.errors import ParseError
+from tidegate.scenarios.extension import NO_EXTENSION, Extension
 
 PASS, FAIL, UNSUPPORTED = "pass", "fail", "unsupported"
 
@@ -28,23 +29,15 @@ ENVELOPE = frozenset(
         "each_case_fresh",
     }
 )
-SYSTEMS = {
-    "beam": "beam",
-    "flink": "flink",
-    "hazelcast": "hazelcast",
-    "malhar": "apex",
-    "apex": "apex",
-    "samza": "samza",
-    "spark": "spark",
-}
+OUR_PRESET = "tidegate"
 
 
 class UnsupportedScenarioError(Exception):
-    """The scenario asks for something that this runner does not know; the text says what."""
+    """The scenario uses a kind, key or word that the runner does not know; the text names it."""
 
 
 class MismatchError(Exception):
-    """What came out is not what the scenario demands; the text is the difference."""
+    """The output differs from the expectation; the text is the difference."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +51,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Scenario:
-    """One scenario: its envelope, and the fields of its kind as they were written."""
+    """One scenario: its envelope, and the fields of its kind as written."""
 
     id: str
     kind: str
@@ -68,15 +61,14 @@ class Scenario:
     body: Mapping[str, Any] = field(default_factory=dict)
     must_fail: bool = False
     each_case_fresh: bool = False
+    preset: str = OUR_PRESET
+    """The preset where `config` has no `semantics`."""
+    extension: Extension = NO_EXTENSION
 
     @property
     def system(self) -> str:
-        """The preset it runs under: `semantics` of its config, else the system its id begins with,
-        else ours.
-        """
-        return str(
-            self.config.get("semantics") or SYSTEMS.get(self.id.split(".", 1)[0], "tidegate")
-        )
+        """The preset that the scenario runs under."""
+        return str(self.config.get("semantics") or self.preset)
 
     def entries(self, name: str) -> list[Any]:
         """A list of the body, such as `steps` or `cases`."""
@@ -86,17 +78,17 @@ class Scenario:
         return value
 
 
-def load(path: Path) -> list[Scenario]:
+def load(path: Path, extension: Extension = NO_EXTENSION) -> list[Scenario]:
     """The scenarios of one file, in order."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ParseError(f"Scenario file `{path}` cannot be read: {error}.") from error
-    return parse(text, str(path))
+    return parse(text, str(path), extension)
 
 
-def parse(text: str, name: str = "<text>") -> list[Scenario]:
-    """The scenarios in a YAML text; `name` stands for it in errors."""
+def parse(text: str, name: str = "<text>", extension: Extension = NO_EXTENSION) -> list[Scenario]:
+    """The scenarios of a YAML text; errors call the text `name`."""
     try:
         content = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError) as error:
@@ -106,7 +98,9 @@ def parse(text: str, name: str = "<text>") -> list[Scenario]:
             f"Scenario file `{name}` must hold one list of scenarios; got {type(content).__name__}."
             " Hint: begin each with `- id:`."
         )
-    scenarios = [_scenario(item, name, position) for position, item in enumerate(content)]
+    scenarios = [
+        _scenario(item, name, position, extension) for position, item in enumerate(content)
+    ]
     twice = {s.id for i, s in enumerate(scenarios) if s.id in {t.id for t in scenarios[:i]}}
     if twice:
         raise ParseError(
@@ -115,7 +109,7 @@ def parse(text: str, name: str = "<text>") -> list[Scenario]:
     return scenarios
 
 
-def _scenario(item: Any, name: str, position: int) -> Scenario:
+def _scenario(item: Any, name: str, position: int, extension: Extension) -> Scenario:
     if not isinstance(item, dict) or not all(isinstance(item.get(f), str) for f in ("id", "kind")):
         raise ParseError(
             f"Entry {position + 1} of scenario file `{name}` must be a mapping with the texts `id`"
@@ -136,13 +130,12 @@ def _scenario(item: Any, name: str, position: int) -> Scenario:
         body={key: value for key, value in item.items() if key not in ENVELOPE},
         must_fail=bool(item.get("must_fail", False)),
         each_case_fresh=bool(item.get("each_case_fresh", config.get("each_case_fresh", False))),
+        extension=extension,
     )
 
 
 def known(where: str, found: Iterable[Any], allowed: Iterable[str]) -> None:
-    """Refuse keys that the runner does not know: they could change the meaning of all the
-    others.
-    """
+    """Refuse unknown keys: one of them could change the meaning of all others."""
     unknown = sorted(str(key) for key in set(found) - set(allowed))
     if unknown:
         raise UnsupportedScenarioError(
@@ -155,4 +148,40 @@ def mapping(where: str, value: Any) -> dict[str, Any]:
     """The value, which must be a mapping."""
     if not isinstance(value, dict):
         raise UnsupportedScenarioError(f"{where} must be a mapping, got `{value}`")
+    return value
+
+
+def steps_of(scenario: Scenario, allowed: Iterable[str]) -> list[dict[str, Any]]:
+    """The checked steps, in order; a `case` without a fresh start is a group of steps."""
+    name = "steps" if "steps" in scenario.body else "cases"
+    known("the scenario", scenario.body, {name})
+    return _flat(scenario.entries(name), frozenset(allowed))
+
+
+def _flat(entries: list[Any], allowed: frozenset[str]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for entry in entries:
+        step = mapping("a step", entry)
+        if "case" in step:
+            known("a case", step, {"case"})
+            if not isinstance(step["case"], list):
+                raise UnsupportedScenarioError(
+                    f"a `case` must be a list of steps, got `{step['case']}`"
+                )
+            found += _flat(step["case"], allowed)
+        else:
+            known("a step", step, allowed)
+            if step.keys() == {"error"} and found:
+                # A step with `error` alone is about the step before it.
+                found[-1] = found[-1] | step
+            else:
+                found.append(step)
+    return found
+
+
+def is_set(step: Mapping[str, Any], name: str) -> bool:
+    """Whether a step has a flag: `true`, or left out."""
+    value = step.get(name, False)
+    if not isinstance(value, bool):
+        raise UnsupportedScenarioError(f"`{name}` of a step must be true or false, got `{value}`")
     return value

@@ -16,7 +16,7 @@ from tidegate.instants import MAX, MIN
 from tidegate.scenarios.document import Scenario, UnsupportedScenarioError, known, mapping
 from tidegate.scenarios.settings import choice, flag
 from tidegate.scenarios.ticks import Ticks
-from tidegate.scenarios.windows import window_of
+from tidegate.scenarios.window_words import window_of
 from tidegate.spec.join import SIDES, AsOf, JoinWindow, Rows, Within
 from tidegate.spec.windows import Hopping, Session, Tumbling
 

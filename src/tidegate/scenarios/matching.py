@@ -100,13 +100,18 @@ def fits(expected: dict[str, Any], pane: Pane, ticks: Ticks) -> bool:
     return all(tests[name](value) for name, value in expected.items())
 
 
+def interval(written: Any, ticks: Ticks) -> tuple[int, int]:
+    """A window as written: `[start, end]` or `global`."""
+    if written == "global":
+        written = ["-inf", "+inf"]
+    if not isinstance(written, list) or len(written) != 2:
+        raise UnsupportedScenarioError(f"a window is written [start, end], got `{written}`")
+    return ticks(written[0]), ticks(written[1])
+
+
 def same_window(expected: Any, window: tuple[int, int], ticks: Ticks) -> bool:
-    """Whether a window is the one that was written, `[start, end]` or `global`."""
-    if expected == "global":
-        expected = ["-inf", "+inf"]
-    if not isinstance(expected, list) or len(expected) != 2:
-        raise UnsupportedScenarioError(f"a window is written [start, end], got `{expected}`")
-    return (ticks(expected[0]), ticks(expected[1])) == window
+    """Whether a window is the expected one."""
+    return interval(expected, ticks) == window
 
 
 def same_value(expected: Any, value: Any) -> bool:

@@ -12,8 +12,7 @@ import numpy as np
 from tidegate.errors import TidegateError
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.windows.assigners import build
-from tidegate.scenarios.adapter import LateRow, Operated
-from tidegate.scenarios.assignment import interval
+from tidegate.scenarios.aggregate_adapter import AggregateUnderTest, LateRow
 from tidegate.scenarios.document import (
     MismatchError,
     Scenario,
@@ -27,13 +26,14 @@ from tidegate.scenarios.matching import (
     demand,
     describe,
     fits,
+    interval,
     same_bag,
     same_value,
     same_window,
     unmatched,
 )
 from tidegate.scenarios.runtimes import EMBEDDED, Runtime
-from tidegate.scenarios.settings import Settings, settings_of
+from tidegate.scenarios.settings import OperatorSettings, operator_settings
 from tidegate.scenarios.ticks import Ticks, ticks_of
 from tidegate.spec.windows import Session
 
@@ -71,7 +71,9 @@ def run_panes(scenario: Scenario, runtime: Runtime = EMBEDDED) -> None:
     """Apply the steps in order."""
     known("the scenario", scenario.body, {"steps"})
     ticks = ticks_of(scenario)
-    timeline = Timeline(settings_of(scenario, ticks), scenario.entries("steps"), ticks, runtime)
+    timeline = Timeline(
+        operator_settings(scenario, ticks), scenario.entries("steps"), ticks, runtime
+    )
     timeline.run()
     if scenario.must_fail and timeline.has_unread():
         raise MismatchError("panes were left over that no step expects")
@@ -81,13 +83,15 @@ class Timeline:
     """One run over the steps of a scenario."""
 
     def __init__(
-        self, settings: Settings, steps: list[Any], ticks: Ticks, runtime: Runtime
+        self, settings: OperatorSettings, steps: list[Any], ticks: Ticks, runtime: Runtime
     ) -> None:
         self._settings, self._ticks = settings, ticks
         self._steps = [mapping("a step", step) for step in steps]
         for step in self._steps:
             known("a step", step, STEP)
-        self._operator = Operated(settings, list(_events(self._steps)), ticks, runtime=runtime)
+        self._operator = AggregateUnderTest(
+            settings, list(_events(self._steps)), ticks, runtime=runtime
+        )
         self._fresh: list[Pane] = []
         self._panes: list[Pane] = []
         self._fresh_late: list[LateRow] = []
@@ -340,7 +344,7 @@ def run_panes_by_window(scenario: Scenario, runtime: Runtime = EMBEDDED) -> None
     """
     known("the scenario", scenario.body, {"data", "late_data", "bundle_sizes", "expect"})
     ticks = ticks_of(scenario)
-    settings = settings_of(scenario, ticks)
+    settings = operator_settings(scenario, ticks)
     if settings.aggregate != "list":
         raise UnsupportedScenarioError(
             "kind `panes_by_window` compares lists of values and needs `agg: list`"
@@ -356,10 +360,10 @@ def run_panes_by_window(scenario: Scenario, runtime: Runtime = EMBEDDED) -> None
 
 
 def _operated(
-    scenario: Scenario, settings: Settings, ticks: Ticks, size: int, runtime: Runtime
-) -> Operated:
+    scenario: Scenario, settings: OperatorSettings, ticks: Ticks, size: int, runtime: Runtime
+) -> AggregateUnderTest:
     data, late = (_pairs(scenario, name) for name in ("data", "late_data"))
-    operator = Operated(settings, data + late, ticks, runtime=runtime)
+    operator = AggregateUnderTest(settings, data + late, ticks, runtime=runtime)
     for bundle in _bundles(data, size):
         operator.add(bundle)
     # One below the end of time: with infinite lateness no window ever expires, and the end of time
@@ -370,7 +374,7 @@ def _operated(
     return operator
 
 
-def _panes_of(operator: Operated) -> dict[tuple[int, int], list[list[Any]]]:
+def _panes_of(operator: AggregateUnderTest) -> dict[tuple[int, int], list[list[Any]]]:
     found: dict[tuple[int, int], list[list[Any]]] = {}
     for pane in operator.take()[0]:
         if not pane.retract:

@@ -1,6 +1,4 @@
-"""Settings: what a scenario's `config` asks for on top of the preset of its system, in the terms of
-the operator.
-"""
+"""The settings of an operator: the `config` of a scenario on top of its preset."""
 
 from __future__ import annotations
 
@@ -12,8 +10,8 @@ from typing import Any
 from tidegate.instants import MAX
 from tidegate.scenarios.document import Scenario, UnsupportedScenarioError, known
 from tidegate.scenarios.ticks import Ticks
-from tidegate.scenarios.trigger_words import Reading, read_trigger
-from tidegate.scenarios.windows import gap_rules, window_of
+from tidegate.scenarios.trigger_words import ParsedTrigger, TriggerReader
+from tidegate.scenarios.window_words import gap_rules, window_of
 from tidegate.spec.presets import NAMES, habits
 from tidegate.spec.triggers import AfterDelay, Policy, Trigger
 from tidegate.spec.windows import Session, Window
@@ -70,7 +68,7 @@ _LATE_DELAY = 10_000_000
 
 
 @dataclass(frozen=True)
-class Settings:
+class OperatorSettings:
     """Everything an operator is built from, except the columns of its input."""
 
     window: Window
@@ -84,9 +82,9 @@ class Settings:
     gap_rules: list[dict[str, Any]] | None = None
 
 
-def settings_of(
+def operator_settings(
     scenario: Scenario, ticks: Ticks, *, more: frozenset[str] = frozenset()
-) -> Settings:
+) -> OperatorSettings:
     """The settings of a scenario; `more` names config keys that its kind knows beside the usual
     ones.
     """
@@ -96,18 +94,18 @@ def settings_of(
         raise UnsupportedScenarioError(
             f"`semantics: {scenario.system}` is not one of {', '.join(NAMES)}"
         )
-    reading = _reading(scenario, ticks)
-    window = _on_clock(scenario, ticks) if reading.clock else window_of(scenario, ticks)
-    return Settings(
+    parsed = _trigger(scenario, ticks)
+    window = _on_clock(scenario, ticks) if parsed.clock else window_of(scenario, ticks)
+    return OperatorSettings(
         window=window,
-        trigger=reading.trigger or Policy(late=AfterDelay(ticks.microseconds(_LATE_DELAY))),
-        mode=reading.mode or choice(config, "mode", MODES, habits(scenario.system).mode),
+        trigger=parsed.trigger or Policy(late=AfterDelay(ticks.microseconds(_LATE_DELAY))),
+        mode=parsed.mode or choice(config, "mode", MODES, habits(scenario.system).mode),
         allowed_lateness=lateness_of(scenario, ticks),
         aggregate=choice(config, "agg", dict.fromkeys(AGGREGATES), "list")
         and str(config.get("agg", "list")),
         start=ticks(config.get("initial_processing_time", 0)),
         ordered=bool(config.get("ordered", False)),
-        options=_options(scenario, ticks, reading),
+        options=_options(scenario, ticks, parsed),
         gap_rules=(
             gap_rules(config["window"])
             if isinstance(window, Session) and window.gap_column
@@ -116,11 +114,11 @@ def settings_of(
     )
 
 
-def _reading(scenario: Scenario, ticks: Ticks) -> Reading:
+def _trigger(scenario: Scenario, ticks: Ticks) -> ParsedTrigger:
     text = scenario.config.get("trigger")
-    return (
-        Reading(habits(scenario.system).trigger) if text is None else read_trigger(str(text), ticks)
-    )
+    if text is None:
+        return ParsedTrigger(habits(scenario.system).trigger)
+    return TriggerReader(ticks, scenario.extension).read(str(text))
 
 
 def _on_clock(scenario: Scenario, ticks: Ticks) -> Window:
@@ -155,14 +153,14 @@ def lateness_of(scenario: Scenario, ticks: Ticks) -> int:
     return ticks.microseconds(_LATENESS) if habit is None else habit
 
 
-def _options(scenario: Scenario, ticks: Ticks, reading: Reading) -> dict[str, Any]:
+def _options(scenario: Scenario, ticks: Ticks, parsed: ParsedTrigger) -> dict[str, Any]:
     """The preset, then the words of the trigger, then what the config says; the guard against
     future events is off unless it is named.
     """
     config = scenario.config
     options: dict[str, Any] = {"future_tolerance": MAX, **habits(scenario.system).options}
-    if reading.closing:
-        options["closing"] = reading.closing
+    if parsed.closing:
+        options["closing"] = parsed.closing
     for name, option, words in (
         ("granularity", "granularity", GRANULARITIES),
         ("on_time", "on_time", ON_TIME),

@@ -7,12 +7,19 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from conformance.mark_words import Said, of_mark, read, show
 from tidegate.kernel.watermarks.marks import Active, Idle, Watermark
 from tidegate.operators.async_map.queue import Failed, Pending, Rows, pending
-from tidegate.scenarios.document import MismatchError, Scenario, UnsupportedScenarioError, known
+from tidegate.scenarios.document import (
+    MismatchError,
+    Scenario,
+    UnsupportedScenarioError,
+    is_set,
+    known,
+    steps_of,
+)
 from tidegate.scenarios.settings import CONFIG as OF_OPERATORS
 from tidegate.scenarios.ticks import Ticks, ticks_of
-from tidegate.scenarios.wording import Said, of_mark, read, show, steps_of, switched
 
 PLACES = ("max_concurrent", "max_concurrent_ops", "capacity")
 CONFIG = OF_OPERATORS | {"order", "completion_orders", *PLACES}
@@ -133,14 +140,14 @@ class _Calls:
                 "`accepted` stands beside `submit` or `wm` and needs `max_concurrent`"
             )
         accepted = "submit" not in step or len(self._pending.unanswered()) < self._most
-        if accepted != switched(step, "accepted"):
+        if accepted != is_set(step, "accepted"):
             raise MismatchError(f"{where}: expected accepted {step['accepted']}, got {accepted}")
         return accepted
 
     # What happens
 
     def _act(self, step: dict[str, Any]) -> None:
-        if switched(step, "snapshot_restore"):
+        if is_set(step, "snapshot_restore"):
             self._restart()
         if "submit" in step:
             self._submit(step["submit"], step.get("results", [step["submit"]]))
@@ -148,15 +155,15 @@ class _Calls:
             raise UnsupportedScenarioError("`results` stands beside `submit` or `complete`")
         if "wm" in step:
             self._pending.mark(Watermark(self._ticks.watermark(step["wm"]), step.get("key", 0)))
-        if switched(step, "idle"):
+        if is_set(step, "idle"):
             self._pending.mark(Idle(step.get("key")))
-        if switched(step, "active"):
+        if is_set(step, "active"):
             self._pending.mark(Active(step.get("key")))
         if "complete" in step:
             self._answer(step)
         if "fail" in step:
             self._end(step["fail"], failed=True)
-        if switched(step, "complete_all"):
+        if is_set(step, "complete_all"):
             self._end_all()
 
     def _submit(self, name: Any, results: Any) -> None:

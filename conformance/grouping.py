@@ -7,9 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tidegate.instants import MAX
-from tidegate.scenarios.adapter import Operated
-from tidegate.scenarios.assignment import (
+from conformance.assignment import (
     Interval,
     cases_of,
     listed,
@@ -18,11 +16,13 @@ from tidegate.scenarios.assignment import (
     session_of,
     start,
 )
+from tidegate.instants import MAX
+from tidegate.scenarios.aggregate_adapter import AggregateUnderTest
 from tidegate.scenarios.document import Scenario, UnsupportedScenarioError, known
 from tidegate.scenarios.runtimes import Runtime
-from tidegate.scenarios.settings import CONFIG, Settings
+from tidegate.scenarios.settings import CONFIG, OperatorSettings
 from tidegate.scenarios.ticks import Ticks
-from tidegate.scenarios.windows import window_of
+from tidegate.scenarios.window_words import window_of
 from tidegate.spec.triggers import AfterWatermark
 from tidegate.spec.windows import Axis, Window
 
@@ -67,11 +67,11 @@ def _members(
         raise UnsupportedScenarioError(
             f"times are put into windows on event time, got a window on {window.axis}"
         )
-    settings = Settings(
+    settings = OperatorSettings(
         window, AfterWatermark(), "accumulating", MAX, "list", options={"future_tolerance": MAX}
     )
     events = [event for delivery in deliveries for event in delivery]
-    operator = Operated(settings, events, ticks, runtime=runtime)
+    operator = AggregateUnderTest(settings, events, ticks, runtime=runtime)
     for delivery in deliveries:
         operator.add(delivery)
     operator.finish()

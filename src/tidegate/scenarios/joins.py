@@ -1,30 +1,28 @@
-"""The kinds `join` and `join_watermark`: a timeline of two streams that are joined, and what a join
-promises downstream.
-"""
+"""The kind `join`: a timeline of two streams that are joined, and the pairs that must come out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from fractions import Fraction
 from typing import Any
 
 from tidegate.errors import TidegateError
-from tidegate.instants import MAX, MIN, saturating_add
+from tidegate.instants import MAX, MIN
 from tidegate.scenarios.document import (
     MismatchError,
     Scenario,
     UnsupportedScenarioError,
+    is_set,
     known,
     mapping,
+    steps_of,
 )
-from tidegate.scenarios.join_words import TYPES, read_condition, read_match, window_in
+from tidegate.scenarios.join_adapter import JoinUnderTest, LateMessage, Message, Pair, Terms
+from tidegate.scenarios.join_words import TYPES, read_condition, window_in
 from tidegate.scenarios.matching import TIMINGS, same_bag, same_value, same_window, unmatched
-from tidegate.scenarios.meeting import LateMessage, Meeting, Message, Pair, Terms
 from tidegate.scenarios.runtimes import EMBEDDED, Runtime
 from tidegate.scenarios.settings import choice, flag, lateness_of
-from tidegate.scenarios.ticks import MICROSECONDS, Ticks, ticks_of
-from tidegate.scenarios.wording import steps_of, switched
-from tidegate.spec.join import LEFT, PADDINGS, RIGHT, SIDES, Within
+from tidegate.scenarios.ticks import Ticks, ticks_of
+from tidegate.spec.join import LEFT, PADDINGS, RIGHT, SIDES
 from tidegate.spec.presets import NAMES, habits
 
 CONFIG = frozenset(
@@ -34,7 +32,6 @@ CONFIG = frozenset(
         "window",
         "where",
         "keyed",
-        "min_cleanup_interval",
         "allowed_lateness",
         "padding",
         "update_every",
@@ -60,49 +57,23 @@ CHECKS = frozenset(
     {"expect", "out_wm", "output_watermark", "late_left", "late_right", "buffer", "error"}
 )
 PAIR = frozenset({"pair", "timing", "retract", "window"})
-# A promise does not depend on batches, but plans of Spark say how theirs are cut.
-WATERMARK_CONFIG = frozenset(
-    {"no_data_batches", "input_watermark", "input_watermark_ms", "semantics", "each_case_fresh"}
-)
-CASE = frozenset(
-    {
-        "match",
-        "type",
-        "input_watermark",
-        "input_watermark_ms",
-        "left_watermark",
-        "right_watermark",
-        "output_watermark",
-        "output_watermark_ms",
-    }
-    | {"output_watermarks"}
-)
-_LATER = {"spark": Fraction(1, 1000)}
-"""In seconds, how much less than it knows a system promises downstream of a join."""
 
 
 def run_join(scenario: Scenario, runtime: Runtime = EMBEDDED) -> None:
     """Apply the steps in order."""
-    ticks, steps = ticks_of(scenario), steps_of(scenario, ACTIONS | CHECKS)
-    timeline = _Timeline(scenario, ticks, runtime)
-    for number, step in enumerate(steps, 1):
-        timeline.step(step, f"step {number}")
-    if scenario.must_fail and timeline.has_unread:
-        raise MismatchError("pairs were left over that no step expects")
+    JoinTimeline(scenario, ticks_of(scenario), runtime).run(scenario)
 
 
 def terms_of(scenario: Scenario, ticks: Ticks) -> Terms:
     """What a scenario's config asks for on top of the preset of its system."""
     config = scenario.config
     known("`config`", config, CONFIG)
-    _known_system(scenario)
+    check_preset(scenario)
     wanted = read_condition(config["where"], ticks) if "where" in config else None
     if wanted is not None and (wanted.bound or wanted.keyed or wanted.shares_window):
         raise UnsupportedScenarioError(f"`where` is about values, got `{config['where']}`")
     periods = mapping("`update_every`", config.get("update_every", {}))
     known("`update_every`", periods, {"on_time", "late"})
-    # Flink's joins in SQL, which alone clean lazily, take rows however late they are.
-    takes_all = "min_cleanup_interval" in config and "allowed_lateness" not in config
     return Terms(
         window=window_in(scenario, ticks, config),
         how=choice(config, "type", TYPES, "inner"),
@@ -112,7 +83,7 @@ def terms_of(scenario: Scenario, ticks: Ticks) -> Terms:
             else any("k" in message for message in _messages(scenario))
         ),
         where=None if wanted is None else wanted.where,
-        allowed_lateness=MAX if takes_all else lateness_of(scenario, ticks),
+        allowed_lateness=lateness_of(scenario, ticks),
         options=habits(scenario.system).options,
         padding=choice(config, "padding", dict.fromkeys(PADDINGS), "complete"),
         periods=(
@@ -122,7 +93,8 @@ def terms_of(scenario: Scenario, ticks: Ticks) -> Terms:
     )
 
 
-def _known_system(scenario: Scenario) -> None:
+def check_preset(scenario: Scenario) -> None:
+    """Refuse an unknown `semantics`."""
     if scenario.system not in NAMES:
         raise UnsupportedScenarioError(
             f"`semantics: {scenario.system}` is not one of {', '.join(NAMES)}"
@@ -150,19 +122,18 @@ def _listed(given: Any) -> list[Message]:
     return list(messages)
 
 
-class _Timeline:
+class JoinTimeline:
     """One run over the steps of a scenario."""
 
     def __init__(self, scenario: Scenario, ticks: Ticks, runtime: Runtime) -> None:
         self._ticks, self._terms = ticks, terms_of(scenario, ticks)
-        self._meeting = Meeting(
+        self._meeting = JoinUnderTest(
             self._terms,
             ticks,
             runtime,
             now=ticks(scenario.config.get("initial_processing_time", 0)),
         )
         self._marks = [MIN, MIN]
-        self._lazily = _cleaning(scenario, self._terms, ticks)
         self._fresh: list[Pair] = []
         self._fresh_late: list[LateMessage] = []
         self._late: list[LateMessage] = []
@@ -178,13 +149,16 @@ class _Timeline:
             "buffer": self._buffer,
         }
 
-    @property
-    def has_unread(self) -> bool:
-        return bool(self._fresh)
+    def run(self, scenario: Scenario) -> None:
+        """Apply the steps in order."""
+        for number, step in enumerate(steps_of(scenario, ACTIONS | CHECKS), 1):
+            self._step(step, f"step {number}")
+        if scenario.must_fail and self._fresh:
+            raise MismatchError("pairs were left over that no step expects")
 
-    def step(self, step: dict[str, Any], where: str) -> None:
+    def _step(self, step: dict[str, Any], where: str) -> None:
         self._where = where
-        refused = switched(step, "error")
+        refused = is_set(step, "error")
         try:
             self._act(step)
         except TidegateError as error:
@@ -207,28 +181,15 @@ class _Timeline:
                 self._meeting.advance_watermark(side, self._ticks.watermark(step[name]))
         if "processing_time" in step:
             self._meeting.run_clock(self._ticks(step["processing_time"]))
-        if switched(step, "snapshot_restore"):
+        if is_set(step, "snapshot_restore"):
             self._meeting.restart()
-        if switched(step, "end_of_input"):
+        if is_set(step, "end_of_input"):
             self._marks = [MAX, MAX]
             self._meeting.finish()
 
     def _collect(self) -> None:
         pairs, late = self._meeting.take()
-        for pair in pairs:
-            # What a lazy system has not padded yet it need not take back.
-            told = next(
-                (
-                    p
-                    for p in self._fresh
-                    if (p.left, p.right) == (pair.left, pair.right) and self._may_wait(p)
-                ),
-                None,
-            )
-            if pair.retract and told is not None:
-                self._fresh.remove(told)
-            else:
-                self._fresh.append(pair)
+        self._add_pairs(pairs)
         self._fresh_late += late
         self._late += late
         for side, before in self._promised.items():
@@ -237,14 +198,21 @@ class _Timeline:
                 self._promised[side] = promise
                 self._forwarded.append((side, promise))
 
+    def _add_pairs(self, pairs: list[Pair]) -> None:
+        self._fresh += pairs
+
+    def _unexpected(self, pairs: list[Pair]) -> list[Pair]:
+        """Of the pairs that match no expectation, those that are wrong."""
+        return pairs
+
     # What is expected
 
     def _expect(self, expected: Any) -> None:
         if not isinstance(expected, list):
             raise UnsupportedScenarioError(f"expected pairs must be a list, got `{expected}`")
         missing, extra = unmatched([self._wanted(one) for one in expected], self._fresh, self._fits)
-        self._fresh = [pair for pair in extra if self._may_wait(pair)]
-        extra = [pair for pair in extra if not self._may_wait(pair)]
+        self._fresh = []
+        extra = self._unexpected(extra)
         if missing or extra:
             raise MismatchError(
                 f"{self._where}: missing {missing}, unexpected"
@@ -293,28 +261,6 @@ class _Timeline:
             **window,
         }
 
-    def _may_wait(self, pair: Pair) -> bool:
-        """Whether a system that pads when it cleans up need not have put out yet what is padded
-        here at the watermark.
-        """
-        if (
-            self._lazily is None
-            or pair.retract
-            or pair.timing != "on_time"
-            or (pair.left is not None and pair.right is not None)
-        ):
-            return False
-        interval, bound = self._lazily
-        side = LEFT if pair.right is None else RIGHT
-        reach = bound.high if side == RIGHT else None if bound.low is None else -bound.low
-        message = pair.message(side)
-        if reach is None or message is None:
-            return False
-        # Its timer is at the first instant after the interval, and a watermark passes it only
-        # beyond.
-        last = int(saturating_add(self._ticks(message["t"]), reach + interval + self._ticks(1)))
-        return self._marks[1 - side] <= last
-
     def _late_rows(self, side: int, expected: Any) -> None:
         """Either all rows so far or those since the last look, as for panes."""
         if not isinstance(expected, list):
@@ -334,8 +280,6 @@ class _Timeline:
 
     def _buffer(self, expected: Any) -> None:
         known("a buffer", mapping("a buffer", expected), SIDES)
-        if self._lazily is not None:
-            raise UnsupportedScenarioError("what a join that cleans lazily still keeps is not ours")
         for side, name in enumerate(SIDES):
             found = [_name(message) for message in self._meeting.held(side)]
             if name in expected and not same_bag(expected[name], found):
@@ -391,92 +335,3 @@ def _is_late(expected: Any, row: LateMessage) -> bool:
             "row" not in expected or _is_late(expected["row"], row)
         )
     return same_value(expected, _name(row.message))
-
-
-def _cleaning(scenario: Scenario, terms: Terms, ticks: Ticks) -> tuple[int, Within] | None:
-    """How much later than it could a system cleans up, which is when it pads, and the bound that
-    says when it could.
-    """
-    if "min_cleanup_interval" not in scenario.config:
-        return None
-    if not isinstance(terms.window, tuple):
-        raise UnsupportedScenarioError(
-            "`min_cleanup_interval` is understood for joins with `match`"
-        )
-    return ticks(scenario.config["min_cleanup_interval"]), terms.window[0]
-
-
-# What a join promises
-
-
-def run_join_watermark(scenario: Scenario, runtime: Runtime = EMBEDDED) -> None:
-    """Each case: what is promised downstream under the watermarks of the inputs."""
-    known("the scenario", scenario.body, {"cases"})
-    known("`config`", scenario.config, WATERMARK_CONFIG)
-    _known_system(scenario)
-    ticks = ticks_of(scenario)
-    for number, case in enumerate(scenario.entries("cases"), 1):
-        known("a case", mapping("a case", case), CASE)
-        _Promise({**scenario.config, **case}, scenario, ticks, runtime).check(f"case {number}")
-
-
-class _Promise:
-    """One case of the kind `join_watermark`."""
-
-    def __init__(
-        self, case: Mapping[str, Any], scenario: Scenario, ticks: Ticks, runtime: Runtime
-    ) -> None:
-        self._case, self._ticks = case, ticks
-        self._later = (
-            _LATER.get(scenario.system, Fraction(0)) * 1_000_000 / MICROSECONDS[ticks.unit]
-        )
-        given = case.get("match")
-        bound = (
-            read_match(given, ticks)
-            if isinstance(given, dict)
-            else read_condition(given, ticks).bound
-        )
-        if bound is None:
-            raise UnsupportedScenarioError(
-                f"the output watermark follows from bounds of times, got `{given}`"
-            )
-        terms = Terms(
-            (bound,), choice(case, "type", TYPES, "inner"), options=habits(scenario.system).options
-        )
-        self._meeting = Meeting(terms, ticks, runtime)
-        for side in (LEFT, RIGHT):
-            self._meeting.advance_watermark(side, self._input(f"{SIDES[side]}_watermark"))
-
-    def _input(self, name: str) -> int:
-        for word in (name, "input_watermark"):
-            if word in self._case:
-                return self._ticks.watermark(self._case[word])
-        if "input_watermark_ms" in self._case:
-            return self._ticks.watermark(f"{self._case['input_watermark_ms']} ms")
-        raise UnsupportedScenarioError(
-            f"a case needs `{name}`, `input_watermark` or `input_watermark_ms`"
-        )
-
-    def check(self, where: str) -> None:
-        if self._meeting.is_rehearsed:
-            return
-        case, units = self._case, Fraction(MICROSECONDS[self._ticks.unit], 1000)
-        looks: list[tuple[int | None, Any, Fraction]] = (
-            [(None, case["output_watermark"], Fraction(1))] if "output_watermark" in case else []
-        )
-        looks += (
-            [(None, case["output_watermark_ms"], units)] if "output_watermark_ms" in case else []
-        )
-        sides = mapping("`output_watermarks`", case.get("output_watermarks", {}))
-        known("`output_watermarks`", sides, SIDES)
-        looks += [(SIDES.index(name), number, Fraction(1)) for name, number in sides.items()]
-        if not looks:
-            raise UnsupportedScenarioError("a case says no output watermark")
-        for side, wanted, scale in looks:
-            found = self._meeting.output_watermark(side)
-            number = self._ticks.shown_watermark(found)
-            told = (
-                number if isinstance(number, str) else (Fraction(str(number)) - self._later) * scale
-            )
-            if (Fraction(str(wanted)) if not isinstance(wanted, str) else wanted) != told:
-                raise MismatchError(f"{where}: expected {wanted} to be promised, got {told}")

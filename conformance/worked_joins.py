@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidegate.scenarios.document import Scenario, UnsupportedScenarioError, known, mapping
+from tidegate.scenarios.join_adapter import JoinUnderTest, Message, Pair, Terms
 from tidegate.scenarios.matching import demand_rows
-from tidegate.scenarios.meeting import Meeting, Message, Pair, Terms
 from tidegate.scenarios.runtimes import Runtime
 from tidegate.scenarios.ticks import Ticks
 from tidegate.spec.join import LEFT, RIGHT, Rows, Within
@@ -42,7 +42,7 @@ def run_worked_join(scenario: Scenario, ticks: Ticks, runtime: Runtime) -> None:
     for step in steps:
         known("a step", step, {"at", "expect", *streams})
     start = min((ticks(step["at"]) for step in steps if "at" in step), default=0)
-    meeting = Meeting(terms, ticks, runtime, now=start)
+    meeting = JoinUnderTest(terms, ticks, runtime, now=start)
     for number, step in enumerate(steps, 1):
         if "at" in step:
             meeting.run_clock(ticks(step["at"]))

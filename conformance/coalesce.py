@@ -9,26 +9,31 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tidegate.errors import InputError, SpecError, TidegateError
-from tidegate.instants import MIN
-from tidegate.kernel.watermarks.coalescer import Rules
-from tidegate.kernel.watermarks.marks import Idle, Mark
-from tidegate.scenarios.document import MismatchError, Scenario, UnsupportedScenarioError, known
-from tidegate.scenarios.firings import Firings, window_size
-from tidegate.scenarios.inputs import Inputs, Keyed, Partitioned, Tracked, producers_of
-from tidegate.scenarios.settings import CONFIG as OF_OPERATORS
-from tidegate.scenarios.settings import choice, flag
-from tidegate.scenarios.ticks import Ticks, ticks_of
-from tidegate.scenarios.wording import (
+from conformance.firings import Firings, window_size
+from conformance.inputs import Inputs, Keyed, Partitioned, Tracked, producers_of
+from conformance.mark_words import (
     TURNS,
     Said,
     of_mark,
     read,
     show,
-    steps_of,
-    switched,
     watermark,
 )
+from tidegate.errors import InputError, SpecError, TidegateError
+from tidegate.instants import MIN
+from tidegate.kernel.watermarks.coalescer import Rules
+from tidegate.kernel.watermarks.marks import Idle, Mark
+from tidegate.scenarios.document import (
+    MismatchError,
+    Scenario,
+    UnsupportedScenarioError,
+    is_set,
+    known,
+    steps_of,
+)
+from tidegate.scenarios.settings import CONFIG as OF_OPERATORS
+from tidegate.scenarios.settings import choice, flag
+from tidegate.scenarios.ticks import Ticks, ticks_of
 
 CONFIG = OF_OPERATORS | {
     "inputs",
@@ -268,11 +273,11 @@ class _Coalescing:
             self._act(step)
             found = self._inputs.release() if due else []
         except TidegateError as refusal:
-            if not switched(step, "error"):
+            if not is_set(step, "error"):
                 raise MismatchError(f"{where}: {_told(step)} was refused: {refusal}") from refusal
             found = []
         else:
-            if switched(step, "error"):
+            if is_set(step, "error"):
                 raise MismatchError(f"{where}: {_told(step)} must be refused, but it was accepted")
         for name in ("result", "returns"):
             if step.get(name, known_before) != known_before:
@@ -281,9 +286,9 @@ class _Coalescing:
 
     def _is_update(self, step: dict[str, Any]) -> bool:
         """Whether the system puts out in this step what is due."""
-        if any(switched(step, name) for name in EMITS):
+        if any(is_set(step, name) for name in EMITS):
             return True
-        if switched(step, "deferred") or (self._on_emit and not switched(step, "immediate")):
+        if is_set(step, "deferred") or (self._on_emit and not is_set(step, "immediate")):
             return False
         if not self._habits.lazy:
             return True
@@ -300,7 +305,7 @@ class _Coalescing:
                 self._inputs.promise(
                     self._input(step), self._watermark(step["wm"]), step.get("key", 0)
                 )
-            elif action != "wm" and switched(step, action):
+            elif action != "wm" and is_set(step, action):
                 self._do(action, step)
 
     def _do(self, action: str, step: dict[str, Any]) -> None:
@@ -353,7 +358,7 @@ class _Coalescing:
         if "idle_pending" in step:
             # The flag is there until somebody looks at it.
             pending, self._pending_idle = self._pending_idle, False
-            if pending != switched(step, "idle_pending"):
+            if pending != is_set(step, "idle_pending"):
                 raise MismatchError(
                     f"{where}: expected idle_pending {step['idle_pending']}, got {pending}"
                 )
@@ -370,7 +375,7 @@ class _Coalescing:
             ]
         # Hazelcast says once for all keys that everybody is idle, each time that an input says so
         # of itself, and never because one ended.
-        told_idle = switched(step, "idle")
+        told_idle = is_set(step, "idle")
         said = [
             one
             for one in map(of_mark, found)

@@ -11,19 +11,20 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.instants import MIN
-from tidegate.scenarios.adapter import Codes, specification
+from tidegate.scenarios.aggregate_adapter import ValueCodes, specification
 from tidegate.scenarios.document import (
     MismatchError,
     Scenario,
     UnsupportedScenarioError,
+    is_set,
     known,
     mapping,
+    steps_of,
 )
 from tidegate.scenarios.matching import TIMINGS, same_bag, same_value, same_window, unmatched
 from tidegate.scenarios.runtimes import EMBEDDED, Rows, Runtime, window_of
-from tidegate.scenarios.settings import settings_of
+from tidegate.scenarios.settings import operator_settings
 from tidegate.scenarios.ticks import Ticks, ticks_of
-from tidegate.scenarios.wording import steps_of, switched
 from tidegate.spec import aggregates
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.watermarks import Explicit
@@ -50,9 +51,9 @@ class _Merge:
     def __init__(
         self, scenario: Scenario, ticks: Ticks, steps: list[dict[str, Any]], runtime: Runtime
     ) -> None:
-        settings = settings_of(scenario, ticks)
+        settings = operator_settings(scenario, ticks)
         self._ticks, self._now = ticks, settings.start
-        self._keys, self._values = Codes(), Codes()
+        self._keys, self._values = ValueCodes(), ValueCodes()
         self._inputs = _inputs_of(steps)
         self._keyed = any("k" in step for step in steps)
         if settings.window.axis is not Axis.EVENT_TIME:
@@ -105,9 +106,9 @@ class _Merge:
         if "processing_time" in step:
             self._now = self._ticks(step["processing_time"])
             self._running.run_clock(self._now)
-        if switched(step, "snapshot_restore"):
+        if is_set(step, "snapshot_restore"):
             self._running.restart(self._now)
-        if switched(step, "end_of_input"):
+        if is_set(step, "end_of_input"):
             self._running.finish()
 
     def _advance(self, watermark: int, ordinal: int | None) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tidegate.instants import MIN
 from tidegate.kernel.watermarks.marks import Active, Idle, Mark, Watermark
-from tidegate.scenarios.document import Scenario, UnsupportedScenarioError, known, mapping
+from tidegate.scenarios.document import UnsupportedScenarioError, known
 from tidegate.scenarios.ticks import Ticks
 
 TURNS = ("idle", "active")
@@ -93,39 +93,3 @@ def _shown(said: Said, ticks: Ticks) -> Any:
     if said.word in TURNS:
         return said.word if said.key is None else [said.key, said.word]
     return {"ev": ticks.shown(said.value)} if said.word == "ev" else said.value
-
-
-def steps_of(scenario: Scenario, allowed: Iterable[str]) -> list[dict[str, Any]]:
-    """The steps in their order, checked; a `case` without a fresh start is only a group of them."""
-    name = "steps" if "steps" in scenario.body else "cases"
-    known("the scenario", scenario.body, {name})
-    return _flat(scenario.entries(name), frozenset(allowed))
-
-
-def _flat(entries: list[Any], allowed: frozenset[str]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for entry in entries:
-        step = mapping("a step", entry)
-        if "case" in step:
-            known("a case", step, {"case"})
-            if not isinstance(step["case"], list):
-                raise UnsupportedScenarioError(
-                    f"a `case` must be a list of steps, got `{step['case']}`"
-                )
-            found += _flat(step["case"], allowed)
-        else:
-            known("a step", step, allowed)
-            if step.keys() == {"error"} and found:
-                # A step that says nothing else speaks of the one before it.
-                found[-1] = found[-1] | step
-            else:
-                found.append(step)
-    return found
-
-
-def switched(step: dict[str, Any], name: str) -> bool:
-    """Whether a step has a word that is either there, as `true`, or is not."""
-    value = step.get(name, False)
-    if not isinstance(value, bool):
-        raise UnsupportedScenarioError(f"`{name}` of a step must be true or false, got `{value}`")
-    return value

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.instants import MAX
-from tidegate.scenarios.adapter import Codes
+from tidegate.scenarios.aggregate_adapter import ValueCodes
 from tidegate.scenarios.join_words import value_column
 from tidegate.scenarios.runtimes import Rows as OutRows
 from tidegate.scenarios.runtimes import Runtime, window_of
@@ -93,7 +93,7 @@ class LateMessage:
     reason: str
 
 
-class Meeting:
+class JoinUnderTest:
     """One join of a scenario."""
 
     def __init__(
@@ -106,7 +106,7 @@ class Meeting:
         then: AggregateSpec | None = None,
     ) -> None:
         self._terms, self._ticks, self.now = terms, ticks, now
-        self._keys = Codes()
+        self._keys = ValueCodes()
         self._messages: list[Message] = []
         schemas = self._table(LEFT, []).schema, self._table(RIGHT, []).schema
         self._running = runtime.open_join(terms.spec(), schemas, now, then)

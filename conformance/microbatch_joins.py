@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
+from conformance.query_watermark import POLICIES, QueryWatermark
 from tidegate.instants import MAX
-from tidegate.scenarios.adapter import RESULT, specification
+from tidegate.scenarios.aggregate_adapter import RESULT, specification
 from tidegate.scenarios.document import (
     MismatchError,
     Scenario,
@@ -22,14 +23,13 @@ from tidegate.scenarios.document import (
     known,
     mapping,
 )
+from tidegate.scenarios.join_adapter import JoinUnderTest, Message, Pair, Terms, time_column
 from tidegate.scenarios.join_words import TYPES, read_condition
 from tidegate.scenarios.matching import demand_rows
-from tidegate.scenarios.meeting import Meeting, Message, Pair, Terms, time_column
-from tidegate.scenarios.query_watermark import POLICIES, QueryWatermark
 from tidegate.scenarios.runtimes import Runtime, window_of
-from tidegate.scenarios.settings import Settings, choice, flag
+from tidegate.scenarios.settings import OperatorSettings, choice, flag
 from tidegate.scenarios.ticks import MICROSECONDS, Ticks
-from tidegate.scenarios.windows import window_of as read_window
+from tidegate.scenarios.window_words import window_of as read_window
 from tidegate.spec.join import LEFT, RIGHT, SIDES, JoinWindow
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.presets import habits
@@ -218,7 +218,7 @@ class _Query:
         if plan.terms is None:
             raise UnsupportedScenarioError("the plan has no join")
         self._plan, self._ticks = plan, ticks
-        self._meeting = Meeting(plan.terms, ticks, runtime, then=_downstream(plan, scenario))
+        self._meeting = JoinUnderTest(plan.terms, ticks, runtime, then=_downstream(plan, scenario))
         delays = [plan.delays[name] for name in plan.inputs]
         self._watermark = QueryWatermark(
             [None if delay is None else ticks(delay) for delay in delays], plan.policy
@@ -337,7 +337,7 @@ def _downstream(plan: _Plan, scenario: Scenario) -> AggregateSpec | None:
         **habits(str(scenario.config.get("semantics", "spark"))).options,
     }
     spec = specification(
-        Settings(plan.then, AfterWatermark(), "accumulating", 0, "count", options=options),
+        OperatorSettings(plan.then, AfterWatermark(), "accumulating", 0, "count", options=options),
         keyed=False,
     )
     return replace(spec, input=replace(spec.input, time=time_column(plan.by)))

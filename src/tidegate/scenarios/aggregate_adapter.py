@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from tidegate.scenarios.matching import Pane
 from tidegate.scenarios.runtimes import EMBEDDED, SHARD, Rows, Runtime, window_of
-from tidegate.scenarios.settings import Settings
+from tidegate.scenarios.settings import OperatorSettings
 from tidegate.scenarios.ticks import Ticks
-from tidegate.scenarios.windows import GAP_COLUMN, gap_of
+from tidegate.scenarios.window_words import GAP_COLUMN, gap_of
 from tidegate.spec import aggregates
 from tidegate.spec.operator import AggregateSpec, Input, Options
 from tidegate.spec.triggers import EventInterval, Trigger
@@ -40,7 +40,7 @@ TOLD: tuple[Watermarks, ...] = (Explicit(),)
 
 
 def specification(
-    settings: Settings, *, keyed: bool, watermarks: Sequence[Watermarks] = TOLD
+    settings: OperatorSettings, *, keyed: bool, watermarks: Sequence[Watermarks] = TOLD
 ) -> AggregateSpec:
     """The specification of the operator, with an input for each of the watermarks."""
     axis = settings.window.axis
@@ -65,7 +65,7 @@ def specification(
     )
 
 
-class Codes:
+class ValueCodes:
     """Values of any type as integers and back, because a scenario may mix types that no Arrow
     column can hold.
     """
@@ -96,14 +96,14 @@ class LateRow:
     windows: int
 
 
-class Operated:
+class AggregateUnderTest:
     """An operator under a scenario: takes events as they are written, gives panes as they are
     expected.
     """
 
     def __init__(
         self,
-        settings: Settings,
+        settings: OperatorSettings,
         events: Sequence[Mapping[str, Any]],
         ticks: Ticks,
         *,
@@ -118,7 +118,7 @@ class Operated:
         self._timed = settings.window.axis is Axis.EVENT_TIME or any(
             "t" in event for event in events
         )
-        self._keys, self._values = Codes(), Codes()
+        self._keys, self._values = ValueCodes(), ValueCodes()
         self._came = 0
         self.now = settings.start
         spec = specification(settings, keyed=self._keyed, watermarks=watermarks)

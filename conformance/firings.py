@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from tidegate.instants import MAX, MIN
-from tidegate.scenarios.adapter import Operated
+from tidegate.scenarios.aggregate_adapter import AggregateUnderTest
 from tidegate.scenarios.document import UnsupportedScenarioError, mapping
-from tidegate.scenarios.settings import Settings
+from tidegate.scenarios.settings import OperatorSettings
 from tidegate.scenarios.ticks import Ticks
 from tidegate.spec.triggers import AfterWatermark
 from tidegate.spec.windows import Tumbling
@@ -30,7 +30,7 @@ class Firings:
             raise UnsupportedScenarioError(
                 f"the watermarks pass {len(starts)} windows, which is too many to look at"
             )
-        settings = Settings(
+        settings = OperatorSettings(
             Tumbling(size),
             AfterWatermark(),
             "accumulating",
@@ -39,7 +39,7 @@ class Firings:
             options={"future_tolerance": MAX},
         )
         events = [{"t": start, "v": 1} for start in starts]
-        self._operated = Operated(settings, events, Ticks("tick", 1))
+        self._operated = AggregateUnderTest(settings, events, Ticks("tick", 1))
         self._operated.add(events)
 
     def upto(self, watermark: int) -> list[tuple[int, int]]:

@@ -20,10 +20,10 @@ from tidegate.scenarios.document import (
     known,
     mapping,
 )
-from tidegate.scenarios.matching import same_bag
+from tidegate.scenarios.matching import interval, same_bag
 from tidegate.scenarios.settings import CONFIG
 from tidegate.scenarios.ticks import Ticks, ticks_of
-from tidegate.scenarios.windows import window_of
+from tidegate.scenarios.window_words import window_of
 from tidegate.spec.windows import Session, Window
 
 Interval = tuple[int, int]
@@ -117,15 +117,6 @@ def run_merge_sequence(scenario: Scenario) -> None:
                 f"add {case['add']}: expected merged {case['merged']}, got"
                 f" {_shown(swallowed, ticks)}"
             )
-
-
-def interval(written: Any, ticks: Ticks) -> Interval:
-    """A window as written."""
-    if written == "global":
-        written = ["-inf", "+inf"]
-    if not isinstance(written, list) or len(written) != 2:
-        raise UnsupportedScenarioError(f"a window is written [start, end], got `{written}`")
-    return ticks(written[0]), ticks(written[1])
 
 
 def start(scenario: Scenario, more: set[str] | None = None) -> Ticks:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from tidegate.scenarios.adapter import Operated
+from conformance.worked_joins import WINDOW, run_worked_join
+from tidegate.scenarios.aggregate_adapter import AggregateUnderTest
 from tidegate.scenarios.document import (
     MismatchError,
     Scenario,
@@ -19,9 +20,8 @@ from tidegate.scenarios.document import (
 )
 from tidegate.scenarios.matching import Pane, same_bag, same_value, same_window, unmatched
 from tidegate.scenarios.runtimes import EMBEDDED, Runtime
-from tidegate.scenarios.settings import Settings, settings_of
+from tidegate.scenarios.settings import OperatorSettings, operator_settings
 from tidegate.scenarios.ticks import Ticks, ticks_of
-from tidegate.scenarios.worked_joins import WINDOW, run_worked_join
 from tidegate.spec.triggers import AfterDelay, Every, Policy
 from tidegate.spec.watermarks import Implied
 from tidegate.spec.windows import Axis, Tumbling
@@ -62,11 +62,11 @@ class _Example:
             self._event(number, step)
             for number, step in enumerate((s for s in steps if "event" in s), 1)
         ]
-        self._results = Operated(
+        self._results = AggregateUnderTest(
             settings, self._messages, ticks, watermarks=(Implied(),), runtime=runtime
         )
         names = [{**message, "v": message["name"]} for message in self._messages]
-        self._news = Operated(
+        self._news = AggregateUnderTest(
             replace(settings, mode="discarding", aggregate="list"),
             names,
             ticks,
@@ -74,8 +74,8 @@ class _Example:
             runtime=runtime,
         )
 
-    def _settings(self, scenario: Scenario) -> Settings:
-        settings = settings_of(scenario, self._ticks, more=frozenset({"update_every"}))
+    def _settings(self, scenario: Scenario) -> OperatorSettings:
+        settings = operator_settings(scenario, self._ticks, more=frozenset({"update_every"}))
         window = settings.window
         if isinstance(window, Tumbling) and window.axis is Axis.ORDINAL:
             # The example counts from the first offset of the stream, so its windows begin there.

@@ -1,4 +1,4 @@
-"""The window of a scenario's `config`, as a window specification."""
+"""Window words: the window of a scenario's `config` as a window specification."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FIELDS: dict[str, set[str]] = {
     "fixed": {"size", "offset"},
     "sliding": {"size", "period", "offset"},
     "cumulative": {"size", "step", "offset"},
-    "session": {"gap", "touch", "gap_rule", "zero_gap_when_v"},
+    "session": {"gap", "touch", "gap_rule"},
     "global": set(),
     "tuples": {"size", "period", "offset"},
     "calendar_days": {"n", "start", "day", "month", "zone"},
@@ -39,7 +39,7 @@ _RULE = {"k", "v", "gap"}
 
 
 def window_of(scenario: Scenario, ticks: Ticks, given: Any = None) -> Window:
-    """The window specification of a scenario; `given` stands in for the one of its config."""
+    """The window specification of a scenario; `given` replaces the window of its config."""
     config = mapping("`config.window`", scenario.config.get("window") if given is None else given)
     kind = config.get("type")
     if kind not in _FIELDS:
@@ -91,46 +91,27 @@ def _aligned(config: Mapping[str, Any], size_of: Any, axis: Axis) -> Window:
 
 def _session(scenario: Scenario, ticks: Ticks, config: Mapping[str, Any], axis: Axis) -> Session:
     touch = config.get("touch", habits(scenario.system).touch)
-    if touch not in {"separate", "merge", "asymmetric"}:
-        raise UnsupportedScenarioError(
-            f"`touch: {touch}` is not one of separate, merge, asymmetric"
-        )
-    if touch == "asymmetric":
-        _refuse_touching(scenario, ticks, config)
-        touch = "separate"
-    if (
-        "gap_rule" in config
-        or "zero_gap_when_v" in config
-        or any("gap" in event for event in _events(scenario.body))
-    ):
+    if touch not in {"separate", "merge"}:
+        raise UnsupportedScenarioError(f"`touch: {touch}` is not one of separate, merge")
+    if "gap_rule" in config or any("gap" in event for event in events_in(scenario.body)):
         gap_rules(config)
         return Session(gap_column=GAP_COLUMN, touch=touch, axis=axis)
     gap = _need(config, "gap")
     return Session(gap=ticks(gap) if axis.is_time else int(gap), touch=touch, axis=axis)
 
 
-def _refuse_touching(scenario: Scenario, ticks: Ticks, config: Mapping[str, Any]) -> None:
-    """The asymmetric rule cannot be told from `separate` as long as no two events are exactly one
-    gap apart.
-    """
-    times = {ticks(event["t"]) for event in _events(scenario.body) if "t" in event}
-    gap = ticks(_need(config, "gap"))
-    if any(time + gap in times for time in times):
-        raise UnsupportedScenarioError(
-            "`touch: asymmetric` is not offered, and two events are exactly one gap apart, where it"
-            " would matter"
-        )
-
-
-def _events(value: Any) -> list[dict[str, Any]]:
+def events_in(value: Any) -> list[dict[str, Any]]:
+    """All events of a scenario's body."""
     if isinstance(value, dict):
         return [
             e
             for key, inner in value.items()
-            for e in (inner if key == "events" else _events(inner))
+            for e in (inner if key == "events" else events_in(inner))
             if isinstance(e, dict)
         ]
-    return [event for inner in value for event in _events(inner)] if isinstance(value, list) else []
+    return (
+        [event for inner in value for event in events_in(inner)] if isinstance(value, list) else []
+    )
 
 
 def _calendar(config: Mapping[str, Any], axis: Axis) -> Calendar:
@@ -154,9 +135,7 @@ def _calendar(config: Mapping[str, Any], axis: Axis) -> Calendar:
 
 
 def _first_day(config: Mapping[str, Any], unit: str) -> date:
-    """Where the first calendar window begins; the `day` of weeks is a day of the week, by name or
-    by number from Monday.
-    """
+    """The start of the first calendar window; `day` of weeks is a weekday, by name or from 1."""
     if unit == "week" and "day" in config:
         first = calendar_date(config.get("start", "1970-01-05"))
         name = str(config["day"]).lower()
@@ -169,23 +148,19 @@ def _first_day(config: Mapping[str, Any], unit: str) -> date:
 
 
 def gap_rules(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rules that give an event its gap where it has none of its own: the first whose `k` and
-    `v` fit, at last the plain `gap`.
-    """
+    """Gap rules for events without a gap: the first whose `k` and `v` fit, then plain `gap`."""
     rules = list(config.get("gap_rule") or [])
     if not all(isinstance(rule, dict) and "gap" in rule and rule.keys() <= _RULE for rule in rules):
         raise UnsupportedScenarioError(
             "`gap_rule` must be a list of mappings with `gap` and, to narrow it, `k` or `v`"
         )
-    if "zero_gap_when_v" in config:
-        rules.insert(0, {"v": config["zero_gap_when_v"], "gap": 0})
     if "gap" in config:
         rules.append({"gap": config["gap"]})
     return rules
 
 
 def gap_of(rules: list[dict[str, Any]], event: Mapping[str, Any]) -> Any:
-    """The gap of one event, in units of the scenario; `None` if it has none and no rule fits."""
+    """The gap of an event, in units of the scenario; None if it has none and no rule fits."""
     if "gap" in event:
         return event["gap"]
     return next(

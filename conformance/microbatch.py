@@ -16,9 +16,11 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from conformance.microbatch_joins import STAGES, run_joins
+from conformance.query_watermark import POLICIES, QueryWatermark
 from tidegate.errors import SpecError
 from tidegate.instants import MAX
-from tidegate.scenarios.adapter import FIRST_COME, TOLD, Operated
+from tidegate.scenarios.aggregate_adapter import FIRST_COME, TOLD, AggregateUnderTest
 from tidegate.scenarios.document import (
     MismatchError,
     Scenario,
@@ -27,12 +29,10 @@ from tidegate.scenarios.document import (
     mapping,
 )
 from tidegate.scenarios.matching import Pane, demand_rows
-from tidegate.scenarios.microbatch_joins import STAGES, run_joins
-from tidegate.scenarios.query_watermark import POLICIES, QueryWatermark
 from tidegate.scenarios.runtimes import EMBEDDED, Runtime
-from tidegate.scenarios.settings import Settings, choice, flag
+from tidegate.scenarios.settings import OperatorSettings, choice, flag
 from tidegate.scenarios.ticks import Ticks, ticks_of
-from tidegate.scenarios.windows import window_of
+from tidegate.scenarios.window_words import window_of
 from tidegate.spec.presets import habits
 from tidegate.spec.triggers import AfterCount, AfterWatermark
 from tidegate.spec.watermarks import Bounded, Punctuated, Watermarks
@@ -110,12 +110,12 @@ class _Plan:
     no_data_batches: bool = True
     habits: str = _SPARK
 
-    def settings(self) -> Settings:
+    def settings(self) -> OperatorSettings:
         preset = habits(self.habits)
         options = {"future_tolerance": MAX, **preset.options}
         if self.dedup:
             # A row is late by its own time: how long it is remembered does not matter.
-            return Settings(
+            return OperatorSettings(
                 self.window,
                 _EVERY_BATCH,
                 "retracting",
@@ -129,7 +129,7 @@ class _Plan:
                 " window. Hint: retract what it replaces"
             )
         trigger = AfterWatermark() if self.mode == "append" else _EVERY_BATCH
-        return Settings(
+        return OperatorSettings(
             self.window,
             trigger,
             "accumulating",
@@ -211,7 +211,7 @@ class _Query:
     ) -> None:
         self._plan, self._steps, self._ticks = plan, steps, ticks
         events = [event for step in steps for rows in self._batch(step).values() for event in rows]
-        self.operator = Operated(
+        self.operator = AggregateUnderTest(
             plan.settings(), events, ticks, watermarks=plan.watermarks(ticks), runtime=runtime
         )
         self._where = ""

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from conformance.assignment import Interval
 from tidegate.instants import MIN
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.triggers import Context, compile_trigger
 from tidegate.kernel.windows.assigners import build
-from tidegate.scenarios.assignment import Interval, interval
 from tidegate.scenarios.document import (
     MismatchError,
     Scenario,
@@ -22,10 +22,11 @@ from tidegate.scenarios.document import (
     known,
     mapping,
 )
+from tidegate.scenarios.matching import interval
 from tidegate.scenarios.settings import CONFIG
 from tidegate.scenarios.ticks import Ticks, ticks_of
-from tidegate.scenarios.trigger_words import read_trigger
-from tidegate.scenarios.windows import window_of
+from tidegate.scenarios.trigger_words import TriggerReader
+from tidegate.scenarios.window_words import window_of
 from tidegate.spec.triggers import Trigger
 from tidegate.spec.windows import Window
 
@@ -114,7 +115,7 @@ def run_trigger(scenario: Scenario) -> None:
     known("the scenario", scenario.body, {"steps"})
     known("`config`", scenario.config, CONFIG)
     ticks = ticks_of(scenario)
-    reading = read_trigger(str(scenario.config.get("trigger")), ticks)
+    reading = TriggerReader(ticks, scenario.extension).read(str(scenario.config.get("trigger")))
     if reading.trigger is None or reading.clock or reading.closing or reading.mode:
         raise UnsupportedScenarioError(
             f"kind `trigger` runs plain triggers only, got `{scenario.config.get('trigger')}`"

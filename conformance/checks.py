@@ -14,7 +14,7 @@ import numpy as np
 from tidegate.errors import SpecError
 from tidegate.instants import MIN
 from tidegate.kernel.events.event_time import CLASSES, classify
-from tidegate.scenarios.adapter import specification
+from tidegate.scenarios.aggregate_adapter import specification
 from tidegate.scenarios.document import (
     MismatchError,
     Scenario,
@@ -22,7 +22,7 @@ from tidegate.scenarios.document import (
     known,
     mapping,
 )
-from tidegate.scenarios.settings import CONFIG, settings_of
+from tidegate.scenarios.settings import CONFIG, operator_settings
 from tidegate.scenarios.ticks import ticks_of
 from tidegate.state.memory import MemoryStore
 
@@ -101,7 +101,7 @@ def _refusal(scenario: Scenario, case: dict[str, Any]) -> str | None:
     kept = config.pop("retraction_storage", True)
     merged = replace(scenario, config=config)
     try:
-        settings = settings_of(merged, ticks_of(merged))
+        settings = operator_settings(merged, ticks_of(merged))
         specification(
             replace(settings, options={**settings.options, "keep_fired": kept}), keyed=False
         )

@@ -12,17 +12,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from conformance.coalesce import frame_of
+from conformance.mark_words import Said, read, show, watermark
 from tidegate.errors import InputError, SpecError, TidegateError
 from tidegate.instants import MAX, MIN, clamp
 from tidegate.kernel.watermarks.coalescer import Rules
 from tidegate.kernel.watermarks.generators import Observed, Promises, compile_generator
 from tidegate.kernel.watermarks.tracker import SourceTracker
-from tidegate.scenarios.coalescing import frame_of
-from tidegate.scenarios.document import MismatchError, Scenario, UnsupportedScenarioError, known
+from tidegate.scenarios.document import (
+    MismatchError,
+    Scenario,
+    UnsupportedScenarioError,
+    is_set,
+    known,
+    steps_of,
+)
 from tidegate.scenarios.settings import CONFIG as OF_OPERATORS
 from tidegate.scenarios.settings import choice, flag
 from tidegate.scenarios.ticks import Ticks, ticks_of
-from tidegate.scenarios.wording import Said, read, show, steps_of, switched, watermark
 from tidegate.spec.watermarks import (
     Bounded,
     Explicit,
@@ -130,15 +137,15 @@ def run_idleness(scenario: Scenario) -> None:
         )
         if "timeout" in step:
             timer = _timer(
-                scenario, ticks(step["timeout"]), now, refused=switched(step, "error"), where=where
+                scenario, ticks(step["timeout"]), now, refused=is_set(step, "error"), where=where
             )
         if timer is None:
             if step.keys() & {"activity", "event", "check"}:
                 raise UnsupportedScenarioError("an idleness scenario begins with a `timeout`")
             continue
-        if switched(step, "activity") or switched(step, "event"):
+        if is_set(step, "activity") or is_set(step, "event"):
             timer.activity(now)
-        if "check" in step and timer.check(now) != switched(step, "check"):
+        if "check" in step and timer.check(now) != is_set(step, "check"):
             raise MismatchError(f"{where}: expected idle {step['check']}, got {not step['check']}")
 
 
@@ -288,10 +295,10 @@ class _Generation:
         try:
             found = self._happened(step)
         except TidegateError as refusal:
-            if not switched(step, "error"):
+            if not is_set(step, "error"):
                 raise MismatchError(f"{where}: it was refused: {refusal}") from refusal
             return
-        if switched(step, "error"):
+        if is_set(step, "error"):
             raise MismatchError(f"{where}: it must be refused, but it was accepted")
         if "out" in step:
             if not isinstance(step["out"], list):
@@ -333,7 +340,7 @@ class _Generation:
         """A bare generator says at each emission where it stands; we say what is new, so a repeated
         watermark is no news.
         """
-        if not switched(step, "emit") or (
+        if not is_set(step, "emit") or (
             "monotone_output" in self._config and flag(self._config, "monotone_output")
         ):
             return expected
@@ -349,16 +356,16 @@ class _Generation:
         for name in ("remove", "remove_partition"):
             if step.get(name) is not None and step[name] is not False:
                 self._remove(step, step[name])
-        if switched(step, "end_of_input"):
+        if is_set(step, "end_of_input"):
             self._tracker.lift(MAX, self._now)
         if event is not None:
             self._observe(step)
         itself = [] if event is None else [Said("ev", self._ticks(event))]
-        asked = switched(step, "emit") or switched(step, "end_of_input")
+        asked = is_set(step, "emit") or is_set(step, "end_of_input")
         quiet = self._emission == "never" or (
             self._emission == "periodic" and not (asked or self._due)
         )
-        if (quiet and not switched(step, "end_of_input")) or (joining and event is None):
+        if (quiet and not is_set(step, "end_of_input")) or (joining and event is None):
             return itself
         marks = self._released()
         return [*marks, *itself] if self._emission == "before" else [*itself, *marks]
