@@ -7,12 +7,12 @@ import math
 
 import numpy as np
 import pytest
+
 from bench import main
 from bench.cases import CASES, aggregated, windowed
 from bench.racing import OperatorRunner
 from bench.traffic import MINUTE, PER_MINUTE, START, Traffic, deliver, distinct_keys
 from bench.watermarks import LoopRunner, TrackerRunner
-
 from tidegate.spec.windows import hopping, tumbling
 
 pytestmark = pytest.mark.slow

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import yaml
-from conformance.__main__ import main
-from conformance.words import prepared
 
 from conformance import EXTENSION, FAIL, FOLDER, KINDS, PASS, UNSUPPORTED, Outcome, load, parse, run
+from conformance.__main__ import main
+from conformance.words import prepared
 from support.documents import REPOSITORY, blocks
 from support.mutations import changed, expectations
 from tidegate.instants import MAX

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HEAVY = ["pandas", "pyspark", "rocksdict", "datasketches", "_datasketches", "yaml"]
-SURFACES = ["tidegate.cli", "tidegate.scenarios", "bench"]
+SURFACES = ["tidegate.cli", "tidegate.scenarios", "bench", "conformance"]
 MAY_IMPORT_THE_WHOLE = ("__init__.py", "__main__.py", "cli", "scenarios", "bench")
 
 

@@ -14,7 +14,9 @@ import yaml
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SOURCES = sorted(
-    path for folder in ("src", "tests", "bench", ".ci") for path in (REPOSITORY / folder).rglob("*.py")
+    path
+    for folder in ("src", "tests", "bench", "conformance", ".ci")
+    for path in (REPOSITORY / folder).rglob("*.py")
 )
 TEXTS = [
     *SOURCES,
@@ -102,7 +104,9 @@ def test_module_keeps_its_size_and_opens_with_a_sentence(path: Path) -> None:
 
 def test_names_say_what_is_inside() -> None:
     everything = [
-        path for folder in ("src", "tests", "docs") for path in (REPOSITORY / folder).rglob("*")
+        path
+        for folder in ("src", "tests", "conformance", "docs")
+        for path in (REPOSITORY / folder).rglob("*")
     ]
     assert names([path for path in everything if path.stem.lower() in SAYS_NOTHING]) == []
 
@@ -146,7 +150,9 @@ def test_workflow_covers_every_supported_python(project: dict) -> None:
         name.rpartition(" ")[2] for name in project["classifiers"] if name.startswith(prefix)
     ]
     assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == supported
-    targets = re.findall(r"^([a-z-]+):.*## ", (REPOSITORY / "Makefile").read_text("utf-8"), re.MULTILINE)
+    targets = re.findall(
+        r"^([a-z-]+):.*## ", (REPOSITORY / "Makefile").read_text("utf-8"), re.MULTILINE
+    )
     commands = [
         step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step
     ]

@@ -17,7 +17,9 @@ from tidegate.kernel.triggers import Context, compile_trigger
 from tidegate.spec.trigger_text import parse_trigger
 
 SCENARIOS = yaml.safe_load(
-    (Path(__file__).parent.parent / "conformance" / "scenarios" / "beam_trigger_state.yaml").read_text("utf-8")
+    (
+        Path(__file__).parent.parent / "conformance" / "scenarios" / "beam_trigger_state.yaml"
+    ).read_text("utf-8")
 )
 
 

@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
+
 from bench import main, spark_check, spark_data, spark_job, spark_sides, spark_usage
 from bench import spark as race
 from bench.spark_data import Events
 from bench.spark_job import Job
 from bench.spark_sides import Batch, Shape
 from bench.traffic import SECOND, SPAN, START, TIME
-from pyspark.sql import SparkSession
-
 from tidegate.errors import SetupError, SpecError
 from tidegate.spec.windows import tumbling
 

@@ -4,21 +4,19 @@ does not fit is refused before the start.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import tidegate as tg
+from conformance import FOLDER, PASS, load
 from support.spark_streams import BASE, SECOND, UTC, Feed, clicks, finished, netted
 from tidegate.errors import SpecError
-from tidegate.scenarios import PASS, load
 from tidegate.scenarios.spark_runtime import perform
 
 VIEWS = pa.schema({"user": pa.string(), "seen_at": UTC, "url": pa.string()})
 VIEWS_DDL = "user string, seen_at timestamp, url string"
-CONFORMANCE = Path(__file__).parent.parent.parent / "conformance" / "scenarios"
 
 
 def views(*rows: tuple[str, float, str]) -> list[dict[str, Any]]:
@@ -113,7 +111,7 @@ def test_scenarios_of_merges_pass(spark):
     found = [
         scenario
         for name in ("malhar", "merges_more")
-        for scenario in load(CONFORMANCE / f"{name}.yaml")
+        for scenario in load(FOLDER / f"{name}.yaml")
         if scenario.kind == "cogroup"
     ]
     assert len(found) == 5

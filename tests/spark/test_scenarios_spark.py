@@ -15,10 +15,20 @@ import pytest
 import yaml
 
 import tidegate as tg
+from conformance import (
+    EXTENSION,
+    FAIL,
+    FOLDER,
+    KINDS,
+    PASS,
+    UNSUPPORTED,
+    Scenario,
+    load,
+    parse,
+    run,
+)
 from support.mutations import changed, expectations
 from tidegate.cli import main
-from tidegate.scenarios import FAIL, PASS, UNSUPPORTED, Scenario, load, parse, run
-from tidegate.scenarios.runner import KINDS, OPERATED
 from tidegate.scenarios.spark_runtime import Performance, perform
 from tidegate.spark import sinks
 from tidegate.spark.script import Command, Script, Step
@@ -28,7 +38,8 @@ if TYPE_CHECKING:
 
 # All look at one long play, which one process is enough for.
 pytestmark = pytest.mark.xdist_group("scenarios on Spark")
-FILES = sorted((Path(__file__).parent.parent / "conformance").glob("*.yaml"))
+FILES = sorted(FOLDER.glob("*.yaml"))
+OPERATED = {name for name, kind in KINDS.items() if kind.on is not None}
 SCENARIOS = {s.id: s for path in FILES for s in load(path) if s.kind in OPERATED}
 RAW = {
     item["id"]: item
@@ -52,7 +63,7 @@ def ends(scenario: Scenario) -> tuple[str, str]:
 
 
 def test_all_kinds_with_operators_are_played() -> None:
-    assert {scenario.kind for scenario in SCENARIOS.values()} == set(OPERATED)
+    assert {scenario.kind for scenario in SCENARIOS.values()} == OPERATED
 
 
 def test_scenarios_end_as_they_do_embedded(performances: dict[str, Performance]) -> None:
@@ -85,9 +96,9 @@ def test_a_changed_number_is_noticed(name: str, performances: dict[str, Performa
         assert performances[name].outcome(twin).status == FAIL, path
 
 
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - set(OPERATED)))
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - OPERATED))
 def test_what_has_no_operators_is_not_supported(kind: str, spark: SparkSession) -> None:
-    (performance,) = perform([Scenario("mine.one", kind)], spark)
+    (performance,) = perform([Scenario("mine.one", kind, extension=EXTENSION)], spark)
     assert performance.outcome().status == UNSUPPORTED
     assert performance.outcome().detail == f"kind `{kind}` does not involve a runtime"
 
@@ -95,7 +106,7 @@ def test_what_has_no_operators_is_not_supported(kind: str, spark: SparkSession) 
 @pytest.mark.parametrize(
     ("change", "status", "said"),
     [
-        (lambda s: s.update(kind="riddle"), UNSUPPORTED, "kind `riddle` is not covered"),
+        (lambda s: s.update(kind="riddle"), UNSUPPORTED, "kind `riddle` is not one of"),
         (lambda s: s["config"].update(colour="red"), UNSUPPORTED, "unknown key `colour`"),
         (lambda s: s["config"].update(plan=[{"watermark": -1}]), FAIL, "refused: "),
         (
@@ -127,7 +138,7 @@ MINE = """
     - events: [{t: 1, k: a, v: 1}, {t: 2, k: b, v: 2}, {t: 3, k: a, v: 3}]
     - watermark: 10
     - expect: [{window: [0, 10], k: a, v: 4}, {window: [0, 10], k: b, v: 2}]
-- {id: mine.wrong, kind: sessions, config: {window: {type: session, gap: 5}}, cases: [{times: [1, 2], expect: [{window: [1, 6], members: [1, 2]}]}]}
+- {id: mine.wrong, kind: panes_by_window, config: {window: {type: session, gap: 5}, trigger: AfterWatermark()}, data: [[1, 1], [2, 2]], expect: [{window: [1, 6], panes: [[1, 2]]}]}
 - {id: mine.assigned, kind: assign, config: {window: {type: fixed, size: 5}}, cases: [{t: 7, windows: [[5, 10]]}]}
 """
 
@@ -139,9 +150,9 @@ def test_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert main(["replay", "--runtime", "spark", str(path)]) == 1
     shown = capfd.readouterr().out.splitlines()
     assert shown[0] == "pass        mine.two_keys"
-    assert shown[1].startswith("fail        mine.wrong: times [1, 2]: expected")
+    assert shown[1].startswith("fail        mine.wrong: bundles of 1: expected")
     assert shown[2:] == [
-        "unsupported mine.assigned: kind `assign` does not involve a runtime",
+        "unsupported mine.assigned: kind `assign` is not one of cogroup, join, panes, panes_by_window",
         "3 scenarios: 1 passed, 1 failed, 1 unsupported",
     ]
 
