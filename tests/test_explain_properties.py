@@ -44,7 +44,7 @@ def check(op: EmbeddedOperator) -> None:
     cells = None if parts is None else op._cells(parts)
     owing: dict[tuple[int, int, bool], int] = {}
     if parts is not None and cells is not None:
-        reached = np.broadcast_to(parts.core.watermark_of(cells), len(cells))
+        reached = np.broadcast_to(parts.core.watermarks.of_cells(cells), len(cells))
         rows = zip(
             cells.ints("start"),
             cells.ints("end"),

@@ -129,7 +129,7 @@ class Inspection:
             window_end=renderer.instants(cells.ints("end")),
         )
         return (
-            pa.table({**columns, **parts.contents.values(cells, tell=False)})
+            pa.table({**columns, **parts.contents.values(cells)})
             if len(cells)
             else pa.table({})
         )

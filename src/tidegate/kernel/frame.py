@@ -181,6 +181,23 @@ class Frame:
             return self
         return self.take(np.flatnonzero(mask))
 
+    def replaced(self, index: np.ndarray, other: Frame) -> Frame:
+        """The frame with other values, in the columns of `other`, at some distinct rows."""
+        if len(index) == self.length and (index == np.arange(self.length)).all():
+            return self.with_mapping(other.columns)
+        pick = np.arange(self.length)
+        pick[index] = self.length + np.arange(len(index))
+        columns: dict[str, Column] = {}
+        for name, new in other.columns.items():
+            old = self.columns[name]
+            if isinstance(old, np.ndarray) and isinstance(new, np.ndarray):
+                column = old.copy()
+                column[index] = new
+                columns[name] = column
+            else:
+                columns[name] = take(concat([old, new]), pick)
+        return self.with_mapping(columns)
+
     def slice(self, start: int, stop: int) -> Frame:
         size = max(0, stop - start)
         cut = {

@@ -50,20 +50,26 @@ class Output:
     def is_empty(self) -> bool:
         return not self.panes and not self.late
 
-    def sort_panes(self) -> None:
-        """Put panes that fired for single elements into the order of the elements; retractions stay
-        before what replaces them.
-        """
-        if len(self.panes) > 1:
-            position = np.concatenate([frame.ints("position") for frame in self.panes])
-            if (position[1:] < position[:-1]).any():
-                self.panes = [concat_frames(self.panes).take(np.argsort(position, kind="stable"))]
+    def by_position(self) -> Output:
+        """The output with panes in the order of the elements that fired them.
 
-    def sort_by_window(self) -> None:
-        """Put panes into the order of their windows, whatever part of the operator made them."""
-        if len(self.panes) > 1:
-            whole = concat_frames(self.panes)
-            self.panes = [whole.take(np.lexsort((whole.ints("start"), whole.ints("end"))))]
+        Retractions stay before the panes that replace them.
+        """
+        if len(self.panes) < 2:
+            return self
+        position = np.concatenate([frame.ints("position") for frame in self.panes])
+        if (position[1:] >= position[:-1]).all():
+            return self
+        order = np.argsort(position, kind="stable")
+        return Output([concat_frames(self.panes).take(order)], self.late)
+
+    def by_window(self) -> Output:
+        """The output with panes in the order of their windows."""
+        if len(self.panes) < 2:
+            return self
+        panes = concat_frames(self.panes)
+        order = np.lexsort((panes.ints("start"), panes.ints("end")))
+        return Output([panes.take(order)], self.late)
 
 
 def class_names(classes: np.ndarray) -> pa.Array:

@@ -15,6 +15,7 @@ from tidegate.kernel.groups import Groups, present
 from tidegate.kernel.storage.run_store import Places
 from tidegate.kernel.windows.assigners import Aligned, Assigned, Assigner
 from tidegate.operators.aggregate.cell_values import CellValues
+from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.context import IDENTITY, Core
 from tidegate.operators.aggregate.firing import Firing
 from tidegate.operators.aggregate.retention import RetentionBounds
@@ -74,30 +75,31 @@ class CellUpdate:
         """
         return isinstance(self.assigner, Aligned) and self.core.spec.window.axis is not Axis.ORDINAL
 
-    def absorb(self, delivery: Delivery, assigned: Assigned) -> None:
+    def absorb(self, delivery: Delivery, assigned: Assigned, out: Collector) -> None:
         """Take one step: every row counts once in each of its windows, then triggers are looked at
         once.
         """
         if self.core.spec.retention.windows is None:
-            self._place(delivery, self.without_expired(delivery, assigned))
+            self._place(delivery, self.without_expired(delivery, assigned, out), out)
         else:
-            self._place(delivery, self._with_room(delivery, self._in_time(delivery, assigned)))
+            in_time = self._in_time(delivery, assigned, out)
+            self._place(delivery, self._with_room(delivery, in_time, out), out)
 
-    def _with_room(self, delivery: Delivery, assigned: Assigned) -> Assigned:
+    def _with_room(self, delivery: Delivery, assigned: Assigned, out: Collector) -> Assigned:
         """The windows less those behind a horizon and those that their key has no room for; one
         late row tells both.
         """
         gone = self.horizons.beyond(delivery, assigned)
         old = np.zeros(len(assigned.row), bool) if gone is None else gone
-        rest = self._without_closed(delivery, Assigned(*(column[~old] for column in assigned)))
-        full = self.horizons.admit(delivery, rest)
+        rest = self._without_closed(delivery, Assigned(*(column[~old] for column in assigned)), out)
+        full = self.horizons.admit(delivery, rest, out)
         missed = Assigned(
             *(np.concatenate([a[old], b[full]]) for a, b in zip(assigned, rest, strict=True))
         )
-        self.without(delivery, missed, np.ones(len(missed.row), bool), "out_of_retention")
+        self.without(delivery, missed, np.ones(len(missed.row), bool), "out_of_retention", out)
         return Assigned(*(column[~full] for column in rest))
 
-    def _without_closed(self, delivery: Delivery, assigned: Assigned) -> Assigned:
+    def _without_closed(self, delivery: Delivery, assigned: Assigned, out: Collector) -> Assigned:
         """The windows of the rows less those that a finished trigger has closed."""
         groups, _, places = self.look_up(delivery, assigned)
         found = np.flatnonzero(places.found)
@@ -105,49 +107,56 @@ class CellUpdate:
             return assigned
         shut = np.zeros(groups.n, bool)
         shut[found] = self.core.cells.take(places.take(found)).ints("closed")
-        return self.without(delivery, assigned, shut[groups.ids], "window_closed")
+        return self.without(delivery, assigned, shut[groups.ids], "window_closed", out)
 
-    def _place(self, delivery: Delivery, assigned: Assigned) -> None:
+    def _place(self, delivery: Delivery, assigned: Assigned, out: Collector) -> None:
         """Put rows into windows that still matter; those whose window is closed go to `late`."""
         groups, identity, places = self.look_up(delivery, assigned)
         if not groups.n:
             return
         found = np.flatnonzero(places.found)
         if len(found) and self.core.cells.take(places.take(found)).ints("closed").any():
-            self._place(delivery, self._without_closed(delivery, assigned))
+            self._place(delivery, self._without_closed(delivery, assigned, out), out)
             return
         keys = delivery.keys(self.core.spec.input.key, assigned.row[groups.firsts])
         cells = self.base(identity, keys, places)
         self.core.cells.remove(places.take(found))
-        self.join(delivery, CellRows(assigned.row, groups, cells))
+        self.join(delivery, CellRows(assigned.row, groups, cells), out)
 
-    def without_expired(self, delivery: Delivery, assigned: Assigned) -> Assigned:
+    def without_expired(self, delivery: Delivery, assigned: Assigned, out: Collector) -> Assigned:
         """The windows of the rows less those whose time is over; the rows learn what they
         missed.
         """
-        return self.without_old(delivery, self._in_time(delivery, assigned))
+        return self.without_old(delivery, self._in_time(delivery, assigned, out), out)
 
-    def _in_time(self, delivery: Delivery, assigned: Assigned) -> Assigned:
+    def _in_time(self, delivery: Delivery, assigned: Assigned, out: Collector) -> Assigned:
         """The windows of the rows less those that have expired."""
         if self.windows_expire:
             over = self.core.expired(
-                self.core.expiry(assigned.end), self.core.watermark_at(delivery, assigned.row)
+                self.core.expiry(assigned.end), self.core.watermarks.of_rows(delivery, assigned.row)
             )
         elif self.core.given_up != MIN:
             over = assigned.end <= self.core.given_up
         else:
             return assigned
-        return self.without(delivery, assigned, over, "window_expired")
+        return self.without(delivery, assigned, over, "window_expired", out)
 
-    def without_old(self, delivery: Delivery, assigned: Assigned) -> Assigned:
+    def without_old(self, delivery: Delivery, assigned: Assigned, out: Collector) -> Assigned:
         """The windows of the rows less those that retention has pushed out."""
         gone = self.horizons.beyond(delivery, assigned)
         return (
-            assigned if gone is None else self.without(delivery, assigned, gone, "out_of_retention")
+            assigned
+            if gone is None
+            else self.without(delivery, assigned, gone, "out_of_retention", out)
         )
 
     def without(
-        self, delivery: Delivery, assigned: Assigned, missed: np.ndarray, reason: str
+        self,
+        delivery: Delivery,
+        assigned: Assigned,
+        missed: np.ndarray,
+        reason: str,
+        out: Collector,
     ) -> Assigned:
         """The rest of the windows; one late row per event lists those that it missed."""
         if not missed.any():
@@ -156,7 +165,7 @@ class CellUpdate:
         self.core.progress.counters["dropped_pairs"] += len(row)
         order = np.lexsort((start, row))
         rows, owner = np.unique(row, return_inverse=True)
-        self.core.late_rows(
+        out.late_rows(
             delivery,
             rows,
             reason,
@@ -165,9 +174,9 @@ class CellUpdate:
         )
         return Assigned(*(column[~missed] for column in assigned))
 
-    def join(self, delivery: Delivery, joining: CellRows) -> None:
+    def join(self, delivery: Delivery, joining: CellRows, out: Collector) -> None:
         """Add rows to cells that are out of the table, let them fire, and put them back."""
-        joining, partials = self._lifted(delivery, joining)
+        joining, partials = self._lifted(delivery, joining, out)
         row, groups, cells = joining.row, joining.groups, joining.cells
         if not groups.n:
             return
@@ -185,9 +194,9 @@ class CellUpdate:
         brought = Frame.of(
             {**partials, **self._held_by(delivery, row, groups), "n": groups.sum(weight)}, groups.n
         )
-        self.add(cells, brought.with_columns(count=counts, seq=seq, first=first))
+        self.add(cells, brought.with_columns(count=counts, seq=seq, first=first), out)
 
-    def add(self, cells: Frame, brought: Frame) -> None:
+    def add(self, cells: Frame, brought: Frame, out: Collector) -> None:
         """Add what came for each of some cells that are out of the table, let them fire, and put
         them back.
 
@@ -206,7 +215,7 @@ class CellUpdate:
         state = core.trigger_state(cells)
         core.machine.on_elements(state, counts, core.context(cells, pending, brought.ints("first")))
         cells = cells.with_columns(pending=pending + counts)
-        core.cells.put(self.firing.settle(cells, state, seq))
+        core.cells.put(self.firing.settle(cells, state, out, seq))
 
     def _with_partials(self, cells: Frame, brought: Frame) -> Mapping[str, Column]:
         """The partial aggregates of the cells and of what was brought together."""
@@ -279,7 +288,9 @@ class CellUpdate:
         order[np.concatenate([found, new])] = np.arange(len(identity))
         return concat_frames([old, fresh]).take(order)
 
-    def _lifted(self, delivery: Delivery, joining: CellRows) -> tuple[CellRows, dict[str, Column]]:
+    def _lifted(
+        self, delivery: Delivery, joining: CellRows, out: Collector
+    ) -> tuple[CellRows, dict[str, Column]]:
         """The joining with partial aggregates of its rows by cell; rows that a user's function
         refuses go to `late`, and are left out.
         """
@@ -289,7 +300,7 @@ class CellUpdate:
         rows = core.rows_of(delivery, joining.row)
         partials, failed, why = core.bundle.lift(rows, joining.groups)
         if failed is not None:
-            self._refuse(delivery, joining, failed, why)
+            self._refuse(delivery, joining, failed, why, out)
             joining = _narrowed(joining, ~failed)
             if joining.groups.n:
                 partials, _, _ = core.bundle.lift(
@@ -297,7 +308,14 @@ class CellUpdate:
                 )
         return joining, partials
 
-    def _refuse(self, delivery: Delivery, joining: CellRows, failed: np.ndarray, why: str) -> None:
+    def _refuse(
+        self,
+        delivery: Delivery,
+        joining: CellRows,
+        failed: np.ndarray,
+        why: str,
+        out: Collector,
+    ) -> None:
         entries = np.flatnonzero(failed)
         cell = joining.groups.ids[entries]
         bounds = (
@@ -306,7 +324,7 @@ class CellUpdate:
             joining.cells.ints("end")[cell],
         )
         rows = joining.row[entries]
-        self.core.late_rows(
+        out.late_rows(
             delivery, rows, "accumulation_failed", class_names(delivery.verdict[rows]), bounds, why
         )
         untouched = np.ones(joining.groups.n, bool)
@@ -350,7 +368,8 @@ class CellUpdate:
         if kind == "end_of_window":
             return {
                 "ontime": ontime | fresh,
-                "held": cells.ints("held") | (cells.ints("end") > self.core.before_of(cells)),
+                "held": cells.ints("held")
+                | (cells.ints("end") > self.core.watermarks.before_call(cells)),
             }
         both = np.minimum(hold, best) if kind == "earliest" else np.maximum(hold, best)
         return {

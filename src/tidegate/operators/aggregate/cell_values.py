@@ -14,12 +14,13 @@ from tidegate.errors import StateError
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.accumulations import lists
 from tidegate.kernel.accumulations.protocol import Rows
-from tidegate.kernel.frame import Column, Frame, concat_frames, to_arrow
+from tidegate.kernel.frame import Column, Frame, to_arrow
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.keys import KEY, identify
 from tidegate.kernel.storage.message_store import MessageStore
 from tidegate.kernel.storage.run_store import search_sorted
 from tidegate.kernel.windows.evictors import kept
+from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.context import Core
 from tidegate.operators.ingest.delivery import Delivery
 from tidegate.spec.windows import Axis, ByDifference, Session
@@ -111,22 +112,23 @@ class CellValues:
             raise StateError("the operator keeps no messages")
         return self._core.messages
 
-    def values(self, cells: Frame, *, tell: bool = True) -> dict[str, pa.Array]:
-        """The results of all aggregates; where one has no right result it is null, and `late` says
-        so if somebody is to be told.
+    def values(self, cells: Frame, out: Collector | None = None) -> dict[str, pa.Array]:
+        """The results of all aggregates; null where one has no correct result.
+
+        Windows without a correct result are reported to `out`, if there is one.
         """
         core = self._core
         partials = cells
         if core.messages is not None:
-            partials = self._from_messages(cells, tell=tell).with_mapping(
+            partials = self._from_messages(cells, out).with_mapping(
                 cells.select(core.bundle.known_columns).columns
             )
         values, failures = core.bundle.lower(partials)
-        if not tell:
+        if out is None:
             return values
         for name, (mask, reason, why) in failures.items():
             broken = cells.take(np.flatnonzero(mask))
-            core.late_windows(broken, reason, pa.repeat(pa.scalar(f"{name}: {why}"), len(broken)))
+            out.late_windows(broken, reason, pa.repeat(pa.scalar(f"{name}: {why}"), len(broken)))
         return values
 
     def after(self, cells: Frame, given: np.ndarray) -> Frame:
@@ -178,11 +180,7 @@ class CellValues:
         nothing = Frame(core.bundle.empty(core.schema, len(rows)), len(rows)).drop(
             core.bundle.known_columns
         )
-        if len(rows) == len(cells):
-            return dict(nothing.columns)
-        pick = np.arange(len(cells))
-        pick[rows] = len(cells) + np.arange(len(rows))
-        return dict(concat_frames([cells.select(nothing.names), nothing]).take(pick).columns)
+        return dict(cells.select(nothing.names).replaced(rows, nothing).columns)
 
     def store_said(self, delivery: Delivery, start: np.ndarray, end: np.ndarray) -> None:
         """Keep messages under the windows that were said for them, each once a window; they lie at
@@ -229,7 +227,7 @@ class CellValues:
             columns["uid"] = message_ids(delivery)
         core.messages.add(Frame(columns, len(delivery)))
 
-    def _from_messages(self, cells: Frame, *, tell: bool) -> Frame:
+    def _from_messages(self, cells: Frame, out: Collector | None) -> Frame:
         core = self._core
         members = self._members(cells)
         if core.spec.mode == "discarding" and not self._forgets:
@@ -245,10 +243,10 @@ class CellValues:
             members.messages.ints("arrival"),
         )
         partials, failed, why = core.bundle.lift(rows, groups)
-        if failed is not None and tell:
+        if failed is not None and out is not None:
             blamed = members.where(failed)
             broken = cells.take(blamed.cell)
-            core.late_windows(broken, "accumulation_failed", pa.repeat(pa.scalar(why), len(broken)))
+            out.late_windows(broken, "accumulation_failed", pa.repeat(pa.scalar(why), len(broken)))
         return Frame(partials, len(cells))
 
     def _kept(self, members: _Members) -> np.ndarray:

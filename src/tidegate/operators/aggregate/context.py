@@ -5,13 +5,12 @@ aggregates, state and the output under way.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from tidegate.instants import MAX, MIN, saturating_add
-from tidegate.kernel.accumulations.lists import build
 from tidegate.kernel.accumulations.protocol import Rows
 from tidegate.kernel.frame import (
     Column,
@@ -27,11 +26,10 @@ from tidegate.kernel.keys import KEY
 from tidegate.kernel.storage.message_store import MessageStore
 from tidegate.kernel.storage.run_store import SortedRuns
 from tidegate.kernel.triggers import Context, Machine
-from tidegate.kernel.watermarks.per_key import KeyProgress
 from tidegate.operators.aggregate.aggregate_set import AggregateSet
+from tidegate.operators.aggregate.cell_watermarks import CellWatermarks
 from tidegate.operators.aggregate.window_offsets import WindowOffsets
 from tidegate.operators.ingest.delivery import Delivery
-from tidegate.operators.output import LateRows, Output, texts
 from tidegate.operators.progress import Progress
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.windows import Axis, ByDifference, Custom, Inherited, Session
@@ -54,15 +52,13 @@ class Core:
     messages: MessageStore | None
     kept_for: int
     """How long windows are kept after their end; `MAX` is for ever."""
+    watermarks: CellWatermarks
     metadata: WindowOffsets | None = None
-    keys: KeyProgress | None = None
-    """The watermarks of data keys, where each has its own."""
     is_migrated: bool = False
     """Whether there may be stored frames that were written under a former specification."""
     given_up: int = MIN
     """Windows that end here or before had expired when the lateness was made longer: they stay so.
     """
-    out: Output = field(default_factory=Output)
 
     @property
     def keeps_fired(self) -> bool:
@@ -121,47 +117,11 @@ class Core:
         """
         return np.asarray(expiry < MAX) if self.kept_for == MAX else np.asarray(expiry <= watermark)
 
-    def watermark_of(self, frame: Frame) -> np.ndarray | int:
-        """The watermark that counts for each cell: its key's own count on the ordinal axis, its
-        key's own watermark or the operator's elsewhere.
-        """
-        if self.spec.window.axis is Axis.ORDINAL:
-            return frame.ints("seen")
-        return self.watermark_for(frame.ints("key_hash"), frame.ints("key_check"))
-
-    def watermark_for(self, key_hash: np.ndarray, key_check: np.ndarray) -> np.ndarray | int:
-        """The watermark that counts for each key."""
-        return (
-            self.progress.watermark
-            if self.keys is None
-            else self.keys.watermark(key_hash, key_check, self.progress.watermark)
-        )
-
-    def watermark_at(self, delivery: Delivery, row: np.ndarray) -> np.ndarray | int:
-        """The watermark that counts for each of some rows of a delivery."""
-        return (
-            self.progress.watermark
-            if self.keys is None
-            else self.keys.watermark(
-                delivery.key_hash, delivery.key_check, self.progress.watermark
-            )[row]
-        )
-
-    def before_of(self, frame: Frame) -> np.ndarray | int:
-        """The same when the current call began."""
-        if self.spec.window.axis is Axis.ORDINAL:
-            return frame.ints("seen_before")
-        if self.keys is not None:
-            return self.keys.before(
-                frame.ints("key_hash"), frame.ints("key_check"), self.progress.before
-            )
-        return self.progress.before
-
     def context(
         self, frame: Frame, pending: np.ndarray, times: np.ndarray | None = None
     ) -> Context:
         return Context(
-            frame.ints("end"), self.watermark_of(frame), self.progress.now, pending, times
+            frame.ints("end"), self.watermarks.of_cells(frame), self.progress.now, pending, times
         )
 
     def trigger_state(self, frame: Frame) -> dict[str, np.ndarray]:
@@ -282,7 +242,7 @@ class Core:
         closed = frame.ints("closed")
         expiry = frame.ints("expiry")
         # Every window is looked at when it completes, whatever its trigger waits for.
-        end = np.where(frame.ints("end") > self.watermark_of(frame), frame.ints("end"), MAX)
+        end = np.where(frame.ints("end") > self.watermarks.of_cells(frame), frame.ints("end"), MAX)
         watermark = np.where(
             closed,
             expiry,
@@ -305,62 +265,3 @@ class Core:
         table = delivery.table.take(pa.array(index))
         weight = None if delivery.weight is None else delivery.weight[index]
         return Rows(table, delivery.time[index], delivery.seq[index], weight)
-
-    def late_rows(
-        self,
-        delivery: Delivery,
-        index: np.ndarray,
-        reason: str,
-        lateness: pa.Array,
-        windows: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
-        detail: str | pa.Array = "",
-    ) -> None:
-        """Send rows to the late output; `windows` lists (position in index, start, end) of the
-        windows they missed.
-        """
-        if not len(index):
-            return
-        owner, start, end = windows if windows is not None else (np.zeros(0, np.int64),) * 3
-        keys = Frame.of(delivery.keys(self.spec.input.key, index), len(index))
-        watermark = self.watermark_at(delivery, index)
-        self._late(
-            delivery.table.take(pa.array(index)),
-            keys,
-            lateness,
-            reason,
-            texts(detail, len(index)) if isinstance(detail, str) else detail,
-            (owner, start, end),
-            watermark,
-        )
-
-    def late_windows(self, cells: Frame, reason: str, detail: pa.Array) -> None:
-        """Tell that a window of a key has no right result; there is no single row to blame."""
-        n = len(cells)
-        if n:
-            keys = cells.select(self.key_columns)
-            bounds = (np.arange(n), cells.ints("start"), cells.ints("end"))
-            self._late(
-                None, keys, texts("window", n), reason, detail, bounds, self.watermark_of(cells)
-            )
-
-    def _late(
-        self,
-        table: pa.Table | None,
-        keys: Frame,
-        lateness: pa.Array,
-        reason: str,
-        detail: pa.Array,
-        windows: tuple[np.ndarray, np.ndarray, np.ndarray],
-        watermark: np.ndarray | int,
-    ) -> None:
-        n = len(lateness)
-        owner, start, end = windows
-        self.progress.counters["late_rows"] += n
-        self.progress.counters[f"reason.{reason}"] += n
-        keys = Frame({name: to_arrow(column) for name, column in keys.columns.items()}, n)
-        starts, ends = (build(pa.array(bounds), owner, n) for bounds in (start, end))
-        self.out.late.append(
-            LateRows(
-                table, keys, lateness, reason, detail, starts, ends, watermark, self.progress.now
-            )
-        )

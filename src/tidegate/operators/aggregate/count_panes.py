@@ -11,19 +11,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from tidegate.instants import MAX
-from tidegate.kernel.frame import Column, Frame, concat_frames, equal_rows, to_numpy
+from tidegate.kernel.frame import Column, Frame, concat_frames
 from tidegate.kernel.groups import Groups, inverse, present
 from tidegate.kernel.storage.run_store import Places
 from tidegate.kernel.windows.assigners import Assigned
 from tidegate.operators.aggregate.cell_update import CellUpdate
 from tidegate.operators.aggregate.cell_values import CellValues
+from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.context import Core
 from tidegate.operators.aggregate.firing import Firing
 from tidegate.operators.ingest.delivery import Delivery
-from tidegate.operators.output import EARLY, LATE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,18 +62,18 @@ class CountPanes:
         self._core = core
         self._firing = firing
         self._contents = contents
-        self._absorber = cell_update
+        self._cell_update = cell_update
         self._early, self._late = rule
 
-    def take(self, delivery: Delivery, assigned: Assigned) -> Assigned:
-        """Take what can be taken at once; what comes back has to be taken row by row."""
-        groups, identity, places = self._absorber.look_up(delivery, assigned)
+    def take(self, delivery: Delivery, assigned: Assigned, out: Collector) -> Assigned:
+        """Take all rows that can be taken at once; the rest has to be taken row by row."""
+        groups, identity, places = self._cell_update.look_up(delivery, assigned)
         chosen = self._eligible(identity, places, groups)
         if not chosen.any():
             return assigned
         mine = chosen[groups.ids]
         picked = present(groups.ids[mine], groups.n)
-        cells = self._absorber.base(
+        cells = self._cell_update.base(
             identity.take(picked),
             delivery.keys(self._core.spec.input.key, assigned.row[groups.firsts[picked]]),
             places.take(picked),
@@ -88,7 +87,7 @@ class CountPanes:
             return assigned
         found = np.flatnonzero(places.found[picked])
         self._core.cells.remove(places.take(picked[found]))
-        self._fire(delivery, cells, segments, Frame(partials, segments.groups.n))
+        self._fire(delivery, cells, segments, Frame(partials, segments.groups.n), out)
         return Assigned(*(column[~mine] for column in assigned))
 
     def _eligible(self, identity: Frame, places: Places, groups: Groups) -> np.ndarray:
@@ -121,21 +120,35 @@ class CountPanes:
             row[order], groups, cell[starts], (counted[last] + 1) % every[cell[last]] == 0
         )
 
-    def _fire(self, delivery: Delivery, cells: Frame, segments: _Segments, lifted: Frame) -> None:
-        contents = self._contents_of(cells, segments, lifted)
+    def _fire(
+        self,
+        delivery: Delivery,
+        cells: Frame,
+        segments: _Segments,
+        lifted: Frame,
+        out: Collector,
+    ) -> None:
+        """Emit a pane for each segment that ends with one, and put the cells back."""
         added = segments.groups.counts
         total = np.cumsum(added)
         before = (total - added)[segments.is_first][np.cumsum(segments.is_first) - 1]
-        n = cells.ints("n")[segments.cell] + total - before
-        holds = self._holds(delivery, cells, segments)
-        panes = (
-            cells.take(segments.cell)
-            .with_mapping({**contents.columns, **holds, "n": n})
-            .where(segments.fires)
+        after = self._contents_of(cells, segments, lifted).with_mapping(
+            {
+                **self._holds(delivery, cells, segments),
+                "n": cells.ints("n")[segments.cell] + total - before,
+            }
         )
-        position = segments.groups.max(delivery.seq[segments.row])
-        last = self._emit(panes, segments.cell[segments.fires], position[segments.fires], cells)
-        self._put_back(delivery, last, segments, contents, n, holds)
+        fires, owner = segments.fires, segments.cell[segments.fires]
+        if len(owner):
+            panes = cells.take(segments.cell).with_mapping(after.columns).where(fires)
+            position = segments.groups.max(delivery.seq[segments.row])[fires]
+            remembered, emitted = self._firing.emit(
+                panes, np.zeros(len(owner), bool), position, out, owner
+            )
+            owner = owner[emitted]
+            lasts = np.flatnonzero(np.append(owner[1:] != owner[:-1], True)[: len(owner)])
+            cells = cells.replaced(owner[lasts], remembered.take(lasts))
+        self._put_back(cells, segments, after)
 
     def _contents_of(self, cells: Frame, segments: _Segments, lifted: Frame) -> Frame:
         """What a cell holds after each of its segments: all so far, or in discarding mode the
@@ -170,154 +183,33 @@ class CountPanes:
         before = before.with_columns(
             ontime=before.ints("ontime") & goes_on, held=before.ints("held") & goes_on
         )
-        return self._absorber.holds(delivery, segments.row, segments.groups, before)
+        return self._cell_update.holds(delivery, segments.row, segments.groups, before)
 
-    def _emit(self, panes: Frame, cell: np.ndarray, position: np.ndarray, cells: Frame) -> Frame:
-        """All panes, each preceded by the retraction of the one before it; the answer is the cells
-        as the last panes leave them.
+    def _put_back(self, cells: Frame, segments: _Segments, after: Frame) -> None:
+        """Put the cells back as they are after all their segments.
+
+        The rows after the last pane are pending.
         """
-        if not len(panes):
-            return cells
-        core = self._core
-        values = self._contents.values(panes)
-        first = np.concatenate([[True], cell[1:] != cell[:-1]])
-        given = np.ones(len(panes), bool)
-        if core.spec.options.fire_only_updated:
-            given = ~_same_as_before(panes, values, first)
-        number = np.cumsum(given) - given
-        nth = number - np.maximum.accumulate(np.where(first, number, 0))
-        timing = np.where(panes.ints("end") <= core.progress.watermark, LATE, EARLY).astype(np.int8)
-        panes = panes.with_columns(
-            index=panes.ints("index") + nth, ns=panes.ints("ns") + np.where(timing == EARLY, 0, nth)
-        )
-        latest = _latest_given(given, first)
-        before = np.concatenate([[-1], latest[:-1]])
-        before[first] = -1
-        self._firing.put_out(
-            panes, self._standing(panes, values, before, timing), values, timing, position, given
-        )
-        end = np.flatnonzero(np.concatenate([first[1:], [True]]))
-        left = self._standing(panes.take(end), values, latest[end], timing[end], panes, timing)
-        return self._after(cells, left, cell[end], panes.take(end), given[end], timing[end])
-
-    def _standing(
-        self,
-        panes: Frame,
-        values: dict[str, pa.Array],
-        before: np.ndarray,
-        timing: np.ndarray,
-        given: Frame | None = None,
-        given_timing: np.ndarray | None = None,
-    ) -> Frame:
-        """What stands beside each pane: the given pane at `before`, or what the cell had put out
-        where that is -1.
-        """
-        source = panes if given is None else given
-        times = timing if given_timing is None else given_timing
-        ours, at = before >= 0, np.maximum(before, 0)
-        index = source.ints("index")[at]
-        columns: dict[str, Column] = {
-            "emitted": panes.ints("emitted") | ours,
-            "last_pane": np.where(ours, index, panes.ints("last_pane")),
-            "last_ns": np.where(
-                ours, np.where(times[at] == EARLY, -1, source.ints("ns")[at]), panes.ints("last_ns")
-            ),
-            "last_timing": np.where(ours, times[at], panes.ints("last_timing")).astype(np.int8),
-            "last_time": np.where(
-                ours, self._firing.output_time(source)[at], panes.ints("last_time")
-            ),
-        }
-        if self._core.keeps_fired:
-            for name, column in values.items():
-                both = concat_frames(
-                    [
-                        Frame({"v": panes[f"v.{name}"]}, len(panes)),
-                        Frame({"v": column}, len(column)),
-                    ]
-                )
-                columns[f"v.{name}"] = both.take(
-                    np.where(ours, len(panes) + at, np.arange(len(panes)))
-                )["v"]
-        return panes.with_mapping(columns)
-
-    def _after(
-        self,
-        cells: Frame,
-        left: Frame,
-        cell: np.ndarray,
-        last: Frame,
-        given: np.ndarray,
-        timing: np.ndarray,
-    ) -> Frame:
-        """All cells; those that fired with what their panes leave behind."""
-        kept = [name for name in left.names if name.startswith(("last_", "v."))]
-        fired = cells.take(cell).with_mapping(left.select([*kept, "emitted"]).columns)
-        fired = fired.with_columns(
-            index=last.ints("index") + given,
-            ns=last.ints("ns") + np.where(timing == EARLY, 0, given),
-            pending=np.zeros(len(cell), np.int64),
-            fired_seq=fired.ints("newest_seq"),
-        )
-        pick = np.arange(len(cells))
-        pick[cell] = len(cells) + np.arange(len(cell))
-        return concat_frames([cells, fired]).take(pick)
-
-    def _put_back(
-        self,
-        delivery: Delivery,
-        cells: Frame,
-        segments: _Segments,
-        contents: Frame,
-        n: np.ndarray,
-        holds: dict[str, Column],
-    ) -> None:
-        """The cells as they are after all their segments; what came after the last pane is
-        pending.
-        """
-        core = self._core
+        core, n = self._core, len(cells)
         end = np.flatnonzero(segments.is_last)
         fired_at_end = segments.fires[end]
-        fired = np.bincount(segments.cell, segments.fires, minlength=len(cells)) > 0
+        fired = np.bincount(segments.cell, segments.fires, minlength=n) > 0
+        pending = np.where(fired, 0, cells.ints("pending"))
+        far = np.full(n, MAX)
         state = core.trigger_state(cells)
-        context = core.context(cells, cells.ints("pending"), np.full(len(cells), MAX))
-        core.machine.on_elements(state, np.ones(len(cells), np.int64), context)
+        context = core.context(cells, pending, far)
+        core.machine.on_elements(state, np.ones(n, np.int64), context)
         core.machine.fire(state, fired, context)
         rest = np.where(fired_at_end, 0, segments.groups.counts[end])
         # A cell that did not fire has counted one element already.
         more = np.where(fired, rest, rest - 1)
-        core.machine.on_elements(
-            state,
-            more,
-            core.context(cells, np.zeros(len(cells), np.int64), np.full(len(cells), MAX)),
+        core.machine.on_elements(state, more, core.context(cells, np.zeros(n, np.int64), far))
+        after = after.take(end)
+        cells = cells.with_mapping(after.columns).with_columns(
+            pending=pending + rest,
+            ontime=after.ints("ontime") & ~fired_at_end,
+            held=after.ints("held") & ~fired_at_end,
         )
-        pending = np.where(fired, rest, cells.ints("pending") + rest)
-        columns: dict[str, Column] = {"n": n[end], "pending": pending, **contents.take(end).columns}
-        columns.update(Frame(holds, len(segments.cell)).take(end).columns)
-        for name in ("ontime", "held"):
-            columns[name] = to_numpy(columns[name]) & ~fired_at_end
-        if core.messages is not None:
-            columns["newest_seq"] = np.maximum(
-                cells.ints("newest_seq"), segments.groups.max(delivery.seq[segments.row])[end]
-            )
-        cells = cells.with_mapping(columns)
         if core.spec.mode == "discarding":
             cells = cells.with_mapping(self._contents.emptied(cells, fired_at_end))
         core.cells.put(core.due(cells, state))
-
-
-def _latest_given(given: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """For each pane the last given one of its cell up to it, -1 where there is none."""
-    latest = np.maximum.accumulate(np.where(given, np.arange(len(given)), -1))
-    start = np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))
-    return np.where(latest < start, -1, latest)
-
-
-def _same_as_before(panes: Frame, values: dict[str, pa.Array], first: np.ndarray) -> np.ndarray:
-    """Which panes hold what the one before them holds."""
-    before = np.maximum(np.arange(len(panes)) - 1, 0)
-    same = np.where(first, panes.ints("emitted"), True)
-    for name, column in values.items():
-        again = equal_rows(column, column.take(pa.array(before)))
-        stood = equal_rows(column, panes[f"v.{name}"])
-        same &= np.where(first, stood, again)
-    return same

@@ -19,6 +19,7 @@ from tidegate.kernel.storage.run_store import Places
 from tidegate.kernel.windows.assigners import Assigned, ByDifferenceAssigner
 from tidegate.operators.aggregate.cell_update import CellUpdate
 from tidegate.operators.aggregate.cell_values import payload
+from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.context import IDENTITY
 from tidegate.operators.ingest.delivery import Delivery
 from tidegate.spec.windows import ByDifference
@@ -32,7 +33,7 @@ class DifferenceUpdate(CellUpdate):
     _older_rows = 0
     """How many rows of the present step had come before it."""
 
-    def absorb(self, delivery: Delivery, assigned: Assigned) -> None:
+    def absorb(self, delivery: Delivery, assigned: Assigned, out: Collector) -> None:
         """`assigned` says which windows the rows open; which they are in depends on the other rows
         of their keys.
         """
@@ -59,22 +60,24 @@ class DifferenceUpdate(CellUpdate):
             # A row that no window takes opens none either.
             entries = fresh & refused[np.maximum(members.row - n, 0)]
             super().absorb(
-                both, Assigned(members.row[entries], members.start[entries], members.end[entries])
+                both,
+                Assigned(members.row[entries], members.start[entries], members.end[entries]),
+                out,
             )
-            self._absorb_rest(delivery, assigned, ~refused)
+            self._absorb_rest(delivery, assigned, ~refused, out)
             return
         exists = places.found[of_member]
         # A window that exists has counted its older messages; one that appears counts them now,
         # unless its time is over.
         counts = fresh | (touched[of_member] & ~exists & ~over)
         super().absorb(
-            both, Assigned(members.row[counts], members.start[counts], members.end[counts])
+            both, Assigned(members.row[counts], members.start[counts], members.end[counts]), out
         )
 
     def _is_over(self, both: Delivery, members: Assigned) -> np.ndarray:
         """Which windows no longer matter, by lateness or by retention."""
         over = self.core.expired(
-            self.core.expiry(members.end), self.core.watermark_at(both, members.row)
+            self.core.expiry(members.end), self.core.watermarks.of_rows(both, members.row)
         )
         gone = self.horizons.beyond(both, members)
         return over if gone is None else over | gone
@@ -94,13 +97,16 @@ class DifferenceUpdate(CellUpdate):
         refused[row[takes] - older] = False
         return refused
 
-    def _absorb_rest(self, delivery: Delivery, assigned: Assigned, keep: np.ndarray) -> None:
+    def _absorb_rest(
+        self, delivery: Delivery, assigned: Assigned, keep: np.ndarray, out: Collector
+    ) -> None:
         if keep.any():
             mine = keep[assigned.row]
             number = np.cumsum(keep) - 1
             self.absorb(
                 delivery.where(keep),
                 Assigned(number[assigned.row[mine]], assigned.start[mine], assigned.end[mine]),
+                out,
             )
 
     def is_new(self, rows: np.ndarray) -> np.ndarray:
@@ -117,11 +123,13 @@ class DifferenceUpdate(CellUpdate):
         found = cast("MessageStore", self.core.messages).window(
             low, high, key_hashes=delivery.key_hash
         )
-        if self.core.keys is None or not len(found):
+        if self.core.watermarks.keys is None or not len(found):
             return found
         # The store forgets by the floor, and some time after the key itself could do without the
         # message.
-        taken = saturating_add(np.asarray(self.core.watermark_of(found)), -self.core.lateness)
+        taken = saturating_add(
+            np.asarray(self.core.watermarks.of_cells(found)), -self.core.lateness
+        )
         return found.where(self.core.position_of(found) >= saturating_add(taken, -size))
 
 

@@ -1,24 +1,24 @@
-"""Firing turns cells whose trigger is ready, or whose time is over, into panes, and takes back what
-they replace.
+"""Firing turns cells whose trigger is ready, or that expire, into panes.
+
+Panes are numbered in one place, `Firing.emit`: it takes the panes of cells in order, several of a
+cell if need be, retracts what each of them replaces, and returns what the cells remember of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pyarrow as pa
 
 from tidegate.instants import MAX
-from tidegate.kernel.frame import Column, Frame, concat_frames, constant, equal_rows, squeezed
+from tidegate.kernel.frame import Column, Frame, constant, equal_rows, squeezed
 from tidegate.operators.aggregate.cell_values import CellValues
+from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.context import Core
 from tidegate.operators.output import EARLY, LATE, ON_TIME, texts
 from tidegate.spec.triggers import contains_refire
 from tidegate.spec.windows import Axis
-
-_MUTABLE = ("pending", "ontime", "held", "index", "ns", "done", "emitted", "fired_seq")
-_LAST = ("last_pane", "last_ns", "last_timing", "last_time")
 
 
 class Firing:
@@ -34,11 +34,12 @@ class Firing:
         self,
         cells: Frame,
         state: dict[str, np.ndarray],
+        out: Collector,
         position: np.ndarray | None = None,
         *,
         finishing: bool = False,
     ) -> Frame:
-        """Fire what is ready, close what has expired, and return the cells that live on."""
+        """Fire the cells that are ready, close those that expire, and return those that live on."""
         core = self._core
         if position is None:
             end = cells.ints("end")
@@ -55,7 +56,7 @@ class Firing:
         expiring = (
             np.full(len(cells), True)
             if finishing
-            else core.expired(cells.ints("expiry"), core.watermark_of(cells))
+            else core.expired(cells.ints("expiry"), core.watermarks.of_cells(cells))
         )
         ready = core.machine.ready(state, context) & open_
         again = (
@@ -66,8 +67,8 @@ class Firing:
         wanted = self._wanted(cells, ready, again)
         if core.spec.options.closing == "always":
             wanted |= ready & expiring
-        cells, emitted = self._emit(cells, ready, wanted, finished | expiring, position)
-        cells = self._close(cells, expiring & open_ & ~emitted, position)
+        cells, emitted = self._fire(cells, ready, wanted, finished | expiring, position, out)
+        cells = self._close(cells, expiring & open_ & ~emitted, position, out)
         if finished.any():
             cells = self._shut(cells, finished)
         if expiring.any():
@@ -79,43 +80,109 @@ class Firing:
             cells, state = cells.where(keep), {name: column[keep] for name, column in state.items()}
         return core.due(cells, state)
 
-    def push_out(self, cells: Frame, position: int) -> None:
+    def emit(
+        self,
+        panes: Frame,
+        last: np.ndarray,
+        position: np.ndarray,
+        out: Collector,
+        cell: np.ndarray | None = None,
+    ) -> tuple[Frame, np.ndarray]:
+        """Number and emit panes, each after the retraction of the pane that it replaces.
+
+        A row of `panes` is a cell as it is when the pane fires, with the numbers that it had before
+        this call. `cell` says which rows are panes of the same cell: they are consecutive and in
+        order. Without it every row is a cell of its own. With `fire_only_updated` a pane that
+        equals the one before it is left out.
+
+        Returns for each pane that is emitted the columns in which its cell remembers it, and which
+        panes are emitted.
+        """
+        values = self._contents.values(panes, out)
+        emitted = np.ones(len(panes), bool)
+        if self._core.spec.options.fire_only_updated:
+            emitted = ~_unchanged(panes, values, cell)
+            values = {name: column.filter(pa.array(emitted)) for name, column in values.items()}
+            last, position = last[emitted], position[emitted]
+            panes, cell = panes.where(emitted), None if cell is None else cell[emitted]
+        timing = self._timing(panes)
+        if cell is not None:
+            number = np.arange(len(cell))
+            nth = number - np.maximum.accumulate(np.where(_starts(cell), number, 0))
+            panes = panes.with_columns(
+                index=panes.ints("index") + nth,
+                ns=panes.ints("ns") + np.where(timing == EARLY, 0, nth),
+            )
+        after = self._remembered(panes, values, timing)
+        replaced = panes
+        if cell is not None:
+            later = np.flatnonzero(~_starts(cell))
+            replaced = panes.replaced(later, after.take(later - 1))
+        self.retract(replaced, position, out)
+        if len(panes):
+            self._count(timing)
+            index = panes.ints("index")
+            out.emit(
+                self._frame(
+                    panes,
+                    values,
+                    position,
+                    op=1,
+                    timing=timing,
+                    pane=index,
+                    ns=after.ints("last_ns"),
+                    first=index == 0,
+                    last=last,
+                    time=after.ints("last_time"),
+                )
+            )
+        return after, emitted
+
+    def _remembered(self, panes: Frame, values: Mapping[str, Column], timing: np.ndarray) -> Frame:
+        """What a cell remembers of each pane: its numbers and values, and the next numbers."""
+        index, ns, n = panes.ints("index"), panes.ints("ns"), len(panes)
+        columns: dict[str, Column] = {
+            "emitted": constant(np.True_, n),
+            "index": index + 1,
+            "ns": ns + (timing != EARLY),
+            "last_pane": index,
+            "last_ns": np.where(timing == EARLY, -1, ns),
+            "last_timing": timing,
+            "last_time": self.output_time(panes),
+        }
+        if self._core.keeps_fired:
+            columns.update({f"v.{name}": column for name, column in values.items()})
+        return Frame(columns, n)
+
+    def push_out(self, cells: Frame, position: int, out: Collector) -> None:
         """Fire what the cells hold as their last pane: retention has no room for them any more."""
         held = ~cells.ints("closed")
         if self._core.spec.options.closing != "always":
             held &= cells.ints("pending") > 0
-        self._emit(cells, held, held, held, np.full(len(cells), position, np.int64))
+        self._fire(cells, held, held, held, np.full(len(cells), position, np.int64), out)
 
-    def retract(self, cells: Frame, position: np.ndarray) -> None:
-        """Take back the standing panes of windows that a merge replaces."""
-        rows = (
-            np.flatnonzero(cells.ints("emitted"))
-            if self._core.spec.mode == "retracting"
-            else np.zeros(0, np.int64)
-        )
-        if len(rows):
-            self._core.out.panes.append(self._retractions(cells.take(rows), position[rows]))
-
-    def put_out(
-        self,
-        panes: Frame,
-        standing: Frame,
-        values: dict[str, pa.Array],
-        timing: np.ndarray,
-        position: np.ndarray,
-        given: np.ndarray,
-    ) -> None:
-        """Give panes that were made all at once, each after the retraction of what stands before
-        it.
-        """
-        self.retract(standing.where(given), position[given])
-        shown = panes.where(given)
-        self._show(
-            shown,
-            {n: c.filter(pa.array(given)) for n, c in values.items()},
-            timing[given],
-            np.zeros(len(shown), bool),
-            position[given],
+    def retract(self, cells: Frame, position: np.ndarray, out: Collector) -> None:
+        """Retract the panes that cells have emitted last."""
+        if self._core.spec.mode != "retracting":
+            return
+        rows = np.flatnonzero(cells.ints("emitted"))
+        if not len(rows):
+            return
+        cells = cells.take(rows)
+        self._core.progress.counters["retractions"] += len(cells)
+        out.emit(
+            self._frame(
+                cells,
+                {name: cells[f"v.{name}"] for name in self._core.bundle.result_types},
+                position[rows],
+                op=-1,
+                timing=cells.ints("last_timing"),
+                pane=cells.ints("last_pane"),
+                ns=cells.ints("last_ns"),
+                first=cells.ints("last_pane") == 0,
+                last=np.zeros(len(cells), bool),
+                time=cells.ints("last_time"),
+            )
         )
 
     def owed(self, cells: Frame) -> np.ndarray:
@@ -142,10 +209,10 @@ class Firing:
             rule = np.ones(len(cells), bool)
         return firing & np.where(completing, rule, fresh | (again & content))
 
-    def _close(self, cells: Frame, closing: np.ndarray, position: np.ndarray) -> Frame:
-        """The last pane of windows that expire: what has not been fired, or an empty pane where the
-        options want one.
-        """
+    def _close(
+        self, cells: Frame, closing: np.ndarray, position: np.ndarray, out: Collector
+    ) -> Frame:
+        """Fire the last pane of windows that expire: the rest, or an empty one by the options."""
         core = self._core
         fresh = closing & (cells.ints("pending") > 0)
         if core.spec.options.closing == "never":
@@ -153,7 +220,7 @@ class Firing:
             core.progress.counters["unfired"] += (
                 int(unfired.ints("pending").sum()) if len(unfired) else 0
             )
-            core.late_windows(
+            out.late_windows(
                 unfired,
                 "unfired",
                 texts("the window expired before its trigger fired", len(unfired)),
@@ -164,7 +231,7 @@ class Firing:
             # The window completes and expires in one step without its trigger: its on-time pane is
             # due all the same.
             wanted = wanted | (closing & (self._timing(cells) == ON_TIME) & cells.ints("emitted"))
-        return self._emit(cells, wanted, wanted, wanted, position)[0]
+        return self._fire(cells, wanted, wanted, wanted, position, out)[0]
 
     def _shut(self, cells: Frame, finished: np.ndarray) -> Frame:
         """A finished trigger closes the window: what comes later goes to `late`; only a tombstone
@@ -178,89 +245,53 @@ class Firing:
         )
 
     def _complete(self, cells: Frame) -> np.ndarray:
-        return np.asarray(cells.ints("end") <= self._core.watermark_of(cells))
+        return np.asarray(cells.ints("end") <= self._core.watermarks.of_cells(cells))
 
     def _timing(self, cells: Frame) -> np.ndarray:
         complete = self._complete(cells)
-        behind = (cells.ints("end") <= self._core.before_of(cells)) & ~cells.ints("ontime")
+        behind = (cells.ints("end") <= self._core.watermarks.before_call(cells)) & ~cells.ints(
+            "ontime"
+        )
         return np.where(
             ~complete, EARLY, np.where(cells.ints("done") | behind, LATE, ON_TIME)
         ).astype(np.int8)
 
-    def _emit(
+    def _fire(
         self,
         cells: Frame,
         firing: np.ndarray,
         wanted: np.ndarray,
         last: np.ndarray,
         position: np.ndarray,
+        out: Collector,
     ) -> tuple[Frame, np.ndarray]:
-        """Panes for the wanted cells; all that fire forget what was new. The second answer says who
-        gave a pane.
+        """Emit a pane for each wanted cell, and reset what is new in all cells that fire.
+
+        Returns the cells, and which of them emitted a pane.
         """
+        emitted = np.zeros(len(cells), bool)
         if not firing.any():
-            return cells, np.zeros(len(cells), bool)
-        timing = self._timing(cells)
+            return cells, emitted
+        complete = self._complete(cells)
         rows = np.flatnonzero(wanted)
-        given = np.zeros(len(cells), bool)
-        columns = {name: cells.ints(name).copy() for name in (*_MUTABLE, *_LAST)}
-        others: dict[str, Column] = {}
         if len(rows):
-            chosen = cells.where(wanted)
-            values = self._contents.values(chosen)
-            if self._core.spec.options.fire_only_updated:
-                changed = ~self._unchanged(chosen, values)
-                chosen, rows = chosen.where(changed), rows[changed]
-                values = {name: column.filter(pa.array(changed)) for name, column in values.items()}
-            given[rows] = True
-            self._panes(chosen, values, timing[rows], last[rows], position[rows])
-            self._remember(columns, rows, chosen, timing[rows])
-            if self._core.keeps_fired and len(rows):
-                others.update(self._kept(cells, rows, values))
-        self._forget_new(cells, columns, firing)
-        if self._core.spec.mode == "discarding":
-            others.update(self._contents.emptied(cells, firing))
-        updated = cells.with_mapping(
-            {**{name: squeezed(column) for name, column in columns.items()}, **others}
+            after, given = self.emit(cells.where(wanted), last[rows], position[rows], out)
+            rows = rows[given]
+            emitted[rows] = True
+            cells = _squeezed(cells.replaced(rows, after), after.names)
+        cells = _squeezed(
+            cells.with_columns(
+                pending=np.where(firing, 0, cells.ints("pending")),
+                ontime=cells.ints("ontime") & ~firing,
+                held=cells.ints("held") & ~firing,
+                done=cells.ints("done") | (firing & complete),
+                fired_seq=np.where(firing, cells.ints("newest_seq"), cells.ints("fired_seq")),
+            ),
+            ("pending", "ontime", "held", "done", "fired_seq"),
         )
-        return self._contents.after(updated, given), given
-
-    def _remember(
-        self, columns: dict[str, np.ndarray], rows: np.ndarray, chosen: Frame, timing: np.ndarray
-    ) -> None:
-        """What the panes just given mean for the next ones."""
-        index, ns = columns["index"], columns["ns"]
-        columns["last_pane"][rows] = index[rows]
-        columns["last_ns"][rows] = np.where(timing == EARLY, -1, ns[rows])
-        columns["last_timing"][rows] = timing
-        columns["last_time"][rows] = self.output_time(chosen)
-        index[rows] += 1
-        ns[rows] += timing != EARLY
-        columns["emitted"][rows] = True
-
-    def _forget_new(self, cells: Frame, columns: dict[str, np.ndarray], firing: np.ndarray) -> None:
-        columns["pending"][firing] = 0
-        columns["ontime"][firing] = False
-        columns["held"][firing] = False
-        columns["done"][firing & self._complete(cells)] = True
-        columns["fired_seq"][firing] = cells.ints("newest_seq")[firing]
-
-    def _kept(
-        self, cells: Frame, rows: np.ndarray, values: dict[str, pa.Array]
-    ) -> dict[str, Column]:
-        """The fired values of all cells, with those of the given rows replaced."""
-        if len(rows) == len(cells):
-            return {f"v.{name}": column for name, column in values.items()}
-        pick = np.arange(len(cells))
-        pick[rows] = len(cells) + np.arange(len(rows))
-        new = Frame({f"v.{name}": column for name, column in values.items()}, len(rows))
-        return dict(concat_frames([cells.select(new.names), new]).take(pick).columns)
-
-    def _unchanged(self, cells: Frame, values: dict[str, pa.Array]) -> np.ndarray:
-        same = cells.ints("emitted").copy()
-        for name, column in values.items():
-            same &= equal_rows(cells[f"v.{name}"], column)
-        return same
+        if self._core.spec.mode == "discarding":
+            cells = cells.with_mapping(self._contents.emptied(cells, firing))
+        return self._contents.after(cells, emitted), emitted
 
     def output_time(self, cells: Frame) -> np.ndarray:
         """The time of the pane that a cell would put out now."""
@@ -269,60 +300,6 @@ class Firing:
         if self._core.spec.options.timestamp == "end_of_window":
             return last
         return np.where(cells.ints("ontime"), cells.ints("hold"), last)
-
-    def _panes(
-        self,
-        cells: Frame,
-        values: dict[str, pa.Array],
-        timing: np.ndarray,
-        last: np.ndarray,
-        position: np.ndarray,
-    ) -> None:
-        self.retract(cells, position)
-        if len(cells):
-            self._show(cells, values, timing, last, position)
-
-    def _show(
-        self,
-        cells: Frame,
-        values: dict[str, pa.Array],
-        timing: np.ndarray,
-        last: np.ndarray,
-        position: np.ndarray,
-    ) -> None:
-        core = self._core
-        self._count(timing)
-        index = cells.ints("index")
-        core.out.panes.append(
-            self._frame(
-                cells,
-                values,
-                position,
-                op=1,
-                timing=timing,
-                pane=index,
-                ns=np.where(timing == EARLY, -1, cells.ints("ns")),
-                first=index == 0,
-                last=last,
-                time=self.output_time(cells),
-            )
-        )
-
-    def _retractions(self, cells: Frame, position: np.ndarray) -> Frame:
-        self._core.progress.counters["retractions"] += len(cells)
-        values = {name: cells[f"v.{name}"] for name in self._core.bundle.result_types}
-        return self._frame(
-            cells,
-            values,
-            position,
-            op=-1,
-            timing=cells.ints("last_timing"),
-            pane=cells.ints("last_pane"),
-            ns=cells.ints("last_ns"),
-            first=cells.ints("last_pane") == 0,
-            last=np.zeros(len(cells), bool),
-            time=cells.ints("last_time"),
-        )
 
     def _frame(
         self,
@@ -346,8 +323,8 @@ class Firing:
                 "watermark": np.broadcast_to(
                     np.asarray(
                         (
-                            core.watermark_of(cells)
-                            if core.keys is not None
+                            core.watermarks.of_cells(cells)
+                            if core.watermarks.keys is not None
                             else core.progress.watermark
                         ),
                         np.int64,
@@ -365,3 +342,30 @@ class Firing:
         self._core.progress.counters.update(
             panes_early=early, panes_on_time=on_time, panes_late=late
         )
+
+
+def _starts(cell: np.ndarray) -> np.ndarray:
+    """Which panes are the first of their cell."""
+    starts = np.ones(len(cell), bool)
+    starts[1:] = cell[1:] != cell[:-1]
+    return starts
+
+
+def _unchanged(panes: Frame, values: Mapping[str, pa.Array], cell: np.ndarray | None) -> np.ndarray:
+    """Which panes have the values of the pane before them."""
+    first = np.ones(len(panes), bool) if cell is None else _starts(cell)
+    before = pa.array(np.maximum(np.arange(len(panes)) - 1, 0))
+    same = ~first | panes.ints("emitted")
+    for name, column in values.items():
+        equal = equal_rows(panes[f"v.{name}"], column)
+        if cell is not None:
+            equal = np.where(first, equal, equal_rows(column, column.take(before)))
+        same &= equal
+    return same
+
+
+def _squeezed(cells: Frame, names: Iterable[str]) -> Frame:
+    """The cells with NumPy columns of one value in the memory of one value."""
+    return cells.with_mapping(
+        {name: squeezed(column) for name in names if isinstance(column := cells[name], np.ndarray)}
+    )

@@ -26,6 +26,8 @@ from tidegate.kernel.triggers import compile_trigger
 from tidegate.kernel.watermarks.generators import columns_of
 from tidegate.kernel.watermarks.per_key import KeyProgress
 from tidegate.kernel.windows.assigners import Aligned, Assigned, SessionAssigner
+from tidegate.operators.aggregate.cell_watermarks import CellWatermarks
+from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.message_recovery import MessageRecovery
 from tidegate.operators.aggregate.results import Renderer
 from tidegate.operators.aggregate.window_offsets import WindowOffsets
@@ -90,7 +92,7 @@ class WindowedAggregate:
         self._batch = MicroBatch()
         """The micro-batch that has not ended."""
         self._watched = spec.window.axis is Axis.EVENT_TIME
-        self._out = Output()
+        self.watermarks = CellWatermarks(spec.window.axis, self.progress, self.keys)
 
     # The verbs
 
@@ -117,65 +119,64 @@ class WindowedAggregate:
         `PreAggregator` does it, and is on time. With `hold` the micro-batch goes on in the next
         call, and the watermark stays.
         """
-        self._begin()
+        out = self._begin()
         self._tell_clock(now)
         for seen in merged_arrivals(observed or ()):
             self._look_at(seen)
         for arrival in merged_arrivals(arrivals):
-            self._arrive(arrival, looks=observed is None)
+            self._arrive(arrival, out, looks=observed is None)
         if combined:
-            self._take_combined(combined)
+            self._take_combined(combined, out)
         if hold:
             self._batch.hold()
         else:
-            self._end_batch()
-        return self._finish_call(in_order=True)
+            self._end_batch(out)
+        return out.output.by_position()
 
     def refuse(
         self, table: pa.Table, now: int, reason: str, detail: str, ordinal: int = 0
     ) -> Output:
         """Send rows that cannot be delivered to `late`; they are no sign of life."""
-        self._begin()
+        out = self._begin()
         self._tell_clock(now)
         if table.num_rows:
             reader = self._reader_of(ordinal)
             table = self._admitted(table, reader, ordinal)
             self._bind_or_widen(table.schema)
-            core = self.bound().core
-            self._ingest.refuse(table, reader, core.schema, core, reason, detail)
-        return self._finish_call(in_order=True)
+            self._ingest.refuse(table, reader, self.bound().core.schema, out, reason, detail)
+        return out.output.by_position()
 
     def tell(self, change: Callable[[WatermarkTracker], object]) -> Output:
         """Change what is known of the sources; on other axes than event time progress is the clock,
         the offsets or the counts themselves.
         """
-        self._begin()
+        out = self._begin()
         if self._watched:
             change(self.watermark_tracker)
-            self._advance()
-        return self._finish_call()
+            self._advance(out)
+        return self._in_order(out)
 
     def advance_clock(self, now: int) -> Output:
         """The clock has come to this instant; it never goes back."""
-        self._begin()
+        out = self._begin()
         self._tell_clock(now)
         if self.spec.window.axis is Axis.CLOCK:
-            self._move_watermark(self.progress.now)
+            self._move_watermark(self.progress.now, out)
         elif self._watched:
-            self._advance()
+            self._advance(out)
         if self.parts is not None:
-            self._settle(self.parts.core.cells.select("clock_due", self.progress.now))
-        return self._finish_call()
+            self._settle(self.parts.core.cells.select("clock_due", self.progress.now), out)
+        return self._in_order(out)
 
     def finish(self) -> Output:
         """The input has ended: everything fires, and nothing is left."""
-        self._begin()
-        self._move_watermark(MAX, finishing=True)
+        out = self._begin()
+        self._move_watermark(MAX, out, finishing=True)
         if self.keys is not None:
             self.keys.forget(MAX)
         if self.parts is not None:
             self.parts.ordinals.clear()
-        return self._finish_call()
+        return self._in_order(out)
 
     def _tell_clock(self, now: int) -> None:
         self.progress.now = max(self.progress.now, now)
@@ -318,10 +319,9 @@ class WindowedAggregate:
             self.progress,
             schema,
             self.metadata,
-            self.keys,
+            self.watermarks,
             retracts=self.takes_panes,
         )
-        self.parts.core.out = self._out
 
     def follow(self, upstream: Upstream | None, ordinal: int | None = None) -> None:
         """Take the watermark of an input, or of all, from an upstream; and of a window its
@@ -357,20 +357,16 @@ class WindowedAggregate:
         self._reader = dataclasses.replace(self._reader, op_column="op")
         self.spec = dataclasses.replace(self.spec, allowed_lateness=lateness)
 
-    def _begin(self) -> None:
-        self._out = Output()
+    def _begin(self) -> Collector:
+        """Begin a call: the answer collects what it puts out."""
         self.progress.before = self.progress.watermark
         if self.keys is not None:
             self.keys.begin()
-        if self.parts is not None:
-            self.parts.core.out = self._out
+        return Collector(self.spec.input.key, self.progress, self.watermarks)
 
-    def _finish_call(self, *, in_order: bool = False) -> Output:
-        if in_order:
-            self._out.sort_panes()
-        elif self.spec.window.create == "static":
-            self._out.sort_by_window()
-        return self._out
+    def _in_order(self, out: Collector) -> Output:
+        """The output of a call that takes no rows; static windows come from several places."""
+        return out.output.by_window() if self.spec.window.create == "static" else out.output
 
     def _reader_of(self, ordinal: int) -> DeliveryReader:
         """What reads an input; partitions of several inputs are told apart by the number of
@@ -397,14 +393,14 @@ class WindowedAggregate:
             self.merging.check(ordinal, table.schema, self.schema)
         return reader.labelled(table)
 
-    def _arrive(self, arrival: Arrival, *, looks: bool) -> None:
+    def _arrive(self, arrival: Arrival, out: Collector, *, looks: bool) -> None:
         table, reader = arrival.table, self._reader_of(arrival.ordinal)
         reader.check(table.schema)
         table = self._admitted(table, reader, arrival.ordinal)
         fresh = self.parts is None
         self._bind_or_widen(table.schema)
         try:
-            self._deliver(table, reader, arrival.ordinal, looks=looks)
+            self._deliver(table, reader, arrival.ordinal, out, looks=looks)
         except (InputError, WatermarkError):
             # A first delivery that is refused must not decide what the next ones have to look like.
             self.parts = None if fresh else self.parts
@@ -413,7 +409,7 @@ class WindowedAggregate:
             self.merging.note(arrival.ordinal, arrival.table.schema)
 
     def _deliver(
-        self, table: pa.Table, reader: DeliveryReader, ordinal: int, *, looks: bool
+        self, table: pa.Table, reader: DeliveryReader, ordinal: int, out: Collector, *, looks: bool
     ) -> None:
         parts = self.bound()
 
@@ -428,14 +424,14 @@ class WindowedAggregate:
             table,
             reader,
             parts.core.schema,
-            IngestHooks(parts.core, observe, self._id_expiry, self._recover if rebuilds else None),
+            IngestHooks(out, observe, self._id_expiry, self._recover if rebuilds else None),
         )
         parts.contents.begin()
-        delivery = self._classified(taken.events)
+        delivery = self._classified(taken.events, out)
         if len(delivery):
             delivery = self._placed(delivery)
             self._note_offsets(delivery)
-            self._take_in(delivery)
+            self._take_in(delivery, out)
             self._purge_keys(delivery)
             counts = delivery.verdict < VERY_LATE
             self._batch.observe_times(delivery.time if counts.all() else delivery.time[counts])
@@ -492,7 +488,7 @@ class WindowedAggregate:
     def _classes(self, delivery: Delivery) -> np.ndarray:
         """The class of each row by the watermark that counts for its key."""
         options, core = self.spec.options, self.bound().core
-        watermark = core.watermark_for(delivery.key_hash, delivery.key_check)
+        watermark = self.watermarks.of_keys(delivery.key_hash, delivery.key_check)
         return classify(
             delivery.time,
             watermark,
@@ -502,16 +498,11 @@ class WindowedAggregate:
             options.future_reference,
         )
 
-    def _take_combined(self, pieces: Sequence[Frame]) -> None:
-        partials = self.bound().partials
-        if partials is None:
-            raise StateError(
-                "rows were aggregated on their way to windows that have to look at each of them"
-            )
+    def _take_combined(self, pieces: Sequence[Frame], out: Collector) -> None:
+        self.bound().take_partials(pieces, out)
         events = sum(int(piece.ints("n").sum()) for piece in pieces)
         self.progress.counters["events"] += events
         self.progress.counters["on_time"] += events
-        partials.take_partials(pieces)
 
     def bound(self) -> Parts:
         """The parts that depend on the input's schema."""
@@ -538,7 +529,7 @@ class WindowedAggregate:
             return np.full(len(delivery), self.progress.now)
         return np.maximum(np.where(delivery.verdict == OK, time, MIN), self.progress.watermark)
 
-    def _classified(self, delivery: Delivery) -> Delivery:
+    def _classified(self, delivery: Delivery, out: Collector) -> Delivery:
         """Every row gets its class; what is too late by its own time, or too far ahead, goes to
         `late`.
         """
@@ -549,7 +540,7 @@ class WindowedAggregate:
             delivery,
             self._classes(delivery),
             self.spec.options,
-            self.bound().core,
+            out,
             self._windows_of,
         )
 
@@ -594,30 +585,30 @@ class WindowedAggregate:
             )
             self.metadata.note(windows, delivery.partitions, delivery.partition, delivery.offset)
 
-    def _take_in(self, delivery: Delivery) -> None:
+    def _take_in(self, delivery: Delivery, out: Collector) -> None:
         parts = self.bound()
         assigner = parts.cell_update.assigner
         if isinstance(assigner, SessionAssigner):
             bad = self._bad_gaps(delivery)
             rows = np.flatnonzero(bad)
-            parts.core.late_rows(delivery, rows, "bad_gap", class_names(delivery.verdict[rows]))
+            out.late_rows(delivery, rows, "bad_gap", class_names(delivery.verdict[rows]))
             delivery = delivery.where(~bad)
         if not len(delivery):
             return
-        delivery, assigned = self._with_windows(delivery)
+        delivery, assigned = self._with_windows(delivery, out)
         if not len(delivery):
             return
         if parts.static is not None:
             parts.static.learn(delivery)
         if assigned is None:
             assigned = (
-                parts.slice_buffer.take(delivery)
+                parts.slice_buffer.take(delivery, out)
                 if parts.slice_buffer is not None
                 else assigner.assign(delivery.position)
             )
-        self._absorb(delivery, assigned)
+        self._absorb(delivery, assigned, out)
 
-    def _with_windows(self, delivery: Delivery) -> tuple[Delivery, Assigned | None]:
+    def _with_windows(self, delivery: Delivery, out: Collector) -> tuple[Delivery, Assigned | None]:
         """The rows that are in some window; the others go to `late`. The windows come along where
         finding that out took finding them.
         """
@@ -628,7 +619,7 @@ class WindowedAggregate:
             and isinstance(assigner, Aligned)
         ):
             start, end = assigner.slice_of(delivery.position)
-            return self._without_window(delivery, start < end), None
+            return self._without_window(delivery, start < end, out), None
         if not isinstance(window, Session | Custom | Inherited):
             return delivery, None
         assigned = assigner.assign(delivery.position, as_frame(delivery))
@@ -637,15 +628,13 @@ class WindowedAggregate:
         inside = np.zeros(len(delivery), bool)
         inside[assigned.row] = True
         number = np.cumsum(inside) - 1
-        return self._without_window(delivery, inside), Assigned(
+        return self._without_window(delivery, inside, out), Assigned(
             number[assigned.row], assigned.start, assigned.end
         )
 
-    def _without_window(self, delivery: Delivery, inside: np.ndarray) -> Delivery:
+    def _without_window(self, delivery: Delivery, inside: np.ndarray, out: Collector) -> Delivery:
         rows = np.flatnonzero(~inside)
-        self.bound().core.late_rows(
-            delivery, rows, "no_window", class_names(delivery.verdict[rows])
-        )
+        out.late_rows(delivery, rows, "no_window", class_names(delivery.verdict[rows]))
         return delivery.where(inside)
 
     def _bad_gaps(self, delivery: Delivery) -> np.ndarray:
@@ -656,7 +645,7 @@ class WindowedAggregate:
             else np.zeros(len(delivery), bool)
         )
 
-    def _absorb(self, delivery: Delivery, assigned: Assigned) -> None:
+    def _absorb(self, delivery: Delivery, assigned: Assigned, out: Collector) -> None:
         """One step for the whole delivery where that makes no difference, otherwise one step for
         the n-th row of every key at a time.
         """
@@ -670,7 +659,7 @@ class WindowedAggregate:
             and delivery.weight is None
         ):
             assigned = parts.count_panes.take(
-                delivery, parts.cell_update.without_expired(delivery, assigned)
+                delivery, parts.cell_update.without_expired(delivery, assigned, out), out
             )
         alone = (
             self.machine.fires_on_elements
@@ -686,8 +675,8 @@ class WindowedAggregate:
             self._steps(delivery, rows, assigned) if one_by_one else np.zeros(len(rows), np.int64)
         )
         if not steps.any():
-            parts.cell_update.absorb(delivery, assigned)
-            parts.horizons.enforce_counts(delivery)
+            parts.cell_update.absorb(delivery, assigned, out)
+            parts.horizons.enforce_counts(delivery, out)
             return
         entry_step = steps[np.searchsorted(rows, assigned.row)]
         entries, by_step = np.argsort(entry_step, kind="stable"), np.argsort(steps, kind="stable")
@@ -699,8 +688,9 @@ class WindowedAggregate:
                 column[entries[entry_bounds[step] : entry_bounds[step + 1]]] for column in assigned
             )
             part = delivery.take(chosen)
-            parts.cell_update.absorb(part, Assigned(np.searchsorted(chosen, row), start, end))
-            parts.horizons.enforce_counts(part)
+            windows = Assigned(np.searchsorted(chosen, row), start, end)
+            parts.cell_update.absorb(part, windows, out)
+            parts.horizons.enforce_counts(part, out)
 
     def _steps(self, delivery: Delivery, rows: np.ndarray, assigned: Assigned) -> np.ndarray:
         """In which step each row is taken: the rows of a key one after the other where one of them
@@ -714,9 +704,7 @@ class WindowedAggregate:
         )
         if self.machine.fires_early or self.spec.retention or difference:
             return self._ranks(delivery, rows)
-        complete = np.flatnonzero(
-            assigned.end <= self.bound().core.watermark_at(delivery, assigned.row)
-        )
+        complete = np.flatnonzero(assigned.end <= self.watermarks.of_rows(delivery, assigned.row))
         if self.spec.window.axis is Axis.ORDINAL or not len(complete):
             return steps
         # Few keys have such rows, so that looking each row's key up among them is quicker than
@@ -796,7 +784,7 @@ class WindowedAggregate:
 
     # Watermarks
 
-    def _end_batch(self) -> None:
+    def _end_batch(self, out: Collector) -> None:
         """At the end of a micro-batch what it taught comes into force, and the watermark moves as
         the specification says.
         """
@@ -804,24 +792,24 @@ class WindowedAggregate:
         batch.advance_offsets(self.marks)
         self.progress.newest = max(self.progress.newest, batch.newest)
         if batch.has_rows and self.parts is not None:
-            self.parts.horizons.enforce()
+            self.parts.horizons.enforce(out)
         risen = (
             None if self.keys is None else batch.advance_keys(self.keys, self.progress.watermark)
         )
         if self.spec.window.axis is Axis.OFFSET:
-            self._move_watermark(self.marks.progress() or MIN)
+            self._move_watermark(self.marks.progress() or MIN, out)
         elif self._watched:
             # Where nothing has come the clock may have: watermarks follow it, and sources fall
             # silent.
-            self._advance(risen)
+            self._advance(out, risen)
 
-    def _advance(self, risen: Frame | None = None) -> None:
+    def _advance(self, out: Collector, risen: Frame | None = None) -> None:
         """Move to the watermark that the tracker releases; `risen`: the keys whose own rose."""
         watermark = max(self.progress.watermark, self.watermark_tracker.release().watermark)
         if self.keys is None:
-            self._move_watermark(watermark)
+            self._move_watermark(watermark, out)
             return
-        self._move_watermark(self.keys.bounded(watermark), risen=risen)
+        self._move_watermark(self.keys.bounded(watermark), out, risen=risen)
         self.keys.forget(self.progress.watermark)
 
     def _due_by_key(self, risen: Frame) -> Places:
@@ -832,17 +820,24 @@ class WindowedAggregate:
             return places
         found = core.cells.take(places, (*KEY, "wm_due"))
         due = found.ints("wm_due")
-        return places.take((due <= core.watermark_of(found)) & (due > self.progress.watermark))
+        return places.take(
+            (due <= core.watermarks.of_cells(found)) & (due > self.progress.watermark)
+        )
 
     def _move_watermark(
-        self, watermark: int, *, finishing: bool = False, risen: Frame | None = None
+        self,
+        watermark: int,
+        out: Collector,
+        *,
+        finishing: bool = False,
+        risen: Frame | None = None,
     ) -> None:
         """The watermark moves, and with it, in the same step, those of the keys that rose above
         it.
         """
         if watermark <= self.progress.watermark and not finishing:
             if risen is not None:
-                self._settle(self._due_by_key(risen))
+                self._settle(self._due_by_key(risen), out)
             return
         self.progress.watermark = watermark
         if self.parts is None:
@@ -852,16 +847,17 @@ class WindowedAggregate:
             parts.static.open_until(watermark, parts.slice_buffer)
         if parts.slice_buffer is not None:
             for cells in parts.slice_buffer.complete(watermark):
-                parts.core.cells.put(
-                    parts.firing.settle(cells, parts.core.trigger_state(cells), finishing=finishing)
-                )
+                state = parts.core.trigger_state(cells)
+                parts.core.cells.put(parts.firing.settle(cells, state, out, finishing=finishing))
         due = parts.core.cells.select("start" if finishing else "wm_due", watermark)
         self._settle(
-            due if risen is None else due.and_also(self._due_by_key(risen)), finishing=finishing
+            due if risen is None else due.and_also(self._due_by_key(risen)),
+            out,
+            finishing=finishing,
         )
         self._purge()
 
-    def _settle(self, places: Places, *, finishing: bool = False) -> None:
+    def _settle(self, places: Places, out: Collector, *, finishing: bool = False) -> None:
         parts = self.bound()
         if not len(places.run):
             return
@@ -874,13 +870,14 @@ class WindowedAggregate:
             self.keys is not None and parts.core.messages is not None
         )
         over = (
-            cells.where(parts.core.expired(cells.ints("expiry"), parts.core.watermark_of(cells)))
+            cells.where(
+                parts.core.expired(cells.ints("expiry"), parts.core.watermarks.of_cells(cells))
+            )
             if watched
             else None
         )
-        parts.core.cells.put(
-            parts.firing.settle(cells, parts.core.trigger_state(cells), finishing=finishing)
-        )
+        state = parts.core.trigger_state(cells)
+        parts.core.cells.put(parts.firing.settle(cells, state, out, finishing=finishing))
         if over is None or not len(over):
             return
         if parts.forgets_by_key:
@@ -899,7 +896,7 @@ class WindowedAggregate:
         self._outlived = 0
         held = core.messages.read(MIN, MAX)
         if len(held):
-            taken = saturating_add(np.asarray(core.watermark_of(held)), -core.lateness)
+            taken = saturating_add(np.asarray(core.watermarks.of_cells(held)), -core.lateness)
             self.bound().contents.trim(held.ints("key_hash"), held.ints("key_check"), taken)
 
     def _purge(self) -> None:

@@ -15,6 +15,7 @@ from tidegate.kernel.keys import KEY
 from tidegate.kernel.storage.run_store import Places, SortedRuns
 from tidegate.kernel.windows.assigners import Assigned
 from tidegate.operators.aggregate.cell_values import CellValues
+from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.context import IDENTITY, Core
 from tidegate.operators.aggregate.firing import Firing
 from tidegate.operators.ingest.delivery import Delivery
@@ -67,7 +68,11 @@ class RetentionBounds:
         return end, start
 
     def admit(
-        self, delivery: Delivery, assigned: Assigned, replaced: Frame | None = None
+        self,
+        delivery: Delivery,
+        assigned: Assigned,
+        out: Collector,
+        replaced: Frame | None = None,
     ) -> np.ndarray:
         """Which windows a key has no room for, because it holds as many newer ones; older ones make
         room by being pushed out.
@@ -94,21 +99,20 @@ class RetentionBounds:
         both = concat_frames([wanted, held.select(IDENTITY)]) if len(held) else wanted
         windows = Groups.by([both.ints(name) for name in IDENTITY])
         over = _beyond(both.take(windows.firsts), limit)[windows.ids]
-        out = over[len(wanted) :]
-        self._push_and_raise(places.take(out))
+        self._push_and_raise(places.take(over[len(wanted) :]), out)
         return over[: len(wanted)]
 
-    def enforce(self) -> None:
+    def enforce(self, out: Collector) -> None:
         """At the end of a delivery, push out what is behind the horizons of time and bytes, oldest
         first.
         """
         retention = self._core.spec.retention
         if retention.time is not None:
-            self._push(self._core.cells.select("end", self._by_time))
+            self._push(self._core.cells.select("end", self._by_time), out)
         if retention.bytes is not None:
-            self._push_by_bytes(retention.bytes)
+            self._push_by_bytes(retention.bytes, out)
 
-    def enforce_counts(self, delivery: Delivery) -> None:
+    def enforce_counts(self, delivery: Delivery, out: Collector) -> None:
         """After a step, push out the oldest windows of its keys while they hold too many messages;
         the newest always stays.
         """
@@ -131,7 +135,7 @@ class RetentionBounds:
         total = np.cumsum(n)
         held_so_far = total - (total - n)[keys.firsts][keys.ids]
         over = newest_first[(held_so_far > limit) & (keys.ranks > 0)]
-        self._push_and_raise(places.take(over))
+        self._push_and_raise(places.take(over), out)
 
     def _held(self, keys: Frame) -> tuple[Frame, Places]:
         """The open windows of the keys."""
@@ -146,19 +150,19 @@ class RetentionBounds:
         open_ = ~cells.ints("closed")
         return cells.where(open_), places.take(open_)
 
-    def _push(self, places: Places) -> Frame | None:
+    def _push(self, places: Places, out: Collector) -> Frame | None:
         if not len(places.run):
             return None
         cells = self._core.cells.take(places)
         self._core.cells.remove(places)
         order = np.lexsort((cells.ints("start"), cells.ints("end")))
-        self._firing.push_out(cells.take(order), self._core.progress.seq)
+        self._firing.push_out(cells.take(order), self._core.progress.seq, out)
         self._core.progress.counters["windows_pushed_out"] += len(cells)
         self._contents.trim(cells.ints("key_hash"), cells.ints("key_check"))
         return cells
 
-    def _push_and_raise(self, places: Places) -> None:
-        pushed = self._push(places)
+    def _push_and_raise(self, places: Places, out: Collector) -> None:
+        pushed = self._push(places, out)
         if pushed is not None:
             self._raise(pushed)
 
@@ -174,7 +178,7 @@ class RetentionBounds:
             found = _newest(concat_frames([found, old.select(IDENTITY)]))
         self._by_key.put(found)
 
-    def _push_by_bytes(self, limit: int) -> None:
+    def _push_by_bytes(self, limit: int, out: Collector) -> None:
         """Push out whole windows, oldest first, until the rest fits or one is left."""
         core = self._core
         while (
@@ -186,7 +190,7 @@ class RetentionBounds:
             if not len(older):
                 return
             bound = int(older[min(len(older) - 1, int(len(ends) * (1 - limit / size)))])
-            self._push(core.cells.select("end", bound))
+            self._push(core.cells.select("end", bound), out)
             core.cells.compact()
             self._everywhere = max(self._everywhere, bound)
 

@@ -19,6 +19,7 @@ from tidegate.kernel.windows.assigners import Assigned
 from tidegate.kernel.windows.sessions import Merged, merge_intervals
 from tidegate.operators.aggregate.cell_update import CellRows, CellUpdate
 from tidegate.operators.aggregate.cell_values import merge_lists
+from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.context import IDENTITY
 from tidegate.operators.aggregate.slices import merged_contents, merged_counts
 from tidegate.operators.ingest.delivery import Delivery
@@ -65,13 +66,13 @@ class _Meeting:
 class SessionUpdate(CellUpdate):
     """Rows, or parts of sessions, into sessions."""
 
-    def absorb(self, delivery: Delivery, assigned: Assigned) -> None:
+    def absorb(self, delivery: Delivery, assigned: Assigned, out: Collector) -> None:
         options = self.core.spec.options
         own = options.drop_by == "event" or options.session_lateness == "own"
         assigned = (
-            self.without_expired(delivery, assigned)
+            self.without_expired(delivery, assigned, out)
             if own
-            else self._without_old(delivery, assigned)
+            else self._without_old(delivery, assigned, out)
         )
         row, start, end = assigned
         if not len(row):
@@ -80,21 +81,20 @@ class SessionUpdate(CellUpdate):
         refused = self._refused(met)
         if not refused.any():
             held = len(self.core.cells)
-            refused = self._no_room(delivery, assigned, met)
+            refused = self._no_room(delivery, assigned, met, out)
             if len(self.core.cells) != held:
                 # Room was made, and what was found may have gone: look again.
-                self.absorb(delivery, assigned)
+                self.absorb(delivery, assigned, out)
                 return
         if refused.any():
-            self._turn_away(delivery, assigned, met, refused)
+            self._turn_away(delivery, assigned, met, refused, out)
             return
         groups = Groups(met.numbers[met.union], len(met.touched))
         keys = delivery.keys(self.core.spec.input.key, row[groups.firsts])
-        self.join(
-            delivery, CellRows(row, groups, self._united(met, keys, groups.max(delivery.seq[row])))
-        )
+        cells = self._united(met, keys, groups.max(delivery.seq[row]), out)
+        self.join(delivery, CellRows(row, groups, cells), out)
 
-    def take_partials(self, pieces: Sequence[Frame]) -> None:
+    def take_partials(self, pieces: Sequence[Frame], out: Collector) -> None:
         """Take what was aggregated before it came here: partial sessions that end after the
         watermark.
 
@@ -116,7 +116,7 @@ class SessionUpdate(CellUpdate):
         brought = brought.with_columns(
             count=brought.ints("n"), seq=seq, first=groups.min(came.ints("start"))
         )
-        self.add(self._united(met, keys, seq), brought)
+        self.add(self._united(met, keys, seq, out), brought, out)
 
     def _meet(
         self, key_hash: np.ndarray, key_check: np.ndarray, start: np.ndarray, end: np.ndarray
@@ -151,7 +151,7 @@ class SessionUpdate(CellUpdate):
             present(merged.groups.ids[len(old) :], merged.groups.n),
         )
 
-    def _without_old(self, delivery: Delivery, assigned: Assigned) -> Assigned:
+    def _without_old(self, delivery: Delivery, assigned: Assigned, out: Collector) -> Assigned:
         """The windows less those that retention has pushed out; what would have been too late in
         any case is told as that.
         """
@@ -159,12 +159,12 @@ class SessionUpdate(CellUpdate):
         if gone is None:
             return assigned
         late = self.core.expired(
-            self.core.expiry(assigned.end), self.core.watermark_at(delivery, assigned.row)
+            self.core.expiry(assigned.end), self.core.watermarks.of_rows(delivery, assigned.row)
         )
         told = Assigned(*(column[gone & late] for column in assigned))
-        self.without(delivery, told, np.ones(len(told.row), bool), "window_expired")
+        self.without(delivery, told, np.ones(len(told.row), bool), "window_expired", out)
         rest = ~(gone & late)
-        return self.without_old(delivery, Assigned(*(column[rest] for column in assigned)))
+        return self.without_old(delivery, Assigned(*(column[rest] for column in assigned)), out)
 
     def _refused(self, met: _Meeting) -> np.ndarray:
         """Why sessions cannot take their rows: 1 where a closed session has the same bounds, 2
@@ -174,7 +174,7 @@ class SessionUpdate(CellUpdate):
         start, end, code = merged.start[touched], merged.end[touched], merged.key[touched]
         why = np.zeros(len(touched), np.int8)
         if self.windows_expire:
-            watermark = self.core.watermark_for(
+            watermark = self.core.watermarks.of_keys(
                 met.keys.ints("key_hash")[code], met.keys.ints("key_check")[code]
             )
             why[self.core.expired(self.core.expiry(end), watermark)] = 2
@@ -190,7 +190,9 @@ class SessionUpdate(CellUpdate):
             why[equal] = 1
         return why
 
-    def _no_room(self, delivery: Delivery, assigned: Assigned, met: _Meeting) -> np.ndarray:
+    def _no_room(
+        self, delivery: Delivery, assigned: Assigned, met: _Meeting, out: Collector
+    ) -> np.ndarray:
         """3 where a key holds as many newer sessions as retention allows."""
         if self.core.spec.retention.windows is None:
             return np.zeros(len(met.touched), np.int8)
@@ -198,22 +200,29 @@ class SessionUpdate(CellUpdate):
         whole = Assigned(assigned.row, merged.start[met.union], merged.end[met.union])
         swallowed = met.old.where(met.numbers[merged.groups.ids[: len(met.old)]] >= 0)
         full = np.zeros(merged.groups.n, bool)
-        full[met.union] = self.horizons.admit(delivery, whole, swallowed)
+        full[met.union] = self.horizons.admit(delivery, whole, out, swallowed)
         return np.where(full[met.touched], 3, 0).astype(np.int8)
 
     def _turn_away(
-        self, delivery: Delivery, assigned: Assigned, met: _Meeting, refused: np.ndarray
+        self,
+        delivery: Delivery,
+        assigned: Assigned,
+        met: _Meeting,
+        refused: np.ndarray,
+        out: Collector,
     ) -> None:
         """Send the rows of refused sessions to `late`, and absorb the rest."""
         of_row = refused[met.numbers[met.union]]
         told = Assigned(assigned.row, met.merged.start[met.union], met.merged.end[met.union])
-        self.without(delivery, told, of_row == 1, "window_closed")
-        self.without(delivery, assigned, of_row == 2, "window_expired")
-        self.without(delivery, assigned, of_row == 3, "out_of_retention")
+        self.without(delivery, told, of_row == 1, "window_closed", out)
+        self.without(delivery, assigned, of_row == 2, "window_expired", out)
+        self.without(delivery, assigned, of_row == 3, "out_of_retention", out)
         rest = of_row == 0
-        self.absorb(delivery, Assigned(*(column[rest] for column in assigned)))
+        self.absorb(delivery, Assigned(*(column[rest] for column in assigned)), out)
 
-    def _united(self, met: _Meeting, keys: dict[str, Column], position: np.ndarray) -> Frame:
+    def _united(
+        self, met: _Meeting, keys: dict[str, Column], position: np.ndarray, out: Collector
+    ) -> Frame:
         """One cell a touched session, out of the table: as it was where the bounds stay, otherwise
         a new one that holds what the old ones held.
         """
@@ -232,15 +241,11 @@ class SessionUpdate(CellUpdate):
         )
         replaced = old.where(~same)
         if len(replaced):
-            self.firing.retract(replaced, position[group[~same]])
+            self.firing.retract(replaced, position[group[~same]], out)
             if self.core.metadata is not None:
                 self.core.metadata.rename(replaced, identity.take(group[~same]))
             fresh = self._inherit(fresh, replaced, group[~same])
-        if not same.any():
-            return fresh
-        pick = np.arange(len(identity))
-        pick[group[same]] = len(identity) + np.arange(int(same.sum()))
-        return concat_frames([fresh, old.where(same)]).take(pick)
+        return fresh.replaced(group[same], old.where(same)) if same.any() else fresh
 
     def _inherit(self, fresh: Frame, old: Frame, group: np.ndarray) -> Frame:
         """Fresh cells that take over the contents of the cells they replace."""
@@ -258,7 +263,7 @@ class SessionUpdate(CellUpdate):
         merged = core.machine.merge(
             core.trigger_state(old), Groups(np.searchsorted(replaced, group), len(replaced))
         )
-        core.machine.rewind(merged, (fresh.ints("end") > core.watermark_of(fresh))[replaced])
+        core.machine.rewind(merged, (fresh.ints("end") > core.watermarks.of_cells(fresh))[replaced])
         for name, column in merged.items():
             state[name][replaced] = column
         columns.update(state)

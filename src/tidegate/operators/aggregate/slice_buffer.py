@@ -19,6 +19,7 @@ from tidegate.kernel.groups import Groups
 from tidegate.kernel.storage.run_store import Adapt, search_sorted
 from tidegate.kernel.windows.assigners import Aligned, Assigned
 from tidegate.operators.aggregate.aggregate_set import AggregateSet
+from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.context import Core
 from tidegate.operators.aggregate.slices import Bounds, Slices, held_by
 from tidegate.operators.aggregate.two_stacks import TwoStacks
@@ -60,7 +61,7 @@ class SliceBuffer:
         self._windows: dict[Bounds, list[Bounds]] = {}
         """The open windows of each slice."""
 
-    def take(self, delivery: Delivery) -> Assigned:
+    def take(self, delivery: Delivery, out: Collector) -> Assigned:
         """Keep the rows for their open windows; what comes back is the part that belongs to windows
         that are complete already.
         """
@@ -77,10 +78,10 @@ class SliceBuffer:
             is_open = (end > watermark) & inside
             complete = np.flatnonzero((end <= watermark) & inside)
             rest = Assigned(complete, start[complete], end[complete])
-        self._append(delivery, is_open)
+        self._append(delivery, is_open, out)
         return rest
 
-    def _append(self, delivery: Delivery, is_open: np.ndarray) -> None:
+    def _append(self, delivery: Delivery, is_open: np.ndarray, out: Collector) -> None:
         """Keep the rows that are in an open window."""
         core, x = self._core, delivery.position
         groups, kept = delivery.grouped(core.spec.input.key, self._assigner.numbers_of(x), is_open)
@@ -88,8 +89,8 @@ class SliceBuffer:
             return
         frame, failed, why = partials_of(core.bundle, core.spec, delivery, groups)
         if failed is not None:
-            self._refuse(delivery, np.flatnonzero(failed & is_open), why)
-            self._append(delivery.where(~failed), is_open[~failed])
+            self._refuse(delivery, np.flatnonzero(failed & is_open), why, out)
+            self._append(delivery.where(~failed), is_open[~failed], out)
             return
         starts, ends = self._assigner.slice_of(x[groups.lasts[:kept]])
         breaks = np.flatnonzero(starts[1:] != starts[:-1]) + 1
@@ -122,9 +123,9 @@ class SliceBuffer:
         self.slices.append(bounds, frame)
         self._shared.patch(bounds, frame)
 
-    def _refuse(self, delivery: Delivery, rows: np.ndarray, why: str) -> None:
+    def _refuse(self, delivery: Delivery, rows: np.ndarray, why: str, out: Collector) -> None:
         bounds = (np.arange(len(rows)), *self._assigner.slice_of(delivery.position[rows]))
-        self._core.late_rows(
+        out.late_rows(
             delivery, rows, "accumulation_failed", class_names(delivery.verdict[rows]), bounds, why
         )
 

@@ -7,15 +7,18 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tidegate.errors import StateError
 from tidegate.instants import MAX, MIN, saturating_add
+from tidegate.kernel.frame import Frame
 from tidegate.kernel.storage.message_store import MessageStore, choose_layout
 from tidegate.kernel.storage.run_store import SortedRuns
 from tidegate.kernel.triggers import Machine
-from tidegate.kernel.watermarks.per_key import KeyProgress
 from tidegate.kernel.windows.assigners import Aligned, Assigner, build
 from tidegate.operators.aggregate.aggregate_set import AggregateSet
 from tidegate.operators.aggregate.cell_update import CellUpdate
 from tidegate.operators.aggregate.cell_values import PAYLOAD, CellValues
+from tidegate.operators.aggregate.cell_watermarks import CellWatermarks
+from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.context import IDENTITY, Core
 from tidegate.operators.aggregate.count_panes import CountPanes
 from tidegate.operators.aggregate.difference_update import DifferenceUpdate
@@ -68,7 +71,7 @@ class Parts:
         progress: Progress,
         schema: pa.Schema,
         metadata: WindowOffsets | None,
-        keys: KeyProgress | None,
+        watermarks: CellWatermarks,
         *,
         retracts: bool,
     ) -> Parts:
@@ -85,8 +88,8 @@ class Parts:
             cells,
             messages,
             _lateness(spec),
+            watermarks,
             metadata,
-            keys,
         )
         contents = CellValues(core)
         firing = Firing(core, contents)
@@ -111,16 +114,17 @@ class Parts:
             count_panes,
         )
 
-    @property
-    def partials(self) -> SliceBuffer | SessionUpdate | None:
-        """What takes rows that were aggregated on their way; None where each of them has to be
-        looked at.
-        """
-        lazy = takes_partials(self.core.spec, keeps_messages=self.core.messages is not None)
-        return (
-            self.cell_update
-            if lazy and isinstance(self.cell_update, SessionUpdate)
-            else self.slice_buffer
+    def take_partials(self, pieces: Sequence[Frame], out: Collector) -> None:
+        """Take rows that were aggregated before they came here, as `PreAggregator` does it."""
+        if takes_partials(self.core.spec, keeps_messages=self.core.messages is not None):
+            if isinstance(self.cell_update, SessionUpdate):
+                self.cell_update.take_partials(pieces, out)
+                return
+            if self.slice_buffer is not None:
+                self.slice_buffer.take_partials(pieces)
+                return
+        raise StateError(
+            "rows were aggregated on their way to windows that have to look at each of them"
         )
 
     def widen(self, schema: pa.Schema) -> None:
@@ -282,7 +286,7 @@ def _count_panes(
     by being counted.
     """
     rule = core.machine.count_rule()
-    shared = core.spec.window.axis is not Axis.ORDINAL and core.keys is None
+    shared = core.spec.window.axis is not Axis.ORDINAL and core.watermarks.keys is None
     plain = (
         type(cell_update) is CellUpdate
         and core.messages is None

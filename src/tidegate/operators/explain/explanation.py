@@ -415,7 +415,7 @@ class _Waiting:
     def _held(self, parts: Parts) -> list[WindowStanding]:
         """Windows that are kept in cells, one a key."""
         core = parts.core
-        per_key = core.keys is not None
+        per_key = core.watermarks.keys is not None
         names = [
             *IDENTITY,
             "pending",
@@ -434,7 +434,7 @@ class _Waiting:
         cells = cells.where(~cells.ints("closed"))
         if not len(cells):
             return []
-        reached = np.broadcast_to(np.asarray(core.watermark_of(cells), np.int64), len(cells))
+        reached = np.broadcast_to(np.asarray(core.watermarks.of_cells(cells), np.int64), len(cells))
         owes = (cells.ints("end") > reached) | (cells.ints("pending") > 0)
         self.kept = int(len(cells) - owes.sum())
         cells, reached = cells.where(owes), reached[owes]
