@@ -202,7 +202,7 @@ def test_results_that_wait_survive_and_those_that_were_fetched_do_not(open_store
 
 
 def panes_of(op: tg.EmbeddedOperator, *, fetch: bool) -> list[dict[str, Any]]:
-    waiting = [row for results in op._outlet.kept for row in results.panes.to_pylist()]
+    waiting = [row for results in op._queue.kept for row in results.panes.to_pylist()]
     return op.get_result().panes.to_pylist() if fetch else waiting
 
 

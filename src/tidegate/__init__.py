@@ -1,5 +1,6 @@
-"""Complete event-time windows for Python and Apache Spark: triggers, panes, retractions, and not
-one event dropped without a trace.
+"""Complete event-time windows for Python and Apache Spark.
+
+Triggers, panes, retractions, joins, and no event dropped without a trace.
 """
 
 import typing as _typing
@@ -104,9 +105,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> _typing.Any:
-    """What belongs to Spark, and streams, are imported when they are first used: embedded operators
-    need none of it.
-    """
+    """Import Spark and streams on first use: embedded operators do not need them."""
     import importlib
 
     if name == "spark_session":

@@ -1,4 +1,4 @@
-"""The words users write: streams, windows over them, and what is computed."""
+"""The fluent API: streams, windows over them, triggers, and aggregates."""
 
 from tidegate.api.streams import Mapped, Panes, Stream, Windowed, merge, stream, union
 

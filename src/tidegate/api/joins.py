@@ -1,6 +1,4 @@
-"""Joined streams: two streams, the window in which their rows meet, and all that decides what comes
-out when.
-"""
+"""The fluent API of joins: two streams, a window, and options for output and state."""
 
 from __future__ import annotations
 
@@ -30,74 +28,71 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Joined(Pipeline[JoinSpec]):
-    """A complete specification of a join, ready to be run: embedded, or on Spark where its streams
-    were made from DataFrames.
+    """The complete specification of a join.
+
+    It runs embedded, or on Spark if its streams were made from DataFrames.
     """
 
-    said: frozenset[str] = frozenset()
-    """The options that were named: a preset does not change them."""
+    explicit_options: frozenset[str] = frozenset()
+    """The options that were set explicitly: a preset does not change them."""
 
     def allow_lateness(self, lateness: Duration, *, unit: str | None = None) -> Joined:
-        """How far behind the watermark of its side a row is still taken; 60 seconds unless said."""
+        """How late a row may be, behind the watermark of its side. Default: 60 seconds."""
         return self._with(
-            said=self.said | {"allowed_lateness"}, allowed_lateness=duration(lateness, unit=unit)
+            explicit_options=self.explicit_options | {"allowed_lateness"},
+            allowed_lateness=duration(lateness, unit=unit),
         )
 
     def retain(
         self, *, time: Duration | None = None, messages: int | None = None, bytes: int | None = None
     ) -> Joined:
-        """Bound the state: by time back from the newest row of a side, by messages of an equal key
-        and side, and by bytes.
+        """Limit the state: by time behind the newest row of a side, by messages per equal key and
+        side, and by bytes.
         """
         return self._with(
             retention=Retention(None if time is None else duration(time), None, messages, bytes)
         )
 
     def options(self, *, semantics: str | None = None, **options: Any) -> Joined:
-        """Change what people change rarely; `semantics` takes the habits of another system for what
-        was not said.
-        """
-        chosen, said, preset = choose(self.spec.options, self.said, semantics, options)
-        lateness = None if preset is None or "allowed_lateness" in said else preset.allowed_lateness
+        """Set advanced options; `semantics` takes those of another system as defaults."""
+        chosen, explicit, preset = choose(
+            self.spec.options, self.explicit_options, semantics, options
+        )
+        keeps = preset is None or "allowed_lateness" in explicit
+        lateness = None if preset is None or keeps else preset.allowed_lateness
         return self._with(
-            said=said,
+            explicit_options=explicit,
             options=chosen,
             **({} if lateness is None else {"allowed_lateness": lateness}),
         )
 
     def early_padding(self) -> Joined:
-        """A row that comes without a partner is padded at once, and taken back when one comes."""
+        """Pad an unmatched row with nulls at once, and retract that when a partner arrives."""
         return self._with(padding="early")
 
     def final_padding(self) -> Joined:
-        """A row without a partner is padded only when none could be taken any more, so that nothing
-        is ever taken back.
-        """
+        """Pad an unmatched row only when no partner can arrive any more: no retractions."""
         return self._with(padding="final")
 
     def update_every(self, on_time: Duration | None = None, late: Duration | None = None) -> Joined:
-        """Hold what comes out back until the clock reaches the next multiple of a period: one for
-        late pairs, one for all others.
+        """Batch output until the next multiple of a period of the clock: `late` is the period of
+        late pairs, `on_time` that of all others.
         """
         periods = [None if period is None else duration(period) for period in (on_time, late)]
         return self._with(on_time_period=periods[0], late_period=periods[1])
 
     def keyed_message_store(self, *fields: str) -> Joined:
-        """Keep messages by equal fields first, by these or by all of them, whatever the size of
-        windows is.
-        """
+        """Store messages by equal fields first, whatever the window size; default: all of them."""
         return self._with(layout=fields or tuple(name for name, _ in self.spec.on))
 
     def explain(self) -> str:
-        """What the join does, as text: how rows meet, when each side is freed and padded, how
-        messages are kept and why, what is promised.
+        """The join as text: how rows match, when state is freed and rows are padded, the layout of
+        the messages, and the output watermarks.
         """
         return described(self.spec)
 
     def stream(self, *, time: str, key: str | Sequence[str] | None = None) -> Stream:
-        """What comes out as a stream on one of its time columns, whose watermark is that which the
-        join promises for it.
-        """
+        """The output as a stream on one of its time columns, with the join's watermark for it."""
         from tidegate.api.streams import Stream
 
         keys = () if key is None else (key,) if isinstance(key, str) else tuple(key)
@@ -111,11 +106,10 @@ class Joined(Pipeline[JoinSpec]):
         now: Instant | None = None,
         schemas: tuple[pa.Schema | None, pa.Schema | None] = (None, None),
     ) -> EmbeddedJoin:
-        """An operator in this process; a store that holds state of this specification is continued.
+        """Run the join in this process; state in the store is restored.
 
-        With `now` the clock begins there and moves only where a call tells it; without, the clock
-        of the machine is read. `schemas` are the columns of both sides; without, they are known
-        when the first rows come.
+        With `now`, the clock starts there and advances only with the calls. Default: the clock of
+        the machine. `schemas` are the columns of both sides. Default: those of the first rows.
         """
         return EmbeddedJoin(
             self.spec,
@@ -125,11 +119,13 @@ class Joined(Pipeline[JoinSpec]):
             schemas=schemas,
         )
 
-    def _with(self, *, said: frozenset[str] | None = None, **changes: Any) -> Joined:
+    def _with(self, *, explicit_options: frozenset[str] | None = None, **changes: Any) -> Joined:
         return dataclasses.replace(
             self,
             spec=dataclasses.replace(self.spec, **changes),
-            said=self.said if said is None else said,
+            explicit_options=(
+                self.explicit_options if explicit_options is None else explicit_options
+            ),
         )
 
 
@@ -143,11 +139,11 @@ def join(
     where: Condition | None = None,
     names: tuple[str, str] = ("left_", "right_"),
 ) -> Joined:
-    """Rows of two streams that meet; see `Stream.join`."""
+    """Join two streams; see `Stream.join`."""
     if left.also or right.also:
         raise SpecError(
-            "a united stream cannot be joined as a whole. Hint: join each of its streams, and unite"
-            " what comes out"
+            "a union cannot be joined as a whole. Hint: join each of its streams, and unite the"
+            " results"
         )
     fields = equal_fields(on, left.input, right.input)
     spec = JoinSpec(
@@ -162,6 +158,6 @@ def join(
     if bool(left.sources) != bool(right.sources):
         raise SpecError(
             "one of the joined streams has a source and the other has none. Hint: make both from"
-            " DataFrames, or none"
+            " DataFrames, or neither"
         )
     return Joined(spec, (*left.sources, *right.sources))

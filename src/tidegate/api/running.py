@@ -1,6 +1,4 @@
-"""Running on Spark: what panes and joined streams have in common there, and how a tree of them
-becomes one plan.
-"""
+"""Running pipelines on Spark: what aggregates and joins share, and the plan of a pipeline."""
 
 from __future__ import annotations
 
@@ -26,26 +24,23 @@ Spec = TypeVar("Spec", bound=Upstream)
 
 @dataclass(frozen=True)
 class Pipeline(Generic[Spec]):
-    """What comes out of an operator, which runs on Spark where its streams were made from
-    DataFrames.
-    """
+    """An operator and its inputs; it runs on Spark if its streams were made from DataFrames."""
 
     spec: Spec
     sources: tuple[Any, ...] = field(default=(), compare=False)
-    """On Spark, what each input is read from: a DataFrame or a direct source with what was added to
-    it, or another pipeline.
+    """On Spark, the source of each input: a DataFrame or a direct source, with its computed
+    columns, or another pipeline.
     """
     changes: bool = False
-    """Whether rows come out as those of a change feed."""
+    """Whether the output is a change feed."""
 
     @property
     def df(self) -> DataFrame:
-        """What comes out as a plain DataFrame of Spark, streaming or batch as its input is. Late
-        rows are not in it: see `late_df` and `write`.
+        """The output as a Spark DataFrame, streaming or batch like the input, without late rows.
 
-        A streaming query over it that should end (`trigger(availableNow=True)`) needs
-        `spark.sql.streaming.noDataMicroBatches.enabled` to be false when it starts: Spark runs
-        batches for timers as long as there are any. `write` sees to that.
+        A streaming query over it with `trigger(availableNow=True)` ends only if
+        `spark.sql.streaming.noDataMicroBatches.enabled` is false when it starts: otherwise Spark
+        runs batches as long as there are timers. `write` sets that, and also writes late rows.
         """
         from tidegate.spark.query.query import panes_frame
 
@@ -53,15 +48,16 @@ class Pipeline(Generic[Spec]):
 
     @property
     def late_df(self) -> DataFrame:
-        """The rows that were not taken, with the reason, as a plain DataFrame; a query of its own,
-        so `write` is cheaper where both are wanted.
+        """The late rows, each with its reason, as a Spark DataFrame.
+
+        It runs as a separate query; `write` is cheaper if you need both outputs.
         """
         from tidegate.spark.query.query import panes_frame
 
         return panes_frame(plan_of(self), "late")
 
     def changelog(self) -> Self:
-        """The same rows as those of a change feed: `_change_type` is insert, update_preimage,
+        """The output as a change feed: `_change_type` is insert, update_preimage,
         update_postimage or delete.
         """
         return dataclasses.replace(self, changes=True)
@@ -77,18 +73,20 @@ class Pipeline(Generic[Spec]):
         shards: int | None = None,
         name: str | None = None,
     ) -> Query:
-        """Run the pipeline on Spark and write what comes out, exactly once.
+        """Run the pipeline on Spark and write its outputs exactly once.
 
-        Panes and pairs go to one sink, rows that are in none to `late` (a folder in the checkpoint
-        unless said), and what was counted to `metrics`. A batch that has neither `late` nor a
-        checkpoint drops those rows, and warns how many there were. `trigger` says how often a
-        streaming query looks for input: once a second unless said; "available_now" reads what is
-        there and ends. `shards` is fixed at the first start: as many as tasks run at once unless
-        said.
+        - `to`: the sink of panes or joined rows.
+        - `late`: the sink of late rows. Default: a folder in the checkpoint. A batch query with
+          neither `late` nor a checkpoint drops late rows, and warns how many.
+        - `metrics`: the sink of the metrics table.
+        - `trigger`: the interval between micro-batches; "available_now" reads the available input
+          and ends. Default: 1 second.
+        - `shards`: the number of shards, fixed at the first start. Default: the number of tasks
+          that run at once.
         """
         from tidegate.spark.query.query import start
 
-        # Spark has a working folder of its own, which need not be ours any more.
+        # Spark resolves relative paths in its own working directory, which may differ.
         found = (
             None
             if checkpoint is None
@@ -109,9 +107,7 @@ class Pipeline(Generic[Spec]):
 
 
 def plan_of(pipeline: Pipeline[Any]) -> Plan:
-    """The plan of a pipeline: an operator that has the key of the one before runs in one place with
-    it, and another is fed anew.
-    """
+    """The plan of a pipeline: operators with the same key form one chain, others are reshuffled."""
     from tidegate.spark.plan.planner import Plan
 
     specs: list[Upstream] = [pipeline.spec]
@@ -137,8 +133,7 @@ def _known(pipeline: Pipeline[Any]) -> tuple[Any, ...]:
     if not pipeline.sources:
         hint = "tg.stream(df, time=...), or run it with .embedded()"
         raise SpecError(
-            "a stream of the pipeline was made without a source, so it runs embedded only. Hint:"
-            f" {hint}"
+            f"a stream of the pipeline has no source, so it runs embedded only. Hint: {hint}"
         )
     return pipeline.sources
 
@@ -146,7 +141,7 @@ def _known(pipeline: Pipeline[Any]) -> tuple[Any, ...]:
 def _check_whole(upstream: Pipeline[Any]) -> Pipeline[Any]:
     if upstream.changes:
         raise SpecError(
-            "a change feed has no panes that another operator could take. Hint: call `changelog` on"
-            " the last one"
+            "a change feed has no panes for another operator. Hint: call `changelog` on the last"
+            " operator only"
         )
     return upstream

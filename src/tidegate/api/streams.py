@@ -1,6 +1,4 @@
-"""Streams and panes: a stream, a window, a trigger, a mode and aggregates, said one after the
-other; each step is a new frozen value.
-"""
+"""The fluent API of windows: stream, window, trigger, mode, aggregates; each step is a value."""
 
 from __future__ import annotations
 
@@ -45,27 +43,25 @@ if TYPE_CHECKING:
     from tidegate.api.joins import Joined
 
 Named: TypeAlias = "str | Column | Callable[[pa.Table], pa.Array | pa.ChunkedArray] | None"
-"""How a column is said: by name, and on Spark by an expression or by a function over columns."""
+"""A column: its name or, on Spark, an expression or a function of an Arrow table."""
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Messages, and which of their columns say when, whose and which they are."""
+    """Messages, and which of their columns are time, key, id, offset and partition."""
 
     input: Input
     also: tuple[Input, ...] = ()
-    """Further inputs, where streams are united."""
+    """Further inputs, of a union or a merge."""
     sources: tuple[Any, ...] = field(default=(), compare=False)
-    """On Spark, what each input is read from: a DataFrame or a direct source with what was added to
-    it, or the panes of another pipeline.
+    """On Spark, the source of each input: a DataFrame or a direct source, with its computed
+    columns, or another pipeline.
     """
     names: tuple[str, ...] = ()
-    """The names of the inputs, where streams are merged."""
+    """The names of the inputs, of a merge."""
 
     def window(self, window: Window, *, on: str | None = None) -> Windowed:
-        """Put the messages into windows; `on` names the time column where the stream has
-        several.
-        """
+        """Assign messages to windows; `on` names the time column if the stream has several."""
         if not isinstance(window, Window):
             raise SpecError(
                 f"`window` takes a window, got {window!r}. Hint: tg.tumbling('1 minute')"
@@ -83,13 +79,11 @@ class Stream:
         )
 
     def aggregate(self, **aggregates: Aggregate) -> Panes:
-        """Aggregate panes of an upstream operator in the windows that they come with."""
+        """Aggregate the panes of an upstream operator in the windows that they belong to."""
         return self.inherit().aggregate(**aggregates)
 
     def inherit(self) -> Windowed:
-        """Take the windows of an upstream operator's panes, to say more about triggers and
-        modes.
-        """
+        """Inherit the windows of an upstream operator's panes, to set triggers and modes."""
         also = tuple(_inheriting(given) for given in self.also)
         return Windowed(
             _inheriting(self.input), Inherited(), also=also, sources=self.sources, names=self.names
@@ -108,19 +102,19 @@ class Stream:
         future_tolerance: Duration = "60 seconds",
         future_reference: str = "clock",
     ) -> Mapped:
-        """Call an asynchronous function for every message; watermarks never overtake a message
-        whose answer is pending.
+        """Call an asynchronous function for every message.
 
-        The last three say how watermarks are judged, as the options of a window do.
+        Watermarks never overtake a message whose call is pending. `strict`, `future_tolerance` and
+        `future_reference` have the same meaning as in the options of a window.
         """
         if self.names:
             raise SpecError(
-                "a merge goes into windows. Hint: map the streams before they are merged"
+                "a merge feeds windows, not an async map. Hint: map the streams, then merge them"
             )
         if self.sources:
             raise SpecError(
-                "an asynchronous map runs embedded only. Hint: call the service with mapInArrow"
-                " before the stream"
+                "an async map runs embedded only. Hint: call the service with mapInArrow before the"
+                " stream"
             )
         options = Options(
             strict=strict,
@@ -145,11 +139,12 @@ class Stream:
         where: Condition | None = None,
         names: tuple[str, str] = ("left_", "right_"),
     ) -> Joined:
-        """Rows of this stream, which is the left one, that meet rows of another in a window.
+        """Join this stream, the left side, with another one in a window.
 
-        `on` names the columns that must be equal, `where` says what more must hold of a pair, and
-        `how` is inner, left, right, full, semi or anti. A column that both sides have gets the
-        prefixes in `names`.
+        - `on`: the columns that must be equal.
+        - `how`: inner, left, right, full, semi or anti.
+        - `where`: a further condition on pairs.
+        - `names`: the prefixes of columns that both sides have.
         """
         from tidegate.api.joins import join
 
@@ -162,10 +157,10 @@ class Stream:
 
 
 def _inheriting(given: Input) -> Input:
-    """Panes carry their time in the column `time`; the upstream tells the watermark."""
+    """The input of panes: their time is in the column `time`, and their watermark explicit."""
     if not isinstance(given.watermark, Implied | Explicit):
         raise SpecError(
-            "inherited windows follow the upstream's watermark, but `watermark` is"
+            "inherited windows use the watermark of the upstream, but `watermark` is"
             f" {given.watermark}. Hint: leave it out"
         )
     return dataclasses.replace(given, time=given.time or "time", watermark=Explicit())
@@ -173,7 +168,7 @@ def _inheriting(given: Input) -> Input:
 
 @dataclass(frozen=True)
 class Windowed:
-    """Windowed messages, and all that decides when and how results come out."""
+    """Windowed messages: triggers, mode, lateness, retention and options of an aggregation."""
 
     input: Input
     windows: Window
@@ -181,8 +176,8 @@ class Windowed:
     mode: str | None = None
     lateness: int | None = None
     chosen: Options = field(default_factory=Options)
-    said: frozenset[str] = frozenset()
-    """The options that were named: a preset does not change them."""
+    explicit_options: frozenset[str] = frozenset()
+    """The options that were set explicitly: a preset does not change them."""
     retention: Retention = field(default_factory=Retention)
     evictor: Evictor | None = None
     also: tuple[Input, ...] = ()
@@ -190,28 +185,38 @@ class Windowed:
     names: tuple[str, ...] = ()
 
     def trigger(self, trigger: Trigger | str) -> Windowed:
-        """Say when panes come out, as a trigger or as its text."""
+        """Set when panes fire, as a trigger or as its text form.
+
+        Prefer `.trigger(tg.after_watermark(early=..., late=...))`. The policies `early_emission`,
+        `full_size` and `late_arrival` are for windows that are full before the watermark, and for
+        early triggers that fire a limited number of times.
+        """
         return dataclasses.replace(
             self, firing=parse_trigger(trigger) if isinstance(trigger, str) else trigger
         )
 
     def early_emission(self, trigger: Trigger) -> Windowed:
-        """The early-emission policy: panes before the window is full. A trigger that finishes just
-        stops.
+        """The early-emission policy: panes before the window is full.
+
+        Prefer `.trigger(tg.after_watermark(early=...))`, which repeats the early trigger: here, a
+        trigger that finishes does not fire again.
         """
         return self._policy(early=trigger)
 
     def full_size(self, trigger: Trigger) -> Windowed:
-        """The full-size policy: a window is full when the watermark reaches its end, or as soon as
-        the trigger is ready.
+        """The full-size policy: when the on-time pane fires.
+
+        A window is full when the watermark reaches its end, or as soon as the trigger is ready.
         """
         return self._policy(full=trigger)
 
     def late_arrival(
         self, trigger: Trigger | None = None, *, every: Duration | None = None
     ) -> Windowed:
-        """The late-arrival policy: corrections are batched for `every`, or fire as the trigger
-        says; neither means that there are none.
+        """The late-arrival policy: late panes fire by a trigger, or are batched for `every`.
+
+        With neither there are no late panes. Default: batched for 10 seconds of the clock. Prefer
+        `.trigger(tg.after_watermark(late=...))`.
         """
         if trigger is not None and every is not None:
             raise SpecError(
@@ -223,38 +228,38 @@ class Windowed:
         former = self.firing if self.firing is not None else Policy()
         if not isinstance(former, Policy):
             raise SpecError(
-                f"policies and a trigger exclude each other; the trigger is {former}. Hint: say it"
-                " all with `trigger`"
+                f"policies and a trigger exclude each other; the trigger is {former}. Hint: put"
+                " all of it into `trigger`"
             )
         return dataclasses.replace(self, firing=dataclasses.replace(former, **parts))
 
     def accumulating(self) -> Windowed:
-        """A pane holds the whole window so far."""
+        """Each pane holds the whole window so far."""
         return dataclasses.replace(self, mode="accumulating")
 
     def discarding(self) -> Windowed:
-        """A pane holds what came since the last pane."""
+        """Each pane holds only what arrived since the last pane."""
         return dataclasses.replace(self, mode="discarding")
 
     def retracting(self) -> Windowed:
-        """A pane holds the whole window so far, and what it replaces is taken back before it."""
+        """Each pane holds the whole window so far, and a retraction of the former pane precedes
+        it.
+        """
         return dataclasses.replace(self, mode="retracting")
 
     def allow_lateness(self, lateness: Duration, *, unit: str | None = None) -> Windowed:
-        """How far behind the watermark an event is still taken; 60 seconds unless said."""
+        """How far behind the watermark an event may be. Default: 60 seconds."""
         return dataclasses.replace(self, lateness=duration(lateness, unit=unit))
 
     def options(self, *, semantics: str | None = None, **options: Any) -> Windowed:
-        """Change what people change rarely; `semantics` takes the habits of another system for what
-        was not said.
-        """
-        chosen, said, preset = choose(self.chosen, self.said, semantics, options)
+        """Set advanced options; `semantics` takes those of another system as defaults."""
+        chosen, explicit, preset = choose(self.chosen, self.explicit_options, semantics, options)
         if preset is None:
-            return dataclasses.replace(self, chosen=chosen, said=said)
+            return dataclasses.replace(self, chosen=chosen, explicit_options=explicit)
         return dataclasses.replace(
             self,
             chosen=chosen,
-            said=said,
+            explicit_options=explicit,
             firing=self.firing if self.firing is not None else preset.trigger,
             mode=self.mode if self.mode is not None else preset.mode,
             lateness=self.lateness if self.lateness is not None else preset.allowed_lateness,
@@ -268,21 +273,23 @@ class Windowed:
         messages: int | None = None,
         bytes: int | None = None,
     ) -> Windowed:
-        """Bound the state: by time, and by windows and messages of a key, and by bytes."""
+        """Limit the state: by time, by windows and messages per key, and by bytes."""
         return dataclasses.replace(
             self,
             retention=Retention(None if time is None else duration(time), windows, messages, bytes),
         )
 
     def evict(self, evictor: Evictor) -> Windowed:
-        """Leave messages of a window out, before the function or after it."""
+        """Evict messages from a window, before or after it is aggregated."""
         return dataclasses.replace(self, evictor=evictor)
 
     def aggregate(self, **aggregates: Aggregate) -> Panes:
-        """Say what is computed; the names become columns of the panes."""
+        """Set the aggregates; their names become columns of the panes."""
         for name, aggregate in aggregates.items():
             if not isinstance(aggregate, Aggregate):
-                raise SpecError(f"`{name}` is no aggregate: {aggregate!r}. Hint: {name}=tg.count()")
+                raise SpecError(
+                    f"`{name}` is not an aggregate: {aggregate!r}. Hint: {name}=tg.count()"
+                )
         lateness: dict[str, Any] = (
             {} if self.lateness is None else {"allowed_lateness": self.lateness}
         )
@@ -307,8 +314,9 @@ class Windowed:
 
 @dataclass(frozen=True)
 class Panes(Pipeline[AggregateSpec]):
-    """A complete specification of panes, ready to be run: embedded, or on Spark where its stream
-    was made from a DataFrame.
+    """The complete specification of a windowed aggregation.
+
+    It runs embedded, or on Spark if its stream was made from a DataFrame.
     """
 
     def embedded(
@@ -318,10 +326,10 @@ class Panes(Pipeline[AggregateSpec]):
         downstream: Consumer | Downstream | None = None,
         now: Instant | None = None,
     ) -> EmbeddedOperator:
-        """An operator in this process; a store that holds state of this specification is continued.
+        """Run the aggregation in this process; state in the store is restored.
 
-        With `now` the clock begins there and moves only where a call tells it; without, the clock
-        of the machine is read.
+        With `now`, the clock starts there and advances only with the calls. Default: the clock of
+        the machine.
         """
         return EmbeddedOperator(
             self.spec, store=store, downstream=downstream, now=None if now is None else instant(now)
@@ -343,7 +351,7 @@ class Mapped:
         downstream: Downstream | Callable[[AsyncResults], bool | None] | None = None,
         now: Instant | None = None,
     ) -> EmbeddedAsyncMap:
-        """An operator in this process; see `Panes.embedded`."""
+        """Run the map in this process; see `Panes.embedded`."""
         clock = None if now is None else instant(now)
         return EmbeddedAsyncMap(
             self.map,
@@ -356,15 +364,18 @@ class Mapped:
 
 
 def union(*streams: Stream) -> Stream:
-    """Messages of all streams as one: a watermark is forwarded when every stream has it."""
+    """One stream with the messages of all.
+
+    Its watermark is the earliest of the streams'; a watermark key must be one of every stream.
+    """
     if not streams or not all(isinstance(given, Stream) for given in streams):
         raise SpecError(
             "`union` takes streams. Hint: tg.union(tg.stream(time='ts'), tg.stream(time='ts'))"
         )
     if any(united.names for united in streams):
         raise SpecError(
-            "a merge goes into windows and cannot be united. Hint: unite streams before they are"
-            " merged"
+            "a merge feeds windows and cannot be part of a union. Hint: unite the streams, then"
+            " merge them"
         )
     inputs = [given for united in streams for given in united.inputs]
     check_union(inputs)
@@ -372,25 +383,25 @@ def union(*streams: Stream) -> Stream:
 
 
 def merge(**streams: Stream) -> Stream:
-    """Messages of several streams, each with columns of its own, in one accumulation per window and
-    key.
+    """Streams with different columns, aggregated together per window and key.
 
-    All have the same key columns; the names of their times, ids, offsets and partitions may differ.
-    An aggregate with `of="orders"` takes the messages of that stream only, one without takes those
-    of all. Every message has a column `input` with the name of its stream, and is null in the
-    columns that only other streams have. A user's own accumulation looks at `input`, or is given a
-    function for each stream (`tg.python`). A column that several streams have must be of one type.
-    The watermark is the earliest of the streams'.
+    All streams have the same key columns; their time, id, offset and partition columns may differ.
+    A column that several streams have must have one type. The watermark is the earliest of the
+    streams'.
+
+    An aggregate with `of="orders"` uses the messages of that stream; without `of`, those of all.
+    Every message has a column `input` with the name of its stream, and nulls in the columns of
+    other streams. A user-defined accumulation reads `input`, or has one function for each stream
+    (`tg.python`).
     """
     if len(streams) < 2 or not all(isinstance(given, Stream) for given in streams.values()):
         raise SpecError(
-            "`merge` takes two streams or more, each by a name. Hint:"
+            "`merge` takes two or more streams by name. Hint:"
             " tg.merge(orders=tg.stream(time='ts'), clicks=tg.stream(time='ts'))"
         )
     if any(given.names for given in streams.values()):
         raise SpecError(
-            "a merge goes into windows and cannot be merged again. Hint: name all streams in one"
-            " merge"
+            "a merge feeds windows and cannot be merged again. Hint: name all streams in one merge"
         )
     inputs = [given for merged in streams.values() for given in merged.inputs]
     names = [name for name, merged in streams.items() for _ in merged.inputs]
@@ -401,7 +412,7 @@ def merge(**streams: Stream) -> Stream:
 
 
 def _sources(streams: Sequence[Stream], inputs: Sequence[Input]) -> tuple[Any, ...]:
-    """What the inputs of several streams are read from on Spark."""
+    """The sources of the inputs of several streams, on Spark."""
     sources = [source for given in streams for source in given.sources]
     if sources and len(sources) != len(inputs):
         raise SpecError(
@@ -423,14 +434,15 @@ def stream(
     watermark_key: int = 0,
     times: Mapping[str, Watermarks | tuple[int, Watermarks]] | None = None,
 ) -> Stream:
-    """Messages with these columns; without `watermark` it follows the newest event.
+    """A stream of messages with these columns.
 
-    On Spark `source` is a DataFrame, a direct source (`tg.sources`) or the panes of another
-    pipeline, and a column may be said by name, by an expression of Spark or by a function from an
-    Arrow table to an Arrow column. Without a source the stream runs embedded.
-
-    `times` names further time columns with watermarks of their own, which get the keys after
-    `watermark_key` in their order, or the key that stands before the watermark.
+    - `source`: on Spark, a DataFrame, a direct source (`tg.sources`) or the panes of another
+      pipeline. Without a source, the stream runs embedded.
+    - `time`, `key`, `id`, `offset`, `partition`: names of columns; on Spark also expressions, or
+      functions from an Arrow table to an Arrow column.
+    - `watermark`: how the watermark is generated. Default: it follows the newest event.
+    - `times`: further time columns, each with its own watermark. Their watermark keys follow
+      `watermark_key` in order, unless given as `(key, watermark)`.
     """
     keys: tuple[Any, ...] = (
         () if key is None else tuple(key) if isinstance(key, list | tuple) else (key,)
@@ -446,19 +458,19 @@ def stream(
         named.update(names)
         sources = (found,)
     _check_names(named, keys)
-    others, free = [], watermark_key
-    for name, said in (times or {}).items():
-        match said:
+    others, number = [], watermark_key
+    for name, value in (times or {}).items():
+        match value:
             case Watermarks():
-                free, mark = free + 1, said
-            case (int(free), Watermarks() as mark):
+                number, mark = number + 1, value
+            case (int(number), Watermarks() as mark):
                 pass
             case _:
                 raise SpecError(
                     "`times` names columns with a watermark, or with a key and a watermark, got"
-                    f" {said!r} for `{name}`"
+                    f" {value!r} for `{name}`"
                 )
-        others.append(TimeColumn(name, mark, free))
+        others.append(TimeColumn(name, mark, number))
     main = Implied() if watermark is None else watermark
     if not isinstance(main, Watermarks):
         raise SpecError(
@@ -478,7 +490,7 @@ def stream(
 
 
 def _check_names(named: Mapping[str, Any], keys: Sequence[Any]) -> None:
-    """Without a source of Spark there is nobody who could evaluate an expression."""
+    """Refuse expressions and functions: only a source on Spark can evaluate them."""
     for role, value in [*named.items(), *(("key", value) for value in keys)]:
         if not (value is None and role != "key") and not isinstance(value, str):
             raise SpecError(
