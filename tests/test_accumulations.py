@@ -551,7 +551,7 @@ def test_others_refuse_retractions(aggregate):
     rows = Rows(pa.table({"v": [1, 1]}), np.arange(2), np.arange(2), np.array([1, -1]))
     accumulation = bind(aggregate, rows.table.schema)
     assert not accumulation.invertible
-    with pytest.raises(InputError, match="cannot take rows back"):
+    with pytest.raises(InputError, match="does not support retractions"):
         accumulation.lift(rows, Groups.single(2))
 
 

@@ -4,7 +4,6 @@ hold the watermark back does so.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tidegate as tg
+from support.calls import calls_of
 from support.strategies import Case, cases, per_key_cases
 from test_differential import Embedded, play
 from test_explain import explained, partitioned
@@ -79,9 +79,8 @@ def test_ten_thousand_partitions_and_many_keys_are_explained_quickly():
             }
         )
     )
-    began = time.perf_counter()
+    assert calls_of(op.explain_watermark) < 20 * 10_000, "the cost grows with the sources alone"
     found = op.explain_watermark()
-    assert time.perf_counter() - began < 2
     assert len(found.sources) == 10_000
     assert len(str(found)) < 2_000
 

@@ -537,6 +537,15 @@ def test_a_writer_killed_in_its_transaction_leaves_nothing_behind(postgres, sink
     assert current(postgres, sink) == [("ann", 0, 1, 2, 2.0), ("bob", 0, 0, 1, 1.0)]
 
 
+def scanned(postgres, table: str, deleted: int) -> int:
+    """Rows of a table that sequential scans have read, once its deletions are in the statistics."""
+    statement = "SELECT n_tup_del, seq_tup_read FROM pg_stat_all_tables WHERE relname = %s"
+    while True:
+        ((gone, read),) = postgres.query(statement, table)
+        if gone >= deleted:
+            return int(read)
+
+
 def test_many_rows_at_once(postgres, sink):
     target = pane_target(name(), mode="retracting")
     rows = 50_000
@@ -546,9 +555,8 @@ def test_many_rows_at_once(postgres, sink):
     sink.write(target, 0, in_pieces(many, 20_000))
     back = many.set_column(many.schema.get_field_index("op"), "op", pa.array(["-"] * rows))
     half = keys.slice(0, rows // 2)
-    start = time.monotonic()
     sink.write(target, 1, iter([back, many.slice(0, len(half))]))
-    assert time.monotonic() - start < 30, "a retraction must be found by the index"
+    assert scanned(postgres, sink.table, deleted=rows) < 10 * rows, "retractions use the index"
     assert postgres.query(f'SELECT count(*), max(window_end) FROM "{sink.table}"') == [
         (rows // 2, dt.datetime.fromtimestamp(MINUTE / 1e6, dt.UTC))
     ]
