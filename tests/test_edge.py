@@ -26,8 +26,8 @@ from tidegate.errors import SpecMismatchError
 from tidegate.instants import MAX
 from tidegate.operators.ingest.delivery import Arrival
 from tidegate.operators.ingest.schema_cast import BROKEN
+from tidegate.scenarios.spark_script import Command
 from tidegate.spark.plan.shards import Layout
-from tidegate.spark.script import Command
 from tidegate.spark.tasks import edge as edges
 from tidegate.spark.tasks import processor
 from tidegate.spark.tasks.chain import ChainPlan, Fed, rehearse, schemas_of

@@ -34,8 +34,8 @@ from test_edge import (
 from test_join_properties import check_order
 from tidegate.api.joins import Joined
 from tidegate.api.running import plan_of
+from tidegate.scenarios.spark_script import Command
 from tidegate.spark.plan.input import PlanInput
-from tidegate.spark.script import Command
 from tidegate.spark.tasks import edge as edges
 from tidegate.spark.tasks import processor
 

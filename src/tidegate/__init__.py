@@ -27,8 +27,8 @@ from tidegate.errors import (
     WatermarkError,
 )
 from tidegate.kernel.watermarks.marks import Active, Idle, Watermark
-from tidegate.operators.aggregate.results import Results
 from tidegate.operators.explain.facts import Explanation
+from tidegate.operators.results import Results
 from tidegate.spec.aggregates import (
     all,
     any,

@@ -30,8 +30,8 @@ from conformance import (
 from support.mutations import changed, expectations
 from tidegate.cli import main
 from tidegate.scenarios.spark_runtime import Performance, perform
+from tidegate.scenarios.spark_script import Command, Script, Step
 from tidegate.spark import sinks
-from tidegate.spark.script import Command, Script, Step
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.api.running import Pipeline, plan_of
+from tidegate.scenarios.spark_script import COMMAND, Command, commands_in, run_commands
 from tidegate.spark.plan.planner import Plan
 from tidegate.spark.plan.reshuffle import Rekey
 from tidegate.spark.plan.shards import Layout
-from tidegate.spark.script import COMMAND, Command, commands_in, run_commands
 from tidegate.spark.sources import Direct
 from tidegate.spark.tasks import processor
 from tidegate.spark.tasks.chain import Chain, ChainPlan, Outcome

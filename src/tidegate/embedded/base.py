@@ -21,10 +21,10 @@ from tidegate.errors import InputError
 from tidegate.instants import MIN, Instant
 from tidegate.kernel.watermarks.marks import Mark
 from tidegate.operators import snapshot
-from tidegate.operators.aggregate.results import Results
 from tidegate.operators.chain import Operator, OutputProgress, render
 from tidegate.operators.ingest.watermark_tracking import PausedSource, WatermarkTracker
 from tidegate.operators.output import Output
+from tidegate.operators.results import Results
 from tidegate.spec.join import Upstream
 from tidegate.spec.operator import Input, input_of
 from tidegate.state.memory import MemoryStore

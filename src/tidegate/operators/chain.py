@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from tidegate.instants import MIN
 from tidegate.kernel.watermarks.marks import Active, Idle, Mark, Watermark
 from tidegate.operators.aggregate.operator import WindowedAggregate
-from tidegate.operators.aggregate.results import Results
 from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
 from tidegate.operators.join.operator import WindowedJoin
 from tidegate.operators.output import Output
+from tidegate.operators.results import Results
 
 Operator = WindowedAggregate | WindowedJoin
 

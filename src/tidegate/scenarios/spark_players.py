@@ -17,8 +17,8 @@ from tidegate.errors import TidegateError
 from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.operators.join.operator import WindowedJoin
 from tidegate.scenarios.runtimes import window_of
+from tidegate.scenarios.spark_script import ScriptedProcessor
 from tidegate.spark.plan.shards import Layout
-from tidegate.spark.script import ScriptedProcessor
 from tidegate.spark.tasks.chain import Chain, ChainPlan, Outcome
 from tidegate.spark.tasks.state_store import SparkStore
 from tidegate.spark.tasks.task_output import Emitted

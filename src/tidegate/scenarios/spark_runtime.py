@@ -29,11 +29,11 @@ from tidegate.scenarios.document import PASS, Outcome, Scenario
 from tidegate.scenarios.runner import run_on
 from tidegate.scenarios.runtimes import SHARD, Joining, Rows, Running, Window
 from tidegate.scenarios.spark_players import CONTENTS, KEPT, SEEN, Players, Role
+from tidegate.scenarios.spark_script import Command, Part, Step, played
 from tidegate.spark.environment.session import PARTITIONS, check, running_session, session
 from tidegate.spark.plan.planner import edge_of
 from tidegate.spark.plan.shards import Layout
 from tidegate.spark.query.query import NO_DATA, settings_of
-from tidegate.spark.script import Command, Part, Step, played
 from tidegate.spark.tasks.chain import ChainPlan, schemas_of
 from tidegate.spark.tasks.edge import Edge
 from tidegate.spark.tasks.processor import PACKED

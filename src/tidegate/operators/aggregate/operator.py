@@ -29,7 +29,6 @@ from tidegate.kernel.windows.assigners import Aligned, Assigned, SessionAssigner
 from tidegate.operators.aggregate.cell_watermarks import CellWatermarks
 from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.message_recovery import MessageRecovery
-from tidegate.operators.aggregate.results import Renderer
 from tidegate.operators.aggregate.window_offsets import WindowOffsets
 from tidegate.operators.aggregate.wiring import Parts
 from tidegate.operators.ingest.delivery import (
@@ -46,6 +45,7 @@ from tidegate.operators.ingest.schema_cast import bindable, widened
 from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
 from tidegate.operators.output import Output, class_names
 from tidegate.operators.progress import Progress
+from tidegate.operators.results import Renderer
 from tidegate.spec.join import Upstream
 from tidegate.spec.operator import AggregateSpec, input_of
 from tidegate.spec.triggers import Never

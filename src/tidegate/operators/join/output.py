@@ -23,7 +23,8 @@ from tidegate.kernel.frame import (
     squeezed,
     to_arrow,
 )
-from tidegate.operators.aggregate.results import (
+from tidegate.operators.output import LATE, TIMINGS, LateRows, Output
+from tidegate.operators.results import (
     STAMP,
     Rendering,
     Results,
@@ -33,7 +34,6 @@ from tidegate.operators.aggregate.results import (
     late_name,
     late_table,
 )
-from tidegate.operators.output import LATE, TIMINGS, LateRows, Output
 from tidegate.spec.join import ADDED, BOUNDS, LEFT, RIGHT, SIDES, JoinSpec
 from tidegate.state.protocol import Store
 

@@ -21,13 +21,13 @@ from tidegate.kernel.storage.run_store import SortedRuns
 from tidegate.operators import snapshot as stored
 from tidegate.operators.aggregate.migration import check_same
 from tidegate.operators.aggregate.operator import WindowedAggregate
-from tidegate.operators.aggregate.results import Results
 from tidegate.operators.chain import NO_PROGRESS, Operator, OutputProgress, apply_marks, render
 from tidegate.operators.changelog import changelog
 from tidegate.operators.ingest.delivery import Arrival, DeliveryReader
 from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
 from tidegate.operators.join.operator import WindowedJoin
 from tidegate.operators.output import Output
+from tidegate.operators.results import Results
 from tidegate.spark.query.metrics import CLASSES
 from tidegate.spark.tasks.transport import FLOOR
 from tidegate.spec.join import SIDES, JoinSpec, Upstream
