@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 from pyspark import TaskContext
 
-from tidegate.spark.plan import planner as plan
+from tidegate.spark.plan import dataflow as plan
 from tidegate.spark.tasks.edge import Edge
-from tidegate.spark.tasks.processor import Operate
+from tidegate.spark.tasks.processor import ChainProcessor
 
 FOLDER = "TIDEGATE_BENCH_PROFILE"
 """Environment variable with the folder for the profiles; workers inherit it."""
@@ -49,7 +49,7 @@ class ProfiledEdge(Edge):
         return profiled("edge", super().pack(*args, **kwargs))
 
 
-class ProfiledOperate(Operate):
+class ProfiledOperate(ChainProcessor):
     """A profiled operator."""
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
@@ -60,7 +60,7 @@ def install(folder: Path) -> None:
     """Profile all queries of this process. To be called before the session starts."""
     os.environ[FOLDER] = str(folder)
     setattr(plan, "Edge", ProfiledEdge)  # noqa: B010 - mypy rejects assigning to a class
-    setattr(plan, "Operate", ProfiledOperate)  # noqa: B010
+    setattr(plan, "ChainProcessor", ProfiledOperate)  # noqa: B010
 
 
 def report(folder: Path, lines: int = 25) -> str:

@@ -272,17 +272,17 @@ def read_batch(side: str, shape: Shape, given: Any) -> Batch:
             times.get("watermark"),
             parts,
         )
-    from tidegate.spark.query.progress import read_progress
+    from tidegate.spark.query.handle import read_progress
 
     found = read_progress(given)
     counts = found.counts
     return Batch(
-        found.batch,
+        found.batch_id,
         counts.get("events", 0),
         begin,
         whole,
         counts.get("panes_on_time", 0),
-        found.newest,
+        found.newest_event,
         found.watermark,
         parts,
     )
@@ -294,7 +294,7 @@ def _instant(text: str) -> int:
 
 
 def _dropped(progress: Sequence[Any]) -> int:
-    from tidegate.spark.query.progress import read_progress
+    from tidegate.spark.query.handle import read_progress
 
     theirs = sum(
         operator.numRowsDroppedByWatermark

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tidegate.errors import CorruptStateError
-from tidegate.spark.tasks.batch_clock import BatchClock, is_local
+from tidegate.spark.checkpoint import is_local
+from tidegate.spark.tasks.batch_clock import BatchClock
 
 LOG = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1794793921138,"conf":{"a":"b"}}\n{"logOffset":3}\n'
 
@@ -21,7 +22,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("form", ["{}", "{}/", "file:{}", "file://{}"])
 def test_it_is_what_spark_wrote_before_the_batch(checkpoint: Path, form: str) -> None:
-    clock = BatchClock.beside(form.format(checkpoint))
+    clock = BatchClock.for_checkpoint(form.format(checkpoint))
     assert clock is not None
     assert clock.of(7) == 1794793921138 * 1000
 
@@ -31,7 +32,7 @@ def test_it_is_what_spark_wrote_before_the_batch(checkpoint: Path, form: str) ->
 )
 def test_where_only_spark_reaches_the_log_nobody_else_tries(place: str) -> None:
     assert not is_local(place)
-    assert BatchClock.beside(place) is None
+    assert BatchClock.for_checkpoint(place) is None
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_a_log_that_cannot_be_read_is_told(checkpoint: Path, content: str | None
     with pytest.raises(
         CorruptStateError,
         match=(
-            r"the clock of batch 7 cannot be read from Spark's log .*offsets/7 .*Hint: all machines"
+            r"the clock of batch 7 cannot be read from Spark's log .*offsets/7 .*Hint: the checkpoint must"
         ),
     ):
         clock.of(7)

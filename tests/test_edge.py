@@ -27,18 +27,25 @@ from tidegate.instants import MAX
 from tidegate.operators.ingest.delivery import Arrival
 from tidegate.operators.ingest.schema_cast import BROKEN
 from tidegate.scenarios.spark_script import Command
-from tidegate.spark.plan.shards import Layout
 from tidegate.spark.tasks import edge as edges
 from tidegate.spark.tasks import processor
 from tidegate.spark.tasks.chain import ChainPlan, Fed, rehearse, schemas_of
 from tidegate.spark.tasks.edge import CLOCK, Edge
-from tidegate.spark.tasks.transport import OBSERVED, REFUSED, ROWS, Shipped, batches_of, unpack
+from tidegate.spark.tasks.shards import ShardLayout
+from tidegate.spark.tasks.transport import (
+    OBSERVED,
+    REFUSED,
+    ROWS,
+    ShuffleRow,
+    decode_payload,
+    to_record_batches,
+)
 from tidegate.spec.operator import AggregateSpec, Input, Options
 from tidegate.spec.watermarks import Bounded, Lagging, Noted, Punctuated, Watermarks
 from tidegate.spec.windows import Axis
 
 Row = dict[str, Any]
-THREE, SEVEN = Layout.balanced(3), Layout.balanced(7)
+THREE, SEVEN = ShardLayout.balanced(3), ShardLayout.balanced(7)
 """Seven is the least number of shards with one of its own for each of the keys `a`, `b` and null.
 """
 pytestmark = pytest.mark.filterwarnings("ignore:a watermark generator failed:RuntimeWarning")
@@ -58,13 +65,13 @@ def _no_workers() -> Iterator[None]:
     Fleet.forget_workers()
 
 
-def edge_of(spec: AggregateSpec, number: int = 0, layout: Layout = SEVEN) -> Edge:
+def edge_of(spec: AggregateSpec, number: int = 0, layout: ShardLayout = SEVEN) -> Edge:
     """The edge that a plan would make."""
     tolerance = spec.options.future_tolerance if spec.options.future_reference == "clock" else None
     return Edge(spec.inputs[number], layout, number, tolerance, (), spec.window.axis)
 
 
-def fleet_of(spec: AggregateSpec, schema: pa.Schema, layout: Layout = SEVEN) -> Fleet:
+def fleet_of(spec: AggregateSpec, schema: pa.Schema, layout: ShardLayout = SEVEN) -> Fleet:
     return Fleet(
         [ChainPlan((spec,), schema)],
         [edge_of(spec, n, layout) for n in range(len(spec.inputs))],
@@ -512,7 +519,7 @@ def test_chains_in_shards_come_to_the_plain_answer(key, history, data):
     fleet = Fleet(plans, [edge_of(first)], SEVEN)
     now, panes, rows = 0, list[Row](), list[Row]()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(processor, "EMITTED", data.draw(st.sampled_from([1, 3000, 256 << 20])))
+        patched.setattr(processor, "OUTPUT_LIMIT", data.draw(st.sampled_from([1, 3000, 256 << 20])))
         for given_rows, pause in [*history, ([{"ts": FAR, "k": "end", "g": "end", "v": 0}], 1)]:
             now += pause * MS
             restarted(data.draw, fleet)
@@ -623,7 +630,7 @@ def test_time_in_which_a_query_did_not_run_is_no_silence():
 # The edge alone
 
 
-def packed(edge: Edge, *tables: pa.Table, clock: int | None = None) -> list[Shipped]:
+def packed(edge: Edge, *tables: pa.Table, clock: int | None = None) -> list[ShuffleRow]:
     return shipped(edge.pack((batch for table in tables for batch in table.to_batches()), 5, clock))
 
 
@@ -632,8 +639,10 @@ def plain_edge(**more: Any) -> Edge:
     return Edge(given_input, THREE, 2, **{"future_tolerance": 10, **more})
 
 
-def of_kind(rows: Sequence[Shipped], kind: str) -> list[Row]:
-    return [row for one in rows if one.kind == kind for row in unpack(one.payload).to_pylist()]
+def of_kind(rows: Sequence[ShuffleRow], kind: str) -> list[Row]:
+    return [
+        row for one in rows if one.kind == kind for row in decode_payload(one.payload).to_pylist()
+    ]
 
 
 def test_rows_go_to_one_shard_and_what_is_learnt_to_all():
@@ -707,7 +716,7 @@ def test_a_key_goes_to_the_same_shard_whatever_its_column_is_made_of(kind):
             (row["k"], one.shard)
             for one in packed(plain_edge(), table)
             if one.kind == ROWS
-            for row in unpack(one.payload).to_pylist()
+            for row in decode_payload(one.payload).to_pylist()
         }
         for table in (plain, other)
     )
@@ -716,12 +725,12 @@ def test_a_key_goes_to_the_same_shard_whatever_its_column_is_made_of(kind):
 
 
 def test_what_is_shipped_is_cut_before_it_is_too_large_for_arrow():
-    rows = [Shipped(n, 0, 0, n, ROWS, b"x" * 40) for n in range(7)]
-    batches = list(batches_of(rows, 100))
+    rows = [ShuffleRow(n, 0, 0, n, ROWS, b"x" * 40) for n in range(7)]
+    batches = list(to_record_batches(rows, 100))
     assert [batch.num_rows for batch in batches] == [2, 2, 2, 1]
     assert shipped(batches) == rows
-    assert [batch.num_rows for batch in batches_of(rows, 10)] == [1] * 7
-    assert list(batches_of([], 10)) == []
+    assert [batch.num_rows for batch in to_record_batches(rows, 10)] == [1] * 7
+    assert list(to_record_batches([], 10)) == []
 
 
 def test_a_large_event_is_alone_in_its_payload():
@@ -735,6 +744,6 @@ def test_a_large_event_is_alone_in_its_payload():
             }
         ),
     )
-    sizes = [len(unpack(one.payload)) for one in rows if one.kind == ROWS]
+    sizes = [len(decode_payload(one.payload)) for one in rows if one.kind == ROWS]
     assert sum(sizes) == 3
     assert max(len(one.payload) for one in rows) < 12 << 20

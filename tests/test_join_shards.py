@@ -198,7 +198,7 @@ def run(
     fleet, now, panes = Fleet.of(pipeline, THREE), 0, list[Row]()
     rows: list[list[Row]] = [[], []]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(processor, "EMITTED", draw(st.sampled_from([1, 3000, 256 << 20])))
+        patched.setattr(processor, "OUTPUT_LIMIT", draw(st.sampled_from([1, 3000, 256 << 20])))
         ends = [{"ts": FAR, "k": "end", "g": "end", "v": 0}]
         for left, right, pause in [*history, (ends, ends, 1)]:
             now += pause * MS

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.spark.sinks.rendering import json_objects, json_values
+from tidegate.spark.sinks.json_rendering import json_objects, json_values
 
 UTC = pa.timestamp("us", "UTC")
 

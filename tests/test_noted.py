@@ -20,13 +20,13 @@ from support.source_histories import SCHEMA, row, watched
 from support.spark_fakes import Columns, Fleet
 from tidegate.instants import MIN
 from tidegate.kernel.watermarks.row_selection import condense
-from tidegate.spark.plan.shards import Layout
+from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spec.operator import Input, TimeColumn
 from tidegate.spec.watermarks import Bounded, Noted, Punctuated
 
 Row = dict[str, Any]
 FAR = 10**9
-SEVEN = Layout.balanced(7)
+SEVEN = ShardLayout.balanced(7)
 NOTED = tg.noted("wm")
 FULL = pa.schema({"ts": pa.int64(), "k": pa.string(), "wm": pa.int64(), "writer": pa.string()})
 

@@ -24,16 +24,16 @@ from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.operators.aggregate.pre_aggregation import PreAggregator, can_combine
 from tidegate.operators.ingest.delivery import Arrival
 from tidegate.operators.output import Output
-from tidegate.spark.plan.shards import Layout
 from tidegate.spark.tasks.chain import ChainPlan
 from tidegate.spark.tasks.edge import Edge
+from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.transport import COMBINED, ROWS
 from tidegate.spark.tasks.watermark_files import WatermarkFiles
 from tidegate.spec.triggers import Default
 from tidegate.spec.windows import Hopping
 from tidegate.state.memory import MemoryStore
 
-THREE = Layout.balanced(3)
+THREE = ShardLayout.balanced(3)
 STAMP = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema(
     [
@@ -55,7 +55,7 @@ class Known(WatermarkFiles):
     operator: str = "0"
     fleet: list[Fleet] = field(default_factory=list, hash=False, compare=False)
 
-    def before(self, batch: int, layout: Layout) -> int | None:
+    def before(self, batch: int, layout: ShardLayout) -> int | None:
         return max(self.fleet[0].stages[0].watermarks(), default=MIN)
 
 
@@ -185,7 +185,7 @@ def check_history(spec: Any, history: list[list[list[dict[str, Any]]]], *, forge
     with pytest.MonkeyPatch().context() as patched:
         patched.setattr(combining, "_WORTH_IT", 1.0)
         known = Known()
-        fleet = Fleet([ChainPlan((spec,), SCHEMA)], [edge_of(spec, floors=known)], THREE)
+        fleet = Fleet([ChainPlan((spec,), SCHEMA)], [edge_of(spec, watermark_files=known)], THREE)
         known.fleet.append(fleet)
         fleet.forget_workers()
         whole, now = Whole(spec, SCHEMA), 100
@@ -420,27 +420,27 @@ def test_parts_of_sessions_over_all_of_time():
 
 
 def test_rows_below_the_floor_travel_as_they_are(tmp_path):
-    floors = WatermarkFiles(str(tmp_path))
-    edge = edge_of(aggregated(panes()).spec, floors=floors)
+    files = WatermarkFiles(str(tmp_path))
+    edge = edge_of(aggregated(panes()).spec, watermark_files=files)
     assert COMBINED not in kinds(edge, many(5)), "nothing is known of the shards"
     for shard in THREE.ids:
-        floors.leave(shard, 4, 20)
+        files.write(shard, 4, 20)
     assert kinds(edge, many(5), batch=5) == [COMBINED, "observed", ROWS]
     assert kinds(edge, many(5), batch=4) == ["observed", ROWS], "a replay knows what was known then"
 
 
 def test_the_floor_is_the_highest_of_all_shards_and_a_silent_shard_keeps_its_own(tmp_path):
-    floors = WatermarkFiles(str(tmp_path))
+    files = WatermarkFiles(str(tmp_path))
     for number, shard in enumerate(THREE.ids):
-        floors.leave(shard, 1, number)
-    floors.leave(THREE.ids[0], 2, 30)
-    floors.leave(THREE.ids[0], 2, 30)
-    assert floors.before(2, THREE) == 2
-    assert floors.before(3, THREE) == 30
+        files.write(shard, 1, number)
+    files.write(THREE.ids[0], 2, 30)
+    files.write(THREE.ids[0], 2, 30)
+    assert files.before(2, THREE) == 2
+    assert files.before(3, THREE) == 30
     for batch in range(3, 20):
-        floors.leave(THREE.ids[0], batch, batch * 100)
-    assert floors.before(20, THREE) == 1900
-    assert floors.before(2, THREE) is None, "what is long gone is not kept"
+        files.write(THREE.ids[0], batch, batch * 100)
+    assert files.before(20, THREE) == 1900
+    assert files.before(2, THREE) is None, "what is long gone is not kept"
 
 
 def test_a_floor_of_another_query_is_told():
@@ -448,7 +448,7 @@ def test_a_floor_of_another_query_is_told():
     fleet = Fleet([ChainPlan((spec,), SCHEMA)], [edge_of(spec)], THREE)
     fleet.forget_workers()
     fleet.deliver([(0, 0, [table([{"k": "a", "t": 40, "v": 1, "f": True}] * 4)])], 100)
-    with pytest.raises(StateError, match="floors"):
+    with pytest.raises(StateError, match="tidegate/watermarks"):
         fleet.deliver([(0, 0, [table([{"k": "a", "t": 40, "v": 1, "f": True}] * 4)])], 100)
 
 

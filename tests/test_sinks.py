@@ -23,7 +23,16 @@ import pytest
 from pyarrow import fs
 
 from tidegate.errors import InputError, SinkError, SpecError
-from tidegate.spark.sinks import Target, base, console, delta, foreach_batch, memory, noop, parquet
+from tidegate.spark.sinks import (
+    SinkTarget,
+    base,
+    console,
+    delta,
+    foreach_batch,
+    memory,
+    noop,
+    parquet,
+)
 
 STAMP = pa.timestamp("us", "UTC")
 PANES = pa.schema(
@@ -46,8 +55,8 @@ LATE = pa.schema(
         ("emitted_at", STAMP),
     ]
 )
-TARGET = Target("q1", "panes", PANES, ("user",), "retracting")
-LATE_TARGET = Target("q1", "late", LATE, ("user",), "retracting")
+TARGET = SinkTarget("q1", "panes", PANES, ("user",), "retracting")
+LATE_TARGET = SinkTarget("q1", "late", LATE, ("user",), "retracting")
 # The module: in the package, its name is that of the function.
 PARQUET = sys.modules["tidegate.spark.sinks.parquet"]
 
@@ -78,7 +87,7 @@ def late_rows(rows: int = 2) -> pa.Table:
     )
 
 
-def write(sink: Any, batch: int, *tasks: list[pa.Table], target: Target = TARGET) -> None:
+def write(sink: Any, batch: int, *tasks: list[pa.Table], target: SinkTarget = TARGET) -> None:
     staged = [
         text
         for number, tables in enumerate(tasks)
@@ -244,7 +253,7 @@ def test_parquet_refuses_damaged_staging(tmp_path: Path, harm: Any):
 
 def test_parquet_stays_with_one_output_of_one_query(tmp_path: Path):
     write(parquet(tmp_path), 0, [panes(0)])
-    other = Target("q2", "panes", PANES, (), "retracting")
+    other = SinkTarget("q2", "panes", PANES, (), "retracting")
     with pytest.raises(SinkError, match="belongs to the output `panes` of the query q1"):
         write(parquet(tmp_path), 0, [panes(3)], target=other)
     with pytest.raises(SinkError, match="the output `late` of the query q1"):
@@ -304,7 +313,7 @@ def test_parquet_streams_in_bounded_row_groups(tmp_path: Path, monkeypatch: pyte
             highest = max(highest, pa.total_allocated_bytes() - before)
             yield pa.table({"n": np.random.default_rng(seed).integers(0, 1 << 62, 256 << 10)})
 
-    target = Target("q1", "panes", pa.schema([("n", pa.int64())]), (), "discarding")
+    target = SinkTarget("q1", "panes", pa.schema([("n", pa.int64())]), (), "discarding")
     write(parquet(tmp_path, "none"), 0, many(), target=target)  # type: ignore[arg-type]
     metadata = pq.ParquetFile(tmp_path / "batch=0/part-0.parquet").metadata
     assert metadata.num_rows == 60 * (256 << 10)
@@ -405,7 +414,7 @@ def test_parquet_of_an_unknown_file_system():
 def test_parquet_refuses_a_column_that_is_its_folder(name: str, tmp_path: Path):
     with pytest.raises(SpecError, match=f"`{name}`.*Hint: rename"):
         parquet(tmp_path).check(
-            Target("q", "late", pa.schema([(name, pa.int64())]), (), "discarding")
+            SinkTarget("q", "late", pa.schema([(name, pa.int64())]), (), "discarding")
         )
     with pytest.raises(SpecError, match="Hint: rename"):
         write(parquet(tmp_path), 0, [panes(0, **{name: pa.array([1, 2, 3])})])
@@ -418,15 +427,17 @@ def test_parquet_refuses_what_cannot_work(tmp_path: Path):
         parquet("")
     with pytest.raises(SpecError, match="`x` of month_day_nano_interval"):
         parquet(tmp_path).check(
-            Target("q", "late", pa.schema([("x", pa.month_day_nano_interval())]), (), "discarding")
+            SinkTarget(
+                "q", "late", pa.schema([("x", pa.month_day_nano_interval())]), (), "discarding"
+            )
         )
 
 
 KILLED = """
 import sys, os, pyarrow as pa
-from tidegate.spark.sinks import parquet, delta, Target
+from tidegate.spark.sinks import parquet, delta, SinkTarget
 kind, folder, first, pause = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "pause"
-target = Target("q1", "panes", pa.schema([("n", pa.int64())]), (), "discarding")
+target = SinkTarget("q1", "panes", pa.schema([("n", pa.int64())]), (), "discarding")
 for batch in range(first, 1_000_000):
     tables = [pa.table({"n": pa.array(range(batch * 2000, batch * 2000 + 1000), pa.int64())}),
               pa.table({"n": pa.array(range(batch * 2000 + 1000, batch * 2000 + 2000), pa.int64())})]
@@ -461,7 +472,7 @@ def test_parquet_killed_between_stage_and_publish(tmp_path: Path):
     kill(writer)
     assert len(tree(tmp_path)) == 2
     assert visible_files(tmp_path) == []
-    target = Target("q1", "panes", pa.schema([("n", pa.int64())]), (), "discarding")
+    target = SinkTarget("q1", "panes", pa.schema([("n", pa.int64())]), (), "discarding")
     write(parquet(tmp_path), 0, [pa.table({"n": [1]})], target=target)
     assert numbers(tmp_path) == [1]
     assert tree(tmp_path) == ["_tidegate.json", "batch=0/part-0.parquet"]
@@ -544,7 +555,7 @@ def test_delta_keeps_queries_and_outputs_apart(tmp_path: Path):
     sink = delta((tmp_path / "t").as_uri())
     for query, output in [("q1", "panes"), ("q2", "panes"), ("q1", "metrics"), ("q1", "panes")]:
         sink.write(
-            Target(query, output, PANES, (), "discarding"),
+            SinkTarget(query, output, PANES, (), "discarding"),
             0,
             iter([panes(0).drop_columns(["pane_id"])]),
         )
@@ -597,7 +608,7 @@ def test_delta_holds_what_it_has_no_type_for(tmp_path: Path):
         "pairs": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.uint8())),
     }
     table = pa.table(columns)
-    target = Target("q", "late", table.schema, (), "discarding")
+    target = SinkTarget("q", "late", table.schema, (), "discarding")
     delta(tmp_path / "t").check(target)
     delta(tmp_path / "t").write(target, 0, iter([table]))
     (found,) = delta_table(tmp_path / "t").to_pylist()
@@ -616,7 +627,7 @@ def test_delta_holds_what_it_has_no_type_for(tmp_path: Path):
     for kind in (pa.month_day_nano_interval(), pa.list_(pa.struct([])), pa.decimal256(50, 0)):
         with pytest.raises(SpecError, match=r"`x`.*Hint: "):
             delta(tmp_path / "t").check(
-                Target("q", "late", pa.schema([("x", kind)]), (), "discarding")
+                SinkTarget("q", "late", pa.schema([("x", kind)]), (), "discarding")
             )
 
 
@@ -708,7 +719,7 @@ def test_memory_keeps_outputs_apart():
 
 
 def test_memory_belongs_to_the_newest_query():
-    sink, other = memory(), Target("q2", "panes", PANES, ("user",), "retracting")
+    sink, other = memory(), SinkTarget("q2", "panes", PANES, ("user",), "retracting")
     sink.write(TARGET, 0, iter([panes(0)]))
     sink.write(other, 0, iter([panes(3)]))
     assert [row["n"] for row in sink.rows()] == [3, 4, 5]
@@ -731,7 +742,7 @@ def test_memory_takes_columns_that_change():
 
 
 def test_console_prints_a_table(capsys: pytest.CaptureFixture[str]):
-    target = Target("console", "panes", PANES, ("user",), "retracting")
+    target = SinkTarget("console", "panes", PANES, ("user",), "retracting")
     console(2).write(target, 3, iter([panes(0), panes(3)]))
     assert capsys.readouterr().out.splitlines() == [
         "-- batch 3, panes: the first 2 of 6 rows --",
@@ -756,7 +767,7 @@ def test_console_shows_anything(capsys: pytest.CaptureFixture[str]):
         "zone": pa.array([0, 1], pa.timestamp("s", "Europe/Berlin")),
     }
     console().write(
-        Target("anything", "late", pa.schema([]), (), "discarding"),
+        SinkTarget("anything", "late", pa.schema([]), (), "discarding"),
         0,
         iter([pa.table(columns), late_rows(1)]),
     )

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from support.spark_fakes import FakeMap, FakeValue
 from tidegate.errors import CorruptStateError, InputError, StateError
-from tidegate.spark.tasks import local_state_cache as nears
+from tidegate.spark.tasks import local_state_cache
 from tidegate.spark.tasks import state_store as stores
 from tidegate.spark.tasks.local_state_cache import LocalStateCache
 from tidegate.spark.tasks.state_store import SparkStore
@@ -29,9 +29,9 @@ from tidegate.state.prefixed import Prefixed
 class State:
     """The two variables of one shard."""
 
-    def __init__(self, near: LocalStateCache | None = None) -> None:
+    def __init__(self, cache: LocalStateCache | None = None) -> None:
         self.held: dict[Any, Any] = {}
-        self.near = near
+        self.cache = cache
 
     @property
     def meta(self) -> FakeValue:
@@ -42,7 +42,7 @@ class State:
         return FakeMap(self.held, "blobs")
 
     def open(self) -> SparkStore:
-        return SparkStore(self.meta, self.blobs, self.meta.get(), self.near)
+        return SparkStore(self.meta, self.blobs, self.meta.get(), self.cache)
 
     @property
     def names(self) -> set[tuple[str, int]]:
@@ -61,7 +61,7 @@ def table(*values: int) -> pa.Table:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "PART", 64)
+    monkeypatch.setattr(stores, "PART_BYTES", 64)
 
 
 names = st.sampled_from(["a", "a/1", "a/2", "b", "b/\x00", "é"])
@@ -109,9 +109,9 @@ def copied(memory: MemoryStore) -> MemoryStore:
     return other
 
 
-def harm(near: LocalStateCache | None, how: str) -> None:
+def harm(cache: LocalStateCache | None, how: str) -> None:
     """The machine has cleaned its temporary files, or its disk was full."""
-    for file in near.folder.iterdir() if near is not None and near.folder.exists() else ():
+    for file in cache.folder.iterdir() if cache is not None and cache.folder.exists() else ():
         (
             file.unlink()
             if how == "remove"
@@ -122,8 +122,8 @@ def harm(near: LocalStateCache | None, how: str) -> None:
 @given(st.lists(calls, max_size=30), st.sampled_from([None, 0, 2000, 1 << 20]))
 def test_it_does_what_the_memory_store_does(history, limit):
     with pytest.MonkeyPatch.context() as patched, tempfile.TemporaryDirectory() as folder:
-        patched.setattr(stores, "PART", 64)
-        patched.setattr(nears, "SMALL", 0)
+        patched.setattr(stores, "PART_BYTES", 64)
+        patched.setattr(local_state_cache, "MIN_BYTES", 0)
         state, memory = (
             State(None if limit is None else LocalStateCache(Path(folder), limit)),
             MemoryStore(),
@@ -144,7 +144,7 @@ def test_it_does_what_the_memory_store_does(history, limit):
             elif verb == "attach":
                 store.attach(state.meta, state.blobs)
             elif verb == "harm":
-                harm(state.near, *args)
+                harm(state.cache, *args)
             else:
                 before = (dict(state.held), committed) if verb == "commit" else before
                 for one in (store, memory):
@@ -157,13 +157,13 @@ def test_it_does_what_the_memory_store_does(history, limit):
 
 
 def test_another_worker_reads_copies_and_not_the_state(tmp_path):
-    near = LocalStateCache.of(tmp_path, "run", 1 << 20)
-    state = State(near)
+    cache = LocalStateCache.open(tmp_path, "run", 1 << 20)
+    state = State(cache)
     store = state.open()
     store.put_table("large", noise(100_000))
     store.put_table("small", table(1))
     store.commit()
-    assert len(list(near.folder.iterdir())) == 1
+    assert len(list(cache.folder.iterdir())) == 1
     # Were it read from the state, parts would be missing.
     state.held = {
         key: value for key, value in state.held.items() if key == "meta" or key[1][0] != "large"
@@ -173,27 +173,27 @@ def test_another_worker_reads_copies_and_not_the_state(tmp_path):
     assert other.get_table("small") == table(1)
     other.delete("large")
     other.commit()
-    assert list(near.folder.iterdir()) == []
+    assert list(cache.folder.iterdir()) == []
 
 
 def test_copies_end_at_their_limit_and_go_with_their_run(tmp_path):
-    near = LocalStateCache.of(tmp_path, "first", 250_000)
-    names = [near.put(noise(100_000, seed)) for seed in range(3)]
+    cache = LocalStateCache.open(tmp_path, "first", 250_000)
+    names = [cache.put(noise(100_000, seed)) for seed in range(3)]
     assert [name is None for name in names] == [False, False, True]
-    assert near.put(noise(300_000)) is None
-    assert near.get(names[1]) == noise(100_000, 1)
-    near.drop(names[0])
-    assert near.get(names[0]) is None
-    assert near.put(noise(100_000)) is not None
-    later = LocalStateCache.of(tmp_path, "second", 250_000)
+    assert cache.put(noise(300_000)) is None
+    assert cache.get(names[1]) == noise(100_000, 1)
+    cache.drop(names[0])
+    assert cache.get(names[0]) is None
+    assert cache.put(noise(100_000)) is not None
+    later = LocalStateCache.open(tmp_path, "second", 250_000)
     assert [folder.name for folder in tmp_path.iterdir()] == []
     assert later.get(names[1]) is None
 
 
 def test_without_a_place_for_copies_there_are_none(tmp_path):
     (tmp_path / "file").write_bytes(b"")
-    near = LocalStateCache.of(tmp_path / "file", "run", 1 << 20)
-    assert near.put(noise(100_000)) is None
+    cache = LocalStateCache.open(tmp_path / "file", "run", 1 << 20)
+    assert cache.put(noise(100_000)) is None
 
 
 def check_clean(state: State) -> None:
@@ -210,25 +210,25 @@ def check_clean(state: State) -> None:
 def test_only_the_store_that_committed_last_is_the_same(history, others):
     state = State()
     store = state.open()
-    assert not store.is_same(state.meta.get())
+    assert not store.is_current(state.meta.get())
     for verb, *args in history:
         getattr(store, verb)(*args)
     store.commit()
     before = dict(state.held)
-    assert store.is_same(state.meta.get())
+    assert store.is_current(state.meta.get())
     other = state.open()
-    assert other.is_same(state.meta.get())
+    assert other.is_current(state.meta.get())
     for verb, *args in others:
         getattr(other, verb)(*args)
     other.commit()
-    assert not store.is_same(state.meta.get()), "somebody else has written since"
+    assert not store.is_current(state.meta.get()), "somebody else has written since"
     state.held = before
-    assert store.is_same(state.meta.get())
-    assert not other.is_same(state.meta.get()), "what it wrote was given up by Spark"
+    assert store.is_current(state.meta.get())
+    assert not other.is_current(state.meta.get()), "what it wrote was given up by Spark"
 
 
 def test_a_store_that_wrote_nothing_is_not_the_same_as_no_state():
-    assert not State().open().is_same(None)
+    assert not State().open().is_current(None)
 
 
 def test_large_tables_are_written_in_parts_and_smaller_ones_leave_none_behind():
@@ -237,7 +237,9 @@ def test_large_tables_are_written_in_parts_and_smaller_ones_leave_none_behind():
     store.put_table("t", noise(9 << 20))
     store.commit()
     assert state.names == {("t", 0), ("t", 1), ("t", 2)}
-    assert all(len(value[0]) <= stores.PART for key, value in state.held.items() if key != "meta")
+    assert all(
+        len(value[0]) <= stores.PART_BYTES for key, value in state.held.items() if key != "meta"
+    )
     assert state.open().get_table("t").equals(noise(9 << 20))
     store.put_table("t", table(1))
     store.commit()
@@ -304,13 +306,11 @@ def test_state_of_another_format_is_refused():
     state.open().commit()
     _, summary, document = state.meta.get()
     state.meta.update((3, summary, document))
-    with pytest.raises(CorruptStateError, match=r"format 3; this version reads up to 2.*Hint"):
+    with pytest.raises(CorruptStateError, match=r"format 3; this version reads 1.*Hint"):
         state.open()
 
 
-def test_state_of_the_former_format_is_read(monkeypatch):
-    # As it was written before columns were split into their bytes.
-    monkeypatch.setattr(stores, "FORMAT", 1)
+def test_tables_without_a_byte_split_are_read(monkeypatch):
     monkeypatch.setattr(stores, "encode_small", lambda given: encode_table(given, "zstd"))
     state = State()
     store = state.open()

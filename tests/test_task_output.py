@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
-from tidegate.spark.sinks import Target, memory, noop
+from tidegate.spark.sinks import SinkTarget, memory, noop
 from tidegate.spark.sinks.base import Sink, TaskSink
-from tidegate.spark.tasks import transport as wire
+from tidegate.spark.tasks import transport
 from tidegate.spark.tasks.chain import Outcome
-from tidegate.spark.tasks.task_output import Leaving, Outlet
-from tidegate.spark.tasks.transport import LATE, METRICS, PANES, pieces, unpack
+from tidegate.spark.tasks.task_output import BoundSink, TaskOutput
+from tidegate.spark.tasks.transport import LATE, METRICS, PANES, decode_payload, encode_payloads
 
 SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])
 
@@ -24,17 +24,19 @@ SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])
 class Noting(TaskSink):
     """Tells what it was given."""
 
-    def stage(self, target: Target, batch: int, task: str, tables: Iterator[pa.Table]) -> list[str]:
+    def stage(
+        self, target: SinkTarget, batch: int, task: str, tables: Iterator[pa.Table]
+    ) -> list[str]:
         found = pa.concat_tables(tables)
         assert found.schema == SCHEMA
         return [f"{target.output} {batch} {task} {found.column('n').to_pylist()}"]
 
-    def publish(self, target: Target, batch: int, staged: list[str]) -> None:
+    def publish(self, target: SinkTarget, batch: int, staged: list[str]) -> None:
         raise AssertionError
 
 
-def outlet(output: str, sink: Sink) -> Outlet:
-    return Outlet(Target("q", output, SCHEMA, (), "accumulating"), sink, SCHEMA)
+def bound(output: str, sink: Sink) -> BoundSink:
+    return BoundSink(SinkTarget("q", output, SCHEMA, (), "accumulating"), sink, SCHEMA)
 
 
 def rows(*numbers: int) -> pa.Table:
@@ -42,36 +44,43 @@ def rows(*numbers: int) -> pa.Table:
 
 
 def packed(table: pa.Table) -> bytes:
-    return next(pieces(table)).to_pybytes()
+    return next(encode_payloads(table)).to_pybytes()
 
 
 def shown(emitted: list[tuple[str, bytes]]) -> list[tuple[str, list[int]]]:
-    return [(output, unpack(payload).column("n").to_pylist()) for output, payload in emitted]
+    return [
+        (output, decode_payload(payload).column("n").to_pylist()) for output, payload in emitted
+    ]
 
 
 def test_without_outlets_everything_leaves():
-    leaving = Leaving(None)
-    leaving.add_all(Outcome([rows(1), rows(2, 3)], [rows(4)]))
-    leaving.add_payload(METRICS, packed(rows(5)))
-    assert shown(leaving.drained()) == [(PANES, [1]), (PANES, [2, 3]), (LATE, [4]), (METRICS, [5])]
-    assert leaving.drained() == []
-    assert list(leaving.staged(0, "0")) == []
+    task_output = TaskOutput(None)
+    task_output.add_all(Outcome([rows(1), rows(2, 3)], [rows(4)]))
+    task_output.add_payload(METRICS, packed(rows(5)))
+    assert shown(task_output.take_payloads()) == [
+        (PANES, [1]),
+        (PANES, [2, 3]),
+        (LATE, [4]),
+        (METRICS, [5]),
+    ]
+    assert task_output.take_payloads() == []
+    assert list(task_output.stage(0, "0")) == []
 
 
 def test_each_output_goes_where_its_sink_is_written():
-    leaving = Leaving([outlet(PANES, Noting()), outlet(LATE, memory("late_rows"))])
+    task_output = TaskOutput([bound(PANES, Noting()), bound(LATE, memory("late_rows"))])
     # Columns that a table lacks are null, whoever wrote it.
-    leaving.add_all(Outcome([rows(1), rows(2).select(["n"])], [rows(4)]))
+    task_output.add_all(Outcome([rows(1), rows(2).select(["n"])], [rows(4)]))
     # What waited while another sink was there, or comes from another operator.
-    leaving.add_payload(PANES, packed(rows(3)))
-    leaving.add_payload(METRICS, packed(rows(5)))
-    leaving.add(METRICS, rows(6))
-    assert shown(leaving.drained()) == [(LATE, [4])], "and nobody wants metrics"
-    assert list(leaving.staged(7, "00001")) == [(PANES, b"panes 7 00001 [1, 2, 3]")]
+    task_output.add_payload(PANES, packed(rows(3)))
+    task_output.add_payload(METRICS, packed(rows(5)))
+    task_output.add(METRICS, rows(6))
+    assert shown(task_output.take_payloads()) == [(LATE, [4])], "and nobody wants metrics"
+    assert list(task_output.stage(7, "00001")) == [(PANES, b"panes 7 00001 [1, 2, 3]")]
 
 
 def test_what_nobody_keeps_is_made_all_the_same(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(wire, "PIECE", 1)
-    leaving = Leaving([outlet(PANES, noop())])
-    leaving.add(PANES, rows(1, 2))
-    assert (leaving.drained(), list(leaving.staged(0, "0"))) == ([], [])
+    monkeypatch.setattr(transport, "PAYLOAD_BYTES", 1)
+    task_output = TaskOutput([bound(PANES, noop())])
+    task_output.add(PANES, rows(1, 2))
+    assert (task_output.take_payloads(), list(task_output.stage(0, "0"))) == ([], [])

@@ -141,11 +141,11 @@ def test_progress_prometheus_and_listeners_say_the_same(seen):
         for batch in progress
     }
     samples = parse(written["prometheus"])
-    assert single(samples, "tidegate_batch") == 4
+    assert single(samples, "tidegate_batch_id") == 4
     assert by_label(samples, "tidegate_rows_total", "class")["very_late"] == 1
     assert by_label(samples, "tidegate_events_total", "query") == {written["id"]: 1}
     assert single(samples, "tidegate_watermark_seconds") == BASE / SECOND + 3990
-    assert single(samples, "tidegate_batch_seconds") > 0
+    assert single(samples, "tidegate_batch_duration_seconds") > 0
 
 
 def test_a_change_feed_as_a_frame(seen, out):

@@ -21,7 +21,7 @@ from support.services.kafka import KafkaBroker
 from support.services.processes import free_ports
 from support.sink_rows import in_pieces, late_rows, late_target, pane_target, panes
 from tidegate.errors import SinkError, SpecError
-from tidegate.spark.sinks.base import Target
+from tidegate.spark.sinks.base import SinkTarget
 from tidegate.spark.sinks.kafka import KafkaSink
 from tidegate.spark.sinks.kafka import kafka as kafka_sink
 
@@ -161,7 +161,7 @@ def test_late_rows_and_metrics(kafka, sink):
     assert sorted(message.key for message in found) == [b'{"user":"ann"}', b'{"user":null}']
     assert found[0].headers == {"class": b"very_late", "reason": b"late"}
     assert found[0].json["windows"] == [{"window_start": START, "window_end": END}]
-    metrics = Target(
+    metrics = SinkTarget(
         target.query, "metrics", pa.schema([("shard", pa.int32())]), ("user",), "accumulating"
     )
     sink.write(metrics, 3, iter([pa.table({"shard": pa.array([1], pa.int32())})]))

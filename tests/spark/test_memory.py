@@ -99,12 +99,13 @@ def test_a_million_keys_fit_into_two_gigabytes(spark, tmp_path):
 def test_state_that_is_larger_than_what_workers_keep_is_read_back(
     spark, tmp_path, monkeypatch, kind
 ):
-    monkeypatch.setattr(processor, "CACHED", 1 << 10)
+    monkeypatch.setattr(processor, "CACHE_LIMIT", 1 << 10)
     sender = Sender(tmp_path / "in", 5)
     sender.put(8)
     sender.close()
     started(spark, Orders(str(tmp_path)), kind, trigger="available_now").await_termination()
     assert (
-        max(row["state_bytes"] for row in written(tmp_path / kind / "metrics")) > processor.CACHED
+        max(row["state_bytes"] for row in written(tmp_path / kind / "metrics"))
+        > processor.CACHE_LIMIT
     )
     compare(tmp_path, kind, Truth(sender.rows))

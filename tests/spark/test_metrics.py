@@ -18,9 +18,9 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 import tidegate as tg
 from support.prometheus_text import by_label, parse, single
 from support.spark_streams import BASE, SECOND, Feed, Run, clicks
-from tidegate.spark.query.metrics import CLASSES, COUNTS, HELD, exposition
-from tidegate.spark.query.progress import Progress
-from tidegate.spark.sinks.base import Target
+from tidegate.spark.metrics import CLASSES, COUNTERS, GAUGES, prometheus_text
+from tidegate.spark.query.handle import Progress
+from tidegate.spark.sinks.base import SinkTarget
 
 SCHEMA = pa.schema(
     {"user": pa.string(), "ts": pa.timestamp("us", "UTC"), "price": pa.float64(), "nr": pa.int64()}
@@ -116,7 +116,7 @@ def test_all_ways_to_the_numbers_say_the_same_and_they_add_up(spark, feed, tmp_p
     finally:
         spark.streams.removeListener(listener)
     batches = run.query.recent_progress
-    assert [batch.batch for batch in batches] == [0, 1, 2, 3, 4]
+    assert [batch.batch_id for batch in batches] == [0, 1, 2, 3, 4]
     assert [batch.counts["events"] + batch.counts["duplicates"] for batch in batches] == [
         len(rows) for rows in files()
     ]
@@ -124,7 +124,7 @@ def test_all_ways_to_the_numbers_say_the_same_and_they_add_up(spark, feed, tmp_p
         assert batch.counts["events"] == sum(batch.counts[name] for name in TAKEN)
     total = Counter[str]()
     for batch in batches:
-        total.update({name: batch.counts[name] for name in COUNTS})
+        total.update({name: batch.counts[name] for name in COUNTERS})
     classes = {
         "on_time": 7,
         "mildly_late": 1,
@@ -151,32 +151,34 @@ def test_all_ways_to_the_numbers_say_the_same_and_they_add_up(spark, feed, tmp_p
         )
         assert batch.counts["windows_open"] == opened - closed
         assert batch.counts["state_bytes"] > 0
-        assert batch.counts["waiting_bytes"] == 0
-        assert batch.stored_bytes > 0
-        assert 0 < batch.milliseconds["addBatch"] <= batch.milliseconds["triggerExecution"]
+        assert batch.counts["pending_output_bytes"] == 0
+        assert batch.rocksdb_bytes > 0
+        assert 0 < batch.duration_ms["addBatch"] <= batch.duration_ms["triggerExecution"]
     assert (opened, closed) == (6, 5)
     # Where it is in time.
     assert [(batch.watermark - BASE) / SECOND for batch in batches] == [-7, 62, 120, 3990, 3990]
-    assert [(batch.newest - BASE) / SECOND for batch in batches] == [3, 72, 130, 4000, 4000]
+    assert [(batch.newest_event - BASE) / SECOND for batch in batches] == [3, 72, 130, 4000, 4000]
     for batch in batches:
-        assert batch.lag_seconds == (batch.clock - batch.watermark) / 1e6
+        assert batch.watermark_lag_seconds == (batch.clock - batch.watermark) / 1e6
         assert abs(batch.clock / 1e6 - time.time()) < 600
     # A listener gets the same.
     for batch in batches:
-        heard = listener.heard[batch.batch]
-        assert {name: heard[name] for name in (*COUNTS, *HELD)} == batch.counts
-        assert (heard["watermark"], heard["newest"], heard["clock"]) == (
+        heard = listener.heard[batch.batch_id]
+        assert {name: heard[name] for name in (*COUNTERS, *GAUGES)} == batch.counts
+        assert (heard["watermark"], heard["newest_event"], heard["clock"]) == (
             batch.watermark,
-            batch.newest,
+            batch.newest_event,
             batch.clock,
         )
-        assert listener.took[batch.batch] == batch.milliseconds["triggerExecution"]
+        assert listener.took[batch.batch_id] == batch.duration_ms["triggerExecution"]
     # So does the table, in a row for each shard and batch.
     rows = table(tmp_path / "metrics")
     assert len({(row["batch_id"], row["shard"]) for row in rows}) == len(rows) == 10
     for batch in batches:
-        shards = [row for row in rows if row["batch_id"] == batch.batch]
-        assert {name: sum(row[name] for row in shards) for name in (*COUNTS, *HELD)} == batch.counts
+        shards = [row for row in rows if row["batch_id"] == batch.batch_id]
+        assert {
+            name: sum(row[name] for row in shards) for name in (*COUNTERS, *GAUGES)
+        } == batch.counts
         for row in shards:
             assert row["watermark_lag_seconds"] == (row["clock"] - row["watermark"]).total_seconds()
     reasons = Counter[str]()
@@ -185,17 +187,17 @@ def test_all_ways_to_the_numbers_say_the_same_and_they_add_up(spark, feed, tmp_p
     assert reasons == {"very_late": 1, "future": 1, "null_time": 1}
     # And the text of the last batch.
     samples = parse(run.query.prometheus())
-    assert single(samples, "tidegate_batch") == 4
+    assert single(samples, "tidegate_batch_id") == 4
     assert by_label(samples, "tidegate_rows_total", "class") == {
         name: batches[-1].counts[name] for name in CLASSES
     }
     assert single(samples, "tidegate_state_bytes") == batches[-1].counts["state_bytes"]
     assert single(samples, "tidegate_watermark_lag_seconds") == pytest.approx(
-        batches[-1].lag_seconds
+        batches[-1].watermark_lag_seconds
     )
     assert (
-        single(samples, "tidegate_batch_seconds")
-        == batches[-1].milliseconds["triggerExecution"] / 1000
+        single(samples, "tidegate_batch_duration_seconds")
+        == batches[-1].duration_ms["triggerExecution"] / 1000
     )
 
 
@@ -214,7 +216,7 @@ def test_a_chain_of_two_keys_counts_what_came_in_and_what_came_out(spark, feed, 
     batches = run.query.recent_progress
     counted = Counter[str]()
     for batch in batches:
-        counted.update({name: batch.counts[name] for name in COUNTS})
+        counted.update({name: batch.counts[name] for name in COUNTERS})
     assert counted["events"] == sum(counted[name] for name in TAKEN) == 11
     assert counted["late_rows"] == len(run.late) == 3
     timings = Counter(row["timing"] for row in run.panes if row["op"] == "+")
@@ -226,7 +228,7 @@ def test_a_chain_of_two_keys_counts_what_came_in_and_what_came_out(spark, feed, 
     assert batches[-1].counts["windows_open"] == 0, (
         "all of the last operator are complete, whatever the first one has open"
     )
-    assert (batches[-1].newest - BASE) / SECOND == 4000, (
+    assert (batches[-1].newest_event - BASE) / SECOND == 4000, (
         "the newest event, and not the end of a pane"
     )
     # Counters of the file are over all batches.
@@ -272,29 +274,31 @@ def test_a_shard_that_is_called_twice_in_a_batch_is_counted_once(spark, tmp_path
 
 
 def test_the_text_is_escaped_and_what_is_unknown_is_left_out():
-    counts = dict.fromkeys((*COUNTS, *HELD), 0)
+    counts = dict.fromkeys((*COUNTERS, *GAUGES), 0)
     odd = 'a "query"\\ of\ntwo lines'
     samples = parse(
-        exposition(
-            {**counts, "watermark": None, "newest": None, "clock": None}, {"query": odd}, batch=0
+        prometheus_text(
+            {**counts, "watermark": None, "newest_event": None, "clock": None},
+            {"query": odd},
+            batch=0,
         )
     )
-    assert by_label(samples, "tidegate_batch", "query") == {odd: 0}
+    assert by_label(samples, "tidegate_batch_id", "query") == {odd: 0}
     assert not [name for name, _ in samples if name.endswith("_seconds")]
     text = Progress(3, 1.0, {"triggerExecution": 1500}, counts).prometheus({"query": odd})
-    assert by_label(parse(text), "tidegate_batch_seconds", "query") == {odd: 1.5}
+    assert by_label(parse(text), "tidegate_batch_duration_seconds", "query") == {odd: 1.5}
 
 
 def test_another_query_that_writes_the_same_file_begins_anew(tmp_path):
     sink = tg.sinks.prometheus(tmp_path / "t.prom")
-    row = dict.fromkeys((*COUNTS, *HELD), 0) | {
+    row = dict.fromkeys((*COUNTERS, *GAUGES), 0) | {
         "watermark": None,
-        "newest": None,
+        "newest_event": None,
         "clock": None,
         "events": 5,
     }
     for query, batch, expected in (("one", 0, 5), ("one", 1, 10), ("one", 1, 10), ("two", 0, 5)):
-        target = Target(query, "metrics", pa.schema([]), (), "accumulating")
+        target = SinkTarget(query, "metrics", pa.schema([]), (), "accumulating")
         sink.write(target, batch, iter([pa.Table.from_pylist([row])]))
         assert by_label(
             parse((tmp_path / "t.prom").read_text()), "tidegate_events_total", "query"

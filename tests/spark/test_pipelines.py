@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 import tidegate as tg
 from support.spark_streams import BASE, SECOND, Feed, Run, clicks, finished, netted
 from tidegate.errors import SpecError
-from tidegate.spark.query.query import NO_DATA, settings_of
+from tidegate.spark.query.settings import NO_DATA_BATCHES, spark_settings
 
 EAGER = tg.after_watermark(early=tg.after_count(2), late=tg.after_count(1))
 OURS = ["window_start", "window_end", "op", "timing", "pane", "is_first", "is_last"]
@@ -144,7 +144,7 @@ def test_columns_by_expression_and_by_function(spark, feed, answer, tmp_path):
         .queryName("by_expression")
         .option("checkpointLocation", str(tmp_path / "ck"))
     )
-    with settings_of(spark, {NO_DATA: "false"}):
+    with spark_settings(spark, {NO_DATA_BATCHES: "false"}):
         query = writer.trigger(availableNow=True).outputMode("append").start()
     query.awaitTermination()
     frame = spark.table("by_expression")

@@ -16,7 +16,7 @@ from test_pipelines import AGGREGATES, complete, own_answer, traffic, windowed
 import tidegate as tg
 from support.spark_streams import Feed, Run, clicks, finished, netted
 from tidegate.errors import SpecError, SpecMismatchError
-from tidegate.spark.environment.session import PARTITIONS
+from tidegate.spark.parallelism import PARTITIONS
 
 
 def test_a_query_that_is_stopped_in_the_middle_goes_on_where_it_stopped(spark, tmp_path):

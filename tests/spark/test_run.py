@@ -21,14 +21,13 @@ from tidegate.cli import main
 from tidegate.errors import SetupError
 from tidegate.pipeline import load
 from tidegate.spark.environment.session import (
-    PARTITIONS,
     PROVIDER,
     RUNTIME_CONF,
-    check,
-    cores_of,
+    check_session,
     running_session,
     session,
 )
+from tidegate.spark.parallelism import PARTITIONS, parallelism
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEMA = "user string, ts timestamp, price double"
@@ -268,18 +267,18 @@ def test_a_running_session_is_told_what_it_can_be_told(spark) -> None:
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     try:
         with pytest.raises(SetupError, match=r"kept in RocksDB, but .* Hint: "):
-            check(spark)
+            check_session(spark)
         assert session(cores=2) is spark
         assert {name: spark.conf.get(name) for name in before} == before
         assert {name: spark.conf.get(name) for name in RUNTIME_CONF} == RUNTIME_CONF
-        check(spark)
+        check_session(spark)
     finally:
         for name in (PARTITIONS, PROVIDER, "spark.sql.session.timeZone"):
             spark.conf.set(name, before[name])
 
 
 def test_cores_are_read_without_a_context(spark) -> None:
-    assert cores_of(spark) == 2
+    assert parallelism(spark) == 2
 
 
 def test_packages_cannot_be_added_to_a_running_session(spark) -> None:

@@ -199,4 +199,4 @@ def test_a_script_is_a_source_of_a_pipeline(spark: SparkSession, tmp_path: Path)
         ("ann", 1, 1, "on_time", 35),
         ("bob", 0, 1, "on_time", 30),
     ]
-    assert [progress.batch for progress in query.recent_progress] == [0, 1, 2]
+    assert [progress.batch_id for progress in query.recent_progress] == [0, 1, 2]

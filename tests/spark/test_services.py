@@ -106,7 +106,7 @@ def test_what_was_fetched_is_not_fetched_again_and_what_is_not_there_is_told(tmp
     assert len(asked) == 1
     with pytest.raises(
         SetupError,
-        match=r"a:missing:1 cannot be fetched: the registry does not have a#missing;1\. Hint: ",
+        match=r"a:missing:1 cannot be downloaded: the registry lacks a#missing;1\. Hint: ",
     ):
         jars.fetch(["a:missing:1"], tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a_there_1"]

@@ -46,7 +46,7 @@ class Restarted:
             **self.sinks, checkpoint=str(self.checkpoint), trigger="available_now", shards=2
         )
         query.await_termination()
-        return [batch.batch for batch in query.recent_progress]
+        return [batch.batch_id for batch in query.recent_progress]
 
     def again(self) -> None:
         """A batch whose output is written but which Spark does not know as done runs again."""

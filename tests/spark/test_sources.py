@@ -22,19 +22,25 @@ from pyspark.sql.types import DoubleType, LongType, StructField, StructType, Tim
 import tidegate as tg
 from tidegate.errors import CorruptStateError, InputError, SetupError, SpecError
 from tidegate.operators.ingest.schema_cast import BROKEN
-from tidegate.spark.plan.shards import Layout
 from tidegate.spark.sources.files import Folder
 from tidegate.spark.sources.formats import Parquet, Reading
 from tidegate.spark.sources.readers import FolderStreamReader, Following
 from tidegate.spark.tasks.edge import Edge
-from tidegate.spark.tasks.transport import OBSERVED, ROWS, Shipped, together, unpack
+from tidegate.spark.tasks.shards import ShardLayout
+from tidegate.spark.tasks.transport import (
+    OBSERVED,
+    ROWS,
+    ShuffleRow,
+    decode_payload,
+    decode_payloads,
+)
 from tidegate.spec.operator import Input
 
 UTC = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema([("key", pa.int64()), ("ts", UTC), ("value", pa.float64())])
 DDL = "key long, ts timestamp, value double"
 BASE = 1_700_000_000
-EDGE = Edge(Input(time="ts", key=("key",)), Layout.balanced(2))
+EDGE = Edge(Input(time="ts", key=("key",)), ShardLayout.balanced(2))
 
 
 def events(n: int, rows: int = 100) -> pa.Table:
@@ -74,11 +80,11 @@ class Batches:
     """What came, by batch."""
 
     def __init__(self) -> None:
-        self.rows: dict[int, list[Shipped]] = {}
+        self.rows: dict[int, list[ShuffleRow]] = {}
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         self.rows[batch] = sorted(
-            (Shipped(*row) for row in frame.collect()), key=lambda row: row.order
+            (ShuffleRow(*row) for row in frame.collect()), key=lambda row: row.order
         )
 
     def table(self, batch: int | None = None) -> pa.Table:
@@ -87,7 +93,7 @@ class Batches:
         found = [
             table
             for rows in chosen
-            for table in [together(row.payload for row in rows if row.kind == ROWS)]
+            for table in [decode_payloads(row.payload for row in rows if row.kind == ROWS)]
             if table is not None
         ]
         return pa.concat_tables(found, promote_options="default")
@@ -188,7 +194,7 @@ def test_the_clock_of_a_batch_tells_what_is_from_the_future(
     follow(tg.sources.parquet(tmp_path / "in", spark=spark), tmp_path / "checkpoint", found)
     assert found.table().num_rows == 2
     seen = [
-        unpack(row.payload).column("ts").cast(pa.int64()).to_pylist()
+        decode_payload(row.payload).column("ts").cast(pa.int64()).to_pylist()
         for row in found.rows[0]
         if row.kind == OBSERVED
     ]
@@ -220,12 +226,12 @@ def test_the_order_of_rows_is_that_of_files_whichever_task_is_first(
     tasks = reader.partitions(start, end)
     assert len(tasks) == 8
     rows = [
-        Shipped(*row.values())
+        ShuffleRow(*row.values())
         for task in reversed(tasks)
         for batch in reader.read(task)
         for row in batch.to_pylist()
     ]
-    table = together(
+    table = decode_payloads(
         row.payload for row in sorted(rows, key=lambda row: row.order) if row.kind == ROWS
     )
     assert table is not None
@@ -325,7 +331,9 @@ def test_functions_of_the_user_travel_with_the_source(spark: SparkSession, tmp_p
     def moved(table: pa.Table) -> pa.ChunkedArray:
         return pa.compute.add(table.column("key"), shift)
 
-    edge = Edge(Input(time="ts", key=("moved",)), Layout.balanced(2), computed=(("moved", moved),))
+    edge = Edge(
+        Input(time="ts", key=("moved",)), ShardLayout.balanced(2), computed=(("moved", moved),)
+    )
     found = Batches()
     follow(tg.sources.parquet(tmp_path / "in", spark=spark), tmp_path / "checkpoint", found, edge)
     assert sorted(found.table().column("moved").to_pylist()) == sorted(

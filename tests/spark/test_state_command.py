@@ -17,7 +17,7 @@ import tidegate as tg
 from support.spark_streams import BASE, SECOND, Feed, Run, finished
 from tidegate.cli import main
 from tidegate.spark.environment.session import running_session
-from tidegate.spark.query.state_reader import look
+from tidegate.spark.query.state_reader import read_state
 
 SCHEMA = pa.schema({"user": pa.string(), "part": pa.string(), "ts": pa.timestamp("us", "UTC")})
 DDL = "user string, part string, ts timestamp"
@@ -60,7 +60,7 @@ def test_sessions_of_a_query_that_runs_with_a_source_that_is_idle(spark, tmp_pat
             # One source goes on, the other one is silent.
             feed.put(rows(("b", "p0", at)))
             run.query.process_all_available()
-            (operator,) = look(spark, str(tmp_path / "ck")).operators
+            (operator,) = read_state(spark, str(tmp_path / "ck")).operators
             standing = {source.name: source.status for source in operator.sources}
             if standing == {"p0": "active", "p1": "idle"}:
                 break

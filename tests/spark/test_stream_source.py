@@ -502,7 +502,7 @@ def test_options_are_told_apart_by_their_letters_and_not_by_their_case(written: 
 def test_spark_4_1_cannot_be_asked_for_so_much(
     written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_source, "ASKS_FOR_SO_MUCH", False)
+    monkeypatch.setattr(stream_source, "HAS_READ_LIMIT", False)
     assert StreamSource(written.options()).streamReader(NAMED)
     with pytest.raises(SetupError, match=r"needs Spark 4\.2"):
         StreamSource(written.options(maxEventsPerTrigger=5)).streamReader(NAMED)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import tidegate as tg
-from tidegate.spark.sinks import Target, TaskSink
+from tidegate.spark.sinks import SinkTarget, TaskSink
 
 DDL = "user string, ts timestamp, price double"
 
@@ -24,7 +24,9 @@ class Places(TaskSink):
 
     file: str
 
-    def stage(self, target: Target, batch: int, task: str, tables: Iterator[pa.Table]) -> list[str]:
+    def stage(
+        self, target: SinkTarget, batch: int, task: str, tables: Iterator[pa.Table]
+    ) -> list[str]:
         # Staging runs in the task of the operator itself: there is no shuffle between them.
         return [
             json.dumps({"batch": batch, "shard": row["shard"], "executor": str(Path.cwd())})
@@ -32,7 +34,7 @@ class Places(TaskSink):
             for row in table.to_pylist()
         ]
 
-    def publish(self, target: Target, batch: int, staged: list[str]) -> None:
+    def publish(self, target: SinkTarget, batch: int, staged: list[str]) -> None:
         with Path(self.file).open("a") as file:
             file.writelines(f"{line}\n" for line in staged)
 

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 import tidegate as tg
 from tidegate.errors import InputError
-from tidegate.spark.query.query import NO_DATA, settings_of
+from tidegate.spark.query.settings import NO_DATA_BATCHES, spark_settings
 
 DDL = "user string, ts timestamp, price double"
 
@@ -114,7 +114,7 @@ def streamed(spark: SparkSession, feed: str, out: Path) -> list[str]:
         .option("path", str(out / "changes"))
         .option("checkpointLocation", str(out / "changes-ck"))
     )
-    with settings_of(spark, {NO_DATA: "false"}):
+    with spark_settings(spark, {NO_DATA_BATCHES: "false"}):
         query = writer.trigger(availableNow=True).outputMode("append").start()
     query.awaitTermination()
     return frame.columns

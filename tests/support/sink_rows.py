@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.spark.sinks.base import Target
+from tidegate.spark.sinks.base import SinkTarget
 
 MINUTE = 60_000_000
 MOMENT = pa.timestamp("us", "UTC")
@@ -49,16 +49,16 @@ def pane_target(
     mode: str = "accumulating",
     key: pa.Schema | None = None,
     values: pa.Schema = VALUES,
-) -> Target:
+) -> SinkTarget:
     key = pa.schema([("user", pa.string())]) if key is None else key
-    return Target(query, "panes", pane_schema(key, values), tuple(key.names), mode)
+    return SinkTarget(query, "panes", pane_schema(key, values), tuple(key.names), mode)
 
 
-def late_target(query: str) -> Target:
-    return Target(query, "late", LATE, ("user",), "accumulating")
+def late_target(query: str) -> SinkTarget:
+    return SinkTarget(query, "late", LATE, ("user",), "accumulating")
 
 
-def panes(target: Target, rows: Sequence[tuple]) -> pa.Table:
+def panes(target: SinkTarget, rows: Sequence[tuple]) -> pa.Table:
     """Panes from (key, minute of the window or None, op, pane, values ...), with their ids."""
     made: list[dict[str, Any]] = []
     for number, (key, minute, op, pane, *values) in enumerate(rows):

@@ -15,22 +15,22 @@ import pyarrow as pa
 
 from tidegate.api.running import Pipeline, plan_of
 from tidegate.scenarios.spark_script import COMMAND, Command, commands_in, run_commands
-from tidegate.spark.plan.planner import Plan
-from tidegate.spark.plan.reshuffle import Rekey
-from tidegate.spark.plan.shards import Layout
-from tidegate.spark.sources import Direct
+from tidegate.spark.plan.dataflow import Plan
+from tidegate.spark.sources import DirectSource
 from tidegate.spark.tasks import processor
 from tidegate.spark.tasks.chain import Chain, ChainPlan, Outcome
 from tidegate.spark.tasks.edge import Edge
-from tidegate.spark.tasks.processor import Operate, batch_from
+from tidegate.spark.tasks.processor import ChainProcessor, to_batch
+from tidegate.spark.tasks.reshuffle import Reshuffle
+from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.transport import (
     LATE,
     MARKS,
     METRICS,
     PANES,
-    Shipped,
-    document,
-    unpack,
+    ShuffleRow,
+    decode_payload,
+    encode_json_payload,
 )
 
 Row = dict[str, Any]
@@ -120,29 +120,29 @@ class Found:
 
     def take(self, output: str, payload: bytes) -> None:
         if output in (PANES, LATE, METRICS):
-            getattr(self, output).extend(unpack(payload).to_pylist())
+            getattr(self, output).extend(decode_payload(payload).to_pylist())
 
 
-class Commanded(Operate):
+class Commanded(ChainProcessor):
     """A processor that runs commands at the clock of their batch."""
 
-    def _process(self, chain: Chain, rows: Sequence[Shipped], now: int) -> list[Outcome]:
-        return run_commands(chain, batch_from(rows), commands_in(rows), now)
+    def _process(self, chain: Chain, rows: Sequence[ShuffleRow], now: int) -> list[Outcome]:
+        return run_commands(chain, to_batch(rows), commands_in(rows), now)
 
 
 class Stage:
     """One stateful operator of a query with all its shards."""
 
-    def __init__(self, plan: ChainPlan, layout: Layout, name: str) -> None:
+    def __init__(self, plan: ChainPlan, layout: ShardLayout, name: str) -> None:
         self.plan, self.layout, self.name = plan, layout, name
         self.shards = {shard: Shard() for shard in layout.ids}
         self._operate = Commanded(plan, layout, name=name)
 
-    def run(self, rows: Iterable[Shipped], now: int, *, all_timers: bool = False) -> list[Any]:
+    def run(self, rows: Iterable[ShuffleRow], now: int, *, all_timers: bool = False) -> list[Any]:
         """A batch as Spark runs it: rows first, shard by shard, and then the timers that have
         expired.
         """
-        by_shard: dict[int, list[Shipped]] = {}
+        by_shard: dict[int, list[ShuffleRow]] = {}
         for row in rows:
             by_shard.setdefault(row.shard, []).append(row)
         found: list[Any] = []
@@ -160,7 +160,7 @@ class Stage:
                 kept.timers.discard(at)
         return found
 
-    def _opened(self, shard: int) -> Operate:
+    def _opened(self, shard: int) -> ChainProcessor:
         operate = copy.copy(self._operate)
         operate.init(FakeHandle(self.shards[shard]))
         return operate
@@ -182,7 +182,7 @@ class Stage:
         ]
 
 
-class Columns(Direct):
+class Columns(DirectSource):
     """A source of which only the columns are known; a test delivers its rows."""
 
     isStreaming = True  # noqa: N815 - the name that a DataFrame has for it
@@ -201,20 +201,22 @@ class Columns(Direct):
 class Fleet:
     """A whole query: edges, one stage for each chain, and re-keying between them."""
 
-    def __init__(self, plans: Sequence[ChainPlan], edges: Sequence[Edge], layout: Layout) -> None:
+    def __init__(
+        self, plans: Sequence[ChainPlan], edges: Sequence[Edge], layout: ShardLayout
+    ) -> None:
         self.edges, self.layout = edges, layout
         self.stages = [Stage(plan, layout, str(number)) for number, plan in enumerate(plans)]
         self.enters = [0] * len(edges)
         """The stage that each edge sends to."""
         followers = list(enumerate(self.stages))[1:]
         self.feeds = [
-            (number, Rekey(stage.plan.specs[0].inputs[0].key, layout))
+            (number, Reshuffle(stage.plan.specs[0].inputs[0].key, layout))
             for number, stage in followers
         ]
         """The stage that each but the last feeds, and how."""
 
     @classmethod
-    def of(cls, pipeline: Pipeline[Any], layout: Layout) -> Fleet:
+    def of(cls, pipeline: Pipeline[Any], layout: ShardLayout) -> Fleet:
         """The query of a pipeline, be it a tree; its edges are those of its sources in their
         order.
         """
@@ -223,11 +225,11 @@ class Fleet:
         fleet = cls(plan.chains(layout), [], layout)
         edges: list[Edge] = []
         for stage in plan.stages:
-            for number, given in enumerate(stage.givens):
+            for number, given in enumerate(stage.inputs):
                 if isinstance(given, Plan):
                     fleet.feeds[numbers[id(given)]] = (
                         numbers[id(stage)],
-                        stage.rekeyed(number, layout),
+                        stage.reshuffle(number, layout),
                     )
                 else:
                     edges.append(stage.edge(number, given, layout))
@@ -246,7 +248,7 @@ class Fleet:
     @staticmethod
     def forget_workers() -> None:
         """All Python workers are gone, and what they kept with them."""
-        processor._KEPT.clear()
+        processor._chain_cache.clear()
 
     def deliver(
         self,
@@ -260,14 +262,14 @@ class Fleet:
         """A batch of what tasks read (input, task, its tables); Spark brings rows of a shard in any
         order.
         """
-        rows: dict[int, list[Shipped]] = {}
+        rows: dict[int, list[ShuffleRow]] = {}
         for number, task, tables in given:
             batches = [batch for table in tables for batch in table.to_batches()]
             rows.setdefault(self.enters[number], []).extend(
                 shipped(self.edges[number].pack(iter(batches), task, now, batch))
             )
         rows.setdefault(0, []).extend(
-            Shipped(shard, 99, 0, n, COMMAND, document(asdict(one)))
+            ShuffleRow(shard, 99, 0, n, COMMAND, encode_json_payload(asdict(one)))
             for shard in self.layout.ids
             for n, one in enumerate(commands)
         )
@@ -285,7 +287,9 @@ class Fleet:
         """A batch without rows: only timers."""
         return self._run({}, now, all_timers=all_timers)
 
-    def _run(self, rows: dict[int, list[Shipped]], now: int, *, all_timers: bool = False) -> Found:
+    def _run(
+        self, rows: dict[int, list[ShuffleRow]], now: int, *, all_timers: bool = False
+    ) -> Found:
         found = Found()
         for number, stage in enumerate(self.stages):
             packed = stage.run(rows.get(number, []), now, all_timers=all_timers)
@@ -293,7 +297,7 @@ class Fleet:
                 to, rekey = self.feeds[number]
                 sent = [row for one in packed for row in shipped(rekey(iter([_batch([one])])))]
                 rows.setdefault(to, []).extend(
-                    Shipped(row.shard, row.input, row.task, seq, row.kind, row.payload)
+                    ShuffleRow(row.shard, row.input, row.task, seq, row.kind, row.payload)
                     for seq, row in enumerate(sent)
                 )
                 continue
@@ -313,6 +317,6 @@ def _batch(rows: Sequence[Any]) -> pa.RecordBatch:
     )
 
 
-def shipped(batches: Iterable[pa.RecordBatch]) -> list[Shipped]:
+def shipped(batches: Iterable[pa.RecordBatch]) -> list[ShuffleRow]:
     """The rows of record batches that an edge made."""
-    return [Shipped(**row) for batch in batches for row in batch.to_pylist()]
+    return [ShuffleRow(**row) for batch in batches for row in batch.to_pylist()]

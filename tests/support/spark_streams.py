@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tidegate.api import Panes
-    from tidegate.spark.query.query import Query
+    from tidegate.spark.query.handle import Query
 
 BASE = 1_700_000_040_000_000
 """The beginning of a minute, in microseconds."""

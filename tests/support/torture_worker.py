@@ -22,13 +22,13 @@ import pyarrow.parquet as pq
 
 import tidegate as tg
 from support.spark_streams import BASE, SECOND, UTC, Row
-from tidegate.spark.sinks.base import Target
+from tidegate.spark.sinks.base import SinkTarget
 from tidegate.spark.sinks.parquet import Parquet, _Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidegate.spark.query.query import Query
+    from tidegate.spark.query.handle import Query
 
 SCHEMA = pa.schema(
     {"seq": pa.int64(), "id": pa.string(), "user": pa.string(), "ts": UTC, "v": pa.int64()}
@@ -382,7 +382,7 @@ def kill_at(point: str, after: int) -> None:
 
     publish, remove = Parquet.publish, _Place.remove
 
-    def publishing(sink: Parquet, target: Target, batch: int, staged: list[str]) -> None:
+    def publishing(sink: Parquet, target: SinkTarget, batch: int, staged: list[str]) -> None:
         if point == "staged":
             pass_by()
         publish(sink, target, batch, staged)

@@ -15,8 +15,8 @@ from tidegate.spec.join import JoinSpec, Upstream
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from tidegate.spark.plan.planner import Plan
-    from tidegate.spark.query.query import Query
+    from tidegate.spark.plan.dataflow import Plan
+    from tidegate.spark.query.handle import Query
     from tidegate.spark.sinks.base import Sink
 
 Spec = TypeVar("Spec", bound=Upstream)
@@ -42,9 +42,9 @@ class Pipeline(Generic[Spec]):
         `spark.sql.streaming.noDataMicroBatches.enabled` is false when it starts: otherwise Spark
         runs batches as long as there are timers. `write` sets that, and also writes late rows.
         """
-        from tidegate.spark.query.query import panes_frame
+        from tidegate.spark.query.start import output_frame
 
-        return panes_frame(plan_of(self), "panes")
+        return output_frame(plan_of(self), "panes")
 
     @property
     def late_df(self) -> DataFrame:
@@ -52,9 +52,9 @@ class Pipeline(Generic[Spec]):
 
         It runs as a separate query; `write` is cheaper if you need both outputs.
         """
-        from tidegate.spark.query.query import panes_frame
+        from tidegate.spark.query.start import output_frame
 
-        return panes_frame(plan_of(self), "late")
+        return output_frame(plan_of(self), "late")
 
     def changelog(self) -> Self:
         """The output as a change feed: `_change_type` is insert, update_preimage,
@@ -84,7 +84,7 @@ class Pipeline(Generic[Spec]):
         - `shards`: the number of shards, fixed at the first start. Default: the number of tasks
           that run at once.
         """
-        from tidegate.spark.query.query import start
+        from tidegate.spark.query.start import start
 
         # Spark resolves relative paths in its own working directory, which may differ.
         found = (
@@ -108,7 +108,7 @@ class Pipeline(Generic[Spec]):
 
 def plan_of(pipeline: Pipeline[Any]) -> Plan:
     """The plan of a pipeline: operators with the same key form one chain, others are reshuffled."""
-    from tidegate.spark.plan.planner import Plan
+    from tidegate.spark.plan.dataflow import Plan
 
     specs: list[Upstream] = [pipeline.spec]
     sources = _known(pipeline)

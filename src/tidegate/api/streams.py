@@ -452,9 +452,9 @@ def stream(
     if isinstance(source, Panes):
         sources, named["time"] = (source,), time if time is not None else "time"
     elif source is not None:
-        from tidegate.spark.plan.input import given
+        from tidegate.spark.plan.input import plan_input
 
-        found, names, keys = given(source, named, keys)
+        found, names, keys = plan_input(source, named, keys)
         named.update(names)
         sources = (found,)
     _check_names(named, keys)

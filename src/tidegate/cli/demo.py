@@ -129,19 +129,19 @@ def _reading(spark: SparkSession, folder: Path) -> DataFrame:
 def _print_progress(progress: Sequence[Any], printed: int) -> int:
     """Print a line for each new micro-batch."""
     for given in progress:
-        if given.batch > printed and given.counts["events"]:
+        if given.batch_id > printed and given.counts["events"]:
             counts = given.counts
             panes = sum(counts[name] for name in ("panes_early", "panes_on_time", "panes_late"))
             watermark = (
                 f"{_moment(given.watermark):%H:%M:%S}" if given.watermark is not None else "none"
             )
-            took = given.milliseconds.get("triggerExecution", 0) / 1000
+            took = given.duration_ms.get("triggerExecution", 0) / 1000
             print(
-                f"  batch {given.batch:>2}: {counts['events']:>3} clicks, watermark {watermark},"
+                f"  batch {given.batch_id:>2}: {counts['events']:>3} clicks, watermark {watermark},"
                 f" {panes} panes, {took:.1f} s",
                 flush=True,
             )
-            printed = given.batch
+            printed = given.batch_id
     return printed
 
 

@@ -22,8 +22,7 @@ from tidegate.instants import format_instant
 from tidegate.pipeline.outputs import AVAILABLE_NOW
 
 if TYPE_CHECKING:
-    from tidegate.spark.query.progress import Progress
-    from tidegate.spark.query.query import Query
+    from tidegate.spark.query.handle import Progress, Query
 
 LINE_EVERY = 1.0
 _POLL_SECONDS = 0.25
@@ -117,7 +116,7 @@ class _Report:
     def take(self, query: Query) -> None:
         """Add new micro-batches; Spark retains the last hundred."""
         for progress in query.recent_progress:
-            if self.last is None or progress.batch > self.last.batch:
+            if self.last is None or progress.batch_id > self.last.batch_id:
                 self.counts.update(progress.counts)
                 self.batches += 1
                 self.last = progress
@@ -149,13 +148,15 @@ class _Report:
         """Totals since the start, and the last progress."""
         last = self.last
         return {
-            "batch": None if last is None else last.batch,
+            "batch": None if last is None else last.batch_id,
             "events": self.counts["events"],
             "watermark": (
                 None if last is None or last.watermark is None else format_instant(last.watermark)
             ),
             "lag_seconds": (
-                None if last is None or last.lag_seconds is None else round(last.lag_seconds, 3)
+                None
+                if last is None or last.watermark_lag_seconds is None
+                else round(last.watermark_lag_seconds, 3)
             ),
             "panes": {timing: self.counts[f"panes_{timing}"] for timing in _TIMINGS},
             "retractions": self.counts["retractions"],

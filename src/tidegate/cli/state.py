@@ -10,7 +10,12 @@ from tidegate.cli.stderr_filter import filtered_stderr
 from tidegate.cli.tables import table, when
 from tidegate.instants import format_duration
 from tidegate.spark.environment.session import running_session, session
-from tidegate.spark.query.state_reader import OperatorStanding, QueryStanding, check, look
+from tidegate.spark.query.state_reader import (
+    OperatorStatus,
+    QueryStatus,
+    check_checkpoint,
+    read_state,
+)
 
 _SOURCES = 20
 """Maximum number of sources shown; `--json` has all."""
@@ -20,12 +25,12 @@ _BOUNDS = {"within": ("before", "after"), "as_of": ("tolerance",)}
 
 def state(checkpoint: str, *, as_json: bool) -> int:
     """Print the state of a query."""
-    check(checkpoint)
+    check_checkpoint(checkpoint)
     running = running_session()
     with filtered_stderr():
         spark = running or session("tidegate state", cores=1)
     try:
-        found = look(spark, checkpoint)
+        found = read_state(spark, checkpoint)
     finally:
         if running is None:
             spark.stop()
@@ -36,7 +41,7 @@ def state(checkpoint: str, *, as_json: bool) -> int:
     return 0
 
 
-def _told(checkpoint: str, found: QueryStanding) -> list[str]:
+def _told(checkpoint: str, found: QueryStatus) -> list[str]:
     lines = [f"query {found.query or '(started without `write`)'} at {checkpoint}"]
     for operator in found.operators:
         specs = found.specs[operator.number] if operator.number < len(found.specs) else []
@@ -46,7 +51,7 @@ def _told(checkpoint: str, found: QueryStanding) -> list[str]:
     return lines
 
 
-def _shards(operator: OperatorStanding) -> list[str]:
+def _shards(operator: OperatorStatus) -> list[str]:
     sides = sorted({side for shard in operator.shards for side in shard.rows})
     windows = not sides or any(shard.windows_open for shard in operator.shards)
     held = [*(f"{side} rows" for side in sides), *(["windows open"] if windows else [])]
@@ -54,7 +59,7 @@ def _shards(operator: OperatorStanding) -> list[str]:
         ["shard", "batch", "watermark", "newest event", "clock", *held, "events", "state bytes"]
     ]
     for shard in operator.shards:
-        times = [when(shard.watermark), when(shard.newest), when(shard.clock)]
+        times = [when(shard.watermark), when(shard.newest_event), when(shard.clock)]
         counts = [
             *(shard.rows.get(side, 0) for side in sides),
             *([shard.windows_open] if windows else []),
@@ -72,7 +77,7 @@ def _shards(operator: OperatorStanding) -> list[str]:
     return table(rows)
 
 
-def _windows(operator: OperatorStanding) -> list[str]:
+def _windows(operator: OperatorStatus) -> list[str]:
     keys: dict[tuple[int, int], int | None] = {}
     for shard in operator.shards:
         for window in shard.windows:
@@ -93,7 +98,7 @@ def _windows(operator: OperatorStanding) -> list[str]:
     return ["", "windows that complete next", *table(rows)]
 
 
-def _sources(operator: OperatorStanding) -> list[str]:
+def _sources(operator: OperatorStatus) -> list[str]:
     if not operator.sources:
         return []
     shown = operator.sources[:_SOURCES]
@@ -140,6 +145,6 @@ def _window(window: dict[str, Any]) -> str:
     )
 
 
-def _late(operator: OperatorStanding) -> list[str]:
+def _late(operator: OperatorStatus) -> list[str]:
     reasons = ", ".join(f"{reason} {count}" for reason, count in operator.late.items())
     return ["", f"late rows: {reasons or 'none'}"]

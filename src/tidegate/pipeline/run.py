@@ -22,7 +22,7 @@ from tidegate.spec.operator import AggregateSpec
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidegate.spark.query.query import Query
+    from tidegate.spark.query.handle import Query
 
 _COLUMNS = ("time", "key", "id", "offset", "partition")
 _SECRET = re.compile(

@@ -18,11 +18,11 @@ from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.operators.join.operator import WindowedJoin
 from tidegate.scenarios.runtimes import window_of
 from tidegate.scenarios.spark_script import ScriptedProcessor
-from tidegate.spark.plan.shards import Layout
 from tidegate.spark.tasks.chain import Chain, ChainPlan, Outcome
+from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.state_store import SparkStore
-from tidegate.spark.tasks.task_output import Emitted
-from tidegate.spark.tasks.transport import document
+from tidegate.spark.tasks.task_output import OutputPayload
+from tidegate.spark.tasks.transport import encode_json_payload
 from tidegate.spec.join import SIDES
 from tidegate.state.ipc import encode_table
 
@@ -39,7 +39,7 @@ class Role:
     """What a shard plays."""
 
     plan: ChainPlan
-    layout: Layout
+    layout: ShardLayout
     start_clock: int = 0
     """Where the clock of a new operator starts."""
 
@@ -60,12 +60,12 @@ class Players(ScriptedProcessor):
         shard: int,
         timers: Any,
         work: Callable[[Chain, int], list[Outcome]],
-        passing: Sequence[Emitted] = (),
+        forwarded: Sequence[OutputPayload] = (),
     ) -> Iterator[Row]:
         role = self._roles[shard]
         self._plan, self._layout = role.plan, role.layout
         self._start_clock = role.start_clock
-        seen: list[Emitted] = []
+        seen: list[OutputPayload] = []
 
         def watched(chain: Chain, now: int) -> list[Outcome]:
             found = work(chain, now)
@@ -73,12 +73,15 @@ class Players(ScriptedProcessor):
             return found
 
         try:
-            rows = list(super()._call(shard, timers, watched, passing))
+            rows = list(super()._call(shard, timers, watched, forwarded))
         except TidegateError as error:
             # As after a batch that failed, nothing has been stored.
-            rows, seen = [], [(SEEN, document({"refused": str(error)}))]
+            rows, seen = [], [(SEEN, encode_json_payload({"refused": str(error)}))]
         except Exception as error:  # noqa: BLE001 - one scenario that breaks off must not end the others
-            rows, seen = [], [(SEEN, document({"broken": f"{type(error).__name__}: {error}"}))]
+            rows, seen = (
+                [],
+                [(SEEN, encode_json_payload({"broken": f"{type(error).__name__}: {error}"}))],
+            )
         yield from rows
         yield from (
             Row(output=output, shard=shard, payload=payload, metrics=None)
@@ -90,7 +93,7 @@ class Players(ScriptedProcessor):
             super()._keep(shard, chain, store)
 
 
-def _seen(chain: Chain) -> Iterator[Emitted]:
+def _seen(chain: Chain) -> Iterator[OutputPayload]:
     first = chain.operators[0]
     return _join_seen(first) if isinstance(first, WindowedJoin) else _aggregate_seen(first)
 
@@ -98,7 +101,9 @@ def _seen(chain: Chain) -> Iterator[Emitted]:
 def _join_seen(join: WindowedJoin) -> Iterator[tuple[str, bytes]]:
     yield (
         SEEN,
-        document({"output_watermarks": {**join.output_watermarks, "": join.output_watermark}}),
+        encode_json_payload(
+            {"output_watermarks": {**join.output_watermarks, "": join.output_watermark}}
+        ),
     )
     for output, side in zip(KEPT, join.sides, strict=True):
         rows = messages_in(kept(side))
@@ -115,7 +120,7 @@ def _aggregate_seen(operator: WindowedAggregate) -> Iterator[tuple[str, bytes]]:
         "output_watermark": operator.output_watermark,
         "windows": sorted({window_of(row) for row in inside.get_windows(None, None)}),
     }
-    yield SEEN, document(asked)
+    yield SEEN, encode_json_payload(asked)
     contents: pa.Table = inside.peek()
     if contents.num_rows:
         yield CONTENTS, encode_table(contents).to_pybytes()

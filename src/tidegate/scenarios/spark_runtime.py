@@ -30,14 +30,15 @@ from tidegate.scenarios.runner import run_on
 from tidegate.scenarios.runtimes import SHARD, Joining, Rows, Running, Window
 from tidegate.scenarios.spark_players import CONTENTS, KEPT, SEEN, Players, Role
 from tidegate.scenarios.spark_script import Command, Part, Step, played
-from tidegate.spark.environment.session import PARTITIONS, check, running_session, session
-from tidegate.spark.plan.planner import edge_of
-from tidegate.spark.plan.shards import Layout
-from tidegate.spark.query.query import NO_DATA, settings_of
+from tidegate.spark.environment.session import check_session, running_session, session
+from tidegate.spark.parallelism import PARTITIONS
+from tidegate.spark.plan.dataflow import edge_of
+from tidegate.spark.query.settings import NO_DATA_BATCHES, spark_settings
 from tidegate.spark.tasks.chain import ChainPlan, schemas_of
 from tidegate.spark.tasks.edge import Edge
-from tidegate.spark.tasks.processor import PACKED
-from tidegate.spark.tasks.transport import LATE, PANES, unpack
+from tidegate.spark.tasks.processor import OUTPUT_COLUMNS
+from tidegate.spark.tasks.shards import ShardLayout
+from tidegate.spark.tasks.transport import LATE, PANES, decode_payload
 from tidegate.spec.join import JoinSpec
 from tidegate.spec.operator import AggregateSpec
 
@@ -94,7 +95,7 @@ def perform(
         for play in one._rehearsal.plays
     ]
     if plays:
-        check(spark)
+        check_session(spark)
         _play(spark, plays, shards, keeps=keeps)
     return performances
 
@@ -406,7 +407,8 @@ class _Writer:
 def _play(spark: SparkSession, plays: Sequence[_Play], shards: int, *, keeps: bool) -> None:
     """Play all of them, one act after the other, and tell each what it showed."""
     layouts = [
-        Layout(_PARTITIONS, tuple(range(n * shards, (n + 1) * shards))) for n in range(len(plays))
+        ShardLayout(_PARTITIONS, tuple(range(n * shards, (n + 1) * shards)))
+        for n in range(len(plays))
     ]
     roles = {
         shard: Role(play.plan, layout, play.start_clock)
@@ -428,9 +430,11 @@ def _play(spark: SparkSession, plays: Sequence[_Play], shards: int, *, keeps: bo
             frame = (
                 played(spark, parts, until)
                 .groupBy("shard")
-                .transformWithState(Players(roles, keeps=keeps), PACKED, "append", "processingTime")
+                .transformWithState(
+                    Players(roles, keeps=keeps), OUTPUT_COLUMNS, "append", "processingTime"
+                )
             )
-            with settings_of(spark, {PARTITIONS: str(_PARTITIONS), NO_DATA: "false"}):
+            with spark_settings(spark, {PARTITIONS: str(_PARTITIONS), NO_DATA_BATCHES: "false"}):
                 writer = frame.writeStream.foreachBatch(_Writer(str(outputs))).option(
                     "checkpointLocation", f"{folder}/checkpoint"
                 )
@@ -467,15 +471,15 @@ def _schedules(acts: Sequence[Sequence[range]]) -> tuple[list[list[int]], list[i
     return schedules, ends
 
 
-def _edges(plan: ChainPlan, layout: Layout) -> tuple[Edge, ...]:
+def _edges(plan: ChainPlan, layout: ShardLayout) -> tuple[Edge, ...]:
     first, *others = plan.specs
     edges = [edge_of(first, number, layout) for number in range(len(first.inputs))]
-    if all(spec.inputs[0].key == edges[0].given.key for spec in others):
+    if all(spec.inputs[0].key == edges[0].input.key for spec in others):
         return tuple(edges)
     # What is keyed otherwise after it would be another chain; here all rows of the play come to one
     # shard instead.
     return tuple(
-        dataclasses.replace(edge, given=dataclasses.replace(edge.given, key=())) for edge in edges
+        dataclasses.replace(edge, input=dataclasses.replace(edge.input, key=())) for edge in edges
     )
 
 
@@ -488,7 +492,7 @@ def _read(folder: Path) -> dict[tuple[int, int], list[tuple[str, bytes]]]:
     return found
 
 
-def _shown(outputs: Sequence[list[tuple[str, bytes]] | None], layout: Layout) -> _Shown:
+def _shown(outputs: Sequence[list[tuple[str, bytes]] | None], layout: ShardLayout) -> _Shown:
     shown = _Shown()
     for shard, rows in zip(layout.ids, outputs, strict=True):
         if rows is None:
@@ -498,13 +502,15 @@ def _shown(outputs: Sequence[list[tuple[str, bytes]] | None], layout: Layout) ->
             )
         for output, payload in rows:
             if output == PANES:
-                shown.panes += [{**row, SHARD: shard} for row in unpack(payload).to_pylist()]
+                shown.panes += [
+                    {**row, SHARD: shard} for row in decode_payload(payload).to_pylist()
+                ]
             elif output == LATE:
-                shown.late += unpack(payload).to_pylist()
+                shown.late += decode_payload(payload).to_pylist()
             elif output == CONTENTS:
-                shown.contents += unpack(payload).to_pylist()
+                shown.contents += decode_payload(payload).to_pylist()
             elif output in KEPT:
-                shown.kept[KEPT.index(output)].extend(unpack(payload).to_pylist())
+                shown.kept[KEPT.index(output)].extend(decode_payload(payload).to_pylist())
             elif output == SEEN:
                 shown.seen.append(json.loads(payload))
     return shown

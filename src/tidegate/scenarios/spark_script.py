@@ -22,13 +22,18 @@ from pyspark.sql.types import StructType
 from tidegate.instants import MAX
 from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
-from tidegate.spark.plan.shards import Layout
-from tidegate.spark.sources import Direct
+from tidegate.spark.sources import DirectSource
 from tidegate.spark.tasks.chain import Batch, Chain, ChainPlan, Outcome
 from tidegate.spark.tasks.edge import Edge
-from tidegate.spark.tasks.processor import Operate, batch_from
+from tidegate.spark.tasks.processor import ChainProcessor, to_batch
+from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.state_store import SparkStore
-from tidegate.spark.tasks.transport import SHIPPED, Shipped, batch_of, document
+from tidegate.spark.tasks.transport import (
+    SHUFFLE_COLUMNS,
+    ShuffleRow,
+    encode_json_payload,
+    to_record_batch,
+)
 
 COMMAND = "command"
 """The kind of shipped rows that hold a command, in JSON."""
@@ -78,7 +83,7 @@ def run_commands(
     return found
 
 
-def commands_in(rows: Sequence[Shipped]) -> list[Command]:
+def commands_in(rows: Sequence[ShuffleRow]) -> list[Command]:
     """The commands among shipped rows, in order."""
     return [
         Command(**json.loads(bytes(row.payload)))
@@ -87,20 +92,20 @@ def commands_in(rows: Sequence[Shipped]) -> list[Command]:
     ]
 
 
-class ScriptedProcessor(Operate):
+class ScriptedProcessor(ChainProcessor):
     """A processor whose clock follows the script: no timers, and no silence between batches."""
 
-    def __init__(self, plan: ChainPlan, layout: Layout, **options: Any) -> None:
+    def __init__(self, plan: ChainPlan, layout: ShardLayout, **options: Any) -> None:
         super().__init__(dataclasses.replace(plan, silence=MAX), layout, **options)
         self._start_clock = 0
 
-    def _process(self, chain: Chain, rows: Sequence[Shipped], now: int) -> list[Outcome]:  # noqa: ARG002 - the script has its own clock
+    def _process(self, chain: Chain, rows: Sequence[ShuffleRow], now: int) -> list[Outcome]:  # noqa: ARG002 - the script has its own clock
         commands = commands_in(rows)
         clock = max((c.clock for c in commands if c.clock is not None), default=chain.now)
-        return run_commands(chain, batch_from(rows), commands, clock)
+        return run_commands(chain, to_batch(rows), commands, clock)
 
-    def _opened(self, shard: int, now: int) -> tuple[Chain, SparkStore]:  # noqa: ARG002 - as above
-        return super()._opened(shard, self._start_clock)
+    def _open(self, shard: int, now: int) -> tuple[Chain, SparkStore]:  # noqa: ARG002 - as above
+        return super()._open(shard, self._start_clock)
 
     def _set_timer(self, chain: Chain, store: SparkStore, now: int, *, at_once: bool) -> None:
         """Set no timer: the clock advances with the steps."""
@@ -134,17 +139,19 @@ class Part:
         for edge in self.edges:
             if edge.ordinal in step.rows:
                 yield from edge.pack(iter(step.rows[edge.ordinal].to_batches()), 0, step.clock)
-        payloads = [document(asdict(command)) for command in step.commands or (Command(),)]
+        payloads = [
+            encode_json_payload(asdict(command)) for command in step.commands or (Command(),)
+        ]
         edge = self.edges[0]
         rows = [
-            Shipped(shard, edge.ordinal, 0, _AFTER_ROWS + n, COMMAND, payload)
+            ShuffleRow(shard, edge.ordinal, 0, _AFTER_ROWS + n, COMMAND, payload)
             for shard in edge.layout.ids
             for n, payload in enumerate(payloads)
         ]
-        yield batch_of(rows)
+        yield to_record_batch(rows)
 
 
-class Script(Direct):
+class Script(DirectSource):
     """A source that plays steps; a pipeline over it takes its clock from them."""
 
     isStreaming = True  # noqa: N815 - the name that a DataFrame has for it
@@ -221,7 +228,7 @@ class _Source(DataSource):
         return cls.alias
 
     def schema(self) -> str:
-        return SHIPPED
+        return SHUFFLE_COLUMNS
 
     def streamReader(self, schema: StructType) -> _Reader:  # noqa: ARG002, N802
         return _Reader(self.parts, self.until)

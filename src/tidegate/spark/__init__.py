@@ -1,3 +1,1 @@
-"""The runtime on Apache Spark: the operators of the kernel inside one Structured Streaming
-query.
-"""
+"""The Spark runtime: the operators inside one Structured Streaming query."""

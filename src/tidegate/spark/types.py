@@ -1,4 +1,4 @@
-"""Types: how the columns of Spark and those of Arrow correspond."""
+"""The correspondence between Spark types and Arrow types."""
 
 from __future__ import annotations
 
@@ -22,47 +22,47 @@ _UTC: dict[str, Any] = (
     if "timezone" in inspect.signature(to_arrow_schema).parameters
     else {"timestamp_utc": True}
 )
-"""How PySpark is told that instants are of UTC; before 4.3 in another way."""
+"""PySpark's option for instants in UTC; it has another name since 4.3."""
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The columns as the workers see them; instants are of UTC whatever the session's zone is."""
+    """The Arrow schema that workers receive; instants are in UTC in every session time zone."""
     found = to_arrow_schema(schema, **_UTC)
     return pa.schema([field.with_nullable(True).remove_metadata() for field in found])
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """The columns as Spark declares them."""
-    return from_arrow_schema(carried(schema), prefer_timestamp_ntz=True)
+    """The Spark schema of Arrow columns."""
+    return from_arrow_schema(spark_types(schema), prefer_timestamp_ntz=True)
 
 
-def carried(schema: pa.Schema) -> pa.Schema:
-    """The nearest columns that Spark can hold."""
-    return pa.schema([pa.field(field.name, _carried(field.type)) for field in schema])
+def spark_types(schema: pa.Schema) -> pa.Schema:
+    """The schema with each type replaced by the closest one that Spark supports."""
+    return pa.schema([pa.field(field.name, _spark_type(field.type)) for field in schema])
 
 
-def _carried(kind: pa.DataType) -> pa.DataType:
+def _spark_type(kind: pa.DataType) -> pa.DataType:
     if kind in _SIGNED:
         return _SIGNED[kind]
     if pa.types.is_null(kind):
         return pa.string()
     if pa.types.is_dictionary(kind):
-        return _carried(kind.value_type)
+        return _spark_type(kind.value_type)
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", "UTC") if kind.tz is not None else pa.timestamp("us")
     if pa.types.is_time(kind) or pa.types.is_fixed_size_binary(kind):
         return pa.string() if pa.types.is_time(kind) else pa.binary()
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(child.name, _carried(child.type)) for child in kind])
+        return pa.struct([pa.field(child.name, _spark_type(child.type)) for child in kind])
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return pa.list_(_carried(kind.value_type))
+        return pa.list_(_spark_type(kind.value_type))
     if pa.types.is_map(kind):
-        return pa.map_(_carried(kind.key_type), _carried(kind.item_type))
+        return pa.map_(_spark_type(kind.key_type), _spark_type(kind.item_type))
     return kind
 
 
-def brought(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table with exactly these columns; what it does not have is null."""
+def align_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with exactly the columns of the schema; missing columns are null."""
     if table.schema.equals(schema):
         return table
     columns = []
@@ -70,6 +70,5 @@ def brought(table: pa.Table, schema: pa.Schema) -> pa.Table:
         if field.name not in table.column_names:
             columns.append(pa.nulls(table.num_rows, field.type))
             continue
-        column = table.column(field.name)
-        columns.append(cast_to(column, field.type))
+        columns.append(cast_to(table.column(field.name), field.type))
     return pa.table(columns, schema=schema)

@@ -1,9 +1,8 @@
-"""Java libraries by their Maven coordinates: which ones Spark's Kafka connector is, and how to
-fetch them without Maven.
+"""Jars of Spark's Kafka connector, and how to download Maven artifacts without Maven.
 
-Spark itself fetches what stands in `spark.jars.packages`, with the Ivy that is among the jars of
-PySpark. It gives up where one version of one library is missing in the registry, which happens for
-the newest Spark. `kafka_jars` then takes the nearest older connector.
+Spark downloads the artifacts of `spark.jars.packages` with Ivy, which is among the jars of PySpark.
+It fails if the registry lacks one version of one dependency, which happens for the newest Spark.
+`kafka_jars` then falls back to the newest older connector.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ KAFKA_CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 KAFKA_TOKENS = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
 _OLDEST_CONNECTOR = "4.1.0"
 _OLDEST_TOKENS = "4.0.0"
-# They are part of every Spark, and large.
+# Large libraries that every Spark distribution includes.
 _PART_OF_SPARK = (
     "org.scala-lang",
     "org.scala-lang.modules",
@@ -36,55 +35,55 @@ _PART_OF_SPARK = (
 
 
 def kafka_packages(version: str | None = None) -> tuple[str, ...]:
-    """What `spark.jars.packages` must hold so that Spark reads and writes Kafka: the connector of
-    the installed PySpark, or of `version`.
+    """The packages for `spark.jars.packages` that let Spark read and write Kafka.
+
+    `version`: of the connector. Default: the version of PySpark.
     """
     return (f"{KAFKA_CONNECTOR}:{version or _pyspark_version()}",)
 
 
 def kafka_jars(folder: Path | None = None) -> list[Path]:
-    """The jars of Spark's Kafka connector, for `spark.jars`: fetched once, then taken from `folder`
-    (`cache_folder()` unless said).
+    """The jars of Spark's Kafka connector, for `spark.jars`, downloaded once.
 
-    It is the connector of the installed PySpark, or the newest older one where the registry does
-    not have all parts of that: a warning says so.
+    `folder`: the cache. Default: `cache_folder()`. The connector has the version of PySpark; if the
+    registry lacks parts of it, it is the newest older one, with a warning.
     """
     version = _pyspark_version()
     home = folder or cache_folder()
     older = [f"{KAFKA_CONNECTOR}:[{_OLDEST_CONNECTOR},{version}]"]
     tokens = {KAFKA_TOKENS: f"[{_OLDEST_TOKENS},{version}]"}
     try:
-        # What was once not there is not asked for again.
+        # A missing connector is not requested again.
         wanted = older if _home(older, home).exists() else kafka_packages(version)
         found = fetch(wanted, home, without=_PART_OF_SPARK)
     except SetupError:
         found = fetch(older, home, without=_PART_OF_SPARK, instead=tokens)
-    _tell_older(found, version)
-    # Another version of a library that Spark has must not come before Spark's own.
+    _warn_older(found, version)
+    # Another version of a library must not shadow Spark's own.
     present = {_library(jar) for jar in _spark_jars().glob("*.jar")}
     return [jar for jar in found if _library(jar) not in present]
 
 
-def _tell_older(found: Sequence[Path], version: str) -> None:
-    """Warn where the connector is not that of the installed PySpark."""
+def _warn_older(found: Sequence[Path], version: str) -> None:
+    """Warn if the connector is older than PySpark."""
     start = f"{KAFKA_CONNECTOR.partition(':')[2]}-"
     taken = next(
         (jar.stem.removeprefix(start) for jar in found if jar.stem.startswith(start)), version
     )
     if taken != version:
         hint = (
-            "it may fit all the same; else get the jars, and set `spark.jars`, or install PySpark "
+            "it may work; otherwise set `spark.jars` to jars of your own, or install PySpark "
             + taken
         )
         text = (
-            f"Spark's Kafka connector is {taken}, but PySpark is {version}: the registry does not"
-            f" have all parts of {version}. Hint: {hint}"
+            f"Spark's Kafka connector is {taken}, but PySpark is {version}: the registry lacks"
+            f" parts of {version}. Hint: {hint}"
         )
         warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 def cache_folder() -> Path:
-    """Where fetched jars are kept: a folder of the user's cache."""
+    """The folder for downloaded jars, in the user's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tidegate" / "jars"
 
 
@@ -95,19 +94,18 @@ def fetch(
     without: Sequence[str] = (),
     instead: Mapping[str, str] | None = None,
 ) -> list[Path]:
-    """The jars of `group:name:version` and of all that they need; a set that was fetched once is
-    taken from `folder`.
+    """The jars of `group:name:version` and their dependencies, downloaded once into `folder`.
 
-    `without` are groups to leave out; `instead` gives other versions for libraries that the named
-    ones need. A version may be a range, as in `[4.1.0,4.3.0]`: the newest of it.
+    `without`: groups to leave out. `instead`: versions that replace those of dependencies. A
+    version may be a range, such as `[4.1.0,4.3.0]`, which selects the newest.
     """
     home = _home(coordinates, folder)
     if not home.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        # Moved into its place when it is complete, so that a broken attempt is never taken for one.
+        # A download is renamed when it is complete, so a failed one is never used.
         with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as attempt:
             _run_ivy(coordinates, Path(attempt), folder / ".ivy", without, instead or {})
-            # Where another process was faster, its set stands.
+            # If another process was faster, its files are used.
             with suppress(OSError):
                 (Path(attempt) / "jars").rename(home)
     return sorted(home.glob("*.jar"))
@@ -126,11 +124,11 @@ def _run_ivy(
 ) -> None:
     java = find_java()
     if java is None:
-        raise SetupError(f"fetching Java libraries needs Java. Hint: {HOW_TO_GET_JAVA}")
+        raise SetupError(f"the download of Java libraries needs Java. Hint: {HOW_TO_GET_JAVA}")
     module = attempt / "ivy.xml"
     module.write_text(_module(coordinates, without, instead), "utf-8")
     ivy = next(_spark_jars().glob("ivy-*.jar"))
-    # Without `sources` and `tests`: one jar a library.
+    # One jar per library, without `sources` and `tests`.
     pattern = f"{attempt.as_posix()}/jars/[artifact]-[revision].[ext]"
     command = [
         java.program,
@@ -146,7 +144,7 @@ def _run_ivy(
         "jar",
         "bundle",
     ]
-    run = subprocess.run(  # noqa: S603 - our own words, and the Java of the user
+    run = subprocess.run(  # noqa: S603 - our own arguments, and the Java of the user
         [str(part) for part in [*command, "-confs", "default", "-retrieve", pattern]],
         capture_output=True,
         text=True,
@@ -155,18 +153,18 @@ def _run_ivy(
     if run.returncode != 0 or not list(attempt.glob("jars/*.jar")):
         missing = sorted(set(re.findall(r":: (\S+): not found", run.stdout + run.stderr)))
         why = (
-            f"the registry does not have {', '.join(missing)}"
+            f"the registry lacks {', '.join(missing)}"
             if missing
             else (run.stdout + run.stderr).strip().rpartition("\n")[2]
         )
         raise SetupError(
-            f"{', '.join(coordinates)} cannot be fetched: {why}. Hint: is there a network? Or get"
-            " the jars, and set `spark.jars`"
+            f"{', '.join(coordinates)} cannot be downloaded: {why}. Hint: check the network, or"
+            " set `spark.jars` to jars of your own"
         )
 
 
 def _module(coordinates: Sequence[str], without: Sequence[str], instead: Mapping[str, str]) -> str:
-    """What Ivy is asked for, in its own words."""
+    """The Ivy module that declares the dependencies."""
     lines = ['<ivy-module version="2.0">', '<info organisation="tidegate" module="jars"/>']
     lines += ['<configurations><conf name="default"/></configurations>', "<dependencies>"]
     for coordinate in coordinates:

@@ -1,4 +1,4 @@
-"""Java on this machine: where it is, and whether Spark can run on it."""
+"""The Java that Spark runs on: its path and version."""
 
 from __future__ import annotations
 
@@ -18,28 +18,25 @@ HOW_TO_GET_JAVA = (
 
 @dataclass(frozen=True)
 class Java:
-    """A Java that was found: its program, its major version (0 where it cannot say), and what named
-    it.
-    """
+    """An installed Java."""
 
     program: str
     version: int
+    """The major version; 0 if unknown."""
     named_by: str
+    """Where its path comes from: `JAVA_HOME` or `PATH`."""
 
     @property
     def new_enough(self) -> bool:
-        """Whether Spark runs on it."""
+        """Whether Spark supports this version."""
         return self.version >= OLDEST_JAVA
 
 
 def find_java() -> Java | None:
-    """The Java that Spark would start: that of JAVA_HOME where it is set, else the first on the
-    PATH; None where there is none.
-    """
+    """The Java that Spark would start: of JAVA_HOME if set, else the first on the PATH, if any."""
     home = os.environ.get("JAVA_HOME")
     if home:
-        # Spark does not look further, so neither do we: a wrong JAVA_HOME is a problem even where
-        # the PATH has a Java.
+        # Spark looks no further: a wrong JAVA_HOME is an error even if the PATH has a Java.
         program = Path(home) / "bin" / "java"
         return Java(str(program), _version(str(program)), "JAVA_HOME") if program.exists() else None
     found = shutil.which("java")
@@ -53,6 +50,6 @@ def _version(program: str) -> int:
         )
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    # Before Java 9 the major version stood second: 1.8 is Java 8.
+    # Before Java 9, the major version was the second number: 1.8 is Java 8.
     found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
     return int(found.group(1)) if found else 0

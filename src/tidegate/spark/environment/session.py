@@ -1,6 +1,4 @@
-"""Spark sessions that are ready for Tidegate's queries, and the check of sessions that others
-made.
-"""
+"""Spark sessions for Tidegate's queries: start one, configure it, or check an existing one."""
 
 from __future__ import annotations
 
@@ -15,6 +13,7 @@ from weakref import WeakSet
 
 from tidegate.errors import MissingExtraError, SetupError
 from tidegate.spark.environment.java import HOW_TO_GET_JAVA, OLDEST_JAVA, find_java
+from tidegate.spark.parallelism import PARTITIONS, local_cores, parallelism
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 OLDEST_SPARK = (4, 1)
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-PARTITIONS = "spark.sql.shuffle.partitions"
 PACKAGES = "spark.jars.packages"
 _FILE_MANAGER = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -30,23 +28,22 @@ _FILE_MANAGER = (
 _JVM_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 
 UNIX_SOCKETS = {"spark.python.unix.domain.socket.enabled": "true"}
-"""What lets a session talk to its Python workers without TCP, on which a small message waits 40 ms
-for the acknowledgement of the one before.
+"""Makes a session use Unix sockets to its Python workers.
 
-Not for everybody: PySpark prints an error when Spark lets a worker go that had nothing to do for a
-minute, and the path of a socket has room for a hundred characters, of which the temporary folder of
-an executor may need more.
+Over TCP, a small message waits 40 ms for the acknowledgement of the previous one. It is not the
+default: PySpark prints an error when Spark stops a worker that was idle for a minute, and a socket
+path is limited to about 100 characters, which the temporary folder of an executor may exceed.
 """
 RUNTIME_CONF: dict[str, str] = {
     PROVIDER: ROCKSDB,
-    # Without it every batch uploads whole snapshots of the state.
+    # Otherwise every batch uploads full snapshots of the state.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # The default one forks two programs for every file of a checkpoint on a local path.
+    # The default one forks two processes for every file of a local checkpoint.
     "spark.sql.streaming.checkpointFileManagerClass": _FILE_MANAGER,
     "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
     "spark.sql.session.timeZone": "UTC",
 }
-"""What a running session can be told too."""
+"""Settings that can be changed in a running session."""
 
 
 def session(
@@ -59,34 +56,32 @@ def session(
     conf: Mapping[str, Any] | None = None,
     remote: str | None = None,
 ) -> SparkSession:
-    """A session with the settings that Tidegate's queries need: the running one, told what it can
-    still be told, or a new one.
+    """A session with the settings that Tidegate needs: the active one, reconfigured, or a new one.
 
-    Without `master` it runs in this process on `cores` cores (all, unless said); `memory` is that
-    of the driver there and of an executor on a cluster. `packages` are Maven coordinates. `conf`
-    has the last word. `remote` is the address of a Spark Connect server, as in
-    `sc://localhost:15002`.
+    `master`: default is this process, with `cores` cores (default: all). `memory`: of the driver if
+    local, else of each executor. `packages`: Maven coordinates. `conf`: settings that override all
+    others. `remote`: the address of a Spark Connect server, such as `sc://localhost:15002`.
     """
-    said = {key: _text(value) for key, value in (conf or {}).items()}
+    settings = {key: _text(value) for key, value in (conf or {}).items()}
     spark = running_session(remote)
     if spark is None:
         starting = {} if remote else _start_conf(master, cores, memory, packages)
-        # Options of the JVM are added to ours; of two that contradict each other the later one
-        # holds.
+        # JVM options are appended to ours; if two contradict each other, the later one wins.
         options = {
-            key: f"{starting[key]} {said[key]}"
+            key: f"{starting[key]} {settings[key]}"
             for key in _JVM_OPTIONS
-            if key in starting and key in said
+            if key in starting and key in settings
         }
-        spark = _started(name, remote, {**starting, **said, **options})
-    _tell(spark, {**RUNTIME_CONF, PARTITIONS: str(cores or cores_of(spark)), **said})
-    _has_packages(spark, packages)
+        spark = _start(name, remote, {**starting, **settings, **options})
+    partitions = str(cores or parallelism(spark))
+    _configure(spark, {**RUNTIME_CONF, PARTITIONS: partitions, **settings})
+    _check_packages(spark, packages)
     _register(spark)
     return spark
 
 
 _registered: WeakSet[SparkSession] = WeakSet()
-"""The sessions that know our sources: Spark warns where one is registered again."""
+"""Sessions with our sources registered: Spark warns if a source is registered twice."""
 
 
 def _register(spark: SparkSession) -> None:
@@ -97,8 +92,8 @@ def _register(spark: SparkSession) -> None:
         _registered.add(spark)
 
 
-def check(spark: SparkSession) -> None:
-    """Refuse a session that cannot run Tidegate's queries, and say how to mend it."""
+def check_session(spark: SparkSession) -> None:
+    """Refuse a session that cannot run Tidegate's queries; the error tells you how to fix it."""
     version = tuple(int(number) for number in re.findall(r"\d+", spark.version)[:2])
     if version < OLDEST_SPARK:
         raise SetupError(
@@ -109,44 +104,17 @@ def check(spark: SparkSession) -> None:
     if provider != ROCKSDB:
         raise SetupError(
             f"the state of a query is kept in RocksDB, but `{PROVIDER}` is `{provider}`. "
-            "Hint: build the session with tidegate.spark.environment.session, or"
-            f' spark.conf.set("{PROVIDER}", "{ROCKSDB}")'
+            f'Hint: use tg.spark_session(), or spark.conf.set("{PROVIDER}", "{ROCKSDB}")'
         )
-    _need("google.protobuf", "protobuf")
-    _need("pandas", "pandas")
-
-
-def cores_of(spark: SparkSession) -> int:
-    """How many tasks run at once, as far as the settings tell; this also holds through Spark
-    Connect, where there is no context to ask.
-    """
-    local = re.fullmatch(
-        r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?", spark.conf.get("spark.master", "") or ""
-    )
-    if local:
-        return _cores_here() if local.group(1) == "*" else int(local.group(1) or 1)
-    cluster = re.fullmatch(
-        r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]",
-        spark.conf.get("spark.master", "") or "",
-    )
-    if cluster:
-        return int(cluster.group(1)) * int(cluster.group(2))
-    total = spark.conf.get("spark.cores.max", "") or spark.conf.get("spark.default.parallelism", "")
-    if total:
-        return int(total)
-    executors = int(spark.conf.get("spark.executor.instances", "") or 0) * int(
-        spark.conf.get("spark.executor.cores", "") or 1
-    )
-    return executors or int(spark.conf.get(PARTITIONS, "200") or 200)
+    _require("google.protobuf", "protobuf")
+    _require("pandas", "pandas")
 
 
 def running_session(remote: str | None = None) -> SparkSession | None:
-    """The session of this process, if there is one; an address is left to Spark, which knows
-    whether a session is connected to it.
-    """
+    """The active session of this process, if any; None with `remote`, which Spark resolves."""
     found = None
     if not remote:
-        # `active` is an error where there is none.
+        # `active` raises if there is none.
         with suppress(RuntimeError):
             found = _pyspark().active()
     return found
@@ -163,25 +131,24 @@ def _pyspark() -> type[SparkSession]:
 def _start_conf(
     master: str | None, cores: int | None, memory: str | None, packages: Sequence[str]
 ) -> dict[str, str]:
-    """What a session has to be told when it starts."""
-    # Under spark-submit the JVM is there already, and what it was started with stands.
+    """The settings that take effect only when a session starts."""
+    # Under spark-submit the JVM already runs, with the settings of the command.
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     here = master is None and not submitted and not os.environ.get("MASTER")
-    where = master or os.environ.get("MASTER") or f"local[{cores or _cores_here()}]"
+    where = master or os.environ.get("MASTER") or f"local[{cores or local_cores()}]"
     local = here or where.startswith("local")
     found = {
         **RUNTIME_CONF,
         **({} if submitted and master is None else {"spark.master": where}),
         "spark.pyspark.python": sys.executable,
-        # The stack of the main thread overflows when a query stops otherwise: harmless, but pages
-        # of noise.
+        # Otherwise the main thread overflows its stack when a query stops: harmless, but noisy.
         "spark.driver.extraJavaOptions": f"-Xss16m{_logging()}",
         "spark.executor.extraJavaOptions": "-Xss16m",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
     if local:
-        # Works without a network, and where the name of the machine has no address.
+        # Works without a network, and if the host name does not resolve.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         found |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     elif cores:
@@ -194,23 +161,18 @@ def _start_conf(
 
 
 def _logging() -> str:
-    """The option that names our logging, unless the user's folder of settings has its own."""
-    theirs = Path(os.environ.get("SPARK_CONF_DIR", "conf-unknown")) / "log4j2.properties"
-    return (
-        ""
-        if theirs.exists()
-        else (
-            f' "-Dlog4j2.configurationFile={Path(__file__).with_name("log4j2.properties").as_uri()}"'
-        )
-    )
+    """The JVM option for our log settings, unless SPARK_CONF_DIR has its own."""
+    custom = Path(os.environ.get("SPARK_CONF_DIR", "conf-unknown")) / "log4j2.properties"
+    ours = Path(__file__).with_name("log4j2.properties").as_uri()
+    return "" if custom.exists() else f' "-Dlog4j2.configurationFile={ours}"'
 
 
-def _started(name: str, remote: str | None, settings: Mapping[str, str]) -> SparkSession:
+def _start(name: str, remote: str | None, settings: Mapping[str, str]) -> SparkSession:
     builder = _pyspark().builder.appName(name)
     if remote or os.environ.get("SPARK_REMOTE"):
         return builder.remote(remote or os.environ["SPARK_REMOTE"]).getOrCreate()
     _require_java()
-    # Workers take the first `python3` on the PATH unless they are told.
+    # By default, workers use the first `python3` on the PATH.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -220,46 +182,44 @@ def _started(name: str, remote: str | None, settings: Mapping[str, str]) -> Spar
 def _require_java() -> None:
     java = find_java()
     if java is None:
-        wrong = os.environ.get("JAVA_HOME")
-        came = (
-            f"JAVA_HOME is `{wrong}`, where there is no bin/java"
-            if wrong
+        home = os.environ.get("JAVA_HOME")
+        found = (
+            f"JAVA_HOME is `{home}`, which has no bin/java"
+            if home
             else "none is on the PATH, and JAVA_HOME is not set"
         )
         raise SetupError(
-            f"Spark needs Java {OLDEST_JAVA} or newer: {came}. Hint: {HOW_TO_GET_JAVA}"
+            f"Spark needs Java {OLDEST_JAVA} or newer: {found}. Hint: {HOW_TO_GET_JAVA}"
         )
     if not java.new_enough:
-        came = f"{java.program} (by {java.named_by}) is Java {java.version}"
+        found = f"{java.program} (from {java.named_by}) is Java {java.version}"
         raise SetupError(
-            f"Spark needs Java {OLDEST_JAVA} or newer; {came}. Hint: {HOW_TO_GET_JAVA}"
+            f"Spark needs Java {OLDEST_JAVA} or newer: {found}. Hint: {HOW_TO_GET_JAVA}"
         )
 
 
-def _tell(spark: SparkSession, settings: Mapping[str, str]) -> None:
-    """Set what differs and can be set while a session runs; the rest was said when it started, or
-    comes too late.
-    """
+def _configure(spark: SparkSession, settings: Mapping[str, str]) -> None:
+    """Apply the settings that differ, as far as a running session allows it."""
     from pyspark.errors import AnalysisException
 
     for key, value in settings.items():
         if spark.conf.get(key, None) != value:
-            # `isModifiable` does not know the settings of state stores, which can be set.
+            # `isModifiable` is false for settings of state stores, although they can be set.
             with suppress(AnalysisException):
                 spark.conf.set(key, value)
 
 
-def _has_packages(spark: SparkSession, packages: Sequence[str]) -> None:
-    have = (spark.conf.get(PACKAGES, "") or "").split(",")
-    lacking = [package for package in packages if package not in have]
-    if lacking:
+def _check_packages(spark: SparkSession, packages: Sequence[str]) -> None:
+    loaded = (spark.conf.get(PACKAGES, "") or "").split(",")
+    missing = [package for package in packages if package not in loaded]
+    if missing:
         raise SetupError(
-            "packages are added when a session starts, and this one runs without"
-            f" {', '.join(lacking)}. Hint: stop it first"
+            "packages are loaded when a session starts, and the running session lacks"
+            f" {', '.join(missing)}. Hint: stop it first"
         )
 
 
-def _need(module: str, package: str) -> None:
+def _require(module: str, package: str) -> None:
     from importlib.util import find_spec
 
     try:
@@ -270,11 +230,6 @@ def _need(module: str, package: str) -> None:
         raise MissingExtraError(package, "spark", "a stateful Spark query")
 
 
-def _cores_here() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _text(value: Any) -> str:
-    """A setting as Spark writes it."""
+    """The value of a setting as Spark spells it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,1 +1,1 @@
-"""The plan of a pipeline: inputs, shards, reshuffles and the DataFrames of one query."""
+"""The plan of a pipeline: its inputs, and the DataFrames of its query."""

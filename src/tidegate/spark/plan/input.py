@@ -1,6 +1,4 @@
-"""What a stream is made of on Spark: a DataFrame or a direct source, and the columns that
-expressions and functions add to it.
-"""
+"""The input of a plan: a DataFrame or a direct source, with computed columns."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 
 from tidegate.errors import SpecError
-from tidegate.spark.sources import Direct
+from tidegate.spark.sources import DirectSource
 from tidegate.spark.tasks.edge import CLOCK, Computed
 from tidegate.spark.types import arrow_schema
 
@@ -21,47 +19,48 @@ from tidegate.spark.types import arrow_schema
 class PlanInput:
     """One input of a pipeline."""
 
-    source: DataFrame | Direct
+    source: DataFrame | DirectSource
     computed: tuple[Computed, ...] = ()
-    """Columns that a vectorised function makes of the others, in the workers."""
+    """Columns that vectorised functions compute from the others, in the workers."""
 
     @property
     def is_streaming(self) -> bool:
         return self.source.isStreaming
 
     def schema(self) -> pa.Schema:
-        """The columns that the operator sees."""
-        known = (
+        """The columns that the operator receives."""
+        schema = (
             self.source.schema
-            if isinstance(self.source, Direct)
+            if isinstance(self.source, DirectSource)
             else arrow_schema(self.source.schema)
         )
         for name, function in self.computed:
-            made = _checked(name, function, known.empty_table())
-            known = known.append(pa.field(name, made.type))
-        return known
+            column = _compute_empty(name, function, schema.empty_table())
+            schema = schema.append(pa.field(name, column.type))
+        return schema
 
 
-def given(
+def plan_input(
     source: Any, named: Mapping[str, Any], keys: Sequence[Any]
 ) -> tuple[PlanInput, dict[str, str | None], tuple[str, ...]]:
-    """The input, and the names of the columns that say when, whose and which a row is: each may be
-    said by name, expression or function.
+    """The input, the column name of each role in `named`, and the names of the key columns.
+
+    A column is declared by its name, by a Spark expression, or by a function over columns.
     """
-    if not isinstance(source, DataFrame | Direct):
+    if not isinstance(source, DataFrame | DirectSource):
         raise SpecError(
             "a stream is made from a DataFrame, a direct source or panes, got"
             f" {type(source).__name__}. Hint: tg.stream(df, time='ts')"
         )
     _check_columns(source)
-    maker = _Columns(source)
-    names = {role: maker.name(role, value) for role, value in named.items()}
-    key = tuple(str(maker.name("key", value)) for value in keys)
-    return PlanInput(maker.source, tuple(maker.computed)), names, key
+    columns = _ColumnBuilder(source)
+    names = {role: columns.name(role, value) for role, value in named.items()}
+    key = tuple(str(columns.name("key", value)) for value in keys)
+    return PlanInput(columns.source, tuple(columns.computed)), names, key
 
 
-def _check_columns(source: DataFrame | Direct) -> None:
-    """Columns are told apart by name, and one name is taken."""
+def _check_columns(source: DataFrame | DirectSource) -> None:
+    """Refuse duplicate column names, and the reserved one."""
     names = source.schema.names
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -71,15 +70,15 @@ def _check_columns(source: DataFrame | Direct) -> None:
         )
     if CLOCK in {name.lower() for name in names}:
         raise SpecError(
-            f"the clock of a batch travels in a column named `{CLOCK}`, and the input has one."
-            " Hint: rename it"
+            f"the column name `{CLOCK}` is reserved for the clock of a batch, and the input has it."
+            " Hint: rename the column"
         )
 
 
-class _Columns:
-    """Adds columns to a source while they are named."""
+class _ColumnBuilder:
+    """Resolves columns to names, and adds computed ones to the source."""
 
-    def __init__(self, source: DataFrame | Direct) -> None:
+    def __init__(self, source: DataFrame | DirectSource) -> None:
         self.source = source
         self.computed: list[Computed] = []
 
@@ -91,21 +90,20 @@ class _Columns:
         if callable(value):
             return self._function(role, value)
         raise SpecError(
-            f"`{role}` takes the name of a column, an expression or a function over columns, got"
-            f" {value!r}"
+            f"`{role}` is a column name, an expression or a function over columns, got {value!r}"
         )
 
     def _expression(self, role: str, column: Column) -> str:
-        if isinstance(self.source, Direct):
+        if isinstance(self.source, DirectSource):
             raise SpecError(
-                f"a direct source is read without Spark, so `{role}` cannot be one of its"
-                " expressions. Hint: use a function over columns"
+                f"a direct source is read without Spark, so `{role}` cannot be a Spark expression."
+                " Hint: use a function over columns"
             )
         name = self.source.select(column).columns[0]
         if name not in self.source.columns:
             self.source = self.source.withColumn(name, column)
         elif str(column) != f"Column<'{name}'>":
-            # The name is taken by another column.
+            # Another column has this name.
             name = f"{name}_{role}"
             self.source = self.source.withColumn(name, column)
         return name
@@ -120,19 +118,20 @@ class _Columns:
         return name
 
 
-def _checked(
+def _compute_empty(
     name: str, function: Callable[[pa.Table], Any], empty: pa.Table
 ) -> pa.Array | pa.ChunkedArray:
+    """The computed column of an empty table, which has its type."""
     try:
-        made = function(empty)
+        column = function(empty)
     except Exception as error:
         raise SpecError(
-            f"the function of the column `{name}` fails on a table without rows: {error}. Hint:"
-            " write it over whole columns"
+            f"the function of the column `{name}` fails on an empty table: {error}. Hint: use"
+            " operations over whole columns"
         ) from error
-    if not isinstance(made, pa.Array | pa.ChunkedArray) or len(made):
+    if not isinstance(column, pa.Array | pa.ChunkedArray) or len(column):
         raise SpecError(
             f"the function of the column `{name}` must return an Arrow column with a value for each"
-            f" row, got {type(made).__name__}"
+            f" row, got {type(column).__name__}"
         )
-    return made
+    return column

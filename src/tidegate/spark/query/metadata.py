@@ -1,6 +1,4 @@
-"""What a query keeps beside Spark's own checkpoint from its first start on: its id, its shards and
-its specification.
-"""
+"""The metadata of a query in its checkpoint: its id, its shards and its specification."""
 
 from __future__ import annotations
 
@@ -12,50 +10,31 @@ from typing import Any
 from pyarrow import fs
 
 from tidegate.errors import CorruptStateError, SetupError
-from tidegate.spark.plan.shards import Layout
+from tidegate.spark.checkpoint import tidegate_folder
+from tidegate.spark.tasks.shards import ShardLayout
 
 FORMAT = 1
-FOLDER = "tidegate"
 _NAME = "query.json"
 
 
 @dataclass(frozen=True)
 class QueryMetadata:
-    """The document of one query."""
+    """The content of `query.json`, written at the first start."""
 
     query: str
-    layout: Layout
+    """The id of the query."""
+    layout: ShardLayout
     specs: list[list[dict[str, Any]]]
+    """The specification of each operator, by stage."""
 
     @classmethod
-    def new(cls, layout: Layout, specs: list[list[dict[str, Any]]]) -> QueryMetadata:
+    def new(cls, layout: ShardLayout, specs: list[list[dict[str, Any]]]) -> QueryMetadata:
         return cls(str(uuid.uuid4()), layout, specs)
 
 
-def place_of(checkpoint: str) -> tuple[fs.FileSystem, str]:
-    """A checkpoint as Arrow reaches it."""
-    try:
-        if "://" in checkpoint or checkpoint.startswith("file:"):
-            system, path = fs.FileSystem.from_uri(checkpoint)
-        else:
-            system, path = fs.LocalFileSystem(), checkpoint
-    except (OSError, ValueError) as error:
-        raise SetupError(
-            f"the checkpoint `{checkpoint}` cannot be reached: {error}. Hint: a path, or an address"
-            " that Arrow knows"
-        ) from error
-    return system, path.rstrip("/")
-
-
-def folder_of(checkpoint: str) -> tuple[fs.FileSystem, str]:
-    """Where a query keeps its own files: below its checkpoint."""
-    system, path = place_of(checkpoint)
-    return system, f"{path}/{FOLDER}"
-
-
-def read(checkpoint: str) -> QueryMetadata | None:
-    """What was kept; None at the first start."""
-    system, folder = folder_of(checkpoint)
+def read_metadata(checkpoint: str) -> QueryMetadata | None:
+    """The metadata in a checkpoint; None before the first start."""
+    system, folder = tidegate_folder(checkpoint)
     path = f"{folder}/{_NAME}"
     if system.get_file_info(path).type == fs.FileType.NotFound:
         return None
@@ -65,12 +44,11 @@ def read(checkpoint: str) -> QueryMetadata | None:
         document = json.loads(data)
         version = document["format"]
         if version != FORMAT:
-            hint = "start it with the version that wrote it, or from a new checkpoint"
             raise CorruptStateError(
                 f"the query at {checkpoint} has format {version}; this version reads {FORMAT}."
-                f" Hint: {hint}"
+                " Hint: start it with the version that wrote it, or from a new checkpoint"
             )
-        layout = Layout(document["layout"]["partitions"], tuple(document["layout"]["ids"]))
+        layout = ShardLayout(document["layout"]["partitions"], tuple(document["layout"]["ids"]))
         return QueryMetadata(document["query"], layout, document["specs"])
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptStateError(
@@ -79,14 +57,14 @@ def read(checkpoint: str) -> QueryMetadata | None:
         ) from error
 
 
-def write(checkpoint: str, kept: QueryMetadata) -> None:
-    """Keep it; a crash leaves the former document or the new one."""
-    system, folder = folder_of(checkpoint)
+def write_metadata(checkpoint: str, metadata: QueryMetadata) -> None:
+    """Write the metadata atomically: a crash leaves either the former document or the new one."""
+    system, folder = tidegate_folder(checkpoint)
     document = {
         "format": FORMAT,
-        "query": kept.query,
-        "layout": kept.layout.to_dict(),
-        "specs": kept.specs,
+        "query": metadata.query,
+        "layout": metadata.layout.to_dict(),
+        "specs": metadata.specs,
     }
     try:
         system.create_dir(folder, recursive=True)
@@ -95,6 +73,6 @@ def write(checkpoint: str, kept: QueryMetadata) -> None:
         system.move(f"{folder}/.{_NAME}", f"{folder}/{_NAME}")
     except OSError as error:
         raise SetupError(
-            f"the checkpoint `{checkpoint}` cannot be written: {error}. Hint: a folder that this"
-            " process may write to"
+            f"the checkpoint `{checkpoint}` cannot be written: {error}. Hint: use a folder that"
+            " this process can write to"
         ) from error

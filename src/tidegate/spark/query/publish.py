@@ -1,6 +1,4 @@
-"""Publishing a batch: the packed rows of a query are run once, split by output, and given to the
-sink of each under the batch id.
-"""
+"""Publish a batch: run the packed rows of a query once, and write each output to its sink."""
 
 from __future__ import annotations
 
@@ -9,63 +7,54 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from tidegate.spark.plan.planner import unpacked
+from tidegate.spark.plan.dataflow import unpack_output
 from tidegate.spark.sinks.base import PANE_ID, DriverSink, FrameSink, TaskSink
-from tidegate.spark.tasks.task_output import Outlet
-from tidegate.spark.tasks.transport import PACKED_SCHEMA, PANES
+from tidegate.spark.tasks.task_output import BoundSink
+from tidegate.spark.tasks.transport import OUTPUT_SCHEMA, PANES
 
 
 @dataclass(frozen=True)
 class Publisher:
-    """What `foreachBatch` calls; it may run in another process than the one that made it."""
+    """The function for `foreachBatch`; Spark Connect calls it in another process."""
 
-    outlets: tuple[Outlet, ...]
+    sinks: tuple[BoundSink, ...]
 
     def __call__(self, packed: DataFrame, batch: int) -> None:
-        """Run the batch once, in which sinks that can are written inside the tasks, and write the
-        rest.
-        """
-        frames = [outlet for outlet in self.outlets if isinstance(outlet.sink, FrameSink)]
+        """Run the batch once, in which task sinks stage their rows, and write all sinks."""
+        frames = [bound for bound in self.sinks if isinstance(bound.sink, FrameSink)]
         if frames:
-            # Each of them runs the rows again, and the operator must not run twice.
+            # Each of them evaluates the rows again, and the operator must not run twice.
             packed = packed.persist()
         try:
-            found = packed.toArrow()
-            for outlet in self.outlets:
-                _write(outlet, batch, found, packed)
+            rows = packed.toArrow()
+            for bound in self.sinks:
+                _write(bound, batch, rows, packed)
         finally:
             if frames:
                 packed.unpersist()
 
 
-def _write(outlet: Outlet, batch: int, found: pa.Table, packed: DataFrame) -> None:
-    match outlet.sink:
+def _write(bound: BoundSink, batch: int, rows: pa.Table, packed: DataFrame) -> None:
+    target = bound.target
+    match bound.sink:
         case TaskSink() as sink:
-            sink.publish(
-                outlet.target,
-                batch,
-                [bytes(text).decode() for text in _payloads(found, outlet.target.output)],
-            )
+            staged = [bytes(text).decode() for text in _payloads(rows, target.output)]
+            sink.publish(target, batch, staged)
         case DriverSink() as sink:
-            sink.write(outlet.target, batch, outlet.tables(_payloads(found, outlet.target.output)))
+            sink.write(target, batch, bound.tables(_payloads(rows, target.output)))
         case FrameSink() as sink:
-            frame = unpacked(packed, outlet.target.output, outlet.schema)
-            # Not by a selection of names, in which dots would mean fields.
-            sink.write_frame(
-                outlet.target,
-                batch,
-                frame.drop(PANE_ID) if outlet.target.output == PANES else frame,
-            )
+            frame = unpack_output(packed, target.output, bound.schema)
+            # `select` would read a dot in a name as a field of a struct.
+            frame = frame.drop(PANE_ID) if target.output == PANES else frame
+            sink.write_frame(target, batch, frame)
 
 
-def _payloads(found: pa.Table, output: str) -> list[pa.Buffer]:
-    """The payloads of one output by shard, each in the order in which they came; a row that only
-    counts has none.
-    """
-    rows = zip(*(found.column(name) for name in PACKED_SCHEMA.names), strict=True)
-    chosen = [
+def _payloads(rows: pa.Table, output: str) -> list[pa.Buffer]:
+    """The payloads of an output, by shard; rows with metrics only have none."""
+    columns = zip(*(rows.column(name) for name in OUTPUT_SCHEMA.names), strict=True)
+    found = [
         (shard.as_py(), payload.as_buffer())
-        for name, shard, payload in rows
+        for name, shard, payload in columns
         if name.as_py() == output and payload.is_valid
     ]
-    return [payload for _, payload in sorted(chosen, key=lambda row: row[0])]
+    return [payload for _, payload in sorted(found, key=lambda row: row[0])]

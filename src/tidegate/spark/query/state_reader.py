@@ -1,6 +1,4 @@
-"""Looking into the state of a query from outside, while it runs or after it was stopped: windows,
-rows, watermarks of sources, sizes, late counts.
-"""
+"""Read the state of a query from its checkpoint, while it runs or after it has stopped."""
 
 from __future__ import annotations
 
@@ -18,13 +16,13 @@ from tidegate.errors import StateError
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.watermarks.coalescer import GONE, STATUS
 from tidegate.operators.progress import late_by_reason
-from tidegate.spark.query import metadata as keeping
-from tidegate.spark.query.metadata import QueryMetadata
+from tidegate.spark.checkpoint import open_checkpoint
+from tidegate.spark.query.metadata import read_metadata
 
 
 @dataclass(frozen=True)
-class SourceStanding:
-    """A source of an input, as all shards know it."""
+class SourceStatus:
+    """The status of one source of an input; all shards have the same."""
 
     input: int
     key: int
@@ -35,36 +33,36 @@ class SourceStanding:
 
 
 @dataclass(frozen=True)
-class ShardStanding:
-    """One shard of one stateful operator."""
+class ShardStatus:
+    """The status of one shard of a stateful operator."""
 
     shard: int
     batch: int
     clock: int
     watermark: int | None
-    newest: int | None
+    newest_event: int | None
     windows_open: int
     state_bytes: int
-    waiting_bytes: int
+    pending_output_bytes: int
     windows: list[dict[str, Any]]
-    """The windows that complete next, with how many keys they have where that is known."""
+    """The windows that complete next, with their number of keys if it is known."""
     rows: dict[str, int]
-    """The rows that are kept on each side of a join; empty where there is none."""
+    """The number of stored rows on each side of a join; empty for other operators."""
     late: dict[str, int]
     counters: dict[str, int]
 
 
 @dataclass(frozen=True)
-class OperatorStanding:
-    """One stateful operator: its shards, and the sources of its inputs."""
+class OperatorStatus:
+    """The status of one stateful operator: its shards, and the sources of its inputs."""
 
     number: int
-    shards: list[ShardStanding]
-    sources: list[SourceStanding]
+    shards: list[ShardStatus]
+    sources: list[SourceStatus]
 
     @property
     def late(self) -> dict[str, int]:
-        """Late rows by reason, of all shards."""
+        """Late rows by reason, over all shards."""
         found: dict[str, int] = {}
         for shard in self.shards:
             for reason, count in shard.late.items():
@@ -73,37 +71,33 @@ class OperatorStanding:
 
 
 @dataclass(frozen=True)
-class QueryStanding:
-    """A query."""
+class QueryStatus:
+    """The status of a query after its last batch."""
 
     query: str | None
     specs: list[list[dict[str, Any]]]
-    operators: list[OperatorStanding]
+    operators: list[OperatorStatus]
 
 
-def check(checkpoint: str) -> None:
-    """Refuse a folder that is no checkpoint of a stateful query, which needs no session to be
-    seen.
-    """
-    system, folder = keeping.folder_of(checkpoint)
-    place = folder.removesuffix(f"/{keeping.FOLDER}")
-    lacking = [
+def check_checkpoint(checkpoint: str) -> None:
+    """Refuse a folder that is not the checkpoint of a stateful query; needs no session."""
+    system, path = open_checkpoint(checkpoint)
+    missing = [
         name
         for name in ("offsets", "commits", "state")
-        if system.get_file_info(f"{place}/{name}").type != fs.FileType.Directory
+        if system.get_file_info(f"{path}/{name}").type != fs.FileType.Directory
     ]
-    if lacking:
+    if missing:
         raise StateError(
-            f"{checkpoint} is no checkpoint of a query that has run a batch: it has no folder"
-            f" `{lacking[0]}`. Hint: the folder that was given as `checkpoint`"
+            f"{checkpoint} is not the checkpoint of a query that has run a batch: it has no folder"
+            f" `{missing[0]}`. Hint: pass the folder that `checkpoint` names"
         )
 
 
-def look(spark: SparkSession, checkpoint: str) -> QueryStanding:
-    """How the query with this checkpoint stood after its last batch; it is not disturbed."""
-    known: QueryMetadata | None = keeping.read(checkpoint)
-    # In Spark 4.1 reading state asks somebody who is there only when somebody has asked for
-    # streams.
+def read_state(spark: SparkSession, checkpoint: str) -> QueryStatus:
+    """The status of the query with this checkpoint; a running query is not affected."""
+    metadata = read_metadata(checkpoint)
+    # Spark 4.1 can read state only after the manager of streaming queries has been used.
     _ = spark.streams.active
     try:
         found = (
@@ -119,17 +113,17 @@ def look(spark: SparkSession, checkpoint: str) -> QueryStanding:
             key=lambda operator: operator.number,
         )
     except PySparkException as error:
-        told = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0]
         raise StateError(
-            f"the checkpoint {checkpoint} cannot be read: {told}. Hint: the folder of a query that"
-            " has run a batch"
+            f"the checkpoint {checkpoint} cannot be read: {reason}. Hint: pass the folder of a"
+            " query that has run a batch"
         ) from error
-    return QueryStanding(
-        None if known is None else known.query, [] if known is None else known.specs, operators
-    )
+    if metadata is None:
+        return QueryStatus(None, [], operators)
+    return QueryStatus(metadata.query, metadata.specs, operators)
 
 
-def _operator(spark: SparkSession, checkpoint: str, number: int) -> OperatorStanding:
+def _operator(spark: SparkSession, checkpoint: str, number: int) -> OperatorStatus:
     state = (
         spark.read.format("statestore")
         .option("operatorId", number)
@@ -141,25 +135,24 @@ def _operator(spark: SparkSession, checkpoint: str, number: int) -> OperatorStan
     ).collect()
     summaries = {int(row.shard): json.loads(row.summary) for row in rows}
     shards = [_shard(shard, summary) for shard, summary in sorted(summaries.items())]
-    # Spark numbers operators from the last to the first.
+    # Spark numbers operators from last to first.
     number = next((int(summary["operator"]) for summary in summaries.values()), number)
-    # Every shard knows the same of the sources; one whose documents are in the same value says it
-    # without reading more.
+    # All shards track the same sources. The value of most shards includes the document with them.
     whole = next((bytes(row.document) for row in rows if row.document), None)
-    return OperatorStanding(number, shards, [] if whole is None else _sources(whole))
+    return OperatorStatus(number, shards, [] if whole is None else _sources(whole))
 
 
-def _shard(shard: int, summary: dict[str, Any]) -> ShardStanding:
+def _shard(shard: int, summary: dict[str, Any]) -> ShardStatus:
     counters = summary["counters"]
-    return ShardStanding(
+    return ShardStatus(
         shard=shard,
         batch=summary["batch"],
         clock=summary["clock"],
         watermark=_known(summary["watermark"]),
-        newest=_known(summary["newest"]),
+        newest_event=_known(summary["newest_event"]),
         windows_open=summary["windows_open"],
         state_bytes=summary["bytes"],
-        waiting_bytes=summary["waiting_bytes"],
+        pending_output_bytes=summary["pending_output_bytes"],
         windows=summary["windows"],
         rows=summary.get("rows", {}),
         late=late_by_reason(counters),
@@ -169,18 +162,18 @@ def _shard(shard: int, summary: dict[str, Any]) -> ShardStanding:
     )
 
 
-def _sources(document: bytes) -> list[SourceStanding]:
+def _sources(document: bytes) -> list[SourceStatus]:
     first = json.loads(json.loads(zlib.decompress(document))["documents"]["0/operator"])
     found = []
-    for ordinal, channels in enumerate(first["watermark_tracker"]["channels"]):
-        for key, channel in channels.items():
-            tracker = channel["tracker"]
+    for ordinal, columns in enumerate(first["watermark_tracker"]["columns"]):
+        for key, column in columns.items():
+            tracker = column["tracker"]
             status = np.array(tracker["coalescer"]["status"], np.int64)
             promises, spoke_at = tracker["coalescer"]["promises"], tracker["spoke_at"]
             for row in np.flatnonzero(status != GONE).tolist():
                 word = STATUS[int(status[row])]
                 found.append(
-                    SourceStanding(
+                    SourceStatus(
                         ordinal,
                         int(key),
                         tracker["names"][row],

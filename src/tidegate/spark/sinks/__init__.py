@@ -1,11 +1,9 @@
-"""Sinks: where the outputs of a query go; `tg.sinks.parquet("out")` and its like are what
-`write(to=, late=, metrics=)` takes.
-"""
+"""Sinks for the outputs of a query, the arguments of `write(to=, late=, metrics=)`."""
 
-from tidegate.spark.sinks.base import DriverSink, FrameSink, Sink, Target, TaskSink
+from tidegate.spark.sinks.base import DriverSink, FrameSink, Sink, SinkTarget, TaskSink
 from tidegate.spark.sinks.console import console
 from tidegate.spark.sinks.delta import delta
-from tidegate.spark.sinks.frames import foreach_batch
+from tidegate.spark.sinks.foreach_batch import foreach_batch
 from tidegate.spark.sinks.kafka import kafka
 from tidegate.spark.sinks.memory import memory
 from tidegate.spark.sinks.noop import noop
@@ -17,7 +15,7 @@ __all__ = [
     "DriverSink",
     "FrameSink",
     "Sink",
-    "Target",
+    "SinkTarget",
     "TaskSink",
     "console",
     "delta",

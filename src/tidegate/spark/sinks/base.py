@@ -1,6 +1,4 @@
-"""What every sink shares: what it is told about the rows it gets, and the three ways in which a
-sink can be written.
-"""
+"""The base classes of sinks, and the description of the output that a sink receives."""
 
 from __future__ import annotations
 
@@ -18,11 +16,11 @@ PANE_ID = "pane_id"
 
 
 @dataclass(frozen=True)
-class Target:
-    """What a sink is told about the rows it gets."""
+class SinkTarget:
+    """The output of a query that a sink receives."""
 
     query: str
-    """The stable id of the query: kept in its checkpoint, the same after a restart."""
+    """The id of the query, stored in its checkpoint and stable over restarts."""
     output: str
     """`panes`, `late` or `metrics`."""
     schema: pa.Schema
@@ -32,8 +30,9 @@ class Target:
     mode: str
     """`accumulating`, `discarding` or `retracting`."""
     known_by: tuple[str, ...] | None = None
-    """The columns that say which former row a row replaces or takes back; for panes the key and the
-    window.
+    """The columns that identify the row that a row replaces or retracts.
+
+    Default for panes: the key and the window.
     """
 
     @property
@@ -42,60 +41,58 @@ class Target:
 
 
 class Sink:
-    """Where one output of a query goes; frozen and picklable, because it is sent to workers and to
-    a Connect server.
+    """The destination of one output of a query: a `TaskSink`, `DriverSink` or `FrameSink`.
 
-    A sink is a `TaskSink`, a `DriverSink` or a `FrameSink`. All of them write nothing for an output
-    without rows.
+    A sink is frozen and picklable, because Spark sends it to workers and to a Connect server. It
+    writes nothing for an output without rows.
     """
 
-    def check(self, target: Target) -> None:
-        """Called once before the query starts: refuses, with a hint, what cannot work."""
+    def check(self, target: SinkTarget) -> None:
+        """Refuse, with a hint, an output that the sink cannot write; called before the query starts."""
 
 
 class TaskSink(Sink, ABC):
-    """A sink that is written inside the tasks, from Arrow, and published by the driver."""
+    """A sink that tasks write, from Arrow, and that the driver publishes."""
 
     @abstractmethod
-    def stage(self, target: Target, batch: int, task: str, tables: Iterator[pa.Table]) -> list[str]:
-        """Write the rows of one task where no reader sees them; runs in a Python worker, perhaps
-        twice at once for the same task.
+    def stage(
+        self, target: SinkTarget, batch: int, task: str, tables: Iterator[pa.Table]
+    ) -> list[str]:
+        """Write the rows of one task, invisible to readers, and return JSON texts for `publish`.
 
-        Returns what was staged, as JSON texts. Consumes every table; writes nothing and returns []
-        where there are no rows.
+        Runs in a Python worker, possibly twice at once for the same task. Consumes every table.
+        Without rows, it writes nothing and returns [].
         """
 
     @abstractmethod
-    def publish(self, target: Target, batch: int, staged: list[str]) -> None:
-        """Make what the tasks staged visible; runs in the process of `foreachBatch`, and may be
-        repeated.
+    def publish(self, target: SinkTarget, batch: int, staged: list[str]) -> None:
+        """Make the staged rows visible; runs in the process of `foreachBatch`, and may be repeated.
 
-        Also called with []: that removes what an earlier attempt of this batch has published.
+        With [], it removes what an earlier attempt of this batch has published.
         """
 
 
 class DriverSink(Sink, ABC):
-    """A sink that is written in the process of `foreachBatch`, in one transaction."""
+    """A sink that the process of `foreachBatch` writes, in one transaction."""
 
     @abstractmethod
-    def write(self, target: Target, batch: int, tables: Iterator[pa.Table]) -> None:
-        """Write the rows of a batch; a repetition under the same (query, output, batch) adds
-        nothing.
+    def write(self, target: SinkTarget, batch: int, tables: Iterator[pa.Table]) -> None:
+        """Write the rows of a batch; idempotent for the same (query, output, batch).
 
-        Tables of panes have the column `pane_id` at their end.
+        The last column of panes is `pane_id`.
         """
 
 
 class FrameSink(Sink, ABC):
-    """A sink that gets the rows of a batch as a Spark DataFrame."""
+    """A sink that receives the rows of a batch as a Spark DataFrame."""
 
     @abstractmethod
-    def write_frame(self, target: Target, batch: int, frame: DataFrame) -> None:
-        """Write the rows of a batch; called with the same batch id when the batch is replayed."""
+    def write_frame(self, target: SinkTarget, batch: int, frame: DataFrame) -> None:
+        """Write the rows of a batch; a replay has the same batch id."""
 
 
-def without_pane_id(target: Target, table: pa.Table) -> pa.Table:
-    """The table as users see it: the internal column of panes is left out."""
+def without_pane_id(target: SinkTarget, table: pa.Table) -> pa.Table:
+    """The table without `pane_id`, the internal column of panes."""
     return (
         table.drop_columns([PANE_ID])
         if target.output == "panes" and PANE_ID in table.column_names

@@ -1,4 +1,4 @@
-"""The sink that prints its rows as a table people can read."""
+"""The sink that prints rows as a text table."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tidegate.errors import SpecError
-from tidegate.spark.sinks.base import DriverSink, Target, without_pane_id
+from tidegate.spark.sinks.base import DriverSink, SinkTarget, without_pane_id
 
-_WIDEST = 40
-# The newest batch that this process has printed of each output, to tell a replay.
+_MAX_WIDTH = 40
+# The last printed batch of each output, to recognize a replay.
 _printed: dict[tuple[str, str], int] = {}
 
 
 @dataclass(frozen=True)
 class Console(DriverSink):
-    """Prints the first rows of each batch. Not exactly once: what is printed stays printed, so a
-    replay prints again and says so.
-    """
+    """Prints the first rows of each batch; not exactly once, as a replay is printed again."""
 
     rows: int
 
-    def write(self, target: Target, batch: int, tables: Iterator[pa.Table]) -> None:
+    def write(self, target: SinkTarget, batch: int, tables: Iterator[pa.Table]) -> None:
         shown: list[pa.Table] = []
         total, wanted = 0, self.rows
         for table in tables:
@@ -34,15 +32,15 @@ class Console(DriverSink):
                 wanted -= shown[-1].num_rows
         if not total:
             return
-        again = batch <= _printed.get((target.query, target.output), -1)
+        replayed = batch <= _printed.get((target.query, target.output), -1)
         _printed[target.query, target.output] = batch
-        many = (
+        count = (
             f"{total:,} row{'s' if total != 1 else ''}"
             if total <= self.rows
             else f"the first {self.rows:,} of {total:,} rows"
         )
         lines = [
-            f"-- batch {batch}, {target.output}: {many}{', replayed' if again else ''} --",
+            f"-- batch {batch}, {target.output}: {count}{', replayed' if replayed else ''} --",
             *_lines(shown),
             "",
         ]
@@ -51,22 +49,21 @@ class Console(DriverSink):
 
 
 def console(rows: int = 20) -> Console:
-    """A sink that prints the first `rows` rows of each batch, with a header of batch id and output;
-    times are in UTC.
+    """A sink that prints the first `rows` rows of each batch, with times in UTC.
 
-    It prints where `foreachBatch` runs: with Spark Connect that is the server. A replayed batch is
-    printed again.
+    It prints in the process of `foreachBatch`; with Spark Connect, that is the server. A replayed
+    batch is printed again.
     """
     if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
         raise SpecError(
-            f"console prints at least one row of a batch; came: rows={rows!r}. Hint:"
+            f"console prints at least one row of a batch, got rows={rows!r}. Hint:"
             " tg.sinks.console(20), or tg.sinks.noop() for none"
         )
     return Console(rows)
 
 
 def _lines(tables: Sequence[pa.Table]) -> Iterator[str]:
-    """The rows below the names of their columns; numbers to the right, all else to the left."""
+    """The header and the rows, in aligned columns: numbers to the right, others to the left."""
     names = list(dict.fromkeys(name for table in tables for name in table.column_names))
     columns = []
     for name in names:
@@ -91,11 +88,11 @@ def _cells(table: pa.Table, name: str) -> list[str]:
     if name not in table.column_names:
         return [""] * table.num_rows
     texts = (_text(value) for value in table.column(name))
-    return [text if len(text) <= _WIDEST else text[: _WIDEST - 3] + "..." for text in texts]
+    return [text if len(text) <= _MAX_WIDTH else text[: _MAX_WIDTH - 3] + "..." for text in texts]
 
 
 def _text(value: pa.Scalar) -> str:
-    """One value; not through Python's own datetime, which ends with the year 9999."""
+    """One value; not by way of Python's datetime, which ends with the year 9999."""
     if not value.is_valid:
         return "null"
     if isinstance(value, pa.TimestampScalar):

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.errors import MissingExtraError, SinkError, SpecError
-from tidegate.spark.sinks.base import DriverSink, Target, without_pane_id
+from tidegate.spark.sinks.base import DriverSink, SinkTarget, without_pane_id
 from tidegate.spark.sinks.parquet import local_path
 from tidegate.state.ipc import decode_table, encode_table
 
@@ -30,7 +30,7 @@ class Delta(DriverSink):
     storage_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Not shown, because there may be a password among them."""
 
-    def check(self, target: Target) -> None:
+    def check(self, target: SinkTarget) -> None:
         _package()
         for column in target.schema:
             if _mapped(column.type, _storable) is None:
@@ -39,7 +39,7 @@ class Delta(DriverSink):
                     " cast or drop it before"
                 )
 
-    def write(self, target: Target, batch: int, tables: Iterator[pa.Table]) -> None:
+    def write(self, target: SinkTarget, batch: int, tables: Iterator[pa.Table]) -> None:
         application = f"tidegate/{target.query}/{target.output}"
         if self._is_written(application, batch):
             return

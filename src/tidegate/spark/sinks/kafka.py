@@ -2,7 +2,7 @@
 same transaction.
 
 The value of a message is the row as a JSON object, all columns in their order
-(`tidegate.spark.sinks.rendering` tells the form of values). What else a message has:
+(`tidegate.spark.sinks.json_rendering` tells the form of values). What else a message has:
 
     panes     key: JSON of the key columns, `window_start` and `window_end`     headers: `pane_id`, `op`, `timing`
     late      key: JSON of the key columns that the input has, or none          headers: `class`, `reason`
@@ -36,8 +36,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from tidegate.errors import MissingExtraError, SinkError, SpecError
-from tidegate.spark.sinks.base import PANE_ID, DriverSink, Target, without_pane_id
-from tidegate.spark.sinks.rendering import json_objects, one_array
+from tidegate.spark.sinks.base import PANE_ID, DriverSink, SinkTarget, without_pane_id
+from tidegate.spark.sinks.json_rendering import json_objects, one_array
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -84,7 +84,7 @@ class KafkaSink(DriverSink):
     # They may hold a password.
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
-    def check(self, target: Target) -> None:  # noqa: ARG002 - any rows can be sent
+    def check(self, target: SinkTarget) -> None:  # noqa: ARG002 - any rows can be sent
         marks = self.topic + MARKS
         if (
             len(marks) > LONGEST_TOPIC
@@ -103,7 +103,7 @@ class KafkaSink(DriverSink):
         with self._told("be reached"):
             self._make_topics()
 
-    def write(self, target: Target, batch: int, tables: Iterator[pa.Table]) -> None:
+    def write(self, target: SinkTarget, batch: int, tables: Iterator[pa.Table]) -> None:
         rows = (table for table in tables if len(table))
         first = next(rows, None)
         if first is None:
@@ -187,7 +187,7 @@ class KafkaSink(DriverSink):
         kinds = ("security.", "sasl.", "ssl.", "client.", "socket.", "broker.", "log")
         return ((name, value) for name, value in self.options if name.startswith(kinds))
 
-    def _opened(self, target: Target) -> tuple[Producer, int]:
+    def _opened(self, target: SinkTarget) -> tuple[Producer, int]:
         """A producer that has ended every earlier attempt of this output, and the newest batch that
         was committed before.
         """
@@ -200,7 +200,7 @@ class KafkaSink(DriverSink):
         _retried(producer.init_transactions)
         return producer, self._newest(target)
 
-    def _newest(self, target: Target) -> int:
+    def _newest(self, target: SinkTarget) -> int:
         """The newest batch that was committed; -1 where there is none.
 
         Other queries may write to the topic at the same time: what stands behind an open
@@ -281,7 +281,7 @@ class KafkaSink(DriverSink):
         return int(dict(self.options).get("transaction.timeout.ms", "60000")) / 1000
 
     def _send(
-        self, producer: Producer, target: Target, batch: int, tables: Iterator[pa.Table]
+        self, producer: Producer, target: SinkTarget, batch: int, tables: Iterator[pa.Table]
     ) -> None:
         """One transaction: the rows, and the id of the batch."""
         from confluent_kafka import KafkaException
@@ -340,7 +340,7 @@ def _keep(place: tuple[KafkaSink, str, str], producer: Producer, newest: int) ->
 
 
 def _messages(
-    target: Target, table: pa.Table
+    target: SinkTarget, table: pa.Table
 ) -> Iterator[tuple[bytes | None, bytes | None, Headers]]:
     """Key, value and headers of each row."""
     rows = without_pane_id(target, table)
@@ -361,7 +361,7 @@ def _messages(
         )
 
 
-def _key_columns(target: Target) -> list[str]:
+def _key_columns(target: SinkTarget) -> list[str]:
     if target.output == "panes":
         return list(target.identity)
     return (
@@ -371,7 +371,7 @@ def _key_columns(target: Target) -> list[str]:
     )
 
 
-def _mark_key(target: Target) -> bytes:
+def _mark_key(target: SinkTarget) -> bytes:
     return json.dumps({"query": target.query, "output": target.output}).encode()
 
 

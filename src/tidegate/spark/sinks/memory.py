@@ -1,6 +1,4 @@
-"""The sink that keeps its rows as Arrow tables in the process of `foreachBatch`: for tests,
-notebooks and small results.
-"""
+"""The sink that stores rows as Arrow tables in this process, for tests and small results."""
 
 from __future__ import annotations
 
@@ -13,94 +11,90 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.errors import InputError, SinkError
-from tidegate.spark.sinks.base import DriverSink, Target, without_pane_id
+from tidegate.spark.sinks.base import DriverSink, SinkTarget, without_pane_id
 
 
 @dataclass
-class _Kept:
-    """What one query wrote under a name."""
+class _Rows:
+    """The rows that one query wrote under a name."""
 
     query: str
     schema: pa.Schema
     batches: dict[int, list[pa.Table]] = field(default_factory=dict)
     former: set[str] = field(default_factory=set)
+    """Queries that wrote under the name before."""
 
 
-# By name and output. The sink itself may be a copy that was sent to another process: only the name
-# says where its rows are.
-_kept: dict[tuple[str, str], _Kept] = {}
+# By name and output. A sink may be a copy from another process, so its rows are found by its name.
+_stored: dict[tuple[str, str], _Rows] = {}
 _lock = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Memory(DriverSink):
-    """Rows by batch in this process, under a name; a replay of a batch replaces it."""
+    """Rows by batch in this process, under a name; a replay replaces its batch."""
 
     name: str
 
-    def write(self, target: Target, batch: int, tables: Iterator[pa.Table]) -> None:
-        came = [without_pane_id(target, table) for table in tables if table.num_rows]
+    def write(self, target: SinkTarget, batch: int, tables: Iterator[pa.Table]) -> None:
+        received = [without_pane_id(target, table) for table in tables if table.num_rows]
         with _lock:
-            kept = self._of_query(target)
-            kept.schema = target.schema
-            if came:
-                kept.batches[batch] = came
+            stored = self._of_query(target)
+            stored.schema = target.schema
+            if received:
+                stored.batches[batch] = received
             else:
-                kept.batches.pop(batch, None)
+                stored.batches.pop(batch, None)
 
     def table(self, output: str | None = None) -> pa.Table:
-        """All rows in the order of their batches; `output` is needed where more than one output was
-        written under this name.
-        """
+        """All rows, in the order of batches; `output` is required if there is more than one."""
         with _lock:
-            kept = self._written(output)
-            parts = [part for batch in sorted(kept.batches) for part in kept.batches[batch]]
-            schema = kept.schema
+            stored = self._written(output)
+            parts = [part for batch in sorted(stored.batches) for part in stored.batches[batch]]
+            schema = stored.schema
         try:
             return pa.concat_tables([schema.empty_table(), *parts], promote_options="permissive")
         except pa.ArrowException as error:
             raise InputError(
-                f"the batches of the memory sink `{self.name}` do not fit into one table ({error})."
-                " Hint: read them with .rows(), which needs no common type"
+                f"the batches of the memory sink `{self.name}` have incompatible types ({error})."
+                " Hint: read them with .rows()"
             ) from error
 
     def rows(self, output: str | None = None) -> list[dict[str, Any]]:
-        """All rows as dicts, in the order of their batches."""
+        """All rows as dicts, in the order of batches."""
         with _lock:
-            kept = self._written(output)
-            parts = [part for batch in sorted(kept.batches) for part in kept.batches[batch]]
+            stored = self._written(output)
+            parts = [part for batch in sorted(stored.batches) for part in stored.batches[batch]]
         return [row for part in parts for row in part.to_pylist()]
 
     def clear(self) -> None:
-        """Forget every row under this name."""
+        """Delete all rows under this name."""
         with _lock:
-            for known in [known for known in _kept if known[0] == self.name]:
-                del _kept[known]
+            for known in [known for known in _stored if known[0] == self.name]:
+                del _stored[known]
 
-    def _of_query(self, target: Target) -> _Kept:
-        """What this query wrote; another query that begins to write under the name takes it
-        over.
-        """
-        kept = _kept.get((self.name, target.output))
-        if kept is not None and kept.query == target.query:
-            return kept
-        if kept is not None and target.query in kept.former:
+    def _of_query(self, target: SinkTarget) -> _Rows:
+        """The rows of this query; a new query replaces the former one under the name."""
+        stored = _stored.get((self.name, target.output))
+        if stored is not None and stored.query == target.query:
+            return stored
+        if stored is not None and target.query in stored.former:
             raise SinkError(
                 f"two queries write to the memory sink `{self.name}` at once, and a name holds the"
                 " rows of one. Hint: give each its own name, or none: tg.sinks.memory()"
             )
-        fresh = _Kept(
+        fresh = _Rows(
             target.query,
             target.schema,
-            former=set() if kept is None else kept.former | {kept.query},
+            former=set() if stored is None else stored.former | {stored.query},
         )
-        _kept[self.name, target.output] = fresh
+        _stored[self.name, target.output] = fresh
         return fresh
 
-    def _written(self, output: str | None) -> _Kept:
+    def _written(self, output: str | None) -> _Rows:
         found = {
-            known: kept
-            for (name, known), kept in _kept.items()
+            known: stored
+            for (name, known), stored in _stored.items()
             if name == self.name and output in {None, known}
         }
         if len(found) == 1:
@@ -108,7 +102,7 @@ class Memory(DriverSink):
         if found:
             raise InputError(
                 f"the memory sink `{self.name}` holds several outputs: {', '.join(sorted(found))}."
-                " Hint: say which one, as in .table('panes')"
+                " Hint: name one, as in .table('panes')"
             )
         what = "" if output is None else f"the output `{output}` "
         raise InputError(
@@ -119,12 +113,11 @@ class Memory(DriverSink):
 
 
 def memory(name: str | None = None) -> Memory:
-    """A sink that keeps all rows in the process that started the query, to be read with `.table()`
-    or `.rows()`.
+    """A sink that stores all rows in the process of the query; read them with `.table()`, `.rows()`.
 
-    Sinks of one name share their rows, so `tg.sinks.memory("clicks").table()` reads them anywhere
-    in the process; without a name it gets one of its own. A query that starts afresh (another
-    checkpoint) takes over the name. Rows are kept until `.clear()`, and lost with the process: a
-    query that is restarted in a new process has only the batches since then.
+    `name`: sinks of the same name share their rows, so `tg.sinks.memory("clicks").table()` reads
+    them anywhere in the process. Default: a unique name. A query with a new checkpoint replaces the
+    rows under its name. Rows stay until `.clear()`; a query that is restarted in a new process has
+    only the batches since then.
     """
     return Memory(uuid.uuid4().hex if name is None else name)

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from tidegate.errors import SinkError, SpecError
-from tidegate.spark.sinks.base import Target, TaskSink, without_pane_id
+from tidegate.spark.sinks.base import SinkTarget, TaskSink, without_pane_id
 
 ROW_GROUP_ROWS = 1 << 20
 ROW_GROUP_BYTES = 64 << 20
@@ -50,7 +50,7 @@ class Parquet(TaskSink):
     folder: str
     compression: str
 
-    def check(self, target: Target) -> None:
+    def check(self, target: SinkTarget) -> None:
         _refuse_partition_column(target.schema)
         for column in target.schema:
             try:
@@ -61,7 +61,9 @@ class Parquet(TaskSink):
                     f" ({error}). Hint: cast or drop it"
                 ) from error
 
-    def stage(self, target: Target, batch: int, task: str, tables: Iterator[pa.Table]) -> list[str]:
+    def stage(
+        self, target: SinkTarget, batch: int, task: str, tables: Iterator[pa.Table]
+    ) -> list[str]:
         files = _Files(self, target, batch, task)
         try:
             for table in tables:
@@ -72,7 +74,7 @@ class Parquet(TaskSink):
             files.discard()
             raise
 
-    def publish(self, target: Target, batch: int, staged: list[str]) -> None:
+    def publish(self, target: SinkTarget, batch: int, staged: list[str]) -> None:
         with self.failing("publish a batch in"):
             place = _Place.of(self.folder)
             if staged:
@@ -157,7 +159,7 @@ def _writer(stream: Any, schema: pa.Schema, compression: Any) -> Any:
 class _Files:
     """The files of one task: rows are gathered into row groups of bounded size."""
 
-    def __init__(self, sink: Parquet, target: Target, batch: int, task: str) -> None:
+    def __init__(self, sink: Parquet, target: SinkTarget, batch: int, task: str) -> None:
         self._sink = sink
         self._batch = batch
         self._task = re.sub(r"[^\w-]", "_", task)
@@ -305,7 +307,7 @@ class _Place:
     def make(self, name: str) -> None:
         self.files.create_dir(self.path(name), recursive=True)
 
-    def claim(self, target: Target) -> None:
+    def claim(self, target: SinkTarget) -> None:
         """A folder holds one output of one query: the batch ids of another would overwrite its
         batches.
         """

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import MissingExtraError, SinkError, SpecError
-from tidegate.spark.sinks.base import DriverSink, Target, without_pane_id
+from tidegate.spark.sinks.base import DriverSink, SinkTarget, without_pane_id
 from tidegate.spark.sinks.postgres_columns import LONG, csv_lines, fits, type_of
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class PostgresSink(DriverSink):
     schema: str | None = None
     create: bool = True
 
-    def check(self, target: Target) -> None:
+    def check(self, target: SinkTarget) -> None:
         self._check_names(target)
         with self._connected() as connection:
             columns = self._columns(connection)
@@ -62,7 +62,7 @@ class PostgresSink(DriverSink):
                 if not self.create and _is_panes(target):
                     self._need_index(connection, target)
 
-    def write(self, target: Target, batch: int, tables: Iterator[pa.Table]) -> None:
+    def write(self, target: SinkTarget, batch: int, tables: Iterator[pa.Table]) -> None:
         rows = (without_pane_id(target, table) for table in tables if len(table))
         first = next(rows, None)
         if first is None:
@@ -84,7 +84,7 @@ class PostgresSink(DriverSink):
     def _said(self) -> str:
         return f"the table `{self.schema + '.' if self.schema else ''}{self.table}`"
 
-    def _check_names(self, target: Target) -> None:
+    def _check_names(self, target: SinkTarget) -> None:
         if "." in self.table:
             raise SpecError(
                 f'the table `{self.table}` has a point in its name. Hint: postgres(dsn, "table",'
@@ -148,7 +148,7 @@ class PostgresSink(DriverSink):
                 " the rights of the user"
             ) from error
 
-    def _take(self, connection: Connection[Any], target: Target, batch: int) -> bool:
+    def _take(self, connection: Connection[Any], target: SinkTarget, batch: int) -> bool:
         """Note the batch; false where it, or a newer one, is noted already. Another attempt at the
         same batch waits here for the end of the first.
         """
@@ -174,7 +174,7 @@ class PostgresSink(DriverSink):
             is not None
         )
 
-    def _prepare(self, connection: Connection[Any], target: Target) -> None:
+    def _prepare(self, connection: Connection[Any], target: SinkTarget) -> None:
         """See that the table is there and is ours to write."""
         columns = self._columns(connection)
         if columns is not None:
@@ -194,7 +194,7 @@ class PostgresSink(DriverSink):
             connection.execute(self._create_index(target))
 
     def _stage(
-        self, connection: Connection[Any], target: Target, tables: Iterator[pa.Table]
+        self, connection: Connection[Any], target: SinkTarget, tables: Iterator[pa.Table]
     ) -> set[tuple[bool, ...]]:
         """Copy the rows into a temporary table, in their order; which identity columns are null,
         for each kind of retraction that is among them.
@@ -224,7 +224,7 @@ class PostgresSink(DriverSink):
         return kinds
 
     def _apply(
-        self, connection: Connection[Any], target: Target, takes_back: set[tuple[bool, ...]]
+        self, connection: Connection[Any], target: SinkTarget, takes_back: set[tuple[bool, ...]]
     ) -> None:
         """Delete what is taken back, then insert or update the last word of each row."""
         sql, identity = _sql(), _identity(target)
@@ -255,7 +255,7 @@ class PostgresSink(DriverSink):
         )
         connection.execute(statement)
 
-    def _append(self, connection: Connection[Any], target: Target, batch: int) -> None:
+    def _append(self, connection: Connection[Any], target: SinkTarget, batch: int) -> None:
         sql, listed = _sql(), _sql()(", ").join(_identifiers(target.schema.names))
         statement = sql(
             "INSERT INTO {} ({}, {columns}) SELECT %s, {columns} FROM {} ORDER BY {}"
@@ -279,7 +279,7 @@ class PostgresSink(DriverSink):
         )
         return {name: (type, needed) for name, type, needed in listed.fetchall()}
 
-    def _compare(self, target: Target, there: dict[str, tuple[str, bool]]) -> None:
+    def _compare(self, target: SinkTarget, there: dict[str, tuple[str, bool]]) -> None:
         """Refuse a table that cannot take the rows."""
         wanted = _wanted(target)
         lacking = [f"{name} {type}" for name, type in wanted.items() if name not in there]
@@ -310,7 +310,7 @@ class PostgresSink(DriverSink):
                 f" {', '.join(needed)}. Hint: give them a default"
             )
 
-    def _create(self, target: Target) -> Composed:
+    def _create(self, target: SinkTarget) -> Composed:
         sql = _sql()
         columns = (
             sql("{} {}").format(*_identifiers([name]), sql(type))
@@ -318,13 +318,13 @@ class PostgresSink(DriverSink):
         )
         return sql("CREATE TABLE {} ({})").format(self._name(self.table), sql(", ").join(columns))
 
-    def _create_index(self, target: Target) -> Composed:
+    def _create_index(self, target: SinkTarget) -> Composed:
         name = _identifiers([self._index(target)])[0]
         return _sql()("CREATE UNIQUE INDEX {} ON {} ({}) NULLS NOT DISTINCT").format(
             name, self._name(self.table), _indexed(target)
         )
 
-    def _create_text(self, connection: Connection[Any], target: Target) -> str:
+    def _create_text(self, connection: Connection[Any], target: SinkTarget) -> str:
         text = self._create(target).as_string(connection)
         return (
             f"{text}; {self._create_index(target).as_string(connection)}"
@@ -332,18 +332,18 @@ class PostgresSink(DriverSink):
             else text
         )
 
-    def _index(self, target: Target) -> str:
+    def _index(self, target: SinkTarget) -> str:
         """The name of the unique index, another one for other columns."""
         digest = hashlib.sha256("\0".join(_identity(target)).encode()).hexdigest()[:8]
         # Cut so that no character is cut in two.
         return f"{self.table.encode()[:40].decode(errors='ignore')}_tidegate_{digest}"
 
-    def _has_index(self, connection: Connection[Any], target: Target) -> bool:
+    def _has_index(self, connection: Connection[Any], target: SinkTarget) -> bool:
         return connection.execute(
             _sql()("SELECT to_regclass({})").format(self._text(self._index(target)))
         ).fetchone() != (None,)
 
-    def _need_index(self, connection: Connection[Any], target: Target) -> None:
+    def _need_index(self, connection: Connection[Any], target: SinkTarget) -> None:
         if not self._has_index(connection, target):
             raise SinkError(
                 f"{self._said} has no unique index for the panes, and create=False. Hint:"
@@ -377,22 +377,22 @@ def postgres(
     return PostgresSink(dsn, table, schema, create)
 
 
-def _is_panes(target: Target) -> bool:
+def _is_panes(target: SinkTarget) -> bool:
     return target.output == "panes"
 
 
-def _identity(target: Target) -> list[str]:
+def _identity(target: SinkTarget) -> list[str]:
     """The columns by which a row of panes is known."""
     return [*target.identity, *(["pane"] if target.mode == "discarding" else [])]
 
 
-def _wanted(target: Target) -> dict[str, str]:
+def _wanted(target: SinkTarget) -> dict[str, str]:
     """The columns of the table and their types."""
     columns = {} if _is_panes(target) else {BATCH: "bigint"}
     return columns | {column.name: type_of(column) for column in target.schema}
 
 
-def _brief(target: Target, name: str, of: str = "") -> Composed:
+def _brief(target: SinkTarget, name: str, of: str = "") -> Composed:
     """An identity column as it stands in the index: a long value by its digest, since an entry of
     an index holds 2.7 kB at most.
     """
@@ -406,11 +406,11 @@ def _brief(target: Target, name: str, of: str = "") -> Composed:
     )
 
 
-def _indexed(target: Target) -> Composed:
+def _indexed(target: SinkTarget) -> Composed:
     return _sql()(", ").join(_brief(target, name) for name in _identity(target))
 
 
-def _match(target: Target, name: str, is_null: bool) -> Composed:  # noqa: FBT001 - one of a row of facts
+def _match(target: SinkTarget, name: str, is_null: bool) -> Composed:  # noqa: FBT001 - one of a row of facts
     """A condition that the index serves: `IS NOT DISTINCT FROM` would read the whole table."""
     sql = _sql()
     if is_null:
@@ -418,7 +418,7 @@ def _match(target: Target, name: str, is_null: bool) -> Composed:  # noqa: FBT00
     return sql("{} = {}").format(_brief(target, name, "old."), _brief(target, name, "new."))
 
 
-def _kinds_of_retractions(target: Target, table: pa.Table) -> set[tuple[bool, ...]]:
+def _kinds_of_retractions(target: SinkTarget, table: pa.Table) -> set[tuple[bool, ...]]:
     """Which identity columns are null in the retractions of a table: one entry for each
     combination.
     """

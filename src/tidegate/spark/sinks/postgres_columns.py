@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from tidegate.errors import SinkError
-from tidegate.spark.sinks.rendering import instants, json_values, one_array
+from tidegate.spark.sinks.json_rendering import instants, json_values, one_array
 
 TYPES: dict[pa.DataType, str] = {
     pa.bool_(): "boolean",

@@ -1,6 +1,4 @@
-"""The sink that writes the metrics of a query as Prometheus text, into a file that a collector of
-text files reads.
-"""
+"""The sink that writes metrics as Prometheus text, for the textfile collector."""
 
 from __future__ import annotations
 
@@ -13,44 +11,42 @@ from pathlib import Path
 import pyarrow as pa
 
 from tidegate.errors import SinkError, SpecError
-from tidegate.spark.query.metrics import COUNTS, exposition, summed
-from tidegate.spark.sinks.base import DriverSink, Target
+from tidegate.spark.metrics import COUNTERS, prometheus_text, sum_rows
+from tidegate.spark.sinks.base import DriverSink, SinkTarget
 
-# By file and query: the last batch, and what was counted in all batches that this process has seen.
+# By file and query: the last batch, and the counters over all batches of this process.
 _totals: dict[tuple[str, str], tuple[int, Mapping[str, int]]] = {}
 _lock = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Prometheus(DriverSink):
-    """Counters since the process began, which is what Prometheus expects of them, and how much is
-    held now.
-    """
+    """Writes counters since the start of the process, as Prometheus expects, and gauges."""
 
     file: str
 
-    def check(self, target: Target) -> None:
+    def check(self, target: SinkTarget) -> None:
         if target.output != "metrics":
             raise SpecError(
-                f"Prometheus text holds numbers, and {target.output} are rows. Hint: write(...,"
+                f"a Prometheus sink writes metrics, got the output `{target.output}`. Hint: write(...,"
                 " metrics=tg.sinks.prometheus(...))"
             )
 
-    def write(self, target: Target, batch: int, tables: Iterator[pa.Table]) -> None:
+    def write(self, target: SinkTarget, batch: int, tables: Iterator[pa.Table]) -> None:
         rows = [row for table in tables for row in table.to_pylist()]
         if not rows:
             return
-        found = summed(rows)
+        batch_total = sum_rows(rows)
         with _lock:
             last, before = _totals.get((self.file, target.query), (-1, {}))
-            # A replay is counted once.
+            # A replay is not counted again.
             totals = (
                 dict(before)
                 if batch <= last
-                else {name: before.get(name, 0) + found[name] for name in COUNTS}
+                else {name: before.get(name, 0) + batch_total[name] for name in COUNTERS}
             )
             _totals[self.file, target.query] = (max(batch, last), totals)
-        text = exposition({**found, **totals}, {"query": target.query}, batch=batch)
+        text = prometheus_text({**batch_total, **totals}, {"query": target.query}, batch=batch)
         temporary = Path(f"{self.file}.{os.getpid()}.tmp")
         try:
             temporary.parent.mkdir(parents=True, exist_ok=True)
@@ -58,11 +54,11 @@ class Prometheus(DriverSink):
             temporary.replace(self.file)
         except OSError as error:
             raise SinkError(
-                f"the metrics cannot be written to {self.file}: {error}. Hint: a file that this"
-                " process may write"
+                f"the metrics cannot be written to {self.file}: {error}. Hint: use a file that"
+                " this process can write"
             ) from error
 
 
 def prometheus(file: str | os.PathLike[str]) -> Prometheus:
-    """Metrics as Prometheus text in a file, replaced after every batch."""
+    """A sink for `metrics=` that replaces a file of Prometheus text after every batch."""
     return Prometheus(os.fspath(file))

@@ -1,4 +1,4 @@
-"""Direct sources: streams that are read with Arrow and packed by the edge in the reader, so that
+"""DirectSource sources: streams that are read with Arrow and packed by the edge in the reader, so that
 events never pass through the JVM row by row.
 """
 
@@ -22,14 +22,14 @@ from pyspark.sql.types import StructType
 from tidegate.errors import SetupError, SpecError
 from tidegate.instants import Duration, duration
 from tidegate.operators.ingest.schema_cast import bindable
-from tidegate.spark.environment.session import cores_of
+from tidegate.spark.parallelism import parallelism
 from tidegate.spark.sources.files import Folder
 from tidegate.spark.sources.formats import Arrow, Csv, Format, Json, Parquet, Reading, read_schema
 from tidegate.spark.tasks.edge import Edge
 from tidegate.spark.types import arrow_schema
 
 if TYPE_CHECKING:
-    from tidegate.spark.tasks.processor import Operate
+    from tidegate.spark.tasks.processor import ChainProcessor
 
 OLDEST_SPARK = (4, 2)
 """The first version that asks a Python source for what is new since an offset."""
@@ -38,13 +38,13 @@ MAX_AGE = "7 days"
 Declared = pa.Schema | StructType | str | None
 
 
-class Direct(ABC):
+class DirectSource(ABC):
     """What stands in the place of a DataFrame where the edge reads by itself; names follow those of
     a DataFrame.
     """
 
     isStreaming: bool  # noqa: N815 - the name that a DataFrame has for it
-    processor: type[Operate] | None = None
+    processor: type[ChainProcessor] | None = None
     """Stateful processor for a source that sends more than rows, such as explicit watermarks."""
 
     @property
@@ -64,7 +64,7 @@ class Direct(ABC):
 
     @abstractmethod
     def load(self, edge: Edge) -> DataFrame:
-        """The rows that the edge sends: those of `wire.SHIPPED`."""
+        """The rows that the edge sends: those of `wire.SHUFFLE_COLUMNS`."""
 
 
 class Options(TypedDict, total=False):
@@ -100,7 +100,7 @@ class Options(TypedDict, total=False):
     spark: SparkSession | None
 
 
-class Files(Direct):
+class Files(DirectSource):
     """The files of a folder."""
 
     def __init__(self, folder: str | os.PathLike[str], form: Format, options: Options) -> None:
@@ -161,7 +161,7 @@ class Files(Direct):
         max_age = None if oldest_last else duration(options.get("max_file_age", MAX_AGE))
         following = Following(
             reading,
-            cores_of(spark),
+            parallelism(spark),
             max_files,
             max_bytes,
             latest_first=latest_first,

@@ -27,7 +27,7 @@ from tidegate.errors import CorruptStateError
 from tidegate.spark.sources.files import Follower, Found, Offset, Part, parts_of, shares
 from tidegate.spark.sources.formats import Reading
 from tidegate.spark.tasks.edge import Edge
-from tidegate.spark.tasks.transport import SHIPPED
+from tidegate.spark.tasks.transport import SHUFFLE_COLUMNS
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class FolderSource(DataSource):
         return cls.alias
 
     def schema(self) -> str:
-        return SHIPPED
+        return SHUFFLE_COLUMNS
 
     def reader(self, schema: StructType) -> FolderReader:  # noqa: ARG002
         return FolderReader(self.following, self.edge)

@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
     from pyspark.sql.types import StructType
 
-    ASKS_FOR_SO_MUCH = True
+    HAS_READ_LIMIT = True
 else:
     try:
         from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
-        ASKS_FOR_SO_MUCH = True
+        HAS_READ_LIMIT = True
     except ImportError:
         # Spark 4.1 asks a source only how far it could be read, and says neither where the query
         # stands nor how much it wants.
-        SupportsTriggerAvailableNow, ASKS_FOR_SO_MUCH = object, False
+        SupportsTriggerAvailableNow, HAS_READ_LIMIT = object, False
 
 NAME = "tidegate"
 COLUMNS = (
@@ -523,7 +523,7 @@ class StreamSource(DataSource):
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
         _check_columns(schema)
-        if self._settings.most is not None and not ASKS_FOR_SO_MUCH:
+        if self._settings.most is not None and not HAS_READ_LIMIT:
             raise SetupError(
                 "`maxEventsPerTrigger` needs Spark 4.2 or newer, which asks a source for so much."
                 " Hint: pip install 'pyspark>=4.2'"

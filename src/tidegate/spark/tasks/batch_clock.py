@@ -1,8 +1,7 @@
-"""The clock of a micro-batch, as Spark wrote it into its offset log before the batch began: the
-same when the batch is replayed.
+"""The clock of a micro-batch, read from Spark's offset log, so that a replay has the same.
 
-It could come with the rows, as a column. But its value would be a number in the code that Spark
-generates for reading them, so that every batch had code of its own, compiled anew and never warm.
+A column with the clock would be an alternative. But its value is a constant in the code that Spark
+generates for the batch, so every batch would compile code of its own.
 """
 
 from __future__ import annotations
@@ -11,40 +10,30 @@ import json
 from dataclasses import dataclass
 
 from tidegate.errors import CorruptStateError
-from tidegate.spark.query.metadata import place_of
+from tidegate.spark.checkpoint import is_local, open_checkpoint
 
 
 @dataclass(frozen=True)
 class BatchClock:
-    """The clocks of the batches of a query whose checkpoint is in a folder of this machine, or one
-    that all machines have.
-    """
+    """The clocks of the batches of a query, from a checkpoint that all machines can read."""
 
     checkpoint: str
 
     @classmethod
-    def beside(cls, checkpoint: str) -> BatchClock | None:
-        """Where the log can be read by whoever works for the query; None where only Spark is sure
-        to reach it.
-        """
+    def for_checkpoint(cls, checkpoint: str) -> BatchClock | None:
+        """The clocks of a local checkpoint; None for others, which workers may not reach."""
         return cls(checkpoint) if is_local(checkpoint) else None
 
     def of(self, batch: int) -> int:
-        """What the clock showed, in microseconds."""
-        system, folder = place_of(self.checkpoint)
+        """The clock of a batch, in microseconds."""
+        system, folder = open_checkpoint(self.checkpoint)
         path = f"{folder}/offsets/{batch}"
         try:
             with system.open_input_stream(path) as file:
-                told = json.loads(file.readall().split(b"\n")[1])
-            return int(told["batchTimestampMs"]) * 1000
+                header = json.loads(file.readall().split(b"\n")[1])
+            return int(header["batchTimestampMs"]) * 1000
         except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-            hint = "all machines of the cluster have to see the checkpoint under this path"
             raise CorruptStateError(
                 f"the clock of batch {batch} cannot be read from Spark's log {path} ({error})."
-                f" Hint: {hint}"
+                " Hint: the checkpoint must have the same path on all machines of the cluster"
             ) from error
-
-
-def is_local(checkpoint: str) -> bool:
-    """Whether a checkpoint is a path of this machine."""
-    return "://" not in checkpoint.removeprefix("file://")

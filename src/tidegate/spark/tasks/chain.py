@@ -28,8 +28,8 @@ from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
 from tidegate.operators.join.operator import WindowedJoin
 from tidegate.operators.output import Output
 from tidegate.operators.results import Results
-from tidegate.spark.query.metrics import CLASSES
-from tidegate.spark.tasks.transport import FLOOR
+from tidegate.spark.metrics import CLASSES
+from tidegate.spark.tasks.transport import EDGE_WATERMARK
 from tidegate.spec.join import SIDES, JoinSpec, Upstream
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.watermarks import Explicit, Lagging
@@ -466,9 +466,9 @@ def _readers(operator: Operator) -> list[DeliveryReader]:
 
 def _check_floor(combined: Frame, watermark: int) -> None:
     """Refuse rows that were combined at an older watermark: some of them may be late by now."""
-    floor = int(combined.ints(FLOOR)[0])
+    floor = int(combined.ints(EDGE_WATERMARK)[0])
     if floor < watermark:
-        hint = "the folder `floors` in the checkpoint is not that of this query; remove it"
+        hint = "the folder `tidegate/watermarks` in the checkpoint is of another query; delete it"
         raise StateError(
             f"rows were aggregated by the watermark {floor}, but it stands at {watermark}. Hint:"
             f" {hint}"

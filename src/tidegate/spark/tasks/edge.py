@@ -1,9 +1,7 @@
-"""The edge turns what a task reads into a few rows for every shard: its events, and what all shards
-have to learn of the sources.
+"""The edge turns the input of a task into shuffle rows: the events and source progress of shards.
 
-It runs wherever rows come in: behind a DataFrame, or inside a direct source. What it puts out is a
-function of the rows and of the clock of the batch, which comes with them, so a batch that is
-replayed gives the same.
+It runs behind a DataFrame or inside a direct source. Its output is a function of the rows and of
+the clock of the batch, so a replay gives the same.
 """
 
 from __future__ import annotations
@@ -22,17 +20,17 @@ from tidegate.kernel.storage.column_encoding import pack
 from tidegate.kernel.watermarks.row_selection import condense
 from tidegate.operators.aggregate.pre_aggregation import PreAggregator
 from tidegate.operators.ingest.schema_cast import BROKEN
-from tidegate.spark.plan.shards import Layout
 from tidegate.spark.tasks.batch_clock import BatchClock
+from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.transport import (
     COMBINED,
-    FLOOR,
+    EDGE_WATERMARK,
     OBSERVED,
     REFUSED,
     ROWS,
-    Shipped,
-    batches_of,
-    pieces,
+    ShuffleRow,
+    encode_payloads,
+    to_record_batches,
 )
 from tidegate.spark.tasks.watermark_files import WatermarkFiles
 from tidegate.spec.operator import Input
@@ -40,7 +38,7 @@ from tidegate.spec.windows import Axis
 from tidegate.state.ipc import encode_table
 
 CLOCK = "__tidegate_clock"
-"""The column that the clock of the batch comes in where nothing else tells it."""
+"""The column with the clock of the batch, for edges without a `BatchClock`."""
 FLUSH_BYTES = 64 << 20
 FLUSH_ROWS = 1 << 20
 Computed = tuple[str, Callable[[pa.Table], pa.Array | pa.ChunkedArray]]
@@ -50,31 +48,30 @@ Computed = tuple[str, Callable[[pa.Table], pa.Array | pa.ChunkedArray]]
 class Edge:
     """The edge of one input."""
 
-    given: Input
-    layout: Layout
+    input: Input
+    layout: ShardLayout
     ordinal: int = 0
+    """The number of the input."""
     future_tolerance: int | None = 60_000_000
-    """How far ahead of the clock an event may be before it is from the future; None where that is
-    not said by the clock.
-    """
+    """How far ahead of the clock an event may be; None if the clock is not the reference."""
     computed: tuple[Computed, ...] = ()
-    """Columns that a function makes of the others."""
+    """Columns that a function computes from the others."""
     axis: Axis = Axis.EVENT_TIME
-    """What windows are measured on, and so what tells how far the sources are."""
+    """The axis of the windows, which also measures the progress of the sources."""
     names: tuple[str, ...] = ()
-    """The names of the columns, where they do not come with them."""
+    """The names of the columns, if Spark sends them numbered."""
     combiner: PreAggregator | None = None
-    """What aggregates rows that are on time before they travel, where that is allowed."""
-    floors: WatermarkFiles | None = None
-    """What tells which are; without it nothing was said of time before, as in a batch."""
+    """Pre-aggregates rows that are on time, if that is possible."""
+    watermark_files: WatermarkFiles | None = None
+    """The watermarks that decide which rows are on time; None in a batch query."""
     clock: BatchClock | None = None
-    """What tells the clock of a batch that Spark runs; without it the clock comes as a column."""
+    """The clocks of the batches; without it, the clock is a column."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pack the batches of a task of Spark."""
+        """Convert the record batches of a Spark task."""
         context = TaskContext.get()
-        running = None if self.clock is None else _running()
-        clock = None if self.clock is None or running is None else self.clock.of(running)
+        batch = None if self.clock is None else _batch_id()
+        clock = None if self.clock is None or batch is None else self.clock.of(batch)
         yield from self.pack(batches, 0 if context is None else context.partitionId(), clock)
 
     def pack(
@@ -84,57 +81,58 @@ class Edge:
         clock: int | None = None,
         batch: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Rows for the shards, a record batch for each so many bytes that came.
+        """The shuffle rows of a task, in record batches, flushed every `FLUSH_BYTES` of input.
 
-        The clock of the batch may come as a column instead, and its number be that of the task's.
+        `clock`: of the batch; default: the column `CLOCK`. `batch`: its id; default: of the task.
         """
-        packer = _Packer(self, task, clock, self._floor(_running() if batch is None else batch))
-        held: list[pa.RecordBatch] = []
+        packer = _Packer(
+            self, task, clock, self._edge_watermark(_batch_id() if batch is None else batch)
+        )
+        buffered: list[pa.RecordBatch] = []
         size = rows = 0
-        for given in batches:
-            if not given.num_rows:
+        for one in batches:
+            if not one.num_rows:
                 continue
-            if held and not given.schema.equals(held[0].schema):
-                # Only some of the rows of a direct source have a mark that they are broken.
-                yield from batches_of(packer.packed(pa.Table.from_batches(held)))
-                held, size, rows = [], 0, 0
-            held.append(given)
-            size, rows = size + given.nbytes, rows + given.num_rows
+            if buffered and not one.schema.equals(buffered[0].schema):
+                # Only record batches with malformed rows have the column that marks them.
+                yield from to_record_batches(packer.pack(pa.Table.from_batches(buffered)))
+                buffered, size, rows = [], 0, 0
+            buffered.append(one)
+            size, rows = size + one.nbytes, rows + one.num_rows
             if size >= FLUSH_BYTES or rows >= FLUSH_ROWS:
-                yield from batches_of(packer.packed(pa.Table.from_batches(held)))
-                held, size, rows = [], 0, 0
-        if held:
-            yield from batches_of(packer.packed(pa.Table.from_batches(held)))
+                yield from to_record_batches(packer.pack(pa.Table.from_batches(buffered)))
+                buffered, size, rows = [], 0, 0
+        if buffered:
+            yield from to_record_batches(packer.pack(pa.Table.from_batches(buffered)))
 
-    def _floor(self, batch: int | None) -> int | None:
-        """The watermark by which the rows of a batch are judged, if that is known here."""
-        if self.combiner is None or self.floors is None:
+    def _edge_watermark(self, batch: int | None) -> int | None:
+        """The watermark that decides which rows of a batch are on time; None if unknown."""
+        if self.combiner is None or self.watermark_files is None:
             return None if self.combiner is None else MIN
-        return None if batch is None else self.floors.before(batch, self.layout)
+        return None if batch is None else self.watermark_files.before(batch, self.layout)
 
-    def limit(self, clock: int | None) -> int | None:
-        """The instant beyond which events are from the future; None where only the operator can
-        tell.
-        """
+    def future_limit(self, clock: int | None) -> int | None:
+        """The instant after which events are from the future; None if only the operator knows."""
         if self.future_tolerance is None:
             return None
         return MAX if clock is None else int(saturating_add(clock, self.future_tolerance))
 
 
-def _running() -> int | None:
-    """The number of the batch that this task is part of."""
+def _batch_id() -> int | None:
+    """The id of the batch of this task."""
     context = TaskContext.get()
     batch = None if context is None else context.getLocalProperty("streaming.sql.batchId")
     return None if batch is None else int(batch)
 
 
 class _Packer:
-    """Packs the tables of one task one after the other."""
+    """Converts the tables of one task into shuffle rows."""
 
-    def __init__(self, edge: Edge, task: int, clock: int | None, floor: int | None) -> None:
-        self._edge, self._task, self._clock, self._floor, self._seq = edge, task, clock, floor, 0
+    def __init__(self, edge: Edge, task: int, clock: int | None, watermark: int | None) -> None:
+        self._edge, self._task, self._clock, self._watermark = edge, task, clock, watermark
+        self._seq = 0
 
-    def packed(self, table: pa.Table) -> list[Shipped]:
+    def pack(self, table: pa.Table) -> list[ShuffleRow]:
         edge = self._edge
         clock = self._clock
         if CLOCK in table.column_names:
@@ -144,66 +142,71 @@ class _Packer:
             table = table.rename_columns(list(edge.names))
         for name, function in edge.computed:
             table = table.append_column(name, function(table))
-        table, unnumbered = _numbered(_whole(table), edge.given.offset)
-        found: list[Shipped] = []
-        seen = condense(_sound(table), edge.given, edge.limit(clock), axis=edge.axis)
-        # Where nothing is to be learnt all shards still are told that something came: they have to
-        # look at the clock.
-        for payload in [*pieces(seen)] or [encode_table(seen)]:
-            # Everybody gets the same bytes.
-            found += [self._row(shard, OBSERVED, payload) for shard in edge.layout.ids]
-        table, combined = self._combined(table, clock)
-        for shard, share in shares(combined, edge.layout):
-            found += [self._row(shard, COMBINED, payload) for payload in pieces(pack(share))]
-        for shard, part in split(table, edge.given.key, edge.layout):
-            found += [self._row(shard, ROWS, payload) for payload in pieces(part)]
-        for shard, part in split(unnumbered, edge.given.key, edge.layout):
-            found += [self._row(shard, REFUSED, payload) for payload in pieces(part)]
-        return found
+        table, refused = _split_null_offsets(_without_views(table), edge.input.offset)
+        rows: list[ShuffleRow] = []
+        observed = condense(
+            _without_malformed(table), edge.input, edge.future_limit(clock), axis=edge.axis
+        )
+        # An empty table is sent as well: every shard has to check the clock.
+        for payload in [*encode_payloads(observed)] or [encode_table(observed)]:
+            # All shards share the same bytes.
+            rows += [self._row(shard, OBSERVED, payload) for shard in edge.layout.ids]
+        table, combined = self._pre_aggregate(table, clock)
+        for shard, frame in split_frame(combined, edge.layout):
+            rows += [self._row(shard, COMBINED, one) for one in encode_payloads(pack(frame))]
+        for shard, part in split_table(table, edge.input.key, edge.layout):
+            rows += [self._row(shard, ROWS, payload) for payload in encode_payloads(part)]
+        for shard, part in split_table(refused, edge.input.key, edge.layout):
+            rows += [self._row(shard, REFUSED, payload) for payload in encode_payloads(part)]
+        return rows
 
-    def _combined(self, table: pa.Table, clock: int | None) -> tuple[pa.Table, Frame]:
-        """The rows that have to travel as they are, and what the others are together."""
-        edge, floor = self._edge, self._floor
-        limit = edge.limit(clock)
+    def _pre_aggregate(self, table: pa.Table, clock: int | None) -> tuple[pa.Table, Frame]:
+        """The rows that cannot be pre-aggregated, and the partial aggregates of the others."""
+        edge, watermark = self._edge, self._watermark
+        limit = edge.future_limit(clock)
         found = (
             None
-            if edge.combiner is None or floor is None or limit is None
-            else edge.combiner.combine(table, floor, limit)
+            if edge.combiner is None or watermark is None or limit is None
+            else edge.combiner.combine(table, watermark, limit)
         )
-        if found is None or floor is None:
+        if found is None or watermark is None:
             return table, Frame({}, 0)
         frame, rest = found
-        return rest, frame.with_mapping({FLOOR: constant(np.int64(floor), len(frame))})
+        return rest, frame.with_mapping({EDGE_WATERMARK: constant(np.int64(watermark), len(frame))})
 
-    def _row(self, shard: int, kind: str, payload: pa.Buffer) -> Shipped:
+    def _row(self, shard: int, kind: str, payload: pa.Buffer) -> ShuffleRow:
         self._seq += 1
-        return Shipped(shard, self._edge.ordinal, self._task, self._seq, kind, payload)
+        return ShuffleRow(shard, self._edge.ordinal, self._task, self._seq, kind, payload)
 
 
-def split(table: pa.Table, key: tuple[str, ...], layout: Layout) -> Iterator[tuple[int, pa.Table]]:
-    """The rows of each shard, in the order in which they came."""
+def split_table(
+    table: pa.Table, key: tuple[str, ...], layout: ShardLayout
+) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each shard, in their order of arrival."""
     if len(layout) == 1 or not key:
         yield layout.ids[0], table
         return
     key_hash, _ = identify([table.column(name) for name in key], table.num_rows)
-    order, places = _dealt(key_hash, layout)
+    order, slices = _order_by_shard(key_hash, layout)
     ordered = table.take(pa.array(order))
-    for shard, low, high in places:
+    for shard, low, high in slices:
         yield shard, ordered.slice(low, high - low)
 
 
-def shares(frame: Frame, layout: Layout) -> Iterator[tuple[int, Frame]]:
-    """The part of a frame of keys that each shard has, in its order."""
+def split_frame(frame: Frame, layout: ShardLayout) -> Iterator[tuple[int, Frame]]:
+    """The rows of each shard in a frame with key hashes, in their order."""
     if not len(frame):
         return
-    order, places = _dealt(frame.ints("key_hash"), layout)
+    order, slices = _order_by_shard(frame.ints("key_hash"), layout)
     ordered = frame.take(order)
-    for shard, low, high in places:
+    for shard, low, high in slices:
         yield shard, ordered.slice(low, high)
 
 
-def _dealt(key_hash: np.ndarray, layout: Layout) -> tuple[np.ndarray, list[tuple[int, int, int]]]:
-    """The order that brings the rows of a shard together, and where those of each begin and end."""
+def _order_by_shard(
+    key_hash: np.ndarray, layout: ShardLayout
+) -> tuple[np.ndarray, list[tuple[int, int, int]]]:
+    """The stable order of rows by shard, and the slice of each shard in it."""
     number = shard_of(key_hash, len(layout))
     order = np.argsort(number.astype(np.uint16), kind="stable")
     bounds = np.searchsorted(number[order], np.arange(len(layout) + 1)).tolist()
@@ -214,8 +217,8 @@ def _dealt(key_hash: np.ndarray, layout: Layout) -> tuple[np.ndarray, list[tuple
     ]
 
 
-def _whole(table: pa.Table) -> pa.Table:
-    """The table without views of text and bytes, whose rows Arrow cannot pick."""
+def _without_views(table: pa.Table) -> pa.Table:
+    """The table with string and binary views cast, because Arrow cannot `take` from them."""
     views = [
         n
         for n, kind in enumerate(table.schema.types)
@@ -231,16 +234,16 @@ def _whole(table: pa.Table) -> pa.Table:
     return table
 
 
-def _numbered(table: pa.Table, offset: str | None) -> tuple[pa.Table, pa.Table]:
-    """The rows that have an offset, and those that should have one."""
+def _split_null_offsets(table: pa.Table, offset: str | None) -> tuple[pa.Table, pa.Table]:
+    """The rows with an offset, and those with a null offset, which are refused."""
     if offset is None or not table.column(offset).null_count:
         return table, table.slice(0, 0)
     known = table.column(offset).is_valid()
     return table.filter(known), table.filter(known.to_numpy(zero_copy_only=False) ^ True)
 
 
-def _sound(table: pa.Table) -> pa.Table:
-    """The table without rows that are broken: they do not say how far their source has come."""
+def _without_malformed(table: pa.Table) -> pa.Table:
+    """The table without malformed rows, which do not count as progress of their source."""
     return (
         table
         if BROKEN not in table.column_names

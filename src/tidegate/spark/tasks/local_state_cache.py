@@ -1,10 +1,8 @@
-"""LocalStateCache copies: tables of the state as files on the machine that wrote them, because the
-next batch of a shard may run in another worker there.
+"""Executor-local cache of state tables, shared by the Python workers of the executor.
 
-Spark gives a task to any of its Python workers, and takes a tenth of a second to hand four
-megabytes of state to one. A copy is a shortcut and nothing else: it is found by a name that was
-drawn when it was written and that only committed state tells, so it is that very table; where it is
-missing, the state has it.
+Spark assigns a task to any of its Python workers, and needs 0.1 seconds to transfer 4 MB of state
+to one. A cached table has a random name, which is stored in the committed state, so a hit is always
+that very table. On a miss, the table is read from the state.
 """
 
 from __future__ import annotations
@@ -20,27 +18,23 @@ import pyarrow as pa
 from tidegate.errors import CorruptStateError
 from tidegate.state.ipc import decode_table
 
-SMALL = 32 << 10
-"""A table of fewer bytes is not worth a file."""
+MIN_BYTES = 32 << 10
+"""Smaller tables are not cached."""
 
 
 @dataclass
 class LocalStateCache:
-    """The copies of one shard in one run of a query; as long as one worker has the shard, nobody
-    else changes them.
-    """
+    """The cached tables of one shard in one run of a query; one worker at a time changes them."""
 
     folder: Path
     limit: int
-    """How many bytes of copies there are at most."""
+    """The maximum size of all files, in bytes."""
     _used: int | None = None
-    """How many there are; None until somebody asks."""
+    """The size of all files; None if unknown."""
 
     @classmethod
-    def of(cls, folder: Path, run: str, limit: int) -> LocalStateCache:
-        """The copies of a run, of which there may be some already; those of other runs are
-        removed.
-        """
+    def open(cls, folder: Path, run: str, limit: int) -> LocalStateCache:
+        """The cache of a run; those of other runs are deleted."""
         with suppress(OSError):
             for other in folder.iterdir():
                 if other.name != run:
@@ -48,8 +42,8 @@ class LocalStateCache:
         return cls(folder / run, limit)
 
     def put(self, table: pa.Table) -> str | None:
-        """Copy a table; the answer is the name of the copy, or None where there is none."""
-        if table.nbytes < SMALL or table.nbytes > self.limit:
+        """Cache a table and return its name; None if it is not cached."""
+        if table.nbytes < MIN_BYTES or table.nbytes > self.limit:
             return None
         name = uuid.uuid4().hex
         try:
@@ -65,20 +59,20 @@ class LocalStateCache:
                 writer.write_table(table)
             self._used += (self.folder / name).stat().st_size
         except OSError:
-            # No space, most likely; how much there is will be looked up.
+            # Most likely the disk is full.
             self.drop(name)
             self._used = None
             return None
         return name
 
     def get(self, name: str) -> pa.Table | None:
-        """The table of a copy; its columns are the file."""
+        """A cached table, mapped from its file; None on a miss."""
         with suppress(OSError, CorruptStateError), pa.memory_map(str(self.folder / name)) as file:
             return decode_table(file.read_buffer(), name)
         return None
 
     def drop(self, name: str) -> None:
-        """Remove a copy."""
+        """Delete a cached table."""
         file = self.folder / name
         with suppress(OSError):
             size = file.stat().st_size

@@ -1,6 +1,4 @@
-"""The stateful operator that Spark runs for every shard: it puts the rows of a batch into order,
-lets the chain work, and keeps its state.
-"""
+"""The stateful processor of a shard: sorts the rows of a batch, runs the chain, saves its state."""
 
 from __future__ import annotations
 
@@ -19,43 +17,43 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from tidegate.instants import MIN
-from tidegate.kernel.storage import column_encoding as packing
+from tidegate.kernel.storage import column_encoding
 from tidegate.operators.chain import OutputProgress
 from tidegate.operators.ingest.delivery import Arrival
-from tidegate.spark.plan.shards import Layout, check_layout
-from tidegate.spark.query import metrics
+from tidegate.spark import metrics
 from tidegate.spark.tasks.chain import Batch, Chain, ChainPlan, Outcome, ShardProgress
 from tidegate.spark.tasks.local_state_cache import LocalStateCache
+from tidegate.spark.tasks.shards import ShardLayout, check_layout
 from tidegate.spark.tasks.state_store import BLOB, BLOB_KEY, META, SparkStore
-from tidegate.spark.tasks.task_output import Emitted, Leaving, Outlet
+from tidegate.spark.tasks.task_output import BoundSink, OutputPayload, TaskOutput
 from tidegate.spark.tasks.transport import (
     COMBINED,
+    FORWARDED,
     MARKS,
     METRICS,
     OBSERVED,
     REFUSED,
     ROWS,
-    THROUGH,
-    Shipped,
-    document,
-    through,
-    together,
-    unpack,
+    ShuffleRow,
+    decode_payload,
+    decode_payloads,
+    encode_json_payload,
+    unpack_forwarded,
 )
 from tidegate.spark.tasks.watermark_files import WatermarkFiles
 
-PACKED = f"output string, shard int, payload binary, metrics struct<{metrics.STRUCT}>"
-"""The rows that leave the operator, as Spark declares them."""
-EMITTED = 256 << 20
-"""How many bytes one call puts out at most; the rest waits in the state for the next batch."""
-EMITTED_AT_ONCE = 1536 << 20
-"""The same where no further batch may come; beyond 2 GB a call fails."""
-CACHED = 512 << 20
-"""How many bytes of decoded state a worker keeps from batch to batch at most."""
+OUTPUT_COLUMNS = f"output string, shard int, payload binary, metrics struct<{metrics.STRUCT}>"
+"""The columns of the rows that a processor returns."""
+OUTPUT_LIMIT = 256 << 20
+"""The maximum output of a call, in bytes; the rest stays in the state until the next batch."""
+FINAL_OUTPUT_LIMIT = 1536 << 20
+"""The same for queries that may have no further batch; a call fails above 2 GB."""
+CACHE_LIMIT = 512 << 20
+"""The maximum size of the decoded state that a worker caches between batches, in bytes."""
 
 
-def batch_from(rows: Sequence[Shipped]) -> Batch:
-    """The rows of a batch in their order, as what a chain takes."""
+def to_batch(rows: Sequence[ShuffleRow]) -> Batch:
+    """The shuffle rows of a shard, in their order, as the input of a chain."""
     ordered = sorted(rows, key=lambda row: row.order)
     inputs = sorted({row.input for row in ordered})
 
@@ -63,7 +61,7 @@ def batch_from(rows: Sequence[Shipped]) -> Batch:
         found = [
             (
                 number,
-                together(
+                decode_payloads(
                     row.payload for row in ordered if row.kind == kind and row.input == number
                 ),
             )
@@ -74,7 +72,11 @@ def batch_from(rows: Sequence[Shipped]) -> Batch:
     return Batch(
         arrivals=arrivals(ROWS),
         observed=arrivals(OBSERVED),
-        combined=[packing.unpack(unpack(row.payload)) for row in ordered if row.kind == COMBINED],
+        combined=[
+            column_encoding.unpack(decode_payload(row.payload))
+            for row in ordered
+            if row.kind == COMBINED
+        ],
         refused=[(arrival, "the offset is null") for arrival in arrivals(REFUSED)],
         progress=[
             _shard_progress(row.input, **json.loads(bytes(row.payload)))
@@ -89,10 +91,8 @@ def _shard_progress(input: int, shard: int, watermark: int, *, is_idle: bool) ->
 
 
 @dataclass
-class _Kept:
-    """A chain that a worker kept from its last batch: good as long as the query runs and the stored
-    state is the one that it wrote.
-    """
+class _CachedChain:
+    """A chain in the cache of a worker; valid for one run and for the state that it wrote."""
 
     chain: Chain
     store: SparkStore
@@ -101,37 +101,29 @@ class _Kept:
 
 
 Numbers = dict[str, int | None]
-_KEPT: OrderedDict[tuple[str, str, int], _Kept] = OrderedDict()
+_chain_cache: OrderedDict[tuple[str, str, int], _CachedChain] = OrderedDict()
+"""The chains of this worker by query, operator and shard; the least recently used first."""
 
 
-class Operate(StatefulProcessor):
-    """One chain on Spark; the same object serves all shards of a task."""
+class ChainProcessor(StatefulProcessor):
+    """Runs a chain of operators on Spark; one object serves all shards of a task."""
 
     def __init__(
         self,
         plan: ChainPlan,
-        layout: Layout,
+        layout: ShardLayout,
         *,
         name: str = "0",
-        floors: WatermarkFiles | None = None,
-        outlets: Sequence[Outlet] | None = None,
+        watermark_files: WatermarkFiles | None = None,
+        sinks: Sequence[BoundSink] | None = None,
     ) -> None:
-        """With `outlets` what they can write in a task is written here, and the rows say what that
-        was; without them everything leaves.
-        """
-        self._plan, self._layout, self._name, self._floors, self._outlets = (
-            plan,
-            layout,
-            name,
-            floors,
-            outlets,
-        )
-        # Workers outlive a query: the chain of a former start has its specification and its
-        # functions.
+        """`sinks`: of the query, whose task sinks are staged here; None returns all rows."""
+        self._plan, self._layout, self._name = plan, layout, name
+        self._watermark_files, self._sinks = watermark_files, sinks
+        # Workers outlive a query: a chain of a former start has the former specification.
         self._run = uuid.uuid4().hex
-        # Said here and not where it is used: a module that the driver has changed is another one in
-        # the workers.
-        self._cached = CACHED
+        # Read here and not in the worker, which has a module of its own.
+        self._cache_limit = CACHE_LIMIT
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state variables, which are the same for every specification."""
@@ -142,27 +134,24 @@ class Operate(StatefulProcessor):
         self._query = (
             "" if context is None else context.getLocalProperty("sql.streaming.queryId") or ""
         )
-        self._held: dict[int, dict[str, int]] = {}
+        self._gauges: dict[int, dict[str, int]] = {}
         self._calls: Counter[int] = Counter()
         self._batch = int(
             ("-1" if context is None else context.getLocalProperty("streaming.sql.batchId")) or -1
         )
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-        """Rows have come for a shard."""
-        shipped = [Shipped(*row) for row in rows]
-        passing = [row for row in shipped if row.kind == THROUGH]
-        mine = [row for row in shipped if row.kind != THROUGH]
+        """Process the rows of a shard in a batch."""
+        received = [ShuffleRow(*row) for row in rows]
+        forwarded = [unpack_forwarded(row) for row in received if row.kind == FORWARDED]
+        rest = [row for row in received if row.kind != FORWARDED]
         yield from self._call(
-            key[0],
-            timerValues,
-            lambda chain, now: self._process(chain, mine, now),
-            [through(row) for row in passing],
+            key[0], timerValues, lambda chain, now: self._process(chain, rest, now), forwarded
         )
 
-    def _process(self, chain: Chain, rows: Sequence[Shipped], now: int) -> list[Outcome]:
+    def _process(self, chain: Chain, rows: Sequence[ShuffleRow], now: int) -> list[Outcome]:
         """Process the rows of a micro-batch; override it for rows of other kinds."""
-        return chain.take(batch_from(rows), now)
+        return chain.take(to_batch(rows), now)
 
     def handleExpiredTimer(  # noqa: N802 - the name is Spark's
         self,
@@ -170,200 +159,201 @@ class Operate(StatefulProcessor):
         timerValues: Any,  # noqa: N803
         expiredTimerInfo: Any,  # noqa: ARG002, N803
     ) -> Iterator[Row]:
-        """The clock has come to an instant at which something is due."""
+        """Advance the clock of a shard whose timer has expired."""
         yield from self._call(key[0], timerValues, lambda chain, now: [chain.advance_clock(now)])
 
     def close(self) -> None:
-        """State is Spark's; there is nothing to close."""
+        """Spark owns the state; there is nothing to close."""
 
     def _call(
         self,
         shard: int,
         timers: Any,
         work: Callable[[Chain, int], list[Outcome]],
-        passing: Sequence[Emitted] = (),
+        forwarded: Sequence[OutputPayload] = (),
     ) -> Iterator[Row]:
         now = timers.getCurrentProcessingTimeInMs() * 1000
-        chain, store = self._opened(shard, now)
+        chain, store = self._open(shard, now)
         chain.rest(now)
         before = chain.counters
-        leaving = Leaving(self._outlets)
-        for output, payload in _waiting(store):
-            leaving.add_payload(output, payload)
+        task_output = TaskOutput(self._sinks)
+        for output, payload in _take_pending(store):
+            task_output.add_payload(output, payload)
         for outcome in work(chain, now):
-            leaving.add_all(outcome)
-        emitted = leaving.drained()
-        fits = _fitting(emitted, EMITTED_AT_ONCE if self._plan.ends else EMITTED)
-        _wait(store, emitted[fits:])
-        if self._plan.is_followed and fits == len(emitted):
-            # Nothing is promised of panes that still wait here.
-            emitted.insert(
-                fits, (MARKS, document({"shard": shard, **asdict(chain.output_progress())}))
-            )
+            task_output.add_all(outcome)
+        payloads = task_output.take_payloads()
+        fits = _count_fitting(payloads, FINAL_OUTPUT_LIMIT if self._plan.ends else OUTPUT_LIMIT)
+        _store_pending(store, payloads[fits:])
+        if self._plan.is_followed and fits == len(payloads):
+            # The watermark must not overtake pending panes.
+            progress = {"shard": shard, **asdict(chain.output_progress())}
+            payloads.insert(fits, (MARKS, encode_json_payload(progress)))
             fits += 1
-        yield from (_packed(output, payload, shard) for output, payload in emitted[:fits])
-        self._set_timer(chain, store, now, at_once=fits < len(emitted))
+        yield from (_output_row(output, payload, shard) for output, payload in payloads[:fits])
+        self._set_timer(chain, store, now, at_once=fits < len(payloads))
         chain.save()
-        if self._floors is not None:
-            self._floors.leave(shard, self._batch, chain.operators[0].progress.watermark)
-        waiting = sum(len(payload) for _, payload in emitted[fits:])
-        store.summary = self._summary(chain, waiting)
+        if self._watermark_files is not None:
+            watermark = chain.operators[0].progress.watermark
+            self._watermark_files.write(shard, self._batch, watermark)
+        pending = sum(len(payload) for _, payload in payloads[fits:])
+        store.summary = self._summary(chain, pending)
         store.commit()
-        counted = [self._measured(shard, chain, store, before, waiting)]
-        # What the chain before has counted is part of what is observed of the query.
-        counted += [
-            (table, metrics.numbers_of(table))
-            for table in (unpack(payload) for output, payload in passing if output == METRICS)
+        measured = [self._measure(shard, chain, store, before, pending)]
+        # The observed metrics of the query include those of the upstream stage.
+        measured += [
+            (table, metrics.row_numbers(table))
+            for table in (
+                decode_payload(payload) for output, payload in forwarded if output == METRICS
+            )
         ]
-        yield from self._left(
-            shard, leaving, counted, [row for row in passing if row[0] != METRICS]
+        yield from self._finish_output(
+            shard, task_output, measured, [row for row in forwarded if row[0] != METRICS]
         )
         self._keep(shard, chain, store)
 
-    def _left(
+    def _finish_output(
         self,
         shard: int,
-        leaving: Leaving,
-        counted: Sequence[tuple[pa.Table, Numbers]],
-        passing: Sequence[Emitted],
+        task_output: TaskOutput,
+        measured: Sequence[tuple[pa.Table, Numbers]],
+        forwarded: Sequence[OutputPayload],
     ) -> Iterator[Row]:
-        """What was counted, what only passes, and what was written here: a call that fails on the
-        way has kept nothing.
-        """
-        for table, numbers in counted:
-            yield _packed(METRICS, leaving.counted(table), shard, Row(**numbers))
-        for output, payload in passing:
-            leaving.add_payload(output, payload)
+        """Return the metrics, the forwarded outputs, and what task sinks staged."""
+        for table, numbers in measured:
+            yield _output_row(METRICS, task_output.add_metrics(table), shard, Row(**numbers))
+        for output, payload in forwarded:
+            task_output.add_payload(output, payload)
         number, self._calls[shard] = self._calls[shard], self._calls[shard] + 1
-        # A shard may be called for rows and for a timer in one batch.
+        # A shard can be called for rows and for a timer in the same batch.
         task = f"{shard:05d}-{number}" if number else f"{shard:05d}"
-        for output, payload in [*leaving.drained(), *leaving.staged(self._batch, task)]:
-            yield _packed(output, payload, shard)
+        staged = task_output.stage(self._batch, task)
+        for output, payload in [*task_output.take_payloads(), *staged]:
+            yield _output_row(output, payload, shard)
 
-    def _opened(self, shard: int, now: int) -> tuple[Chain, SparkStore]:
-        """The chain of the shard: the one that this worker kept if the state is still the one that
-        it wrote, or that of the state.
-        """
-        found = self._meta.get()
-        # While a call runs nobody keeps the chain: should it fail, the next one reads the state
-        # that Spark has.
-        kept = _KEPT.pop((self._query, self._name, shard), None)
-        if kept is not None and kept.run == self._run and kept.store.is_same(found):
-            kept.store.attach(self._meta, self._blobs)
-            return kept.chain, kept.store
-        store = SparkStore(self._meta, self._blobs, found, self._near(shard))
+    def _open(self, shard: int, now: int) -> tuple[Chain, SparkStore]:
+        """The chain of a shard: the cached one if its state is current, else from the state."""
+        value = self._meta.get()
+        # During a call, the chain is not cached: after a failure, it is read from the state.
+        cached = _chain_cache.pop((self._query, self._name, shard), None)
+        if cached is not None and cached.run == self._run and cached.store.is_current(value):
+            cached.store.attach(self._meta, self._blobs)
+            return cached.chain, cached.store
+        store = SparkStore(self._meta, self._blobs, value, self._local_cache(shard))
         layout = store.get_json("layout")
         if layout is not None:
             check_layout(layout, self._layout)
         store.put_json("layout", self._layout.to_dict())
         return Chain(self._plan, store, now=now), store
 
-    def _near(self, shard: int) -> LocalStateCache | None:
-        """Copies of the state among the temporary files of the executor, which Spark removes at its
-        end.
-        """
-        places = os.environ.get("SPARK_LOCAL_DIRS", "")
-        if TaskContext.get() is None or not places:
+    def _local_cache(self, shard: int) -> LocalStateCache | None:
+        """The cache in the temporary folder of the executor, which Spark deletes at its end."""
+        folders = os.environ.get("SPARK_LOCAL_DIRS", "")
+        if TaskContext.get() is None or not folders:
             return None
-        return LocalStateCache.of(
-            Path(places.split(",")[0], "tidegate", self._query, f"{self._name}-{shard}"),
+        return LocalStateCache.open(
+            Path(folders.split(",")[0], "tidegate", self._query, f"{self._name}-{shard}"),
             self._run,
-            self._cached,
+            self._cache_limit,
         )
 
     def _keep(self, shard: int, chain: Chain, store: SparkStore) -> None:
+        """Cache the chain for the next batch."""
         nbytes = chain.nbytes
-        if nbytes > self._cached:
+        if nbytes > self._cache_limit:
             chain.release()
             nbytes = 0
-        _KEPT[self._query, self._name, shard] = _Kept(chain, store, nbytes, self._run)
-        while sum(kept.nbytes for kept in _KEPT.values()) > self._cached:
-            _KEPT.popitem(last=False)
+        _chain_cache[self._query, self._name, shard] = _CachedChain(chain, store, nbytes, self._run)
+        while sum(cached.nbytes for cached in _chain_cache.values()) > self._cache_limit:
+            _chain_cache.popitem(last=False)
 
-    def _summary(self, chain: Chain, waiting: int) -> dict[str, Any]:
-        """How the chain stands, for those who look at the state from outside."""
+    def _summary(self, chain: Chain, pending: int) -> dict[str, Any]:
+        """The status of the chain, for readers of the checkpoint."""
         counters, first = chain.counters, chain.operators[0].progress
-        instants = {"watermark": first.watermark, "newest": first.newest, "clock": chain.now}
-        counted = {
+        return {
             "operator": self._name,
             "batch": self._batch,
             "counters": dict(counters),
-            "waiting_bytes": waiting,
+            "pending_output_bytes": pending,
+            "watermark": first.watermark,
+            "newest_event": first.newest,
+            "clock": chain.now,
+            **chain.held(),
         }
-        return {**counted, **instants, **chain.held()}
 
-    def _measured(
-        self, shard: int, chain: Chain, store: SparkStore, counted: dict[str, int], waiting: int
+    def _measure(
+        self, shard: int, chain: Chain, store: SparkStore, counted: dict[str, int], pending: int
     ) -> tuple[pa.Table, Numbers]:
-        """What this call has counted: as a row for people, and as numbers that Spark adds up."""
+        """The metrics of this call: as a table row, and as numbers that Spark aggregates."""
         follows, is_followed = self._plan.follows, self._plan.is_followed
         before, after = (
-            metrics.parted(counts, follows=follows, is_followed=is_followed)
+            metrics.chain_counters(counts, follows=follows, is_followed=is_followed)
             for counts in (counted, chain.counters)
         )
         windows = 0 if is_followed else store.summary["windows_open"]
-        held = {"windows_open": windows, "state_bytes": store.nbytes, "waiting_bytes": waiting}
-        # A shard that is called for rows and for a timer has two rows in a batch, and they are
-        # added up too.
-        former, self._held[shard] = self._held.get(shard, {}), held
+        gauges = {
+            "windows_open": windows,
+            "state_bytes": store.nbytes,
+            "pending_output_bytes": pending,
+        }
+        # Gauges are summed as well: a second call in the same batch adds its difference only.
+        former, self._gauges[shard] = self._gauges.get(shard, {}), gauges
         first = chain.operators[0].progress
         instants = {
             "watermark": first.watermark,
-            "newest": MIN if follows else first.newest,
+            "newest_event": MIN if follows else first.newest,
             "clock": chain.now,
         }
-        numbers = metrics.measured(
+        numbers = metrics.batch_numbers(
             before,
             after,
-            {name: size - former.get(name, 0) for name, size in held.items()},
+            {name: size - former.get(name, 0) for name, size in gauges.items()},
             instants,
         )
-        return metrics.row(numbers, before, after, batch=self._batch, shard=shard), numbers
+        row = metrics.metrics_row(numbers, before, after, batch=self._batch, shard=shard)
+        return row, numbers
 
     def _set_timer(self, chain: Chain, store: SparkStore, now: int, *, at_once: bool) -> None:
-        """One timer a shard: a new one where something is due before the one that is set."""
+        """Register a timer if something is due before the current one: one timer per shard."""
         due = now + 1 if at_once else chain.next_due
         if due is not None and chain.is_listening:
-            # Who is not called takes it that nothing ran, and then silence of the sources would not
-            # count.
+            # A shard that is not called assumes a paused query, which does not count as silence.
             due = min(due, now + self._plan.silence // 2)
         if due is None:
             return
-        # Spark counts milliseconds, and loses a timer that is set for the instant at which it is
-        # handled.
+        # Spark has millisecond timers, and loses one that is set for the current instant.
         at = max(-(-due // 1000), now // 1000 + 1)
-        set_for = store.get_json("timer")
-        if set_for is None or set_for * 1000 <= now or at < set_for:
+        current = store.get_json("timer")
+        if current is None or current * 1000 <= now or at < current:
             self._handle.registerTimer(at)
             store.put_json("timer", at)
 
 
-def _fitting(emitted: Sequence[Emitted], limit: int) -> int:
-    """How many of the payloads one call may put out."""
+def _count_fitting(payloads: Sequence[OutputPayload], limit: int) -> int:
+    """The number of payloads within the limit; at least one."""
     size = 0
-    for number, (_, payload) in enumerate(emitted):
+    for number, (_, payload) in enumerate(payloads):
         size += len(payload)
         if size > limit and number:
             return number
-    return len(emitted)
+    return len(payloads)
 
 
-def _waiting(store: SparkStore) -> list[Emitted]:
-    """What earlier calls could not put out."""
-    names = store.names("waiting/")
-    found = [row for name in names for row in store.get_table(name).to_pylist()]
+def _take_pending(store: SparkStore) -> list[OutputPayload]:
+    """Remove and return the output that exceeded the limit of earlier calls."""
+    names = store.names("pending/")
+    rows = [row for name in names for row in store.get_table(name).to_pylist()]
     for name in names:
         store.delete(name)
-    return [(row["output"], row["payload"]) for row in found]
+    return [(row["output"], row["payload"]) for row in rows]
 
 
-def _wait(store: SparkStore, rest: Sequence[Emitted]) -> None:
-    for number, (output, payload) in enumerate(rest):
+def _store_pending(store: SparkStore, payloads: Sequence[OutputPayload]) -> None:
+    for number, (output, payload) in enumerate(payloads):
         store.put_table(
-            f"waiting/{number:08d}",
+            f"pending/{number:08d}",
             pa.table({"output": [output], "payload": pa.array([payload], pa.large_binary())}),
         )
 
 
-def _packed(output: str, payload: bytes | None, shard: int, numbers: Row | None = None) -> Row:
+def _output_row(output: str, payload: bytes | None, shard: int, numbers: Row | None = None) -> Row:
     return Row(output=output, shard=shard, payload=payload, metrics=numbers)

@@ -1,6 +1,4 @@
-"""Staging: what comes out of an operator is written where it was made, for sinks that can be; the
-rest leaves as payloads of packed rows.
-"""
+"""The output of a stateful operator in a task: staged by task sinks, or sent on as payloads."""
 
 from __future__ import annotations
 
@@ -9,45 +7,49 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidegate.spark.sinks.base import Sink, Target, TaskSink
+from tidegate.spark.sinks.base import Sink, SinkTarget, TaskSink
 from tidegate.spark.tasks.chain import Outcome
-from tidegate.spark.tasks.transport import LATE, METRICS, PANES, pieces, unpack
-from tidegate.spark.types import brought
+from tidegate.spark.tasks.transport import LATE, METRICS, PANES, decode_payload, encode_payloads
+from tidegate.spark.types import align_columns
 
-Emitted = tuple[str, bytes]
-"""An output and a payload."""
+OutputPayload = tuple[str, bytes]
+"""The name of an output, and a payload."""
 
 
 @dataclass(frozen=True)
-class Outlet:
-    """One output, and where it goes."""
+class BoundSink:
+    """A sink, bound to one output of a query."""
 
-    target: Target
+    target: SinkTarget
     sink: Sink
     schema: pa.Schema
-    """The columns of the tables; those of panes end with their id."""
+    """The columns of the tables; for panes, the last one is the pane id."""
 
     def tables(self, payloads: Iterable[pa.Buffer]) -> Iterator[pa.Table]:
-        return (brought(unpack(payload), self.schema) for payload in payloads)
+        return (align_columns(decode_payload(payload), self.schema) for payload in payloads)
 
 
-class Leaving:
-    """What one call of an operator puts out."""
+class TaskOutput:
+    """Collects the output of one call of an operator."""
 
-    def __init__(self, outlets: Sequence[Outlet] | None) -> None:
-        """Without outlets everything leaves; with them, what none of them wants does not."""
-        self._sinks = {
-            outlet.target.output: (outlet, outlet.sink)
-            for outlet in outlets or ()
-            if isinstance(outlet.sink, TaskSink)
+    def __init__(self, sinks: Sequence[BoundSink] | None) -> None:
+        """Without `sinks`, all outputs become payloads; with them, only outputs with a sink do.
+
+        Outputs with a task sink are staged instead.
+        """
+        self._task_sinks = {
+            bound.target.output: (bound, bound.sink)
+            for bound in sinks or ()
+            if isinstance(bound.sink, TaskSink)
         }
-        self._passing = (
+        self._sent = (
             None
-            if outlets is None
-            else {outlet.target.output for outlet in outlets} - self._sinks.keys()
+            if sinks is None
+            else {bound.target.output for bound in sinks} - self._task_sinks.keys()
         )
-        self._staged: dict[str, list[pa.Table]] = {}
-        self._payloads: list[Emitted] = []
+        """The outputs that become payloads; None for all."""
+        self._unstaged: dict[str, list[pa.Table]] = {}
+        self._payloads: list[OutputPayload] = []
 
     def add_all(self, outcome: Outcome) -> None:
         for output, tables in ((PANES, outcome.panes), (LATE, outcome.late)):
@@ -55,40 +57,37 @@ class Leaving:
                 self.add(output, table)
 
     def add(self, output: str, table: pa.Table) -> None:
-        if output in self._sinks:
-            self._staged.setdefault(output, []).append(table)
-        elif self._passes(output):
-            self._payloads += [(output, payload.to_pybytes()) for payload in pieces(table)]
+        if output in self._task_sinks:
+            self._unstaged.setdefault(output, []).append(table)
+        elif self._is_sent(output):
+            self._payloads += [(output, payload.to_pybytes()) for payload in encode_payloads(table)]
 
     def add_payload(self, output: str, payload: bytes) -> None:
-        """What came packed, from another operator or from a former call."""
-        if output in self._sinks:
-            self.add(output, unpack(payload))
-        elif self._passes(output):
+        """Add a payload of another operator or of a previous call."""
+        if output in self._task_sinks:
+            self.add(output, decode_payload(payload))
+        elif self._is_sent(output):
             self._payloads.append((output, payload))
 
-    def counted(self, row: pa.Table) -> bytes | None:
-        """A row of the metrics table: the payload that leaves with its numbers, or None where
-        nobody wants it there.
-        """
-        if not self._passes(METRICS):
+    def add_metrics(self, row: pa.Table) -> bytes | None:
+        """Add a row of the metrics table; return its payload if it is sent with its numbers."""
+        if not self._is_sent(METRICS):
             self.add(METRICS, row)
             return None
-        return next(pieces(row)).to_pybytes()
+        return next(encode_payloads(row)).to_pybytes()
 
-    def drained(self) -> list[Emitted]:
-        """The payloads so far, which leave now."""
-        found, self._payloads = self._payloads, []
-        return found
+    def take_payloads(self) -> list[OutputPayload]:
+        """Remove and return the payloads so far."""
+        payloads, self._payloads = self._payloads, []
+        return payloads
 
-    def staged(self, batch: int, task: str) -> Iterator[Emitted]:
-        """Write what is written here, and tell what that was."""
-        for output, tables in self._staged.items():
-            outlet, sink = self._sinks[output]
-            texts = sink.stage(
-                outlet.target, batch, task, (brought(table, outlet.schema) for table in tables)
-            )
+    def stage(self, batch: int, task: str) -> Iterator[OutputPayload]:
+        """Stage the rows of task sinks; yield what each sink returns."""
+        for output, tables in self._unstaged.items():
+            bound, sink = self._task_sinks[output]
+            aligned = (align_columns(table, bound.schema) for table in tables)
+            texts = sink.stage(bound.target, batch, task, aligned)
             yield from ((output, text.encode()) for text in texts)
 
-    def _passes(self, output: str) -> bool:
-        return self._passing is None or output in self._passing
+    def _is_sent(self, output: str) -> bool:
+        return self._sent is None or output in self._sent

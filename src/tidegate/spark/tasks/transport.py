@@ -1,9 +1,9 @@
-"""The wire: the few large binary rows that travel between the edge, the operator and the sinks of a
-query, instead of millions of small ones.
+"""The transport of events through Spark: a few large binary rows instead of millions of small ones.
 
-An input row (`SHIPPED`) is for one shard and says where it comes from, so that the operator can put
-rows into an order that replays. An output row (`PACKED`) is tagged with the output that it belongs
-to. Payloads are Arrow IPC streams, or JSON for marks.
+A shuffle row (`SHUFFLE_COLUMNS`) goes from an edge to one shard. It includes its origin, by which
+the operator restores an order that is the same in a replay. An output row (`OUTPUT_SCHEMA`) goes
+from an operator to the sinks, or to the next operator. Payloads are Arrow IPC streams, or JSON for
+watermarks.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import pyarrow as pa
 
 from tidegate.state.ipc import decode_table, encode_table
 
-SHIPPED = "shard int, input int, task int, seq int, kind string, payload binary"
-"""What an edge sends; the Arrow form is `SHIPPED_SCHEMA`."""
+SHUFFLE_COLUMNS = "shard int, input int, task int, seq int, kind string, payload binary"
+"""The columns of a shuffle row; their Arrow form is `SHUFFLE_SCHEMA`."""
 _TYPES: dict[str, pa.DataType] = {
     "kind": pa.string(),
     "output": pa.string(),
     "payload": pa.binary(),
 }
-SHIPPED_SCHEMA, PACKED_SCHEMA = (
+SHUFFLE_SCHEMA, OUTPUT_SCHEMA = (
     pa.schema([pa.field(name, _TYPES.get(name, pa.int32())) for name in names])
     for names in (
         ("shard", "input", "task", "seq", "kind", "payload"),
@@ -33,34 +33,37 @@ SHIPPED_SCHEMA, PACKED_SCHEMA = (
     )
 )
 
-ROWS, COMBINED, OBSERVED, REFUSED, MARKS, THROUGH = (
+ROWS, COMBINED, OBSERVED, REFUSED, MARKS, FORWARDED = (
     "rows",
     "combined",
     "observed",
     "refused",
     "marks",
-    "through",
+    "forwarded",
 )
-"""The kinds of shipped rows: events of the shard, events that were aggregated on their way, what
-all shards learn of the sources, rows that cannot be delivered, watermarks of an upstream operator,
-and outputs of an upstream operator that only pass.
+"""The kinds of shuffle rows.
+
+In this order: events of the shard, pre-aggregated events, the progress of the sources (for all
+shards), rows that cannot be processed, watermarks of an upstream operator, and forwarded
+outputs of an upstream operator.
 """
-FLOOR = "floor"
-"""The column that says by which watermark combined rows were found to be on time."""
+EDGE_WATERMARK = "edge_watermark"
+"""The column with the watermark by which the edge found pre-aggregated rows on time."""
 PANES, LATE, METRICS = "panes", "late", "metrics"
 OUTPUTS = (PANES, LATE, METRICS)
 
-PIECE = 512 << 10
-"""How large a payload should be at most; a single event may be larger."""
-TOGETHER = 256 << 20
-"""How many bytes of payloads a record batch holds at most, unless a single one is larger; Arrow
-ends at 2 GB.
+PAYLOAD_BYTES = 512 << 10
+"""The maximum size of a payload; a single event may be larger."""
+BATCH_BYTES = 256 << 20
+"""The maximum size of the payloads of a record batch, unless a single one is larger.
+
+Arrow is limited to 2 GB.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Shipped:
-    """One row for one shard."""
+class ShuffleRow:
+    """A row for one shard."""
 
     shard: int
     input: int
@@ -71,38 +74,38 @@ class Shipped:
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """Where it stands among the rows of a batch: Spark gives them in any order."""
+        """The sort key among the rows of a batch: Spark delivers them in any order."""
         return self.input, self.task, self.seq
 
 
-def batch_of(rows: Sequence[Shipped]) -> pa.RecordBatch:
-    """The rows as the record batch that Spark takes."""
+def to_record_batch(rows: Sequence[ShuffleRow]) -> pa.RecordBatch:
+    """The rows as one record batch."""
     columns = [
         pa.array([getattr(row, field.name) for row in rows], field.type)
-        for field in SHIPPED_SCHEMA
+        for field in SHUFFLE_SCHEMA
         if field.name != "payload"
     ]
     return pa.RecordBatch.from_arrays(
-        [*columns, _binary([row.payload for row in rows])], schema=SHIPPED_SCHEMA
+        [*columns, _binary([row.payload for row in rows])], schema=SHUFFLE_SCHEMA
     )
 
 
-def batches_of(rows: Sequence[Shipped], size: int = TOGETHER) -> Iterator[pa.RecordBatch]:
-    """The rows as record batches of about the size: what all shards are told may be much where
-    there are many of them.
-    """
-    start = held = 0
+def to_record_batches(
+    rows: Sequence[ShuffleRow], size: int = BATCH_BYTES
+) -> Iterator[pa.RecordBatch]:
+    """The rows as record batches of at most `size` bytes; rows for all shards can be many."""
+    start = total = 0
     for number, row in enumerate(rows):
-        if held and held + len(row.payload) > size:
-            yield batch_of(rows[start:number])
-            start, held = number, 0
-        held += len(row.payload)
+        if total and total + len(row.payload) > size:
+            yield to_record_batch(rows[start:number])
+            start, total = number, 0
+        total += len(row.payload)
     if start < len(rows):
-        yield batch_of(rows[start:])
+        yield to_record_batch(rows[start:])
 
 
 def _binary(payloads: Sequence[bytes | pa.Buffer]) -> pa.Array:
-    """Payloads as a column; each is copied once."""
+    """Payloads as a binary column; each is copied once."""
     ends = np.cumsum([0, *map(len, payloads)], dtype=np.int32)
     data = (
         np.concatenate([np.frombuffer(memoryview(payload), np.uint8) for payload in payloads])
@@ -114,8 +117,8 @@ def _binary(payloads: Sequence[bytes | pa.Buffer]) -> pa.Array:
     )
 
 
-def pieces(table: pa.Table, size: int = PIECE) -> Iterator[pa.Buffer]:
-    """The table as payloads of about the size; no rows give nothing."""
+def encode_payloads(table: pa.Table, size: int = PAYLOAD_BYTES) -> Iterator[pa.Buffer]:
+    """The table as payloads of about `size` bytes; none for an empty table."""
     if not table.num_rows:
         return
     rows = max(1, int(table.num_rows * size / max(1, table.nbytes)))
@@ -123,16 +126,14 @@ def pieces(table: pa.Table, size: int = PIECE) -> Iterator[pa.Buffer]:
         yield encode_table(table.slice(start, rows))
 
 
-def unpack(payload: Any) -> pa.Table:
-    """The table of a payload."""
+def decode_payload(payload: Any) -> pa.Table:
+    """The table in a payload."""
     return decode_table(payload, "payload")
 
 
-def together(payloads: Iterable[Any]) -> pa.Table | None:
-    """All tables of payloads in their order as one; columns that differ between files are brought
-    together.
-    """
-    tables = [unpack(payload) for payload in payloads]
+def decode_payloads(payloads: Iterable[Any]) -> pa.Table | None:
+    """The tables in payloads as one; columns that differ between files are unified."""
+    tables = [decode_payload(payload) for payload in payloads]
     if not tables:
         return None
     if len(tables) == 1:
@@ -145,17 +146,17 @@ def together(payloads: Iterable[Any]) -> pa.Table | None:
     )
 
 
-def document(value: Any) -> bytes:
-    """A small value as JSON."""
+def encode_json_payload(value: Any) -> bytes:
+    """A small value as a JSON payload."""
     return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
 
 
-def passing(output: str, payload: pa.Buffer | bytes) -> bytes:
-    """An output of an upstream operator as the payload of a row that only passes."""
+def pack_forwarded(output: str, payload: pa.Buffer | bytes) -> bytes:
+    """The payload of a forwarded row: an output of an upstream operator with its name."""
     return output.encode() + b"\0" + bytes(payload)
 
 
-def through(row: Shipped) -> tuple[str, bytes]:
-    """The inverse of `passing`."""
+def unpack_forwarded(row: ShuffleRow) -> tuple[str, bytes]:
+    """The inverse of `pack_forwarded`."""
     output, _, payload = bytes(row.payload).partition(b"\0")
     return output.decode(), payload

@@ -1,9 +1,8 @@
-"""WatermarkFiles: the watermarks that the shards of an operator leave behind after every batch, by
-which the edges of the next know what is on time.
+"""Watermark files: the watermarks of the shards after each batch, for the edges of the next one.
 
-Every shard has a small file under the checkpoint with the last few batches that called it. A shard
-that was not called since has the same watermark as then. Without a file nothing is known, and rows
-travel one by one.
+An edge needs them to know which rows are on time, and can be aggregated before the shuffle. Each
+shard has a small file under the checkpoint with its last few batches. If a shard was not called
+since, its watermark has not changed. Without a file, rows are not pre-aggregated.
 """
 
 from __future__ import annotations
@@ -14,33 +13,31 @@ from dataclasses import dataclass
 from pyarrow import fs
 
 from tidegate.instants import MIN
-from tidegate.spark.plan.shards import Layout
-from tidegate.spark.query.metadata import folder_of
+from tidegate.spark.checkpoint import tidegate_folder
+from tidegate.spark.tasks.shards import ShardLayout
 
-_KEPT = 4
-"""How many batches a file remembers; a replay asks for the one before the last."""
+_BATCHES = 4
+"""The number of batches in a file; a replay needs the one before the last."""
 
 
 @dataclass(frozen=True)
 class WatermarkFiles:
-    """Where the shards of one operator leave their watermarks."""
+    """The watermark files of one stateful operator."""
 
     checkpoint: str
     operator: str = "0"
 
-    def leave(self, shard: int, batch: int, watermark: int) -> None:
-        """The shard has this watermark at the end of a batch."""
+    def write(self, shard: int, batch: int, watermark: int) -> None:
+        """Store the watermark of a shard at the end of a batch."""
         system, folder = self._folder()
         known = [entry for entry in _read(system, f"{folder}/{shard}") if entry[0] < batch]
         system.create_dir(folder, recursive=True)
         with system.open_output_stream(f"{folder}/.{shard}") as file:
-            file.write(json.dumps([*known, (batch, watermark)][-_KEPT:]).encode())
+            file.write(json.dumps([*known, (batch, watermark)][-_BATCHES:]).encode())
         system.move(f"{folder}/.{shard}", f"{folder}/{shard}")
 
-    def before(self, batch: int, layout: Layout) -> int | None:
-        """The highest watermark of any shard before a batch; None where that of some shard is not
-        known.
-        """
+    def before(self, batch: int, layout: ShardLayout) -> int | None:
+        """The highest watermark of all shards before a batch; None if one is unknown."""
         system, folder = self._folder()
         found = []
         for shard in layout.ids:
@@ -55,8 +52,8 @@ class WatermarkFiles:
         return max(found, default=MIN)
 
     def _folder(self) -> tuple[fs.FileSystem, str]:
-        system, folder = folder_of(self.checkpoint)
-        return system, f"{folder}/floors/{self.operator}"
+        system, folder = tidegate_folder(self.checkpoint)
+        return system, f"{folder}/watermarks/{self.operator}"
 
 
 def _read(system: fs.FileSystem, path: str) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""The sink that calls a user's own function with the rows of each batch as a DataFrame."""
+"""The sink that calls a function with the rows of each batch as a DataFrame."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import SpecError
-from tidegate.spark.sinks.base import PANE_ID, FrameSink, Target
+from tidegate.spark.sinks.base import PANE_ID, FrameSink, SinkTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,21 +19,20 @@ class ForeachBatch(FrameSink):
 
     function: Callable[[DataFrame, int], Any]
 
-    def write_frame(self, target: Target, batch: int, frame: DataFrame) -> None:
+    def write_frame(self, target: SinkTarget, batch: int, frame: DataFrame) -> None:
         self.function(frame.drop(PANE_ID) if target.output == "panes" else frame, batch)
 
 
 def foreach_batch(function: Callable[[DataFrame, int], Any]) -> ForeachBatch:
     """A sink that calls `function(frame, batch_id)` with the rows of each batch.
 
-    A batch that failed or was cut off is replayed with the same rows and the same batch id, so the
-    function is called again: to write exactly once it has to write under the batch id (overwrite
-    what that id wrote, or skip an id that is written). Under Spark Connect it runs in a process of
-    the server, so it must bring along what it needs.
+    A batch that failed is replayed with the same rows and the same batch id. To write exactly once,
+    the function must be idempotent: overwrite the rows of a batch id, or skip an id that it has
+    written. With Spark Connect, it runs in a process of the server.
     """
     if not callable(function):
         raise SpecError(
-            f"foreach_batch takes a function of a DataFrame and a batch id; came: {function!r}. "
+            f"foreach_batch takes a function of a DataFrame and a batch id, got {function!r}. "
             "Hint: tg.sinks.foreach_batch(lambda frame, batch_id: ...)"
         )
     return ForeachBatch(function)

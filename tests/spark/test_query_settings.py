@@ -8,16 +8,22 @@ import pytest
 import tidegate as tg
 from support.spark_streams import SECOND, finished
 from tidegate.api.running import plan_of
-from tidegate.spark.plan.shards import Layout
-from tidegate.spark.query import arrow_batches as passing
-from tidegate.spark.query.arrow_batches import BYTES, RECORDS, ROWS, is_fixed, limits
-from tidegate.spark.query.query import settings_of
+from tidegate.spark.query import settings as query_settings
+from tidegate.spark.query.settings import (
+    ARROW_BYTES,
+    ARROW_ROWS,
+    MAX_ROWS,
+    arrow_batch_limits,
+    is_fixed_width,
+    spark_settings,
+)
+from tidegate.spark.tasks.shards import ShardLayout
 
 NARROW = (
     "user long, ts timestamp, price decimal(10, 2), at struct<x: double, y: double>, sold boolean,"
     " day date"
 )
-LAYOUT = Layout.balanced(2)
+LAYOUT = ShardLayout.balanced(2)
 
 
 def panes(spark, columns: str, **aggregates):
@@ -28,19 +34,19 @@ def panes(spark, columns: str, **aggregates):
 
 
 def found(spark, pipeline) -> dict[str, str]:
-    return limits(plan_of(pipeline), LAYOUT, spark)
+    return arrow_batch_limits(plan_of(pipeline), LAYOUT, spark)
 
 
 def test_rows_of_one_size_pass_by_number(spark):
-    with settings_of(spark, {RECORDS: "131072"}):
+    with spark_settings(spark, {ARROW_ROWS: "131072"}):
         assert found(spark, panes(spark, NARROW, top=tg.max("price"))) == {
-            BYTES: str(2**31 - 1),
-            RECORDS: str(ROWS),
+            ARROW_BYTES: str(2**31 - 1),
+            ARROW_ROWS: str(MAX_ROWS),
         }
-    with settings_of(spark, {RECORDS: "100"}):
-        assert found(spark, panes(spark, NARROW))[RECORDS] == "100", "who wants fewer gets fewer"
-    with settings_of(spark, {RECORDS: "0"}):
-        assert found(spark, panes(spark, NARROW))[RECORDS] == str(ROWS), (
+    with spark_settings(spark, {ARROW_ROWS: "100"}):
+        assert found(spark, panes(spark, NARROW))[ARROW_ROWS] == "100", "who wants fewer gets fewer"
+    with spark_settings(spark, {ARROW_ROWS: "0"}):
+        assert found(spark, panes(spark, NARROW))[ARROW_ROWS] == str(MAX_ROWS), (
             "for Spark that is no limit"
         )
 
@@ -84,11 +90,11 @@ def test_a_direct_source_passes_nothing(spark, tmp_path):
     ],
 )
 def test_types_of_one_size(kind, fixed):
-    assert is_fixed(kind) is fixed
+    assert is_fixed_width(kind) is fixed
 
 
 def test_nothing_is_lost_between_the_record_batches(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr(passing, "ROWS", 7)
+    monkeypatch.setattr(query_settings, "MAX_ROWS", 7)
     rows = spark.range(1000).selectExpr(
         "id % 13 AS user", f"timestamp_micros(id * {SECOND}) AS ts", "id AS price"
     )

@@ -1,0 +1,386 @@
+"""The dataflow of a pipeline as DataFrames: edges, one stateful operator per key, and outputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
+
+from tidegate.errors import SpecError
+from tidegate.operators.aggregate.pre_aggregation import PreAggregator, can_combine
+from tidegate.operators.ingest.merge_inputs import check_schemas
+from tidegate.spark import metrics
+from tidegate.spark.plan.input import PlanInput
+from tidegate.spark.sources import DirectSource
+from tidegate.spark.tasks.batch import finite
+from tidegate.spark.tasks.batch_clock import BatchClock
+from tidegate.spark.tasks.chain import ChainPlan, Fed, late_schema, schemas_of
+from tidegate.spark.tasks.edge import CLOCK, Edge
+from tidegate.spark.tasks.processor import OUTPUT_COLUMNS, ChainProcessor
+from tidegate.spark.tasks.reshuffle import Reshuffle
+from tidegate.spark.tasks.shards import ShardLayout
+from tidegate.spark.tasks.task_output import BoundSink
+from tidegate.spark.tasks.transport import LATE, METRICS, PANES, SHUFFLE_COLUMNS, decode_payload
+from tidegate.spark.tasks.watermark_files import WatermarkFiles
+from tidegate.spark.types import align_columns, spark_schema, spark_types
+from tidegate.spec.join import JoinSpec, Upstream
+from tidegate.spec.operator import AggregateSpec, Input
+from tidegate.spec.watermarks import Explicit, PerKey
+from tidegate.spec.windows import Axis
+
+SILENCE = 60_000_000
+"""The time between two batches that counts as silence if the trigger interval is unknown."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Inputs, and a chain of operators with the same key, which is one stateful operator of Spark.
+
+    An input can be another plan, whose output is reshuffled to a new key.
+    """
+
+    inputs: tuple[PlanInput | Plan, ...]
+    specs: tuple[Upstream, ...]
+    changes: bool = False
+    silence: int = SILENCE
+    ends: bool = False
+    """Whether the query ends when it has read all available input."""
+    watermark_files: WatermarkFiles | None = None
+    """The watermarks of the shards, for the edges; None without a checkpoint."""
+    clock: BatchClock | None = None
+    """The clocks of the batches, for edges behind DataFrames; None if the clock is a column."""
+
+    def for_query(self, *, silence: int, ends: bool, checkpoint: str) -> Plan:
+        """The plan with the settings of a streaming query, in all of its stages."""
+        numbers = {id(plan): number for number, plan in enumerate(self.stages)}
+
+        def run(plan: Plan) -> Plan:
+            return dataclasses.replace(
+                plan,
+                inputs=tuple(run(one) if isinstance(one, Plan) else one for one in plan.inputs),
+                silence=silence,
+                ends=ends,
+                watermark_files=WatermarkFiles(checkpoint, str(numbers[id(plan)])),
+                clock=BatchClock.for_checkpoint(checkpoint),
+            )
+
+        return run(self)
+
+    @property
+    def sources(self) -> list[PlanInput]:
+        """The inputs of all stages that are not plans."""
+        return [
+            source
+            for one in self.inputs
+            for source in (one.sources if isinstance(one, Plan) else [one])
+        ]
+
+    @property
+    def stages(self) -> list[Plan]:
+        """All plans of the tree, each after those that feed it."""
+        return [
+            *(plan for one in self.inputs if isinstance(one, Plan) for plan in one.stages),
+            self,
+        ]
+
+    @property
+    def is_streaming(self) -> bool:
+        return any(source.is_streaming for source in self.sources)
+
+    @property
+    def session(self) -> SparkSession:
+        return self.sources[0].source.sparkSession
+
+    @property
+    def last(self) -> Upstream:
+        """The operator whose output is the output of the query."""
+        return self.specs[-1]
+
+    def chains(self, layout: ShardLayout) -> list[ChainPlan]:
+        """The chain of each stage; refuses a specification that does not fit its input."""
+        feeding = self._feeding(layout)
+        return [
+            *(chain for chains in feeding.values() for chain in chains),
+            self._chain(layout, {n: chains[-1] for n, chains in feeding.items()}),
+        ]
+
+    def _feeding(self, layout: ShardLayout) -> dict[int, list[ChainPlan]]:
+        """The chains of each input that is a plan."""
+        found: dict[int, list[ChainPlan]] = {}
+        for number, one in enumerate(self.inputs):
+            if isinstance(one, Plan):
+                chains = one.chains(layout)
+                chains[-1] = dataclasses.replace(
+                    chains[-1], is_followed=True, followed_on=self.specs[0].inputs[number].time
+                )
+                found[number] = chains
+        return found
+
+    def _chain(self, layout: ShardLayout, feeding: Mapping[int, ChainPlan]) -> ChainPlan:
+        """The chain of this stage, over the chains that feed its inputs."""
+        schemas = [
+            schemas_of(feeding[n])[0] if isinstance(one, Plan) else one.schema()
+            for n, one in enumerate(self.inputs)
+        ]
+        first = self.specs[0]
+        left, right = (
+            (schemas[0], schemas[1])
+            if isinstance(first, JoinSpec)
+            else (_union_schema(schemas, first), None)
+        )
+        return ChainPlan(
+            self.specs,
+            left,
+            right,
+            fed={number: Fed(chain.specs[-1], layout.ids) for number, chain in feeding.items()},
+            silence=self.silence,
+            ends=self.ends,
+            changes=self.changes,
+        )
+
+    def schemas(self, layout: ShardLayout) -> dict[str, pa.Schema]:
+        """The columns of each output."""
+        found = [schemas_of(chain) for chain in self.chains(layout)]
+        late = late_schema([rows for _, rows in found])
+        return {PANES: spark_types(found[-1][0]), LATE: spark_types(late), METRICS: metrics.SCHEMA}
+
+    def packed(self, layout: ShardLayout, sinks: Sequence[BoundSink] | None = None) -> DataFrame:
+        """The packed rows of all outputs; the last operator stages the rows of task sinks."""
+        check_plan(self, layout)
+        chains = self.chains(layout)
+        numbers = {id(plan): number for number, plan in enumerate(self.stages)}
+        return self._stage_output(layout, chains, numbers, sinks)
+
+    def _stage_output(
+        self,
+        layout: ShardLayout,
+        chains: Sequence[ChainPlan],
+        numbers: Mapping[int, int],
+        sinks: Sequence[BoundSink] | None = None,
+    ) -> DataFrame:
+        """The packed rows that the stateful operator of this stage returns."""
+        frames = []
+        for number, one in enumerate(self.inputs):
+            if isinstance(one, Plan):
+                upstream = one._stage_output(layout, chains, numbers)  # noqa: SLF001 - same class
+                frames.append(upstream.mapInArrow(self.reshuffle(number, layout), SHUFFLE_COLUMNS))
+            else:
+                frames.append(self._input_rows(number, one, layout))
+        number = numbers[id(self)]
+        chain, last = chains[number], number + 1 == len(chains)
+        rows = functools.reduce(DataFrame.unionByName, frames)
+        grouped = rows.groupBy("shard")
+        if rows.isStreaming:
+            processor = self._processor(
+                chain,
+                layout,
+                name=str(number),
+                watermark_files=self.watermark_files if self._combiner is not None else None,
+                sinks=sinks,
+            )
+            output = grouped.transformWithState(
+                processor, OUTPUT_COLUMNS, "append", "processingTime"
+            )
+        else:
+            output = grouped.applyInArrow(
+                finite(chain, time.time_ns() // 1000, sinks), OUTPUT_COLUMNS
+            )
+        return output.observe("tidegate" if last else f"tidegate_{number}", *_observed_metrics())
+
+    @property
+    def _processor(self) -> type[ChainProcessor]:
+        """The class of the stateful processor; a direct source can bring its own."""
+        own = (one.source.processor for one in self.sources if isinstance(one.source, DirectSource))
+        return next((processor for processor in own if processor is not None), ChainProcessor)
+
+    def reshuffle(self, number: int, layout: ShardLayout) -> Reshuffle:
+        """The reshuffle from another plan to an input."""
+        return Reshuffle(edge_input(self.specs[0], number).key, layout, number)
+
+    def _input_rows(self, number: int, one: PlanInput, layout: ShardLayout) -> DataFrame:
+        """The shuffle rows of an input."""
+        edge = self.edge(number, one, layout)
+        if isinstance(one.source, DirectSource):
+            return one.source.load(edge)
+        rows = _with_numbered_columns(one.source)
+        return (
+            rows if edge.clock is not None else rows.withColumn(CLOCK, F.current_timestamp())
+        ).mapInArrow(edge, SHUFFLE_COLUMNS)
+
+    def edge(self, number: int, one: PlanInput, layout: ShardLayout) -> Edge:
+        """The edge of an input."""
+        names = (
+            ()
+            if isinstance(one.source, DirectSource) or not _has_special_names(one.source)
+            else tuple(one.source.columns)
+        )
+        edge = edge_of(self.specs[0], number, layout)
+        return dataclasses.replace(
+            edge,
+            computed=one.computed,
+            names=names,
+            combiner=self._combiner,
+            watermark_files=self.watermark_files,
+            clock=self.clock,
+        )
+
+    @cached_property
+    def _combiner(self) -> PreAggregator | None:
+        """The pre-aggregation before the shuffle; a stream needs watermark files for it."""
+        spec, first = self.specs[0], self.inputs[0]
+        if (
+            isinstance(spec, JoinSpec)
+            or isinstance(first, Plan)
+            or not can_combine(spec)
+            or (self.is_streaming and self.watermark_files is None)
+        ):
+            return None
+        return PreAggregator(spec, first.schema())
+
+
+def edge_of(spec: Upstream, number: int, layout: ShardLayout) -> Edge:
+    """The edge of an input of an operator, without pre-aggregation."""
+    tolerance = spec.options.future_tolerance if spec.options.future_reference == "clock" else None
+    return Edge(edge_input(spec, number), layout, number, tolerance, axis=_axis(spec))
+
+
+def edge_input(spec: Upstream, number: int) -> Input:
+    """The input as its edge needs it: with the key and the time columns of the operator."""
+    declared = spec.inputs[number]
+    if isinstance(spec, JoinSpec):
+        # Row joins count over all keys, which needs a single shard.
+        return dataclasses.replace(
+            declared,
+            key=spec.fields(number) if spec.is_timed else (),
+            others=spec.times(number)[1:],
+        )
+    return dataclasses.replace(declared, others=())
+
+
+def _axis(spec: Upstream) -> Axis:
+    """The axis that measures the progress of the sources."""
+    if isinstance(spec, JoinSpec):
+        return Axis.EVENT_TIME if spec.is_timed else Axis.OFFSET
+    return spec.window.axis
+
+
+def _has_special_names(frame: DataFrame) -> bool:
+    """Whether a column name has a dot or a backtick, which Spark would interpret."""
+    return any("." in name or "`" in name for name in frame.columns)
+
+
+def _with_numbered_columns(frame: DataFrame) -> DataFrame:
+    """The frame with numbers instead of special names, which the edge restores."""
+    return (
+        frame.toDF(*(str(number) for number in range(len(frame.columns))))
+        if _has_special_names(frame)
+        else frame
+    )
+
+
+def _union_schema(schemas: Sequence[pa.Schema], spec: AggregateSpec) -> pa.Schema:
+    """The columns of all inputs of a union; key columns must have the same type in each."""
+    for name in spec.input.key:
+        kinds = [schema.field(name).type for schema in schemas if name in schema.names]
+        other = next(
+            (
+                kind
+                for kind in kinds
+                if kind != kinds[0]
+                and not (pa.types.is_integer(kind) and pa.types.is_integer(kinds[0]))
+            ),
+            None,
+        )
+        if other is not None:
+            raise SpecError(
+                f"the key `{name}` is {kinds[0]} in one of the united streams and {other} in"
+                " another. Hint: cast one of them"
+            )
+    try:
+        union = pa.unify_schemas(list(schemas), promote_options="permissive")
+    except pa.ArrowException as error:
+        raise SpecError(
+            f"the columns of the united streams are incompatible: {error}. Hint: cast or rename"
+            " one of them"
+        ) from error
+    if spec.names:
+        check_schemas(spec, schemas, union)
+    return union
+
+
+def check_plan(plan: Plan, layout: ShardLayout) -> None:
+    """Refuse a plan that cannot run on Spark, before it starts."""
+    if len({source.is_streaming for source in plan.sources}) > 1:
+        raise SpecError(
+            "streaming and batch inputs cannot be united or joined. Hint: read all of them with"
+            " readStream, or none"
+        )
+    for stage in plan.stages:
+        for spec in stage.specs:
+            if (
+                isinstance(spec, AggregateSpec)
+                and spec.window.create == "static"
+                and spec.key
+                and len(layout) > 1
+            ):
+                raise SpecError(
+                    "static windows begin with the first event of all keys, which only a single"
+                    " shard knows. Hint: write(..., shards=1)"
+                )
+        for number, one in enumerate(stage.inputs):
+            if isinstance(one, PlanInput):
+                _check_watermark(stage.specs[0], stage.specs[0].inputs[number], one)
+
+
+def _check_watermark(spec: Upstream, declared: Input, source: PlanInput) -> None:
+    """Refuse a watermark that is not available on Spark."""
+    has_processor = isinstance(source.source, DirectSource) and source.source.processor is not None
+    if isinstance(declared.watermark, Explicit) and not has_processor and source.is_streaming:
+        raise SpecError(
+            "an explicit watermark cannot be advanced on Spark. Hint: tg.bounded('10 seconds'), or"
+            " a column: tg.punctuated('mark')"
+        )
+    if isinstance(declared.watermark, PerKey) and spec.options.future_reference == "watermark":
+        raise SpecError(
+            "per-key watermarks with `future_reference='watermark'` are not available to the edges"
+            " of a query. Hint: future_reference='clock'"
+        )
+
+
+def _observed_metrics() -> list[Column]:
+    """The metrics of a batch over all shards, for the progress of the query."""
+    numbers = F.col("metrics")
+    sums = [F.sum(numbers[name]).alias(name) for name in (*metrics.COUNTERS, *metrics.GAUGES)]
+    return [
+        *sums,
+        F.min(numbers["watermark"]).alias("watermark"),
+        F.max(numbers["newest_event"]).alias("newest_event"),
+        F.max(numbers["clock"]).alias("clock"),
+    ]
+
+
+def unpack_output(packed: DataFrame, output: str, schema: pa.Schema) -> DataFrame:
+    """The rows of one output as a plain DataFrame."""
+    return packed.mapInArrow(_unpacker(output, schema), spark_schema(schema))
+
+
+def _unpacker(
+    output: str, schema: pa.Schema
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for kind, payload in zip(
+                batch.column("output").to_pylist(), batch.column("payload"), strict=True
+            ):
+                if kind == output:
+                    table = decode_payload(payload.as_buffer())
+                    yield from align_columns(table, schema).to_batches()
+
+    return rows

@@ -1,0 +1,201 @@
+"""Start a pipeline: check its sinks, read its checkpoint, and run it as a query of Spark."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from tidegate.errors import SpecError
+from tidegate.instants import Duration, duration
+from tidegate.operators.aggregate import migration
+from tidegate.spark.checkpoint import FOLDER, is_local
+from tidegate.spark.environment.session import check_session
+from tidegate.spark.parallelism import PARTITIONS, parallelism
+from tidegate.spark.plan.dataflow import Plan, unpack_output
+from tidegate.spark.query.handle import Query
+from tidegate.spark.query.metadata import QueryMetadata, read_metadata, write_metadata
+from tidegate.spark.query.publish import Publisher
+from tidegate.spark.query.settings import NO_DATA_BATCHES, arrow_batch_limits, spark_settings
+from tidegate.spark.sinks import parquet
+from tidegate.spark.sinks.base import PANE_ID, Sink, SinkTarget
+from tidegate.spark.sinks.noop import WarnDropped
+from tidegate.spark.tasks.chain import rehearse
+from tidegate.spark.tasks.shards import ShardLayout
+from tidegate.spark.tasks.task_output import BoundSink
+from tidegate.spark.tasks.transport import LATE, METRICS, PANES
+
+DEFAULT_INTERVAL = 1_000_000
+"""The default trigger interval: without a pause, an idle query keeps a core busy."""
+_DEFAULT_PARTITIONS = "200"
+_MIN_SILENCE = 10_000_000
+
+
+def start(
+    plan: Plan,
+    *,
+    to: Sink,
+    late: Sink | None,
+    metrics: Sink | None,
+    checkpoint: str | None,
+    trigger: Duration | None,
+    shards: int | None,
+    name: str | None,
+) -> Query:
+    """Run a pipeline: a streaming one until it is stopped, a batch one to its end."""
+    spark = plan.session
+    check_session(spark)
+    if not plan.is_streaming:
+        return _run_batch(plan, to, late, metrics, checkpoint, shards)
+    if checkpoint is None:
+        raise SpecError(
+            "a streaming query needs a checkpoint for its state. Hint: write(...,"
+            " checkpoint='out/checkpoint')"
+        )
+    if is_local(checkpoint) and not checkpoint.startswith("file:"):
+        # Spark, this process and the workers may have different working directories.
+        checkpoint = os.path.abspath(checkpoint)  # noqa: PTH100 - keeps links: their target may move
+    available = trigger == "available_now"
+    interval = 0 if available else _interval(trigger)
+    plan = plan.for_query(
+        silence=max(2 * interval, _MIN_SILENCE), ends=available, checkpoint=checkpoint
+    )
+    metadata = _open_metadata(plan, checkpoint, spark, shards)
+    late = late if late is not None else parquet(_late_folder(checkpoint))
+    publisher = Publisher(_bind_sinks(plan, metadata, {PANES: to, LATE: late, METRICS: metrics}))
+    settings = {
+        PARTITIONS: str(metadata.layout.partitions),
+        NO_DATA_BATCHES: str(not available).lower(),
+        **arrow_batch_limits(plan, metadata.layout, spark),
+    }
+    with spark_settings(spark, settings):
+        packed = plan.packed(metadata.layout, publisher.sinks)
+        writer = (
+            packed.writeStream.outputMode("append")
+            .foreachBatch(publisher)
+            .option("checkpointLocation", checkpoint)
+        )
+        writer = (
+            writer.trigger(availableNow=True)
+            if available
+            else writer.trigger(processingTime=f"{interval // 1000} milliseconds")
+        )
+        write_metadata(checkpoint, dataclasses.replace(metadata, specs=_documents(plan)))
+        try:
+            return Query((writer.queryName(name) if name else writer).start(), metadata.query)
+        except Exception:
+            # Nothing ran, so the state still belongs to the former specification.
+            write_metadata(checkpoint, metadata)
+            raise
+
+
+def _interval(trigger: Duration | None) -> int:
+    if trigger is None:
+        return DEFAULT_INTERVAL
+    if trigger == "once":
+        raise SpecError(
+            "`once` reads everything in one batch, whatever its size. Hint: trigger='available_now'"
+        )
+    return duration(trigger)
+
+
+def _choose_layout(spark: SparkSession, shards: int | None) -> ShardLayout:
+    """The shards of a new query: `shards`, the shuffle partitions if set, or the parallelism."""
+    setting = spark.conf.get(PARTITIONS, _DEFAULT_PARTITIONS) or _DEFAULT_PARTITIONS
+    partitions = shards or (parallelism(spark) if setting == _DEFAULT_PARTITIONS else int(setting))
+    return ShardLayout.balanced(partitions)
+
+
+def _open_metadata(
+    plan: Plan, checkpoint: str, spark: SparkSession, shards: int | None
+) -> QueryMetadata:
+    """The metadata of the checkpoint, or new ones; refuse a plan that does not fit the state."""
+    metadata = read_metadata(checkpoint)
+    if metadata is None:
+        return QueryMetadata.new(_choose_layout(spark, shards), _documents(plan))
+    if shards is not None and shards != len(metadata.layout):
+        raise SpecError(
+            f"the query at {checkpoint} has {len(metadata.layout)} shards, which cannot change, got"
+            f" shards={shards}. Hint: leave `shards` out"
+        )
+    wanted = _documents(plan)
+    if [len(group) for group in metadata.specs] != [len(group) for group in wanted]:
+        raise SpecError(
+            "the query has other operators than at its first start, and Spark cannot change them."
+            " Hint: start from a new checkpoint"
+        )
+    for before, after in zip(metadata.specs, wanted, strict=True):
+        for stored, declared in zip(before, after, strict=True):
+            migration.changes(stored, declared)
+    for chain, before in zip(plan.chains(metadata.layout), metadata.specs, strict=True):
+        rehearse(chain, before)
+    return metadata
+
+
+def _documents(plan: Plan) -> list[list[dict[str, Any]]]:
+    return [[spec.to_dict() for spec in stage.specs] for stage in plan.stages]
+
+
+def _bind_sinks(
+    plan: Plan, metadata: QueryMetadata, sinks: Mapping[str, Sink | None]
+) -> tuple[BoundSink, ...]:
+    """Check the sink of each output, and bind it to the columns of the output."""
+    schemas = plan.schemas(metadata.layout)
+    bound = []
+    for output, sink in sinks.items():
+        if sink is None:
+            continue
+        schema = schemas[output]
+        shown = pa.schema(
+            [field for field in schema if not (output == PANES and field.name == PANE_ID)]
+        )
+        target = SinkTarget(
+            metadata.query, output, shown, plan.last.key, plan.last.mode, plan.last.identity
+        )
+        sink.check(target)
+        bound.append(BoundSink(target, sink, schema))
+    return tuple(bound)
+
+
+def _late_folder(checkpoint: str) -> str:
+    """The default folder for late rows."""
+    return f"{checkpoint.rstrip('/')}/{FOLDER}/late"
+
+
+def _run_batch(
+    plan: Plan,
+    to: Sink,
+    late: Sink | None,
+    metrics: Sink | None,
+    checkpoint: str | None,
+    shards: int | None,
+) -> Query:
+    """Run a batch pipeline, one delivery and the end of the input, until it is written."""
+    metadata = QueryMetadata.new(_choose_layout(plan.session, shards), _documents(plan))
+    if late is None:
+        # Each run is a query of its own, and a folder holds one output of one query.
+        late = (
+            WarnDropped()
+            if checkpoint is None
+            else parquet(f"{_late_folder(checkpoint)}/run={metadata.query}")
+        )
+    publisher = Publisher(_bind_sinks(plan, metadata, {PANES: to, LATE: late, METRICS: metrics}))
+    limits = arrow_batch_limits(plan, metadata.layout, plan.session)
+    with spark_settings(plan.session, limits):
+        publisher(plan.packed(metadata.layout, publisher.sinks), 0)
+    return Query(None, metadata.query)
+
+
+def output_frame(plan: Plan, output: str) -> DataFrame:
+    """One output of a pipeline as a plain DataFrame."""
+    check_session(plan.session)
+    layout = ShardLayout.balanced(
+        int(plan.session.conf.get(PARTITIONS, _DEFAULT_PARTITIONS) or _DEFAULT_PARTITIONS)
+    )
+    schema = plan.schemas(layout)[output]
+    frame = unpack_output(plan.packed(layout), output, schema)
+    return frame.drop(PANE_ID) if output == PANES else frame
