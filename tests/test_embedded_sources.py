@@ -100,7 +100,7 @@ def test_an_input_that_is_promised_for_as_a_whole_is_paused_like_a_source():
     op.advance_watermark(10, input=1)
     assert op.paused() == [PausedSource(0, "")]
     assert (
-        "Input 0 is too far ahead of the slowest and paused: not to be read for now (`paused`)."
+        "Input 0 is paused: it is too far ahead of the slowest source and should not be read for now (`paused`)."
         in op.explain_watermark().sentences
     )
     op.advance_watermark(50, input=1)

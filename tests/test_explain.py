@@ -18,7 +18,7 @@ from tidegate.embedded.operator import EmbeddedOperator
 from tidegate.instants import instant
 from tidegate.operators.explain.explanation import explain
 from tidegate.operators.explain.facts import Explanation
-from tidegate.operators.explain.text import listed, rounded
+from tidegate.operators.explain.wording import listed, rounded
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 MINUTE = tg.tumbling("1 minute")
@@ -88,7 +88,7 @@ def sources(found: Explanation) -> dict[str, Any]:
 def test_nothing_has_come():
     found = explained(started(tg.bounded("10 seconds")))
     assert (found.watermark, found.windows, found.sources) == (None, (), ())
-    assert found.sentences == ("There is no watermark yet.", "No message has come yet.")
+    assert found.sentences == ("There is no watermark yet.", "No message has arrived yet.")
 
 
 def test_a_declared_partition_that_has_not_spoken_is_named_with_since_when():
@@ -100,10 +100,10 @@ def test_a_declared_partition_that_has_not_spoken_is_named_with_since_when():
     assert sources(found)["1"].promise is None
     assert sources(found)["1"].moved_at == instant(NOON)
     assert (
-        f"It waits for partition `1` (declared beforehand), which has not spoken since {text(0)},"
-        " 20 seconds ago." in found.sentences
+        "Partition `1` (declared) has not sent an event yet; it has held the watermark back since"
+        f" {text(0)}, 20 seconds ago." in found.sentences
     )
-    assert "Hint: with `idle_after`" in str(found)
+    assert "Hint: set `idle_after`" in str(found)
     assert f"waits until the watermark reaches {text(60)}." in str(found)
 
 
@@ -113,7 +113,7 @@ def test_it_says_when_a_silent_partition_will_be_left_out():
     found = explained(op)
     assert sources(found)["1"].idle_at == instant(at(60))
     assert (
-        f"If it stays silent, it is left out as idle when the clock reaches {text(60)}, 40 seconds"
+        f"If it stays silent, it becomes idle when the clock reaches {text(60)}, 40 seconds"
         " to go." in found.sentences
     )
     assert "Hint" not in str(found)
@@ -124,7 +124,7 @@ def test_only_events_from_the_future_came():
     op.add_messages([row(5), row(6), row(7)])
     found = explained(op)
     assert (found.watermark, found.newest, found.counters["future"]) == (None, None, 3)
-    assert "Only events from the future have come (3)" in str(found)
+    assert "Only events from the future have arrived (3)" in str(found)
     assert "more than 1 minute ahead of the clock, which is at 1970-01-01T00:00:00Z" in str(found)
     assert "raise `future_tolerance`" in str(found)
 
@@ -134,7 +134,7 @@ def test_some_events_from_the_future_came():
     op.add_messages([row(5), row(3600)])
     found = explained(op)
     assert found.watermark == instant(at(-5))
-    assert "1 event from the future came: it lies more than 1 minute ahead of the clock" in str(
+    assert "1 event from the future arrived: it is more than 1 minute ahead of the clock" in str(
         found
     )
 
@@ -150,7 +150,7 @@ def test_events_from_the_future_of_the_watermark_are_told_as_such():
     op.add_messages([{"ts": at(0)}])
     op.add_messages([{"ts": at(3600)}])
     assert (
-        "ahead of the watermark, and was not let move the watermark. Hint: raise"
+        "ahead of the watermark, so it does not advance the watermark. Hint: raise"
         " `future_tolerance`." in str(explained(op))
     )
 
@@ -159,9 +159,9 @@ def test_nobody_has_advanced_an_explicit_watermark():
     op = started(tg.explicit())
     op.add_messages([row(5)])
     found = explained(op)
-    assert found.inputs[0].is_told
+    assert found.inputs[0].is_explicit
     assert (
-        "The watermark is explicit, and nobody has advanced it. Hint: call `advance_watermark`."
+        "The watermark is explicit and has not been advanced yet. Hint: call `advance_watermark`."
         in found.sentences
     )
 
@@ -174,7 +174,7 @@ def test_nobody_has_advanced_an_explicit_watermark_for_one_partition():
     assert found.watermark is None
     assert sources(found)["left"].promise == instant(at(60))
     said = (
-        f"nobody has advanced it for partition `right`, which is waited for since {text(0)}, 30"
+        f"has not been advanced for partition `right`, which has held it back since {text(0)}, 30"
         " seconds ago."
     )
     assert said in str(found)
@@ -186,7 +186,7 @@ def test_rows_come_but_none_says_a_watermark():
     op.add_messages(
         pa.table({"ts": [at(5)], "k": ["a"], "w": pa.array([None], pa.timestamp("us", "UTC"))})
     )
-    assert "Messages have come, but none says a watermark." in explained(op).sentences
+    assert "Messages have arrived, but none carries a watermark." in explained(op).sentences
 
 
 def test_rows_come_but_none_has_a_time():
@@ -194,23 +194,21 @@ def test_rows_come_but_none_has_a_time():
     op.add_messages(pa.table({"ts": pa.array([None], pa.timestamp("us", "UTC")), "k": ["a"]}))
     found = explained(op)
     assert (
-        "Messages have come, but none has a time that the watermark could follow."
-        in found.sentences
+        "Messages have arrived, but none has a time that advances the watermark." in found.sentences
     )
     assert "1 row went to `late`: 1 null_time." in found.sentences
 
 
 def test_a_watermark_behind_the_clock_needs_the_clock():
     op = panes(tg.lagging("5 seconds")).embedded(now=NOON)
-    assert (
-        "follows the clock, which the operator has not been told yet. Hint: call `timeout`."
-        in str(explained(op))
+    assert "follows the clock, which the operator has not read yet. Hint: call `timeout`." in str(
+        explained(op)
     )
     op.timeout(at(30))
     found = explained(op)
     assert found.to_dict()["watermark"] == text(25)
     assert (
-        "It stays 5 seconds behind the clock, and moves when the operator is told the clock."
+        "It stays 5 seconds behind the clock, and advances when the operator reads the clock."
         in found.sentences
     )
 
@@ -227,12 +225,12 @@ def test_one_partition_holds_it_back():
     assert found.since == instant(at(10))
     assert [source.name for source in found.sources if source.holds] == ["slow"]
     assert (
-        f"Partition `slow` holds it back: it has promised {text(-5)}, others up to {text(90)}."
-        in found.sentences
+        f"Partition `slow` holds the watermark back: it has promised {text(-5)}, others up to"
+        f" {text(90)}." in found.sentences
     )
-    assert f"It last spoke at {text(10)}, 1 minute 40 seconds ago." in found.sentences
+    assert f"It was last active at {text(10)}, 1 minute 40 seconds ago." in found.sentences
     assert (
-        f"left out as idle when the clock reaches {text(310)}, 3 minutes 20 seconds to go."
+        f"it becomes idle when the clock reaches {text(310)}, 3 minutes 20 seconds to go."
         in str(found)
     )
     assert (
@@ -249,12 +247,13 @@ def test_a_partition_that_speaks_but_does_not_move_is_told_from_a_silent_one():
     assert sources(found)["slow"].spoke_at == instant(at(110))
     assert sources(found)["slow"].moved_at == instant(at(10))
     assert (
-        f"It last spoke at {text(110)}; its promise last rose at {text(10)}, 1 minute 40 seconds"
+        f"It was last active at {text(110)}; its promise last advanced at {text(10)}, 1 minute"
+        " 40 seconds"
         " ago." in found.sentences
     )
     assert (
-        "Hint: with `idle_after` it is left out when silent for so long; `mark_idle` does so at"
-        " once." in found.sentences
+        "Hint: set `idle_after`, after which it becomes idle when silent, or call `mark_idle`."
+        in found.sentences
     )
 
 
@@ -265,8 +264,8 @@ def test_of_many_that_hold_it_back_a_few_are_named():
     assert len(found.sources) == 10_001
     assert sum(source.holds for source in found.sources) == 10_000
     assert (
-        "It waits for partitions `0`, `1`, `2` and 9,997 more (declared beforehand), which have not"
-        " spoken" in str(found)
+        "Partitions `0`, `1`, `2` and 9,997 more (declared) have not sent an event yet; they have"
+        " held the watermark back since" in str(found)
     )
     assert len(str(found)) < 1_000
 
@@ -274,7 +273,9 @@ def test_of_many_that_hold_it_back_a_few_are_named():
 def test_several_with_the_same_promise_hold_it_together():
     op = partitioned(tg.bounded("10 seconds"))
     op.add_messages([row(5, p="a"), row(5, p="b"), row(50, p="c")])
-    assert "Partitions `a` and `b` hold it back: they have promised" in str(explained(op))
+    assert "Partitions `a` and `b` hold the watermark back: they have promised" in str(
+        explained(op)
+    )
 
 
 def test_who_joins_late_is_waited_for():
@@ -283,7 +284,9 @@ def test_who_joins_late_is_waited_for():
     op.add_partition("new")
     found = explained(op)
     assert found.watermark == instant(at(40))
-    assert "It waits for partition `new`, which has not spoken since" in str(found)
+    assert "Partition `new` has not sent an event yet; it has held the watermark back since" in str(
+        found
+    )
 
 
 def test_the_watermark_lags_by_the_disorder_only():
@@ -292,8 +295,9 @@ def test_the_watermark_lags_by_the_disorder_only():
     found = explained(op)
     assert found.inputs[0].behind == 10 * SECOND
     assert (
-        f"It stays 10 seconds behind the newest event, which is at {text(56)}; it moves when newer"
-        " events come." in found.sentences
+        f"It stays 10 seconds behind the newest event, which is at {text(56)}; it advances when"
+        " newer"
+        " events arrive." in found.sentences
     )
     assert (
         f"Window [{text(0)}, {text(60)}) of 1 key waits until the watermark reaches {text(60)}, 14"
@@ -306,15 +310,15 @@ def test_an_implied_watermark_follows_the_newest_event_until_the_program_advance
     op.add_messages([row(5)])
     assert f"It follows the newest event, which is at {text(5)}" in str(explained(op))
     op.advance_watermark(at(30))
-    assert "It moves only when the program calls `advance_watermark`." in explained(op).sentences
+    assert "It advances only when the program calls `advance_watermark`." in explained(op).sentences
 
 
 def test_writers_are_called_writers():
     op = started(tg.noted("noted", writer="w"))
     op.add_messages([row(5, noted=at(5), w="one"), row(5, noted=at(50), w="two")])
     assert (
-        f"Writer `one` holds it back: it has promised {text(5)}, others up to {text(50)}."
-        in explained(op).sentences
+        f"Writer `one` holds the watermark back: it has promised {text(5)}, others up to"
+        f" {text(50)}." in explained(op).sentences
     )
 
 
@@ -330,7 +334,8 @@ def test_idle_partitions_are_told_with_since_when():
     assert sources(found)["silent"].status == "idle"
     assert found.watermark == instant(at(40))
     assert (
-        f"Partition `silent` is idle and not waited for, silent since {text(10)}, 1 minute 5"
+        "Partition `silent` is idle and does not hold the watermark back, silent since"
+        f" {text(10)}, 1 minute 5"
         " seconds ago." in found.sentences
     )
 
@@ -342,8 +347,9 @@ def test_when_all_are_idle_the_highest_promise_was_released():
     found = explained(op)
     assert found.is_idle
     assert found.watermark == instant(at(40))
-    assert "so the highest promise was released; it moves when one of them speaks again." in str(
-        found
+    assert (
+        "so the highest promise was released; it advances when one of them becomes active again."
+        in str(found)
     )
     assert "Partitions `a` and `b` are idle" in str(found)
 
@@ -353,7 +359,7 @@ def test_when_all_are_idle_and_none_has_promised_there_is_nothing_to_release():
     op.timeout(at(100))
     found = explained(op)
     assert found.is_idle
-    assert "none has promised anything, so there is nothing to release." in str(found)
+    assert "none has promised anything, so nothing was released." in str(found)
 
 
 def test_an_ended_partition_is_told():
@@ -370,8 +376,8 @@ def test_when_all_have_ended_finish_fires_the_rest():
     op.add_messages([row(5, p="a"), row(50, p="b")])
     op.end_input()
     assert (
-        "Every source has ended, so the highest promise was released; `finish` fires what is left."
-        in explained(op).sentences
+        "Every source has ended, so the highest promise was released; `finish` fires the"
+        " remaining windows." in explained(op).sentences
     )
 
 
@@ -382,8 +388,8 @@ def test_who_runs_ahead_is_paused():
     assert [source.name for source in found.sources if source.paused] == ["fast"]
     assert [(source.input, source.name) for source in op.paused()] == [(0, "fast")]
     assert (
-        "Partition `fast` is too far ahead of the slowest and paused: not to be read for now"
-        in str(found)
+        "Partition `fast` is paused: it is too far ahead of the slowest source and should not be"
+        " read" in str(found)
     )
 
 
@@ -410,10 +416,7 @@ def test_an_input_from_which_nothing_came_is_named():
     assert found.watermark is None
     assert [given.holds for given in found.inputs] == [False, True]
     assert found.inputs[0].promise == instant(at(40))
-    assert (
-        "It waits for input 1, from which nothing has come that moves a watermark."
-        in found.sentences
-    )
+    assert "Input 1 has not sent anything that advances the watermark." in found.sentences
 
 
 def test_an_input_that_holds_the_others_back_is_named():
@@ -422,10 +425,10 @@ def test_an_input_that_holds_the_others_back_is_named():
     op.add_messages([row(50)], input=0, now=at(55))
     found = explained(op)
     assert (
-        f"Input 1 holds it back: it has promised {text(-5)}, others up to {text(40)}."
+        f"Input 1 holds the watermark back: it has promised {text(-5)}, others up to {text(40)}."
         in found.sentences
     )
-    assert f"It last spoke at {text(10)}, 45 seconds ago." in found.sentences
+    assert f"It was last active at {text(10)}, 45 seconds ago." in found.sentences
 
 
 def test_a_partition_of_one_input_is_named_with_its_input():
@@ -435,7 +438,7 @@ def test_a_partition_of_one_input_is_named_with_its_input():
     op.add_messages([row(50, p="x")], input=0)
     op.add_messages([row(50, p="x")], input=1)
     assert (
-        "It waits for partition `y` of input 1 (declared beforehand), which has not spoken"
+        "Partition `y` of input 1 (declared) has not sent an event yet; it has held the watermark"
         in str(explained(op))
     )
 
@@ -443,16 +446,20 @@ def test_a_partition_of_one_input_is_named_with_its_input():
 def test_an_explicit_input_is_told_with_the_call_that_moves_it():
     op = united(tg.bounded("10 seconds"), tg.explicit())
     op.add_messages([row(50)], input=0)
-    assert "nobody has advanced it for input 1. Hint: `advance_watermark(..., input=1)`." in str(
-        explained(op)
+    assert (
+        "has not been advanced for input 1. Hint: call `advance_watermark(..., input=1)`."
+        in str(explained(op))
     )
     op.advance_watermark(at(5), input=1)
     found = explained(op)
     assert (
-        f"Input 1 holds it back: it has promised {text(5)}, others up to {text(40)}."
+        f"Input 1 holds the watermark back: it has promised {text(5)}, others up to {text(40)}."
         in found.sentences
     )
-    assert "It is explicit there. Hint: `advance_watermark(..., input=1)`." in found.sentences
+    assert (
+        "The watermark is explicit there. Hint: call `advance_watermark(..., input=1)`."
+        in found.sentences
+    )
 
 
 def test_an_idle_input_is_not_waited_for():
@@ -462,7 +469,7 @@ def test_an_idle_input_is_not_waited_for():
     found = explained(op)
     assert found.watermark == instant(at(40))
     assert found.inputs[1].status == "idle"
-    assert "Input 1 is idle and not waited for." in found.sentences
+    assert "Input 1 is idle and does not hold the watermark back." in found.sentences
 
 
 # What was ignored
@@ -482,9 +489,7 @@ def test_watermarks_in_rows_that_cannot_be_taken_are_counted():
     op.add_messages([row(5, w=at(5)), row(6, w=at(9999))])
     found = explained(op)
     assert found.counters["watermarks_refused"] == 1
-    assert (
-        "1 watermark could not be read or lay in the future, and was not taken." in found.sentences
-    )
+    assert "1 watermark was refused as unreadable or in the future." in found.sentences
 
 
 def test_a_generator_that_fails_is_told_with_its_last_error():
@@ -497,7 +502,8 @@ def test_a_generator_that_fails_is_told_with_its_last_error():
     found = explained(op)
     assert found.counters["generator_failures"] == 1
     assert (
-        "The watermark generator failed 1 time and promised nothing then; the last error was:"
+        "The watermark generator failed 1 time and did not advance the watermark then; the last"
+        " error was:"
         " ValueError: no luck with 1 row." in found.sentences
     )
 
@@ -507,14 +513,14 @@ def test_watermarks_of_other_keys_are_told():
     op.advance_watermark(at(60), key=5)
     found = explained(op)
     assert found.watermark_key == 3
-    assert "1 watermark of other keys than 3 ended here." in found.sentences
+    assert "1 watermark of keys other than 3 was dropped." in found.sentences
 
 
 def test_duplicates_are_told():
     op = started(tg.explicit(), offset="o")
     op.add_messages([row(5, o=1)])
     op.add_messages([row(5, o=1)])
-    assert "1 message had come before and was left out." in explained(op).sentences
+    assert "1 duplicate message was dropped." in explained(op).sentences
 
 
 # Windows
@@ -611,8 +617,8 @@ def test_corrections_wait_for_more_late_events():
         " `AfterWatermark(late=AfterCount(3))`)" in str(found)
     )
     assert (
-        f"at the latest until the watermark reaches {text(120)}, 55 seconds to go, and the window"
-        " is over" in str(found)
+        f"at the latest until the watermark reaches {text(120)}, 55 seconds to go, when the"
+        " window expires" in str(found)
     )
 
 
@@ -642,8 +648,8 @@ def test_a_trigger_that_does_not_fire_on_the_watermark(trigger: Any):
         f" `{trigger}`)" in str(found)
     )
     assert (
-        f"at the latest until the watermark reaches {text(120)}, 1 minute 30 seconds to go, and the"
-        " window is over." in str(found)
+        f"at the latest until the watermark reaches {text(120)}, 1 minute 30 seconds to go, when"
+        " the window expires." in str(found)
     )
 
 
@@ -661,8 +667,8 @@ def test_a_trigger_that_never_fires():
     op.add_messages([row(5)])
     op.advance_watermark(at(30))
     said = (
-        f"until the watermark reaches {text(120)}, 1 minute 30 seconds to go, and the window is"
-        " over; its trigger `Never()` does not fire before."
+        f"until the watermark reaches {text(120)}, 1 minute 30 seconds to go, when the window"
+        " expires; its trigger `Never()` does not fire earlier."
     )
     assert said in str(explained(op))
 
@@ -676,7 +682,7 @@ def test_what_never_fires_goes_to_late_where_closing_gives_no_pane():
     )
     op = stream.aggregate(n=tg.count()).embedded(now=NOON)
     op.add_messages([{"ts": at(5)}])
-    assert "what has not fired by then goes to `late` as `unfired`" in str(explained(op))
+    assert "rows that have not fired by then go to `late` as `unfired`" in str(explained(op))
 
 
 def test_a_trigger_that_needs_several_things_at_once():
@@ -717,7 +723,7 @@ def test_no_window_waits_because_all_have_fired_and_are_kept():
     found = explained(op)
     assert (found.windows, found.kept) == ((), 2)
     assert (
-        "No window waits: 2 results came out and are kept for corrections by late events."
+        "No window waits: 2 results were emitted and are kept for corrections by late events."
         in found.sentences
     )
 
@@ -726,7 +732,7 @@ def test_no_window_waits_because_all_have_fired_and_are_over():
     op = started(tg.explicit())
     op.add_messages([row(5)])
     op.advance_watermark(at(600))
-    assert "No window waits: all have fired (1 pane) and are over." in explained(op).sentences
+    assert "No window waits: all have fired (1 pane) and expired." in explained(op).sentences
 
 
 def test_no_window_waits_because_every_event_was_late():
@@ -735,7 +741,7 @@ def test_no_window_waits_because_every_event_was_late():
     op.add_messages([row(5), row(6), row(7)])
     found = explained(op)
     assert found.late == {"very_late": 3}
-    assert "No window waits: everything that came went to `late`." in found.sentences
+    assert "No window waits: all rows went to `late`." in found.sentences
     assert "3 rows went to `late`: 3 very_late." in found.sentences
 
 
@@ -801,9 +807,12 @@ def test_windows_on_offsets_wait_for_messages_of_the_furthest_behind():
         "y": (9, False),
     }
     assert found.to_dict()["watermark"] == 7
-    assert "all below 7 have come. Partition `x` is the furthest behind" in str(found)
     assert (
-        "Window [0, 10) of 1 key waits until all offsets below 10 have come, 3 messages to go."
+        "all below 7 have arrived. Partition `x` is furthest behind and holds all windows back."
+        in str(found)
+    )
+    assert (
+        "Window [0, 10) of 1 key waits until all offsets below 10 have arrived, 3 messages to go."
         in found.sentences
     )
 
@@ -814,12 +823,12 @@ def test_windows_on_ordinals_wait_for_messages_of_their_key():
     found = explained(op)
     assert (found.watermark, found.windows[0].to_go) == (None, 3)
     assert (
-        "Window [0, 10) of 1 key waits until 3 more messages of its key have come."
+        "Window [0, 10) of 1 key waits until 3 more messages of its key have arrived."
         in found.sentences
     )
     op.add_messages([row(5, "b")] * 9)
     assert (
-        "Window [0, 10) of 2 keys waits until 1 more message of a key has come."
+        "Window [0, 10) of 2 keys waits until 1 more message of a key has arrived."
         in explained(op).sentences
     )
 
@@ -827,7 +836,7 @@ def test_windows_on_ordinals_wait_for_messages_of_their_key():
 @pytest.mark.parametrize("axis", ["clock", "offset", "ordinal"])
 def test_nothing_has_come_on_other_axes_and_they_end(axis: str):
     op = started(window=tg.tumbling("1 minute" if axis == "clock" else 10, axis=axis), offset="o")
-    assert "No message has come yet." in explained(op).sentences
+    assert "No message has arrived yet." in explained(op).sentences
     op.add_messages([row(5, o=1)])
     op.finish()
     assert "The input has ended, and all windows have fired." in explained(op).sentences
@@ -845,12 +854,12 @@ def test_an_upstream_tells_the_watermark():
     op = started(tg.explicit(), downstream=below)
     found = explained(below)
     assert found.has_upstream
-    assert "The upstream tells the watermark, and has told none yet." in found.sentences
+    assert "The upstream provides the watermark, and has sent none yet." in found.sentences
     op.add_messages([row(5)])
     op.advance_watermark(at(65))
     found = explained(below)
     assert found.watermark is not None
-    assert "The upstream tells it." in found.sentences
+    assert "The upstream provides it." in found.sentences
 
 
 def test_results_wait_because_the_downstream_refuses_them():
@@ -861,7 +870,8 @@ def test_results_wait_because_the_downstream_refuses_them():
     assert found.is_refused
     assert (found.refused_rows, found.waiting_panes) == (2, 0)
     assert found.sentences[0].startswith(
-        "2 results wait because the downstream refuses; no input is taken until it accepts."
+        "2 results wait because the downstream refuses; no input is accepted until it takes"
+        " results."
     )
 
 
@@ -872,7 +882,7 @@ def test_results_wait_to_be_taken():
     op.add_messages([row(5)])
     assert (
         explained(op).sentences[0]
-        == "1 pane and 1 late row wait to be taken. Hint: call `get_result`."
+        == "1 pane and 1 late row wait to be fetched. Hint: call `get_result`."
     )
     op.get_result()
     assert explained(op).waiting_panes == 0
@@ -891,14 +901,14 @@ def test_nobody_has_told_the_clock_for_long(monkeypatch: pytest.MonkeyPatch):
     op = panes(tg.bounded("10 seconds", idle_after="1 minute"), partition="p").embedded()
     op.add_messages([row(5, p="a"), row(50, p="b")])
     clock[0] += 30 * SECOND
-    assert "last told the clock" not in str(explained(op))
+    assert "last read the clock" not in str(explained(op))
     clock[0] += 60 * SECOND
     assert (
-        "The operator was last told the clock 1 minute 30 seconds ago, and something has become due"
+        "The operator last read the clock 1 minute 30 seconds ago, and something has become due"
         " since." in str(explained(op))
     )
     op.timeout()
-    assert "last told the clock" not in str(explained(op))
+    assert "last read the clock" not in str(explained(op))
 
 
 # Data

@@ -94,7 +94,7 @@ def test_nothing_has_come():
     with made(echo, Input("ts", watermark=Bounded(5))) as mapped:
         found = asked(mapped)
         assert (found.watermark, calls(found).pending, marks(found)) == (None, 0, [])
-        assert found.sentences == ("There is no watermark yet.", "No message has come yet.")
+        assert found.sentences == ("There is no watermark yet.", "No message has arrived yet.")
 
 
 def test_nothing_is_pending_and_a_source_holds_the_watermark_back():
@@ -117,13 +117,13 @@ def test_nothing_is_pending_and_a_source_holds_the_watermark_back():
         assert [name for name, source in sources(found).items() if source.holds] == ["y"]
         assert found.sentences == (
             "No message waits for an answer.",
-            f"There is no watermark yet; the operator began at {text(0)}, 20 seconds ago.",
+            f"There is no watermark yet; the operator started at {text(0)}, 20 seconds ago.",
             (
-                "It waits for partition `y` (declared beforehand), which has not spoken since"
-                f" {text(0)}, 20 seconds ago."
+                "Partition `y` (declared) has not sent an event yet; it has held the watermark back"
+                f" since {text(0)}, 20 seconds ago."
             ),
             (
-                f"If it stays silent, it is left out as idle when the clock reaches {text(60)}, 40"
+                f"If it stays silent, it becomes idle when the clock reaches {text(60)}, 40"
                 " seconds to go."
             ),
         )
@@ -137,8 +137,8 @@ def test_who_is_behind_is_told_as_for_windows():
         )
         found = asked(mapped)
         assert (
-            f"Partition `slow` holds it back: it has promised {text(-5)}, others up to {text(40)}."
-            in found.sentences
+            f"Partition `slow` holds the watermark back: it has promised {text(-5)}, others up"
+            f" to {text(40)}." in found.sentences
         )
         assert (
             f"The newest event is at {text(50)}, 55 seconds ahead of the watermark."
@@ -161,13 +161,13 @@ def test_events_from_the_future_move_no_watermark():
         found = asked(mapped)
         assert (found.counters["future"], found.newest) == (2, None)
         assert (
-            "Only events from the future have come (2): they lie more than 1 minute ahead of the"
+            "Only events from the future have arrived (2): they are more than 1 minute ahead of the"
             " clock" in str(found)
         )
         mapped.add_messages([{"ts": at(5), "v": 3}])
         found = asked(mapped)
         assert found.newest == instant(at(5))
-        assert "2 events from the future came" in str(found)
+        assert "2 events from the future arrived" in str(found)
 
 
 def test_a_row_that_only_says_a_watermark_is_no_event_from_the_future():
@@ -195,10 +195,10 @@ def test_an_upstream_tells_the_watermark():
         op = counting().embedded(now=0, downstream=mapped)
         found = asked(mapped)
         assert found.has_upstream
-        assert "The upstream tells the watermark, and has told none yet." in found.sentences
+        assert "The upstream provides the watermark, and has sent none yet." in found.sentences
         op.add_messages(rows("a"))
         op.advance_watermark(20)
-        assert "The upstream tells it." in asked(mapped).sentences
+        assert "The upstream provides it." in asked(mapped).sentences
 
 
 # Calls
@@ -221,11 +221,11 @@ def test_a_watermark_waits_behind_the_messages_without_an_answer_that_came_befor
         ) == (3, 3, 10, 0)
         assert (found.watermark, marks(found)) == (10, [("watermark", 10, 0, 2)])
         assert found.sentences[:2] == (
-            "3 messages have no answer yet; 3 calls of at most 10 are under way.",
+            "3 messages have no answer yet; 3 calls of at most 10 are running.",
             "Watermark 10 waits behind 2 of them.",
         )
         assert found.sentences[-2] == "The watermark is at 10 since 1970-01-01T00:00:00Z."
-        assert found.sentences[-1] == "It moves only when the program calls `advance_watermark`."
+        assert found.sentences[-1] == "It advances only when the program calls `advance_watermark`."
         mapped.advance_watermark(20)
         mapped.advance_watermark(30)
         found = asked(mapped)
@@ -251,7 +251,7 @@ def test_an_ordered_answer_waits_for_earlier_ones_and_keeps_its_slot(ordered):
     with made(service, ordered=ordered, max_in_flight=2) as mapped:
         mapped.add_messages(rows("a", "b"))
         assert (
-            "All 2 slots are taken, so that `add_messages` waits for an answer. Hint: a larger"
+            "All 2 slots are in use, so `add_messages` waits for an answer. Hint: raise"
             " `max_in_flight`." in asked(mapped).sentences
         )
         service.answer("b")
@@ -259,10 +259,10 @@ def test_an_ordered_answer_waits_for_earlier_ones_and_keeps_its_slot(ordered):
         found = asked(mapped)
         assert calls(found).is_ordered is ordered
         assert calls(found).answered == ordered
-        assert ("1 answer waits for those of earlier messages." in found.sentences) is ordered
-        assert ("slots are taken" in str(found)) is ordered
+        assert ("1 answer waits for the answers of earlier messages." in found.sentences) is ordered
+        assert ("slots are in use" in str(found)) is ordered
         assert (
-            "1 result waits to be taken. Hint: call `get_result`." in found.sentences
+            "1 result waits to be fetched. Hint: call `get_result`." in found.sentences
         ) is not ordered
 
 
@@ -278,8 +278,8 @@ def test_answers_that_have_come_are_told_and_not_taken(ordered):
         assert (calls(found).pending, calls(found).untaken, calls(found).in_flight) == (2, 1, 2)
         assert calls(found).oldest == {"ts": 1, "v": "b"}
         assert found.sentences[:3] == (
-            "1 answer has come and waits to be taken. Hint: call `timeout` or `get_result`.",
-            "2 messages have no answer that was taken; 1 call of at most 100 is under way.",
+            "1 answer has arrived and waits to be taken. Hint: call `timeout` or `get_result`.",
+            "2 messages have no answer that was taken; 1 call of at most 100 is running.",
             "Watermark 10 waits behind them.",
         )
         service.answer("b")
@@ -300,8 +300,8 @@ def test_the_oldest_call_is_told_with_how_long_it_may_still_take():
         assert 0 <= standing.oldest_for < LONG
         assert standing.left == standing.limit - standing.oldest_for
         assert found.to_dict()["calls"]["left"] == standing.left
-        assert "The oldest call is under way for" in str(found)
-        assert "with an answer or in `late`; it is about `ts=0, v=a`." in str(found)
+        assert "The oldest call has been running for" in str(found)
+        assert "with an answer or in `late`; its message is `ts=0, v=a`." in str(found)
         service.answer("a")
         hear(mapped, 1)
         assert calls(asked(mapped)).oldest == {"ts": 1, "v": "b"}
@@ -323,12 +323,12 @@ def test_a_call_that_blocks_its_event_loop_is_overdue():
             over.set()
         assert calls(found).left < 0
         assert (
-            f"longer than the {format_duration(1)} that it may take: it blocks its event loop, or"
-            " another one does" in str(found)
+            f"longer than its limit of {format_duration(1)}: it or another call blocks the event"
+            " loop" in str(found)
         )
         assert len(str(found)) < 1_000
         mapped._calls.lost_loops = 2
-        assert "The function blocked its event loop 2 times, and another one was started." in str(
+        assert "The function blocked its event loop 2 times, and a new loop was started." in str(
             asked(mapped)
         )
 
@@ -344,7 +344,7 @@ def test_that_all_sources_are_idle_waits_too(ordered):
         found = asked(mapped)
         assert found.is_idle
         assert marks(found) == [("idle", None, None, 1)]
-        assert "That all sources are idle waits behind it." in found.sentences
+        assert "The idle status of all sources waits behind it." in found.sentences
 
 
 def test_what_became_of_the_calls_is_told():
@@ -368,13 +368,13 @@ def test_what_became_of_the_calls_is_told():
         assert (found.waiting_results, found.waiting_marks, found.waiting_late) == (1, 1, 1)
         assert (
             found.sentences[0]
-            == "1 result, 1 watermark and 1 late row wait to be taken. Hint: call `get_result`."
+            == "1 result, 1 watermark and 1 late row wait to be fetched. Hint: call `get_result`."
         )
         assert found.sentences[-4:] == (
             "1 row went to `late`: 1 async_failed.",
-            "The last call that failed did so with: ValueError: no luck.",
-            "1 attempt was made because an earlier one had failed.",
-            "1 message was answered with nothing and left out.",
+            "The last failed call ended with: ValueError: no luck.",
+            "1 attempt was a retry after a failure.",
+            "1 message had no result and was dropped.",
         )
         mapped.get_result()
         assert asked(mapped).sentences[0] == "No message waits for an answer."
@@ -418,7 +418,7 @@ def test_a_key_that_is_held_back_is_told_beside_the_first():
         text_of_key = "There is no watermark of key 1 yet."
         assert text_of_key in found.sentences
         hint = (
-            "The watermark is explicit, and nobody has advanced it. Hint: call"
+            "The watermark is explicit and has not been advanced yet. Hint: call"
             " `advance_watermark(..., key=1)`."
         )
         assert found.sentences[found.sentences.index(text_of_key) + 1] == hint
@@ -434,9 +434,12 @@ def test_inputs_that_hold_another_key_back_are_named():
         found = asked(mapped)
         assert [given.holds for given in found.also[0].inputs] == [False, True]
         assert "The watermark of key 1 is at 10 since 1970-01-01T00:00:00Z." in found.sentences
-        assert "Input 1 holds it back: it has promised 10, others up to 20." in found.sentences
         assert (
-            "It is explicit there. Hint: `advance_watermark(..., input=1, key=1)`."
+            "Input 1 holds the watermark back: it has promised 10, others up to 20."
+            in found.sentences
+        )
+        assert (
+            "The watermark is explicit there. Hint: call `advance_watermark(..., input=1, key=1)`."
             in found.sentences
         )
 
@@ -450,7 +453,7 @@ def test_a_key_that_an_input_lacks_ends_here():
             for other in found.also
         ] == [(1, (0,), [1])]
         assert (
-            "The watermark of key 1 ends here, because input 0 does not have that key."
+            "The watermark of key 1 is dropped, because input 0 does not have that key."
             in found.sentences
         )
 
@@ -497,8 +500,8 @@ def test_results_wait_because_the_downstream_refuses_them():
             found.waiting_results,
         ) == (True, 2, 1, 0)
         assert found.sentences[0].startswith(
-            "2 results and 1 watermark wait because the downstream refuses; no input is taken until"
-            " it accepts."
+            "2 results and 1 watermark wait because the downstream refuses; no input is accepted"
+            " until it takes results."
         )
         sink.room = 10
         mapped.timeout()
@@ -550,10 +553,10 @@ def test_what_waits_is_told_after_a_restart(ordered):
         assert (marks(found), found.newest) == (marks(before), 1)
         assert marks(found) == [("watermark", 1, 0, 2)]
         assert (
-            "2 messages have no answer yet; 1 call of at most 1 is under way, and 1 message waits"
+            "2 messages have no answer yet; 1 call of at most 1 is running, and 1 message waits"
             " for a slot." in found.sentences
         )
-        assert "The only slot is taken, so that `add_messages` waits for an answer." in str(found)
+        assert "The only slot is in use, so `add_messages` waits for an answer." in str(found)
     finally:
         again.close()
         mapped.close()
@@ -565,7 +568,7 @@ def test_a_mark_that_nothing_holds_leaves_with_the_next_call(ordered):
         mapped._pending.mark(Watermark(7))
         found = asked(mapped)
         assert marks(found) == [("watermark", 7, 0, 0)]
-        assert "Watermark 7 waits for nothing but the next call of `timeout`." in found.sentences
+        assert "Watermark 7 waits only for the next call of `timeout`." in found.sentences
         mapped.timeout()
         assert marks(asked(mapped)) == []
 

@@ -14,7 +14,7 @@ from tidegate.instants import instant
 def test_a_partition_without_a_name_is_not_the_whole_input():
     op = partitioned(tg.bounded("10 seconds"))
     op.add_messages([row(5, p=""), row(50, p="b")])
-    assert "Partition `` holds it back: it has promised" in str(explained(op))
+    assert "Partition `` holds the watermark back: it has promised" in str(explained(op))
 
 
 @pytest.mark.parametrize("vain", [None, at(9999)], ids=["unreadable", "future"])
@@ -22,8 +22,8 @@ def test_who_sends_only_what_cannot_be_followed_has_spoken_all_the_same(vain):
     op = partitioned(tg.bounded("10 seconds", partitions=["bad", "good"]))
     op.add_messages([row(5, p="good"), {"ts": vain, "k": "a", "p": "bad"}], now=at(20))
     assert (
-        "It waits for partition `bad` (declared beforehand), which has sent nothing that it could"
-        f" follow since {text(0)}" in str(explained(op))
+        "Partition `bad` (declared) has not sent an event that advances the watermark yet; it has"
+        f" held the watermark back since {text(0)}" in str(explained(op))
     )
 
 
@@ -34,18 +34,15 @@ def test_a_partition_of_an_input_that_has_ended_moves_nothing():
     op.add_partition("b")
     op.mark_idle(partition="b")
     assert (
-        "Every source has ended, so the highest promise was released; `finish` fires what is left."
-        in explained(op).sentences
+        "Every source has ended, so the highest promise was released; `finish` fires the"
+        " remaining windows." in explained(op).sentences
     )
 
 
 def test_promises_of_a_generator_are_not_said_to_be_in_rows():
     op = started(tg.generated(lambda observed: observed.newest() + 10**15))
     op.add_messages([row(5)])
-    assert (
-        "1 watermark could not be read or lay in the future, and was not taken."
-        in explained(op).sentences
-    )
+    assert "1 watermark was refused as unreadable or in the future." in explained(op).sentences
 
 
 def test_an_error_of_several_lines_stays_in_its_sentence():
@@ -72,10 +69,10 @@ def test_all_who_came_back_behind_the_watermark_hold_it():
     found = explained(op)
     assert [source.name for source in found.sources if source.holds] == ["a", "b"]
     promised = (
-        f"they have promised {text(11)} to {text(21)}; the watermark moves when all of them have"
+        f"they have promised {text(11)} to {text(21)}; the watermark advances when all of them have"
         f" promised more than {text(45)}."
     )
-    assert f"Partitions `a` and `b` hold it back: {promised}" in found.sentences
+    assert f"Partitions `a` and `b` hold the watermark back: {promised}" in found.sentences
 
 
 def test_the_only_one_left_holds_the_watermark_that_it_is_behind():
@@ -85,10 +82,10 @@ def test_the_only_one_left_holds_the_watermark_that_it_is_behind():
     op.end_input(partition="b")
     op.add_messages([row(25, p="a")])
     promised = (
-        f"it has promised {text(15)}; the watermark moves when it has promised more than"
+        f"it has promised {text(15)}; the watermark advances when it has promised more than"
         f" {text(45)}."
     )
-    assert f"Partition `a` holds it back: {promised}" in explained(op).sentences
+    assert f"Partition `a` holds the watermark back: {promised}" in explained(op).sentences
 
 
 def test_an_input_that_no_upstream_feeds_is_told_by_the_program():
@@ -99,5 +96,5 @@ def test_an_input_that_no_upstream_feeds_is_told_by_the_program():
     first = started(tg.bounded("10 seconds"), downstream=last)
     first.add_messages([row(50)])
     said = str(explained(last))
-    assert "nobody has advanced it for input 1" in said
+    assert "has not been advanced for input 1" in said
     assert "The upstream" not in said

@@ -46,7 +46,7 @@ from tidegate.kernel.watermarks.marks import Mark
 from tidegate.operators.aggregate.migration import check_same
 from tidegate.operators.async_map.queue import Failed, Row, Rows, Saved, pending
 from tidegate.operators.explain.explanation import explain_calls, waiting_marks
-from tidegate.operators.explain.facts import CallsStanding, Explanation
+from tidegate.operators.explain.facts import CallFacts, Explanation
 from tidegate.operators.ingest.delivery import Delivery, DeliveryReader
 from tidegate.operators.ingest.ingest import Ingest, IngestHooks, Windows, whole_rows
 from tidegate.operators.ingest.schema_cast import BROKEN, bindable, widened
@@ -288,7 +288,7 @@ class EmbeddedAsyncMap(SourceControl):
         waiting = [piece for pieces in self._outlet.unfetched for piece in pieces]
         return explain_calls(
             self._intake,
-            self._standing(),
+            self._call_facts(),
             {key: self._has_ticks(columns) for key, columns in self._columns().items()},
             self._counts(),
             newest=None if self._progress.newest == MIN else self._progress.newest,
@@ -317,10 +317,10 @@ class EmbeddedAsyncMap(SourceControl):
             "unreadable": counters["untimed"],
         }
 
-    def _standing(self) -> CallsStanding:
+    def _call_facts(self) -> CallFacts:
         marks, oldest = self._pending.waiting(), self._calls.oldest()
         told = waiting_marks(marks)
-        return CallsStanding(
+        return CallFacts(
             pending=self.pending,
             untaken=self._calls.untaken,
             in_flight=len(self._calls),

@@ -1,8 +1,7 @@
-"""An explanation answers "why is there no output?": how far the watermark has come, who holds it
-back, and what windows or calls wait for.
+"""Explanations: why there is no output, and which source holds the watermark back.
 
-The facts are gathered from an operator here, which they do not change; `standings` says what they
-are, and `explanation_text` puts them into words.
+This module gathers the facts from an operator without changing it. `facts` defines them, and `text`
+turns them into sentences.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from tidegate.operators.aggregate.context import IDENTITY
 from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.operators.aggregate.wiring import Parts
 from tidegate.operators.explain.facts import (
-    CallsStanding,
+    CallFacts,
     Explanation,
-    InputStanding,
-    KeyStanding,
-    MarkStanding,
-    SourceStanding,
-    WindowStanding,
+    InputFacts,
+    KeyFacts,
+    MarkFacts,
+    SourceFacts,
+    WindowFacts,
 )
 from tidegate.operators.explain.text import sentences
 from tidegate.operators.ingest.watermark_tracking import (
@@ -59,13 +58,10 @@ from tidegate.spec.watermarks import (
 from tidegate.spec.windows import Axis, Inherited
 
 LISTED = 50
-"""So many windows, or marks that wait, are told one by one; of the others only how many there are.
-"""
+"""The number of windows, or of waiting marks, that are listed; the others are only counted."""
 LISTED_KEYS = 10
 COUNTED = 100_000
-"""Keys of windows that are not complete are counted as long as no more rows than this have to be
-looked at.
-"""
+"""The number of rows up to which the keys of incomplete windows are counted."""
 
 _COUNTERS = (
     *("events", "duplicates", "future", "unreadable", "late_rows", "markers"),
@@ -74,7 +70,7 @@ _COUNTERS = (
 
 
 def explain(operator: WindowedAggregate) -> Explanation:
-    """What an operator waits for; nothing is changed by asking."""
+    """What an aggregate waits for."""
     progress, spec, axis = operator.progress, operator.spec, operator.spec.window.axis
     watched = axis is Axis.EVENT_TIME
     inputs = _inputs(operator.watermark_tracker, operator.key) if watched else ()
@@ -125,15 +121,16 @@ def explain(operator: WindowedAggregate) -> Explanation:
 
 def explain_calls(
     watermark_tracker: WatermarkTracker,
-    calls: CallsStanding,
+    calls: CallFacts,
     ticks: Mapping[int, bool],
     counters: Mapping[str, int],
     *,
     has_upstream: bool,
     **facts: Any,
 ) -> Explanation:
-    """What an async map waits for; `ticks` has its watermark keys, the main one first, and whether
-    their times are plain numbers.
+    """What an async map waits for.
+
+    `ticks` maps its watermark keys, the main one first, to whether their times are plain numbers.
     """
     counted = {
         name: n for name, n in counters.items() if not name.startswith("reason.")
@@ -160,7 +157,7 @@ def _of_key(
     counters: Mapping[str, int],
     has_upstream: bool,
 ) -> Explanation:
-    """Who promises what for one of the watermark keys that are passed on."""
+    """The inputs and sources of one watermark key."""
     inputs = _inputs(watermark_tracker, key)
     lacking = tuple(
         ordinal
@@ -193,7 +190,7 @@ def explain_inputs(
     has_upstream: bool,
     **facts: Any,
 ) -> Explanation:
-    """How the inputs of an operator stand that has neither windows nor calls to wait for."""
+    """The inputs of an operator that has neither windows nor calls."""
     return worded(
         _of_key(watermark_tracker, key, ticks=ticks, counters=counters, has_upstream=has_upstream),
         **facts,
@@ -201,17 +198,15 @@ def explain_inputs(
 
 
 def worded(found: Explanation, **facts: Any) -> Explanation:
-    """The same with further facts, put into words anew."""
+    """The explanation with further facts, and with sentences for all of them."""
     whole = dataclasses.replace(found, **facts)
     return dataclasses.replace(whole, sentences=sentences(whole))
 
 
-def waiting_marks(marks: Sequence[tuple[Mark, int]]) -> tuple[MarkStanding, ...]:
-    """The first of the marks that wait, each with how many messages without an answer are before
-    it.
-    """
+def waiting_marks(marks: Sequence[tuple[Mark, int]]) -> tuple[MarkFacts, ...]:
+    """The first marks that wait, each with the number of messages without an answer before it."""
     return tuple(
-        MarkStanding(
+        MarkFacts(
             kind=(
                 "watermark"
                 if isinstance(mark, Watermark)
@@ -236,8 +231,10 @@ def _bounded(value: int) -> int | None:
 
 
 def _has_ticks(operator: WindowedAggregate) -> bool:
-    """On the clock, and where the watermark is made of the clock alone, times are clocks even if no
-    message has told a type.
+    """Whether times are plain numbers.
+
+    Windows on the clock and watermarks that follow the clock have instants, even before a message
+    shows a type.
     """
     if operator.spec.window.axis is Axis.CLOCK:
         return False
@@ -252,9 +249,7 @@ def _needs_all(trigger: Trigger) -> bool:
 
 
 def _fires_on_elements(trigger: Trigger, *, is_complete: bool) -> bool:
-    """Whether more events alone may make the trigger ready, before or after the window is
-    complete.
-    """
+    """Whether more events alone may make the trigger fire, before or after completion."""
     match trigger:
         case AfterWatermark(early=early, late=late):
             parts: tuple[Trigger | None, ...] = (late,) if is_complete else (early,)
@@ -269,28 +264,28 @@ def _fires_on_elements(trigger: Trigger, *, is_complete: bool) -> bool:
     )
 
 
-# Who promises what
+# Inputs and sources
 
 
-def _inputs(watermark_tracker: WatermarkTracker, key: int) -> tuple[InputStanding, ...]:
+def _inputs(watermark_tracker: WatermarkTracker, key: int) -> tuple[InputFacts, ...]:
     """The inputs that have the watermark key."""
-    # Asking for a key that nobody has mentioned would mention it.
+    # Asking for an unknown key would create it.
     across = (
         watermark_tracker.across.coalescer(key) if key in watermark_tracker.across.keys else None
     )
-    everybody = [
+    ordinals = [
         ordinal
         for ordinal in range(len(watermark_tracker.columns))
         if watermark_tracker.has(key, ordinal)
     ]
-    holders = set(everybody if across is None else across.holders().tolist())
+    holders = set(ordinals if across is None else across.holders().tolist())
     paused = watermark_tracker.paused()
     found = []
-    for ordinal in everybody:
+    for ordinal in ordinals:
         column = watermark_tracker.columns[ordinal][key]
         watermark = column.spec.watermark
         found.append(
-            InputStanding(
+            InputFacts(
                 input=ordinal,
                 kind=str(watermark.to_dict()["type"]),
                 status="active" if across is None else STATUS[int(across.status[ordinal])],
@@ -301,7 +296,7 @@ def _inputs(watermark_tracker: WatermarkTracker, key: int) -> tuple[InputStandin
                 behind=_behind(watermark),
                 idle_after=watermark.idle_after if isinstance(watermark, Watched) else None,
                 idle_at=_idle_at(column),
-                is_told=isinstance(watermark, Explicit)
+                is_explicit=isinstance(watermark, Explicit)
                 or (column.is_external and isinstance(watermark, Implied)),
                 paused=column.is_source and PausedSource(ordinal, "") in paused,
             )
@@ -328,8 +323,8 @@ def _behind(watermark: Watermarks) -> int | None:
 
 
 def _sources(
-    watermark_tracker: WatermarkTracker, key: int, inputs: tuple[InputStanding, ...]
-) -> tuple[SourceStanding, ...]:
+    watermark_tracker: WatermarkTracker, key: int, inputs: tuple[InputFacts, ...]
+) -> tuple[SourceFacts, ...]:
     paused = {(source.input, source.name) for source in watermark_tracker.paused()}
     found = []
     for given in inputs:
@@ -339,7 +334,7 @@ def _sources(
         for state in column.sources.describe():
             idles = given.idle_after is not None and state.status == "active"
             found.append(
-                SourceStanding(
+                SourceFacts(
                     input=given.input,
                     name=state.name,
                     status=state.status,
@@ -359,37 +354,35 @@ def _sources(
     return tuple(found)
 
 
-def _partitions(operator: WindowedAggregate) -> tuple[SourceStanding, ...]:
-    """On offsets every partition has come as far as its highest offset."""
+def _partitions(operator: WindowedAggregate) -> tuple[SourceFacts, ...]:
+    """On offsets, the progress of every partition is its highest offset."""
     marks, least = operator.marks.marks, operator.marks.progress()
     return tuple(
-        SourceStanding(0, name, "active", mark + 1, None, None, mark + 1 == least)
+        SourceFacts(0, name, "active", mark + 1, None, None, mark + 1 == least)
         for name, mark in marks.items()
     )
 
 
-# What windows wait for
+# Windows
 
 
 class _Waiting:
-    """The windows of an operator that owe a pane."""
+    """The windows of an operator with a pending pane."""
 
     def __init__(self, operator: WindowedAggregate) -> None:
         self._operator = operator
-        self.windows: tuple[WindowStanding, ...] = ()
+        self.windows: tuple[WindowFacts, ...] = ()
         self.total = 0
         self.kept = 0
-        self.keys: tuple[KeyStanding, ...] = ()
+        self.keys: tuple[KeyFacts, ...] = ()
         if operator.parts is not None:
             found = [*self._held(operator.parts), *self._opened(operator.parts)]
             self.windows = tuple(
                 sorted(found, key=lambda window: (window.end, window.start))[:LISTED]
             )
 
-    def _opened(self, parts: Parts) -> list[WindowStanding]:
-        """Windows that are kept in slices: their triggers are quiet until they are complete, so
-        that they are all alike.
-        """
+    def _opened(self, parts: Parts) -> list[WindowFacts]:
+        """Windows in slices: their triggers do not fire before completion, so all are alike."""
         if parts.slice_buffer is None:
             return []
         found, total = parts.slice_buffer.waiting(LISTED, COUNTED)
@@ -412,8 +405,8 @@ class _Waiting:
             for n, (_, keys) in enumerate(found)
         ]
 
-    def _held(self, parts: Parts) -> list[WindowStanding]:
-        """Windows that are kept in cells, one a key."""
+    def _held(self, parts: Parts) -> list[WindowFacts]:
+        """Windows in cells, one per key."""
         core = parts.core
         per_key = core.watermarks.keys is not None
         names = [
@@ -444,7 +437,7 @@ class _Waiting:
             self.keys = self._waited_keys(cells, reached)
         return self._grouped(parts, cells, reached)
 
-    def _grouped(self, parts: Parts, cells: Frame, reached: np.ndarray) -> list[WindowStanding]:
+    def _grouped(self, parts: Parts, cells: Frame, reached: np.ndarray) -> list[WindowFacts]:
         """One entry for all keys of a window that are in the same state."""
         core, end = parts.core, cells.ints("end")
         context = Context(end, reached, core.progress.now, cells.ints("pending"))
@@ -460,7 +453,7 @@ class _Waiting:
             groups.min(cells.ints("clock_due")),
             groups.max(cells.ints("index")),
         )
-        # The key that needs least: what it waits for less how far it has come.
+        # The distance of the key that is nearest to what its window waits for.
         furthest = groups.max(reached)
         found = []
         for group in order.tolist():
@@ -490,11 +483,11 @@ class _Waiting:
         clock: int = MAX,
         is_complete: bool = False,
         has_fired: bool = False,
-    ) -> WindowStanding:
+    ) -> WindowFacts:
         axis = self._operator.spec.window.axis
         reached = self._operator.progress.now if axis is Axis.CLOCK else reached
         wanted = due if due != MAX else expiry if clock == MAX else MAX
-        return WindowStanding(
+        return WindowFacts(
             start=bounds[0],
             end=bounds[1],
             keys=keys,
@@ -507,10 +500,8 @@ class _Waiting:
             to_go=None if MAX in (wanted, reached) or reached == MIN else wanted - reached,
         )
 
-    def _waited_keys(self, cells: Frame, reached: np.ndarray) -> tuple[KeyStanding, ...]:
-        """Some keys whose watermark has not reached the end of their window, those that are due
-        first.
-        """
+    def _waited_keys(self, cells: Frame, reached: np.ndarray) -> tuple[KeyFacts, ...]:
+        """The first due keys whose watermark has not reached the end of their window."""
         behind = np.flatnonzero(cells.ints("end") > reached)
         end = cells.ints("end")[behind]
         chosen = behind[np.lexsort((reached[behind], end))[:LISTED_KEYS]]
@@ -518,7 +509,7 @@ class _Waiting:
         some = cells.take(chosen)
         values = [to_arrow(some[f"k.{name}"]).to_pylist() for name in names]
         return tuple(
-            KeyStanding(
+            KeyFacts(
                 key=dict(zip(names, (column[n] for column in values), strict=True)),
                 watermark=_known(int(reached[row])),
                 start=int(some.ints("start")[n]),

@@ -1,8 +1,7 @@
-"""Standings are the facts of an explanation: how inputs, sources, keys, windows and calls stand,
-apart from who gathers them and how they are told.
+"""The facts of an explanation: the state of inputs, sources, keys, windows and calls.
 
-Instants of the input are int64 ticks here, clocks are microseconds; `Explanation.to_dict` gives
-what people and JSON can read.
+Instants of the input are int64 ticks, clocks are microseconds. `Explanation.to_dict` returns a
+readable JSON form.
 """
 
 from __future__ import annotations
@@ -16,93 +15,88 @@ from tidegate.instants import MAX, MIN, format_instant
 
 
 def time_text(value: int, *, ticks: bool) -> str:
-    """An instant of the input: a number where the input has numbers."""
+    """An instant of the input; a number if the input has plain numbers."""
     return str(value) if ticks and value not in (MIN, MAX) else format_instant(value)
 
 
 @dataclass(frozen=True, slots=True)
-class InputStanding:
-    """How an input stands among the others."""
+class InputFacts:
+    """The watermark of one input."""
 
     input: int
     kind: str
-    """How its watermark comes about: `bounded`, `explicit`, `lagging`, ..."""
+    """The kind of its watermark: `bounded`, `explicit`, `lagging`, ..."""
     status: str
     """`active`, `idle` or `ended`."""
     promise: int | None
     """Its watermark, coalesced over its sources."""
     since: int
-    """The clock when that last rose, or at the start."""
+    """The clock when its watermark last advanced, or at the start."""
     sources: int
     holds: bool
-    """Whether it holds the watermark of the operator where it is."""
+    """Whether it holds the watermark of the operator back."""
     behind: int | None = None
-    """How far its watermark stays behind the newest event, or behind the clock where it follows
-    that.
-    """
+    """How far its watermark stays behind the newest event, or behind the clock that it follows."""
     idle_after: int | None = None
     idle_at: int | None = None
-    """The clock at which it is left out if it stays silent, where it is waited for as a whole and
-    not for one of its sources.
-    """
-    is_told: bool = False
-    """Whether its watermark moves only where the program or an upstream advances it."""
+    """The clock at which it becomes idle if it stays silent, where it counts as a single source."""
+    is_explicit: bool = False
+    """Whether only the program or an upstream advances its watermark."""
     paused: bool = False
-    """Whether it should not be read for now, where it is waited for as a whole."""
+    """Whether it should not be read for now, where it counts as a single source."""
 
 
 @dataclass(frozen=True, slots=True)
-class SourceStanding:
-    """How a partition or a writer stands among the others."""
+class SourceFacts:
+    """The state of one partition or writer."""
 
     input: int
     name: str
     status: str
     promise: int | None
     spoke_at: int | None
-    """The clock at its last sign of life, or when it joined; None where that is not known."""
+    """The clock at its last activity, or when it joined; None if unknown."""
     moved_at: int | None
-    """The clock when its promise last rose, or when it joined."""
+    """The clock when its promise last advanced, or when it joined."""
     holds: bool
-    """Whether it holds the watermark of the operator where it is."""
+    """Whether it holds the watermark of the operator back."""
     paused: bool = False
     """Whether it is so far ahead of the others that it should not be read for now."""
     idle_at: int | None = None
-    """The clock at which it is left out if it stays silent."""
+    """The clock at which it becomes idle if it stays silent."""
     declared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class WindowStanding:
-    """A window that owes a pane, and what it waits for; on the clock, on offsets and on ordinals
-    `watermark` is a position there.
+class WindowFacts:
+    """A window with a pending pane, and what it waits for.
+
+    On the clock, on offsets and on ordinals `watermark` is a position on that axis.
     """
 
     start: int
     end: int
     keys: int | None
-    """How many keys it has; None where counting them would be dear."""
+    """The number of its keys; None where counting them would be expensive."""
     is_complete: bool
     has_fired: bool
     watermark: int | None
-    """The watermark at which its trigger may be ready next; None if it does not look at the
-    watermark.
-    """
+    """The watermark at which its trigger may fire next; None if it ignores the watermark."""
     clock: int | None
-    """The clock at which its trigger may be ready next; None if it does not look at the clock."""
+    """The clock at which its trigger may fire next; None if it ignores the clock."""
     by_elements: bool
-    """Whether more events alone may make its trigger ready."""
+    """Whether more events alone may make its trigger fire."""
     expiry: int | None
-    """The watermark at which it is over, whatever its trigger says; None if it never is."""
+    """The watermark at which it expires, whatever its trigger; None if it never does."""
     to_go: int | None
-    """How far the watermark (of the key that is nearest) is away from what the window waits for;
-    None where there is none.
+    """The distance of the watermark (of the nearest key) from what the window waits for; None
+    without one.
     """
 
 
 @dataclass(frozen=True, slots=True)
-class KeyStanding:
-    """A data key that a window waits for, where keys have watermarks of their own."""
+class KeyFacts:
+    """A data key that a window waits for, with per-key watermarks."""
 
     key: Mapping[str, Any]
     watermark: int | None
@@ -111,8 +105,8 @@ class KeyStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class MarkStanding:
-    """A mark that waits in an async map until everything before it has its answer."""
+class MarkFacts:
+    """A mark that waits in an async map for the answers of all messages before it."""
 
     kind: str
     """`watermark`, `idle` or `active`."""
@@ -120,96 +114,83 @@ class MarkStanding:
     watermark_key: int | None
     """None: for all keys."""
     before: int
-    """How many messages without an answer are before it."""
+    """The number of messages without an answer before it."""
 
 
 @dataclass(frozen=True, slots=True)
-class CallsStanding:
-    """How the calls of an async map stand. Its clock is that of the machine, whatever the operator
-    is told.
-    """
+class CallFacts:
+    """The calls of an async map, by the clock of the machine."""
 
     pending: int
-    """Messages without an answer, or whose answer nobody has taken."""
+    """Messages without an answer, and those whose answer was not taken yet."""
     untaken: int
-    """Answers that have come, and are taken by the next call of the program."""
+    """Answers that have arrived; the next call of the program takes them."""
     in_flight: int
-    """Calls under way, with those whose answer nobody has taken."""
+    """Running calls, and those whose answer was not taken yet."""
     max_in_flight: int
     answered: int
     """Messages whose answer waits for those of earlier ones; each of them keeps its slot."""
     is_ordered: bool
     limit: int
-    """How long a call may take, with all attempts and pauses."""
+    """The longest that a call may take, with all attempts and pauses."""
     oldest: Mapping[str, Any] | None = None
     """The message of the first call that has no answer."""
     oldest_for: int | None = None
-    """How long that is under way."""
-    marks: tuple[MarkStanding, ...] = ()
-    """The marks that wait, in their order; `more_marks` says how many others there are."""
+    """How long that call has been running."""
+    marks: tuple[MarkFacts, ...] = ()
+    """The first marks that wait, in their order; `more_marks` counts the others."""
     more_marks: int = 0
     error: str = ""
-    """Why the last call that failed did so, since the start."""
+    """The error of the last failed call since the start."""
     lost_loops: int = 0
-    """How often the function has blocked its event loop, and another one was started."""
+    """How often the function has blocked its event loop, and a new loop was started."""
 
     @property
     def left(self) -> int | None:
-        """How long the oldest call may still take; less than nothing where its event loop does not
-        run.
-        """
+        """How long the oldest call may still take; negative if its event loop is blocked."""
         return None if self.oldest_for is None else self.limit - self.oldest_for
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why there is no output, or none yet: as facts, and in `sentences`."""
+    """Why there is no output yet: as facts, and as `sentences`."""
 
     axis: str
     watermark: int | None
     since: int | None
-    """The clock when the watermark last rose, or at the start while there is none; None where
-    nobody knows.
-    """
+    """The clock when the watermark last advanced, or at the start; None if unknown."""
     now: int
-    """The clock that the operator was last told."""
+    """The clock of the operator."""
     newest: int | None
     """The newest event that is not from the future."""
     ticks: bool
-    """Whether times are plain numbers and no instants."""
+    """Whether times are plain numbers instead of instants."""
     watermark_key: int = 0
     is_finished: bool = False
     is_idle: bool = False
     """Whether every source is idle or has ended, so that the highest promise was released."""
     has_upstream: bool = False
-    inputs: tuple[InputStanding, ...] = ()
-    sources: tuple[SourceStanding, ...] = ()
+    inputs: tuple[InputFacts, ...] = ()
+    sources: tuple[SourceFacts, ...] = ()
     lacking: tuple[int, ...] = ()
-    """Inputs that do not have this watermark key, so that it ends here."""
+    """Inputs without this watermark key, which is therefore dropped."""
     also: tuple[Explanation, ...] = ()
-    """Of an operator that passes on several watermark keys, the sources of the others: without
-    sentences of their own.
-    """
-    calls: CallsStanding | None = None
-    """What an async map waits for; None where there are windows."""
-    windows: tuple[WindowStanding, ...] = ()
-    """The windows that wait, those that end first; `more_windows` says how many others there are.
-    """
+    """The other watermark keys of an operator that forwards several; without sentences."""
+    calls: CallFacts | None = None
+    """The calls of an async map; None for other operators."""
+    windows: tuple[WindowFacts, ...] = ()
+    """The windows that wait and end first; `more_windows` counts the others."""
     more_windows: int = 0
     kept: int = 0
-    """Results (of a key and a window) that came out and are kept, so that late events can correct
-    them.
-    """
+    """Emitted results (of a key and a window) that are kept for corrections by late events."""
     key_columns: tuple[str, ...] = ()
     keys_ahead: int | None = None
-    """How many data keys are ahead of the watermark, which is the floor of all, where keys have
-    watermarks of their own.
-    """
-    keys: tuple[KeyStanding, ...] = ()
-    """Some of the data keys that windows wait for, where keys have watermarks of their own."""
+    """The number of data keys ahead of the floor, with per-key watermarks."""
+    keys: tuple[KeyFacts, ...] = ()
+    """Some of the data keys that windows wait for, with per-key watermarks."""
     trigger: str = ""
     needs_all: bool = False
-    """Whether several parts of the trigger have to be ready together."""
+    """Whether several parts of the trigger must be ready together."""
     closing: str = "if_nonempty"
     future_tolerance: int = 0
     future_reference: str = "clock"
@@ -219,27 +200,29 @@ class Explanation:
     failure: str = ""
     """The last failure of a watermark generator."""
     machine_clock: int | None = None
-    """The clock of the machine, where the runtime reads it."""
+    """The clock of the machine, if the runtime reads it."""
     waiting_panes: int = 0
-    """Panes that came out and that nobody has taken, where the runtime knows."""
+    """Emitted panes that were not fetched yet."""
     waiting_results: int = 0
-    """The same for the rows that an async map gives."""
+    """Result rows of an async map that were not fetched yet."""
     waiting_marks: int = 0
-    """And for its watermarks."""
+    """Watermarks of an async map that were not fetched yet."""
     waiting_late: int = 0
     refused_rows: int = 0
     """Panes, rows and late rows that wait for the downstream."""
     refused_marks: int = 0
     is_refused: bool = False
-    """Whether the downstream refuses results, so that they wait and input is refused."""
+    """Whether the downstream refuses results, so that input is refused too."""
     sentences: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(self.sentences)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form: instants as ISO text, or as numbers where the input has plain numbers;
-        clocks as ISO text; spans in microseconds.
+        """The JSON form.
+
+        Instants are ISO text, or numbers if the input has plain numbers; clocks are ISO text; spans
+        are in microseconds.
         """
         found = self._rows(self)
         for name in ("inputs", "sources", "windows", "keys"):
@@ -249,16 +232,19 @@ class Explanation:
             for other in self.also
         ]
         if self.calls is not None:
-            marks = [self.of_key(mark.watermark_key)._rows(mark) for mark in self.calls.marks]  # noqa: SLF001 - one of the same class
+            marks = [
+                self.of_key(mark.watermark_key)._rows(mark)  # noqa: SLF001 - the same class
+                for mark in self.calls.marks
+            ]
             found["calls"] = {**self._rows(self.calls), "marks": marks, "left": self.calls.left}
         return found
 
     def of_key(self, key: int | None) -> Explanation:
-        """The part about a watermark key: one of `also`, or else this."""
+        """The explanation of a watermark key: one of `also`, or this one."""
         return next((other for other in self.also if other.watermark_key == key), self)
 
     def _rows(self, row: Any) -> dict[str, Any]:
-        """Not `asdict`, which copies deeply and takes its time for thousands of sources."""
+        """The fields of a fact; `asdict` copies deeply, which is slow for thousands of sources."""
         return {f.name: self._plain(f.name, getattr(row, f.name)) for f in dataclasses.fields(row)}
 
     def _plain(self, name: str, value: Any) -> Any:
