@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tidegate.errors import CorruptStateError
 from tidegate.state import byte_split as planes
-from tidegate.state.ipc import decode_table, encode_small, encode_table
+from tidegate.state.serialization import decode_table, encode_compact, encode_table
 
 ROWS = 2_000
 RANDOM = np.random.default_rng(3)
@@ -46,14 +46,14 @@ def test_a_table_comes_back_as_it_was(names, start, chunks, told):
         metadata={"said": "something"} if told else None,
     )
     table = pa.concat_tables([whole.slice(start)] * chunks) if chunks else whole.slice(start)
-    found = decode_table(encode_small(table), "t")
+    found = decode_table(encode_compact(table), "t")
     found.validate(full=True)
     assert found.equals(table, check_metadata=True)
 
 
 def test_numbers_that_are_alike_take_less_room():
     table = pa.table({"sum": RANDOM.random(20 * ROWS), "at": RANDOM.integers(0, 10**9, 20 * ROWS)})
-    assert len(encode_small(table)) < 0.92 * len(encode_table(table, "zstd"))
+    assert len(encode_compact(table)) < 0.92 * len(encode_table(table, "zstd"))
 
 
 @pytest.mark.parametrize(
@@ -76,6 +76,6 @@ def test_columns_that_have_the_same_name_are_told_apart():
 
 
 def test_a_split_table_that_was_cut_is_told():
-    data = encode_small(pa.table({"x": NUMBERS["doubles"]})).to_pybytes()
+    data = encode_compact(pa.table({"x": NUMBERS["doubles"]})).to_pybytes()
     with pytest.raises(CorruptStateError, match=r"`t` cannot be read.*Hint"):
         decode_table(data[: len(data) // 2], "t")

@@ -70,15 +70,15 @@ def test_a_number_with_a_unit_is_a_duration(number, unit, us):
         ("ten seconds", "unreadable from `ten seconds`"),
         ("10 seconds x", "unreadable from ` x`"),
         ("1 month", "no fixed length"),
-        ("3 parsecs", "no unit of time"),
+        ("3 parsecs", "not a unit of time"),
         ("1 ns", "whole microseconds"),
         ("400000 years", "no fixed length"),
         ("99999999999 days", "292,000 years"),
         ("P", "unreadable"),
         ("PT", "unreadable"),
-        (True, "no duration"),
-        (None, "no duration"),
-        (float("nan"), "no duration"),
+        (True, "not a duration"),
+        (None, "not a duration"),
+        (float("nan"), "not a duration"),
     ],
 )
 def test_a_bad_duration_says_why(written, said):
@@ -118,7 +118,7 @@ def test_an_instant_is_read(written, us):
         ("2024-13-01T00:00Z", "ISO 8601"),
         (1.5, "whole number"),
         (2**63, "292,000 years"),
-        (None, "no instant"),
+        (None, "not an instant"),
     ],
 )
 def test_a_bad_instant_says_why(written, said):

@@ -18,8 +18,8 @@ from support.join_strategies import HOWS, TIMED, Case, Step, cases, cut_cases
 from support.reference.join import LEFT, RIGHT, AsOf, JoinConfig, Row, Within, batch_answer
 from tidegate.instants import MIN
 from tidegate.spec.windows import Hopping, Tumbling
-from tidegate.state.protocol import Store
 from tidegate.state.rocksdb import RocksDBStore
+from tidegate.state.store import Store
 
 MACHINES = [Model, Bare]
 machines = pytest.mark.parametrize("machine", MACHINES)

@@ -19,7 +19,7 @@ from support.documents import blocks
 from tidegate.cli import main
 from tidegate.errors import ParseError
 from tidegate.pipeline import PipelineFileError, Problem, load, parse
-from tidegate.pipeline.inputs import Files, Kafka, Rate
+from tidegate.pipeline.inputs import FileInput, KafkaInput, RateInput
 
 WHOLE = """
 name: clicks
@@ -90,7 +90,7 @@ def test_outputs_and_inputs_are_read(tmp_path: Path) -> None:
     assert read.output.checkpoint == str(tmp_path / "out" / "ck")
     assert read.output.sinks["to"].folder == str(tmp_path / "out" / "panes")
     assert (read.output.trigger, read.output.shards) == ("2 seconds", 4)
-    assert read.inputs[0].source == Files(
+    assert read.inputs[0].source == FileInput(
         "parquet", str(tmp_path / "data"), "user string, ts timestamp"
     )
 
@@ -166,8 +166,8 @@ def test_kafka_and_rate_are_read() -> None:
             " starting: earliest}",
         )
     ).inputs[0]
-    assert kafka.source == Kafka("a:9092", "clicks", schema="user string", starting="earliest")
-    assert parse(part("input", "rate(rows_per_second=5)")).inputs[0].source == Rate(5)
+    assert kafka.source == KafkaInput("a:9092", "clicks", schema="user string", starting="earliest")
+    assert parse(part("input", "rate(rows_per_second=5)")).inputs[0].source == RateInput(5)
 
 
 def test_addresses_are_not_taken_for_paths() -> None:
@@ -219,43 +219,43 @@ def test_reading_a_file_does_not_import_spark(repository: Path) -> None:
 # -- what is refused
 
 RULES = [
-    ("nam", "x", "`nam` is not known as a part of a pipeline", "did you mean `name`?"),
-    ("name", "[a]", "`name` is a text, got a list", ""),
+    ("nam", "x", "`nam` is not a part of a pipeline", "did you mean `name`?"),
+    ("name", "[a]", "`name` must be a string, got a list", ""),
     ("input", "", "the pipeline needs `input`", "for instance"),
     (
         "input",
         "{type: parqet, folder: a}",
-        "`parqet` is not known as an input",
+        "`parqet` is not an input",
         "did you mean `parquet`?",
     ),
     ("input", "{folder: a}", "an input needs a `type`", "type: name"),
     ("input", "{type: parquet}", "`parquet` needs `folder`", "add `folder`"),
-    ("input", "{type: parquet, folder: 5}", "`folder` is a text, got 5", ""),
+    ("input", "{type: parquet, folder: 5}", "`folder` must be a string, got 5", ""),
     (
         "input",
         "{type: parquet, folder: a, max_file: 1}",
-        "`max_file` is not known as a word of an input `parquet`",
+        "`max_file` is not a parameter of an input `parquet`",
         "max_files_per_trigger",
     ),
     (
         "input",
         "{type: parquet, folder: a, max_files_per_trigger: many}",
-        "`max_files_per_trigger` is a whole number",
+        "`max_files_per_trigger` must be a whole number",
         "",
     ),
     (
         "input",
         "{type: parquet, folder: a, direct: perhaps}",
-        "`direct` is true or false, got `perhaps`",
+        "`direct` must be true or false, got `perhaps`",
         "",
     ),
-    ("input", "{type: rate, direct: true}", "`direct` is for folders of files", "leave it out"),
-    ("input", "{type: arrow, folder: a}", "Spark does not read Arrow files itself", "direct: true"),
+    ("input", "{type: rate, direct: true}", "`direct` applies to folders of files only", "omit it"),
+    ("input", "{type: arrow, folder: a}", "Spark cannot read Arrow files itself", "direct: true"),
     (
         "input",
         "{type: parquet, folder: a, direct: true, where: x > 1}",
-        "a direct input does not pass through Spark",
-        "leave out `direct`",
+        "a direct input bypasses Spark",
+        "omit `direct`",
     ),
     ("input", "{type: kafka, bootstrap_servers: a, topic: t}", "kafka needs a `schema`", "schema:"),
     (
@@ -267,26 +267,26 @@ RULES = [
     (
         "input",
         "{type: rate, rows_per_second: -1}",
-        "`rows_per_second` is a whole number greater than 0",
+        "`rows_per_second` must be a whole number greater than 0",
         "",
     ),
-    ("input", "5", "an input is a text or a mapping, got `5`", "for instance"),
-    ("stream", "{time: 5, key: user}", "`time` is a text, got `5`", "put it in quotes"),
+    ("input", "5", "an input is a string or a mapping, got `5`", "for instance"),
+    ("stream", "{time: 5, key: user}", "`time` must be a string, got `5`", "put it in quotes"),
     (
         "stream",
         "{tim: ts, time: ts}",
-        "`tim` is not known as a word of `stream`",
+        "`tim` is not a key of `stream`",
         "did you mean `time`?",
     ),
-    ("stream", "[time]", "here stand words with values", "time, key"),
-    ("stream", "{time: ts, key: [user, 5]}", "a column of `key` is a text, got `5`", ""),
+    ("stream", "[time]", "this must be a mapping", "time, key"),
+    ("stream", "{time: ts, key: [user, 5]}", "a column of `key` must be a string, got `5`", ""),
     (
         "stream",
         "{time: ts, watermark: bonded(1 s)}",
-        "`bonded` is not known as a watermark",
+        "`bonded` is not a watermark",
         "did you mean `bounded`?",
     ),
-    ("stream", "{time: ts, watermark: bounded(10 secnds)}", "`secnds` is no unit of time", ""),
+    ("stream", "{time: ts, watermark: bounded(10 secnds)}", "`secnds` is not a unit of time", ""),
     ("stream", "{time: ts, watermark: bounded}", "`bounded` needs `disorder`", "add `disorder`"),
     ("stream", "{time: ts, id: a, offset: b}", "duplicates are recognised by", "name one of them"),
     ("stream", "{key: user}", "a window on event time needs a time column", "time="),
@@ -294,20 +294,20 @@ RULES = [
     (
         "window",
         "tumbing(1 minute)",
-        "`tumbing` is not known as a window",
+        "`tumbing` is not a window",
         "did you mean `tumbling`?",
     ),
-    ("window", "tumbling(1 minute", "a window is written as a call", "for instance"),
+    ("window", "tumbling(1 minute", "a window is a call", "for instance"),
     (
         "window",
         "tumbling(1 minute, 2, 3)",
-        "`tumbling` takes 1 argument(s) without a name, got 3",
+        "`tumbling` takes 1 positional argument(s), got 3",
         "name the others",
     ),
     (
         "window",
         "'tumbling(1 minute, size=1 minute)'",
-        "`size` of `tumbling` is said twice",
+        "`size` of `tumbling` is given twice",
         "remove one",
     ),
     ("window", "tumbling(-1 minute)", "tumbling `size` must be greater than 0", ""),
@@ -319,31 +319,31 @@ RULES = [
         "there is no trigger `AfterWatermrk` at position 0",
         "did you mean `AfterWatermark`?",
     ),
-    ("trigger", "{type: every}", "`trigger` is a text, got a mapping", ""),
-    ("mode", "retractin", "`retractin` is not known as a mode", "did you mean `retracting`?"),
+    ("trigger", "{type: every}", "`trigger` must be a string, got a mapping", ""),
+    ("mode", "retractin", "`retractin` is not a mode", "did you mean `retracting`?"),
     ("allow_lateness", "5", "a duration given as a number needs a unit", "5 seconds"),
     ("allow_lateness", "-1 s", "`allow_lateness` can't be negative", ""),
-    ("options", "{futur: reject}", "`futur` is not known as an option", "did you mean `future`?"),
+    ("options", "{futur: reject}", "`futur` is not an option", "did you mean `future`?"),
     ("options", "{future: refuse}", "`future` must be one of process, reject", ""),
     ("options", "{semantics: flnk}", "`semantics` must be one of", ""),
     ("retain", "{windows: 0}", "retention by windows must be positive, got 0", ""),
     (
         "retain",
         "{window: 1}",
-        "`window` is not known as a bound of `retain`",
+        "`window` is not a bound of `retain`",
         "did you mean `windows`?",
     ),
     (
         "evict",
         "evict_cont(5)",
-        "`evict_cont` is not known as an evictor",
+        "`evict_cont` is not an evictor",
         "did you mean `evict_count`?",
     ),
     ("aggregate", "", "the pipeline needs `aggregate`", "for instance"),
     ("aggregate", "{}", "`aggregate` needs at least one aggregate", ""),
-    ("aggregate", "[count]", "`aggregate` has names with aggregates, got a list", "n: count"),
-    ("aggregate", "{n: coun}", "`coun` is not known as an aggregate", "did you mean `count`?"),
-    ("aggregate", "{n: python(zero=0)}", "`python` is not known as an aggregate", ""),
+    ("aggregate", "[count]", "`aggregate` must map names to aggregates, got a list", "n: count"),
+    ("aggregate", "{n: coun}", "`coun` is not an aggregate", "did you mean `count`?"),
+    ("aggregate", "{n: python(zero=0)}", "`python` is not an aggregate", ""),
     ("aggregate", "{n: sum}", "`sum` needs `column`", "add `column`"),
     ("aggregate", "{n: {kind: quantile, column: a, q: 5}}", "", ""),
     (
@@ -359,13 +359,13 @@ RULES = [
         "rename",
     ),
     ("write", "", "the pipeline needs `write`", "for instance"),
-    ("write", "parquet(out)", "here stand words with values", "to, late"),
+    ("write", "parquet(out)", "this must be a mapping", "to, late"),
     ("write", "{checkpoint: a}", "`write` needs `to`", "parquet"),
     ("write", "{to: noop}", "`write` needs `checkpoint`", "checkpoint:"),
     (
         "write",
         "{to: parket(a), checkpoint: a}",
-        "`parket` is not known as a sink",
+        "`parket` is not a sink",
         "did you mean `parquet`?",
     ),
     (
@@ -384,19 +384,19 @@ RULES = [
     (
         "write",
         "{to: noop, checkpoint: a, shards: 0}",
-        "`shards` is a whole number greater than 0",
+        "`shards` must be a whole number greater than 0",
         "",
     ),
     ("write", "{to: console(rows=0), checkpoint: a}", "console prints at least one row", ""),
-    ("write", "{to: noop, checkpoint: ''}", "`checkpoint` is a text", ""),
+    ("write", "{to: noop, checkpoint: ''}", "`checkpoint` must be a string", ""),
     (
         "write",
         "{to: noop, checkpoint: a, metric: noop}",
-        "`metric` is not known as a word of `write`",
+        "`metric` is not a key of `write`",
         "did you mean `metrics`?",
     ),
-    ("session", "{core: 2}", "`core` is not known as a word of `session`", "did you mean `cores`?"),
-    ("session", "{conf: [a]}", "`conf` has names of Spark's settings with values", ""),
+    ("session", "{core: 2}", "`core` is not a key of `session`", "did you mean `cores`?"),
+    ("session", "{conf: [a]}", "`conf` must map Spark settings to values", ""),
 ]
 
 
@@ -438,12 +438,12 @@ write: {to: "parquet(${NOWHERE})", late: nope}"""
 
 def test_a_word_said_twice_is_told_with_its_first_line() -> None:
     found = only(f"{WHOLE}\nwindow: tumbling(2 minutes)")
-    assert found.rule == "`window` is said twice, first in line 5"
+    assert found.rule == "`window` is given twice, first in line 5"
     assert found.line == len(f"{WHOLE}\nwindow".splitlines())
 
 
 def test_input_and_inputs_exclude_each_other() -> None:
-    assert "there is `input` and `inputs`" in only(part("inputs", "[{type: rate}]")).rule
+    assert "has both `input` and `inputs`" in only(part("inputs", "[{type: rate}]")).rule
 
 
 def test_an_unset_variable_is_told() -> None:
@@ -459,17 +459,17 @@ def test_an_unset_variable_is_told() -> None:
     [
         ("", "the file is empty", 1),
         ("# nothing\n---\n", "the file is empty", 1),
-        ("name: a\n\twindow: b\n", "this is no YAML", 2),
-        ("name: [a\nwindow: b\n", "this is no YAML", 2),
+        ("name: a\n\twindow: b\n", "this is not YAML", 2),
+        ("name: [a\nwindow: b\n", "this is not YAML", 2),
         ("name: a\n---\nname: b\n", "expected a single document", 2),
         ("name: *nobody\n", "undefined alias", 1),
-        ("name: a\nname2: \x07\n", "cannot stand in a YAML file", 2),
-        ("- a\n- b\n", "here stand words with values", 1),
-        ("just words", "here stand words with values", 1),
+        ("name: a\nname2: \x07\n", "is not allowed in a YAML file", 2),
+        ("- a\n- b\n", "this must be a mapping", 1),
+        ("just words", "this must be a mapping", 1),
         ("name: !!python/object:os.system a\n", "cannot be read", 1),
         ("name: 2020-99-99\n", "cannot be read", 1),
-        ("? [a, b]\n: c\n", "the word in front of a colon must be a text", 1),
-        ("name: &a [*a]\n", "an anchor holds itself", 1),
+        ("? [a, b]\n: c\n", "a key must be a string", 1),
+        ("name: &a [*a]\n", "an anchor contains itself", 1),
         ("<<: 5\n", "`<<` takes a mapping", 1),
     ],
 )

@@ -21,9 +21,9 @@ from tidegate.spark.tasks import local_state_cache
 from tidegate.spark.tasks import state_store as stores
 from tidegate.spark.tasks.local_state_cache import LocalStateCache
 from tidegate.spark.tasks.state_store import SparkStore
-from tidegate.state.ipc import encode_table
 from tidegate.state.memory import MemoryStore
-from tidegate.state.prefixed import Prefixed
+from tidegate.state.serialization import encode_table
+from tidegate.state.store import PrefixedStore
 
 
 class State:
@@ -311,7 +311,7 @@ def test_state_of_another_format_is_refused():
 
 
 def test_tables_without_a_byte_split_are_read(monkeypatch):
-    monkeypatch.setattr(stores, "encode_small", lambda given: encode_table(given, "zstd"))
+    monkeypatch.setattr(stores, "encode_compact", lambda given: encode_table(given, "zstd"))
     state = State()
     store = state.open()
     store.put_table("t", table(*range(5_000)))
@@ -342,7 +342,7 @@ def test_what_is_no_json_is_refused_and_nothing_is_written():
 def test_operators_that_share_a_store_do_not_see_each_other(small_parts):
     state = State()
     store = state.open()
-    first, second = Prefixed(store, "0/"), Prefixed(store, "1/")
+    first, second = PrefixedStore(store, "0/"), PrefixedStore(store, "1/")
     first.put_table("t", table(1))
     second.put_table("t", table(2))
     second.put_json("j", 3)
@@ -351,4 +351,4 @@ def test_operators_that_share_a_store_do_not_see_each_other(small_parts):
     second.delete_prefix("")
     assert (first.names(), second.names(), store.names()) == (["t"], [], ["0/t"])
     store.commit()
-    assert Prefixed(state.open(), "0/").get_table("t").equals(table(1))
+    assert PrefixedStore(state.open(), "0/").get_table("t").equals(table(1))

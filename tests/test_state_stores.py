@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tidegate.errors import CorruptStateError, InputError, MissingExtraError, StateError
 from tidegate.state import rocksdb
 from tidegate.state.memory import MemoryStore
-from tidegate.state.protocol import Store
 from tidegate.state.rocksdb import PART_BYTES, RocksDBStore
+from tidegate.state.store import Store
 
 Opener = Callable[[Path], Store]
 durable = pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_rocksdb_the_cache_is_bounded_by_bytes(tmp_path: Path) -> None:
 @pytest.mark.rocksdb
 def test_rocksdb_a_second_opening_is_refused_clearly(tmp_path: Path) -> None:
     store = RocksDBStore(tmp_path / "state")
-    with pytest.raises(StateError, match="is open already"):
+    with pytest.raises(StateError, match="is already open"):
         RocksDBStore(tmp_path / "state")
     script = (
         "import sys; from tidegate.state.rocksdb import RocksDBStore; RocksDBStore(sys.argv[1])"
@@ -340,7 +340,7 @@ def test_rocksdb_a_second_opening_is_refused_clearly(tmp_path: Path) -> None:
         check=False,
     )
     assert "StateError" in other.stderr
-    assert "is open already, in this or another process" in other.stderr
+    assert "is already open, in this or another process" in other.stderr
     store.close()
     RocksDBStore(tmp_path / "state").close()
 

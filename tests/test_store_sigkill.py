@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 
 from tidegate.state.memory import MemoryStore
-from tidegate.state.protocol import Store
 from tidegate.state.rocksdb import RocksDBStore
+from tidegate.state.store import Store
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
 STORES = {"memory": MemoryStore, "rocksdb": RocksDBStore}

@@ -1,20 +1,20 @@
 """The exceptions of Tidegate, one tree.
 
     TidegateError
-    ├── SpecError            a specification breaks a rule; raised before anything runs
-    │   └── ParseError       a text (duration, instant, trigger, scenario) cannot be read
-    ├── InputError           a call or a delivery cannot be taken as it is (unknown column, wrong type of the whole column)
-    ├── WatermarkError       a watermark went back in strict mode
-    ├── BackpressureError    the downstream refuses results, so input is refused until they are taken
-    ├── StateError           stored state cannot be used
+    ├── SpecError               a specification breaks a rule; raised before anything runs
+    │   └── ParseError          a text (duration, instant, trigger, scenario) cannot be parsed
+    ├── InputError              a call or a delivery is not acceptable (unknown column, wrong type)
+    ├── WatermarkError          a watermark went back in strict mode
+    ├── BackpressureError       the downstream refuses results, so input is refused too
+    ├── StateError              stored state is unusable
     │   ├── SpecMismatchError   it was written under another specification
-    │   └── CorruptStateError   it is damaged or of an unknown format
-    ├── StreamError          a writer, a transaction or a reader of a stream is at its end, or its store does not answer
-    ├── SinkError            a sink cannot take the rows of a batch, or holds what cannot be its own
-    ├── SetupError           Java, Spark or a session is not as it must be; the message says how to mend it
-    └── MissingExtraError    an optional package is needed; the message says how to install it
+    │   └── CorruptStateError   it is damaged or has an unknown format
+    ├── StreamError             a writer, transaction or reader of a stream cannot continue
+    ├── SinkError               a sink cannot accept the rows of a micro-batch
+    ├── SetupError              Java, Spark or a session is unsuitable; tells you how to fix it
+    └── MissingExtraError       an optional package is missing; tells you how to install it
 
-A message says which rule was broken, what came, and what to do.
+A message has the broken rule, the value received, and a hint what to do.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ class SpecError(TidegateError, ValueError):
 
 
 class ParseError(SpecError):
-    """A text cannot be read."""
+    """A text cannot be parsed."""
 
 
 class InputError(TidegateError, ValueError):
-    """A call or a delivery cannot be taken as it is."""
+    """A call or a delivery is not acceptable."""
 
 
 class WatermarkError(TidegateError):
-    """A watermark went back although `strict` forbids it."""
+    """A watermark went back in strict mode."""
 
 
 class BackpressureError(TidegateError):
-    """Results wait for a downstream that refuses them; call `timeout` to offer them again."""
+    """Results are pending because the downstream refuses them; call `timeout` to retry."""
 
 
 class StateError(TidegateError):
-    """Stored state cannot be used."""
+    """Stored state is unusable."""
 
 
 class SpecMismatchError(StateError):
@@ -57,15 +57,15 @@ class CorruptStateError(StateError):
 
 
 class StreamError(TidegateError):
-    """A writer, a transaction or a reader of a stream cannot go on."""
+    """A writer, a transaction or a reader of a stream cannot continue."""
 
 
 class SinkError(TidegateError):
-    """A sink cannot take the rows of a batch."""
+    """A sink cannot accept the rows of a micro-batch."""
 
 
 class SetupError(TidegateError, RuntimeError):
-    """The machine or the Spark session is not as it must be."""
+    """The machine or the Spark session does not meet the requirements."""
 
 
 class MissingExtraError(TidegateError, ImportError):

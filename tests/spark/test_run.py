@@ -172,7 +172,7 @@ def test_no_schema_and_no_files_is_refused_before_the_start(spark, tmp_path, cap
     path = write_file(tmp_path)
     path.write_text(path.read_text().replace(f'schema: "{SCHEMA}", ', ""))
     assert main(["run", "--until-idle", str(path)]) == 2
-    assert "it holds no files. Hint: add `schema:" in capsys.readouterr().err
+    assert "because it has no files. Hint: add `schema:" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -199,7 +199,7 @@ def test_an_unknown_column_is_refused_before_the_start(
     path.write_text(path.read_text().replace(right, wrong))
     assert main(["run", "--until-idle", str(path)]) == 2
     assert re.search(
-        r"has no column `(usr|prize)`, which `(key|spent)` names. Hint: did you mean"
+        r"has no column `(usr|prize)`, which `(key|spent)` uses. Hint: did you mean"
         r" `(user|price)`\?",
         capsys.readouterr().err,
     )

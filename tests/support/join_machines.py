@@ -22,7 +22,7 @@ from tidegate.spec import join as spec
 from tidegate.spec.operator import Input, Options, Retention, TimeColumn
 from tidegate.spec.watermarks import Explicit, Implied
 from tidegate.state.memory import MemoryStore
-from tidegate.state.protocol import Store
+from tidegate.state.store import Store
 
 Output = tuple[list[Row], list[Row]]
 SIDES = ("left", "right")

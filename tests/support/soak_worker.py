@@ -23,7 +23,7 @@ from tidegate.spec.operator import AggregateSpec, Input, Options
 from tidegate.spec.watermarks import Explicit
 from tidegate.spec.windows import Hopping, Session, Tumbling
 from tidegate.state.memory import MemoryStore
-from tidegate.state.protocol import Store
+from tidegate.state.store import Store
 
 Row = dict[str, Any]
 Step = tuple[str, Any]

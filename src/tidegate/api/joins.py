@@ -20,7 +20,7 @@ from tidegate.spec.join import Condition, JoinSpec, JoinWindow, Within, equal_fi
 from tidegate.spec.operator import Input, Retention
 from tidegate.spec.presets import choose
 from tidegate.spec.watermarks import Explicit
-from tidegate.state.protocol import Store
+from tidegate.state.store import Store
 
 if TYPE_CHECKING:
     from tidegate.api.streams import Stream

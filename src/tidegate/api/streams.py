@@ -35,7 +35,7 @@ from tidegate.spec.trigger_text import parse_trigger
 from tidegate.spec.triggers import AfterDelay, Policy, Trigger
 from tidegate.spec.watermarks import Explicit, Implied, Watermarks
 from tidegate.spec.windows import Inherited, Window
-from tidegate.state.protocol import Store
+from tidegate.state.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -58,7 +58,7 @@ from tidegate.spec.join import Upstream
 from tidegate.spec.operator import Input, Options, TimeColumn, input_of
 from tidegate.spec.watermarks import Lagging
 from tidegate.state.memory import MemoryStore
-from tidegate.state.protocol import Store
+from tidegate.state.store import Store
 
 FORMAT = 1
 _NAME = "async_map"

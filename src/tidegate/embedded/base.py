@@ -28,7 +28,7 @@ from tidegate.operators.results import Results
 from tidegate.spec.join import Upstream
 from tidegate.spec.operator import Input, input_of
 from tidegate.state.memory import MemoryStore
-from tidegate.state.protocol import Store
+from tidegate.state.store import Store
 
 Consumer = Callable[[Results], "bool | None"]
 """A function that takes results; it refuses them by returning False."""

@@ -22,7 +22,7 @@ from tidegate.operators.join.output import PAYLOAD
 from tidegate.operators.join.side import Side
 from tidegate.operators.progress import late_by_reason
 from tidegate.spec.join import LEFT, RIGHT, SIDES, JoinSpec, Rows
-from tidegate.state.protocol import Store
+from tidegate.state.store import Store
 
 
 class EmbeddedJoin(EmbeddedBase):

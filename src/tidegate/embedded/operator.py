@@ -15,7 +15,7 @@ from tidegate.operators.explain.explanation import explain, worded
 from tidegate.operators.explain.facts import Explanation
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.watermarks import Explicit
-from tidegate.state.protocol import Store
+from tidegate.state.store import Store
 
 _BUFFER = 1024
 """Maximum number of single messages that are buffered."""

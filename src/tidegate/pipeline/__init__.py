@@ -1,9 +1,7 @@
-"""Pipeline files: inputs, a window, triggers, aggregates and sinks in one YAML file, read with
-errors that say where and why.
-"""
+"""Pipeline files: inputs, a window, triggers, aggregates and sinks in one YAML file."""
 
-from tidegate.pipeline.problems import PipelineFileError, Problem
-from tidegate.pipeline.reading import load, parse
-from tidegate.pipeline.run import Pipeline
+from tidegate.pipeline.diagnostics import PipelineFileError, Problem
+from tidegate.pipeline.parser import load, parse
+from tidegate.pipeline.pipeline import Pipeline
 
 __all__ = ["Pipeline", "PipelineFileError", "Problem", "load", "parse"]

@@ -1,6 +1,4 @@
-"""YAML with places: a file read into parts that know their line, with the environment filled in and
-nothing accepted twice.
-"""
+"""YAML with locations: variables are expanded, and duplicate keys are rejected."""
 
 from __future__ import annotations
 
@@ -13,10 +11,10 @@ from typing import Any
 
 import yaml
 
-from tidegate.pipeline.problems import PipelineFileError, Problem, Problems
+from tidegate.pipeline.diagnostics import Diagnostics, PipelineFileError, Problem
 
 MOST_PARTS = 10_000
-"""Anchors can make a short file grow without end."""
+"""Limit for the expansion of anchors."""
 _VARIABLE = re.compile(r"\$\$|\$\{(?P<name>[^}:]*)(?::-(?P<default>[^}]*))?\}")
 _MERGE = "tag:yaml.org,2002:merge"
 _EMPTY = (
@@ -26,27 +24,27 @@ _EMPTY = (
 
 @dataclass(frozen=True)
 class Part:
-    """A value of the file: a scalar, a list of parts, or a mapping of words to parts."""
+    """A value of the file: a scalar, a list of parts, or a mapping of keys to parts."""
 
     value: Any
     place: tuple[int, int]
     written: str = ""
-    """A text as it stands in the file: what the environment fills in is not shown."""
+    """The text as written in the file, with variables not expanded."""
     key: tuple[int, int] | None = None
-    """Where the word stands in front of it."""
+    """The location of its key."""
 
     @property
     def is_mapping(self) -> bool:
         return isinstance(self.value, dict)
 
     def plain(self) -> Any:
-        """The value without places."""
+        """The value without locations."""
         if isinstance(self.value, dict):
             return {word: part.plain() for word, part in self.value.items()}
         return [part.plain() for part in self.value] if isinstance(self.value, list) else self.value
 
     def shown(self) -> Any:
-        """The same as it is written, for people: variables keep their names."""
+        """The value as written, for display: variables are not expanded."""
         if isinstance(self.value, dict):
             return {word: part.shown() for word, part in self.value.items()}
         return (
@@ -56,9 +54,10 @@ class Part:
         )
 
 
-def read(text: str, problems: Problems, environment: Mapping[str, str] | None = None) -> Part:
-    """The one document of a YAML text; syntax errors end the reading at once, everything else is
-    gathered in `problems`.
+def read(text: str, problems: Diagnostics, environment: Mapping[str, str] | None = None) -> Part:
+    """The single document of a YAML text.
+
+    Syntax errors are raised at once; other problems are collected in `problems`.
     """
     loader = yaml.SafeLoader(_printable(text, problems))
     try:
@@ -66,20 +65,20 @@ def read(text: str, problems: Problems, environment: Mapping[str, str] | None = 
             node = loader.get_single_node()
         if node is None or node.value == "":
             raise PipelineFileError(problems.name, [Problem(1, 1, "the file is empty", _EMPTY)])
-        return _Reading(loader, problems, os.environ if environment is None else environment).part(
-            node, ()
-        )
+        return _DocumentLoader(
+            loader, problems, os.environ if environment is None else environment
+        ).part(node, ())
     finally:
         loader.dispose()
 
 
-def _printable(text: str, problems: Problems) -> str:
-    """YAML refuses control characters as soon as it is made, without a line."""
+def _printable(text: str, problems: Diagnostics) -> str:
+    """The text, checked for control characters: YAML rejects them without a location."""
     found = yaml.reader.Reader.NON_PRINTABLE.search(text)
     if found:
         line = text.count("\n", 0, found.start()) + 1
         place = (line, found.start() - text.rfind("\n", 0, found.start()))
-        rule = f"the character {found.group()!r} cannot stand in a YAML file"
+        rule = f"the character {found.group()!r} is not allowed in a YAML file"
         raise PipelineFileError(
             problems.name, [Problem(*place, rule, "a pipeline file is plain text in UTF-8")]
         )
@@ -93,22 +92,24 @@ def _syntax(name: str) -> Iterator[None]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        said = " ".join(filter(None, (error.context, error.problem)))
+        message = " ".join(filter(None, (error.context, error.problem)))
         hint = (
-            "indent with spaces, a tab cannot begin a line"
-            if "'\\t'" in said
-            else "quote texts that hold `: `, `#`, or begin with a sign"
+            "indent with spaces; a line must not start with a tab"
+            if "'\\t'" in message
+            else "quote strings that contain `: ` or `#`, or start with a sign"
         )
-        raise PipelineFileError(name, [Problem(*place, f"this is no YAML: {said}", hint)]) from None
+        raise PipelineFileError(
+            name, [Problem(*place, f"this is not YAML: {message}", hint)]
+        ) from None
     except RecursionError:
         raise PipelineFileError(name, [Problem(1, 1, "the file is nested too deeply")]) from None
 
 
-class _Reading:
-    """One walk over the nodes."""
+class _DocumentLoader:
+    """Converts YAML nodes to parts."""
 
     def __init__(
-        self, loader: yaml.SafeLoader, problems: Problems, environment: Mapping[str, str]
+        self, loader: yaml.SafeLoader, problems: Diagnostics, environment: Mapping[str, str]
     ) -> None:
         self.loader, self.problems, self.environment = loader, problems, environment
         self.parts = 0
@@ -129,7 +130,7 @@ class _Reading:
             )
         if id(node) in inside:
             self.problems.add(
-                place, "an anchor holds itself", "write the part out where it is used"
+                place, "an anchor contains itself", "write the part out where it is used"
             )
             return Part(None, place, key=key)
         inside = (*inside, id(node))
@@ -146,12 +147,12 @@ class _Reading:
             if word.tag == _MERGE:
                 merged |= self.merged(value, inside)
             elif not isinstance(word, yaml.ScalarNode):
-                self.problems.add(_place(word), "the word in front of a colon must be a text")
+                self.problems.add(_place(word), "a key must be a string")
             elif word.value in found:
                 first = found[word.value].key or (0, 0)
                 self.problems.add(
                     _place(word),
-                    f"`{word.value}` is said twice, first in line {first[0]}",
+                    f"`{word.value}` is given twice, first in line {first[0]}",
                     "remove one of them",
                 )
             else:
@@ -159,7 +160,7 @@ class _Reading:
         return {**merged, **found}
 
     def merged(self, node: yaml.Node, inside: tuple[int, ...]) -> dict[str, Part]:
-        """What `<<: *anchor` brings in; the words of the mapping itself go before it."""
+        """The content of `<<: *anchor`; keys of the mapping itself take precedence."""
         given = self.part(node, inside)
         parts = given.value if isinstance(given.value, list) else [given]
         if not all(part.is_mapping for part in parts):
@@ -175,9 +176,9 @@ class _Reading:
         try:
             value = self.loader.construct_object(node)
         except (yaml.YAMLError, ValueError) as error:
-            said = getattr(error, "problem", None) or error
+            message = getattr(error, "problem", None) or error
             self.problems.add(
-                _place(node), f"`{node.value}` cannot be read: {said}", "put it in quotes"
+                _place(node), f"`{node.value}` cannot be read: {message}", "put it in quotes"
             )
             return Part(None, _place(node), key=key)
         if isinstance(value, str):
@@ -185,9 +186,7 @@ class _Reading:
         return Part(value, _place(node), key=key)
 
     def filled(self, text: str, node: yaml.Node) -> str:
-        """The text with `${NAME}` and `${NAME:-default}` replaced; `$$` stands for a dollar
-        sign.
-        """
+        """The text with `${NAME}` and `${NAME:-default}` expanded; `$$` is a dollar sign."""
 
         def one(found: re.Match[str]) -> str:
             if found.group() == "$$":
@@ -198,7 +197,7 @@ class _Reading:
             if found.group("default") is None:
                 hint = f"export {name}=..., or give a default: ${{{name}:-...}}"
                 self.problems.add(_place(node), f"the environment has no variable `{name}`", hint)
-                # Something stands for it, so that the rest of the text can be read too.
+                # A placeholder, so that the rest of the text can be checked too.
                 return name
             return found.group("default")
 

@@ -1,5 +1,6 @@
-"""The inputs of a pipeline file: folders of files, Kafka topics and Spark's rate source, each
-opened as a DataFrame or read directly.
+"""Inputs of a pipeline file: folders of files, Kafka topics and the rate source of Spark.
+
+Each is opened as a DataFrame, or read directly.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ _FORMATS = ("json", "csv", "text", "binary")
 
 
 @dataclass(frozen=True)
-class Files:
-    """A folder whose new files are read as they come."""
+class FileInput:
+    """A folder whose new files are read as they arrive."""
 
     format: str
     folder: str
@@ -29,22 +30,20 @@ class Files:
     latest_first: bool = False
     glob: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Further options of Spark's reader, under Spark's names."""
+    """Further options of the Spark reader, under their Spark names."""
 
     def __post_init__(self) -> None:
         most = self.max_files_per_trigger
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most <= 0):
             raise SpecError(
-                f"`max_files_per_trigger` is a whole number greater than 0, got {most!r}"
+                f"`max_files_per_trigger` must be a whole number greater than 0, got {most!r}"
             )
         _flag("latest_first", self.latest_first)
         _texts(folder=self.folder, schema=self.schema, glob=self.glob)
         _mapping(self.options)
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """The files as a streaming DataFrame; without a schema it is that of the files which are
-        there.
-        """
+        """The files as a streaming DataFrame; the default schema is that of the existing files."""
         chosen = {
             "maxFilesPerTrigger": self.max_files_per_trigger,
             "latestFirst": self.latest_first or None,
@@ -59,7 +58,7 @@ class Files:
         )
 
     def direct(self, spark: SparkSession) -> Any:
-        """The files as a direct source: they never pass through the JVM row by row."""
+        """The files as a direct source, which bypasses the JVM."""
         chosen = {
             "max_files_per_trigger": self.max_files_per_trigger,
             "latest_first": self.latest_first or None,
@@ -73,8 +72,8 @@ class Files:
     def _found_schema(self, spark: SparkSession) -> Any:
         if "://" not in self.folder and not any(Path(self.folder).glob(self.glob or "*")):
             raise InputError(
-                f"the schema of `{self.folder}` cannot be found, it holds no files. Hint: add"
-                " `schema: user string, ts timestamp`"
+                f"the schema of `{self.folder}` cannot be inferred, because it has no files. Hint:"
+                " add `schema: user string, ts timestamp`"
             )
         glob = {} if self.glob is None else {"pathGlobFilter": self.glob}
         infer = {"inferSchema": "true"} if self.format == "csv" else {}
@@ -87,9 +86,10 @@ class Files:
 
 
 @dataclass(frozen=True)
-class Kafka:
-    """Messages of Kafka topics; `offset` and `partition` (topic and number) are columns beside
-    those of the value.
+class KafkaInput:
+    """Messages of Kafka topics.
+
+    `offset` and `partition` (topic and number) are columns beside those of the value.
     """
 
     bootstrap_servers: str
@@ -119,8 +119,9 @@ class Kafka:
         _mapping(self.options)
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """The messages, their values read; a value that cannot be read has nulls, so it ends in
-        `late`.
+        """The messages with decoded values.
+
+        An undecodable value becomes nulls, and goes to `late`.
         """
         chosen = {
             "kafka.bootstrap.servers": self.bootstrap_servers,
@@ -156,10 +157,8 @@ class Kafka:
 
 
 @dataclass(frozen=True)
-class Rate:
-    """Spark's source of numbered rows, for trying things out: the columns `timestamp` and
-    `value`.
-    """
+class RateInput:
+    """The rate source of Spark, for experiments: columns `timestamp` and `value`."""
 
     rows_per_second: int = 1
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -171,7 +170,8 @@ class Rate:
             or self.rows_per_second <= 0
         ):
             raise SpecError(
-                f"`rows_per_second` is a whole number greater than 0, got {self.rows_per_second!r}"
+                "`rows_per_second` must be a whole number greater than 0, got"
+                f" {self.rows_per_second!r}"
             )
         _mapping(self.options)
 
@@ -183,7 +183,7 @@ class Rate:
         )
 
 
-Source = Files | Kafka | Rate
+InputSource = FileInput | KafkaInput | RateInput
 
 
 def _files(format_name: str) -> Any:
@@ -195,8 +195,8 @@ def _files(format_name: str) -> Any:
         latest_first: bool = False,
         glob: str | None = None,
         options: Mapping[str, Any] | None = None,
-    ) -> Files:
-        return Files(
+    ) -> FileInput:
+        return FileInput(
             format_name, folder, schema, max_files_per_trigger, latest_first, glob, options or {}
         )
 
@@ -205,41 +205,39 @@ def _files(format_name: str) -> Any:
 
 MAKERS: dict[str, Any] = {
     **{name: _files(name) for name in ("parquet", "json", "csv", "arrow")},
-    "kafka": Kafka,
-    "rate": Rate,
+    "kafka": KafkaInput,
+    "rate": RateInput,
 }
 
 
 @dataclass(frozen=True)
 class PipelineInput:
-    """One input: where the rows come from, what is done to them in Spark, and which columns say
-    when, whose and which they are.
-    """
+    """One input: its source, its transformation in Spark, and its time, key and other columns."""
 
-    source: Source
+    source: InputSource
     stream: Mapping[str, Any]
-    """The words of `tg.stream`."""
+    """Arguments of `tg.stream`."""
     direct: bool = False
     where: str | None = None
     select: tuple[str, ...] = ()
     shown: Mapping[str, Any] = field(default_factory=dict)
-    """What the file says, for people."""
+    """The input as written, for display."""
 
     def __post_init__(self) -> None:
-        files = isinstance(self.source, Files)
+        files = isinstance(self.source, FileInput)
         if self.direct and not files:
-            raise SpecError("`direct` is for folders of files. Hint: leave it out")
+            raise SpecError("`direct` applies to folders of files only. Hint: omit it")
         if self.direct and (self.where or self.select):
             raise SpecError(
-                "a direct input does not pass through Spark, so it takes no `where` and no"
-                " `select`. Hint: leave out `direct`"
+                "a direct input bypasses Spark, so `where` and `select` are not available. Hint:"
+                " omit `direct`"
             )
-        if isinstance(self.source, Files) and self.source.format == "arrow" and not self.direct:
-            raise SpecError("Spark does not read Arrow files itself. Hint: `direct: true`")
+        if isinstance(self.source, FileInput) and self.source.format == "arrow" and not self.direct:
+            raise SpecError("Spark cannot read Arrow files itself. Hint: `direct: true`")
 
     def open(self, spark: SparkSession) -> Any:
-        """What `tg.stream` takes: a DataFrame, or a direct source."""
-        if self.direct and isinstance(self.source, Files):
+        """The argument of `tg.stream`: a DataFrame, or a direct source."""
+        if self.direct and isinstance(self.source, FileInput):
             return self.source.direct(spark)
         frame = self.source.frame(spark)
         if self.where:
@@ -248,8 +246,8 @@ class PipelineInput:
 
 
 def conf_of(inputs: Sequence[PipelineInput]) -> dict[str, str]:
-    """What a session must be started with so that the inputs can be read."""
-    if not any(isinstance(given.source, Kafka) for given in inputs):
+    """Session settings that the inputs require."""
+    if not any(isinstance(given.source, KafkaInput) for given in inputs):
         return {}
     from tidegate.spark.environment.jars import kafka_jars
 
@@ -259,16 +257,16 @@ def conf_of(inputs: Sequence[PipelineInput]) -> dict[str, str]:
 def _texts(**values: object) -> None:
     for name, value in values.items():
         if value is not None and not isinstance(value, str):
-            raise SpecError(f"`{name}` is a text, got {value!r}")
+            raise SpecError(f"`{name}` must be a string, got {value!r}")
 
 
 def _flag(name: str, value: object) -> None:
     if not isinstance(value, bool):
-        raise SpecError(f"`{name}` is true or false, got {value!r}")
+        raise SpecError(f"`{name}` must be true or false, got {value!r}")
 
 
 def _mapping(options: object) -> None:
     if not isinstance(options, Mapping) or not all(
         isinstance(value, str | int | float) for value in options.values()
     ):
-        raise SpecError(f"`options` has words and plain values, got {options!r}")
+        raise SpecError(f"`options` must map names to scalar values, got {options!r}")

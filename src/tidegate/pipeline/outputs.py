@@ -1,6 +1,4 @@
-"""The outputs of a pipeline file: which sink gets panes, late rows and metrics, and how the query
-is driven.
-"""
+"""Outputs of a pipeline file: the sinks of panes, late rows and metrics, and the trigger."""
 
 from __future__ import annotations
 
@@ -20,30 +18,30 @@ DEFAULT_TRIGGER = "1 second"
 
 @dataclass(frozen=True)
 class PipelineOutput:
-    """Where the results go; sinks by output: `to` (panes), `late`, `metrics`."""
+    """The sinks by output: `to` (panes), `late`, `metrics`."""
 
     sinks: Mapping[str, Any]
     checkpoint: str
     trigger: str = DEFAULT_TRIGGER
     shards: int | None = None
     shown: Mapping[str, str] = field(default_factory=dict)
-    """The sinks as they are written, for people."""
+    """The sinks as written, for display."""
 
     def __post_init__(self) -> None:
         if self.shards is not None and (
             isinstance(self.shards, bool) or not isinstance(self.shards, int) or self.shards <= 0
         ):
-            raise SpecError(f"`shards` is a whole number greater than 0, got {self.shards!r}")
+            raise SpecError(f"`shards` must be a whole number greater than 0, got {self.shards!r}")
         check_trigger(self.trigger)
 
 
 def check_trigger(trigger: object) -> None:
-    """Refuse what is neither an interval nor `available_now`."""
+    """Validate a trigger: an interval or `available_now`."""
     if trigger == AVAILABLE_NOW:
         return
     if trigger == "once":
         raise SpecError(
-            "`trigger` of `write` can't be once, which reads everything in one batch. Hint:"
+            "`trigger` of `write` can't be once, which reads everything in one micro-batch. Hint:"
             " available_now"
         )
     if not isinstance(trigger, str):
@@ -56,7 +54,7 @@ def check_trigger(trigger: object) -> None:
 
 
 def makers() -> dict[str, Any]:
-    """The functions that make sinks, by name: those of `tg.sinks`."""
+    """The functions of `tg.sinks` by name."""
     module = import_module("tidegate.spark.sinks")
     return {name: getattr(module, name) for name in SINKS if hasattr(module, name)}
 

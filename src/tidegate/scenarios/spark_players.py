@@ -24,7 +24,7 @@ from tidegate.spark.tasks.state_store import SparkStore
 from tidegate.spark.tasks.task_output import OutputPayload
 from tidegate.spark.tasks.transport import encode_json_payload
 from tidegate.spec.join import SIDES
-from tidegate.state.ipc import encode_table
+from tidegate.state.serialization import encode_table
 
 SEEN, CONTENTS = "seen", "contents"
 """The outputs that a script has beside those of every query: what can be asked of an operator, and

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TypeVar
 import pyarrow as pa
 
 from tidegate.errors import SpecError
-from tidegate.spec.plain import plain
+from tidegate.spec.json_form import json_form
 
 Where = str | Callable[[pa.Table], Any] | None
 Step = Callable[[Any, Any], Any]
@@ -76,7 +76,7 @@ class Aggregate:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.default is MISSING or (value is not field.default and value != field.default):
-                doc[field.name] = plain(value)
+                doc[field.name] = json_form(value)
         return doc
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tidegate.errors import SpecError
 from tidegate.instants import MAX, format_duration
-from tidegate.spec.plain import qualified
+from tidegate.spec.json_form import qualified_name
 
 SECOND = 1_000_000
 LONGEST_PAUSE = 60 * SECOND
@@ -73,7 +73,7 @@ class AsyncMap:
         """The JSON form of what stored state depends on: bounds and patience may change between two
         runs.
         """
-        return {"function": qualified(self.function), "ordered": self.ordered}
+        return {"function": qualified_name(self.function), "ordered": self.ordered}
 
 
 def is_coroutine_function(function: object) -> bool:

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from tidegate.errors import SpecError
 from tidegate.instants import MAX, Duration, duration, format_duration
+from tidegate.spec.json_form import qualified_name
 from tidegate.spec.operator import SECOND, AggregateSpec, Input, Options, Retention, TimeColumn
-from tidegate.spec.plain import qualified
 from tidegate.spec.watermarks import PerKey
 from tidegate.spec.windows import Axis, Hopping, Session, Tumbling, Window
 
@@ -246,7 +246,7 @@ class JoinSpec:
             else (
                 str(self.where)
                 if isinstance(self.where, pc.Expression)
-                else {"function": qualified(self.where)}
+                else {"function": qualified_name(self.where)}
             )
         )
         return {

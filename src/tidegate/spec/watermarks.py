@@ -17,7 +17,7 @@ from typing import Any
 
 from tidegate.errors import SpecError
 from tidegate.instants import MAX, Duration, duration, format_duration
-from tidegate.spec.plain import plain
+from tidegate.spec.json_form import json_form
 
 KEYS = 128
 """Watermark keys are 0 to 127."""
@@ -45,7 +45,10 @@ class Watermarks:
         """The JSON form."""
         return {
             "type": type(self).__name__.lower(),
-            **{field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)},
+            **{
+                field.name: json_form(getattr(self, field.name))
+                for field in dataclasses.fields(self)
+            },
         }
 
 

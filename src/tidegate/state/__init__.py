@@ -1,3 +1,1 @@
-"""State holds what an operator must find again after a restart: named Arrow tables and JSON
-documents behind one store protocol.
-"""
+"""State stores: named Arrow tables and JSON documents that survive a restart."""

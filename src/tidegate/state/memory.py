@@ -1,9 +1,7 @@
-"""The memory store keeps everything in the process, and can write itself whole to one file at
-commit.
+"""A store in memory, optionally saved to one file at commit.
 
 The file: magic, format version, length and BLAKE2b digest of the body, then the body: length of the
-directory, the directory (JSON: name, kind and length of every value, in order), then the values one
-after the other.
+directory, the directory (JSON: name, kind and length of every value, in order), then the values.
 """
 
 from __future__ import annotations
@@ -18,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.errors import CorruptStateError, StateError
-from tidegate.state.ipc import decode_json, decode_table, encode_json, encode_table
-from tidegate.state.protocol import closed, wrong_kind
+from tidegate.state.serialization import decode_json, decode_table, encode_json, encode_table
+from tidegate.state.store import closed, wrong_kind
 
 MAGIC = b"TIDEGATE"
 FORMAT = 1
@@ -28,9 +26,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 class MemoryStore:
-    """A store in memory; with a path, a commit replaces the file there and opening reads it
-    back.
-    """
+    """A store in memory; with a path, a commit replaces the file, and opening restores it."""
 
     spills = False
 
@@ -100,7 +96,7 @@ class MemoryStore:
 
 
 def _write(path: Path, values: dict[str, pa.Table | str]) -> None:
-    """Replace the file in one step: a crash leaves the former file or the new one."""
+    """Replace the file atomically: a crash leaves the former or the new file."""
     directory: list[dict[str, Any]] = []
     blobs: list[bytes | memoryview] = []
     for name, value in sorted(values.items()):
@@ -123,8 +119,8 @@ def _write(path: Path, values: dict[str, pa.Table | str]) -> None:
         _replace(path, [_HEAD.pack(MAGIC, FORMAT, sum(map(len, chunks)), digest.digest()), *chunks])
     except OSError as error:
         raise StateError(
-            f"the state cannot be written to {path}: {error}. Hint: the former state is still"
-            " there; make room or grant access"
+            f"the state cannot be written to {path}: {error}. Hint: the former state is intact;"
+            " free some space or grant access"
         ) from error
 
 
@@ -139,7 +135,7 @@ def _replace(path: Path, chunks: list[bytes | memoryview]) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the new name itself durable; Windows has no such call and needs none."""
+    """Make the new name durable; Windows neither has nor needs such a call."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -154,8 +150,8 @@ def _read(path: Path) -> dict[str, pa.Table | str]:
         data = path.read_bytes()
     except OSError as error:
         raise StateError(
-            f"the state file {path} cannot be read: {error}. Hint: a file that this process may"
-            " read is needed"
+            f"the state file {path} cannot be read: {error}. Hint: this process needs read access"
+            " to the file"
         ) from error
     body = _checked(path, data)
     values: dict[str, pa.Table | str] = {}
@@ -168,9 +164,9 @@ def _read(path: Path) -> dict[str, pa.Table | str]:
 
 
 def _checked(path: Path, data: bytes) -> memoryview:
-    """The body of the file, once version, length and digest hold."""
+    """The body of the file, after checks of version, length and digest."""
     if len(data) < _HEAD.size or data[: len(MAGIC)] != MAGIC:
-        raise _damaged(path, "it does not begin like a Tidegate state file")
+        raise _damaged(path, "it does not start like a Tidegate state file")
     _, version, length, digest = _HEAD.unpack_from(data)
     if version != FORMAT:
         hint = "open it with the version that wrote it, or move it away and replay the input"
@@ -195,6 +191,6 @@ def _entries(body: memoryview) -> Iterator[tuple[dict[str, Any], memoryview]]:
 
 def _damaged(path: Path, why: str) -> CorruptStateError:
     return CorruptStateError(
-        f"the state file {path} is damaged: {why}. Hint: restore it from a copy, or move it away"
+        f"the state file {path} is damaged: {why}. Hint: restore it from a backup, or move it away"
         " and replay the input"
     )

@@ -1,5 +1,6 @@
-"""The RocksDB store keeps state larger than memory in a folder, writes only what changed, and
-commits in one synced batch.
+"""A store in a RocksDB folder, for state larger than memory.
+
+A commit writes only changes, in one synced batch.
 
 Keys: `v` holds the format; `i` + name holds kind, number of parts, length and CRC-32 of a value;
 `d` + name + part number (four bytes) holds a part of at most 4 MB. The index of names is read at
@@ -19,8 +20,14 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.errors import CorruptStateError, MissingExtraError, StateError
-from tidegate.state.ipc import Compression, decode_json, decode_table, encode_json, encode_table
-from tidegate.state.protocol import closed, wrong_kind
+from tidegate.state.serialization import (
+    Compression,
+    decode_json,
+    decode_table,
+    encode_json,
+    encode_table,
+)
+from tidegate.state.store import closed, wrong_kind
 
 FORMAT = 1
 PART_BYTES = 4 * 1024 * 1024
@@ -32,7 +39,7 @@ _TABLE, _JSON = b"T", b"J"
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What the index knows of a committed value."""
+    """Index entry of a committed value."""
 
     kind: bytes
     parts: int
@@ -48,7 +55,7 @@ class _Entry:
 
 
 class _Cache:
-    """Decoded tables, the least recently used leave first; bounded by bytes."""
+    """LRU cache of decoded tables, bounded by bytes."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -77,8 +84,9 @@ class _Cache:
 
 
 class RocksDBStore:
-    """A store in a RocksDB folder. Writes wait in the process until `commit`; one process at a time
-    may have the folder open.
+    """A store in a RocksDB folder, open in one process at a time.
+
+    Writes are buffered until `commit`.
     """
 
     spills = True
@@ -158,7 +166,7 @@ class RocksDBStore:
         return changes[name] is not None if name in changes else name in self._index
 
     def commit(self) -> None:
-        """Write what changed since the last commit: one batch, synced, all or nothing."""
+        """Write all changes since the last commit in one synced, atomic batch."""
         if not self._changes():
             return
         import rocksdict
@@ -171,8 +179,8 @@ class RocksDBStore:
             self._db.write(batch, options)
         except Exception as error:
             raise StateError(
-                f"the commit to {self.path} failed: {error}. Hint: the last commit is intact; make"
-                " room and commit again"
+                f"the commit to {self.path} failed: {error}. Hint: the last commit is intact; free"
+                " some space and commit again"
             ) from error
         for name, entry in entries.items():
             self._settle(name, entry, self._pending[name])
@@ -195,9 +203,7 @@ class RocksDBStore:
         self._cache.discard(name)
 
     def _stage(self, batch: Any, name: str, value: pa.Table | str | None) -> _Entry | None:
-        """Add one value to the batch; parts that the former value had beyond the new ones are
-        deleted with it.
-        """
+        """Add a value to the batch, and delete surplus parts of its former version."""
         key = name.encode()
         former = self._index.get(name)
         entry = None
@@ -227,7 +233,7 @@ class RocksDBStore:
             self._cache.put(name, value)
 
     def _fetch(self, name: str, kind: bytes) -> bytes:
-        """The bytes of a committed value, its parts put together and checked."""
+        """The bytes of a committed value, assembled from its parts and verified."""
         entry = self._index[name]
         if entry.kind != kind:
             raise wrong_kind(
@@ -257,7 +263,7 @@ class RocksDBStore:
             hint = "open it with the version that wrote it, or move it away and replay the input"
             raise CorruptStateError(
                 f"the state in {self.path} has format {version.decode(errors='replace')}; this"
-                f" version reads {FORMAT}. Hint: {hint}"
+                f" version reads format {FORMAT}. Hint: {hint}"
             )
         for key, value in self._db.items(from_key=b"i"):
             if key[:1] != b"i":
@@ -266,7 +272,7 @@ class RocksDBStore:
         return index
 
     def _start(self) -> None:
-        """Mark an empty database as ours; one that holds something else is left alone."""
+        """Initialise an empty database; one with foreign content is left alone."""
         if next(iter(self._db.keys()), None) is not None:
             raise CorruptStateError(
                 f"the RocksDB folder {self.path} was not written by Tidegate. Hint: give the state"
@@ -288,8 +294,9 @@ def _open(path: Path) -> Any:
 
 
 def _options(rocksdict: Any) -> Any:
-    """Large values live in blob files, so that compaction moves small keys only; they are
-    compressed already.
+    """Options: large values are in blob files, so that compaction moves only small keys.
+
+    Values are already compressed.
     """
     options = rocksdict.Options(raw_mode=True)
     options.create_if_missing(True)
@@ -298,8 +305,8 @@ def _options(rocksdict: Any) -> Any:
     options.set_enable_blob_files(True)
     options.set_min_blob_size(4096)
     options.set_enable_blob_gc(True)
-    # A torn last record is what a crash leaves; damage anywhere before it must be an error, not a
-    # silent step back.
+    # A crash may leave a torn last record; damage before it must be an error, not a silent
+    # rollback.
     options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_max_open_files(256)
     options.set_keep_log_file_num(2)
@@ -309,19 +316,19 @@ def _options(rocksdict: Any) -> Any:
 def _refused(path: Path, why: str) -> StateError:
     if "lock" in why.lower() and ("hold" in why or "While lock file" in why):
         return StateError(
-            f"the state in {path} is open already, in this or another process. Hint: one process at"
-            " a time; close the other first"
+            f"the state in {path} is already open, in this or another process. Hint: close the"
+            " other first; one process at a time can open it"
         )
     if "Corruption" in why:
         return _damaged(path, why)
     return StateError(
-        f"the state in {path} cannot be opened: {why}. Hint: a folder that this process may write"
-        " is needed"
+        f"the state in {path} cannot be opened: {why}. Hint: this process needs write access to"
+        " the folder"
     )
 
 
 def _damaged(path: Path, why: str) -> CorruptStateError:
     return CorruptStateError(
-        f"the state in {path} is damaged: {why}. Hint: restore the folder from a copy, or move it"
-        " away and replay the input"
+        f"the state in {path} is damaged: {why}. Hint: restore the folder from a backup, or move"
+        " it away and replay the input"
     )

@@ -14,7 +14,7 @@ import time
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
-from tidegate.state.ipc import decode_json, encode_json
+from tidegate.state.serialization import decode_json, encode_json
 from tidegate.streams.kafka_clients import NOT_YET, SECONDS, Clients, hanging
 from tidegate.streams.store import Cell, Conflict, Swap
 

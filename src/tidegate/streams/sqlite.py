@@ -26,7 +26,7 @@ from tidegate.errors import (
     StateError,
     TidegateError,
 )
-from tidegate.state.ipc import decode_json, encode_json
+from tidegate.state.serialization import decode_json, encode_json
 from tidegate.streams import validation
 from tidegate.streams.sqlite_blocks import decode_events, encode_events
 from tidegate.streams.store import BLOCK, Appended, Block, Cell, Conflict, EventBatch, Store, Swap

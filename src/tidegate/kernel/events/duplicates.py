@@ -13,7 +13,7 @@ from tidegate.instants import MAX
 from tidegate.kernel.frame import Frame, constant, to_arrow
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.storage.run_store import SortedRuns
-from tidegate.state.protocol import Store
+from tidegate.state.store import Store
 
 
 def partitions_of(table: pa.Table, column: str | None) -> tuple[np.ndarray, list[str]]:

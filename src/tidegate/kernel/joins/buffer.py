@@ -28,7 +28,7 @@ from tidegate.kernel.frame import Column, Frame, concat_frames, constant, is_con
 from tidegate.kernel.groups import inverse, present
 from tidegate.kernel.joins.ranges import NOTHING, Found, Index, Ordered, ordered, pairs
 from tidegate.kernel.storage.run_store import Adapt, Places, StoredFrame
-from tidegate.state.protocol import Store
+from tidegate.state.store import Store
 
 LARGE_WINDOW = 10_000
 """From this many rows on a buffer is kept by what must be equal and not by position."""

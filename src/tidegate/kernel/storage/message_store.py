@@ -30,7 +30,7 @@ import pyarrow as pa
 from tidegate.errors import CorruptStateError, InputError, SpecError, SpecMismatchError
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Frame, concat_frames, repeat, to_arrow
-from tidegate.state.protocol import Store
+from tidegate.state.store import Store
 
 FORMAT = 1
 LARGE_WINDOW = 10_000

@@ -19,7 +19,7 @@ import pyarrow as pa
 from tidegate.kernel.frame import Frame, concat_frames
 from tidegate.kernel.groups import inverse, present
 from tidegate.kernel.storage.column_encoding import pack, unpack
-from tidegate.state.protocol import Store
+from tidegate.state.store import Store
 
 MAX_RUNS = 8
 Adapt = Callable[[Frame], Frame]

@@ -21,7 +21,7 @@ from tidegate.kernel.frame import Frame, constant
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.keys import KEY
 from tidegate.kernel.storage.run_store import Places, SortedRuns, search_sorted
-from tidegate.state.protocol import Store
+from tidegate.state.store import Store
 
 _REMEMBERED = 4
 """So many columns of keys are remembered with what was found for them: cells on their way through a

@@ -33,7 +33,7 @@ from tidegate.operators.ingest.delivery import Delivery
 from tidegate.operators.progress import Progress
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.windows import Axis, ByDifference, Custom, Inherited, Session
-from tidegate.state.protocol import Store
+from tidegate.state.store import Store
 
 IDENTITY = (*KEY, "start", "end")
 

@@ -15,7 +15,7 @@ from tidegate.kernel.storage.run_store import SortedRuns
 from tidegate.operators.aggregate.cell_values import CellValues, message_ids
 from tidegate.operators.ingest.delivery import Delivery
 from tidegate.spec.windows import Axis
-from tidegate.state.protocol import Store
+from tidegate.state.store import Store
 
 
 class MessageRecovery:

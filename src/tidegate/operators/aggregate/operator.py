@@ -51,7 +51,7 @@ from tidegate.spec.operator import AggregateSpec, input_of
 from tidegate.spec.triggers import Never
 from tidegate.spec.watermarks import PerKey
 from tidegate.spec.windows import Axis, ByDifference, Custom, Hopping, Inherited, Session
-from tidegate.state.protocol import Store
+from tidegate.state.store import Store
 
 
 class WindowedAggregate:

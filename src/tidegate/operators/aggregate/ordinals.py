@@ -11,7 +11,7 @@ from tidegate.kernel.groups import Groups
 from tidegate.kernel.keys import KEY
 from tidegate.kernel.storage.run_store import SortedRuns
 from tidegate.operators.ingest.delivery import Delivery
-from tidegate.state.protocol import Store
+from tidegate.state.store import Store
 
 
 class Ordinals:

@@ -18,7 +18,7 @@ from tidegate.kernel.frame import Column, Frame, concat_frames, constant, is_con
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.storage.run_store import Adapt, StoredFrame
 from tidegate.operators.aggregate.aggregate_set import AggregateSet
-from tidegate.state.protocol import Store
+from tidegate.state.store import Store
 
 Bounds = tuple[int, int]
 _FAN = 8

@@ -11,7 +11,7 @@ import numpy as np
 from tidegate.kernel.frame import Frame, concat_frames
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.storage.run_store import Places, SortedRuns
-from tidegate.state.protocol import Store
+from tidegate.state.store import Store
 
 _WINDOW = ("key_hash", "key_check", "start", "end")
 _ROW = (*_WINDOW, "partition")

@@ -45,7 +45,7 @@ from tidegate.spec.windows import (
     Tumbling,
     Window,
 )
-from tidegate.state.protocol import Store
+from tidegate.state.store import Store
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,7 @@ from tidegate.operators.output import texts
 from tidegate.operators.progress import Progress
 from tidegate.spec.operator import Input, Options
 from tidegate.spec.watermarks import Noted, Punctuated
-from tidegate.state.protocol import Store
+from tidegate.state.store import Store
 
 Windows = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Windows of rows: positions in an index of rows, starts and ends."""

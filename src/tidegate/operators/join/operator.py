@@ -33,7 +33,7 @@ from tidegate.operators.progress import Progress
 from tidegate.spec.join import LEFT, RIGHT, SIDES, AsOf, JoinSpec, Rows, Upstream
 from tidegate.spec.operator import input_of
 from tidegate.spec.windows import Session
-from tidegate.state.protocol import Store
+from tidegate.state.store import Store
 
 
 class WindowedJoin:

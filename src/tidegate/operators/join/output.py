@@ -35,7 +35,7 @@ from tidegate.operators.results import (
     late_table,
 )
 from tidegate.spec.join import ADDED, BOUNDS, LEFT, RIGHT, SIDES, JoinSpec
-from tidegate.state.protocol import Store
+from tidegate.state.store import Store
 
 PAYLOAD = "m."
 """Names of input columns begin with this in the buffers of a join."""

@@ -36,8 +36,7 @@ from tidegate.operators.join.output import NOBODY, PAYLOAD
 from tidegate.operators.output import LateRows, Output, class_names, texts
 from tidegate.operators.progress import Progress
 from tidegate.spec.join import SIDES, JoinSpec
-from tidegate.state.prefixed import Prefixed
-from tidegate.state.protocol import Store
+from tidegate.state.store import PrefixedStore, Store
 
 _TAKEN = np.uint64(1 << 63)
 """What tells a key apart whose identity happens to be that of nobody."""
@@ -102,7 +101,7 @@ class Side:
 
     def __post_init__(self) -> None:
         self.given = self.spec.inputs[self.number]
-        self.store = Prefixed(self.store, f"{SIDES[self.number]}/")
+        self.store = PrefixedStore(self.store, f"{SIDES[self.number]}/")
         self.progress = Progress(now=self.shared.now, counters=self.shared.counters)
         self.ingest = Ingest([self.given], self.store, self.progress)
         self.schema: pa.Schema | None = None

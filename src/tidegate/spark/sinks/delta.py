@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidegate.errors import MissingExtraError, SinkError, SpecError
 from tidegate.spark.sinks.base import DriverSink, SinkTarget, without_pane_id
 from tidegate.spark.sinks.parquet import local_path
-from tidegate.state.ipc import decode_table, encode_table
+from tidegate.state.serialization import decode_table, encode_table
 
 _IN_MEMORY = 64 << 20
 _ATTEMPTS = 5

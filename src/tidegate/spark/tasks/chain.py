@@ -34,8 +34,7 @@ from tidegate.spec.join import SIDES, JoinSpec, Upstream
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.watermarks import Explicit, Lagging
 from tidegate.state.memory import MemoryStore
-from tidegate.state.prefixed import Prefixed
-from tidegate.state.protocol import Store
+from tidegate.state.store import PrefixedStore, Store
 
 _SUMMARY_WINDOWS = 10
 """Number of windows in a summary of the state."""
@@ -401,7 +400,7 @@ def rehearse(plan: ChainPlan, former: Sequence[dict[str, Any]]) -> None:
     store = MemoryStore()
     Chain(plan, store).save()
     for number, spec in enumerate(former):
-        operator = Prefixed(store, f"{number}/")
+        operator = PrefixedStore(store, f"{number}/")
         operator.put_json(stored.NAME, {**operator.get_json(stored.NAME), "spec": spec})
     Chain(plan, store)
 
@@ -417,7 +416,7 @@ def _operators(plan: ChainPlan, store: Store, now: int) -> list[Operator]:
                 for ordinal, fed in plan.fed.items()
             }
             spec = _with_watermarks(spec, inputs)
-        operator = _operator(spec, Prefixed(store, f"{number}/"), now)
+        operator = _operator(spec, PrefixedStore(store, f"{number}/"), now)
         _follow(operator, feeding)
         found.append(operator)
     return found

@@ -35,7 +35,7 @@ from tidegate.spark.tasks.transport import (
 from tidegate.spark.tasks.watermark_files import WatermarkFiles
 from tidegate.spec.operator import Input
 from tidegate.spec.windows import Axis
-from tidegate.state.ipc import encode_table
+from tidegate.state.serialization import encode_table
 
 CLOCK = "__tidegate_clock"
 """The column with the clock of the batch, for edges without a `BatchClock`."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tidegate.errors import CorruptStateError
-from tidegate.state.ipc import decode_table
+from tidegate.state.serialization import decode_table
 
 MIN_BYTES = 32 << 10
 """Smaller tables are not cached."""

@@ -18,8 +18,8 @@ from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
 
 from tidegate.errors import CorruptStateError
 from tidegate.spark.tasks.local_state_cache import LocalStateCache
-from tidegate.state.ipc import decode_json, decode_table, encode_json, encode_small
-from tidegate.state.protocol import wrong_kind
+from tidegate.state.serialization import decode_json, decode_table, encode_compact, encode_json
+from tidegate.state.store import wrong_kind
 
 FORMAT = 1
 # Not as DDL texts: each worker would ask Spark to parse them, repeatedly.
@@ -55,7 +55,7 @@ class ValueState(Protocol):
 
 
 class SparkStore:
-    """A `tidegate.state.protocol.Store`; durable when Spark commits the batch."""
+    """A `tidegate.state.store.Store`; durable when Spark commits the batch."""
 
     spills = True
 
@@ -198,7 +198,7 @@ class SparkStore:
 
     def _write(self, name: str, table: pa.Table | None) -> int:
         """Write or delete a table, and return a checksum of its content."""
-        data = b"" if table is None else encode_small(table).to_pybytes()
+        data = b"" if table is None else encode_compact(table).to_pybytes()
         self._write_parts(name, self._tables[name][0] if name in self._tables else 0, data)
         if table is None:
             self._tables.pop(name, None)

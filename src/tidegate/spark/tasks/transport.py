@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.state.ipc import decode_table, encode_table
+from tidegate.state.serialization import decode_table, encode_table
 
 SHUFFLE_COLUMNS = "shard int, input int, task int, seq int, kind string, payload binary"
 """The columns of a shuffle row; their Arrow form is `SHUFFLE_SCHEMA`."""

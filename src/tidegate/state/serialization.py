@@ -1,5 +1,6 @@
-"""The stored form of a value: an Arrow IPC stream for a table, UTF-8 JSON for a document; no pickle
-anywhere.
+"""Serialised values of a state store: Arrow IPC streams for tables, UTF-8 JSON for documents.
+
+No pickle: reading state never executes code.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ Compression = Literal["lz4", "zstd"]
 
 
 def encode_table(table: pa.Table, compression: Compression | None = None) -> pa.Buffer:
-    """The table as one IPC stream; compression is per buffer, so that reading needs no options."""
+    """The table as one IPC stream.
+
+    Buffers are compressed one by one, so reading needs no options.
+    """
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(
         sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)
@@ -25,31 +29,32 @@ def encode_table(table: pa.Table, compression: Compression | None = None) -> pa.
     return sink.getvalue()
 
 
-def encode_small(table: pa.Table) -> pa.Buffer:
-    """The table in as few bytes as can be had quickly."""
+def encode_compact(table: pa.Table) -> pa.Buffer:
+    """The table as a compact IPC stream, at moderate cost."""
     return encode_table(split(table), "zstd")
 
 
 def decode_table(data: bytes | memoryview | pa.Buffer, name: str) -> pa.Table:
-    """The inverse of `encode_table` and of `encode_small`; uncompressed columns share the memory of
-    `data`.
+    """The inverse of `encode_table` and `encode_compact`.
+
+    Uncompressed columns share the memory of `data`.
     """
     try:
         return joined(pa.ipc.open_stream(pa.py_buffer(data)).read_all())
     except (pa.ArrowException, OSError, EOFError) as error:
         raise CorruptStateError(
             f"the stored table `{name}` cannot be read ({error}). Hint: restore the state from a"
-            " copy, or replay the input"
+            " backup, or replay the input"
         ) from error
 
 
 def encode_json(document: Any, name: str) -> str:
-    """The document as strict JSON, so that what a store gives back does not depend on the store."""
+    """The document as strict JSON, so that all stores return the same."""
     try:
         return json.dumps(document, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"the document `{name}` is not JSON: {error}. Hint: dicts with string keys, lists,"
+            f"the document `{name}` is not JSON: {error}. Hint: use dicts with string keys, lists,"
             " strings, finite numbers, booleans, None"
         ) from error
 
@@ -60,6 +65,6 @@ def decode_json(text: str | bytes, name: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise CorruptStateError(
-            f"the stored document `{name}` cannot be read ({error}). Hint: restore the state from a"
-            " copy, or replay the input"
+            f"the stored document `{name}` cannot be read ({error}). Hint: restore the state from"
+            " a backup, or replay the input"
         ) from error

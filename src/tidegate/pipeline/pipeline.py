@@ -1,6 +1,4 @@
-"""A pipeline that was read: what it would do in words, its panes, and its start on a Spark
-session.
-"""
+"""A parsed pipeline: its description, its panes, and its start on a Spark session."""
 
 from __future__ import annotations
 
@@ -32,27 +30,27 @@ _SECRET = re.compile(
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A pipeline file, read and checked; nothing has been opened or written."""
+    """A parsed and validated pipeline file; nothing is opened or written yet."""
 
     name: str
     inputs: tuple[PipelineInput, ...]
     spec: AggregateSpec
-    """The whole specification, as the API makes it of the same words."""
-    said: Callable[[Stream], Windowed] = field(repr=False, compare=False)
-    """Window, trigger, mode and the rest, said to a stream."""
+    """The complete specification, as built by the API."""
+    windowing: Callable[[Stream], Windowed] = field(repr=False, compare=False)
+    """Applies window, trigger, mode and the other settings to a stream."""
     aggregates: Mapping[str, Aggregate]
     output: PipelineOutput
     folder: Path
-    """What is relative in the file is relative to it."""
+    """The base of relative paths."""
     shown: Mapping[str, Any] = field(default_factory=dict)
-    """Window and aggregates as the file says them, for people."""
-    session_words: Mapping[str, Any] = field(default_factory=dict)
+    """Window and aggregates as written, for display."""
+    session_options: Mapping[str, Any] = field(default_factory=dict)
 
     def session(self) -> SparkSession:
-        """The session that the file asks for."""
+        """The session that the file configures."""
         from tidegate.spark.environment.session import session
 
-        words = dict(self.session_words)
+        words = dict(self.session_options)
         conf = {**conf_of(self.inputs), **words.pop("conf", {})}
         return session(self.name, conf=conf, **words)
 
@@ -61,7 +59,7 @@ class Pipeline:
         opened = [given.open(spark) for given in self.inputs]
         for given, rows in zip(self.inputs, opened, strict=True):
             self._check_columns(given, rows.schema.names)
-        return self.said(
+        return self.windowing(
             united(
                 [
                     stream(rows, **given.stream)
@@ -71,28 +69,28 @@ class Pipeline:
         ).aggregate(**self.aggregates)
 
     def _check_columns(self, given: PipelineInput, known: Sequence[str]) -> None:
-        """Refuse names that the rows do not have, which only the opened input can tell."""
-        said = [(word, column) for word in _COLUMNS for column in _names(given.stream.get(word))]
-        said += [
+        """Check column names against the schema of an opened input."""
+        used = [(word, column) for word in _COLUMNS for column in _names(given.stream.get(word))]
+        used += [
             (name, column)
             for name, aggregate in self.aggregates.items()
             for column in aggregate.reads() or ()
         ]
-        for word, column in said:
+        for word, column in used:
             if column not in known:
                 near = difflib.get_close_matches(column, known, 1)
                 hint = (
                     f"did you mean `{near[0]}`?"
                     if near
-                    else f"there are {', '.join(f'`{name}`' for name in known)}"
+                    else f"columns are {', '.join(f'`{name}`' for name in known)}"
                 )
                 raise SpecError(
-                    f"`{given.shown['from']}` has no column `{column}`, which `{word}` names. Hint:"
+                    f"`{given.shown['from']}` has no column `{column}`, which `{word}` uses. Hint:"
                     f" {hint}"
                 )
 
     def start(self, spark: SparkSession, *, trigger: str | None = None) -> Query:
-        """Run it; `trigger` stands in for the one of the file."""
+        """Start the query; `trigger` overrides the one of the file."""
         output = self.output
         return self.panes(spark).write(
             **output.sinks,
@@ -103,7 +101,7 @@ class Pipeline:
         )
 
     def describe(self) -> dict[str, Any]:
-        """What would run, in words; what the environment fills in is not shown."""
+        """A description of what would run, with variables not expanded."""
         spec, output = self.spec, self.output
         return {
             "name": self.name,
@@ -130,10 +128,10 @@ def _names(value: str | Sequence[str] | None) -> Sequence[str]:
 
 
 def united(streams: Sequence[Stream]) -> Stream:
-    """One stream of all."""
+    """The union of all streams."""
     return streams[0] if len(streams) == 1 else union(*streams)
 
 
 def _hidden(value: Any) -> Any:
-    """A text without the passwords that stand in it."""
+    """The text with passwords masked."""
     return _SECRET.sub(r"\g<before>***", value) if isinstance(value, str) else value

@@ -1,9 +1,8 @@
-"""Windows, watermarks, aggregates, inputs and sinks in a file: calls of the functions that Python
-users call, under the same names.
+"""Function calls in a pipeline file: windows, watermarks, aggregates, inputs and sinks.
 
-They are written as a text, `tumbling(1 minute, offset=10 seconds)`, or as a mapping, `{type:
-tumbling, size: 1 minute, offset: 10 seconds}`. A function that needs nothing may leave out its
-parentheses.
+They call the functions of the Python API by name, written as text, `tumbling(1 minute, offset=10
+seconds)`, or as a mapping, `{type: tumbling, size: 1 minute, offset: 10 seconds}`. Parentheses are
+optional for a call without arguments.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from typing import Any
 
 import yaml
 
+from tidegate.pipeline.diagnostics import Diagnostics
 from tidegate.pipeline.document import Part
-from tidegate.pipeline.problems import Problems
 
 Maker = Callable[..., Any]
 _CALL = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)\s*(?:\((?P<inside>.*)\))?\s*", re.DOTALL)
@@ -27,30 +26,30 @@ _NAMED = re.compile(r"\s*([A-Za-z_]\w*)\s*=(.*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Call:
-    """A call as it stands in the file, not yet made."""
+    """A call as written in the file, not yet executed."""
 
     part: Part
     name: str
     values: tuple[Any, ...] = ()
-    """Arguments without a name."""
+    """Positional arguments."""
     named: Mapping[str, Part] = field(default_factory=dict)
 
 
-def read_call(part: Part, what: str, problems: Problems) -> Call | None:
-    """The call that a part describes; None, and a problem, where it is none."""
+def read_call(part: Part, what: str, problems: Diagnostics) -> Call | None:
+    """The call that a part describes; None, with a problem, if it is not a call."""
     if isinstance(part.value, str):
         return _of_text(part, what, problems)
     if not part.is_mapping:
         problems.add(
             part,
-            f"{what} is a text or a mapping, got {_shown(part)}",
-            "for instance `name(value)`, or `type: name` and its words",
+            f"{what} is a string or a mapping, got {_shown(part)}",
+            "for instance `name(value)`, or `type: name` with its arguments",
         )
         return None
     name = part.value.get("type", part.value.get("kind"))
     if name is None or not isinstance(name.value, str):
         problems.add(
-            part if name is None else name, f"{what} needs a `type`", "say which one: `type: name`"
+            part if name is None else name, f"{what} needs a `type`", "name one: `type: name`"
         )
         return None
     return Call(
@@ -60,8 +59,8 @@ def read_call(part: Part, what: str, problems: Problems) -> Call | None:
     )
 
 
-def make(call: Call, makers: Mapping[str, Maker], what: str, problems: Problems) -> Any:
-    """What the call makes; None, and problems, where it breaks a rule."""
+def make(call: Call, makers: Mapping[str, Maker], what: str, problems: Diagnostics) -> Any:
+    """The result of the call; None, with problems, if it breaks a rule."""
     if call.name not in makers:
         place = (
             call.part.value.get("type", call.part.value.get("kind"))
@@ -81,47 +80,46 @@ def make(call: Call, makers: Mapping[str, Maker], what: str, problems: Problems)
         return None
 
 
-def _fitting(call: Call, maker: Maker, what: str, problems: Problems) -> Mapping[str, Part]:
-    """The named arguments, after a look at whether the function takes them all and needs no
-    other.
-    """
+def _fitting(call: Call, maker: Maker, what: str, problems: Diagnostics) -> Mapping[str, Part]:
+    """The named arguments, checked against the parameters of the function."""
     parameters = inspect.signature(maker).parameters
     positional = [p.name for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     if len(call.values) > len(positional):
         takes = (
-            f"`{call.name}` takes {len(positional)} argument(s) without a name, got"
-            f" {len(call.values)}"
+            f"`{call.name}` takes {len(positional)} positional argument(s), got {len(call.values)}"
         )
         problems.add(
             call.part,
             takes,
             (
-                f"name the others; there are {', '.join(parameters)}"
+                f"name the others; parameters are {', '.join(parameters)}"
                 if parameters
-                else "leave them out"
+                else "omit them"
             ),
         )
-    said = set(positional[: len(call.values)])
+    given = set(positional[: len(call.values)])
     for word, part in call.named.items():
         if word not in parameters:
-            problems.unknown(part.key or part, word, f"a word of {what} `{call.name}`", parameters)
-        elif word in said:
+            problems.unknown(
+                part.key or part, word, f"a parameter of {what} `{call.name}`", parameters
+            )
+        elif word in given:
             problems.add(
-                part.key or part, f"`{word}` of `{call.name}` is said twice", "remove one of them"
+                part.key or part, f"`{word}` of `{call.name}` is given twice", "remove one of them"
             )
     for name, parameter in parameters.items():
-        if parameter.default is parameter.empty and name not in said and name not in call.named:
+        if parameter.default is parameter.empty and name not in given and name not in call.named:
             problems.add(call.part, f"`{call.name}` needs `{name}`", f"add `{name}`")
     return call.named
 
 
-def _of_text(part: Part, what: str, problems: Problems) -> Call | None:
+def _of_text(part: Part, what: str, problems: Diagnostics) -> Call | None:
     found = _CALL.fullmatch(part.value)
     if not found:
         problems.add(
             part,
-            f"{what} is written as a call, got `{part.written}`",
-            "for instance `name(value, word=value)`; quote what holds commas",
+            f"{what} is a call, got `{part.written}`",
+            "for instance `name(value, word=value)`; quote values with commas",
         )
         return None
     values: list[Any] = []
@@ -130,11 +128,9 @@ def _of_text(part: Part, what: str, problems: Problems) -> Call | None:
         word = _NAMED.fullmatch(text)
         value = _value(word.group(2) if word else text)
         if not word and named:
-            problems.add(
-                part, f"an argument without a name follows one with a name in `{part.written}`"
-            )
+            problems.add(part, f"a positional argument follows a named one in `{part.written}`")
         elif word and word.group(1) in named:
-            problems.add(part, f"`{word.group(1)}` is said twice in `{part.written}`")
+            problems.add(part, f"`{word.group(1)}` is given twice in `{part.written}`")
         elif word:
             named[word.group(1)] = Part(value, part.place)
         else:
@@ -143,7 +139,7 @@ def _of_text(part: Part, what: str, problems: Problems) -> Call | None:
 
 
 def _value(text: str) -> Any:
-    """A bare argument, read as YAML reads it: a number, true, null, a list, else a text."""
+    """An argument, parsed as YAML: a number, true, null, a list, or else text."""
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError):
@@ -151,7 +147,7 @@ def _value(text: str) -> Any:
 
 
 def guilty(whole: Part, words: Mapping[str, Part], text: str) -> Part:
-    """The part whose word an error names first, else the whole."""
+    """The argument that an error message names first, else the whole call."""
     places = {text.find(f"`{word}`"): part for word, part in words.items() if f"`{word}`" in text}
     return places[min(places)] if places else whole
 

@@ -10,18 +10,18 @@ from typing import Any
 import pyarrow as pa
 
 
-def qualified(function: Callable[..., Any]) -> str:
+def qualified_name(function: Callable[..., Any]) -> str:
     """Module and name of a function, or of the class of a callable object."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', '?')}:{name}"
 
 
-def plain(value: Any) -> Any:
+def json_form(value: Any) -> Any:
     """A field in its JSON form."""
     if isinstance(value, pa.DataType):
         return str(value)
     if callable(value):
-        return {"function": qualified(value)}
+        return {"function": qualified_name(value)}
     if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
-    return [plain(v) for v in value] if isinstance(value, (tuple, list)) else value
+        return {str(k): json_form(v) for k, v in value.items()}
+    return [json_form(v) for v in value] if isinstance(value, (tuple, list)) else value

@@ -1,6 +1,4 @@
-"""The reader of pipeline files: each part of the file in the words of the Python API, and every
-problem told at once.
-"""
+"""The parser of pipeline files: translates parts to the Python API, and collects all problems."""
 
 from __future__ import annotations
 
@@ -14,12 +12,12 @@ from tidegate.api import Stream, Windowed, stream
 from tidegate.errors import ParseError, SpecError
 from tidegate.pipeline import inputs as sources
 from tidegate.pipeline import outputs
-from tidegate.pipeline.calls import Call, Maker, guilty, make, read_call
+from tidegate.pipeline.diagnostics import Diagnostics
 from tidegate.pipeline.document import Part, read
+from tidegate.pipeline.function_calls import Call, Maker, guilty, make, read_call
 from tidegate.pipeline.inputs import PipelineInput
 from tidegate.pipeline.outputs import OUTPUTS, PipelineOutput
-from tidegate.pipeline.problems import Problems
-from tidegate.pipeline.run import Pipeline, united
+from tidegate.pipeline.pipeline import Pipeline, united
 from tidegate.spark.environment.session import session
 from tidegate.spec import aggregates, evictors, watermarks, windows
 from tidegate.spec.operator import Options
@@ -70,7 +68,7 @@ WATERMARKS: dict[str, Maker] = {
         watermarks.per_key,
     )
 }
-# A function is no data, so aggregates that are made of functions stay with Python.
+# Functions are not data, so aggregates that take functions are available in Python only.
 AGGREGATES: dict[str, Maker] = {
     name: getattr(aggregates, name)
     for name in (
@@ -104,19 +102,19 @@ Verb = Callable[[Windowed], Windowed]
 
 
 def load(path: str | Path) -> Pipeline:
-    """The pipeline of a file; what is relative in it is relative to the file."""
+    """The pipeline of a file; relative paths are relative to the file."""
     path = Path(path)
     try:
         if path.stat().st_size > LARGEST:
             raise ParseError(
-                f"pipeline file `{path}` is larger than {LARGEST} bytes, which no pipeline needs."
-                " Hint: is it the right file?"
+                f"pipeline file `{path}` is larger than {LARGEST} bytes. Hint: is it the right"
+                " file?"
             )
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ParseError(
-            f"pipeline file `{path}` is not text in UTF-8 (byte {error.start}). Hint: is it the"
-            " right file?"
+            f"pipeline file `{path}` is not UTF-8 text (byte {error.start}). Hint: is it the right"
+            " file?"
         ) from None
     except OSError as error:
         raise ParseError(
@@ -132,48 +130,49 @@ def parse(
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Pipeline:
-    """The pipeline in a YAML text; `name` stands for it in errors, and relative paths begin at
-    `folder`.
+    """The pipeline of a YAML text.
+
+    `name` is used in errors, `folder` is the base of relative paths.
     """
-    problems = Problems(name)
+    problems = Diagnostics(name)
     root = read(text, problems, environment)
-    made = _Reader(problems, folder or Path.cwd()).pipeline(
+    made = _PipelineParser(problems, folder or Path.cwd()).pipeline(
         root, Path(name).stem if name != "<text>" else "pipeline"
     )
-    problems.tell()
-    assert made is not None, "a pipeline without problems is whole"  # noqa: S101
+    problems.raise_any()
+    assert made is not None, "a pipeline without problems is complete"  # noqa: S101
     return made
 
 
-class _Reader:
-    """One reading; every method tells its problems and goes on with what is left."""
+class _PipelineParser:
+    """One parse; every method reports its problems and continues with the rest."""
 
-    def __init__(self, problems: Problems, folder: Path) -> None:
+    def __init__(self, problems: Diagnostics, folder: Path) -> None:
         self.problems, self.folder = problems, folder
 
     def pipeline(self, root: Part, name: str) -> Pipeline | None:
         parts = self.section(root, "a part of a pipeline", PARTS)
         given = self.inputs(parts, root)
-        said = self.windowing(parts, root)
+        verbs = self.windowing(parts, root)
         computed = self.aggregates(parts, root)
         output = self.output(parts, root)
         words = self.session(parts)
         title = self.text(parts["name"], "`name`") if "name" in parts else name
         if self.problems.found:
             return None
-        spec = self.spec(given, said, computed, parts)
+        spec = self.spec(given, verbs, computed, parts)
         if spec is None or output is None:
             return None
         shown = {
             "window": _written(parts["window"]),
             "aggregate": {word: _written(part) for word, part in parts["aggregate"].value.items()},
         }
-        said_in_order = _in_order([verb for _, verb in said])
+        windowing = _in_order([verb for _, verb in verbs])
         return Pipeline(
             title or name,
             tuple(given),
             spec,
-            said_in_order,
+            windowing,
             computed,
             output,
             self.folder,
@@ -182,12 +181,12 @@ class _Reader:
         )
 
     def section(self, part: Part, what: str, known: tuple[str, ...]) -> dict[str, Part]:
-        """The words of a mapping; those that are not known are told, and left out."""
+        """The known keys of a mapping; unknown ones are reported and dropped."""
         if not part.is_mapping:
             self.problems.add(
                 part,
-                f"here stand words with values (`word: value`), got {_kind(part)}",
-                f"the words are {', '.join(known)}",
+                f"this must be a mapping (`key: value`), got {_kind(part)}",
+                f"its keys are {', '.join(known)}",
             )
             return {}
         for word, inner in part.value.items():
@@ -208,20 +207,20 @@ class _Reader:
         if not isinstance(part.value, str) or not part.value.strip():
             self.problems.add(
                 part,
-                f"{what} is a text, got {_kind(part)}",
+                f"{what} must be a string, got {_kind(part)}",
                 "put it in quotes" if isinstance(part.value, int | float) else "",
             )
             return None
         return part.value
 
     def texts(self, part: Part, what: str) -> tuple[str, ...]:
-        """A text, or a list of them."""
+        """A string, or a list of strings."""
         items = part.value if isinstance(part.value, list) else [part]
         return tuple(text for item in items if (text := self.text(item, what)) is not None)
 
     def flag(self, part: Part, what: str) -> bool:
         if not isinstance(part.value, bool):
-            self.problems.add(part, f"{what} is true or false, got {_kind(part)}")
+            self.problems.add(part, f"{what} must be true or false, got {_kind(part)}")
         return part.value is True
 
     def made(self, part: Part, makers: Mapping[str, Maker], what: str) -> Any:
@@ -231,7 +230,7 @@ class _Reader:
         )
 
     def placed(self, call: Call, makers: Mapping[str, Maker]) -> Call:
-        """The same call with relative paths made absolute, be they named or not."""
+        """The same call with relative paths made absolute."""
         if call.name not in makers:
             return call
         names = [*inspect.signature(makers[call.name]).parameters, *[""] * len(call.values)]
@@ -256,13 +255,13 @@ class _Reader:
             else str(self.folder / Path(value).expanduser())
         )
 
-    # -- inputs
+    # Inputs
 
     def inputs(self, parts: Mapping[str, Part], root: Part) -> list[PipelineInput]:
         if "input" in parts and "inputs" in parts:
             self.problems.add(
                 parts["inputs"].key or parts["inputs"],
-                "there is `input` and `inputs`",
+                "the pipeline has both `input` and `inputs`",
                 "list all of them in `inputs`",
             )
         given = parts.get("input", parts.get("inputs"))
@@ -274,7 +273,7 @@ class _Reader:
             )
             return []
         shared = (
-            self.section(parts["stream"], "a word of `stream`", STREAM) if "stream" in parts else {}
+            self.section(parts["stream"], "a key of `stream`", STREAM) if "stream" in parts else {}
         )
         items = given.value if isinstance(given.value, list) else [given]
         return [made for item in items if (made := self.input(item, shared)) is not None]
@@ -289,8 +288,8 @@ class _Reader:
         rest = dataclasses.replace(
             call, named={word: value for word, value in call.named.items() if word not in own}
         )
-        said = {**shared, **{word: value for word, value in own.items() if word in STREAM}}
-        words = self.stream(said)
+        columns = {**shared, **{word: value for word, value in own.items() if word in STREAM}}
+        words = self.stream(columns)
         direct = self.flag(own["direct"], "`direct`") if "direct" in own else False
         where = self.text(own["where"], "`where`") if "where" in own else None
         select = self.texts(own["select"], "a column of `select`") if "select" in own else ()
@@ -304,7 +303,7 @@ class _Reader:
         shown = {
             "from": _written(part),
             **({"direct": True} if direct else {}),
-            **{word: _written(value) for word, value in said.items()},
+            **{word: _written(value) for word, value in columns.items()},
         }
         return self.attempt(
             own.get("direct", part), PipelineInput, source, words, direct, where, select, shown
@@ -321,12 +320,12 @@ class _Reader:
                 found[word] = self.text(part, f"`{word}`")
         return found
 
-    # -- what is computed, and when
+    # Windowing
 
     def windowing(
         self, parts: Mapping[str, Part], root: Part
     ) -> list[tuple[Part, Verb | Callable[[Stream], Windowed]]]:
-        """The verbs of the API that the file says, each with the part that says it."""
+        """The API calls for each part, with the part."""
         given = self.need(parts, "window", root, "for instance `window: tumbling(1 minute)`")
         window = None if given is None else self.made(given, WINDOWS, "a window")
         verbs: list[tuple[Part, Any]] = []
@@ -360,7 +359,7 @@ class _Reader:
                 for word, part in self.section(parts["options"], "an option", known).items()
             }
             verbs.append((parts["options"], lambda windowed: windowed.options(**options)))
-        # Each is said once to any stream, so that each tells its own problem.
+        # Each verb is tried on a stream of its own, so that each reports its own problem.
         for part, verb in verbs:
             self.attempt(part, _whole, verb, _any_stream())
         return (
@@ -368,7 +367,7 @@ class _Reader:
         )
 
     def attempt(self, part: Part, action: Callable[..., Any], *given: Any) -> Any:
-        """What an action of the API gives; its error becomes a problem of the part."""
+        """The result of an API call; its error becomes a problem of the part."""
         try:
             return action(*given)
         except (SpecError, TypeError) as error:
@@ -386,7 +385,7 @@ class _Reader:
         if not given.is_mapping:
             self.problems.add(
                 given,
-                f"`aggregate` has names with aggregates, got {_kind(given)}",
+                f"`aggregate` must map names to aggregates, got {_kind(given)}",
                 "for instance `n: count`",
             )
             return {}
@@ -401,17 +400,15 @@ class _Reader:
     def spec(
         self,
         given: list[PipelineInput],
-        said: list[tuple[Part, Any]],
+        verbs: list[tuple[Part, Any]],
         computed: Mapping[str, Any],
         parts: Mapping[str, Part],
     ) -> Any:
-        """The specification of the whole: rules that hold between parts are checked by the API
-        itself.
-        """
+        """The complete specification; the API checks rules between parts."""
         where = parts.get("stream", parts.get("input", parts.get("inputs", parts["window"])))
         one = self.attempt(where, lambda: united([stream(**one.stream) for one in given]))
-        for part, verb in said:
-            # What two parts break together is told where the second is.
+        for part, verb in verbs:
+            # A conflict between two parts is reported at the second.
             one = None if one is None else self.attempt(part, _whole, verb, one)
         panes = (
             None
@@ -420,7 +417,7 @@ class _Reader:
         )
         return None if panes is None else panes.spec
 
-    # -- outputs and session
+    # Outputs and session
 
     def output(self, parts: Mapping[str, Part], root: Part) -> PipelineOutput | None:
         given = self.need(
@@ -432,7 +429,7 @@ class _Reader:
         if given is None:
             return None
         words = self.section(
-            given, "a word of `write`", (*OUTPUTS, "checkpoint", "trigger", "shards")
+            given, "a key of `write`", (*OUTPUTS, "checkpoint", "trigger", "shards")
         )
         if given.is_mapping and "to" not in words:
             self.problems.add(
@@ -443,7 +440,7 @@ class _Reader:
         if given.is_mapping and "checkpoint" not in words:
             self.problems.add(
                 given,
-                "`write` needs `checkpoint`, the folder that a restart continues from",
+                "`write` needs `checkpoint`, the folder from which a restart continues",
                 "`checkpoint: out/checkpoint`",
             )
         known = outputs.makers()
@@ -463,11 +460,11 @@ class _Reader:
             return {}
         words = {
             word: part.plain()
-            for word, part in self.section(parts["session"], "a word of `session`", SESSION).items()
+            for word, part in self.section(parts["session"], "a key of `session`", SESSION).items()
         }
         if not isinstance(words.get("conf", {}), dict):
             self.problems.add(
-                parts["session"].value["conf"], "`conf` has names of Spark's settings with values"
+                parts["session"].value["conf"], "`conf` must map Spark settings to values"
             )
         if isinstance(words.get("packages"), str):
             words["packages"] = [words["packages"]]
@@ -475,32 +472,30 @@ class _Reader:
 
 
 def _any_stream() -> Windowed:
-    """Something that verbs can be tried on."""
+    """A stream to try API calls on."""
     return stream(time="time").window(windows.tumbling("1 minute"))
 
 
 def _whole(verb: Callable[[Any], Windowed], given: Any) -> Windowed:
-    """What a verb makes, after a look at whether it could be run: most rules are those of whole
-    specifications.
-    """
+    """The result of a call, checked as a complete specification: most rules apply to those."""
     made = verb(given)
     made.aggregate(_looked_at=aggregates.count())
     return made
 
 
 def _in_order(verbs: list[Any]) -> Callable[[Stream], Windowed]:
-    """All verbs, said one after the other."""
+    """All calls applied in order."""
 
-    def said(given: Any) -> Any:
+    def applied(given: Any) -> Any:
         for verb in verbs:
             given = verb(given)
         return given
 
-    return said
+    return applied
 
 
 def _written(part: Part) -> str:
-    """The part as people wrote it, on one line."""
+    """The part as written, on one line."""
     if not part.is_mapping:
         return (
             ", ".join(map(str, part.shown())) if isinstance(part.value, list) else str(part.shown())

@@ -1,5 +1,6 @@
-"""What is wrong in a pipeline file: every problem with its place, the rule it breaks and a hint,
-gathered before any of it is told.
+"""Problems of a pipeline file: each with its location, the broken rule and a hint.
+
+All of them are collected before any is raised.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tidegate.errors import ParseError
 
 @dataclass(frozen=True, order=True)
 class Problem:
-    """One broken rule, and where; lines and columns count from 1."""
+    """A broken rule with its location; lines and columns count from 1."""
 
     line: int
     column: int
@@ -29,14 +30,14 @@ class Problem:
 
 
 class Placed(Protocol):
-    """Whatever stands somewhere in a file."""
+    """Anything with a location in a file."""
 
     @property
     def place(self) -> tuple[int, int]: ...
 
 
 class PipelineFileError(ParseError):
-    """A pipeline file cannot be used; `problems` has everything that is wrong with it."""
+    """A pipeline file is invalid; `problems` has all of its problems."""
 
     def __init__(self, name: str, problems: Iterable[Problem]) -> None:
         self.problems = tuple(sorted(set(problems)))
@@ -47,7 +48,7 @@ class PipelineFileError(ParseError):
         )
 
 
-class Problems:
+class Diagnostics:
     """The problems found so far."""
 
     def __init__(self, name: str) -> None:
@@ -55,27 +56,23 @@ class Problems:
         self.found: list[Problem] = []
 
     def add(self, at: Placed | tuple[int, int], rule: str, hint: str = "") -> None:
-        """One more; a hint that the rule's text carries already is taken out of it."""
+        """Add a problem; a hint within the text of the rule becomes its hint."""
         line, column = at if isinstance(at, tuple) else at.place
-        said, _, carried = rule.rstrip(".").partition(". Hint: ")
-        self.found.append(Problem(line, column, said, hint or carried))
+        text, _, carried = rule.rstrip(".").partition(". Hint: ")
+        self.found.append(Problem(line, column, text, hint or carried))
 
     def unknown(
         self, at: Placed | tuple[int, int], word: str, what: str, known: Iterable[str]
     ) -> None:
-        """A word that is none of those which can stand there."""
+        """Add a problem for a name that is not one of the known ones."""
         words = sorted(known)
         near = difflib.get_close_matches(word.lower(), words, 1)
         there = (
-            f"there are {', '.join(f'`{w}`' for w in words)}"
-            if words
-            else "nothing can stand there"
+            f"one of {', '.join(f'`{w}`' for w in words)}" if words else "no name is allowed here"
         )
-        self.add(
-            at, f"`{word}` is not known as {what}", f"did you mean `{near[0]}`?" if near else there
-        )
+        self.add(at, f"`{word}` is not {what}", f"did you mean `{near[0]}`?" if near else there)
 
-    def tell(self) -> None:
-        """Raise what was found, if anything was."""
+    def raise_any(self) -> None:
+        """Raise the collected problems, if any."""
         if self.found:
             raise PipelineFileError(self.name, self.found)
