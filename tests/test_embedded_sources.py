@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import tidegate as tg
-from test_embedded_watermarks import counted, fired, rows, run
+from support.counted_windows import counted, fired, rows, run
 from tidegate.errors import WatermarkError
 from tidegate.operators.ingest.watermark_tracking import PausedSource
 

@@ -27,7 +27,7 @@ from support.async_service import (
     made,
     rows,
 )
-from test_explain import explained, sources
+from support.explanations import explained, sources
 from tidegate.embedded.async_map import EmbeddedAsyncMap
 from tidegate.errors import StateError
 from tidegate.instants import format_duration, instant

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import tidegate as tg
 from support.calls import calls_of
+from support.explanations import explained, partitioned
 from support.strategies import Case, cases, per_key_cases
 from test_differential import Embedded, play
-from test_explain import explained, partitioned
 from tidegate.embedded.operator import EmbeddedOperator
 from tidegate.instants import MIN
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 import tidegate as tg
-from test_explain import NOON, at, explained, partitioned, row, started, text
+from support.explanations import NOON, at, explained, partitioned, row, started, text
 from tidegate.instants import instant
 
 
