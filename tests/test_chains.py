@@ -1,4 +1,4 @@
-"""Chains: a downstream operator inherits the windows of the panes it gets, retractions included."""
+"""Chains: a downstream operator inherits the windows of its upstream's panes and retractions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def taken(operator: tg.EmbeddedOperator) -> list[dict[str, Any]]:
 
 
 def net(panes: list[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], Any]:
-    """Emits minus retracts, which must be one row a key and window."""
+    """Emitted minus retracted rows; at most one row remains per key and window."""
     left: Counter[tuple[Any, ...]] = Counter()
     for pane in panes:
         left[
@@ -56,7 +56,7 @@ def net(panes: list[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], Any]:
 
 
 def last(panes: list[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], Any]:
-    """The last word on each window."""
+    """The last emitted pane of each window."""
     return {
         (p["city"], p["window_start"], p["window_end"]): tuple(p[n] for n in names)
         for p in panes
@@ -111,7 +111,7 @@ OTHERS = {
 
 
 def batch(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], list[int]]:
-    """For each city and window the totals of its users, sorted."""
+    """The sorted totals of the users, by city and window."""
     totals: Counter[tuple[Any, ...]] = Counter()
     for r in rows:
         start = r["ts"] // 10 * 10
@@ -137,7 +137,7 @@ def test_retractions_leave_the_truth_in_invertible_aggregates():
 
 
 def test_retractions_leave_the_truth_in_aggregates_that_cannot_subtract():
-    """The former maximum was taken back, so it must not be the maximum any more."""
+    """A retracted maximum is not the maximum any more."""
     first, second = linked(
         upstream().aggregate(total=tg.sum("v")),
         tg.stream(key="city").inherit().retracting().aggregate(**OTHERS),
@@ -151,7 +151,7 @@ def test_retractions_leave_the_truth_in_aggregates_that_cannot_subtract():
 
 
 def test_a_retraction_of_equal_panes_takes_one_of_them_back():
-    """Two users have the same total; the correction of one leaves that of the other."""
+    """Two users have the same total; a correction of one does not change the other."""
     first, second = linked(
         upstream(None)
         .trigger(tg.after_watermark(late=tg.after_count(1)))
@@ -166,7 +166,7 @@ def test_a_retraction_of_equal_panes_takes_one_of_them_back():
 
 
 def test_a_window_whose_panes_were_all_taken_back_counts_nothing():
-    """A session that grows replaces its window: under the old bounds nothing is left downstream."""
+    """A session that grows replaces its window: nothing is left downstream in the old bounds."""
     sessions = (
         tg.stream(time="ts", key=["city", "user"], watermark=tg.explicit())
         .window(tg.session(5, unit="us"))
@@ -272,9 +272,7 @@ def test_the_downstream_is_not_told_more_than_the_upstream_has_delivered():
 
 
 def test_late_batches_of_the_upstream_hold_the_downstream_open():
-    """The upstream owes a correction until its clock fires; the downstream must not close the
-    window before.
-    """
+    """The downstream keeps the window open until the clock fires the upstream's correction."""
     first, second = linked(
         upstream(None, lateness=20).aggregate(total=tg.sum("v")),
         tg.stream(key="city").aggregate(total=tg.sum("total")),
@@ -399,7 +397,7 @@ def test_a_finish_that_the_end_refuses_is_finished_by_timeout():
 
 
 def test_a_downstream_is_on_record_before_its_upstream_says_delivered():
-    """If the process dies in between, panes may come twice, but never not at all."""
+    """A crash between both commits may repeat panes, but loses none."""
 
     class Noting(tg.MemoryStore):
         def __init__(self, name: str) -> None:
@@ -465,7 +463,7 @@ def test_panes_fetched_from_one_operator_may_be_given_to_the_next_by_hand():
 
 
 def test_a_downstream_with_a_window_of_its_own_takes_retractions_for_what_they_are():
-    """Emits minus retracts is always the truth, whatever windows come next."""
+    """Emitted minus retracted rows are correct, whatever windows follow."""
     hourly = tg.stream(time="time", key="city", watermark=tg.explicit()).window(
         tg.tumbling(100, unit="us")
     )
@@ -479,7 +477,7 @@ def test_a_downstream_with_a_window_of_its_own_takes_retractions_for_what_they_a
 
 
 def test_panes_of_overlapping_windows_stay_apart_where_messages_are_kept():
-    """A pane's time lies in other windows too, but it is only in the one that it came with."""
+    """The time of a pane lies in other windows too, but it belongs to its own window only."""
     tail = tg.stream(key="c").aggregate(n=tg.sum("n"), most=tg.max("n")).embedded(now=0)
     head = (
         tg.stream(time="ts", key=["c", "u"], watermark=tg.explicit())
@@ -496,9 +494,7 @@ def test_panes_of_overlapping_windows_stay_apart_where_messages_are_kept():
 
 
 def test_a_chain_goes_on_after_a_restart():
-    """The downstream remembers that it takes retractions, and for how long its upstream may
-    correct.
-    """
+    """The downstream restores that it takes retractions, and the lateness of its upstream."""
     stores = tg.MemoryStore(), tg.MemoryStore()
     head = (
         tg.stream(time="ts", key="u", watermark=tg.explicit())
@@ -522,7 +518,7 @@ def test_a_chain_goes_on_after_a_restart():
 
 
 def test_late_rows_of_an_upstream_stay_to_be_fetched(tmp_path):
-    """A downstream operator takes panes; what is in no pane must not vanish on the way."""
+    """A downstream operator takes panes; late rows of the upstream stay available."""
     panes = upstream(tg.after_watermark(), lateness=0).aggregate(n=tg.count())
     first = panes.embedded(
         downstream=tg.stream(key="city").aggregate(n=tg.sum("n")).embedded(now=0),
@@ -558,7 +554,7 @@ def test_a_window_may_feed_an_async_map_that_feeds_a_window():
     )
     first = (
         upstream().aggregate(n=tg.count()).embedded(downstream=enrich, now=0)
-    )  # early panes, each taken back by the next
+    )  # early panes, each retracted by the next
     first.add_messages([row(1), row(2, "b"), row(3, "b"), row(13, "c"), row(14, "c", "Y")])
     first.advance_watermark(40)
     first.finish()

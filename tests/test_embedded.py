@@ -1,6 +1,4 @@
-"""The embedded operator, standalone: messages in, results that wait until they were fetched and
-flushed, and looks inside.
-"""
+"""The embedded operator without a downstream: input, queued results, and inspection."""
 
 from __future__ import annotations
 
@@ -118,7 +116,7 @@ def test_nobody_can_see_that_single_messages_are_buffered(look):
 
 @given(st.lists(st.sampled_from([1, 2.5, "x", None, 2**63, [1], True, -7]), min_size=1, max_size=6))
 def test_oracle_buffered_messages_give_what_single_ones_give(values):
-    """Whatever the values are: the same panes, the same late rows, the same errors."""
+    """For all values: the same panes, the same late rows, the same errors."""
     outcomes = []
     for clock in ({}, {"now": 0}):
         op = windowed().aggregate(n=tg.count()).embedded(now=0)
@@ -499,9 +497,7 @@ def test_messages_are_read_by_offset_on_the_offset_axis():
 
 
 def test_messages_that_came_out_of_order_before_an_older_window_exists_are_kept():
-    """On time is on time: the newest window being the only one is no reason to forget an event
-    before it.
-    """
+    """An event that is on time is kept even if its window is older than the only one in state."""
     op = windowed().aggregate(n=tg.count(), middle=tg.median("v")).embedded(now=0)
     op.add_messages([row(100, v=1)])
     op.advance_watermark(50)
@@ -512,7 +508,7 @@ def test_messages_that_came_out_of_order_before_an_older_window_exists_are_kept(
 
 
 def test_messages_of_a_window_that_is_still_taken_are_kept_when_windows_decide():
-    """`drop_by="window"`: an event far behind the watermark counts as long as its window does."""
+    """`drop_by="window"`: a late event counts as long as its window is open."""
     op = (
         windowed(tg.tumbling(100, unit="us"))
         .options(drop_by="window")

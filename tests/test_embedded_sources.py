@@ -1,6 +1,4 @@
-"""Sources of the embedded operator in corners: deliveries without rows, refusals, odd names, and
-inputs that are sources themselves.
-"""
+"""Corner cases of sources: empty deliveries, refusals, odd names, inputs without partitions."""
 
 from __future__ import annotations
 
@@ -84,7 +82,7 @@ def test_writers_are_told_apart_whatever_they_and_their_partitions_are_called():
     assert op.watermark == 4
 
 
-# Inputs for which the program promises as a whole
+# Inputs whose watermark the program advances as a whole
 
 
 def test_an_input_that_is_promised_for_as_a_whole_is_paused_like_a_source():

@@ -1,6 +1,4 @@
-"""What `import tidegate as tg` gives: the public names, their docstrings, and specifications that
-can be compared and pasted back.
-"""
+"""The public names, their docstrings, and specifications with an equality and a usable repr."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from tidegate.spec import aggregates, evictors, triggers, watermarks, windows
 from tidegate.spec.operator import AggregateSpec, Input, Options, Retention, TimeColumn
 
 PUBLIC = {
-    # The steps of a pipeline, and what runs it.
+    # The steps of a pipeline, and its runtimes.
     "stream",
     "union",
     "merge",
@@ -35,7 +33,7 @@ PUBLIC = {
     "sources",
     "spark_session",
     "streams",
-    # Windows and where they lie.
+    # Windows and their axes.
     "Axis",
     "tumbling",
     "hopping",
@@ -130,7 +128,7 @@ def test_all_is_the_public_names():
 
 
 def test_nothing_public_is_missing_from_all():
-    """What the package shows besides `__all__` is its parts, and nothing else."""
+    """Besides `__all__`, the package shows its modules only."""
     shown = {name for name in vars(tg) if not name.startswith("_")}
     beside = shown - set(tg.__all__)
     assert {name for name in beside if not isinstance(getattr(tg, name), types.ModuleType)} == set()
@@ -170,7 +168,7 @@ def test_every_public_method_says_what_it_does(name):
 
 
 def _says_something(thing: Any) -> bool:
-    """A sentence of its own: not the signature that a dataclass brings along."""
+    """Whether the docstring is a sentence, and not the signature that a dataclass generates."""
     opening = (thing.__doc__ or "").strip().split("\n\n", 1)[0]
     return (
         len(opening.split()) >= 3

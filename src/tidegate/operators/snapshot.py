@@ -1,4 +1,4 @@
-"""Stored state: what an operator writes at a flush, and how another one continues from it."""
+"""Snapshots of operators: saved at a flush, restored by an operator of the same specification."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 from tidegate.errors import CorruptStateError
 from tidegate.operators.aggregate import migration
 from tidegate.operators.aggregate.operator import WindowedAggregate
+from tidegate.operators.chain import Operator
 from tidegate.operators.join import snapshot as join_stored
 from tidegate.operators.join.operator import WindowedJoin
 
@@ -20,13 +21,11 @@ _READABLE = (2, 3, 4)
 same otherwise.
 """
 NAME = "operator"
-
-
-Operator = WindowedAggregate | WindowedJoin
+"""The name of the snapshot's document in the store."""
 
 
 def save(operator: Operator) -> None:
-    """Write what changed since the last flush; it becomes durable with the store's commit."""
+    """Write the changes since the last flush; the commit of the store makes them durable."""
     if isinstance(operator, WindowedJoin):
         operator.store.put_json(NAME, join_stored.save(operator))
         return
@@ -63,9 +62,7 @@ def save(operator: Operator) -> None:
 
 
 def release(operator: Operator) -> None:
-    """Let go of the frames of cells, slices and ids, which the store can give back, so that these
-    may be larger than memory.
-    """
+    """Release cells, slices and ids that the store can load again: state may exceed memory."""
     if isinstance(operator, WindowedJoin):
         if operator.store.spills:
             join_stored.release(operator)
@@ -79,8 +76,9 @@ def release(operator: Operator) -> None:
 
 
 def restore(operator: Operator, *, counts: int = 0) -> bool:
-    """Continue from the last flush; False where the store holds no operator. So much of the time
-    since then as `counts` is silence of sources.
+    """Restore the last snapshot; False if the store has none.
+
+    The time since the snapshot counts as silence of the sources up to `counts` microseconds.
     """
     document = operator.store.get_json(NAME)
     if document is None:
@@ -143,10 +141,10 @@ def _migrated(
     changed: migration.Changes,
     schema: pa.Schema,
 ) -> migration.Migrated | None:
-    """What the stored state has gone through, with the changes that it meets now."""
+    """The former migrations of the stored state, with the current changes."""
     former = document.get("migrated")
     if document["followed_lateness"] is not None and changed.former_lateness is not None:
-        # The lateness that an upstream asked for may have been longer all the time.
+        # The lateness of an upstream may have been the longer one before, too.
         stayed = document["followed_lateness"] >= operator.spec.allowed_lateness
         changed = dataclasses.replace(
             changed, former_lateness=None if stayed else document["followed_lateness"]
