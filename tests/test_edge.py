@@ -29,7 +29,7 @@ from tidegate.operators.ingest.schema_cast import BROKEN
 from tidegate.scenarios.spark_script import Command
 from tidegate.spark.tasks import edge as edges
 from tidegate.spark.tasks import processor
-from tidegate.spark.tasks.chain import ChainPlan, Fed, rehearse, schemas_of
+from tidegate.spark.tasks.chain import ChainPlan, ReshuffledInput, check_migration, output_schemas
 from tidegate.spark.tasks.edge import CLOCK, Edge
 from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.transport import (
@@ -511,10 +511,14 @@ def test_chains_in_shards_come_to_the_plain_answer(key, history, data):
     if key == ("k", "g"):
         plans = [fused]
     else:
-        before = ChainPlan((first,), PAIRS, is_followed=True)
+        before = ChainPlan((first,), PAIRS, has_downstream=True)
         plans = [
             before,
-            ChainPlan((second,), schemas_of(before)[0], fed={0: Fed(first, SEVEN.ids)}),
+            ChainPlan(
+                (second,),
+                output_schemas(before)[0],
+                reshuffled={0: ReshuffledInput(first, SEVEN.ids)},
+            ),
         ]
     fleet = Fleet(plans, [edge_of(first)], SEVEN)
     now, panes, rows = 0, list[Row](), list[Row]()
@@ -544,16 +548,18 @@ def test_chains_in_shards_come_to_the_plain_answer(key, history, data):
 def test_what_state_cannot_follow_is_refused_before_the_start():
     plain = tg.stream(time="ts", key="k").window(tg.tumbling("10 ms"))
     before = [plain.aggregate(n=tg.count()).spec.to_dict()]
-    rehearse(ChainPlan((plain.aggregate(n=tg.count(), total=tg.sum("v")).spec,), FULL), before)
-    rehearse(
+    check_migration(
+        ChainPlan((plain.aggregate(n=tg.count(), total=tg.sum("v")).spec,), FULL), before
+    )
+    check_migration(
         ChainPlan((plain.allow_lateness("2 hours").aggregate(n=tg.count()).spec,), FULL), before
     )
     with pytest.raises(SpecMismatchError, match=r"`aggregates.middle`.*messages.*Hint"):
-        rehearse(
+        check_migration(
             ChainPlan((plain.aggregate(n=tg.count(), middle=tg.median("v")).spec,), FULL), before
         )
     with pytest.raises(SpecMismatchError, match="mode"):
-        rehearse(ChainPlan((plain.discarding().aggregate(n=tg.count()).spec,), FULL), before)
+        check_migration(ChainPlan((plain.discarding().aggregate(n=tg.count()).spec,), FULL), before)
 
 
 def test_workers_that_outlive_a_query_follow_its_changed_specification():

@@ -481,7 +481,9 @@ def test_nothing_happens_before_the_next_instant_that_is_due(case, share):
         if step.verb == "add":
             op.process(rows_of(*step.value))
         elif step.verb == "watermark":
-            op.tell(lambda watermark_tracker, step=step: watermark_tracker.promise(step.value))
+            op.change_sources(
+                lambda watermark_tracker, step=step: watermark_tracker.promise(step.value)
+            )
         elif step.verb == "timeout":
             op.advance_clock(step.value)
         check_quiet(op, share)
@@ -507,19 +509,19 @@ def test_no_source_falls_silent_before_the_next_instant_that_is_due(marks, histo
         elif verb == "timeout":
             op.advance_clock(op.progress.now + args[0])
         elif verb == "promise":
-            op.tell(
+            op.change_sources(
                 lambda watermark_tracker, a=args, n=ordinal: watermark_tracker.promise(
                     a[1], ordinal=n, partition=a[2]
                 )
             )
         elif verb in {"join", "leave"}:
-            op.tell(
+            op.change_sources(
                 lambda watermark_tracker, v=verb, a=args, n=ordinal: getattr(watermark_tracker, v)(
                     a[1], ordinal=n
                 )
             )
         else:
-            op.tell(
+            op.change_sources(
                 lambda watermark_tracker, v=verb, a=args, n=ordinal: getattr(watermark_tracker, v)(
                     ordinal=n, partition=a[1]
                 )
@@ -572,9 +574,9 @@ def test_what_waits_for_somebody_else_is_not_due():
     op.process(at(25), 20)
     op.advance_clock(50)
     assert op.next_due is None
-    assert fired(op.tell(lambda watermark_tracker: watermark_tracker.promise(30, ordinal=1))) == [
-        (20, 30, 1)
-    ]
+    assert fired(
+        op.change_sources(lambda watermark_tracker: watermark_tracker.promise(30, ordinal=1))
+    ) == [(20, 30, 1)]
 
 
 def test_what_is_overdue_is_due_at_the_next_instant():
@@ -589,7 +591,7 @@ def test_what_is_overdue_is_due_at_the_next_instant():
 def test_a_late_update_that_waits_is_due():
     op = operator(Explicit(), allowed_lateness=MAX)
     op.process(at(5), 0)
-    op.tell(lambda watermark_tracker: watermark_tracker.promise(20))
+    op.change_sources(lambda watermark_tracker: watermark_tracker.promise(20))
     op.process(at(6), 3)
     assert op.next_due == 3 + 10_000_000
     assert isinstance(op.next_due, int)

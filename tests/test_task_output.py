@@ -13,7 +13,7 @@ import pytest
 from tidegate.spark.sinks import SinkTarget, memory, noop
 from tidegate.spark.sinks.base import Sink, TaskSink
 from tidegate.spark.tasks import transport
-from tidegate.spark.tasks.chain import Outcome
+from tidegate.spark.tasks.chain import ChainOutput
 from tidegate.spark.tasks.task_output import BoundSink, TaskOutput
 from tidegate.spark.tasks.transport import LATE, METRICS, PANES, decode_payload, encode_payloads
 
@@ -55,7 +55,7 @@ def shown(emitted: list[tuple[str, bytes]]) -> list[tuple[str, list[int]]]:
 
 def test_without_outlets_everything_leaves():
     task_output = TaskOutput(None)
-    task_output.add_all(Outcome([rows(1), rows(2, 3)], [rows(4)]))
+    task_output.add_all(ChainOutput([rows(1), rows(2, 3)], [rows(4)]))
     task_output.add_payload(METRICS, packed(rows(5)))
     assert shown(task_output.take_payloads()) == [
         (PANES, [1]),
@@ -70,7 +70,7 @@ def test_without_outlets_everything_leaves():
 def test_each_output_goes_where_its_sink_is_written():
     task_output = TaskOutput([bound(PANES, Noting()), bound(LATE, memory("late_rows"))])
     # Columns that a table lacks are null, whoever wrote it.
-    task_output.add_all(Outcome([rows(1), rows(2).select(["n"])], [rows(4)]))
+    task_output.add_all(ChainOutput([rows(1), rows(2).select(["n"])], [rows(4)]))
     # What waited while another sink was there, or comes from another operator.
     task_output.add_payload(PANES, packed(rows(3)))
     task_output.add_payload(METRICS, packed(rows(5)))

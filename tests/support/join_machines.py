@@ -180,7 +180,7 @@ class Bare:
 
     def advance_watermark(self, side: int, watermark: int, column: str = "ts") -> Output:
         return self.plain(
-            self.operator.tell(
+            self.operator.change_sources(
                 lambda watermark_tracker: watermark_tracker.promise(
                     watermark, ordinal=side, key=1 if column == "t2" else 0
                 )

@@ -18,9 +18,9 @@ from tidegate.scenarios.spark_script import COMMAND, Command, commands_in, run_c
 from tidegate.spark.plan.dataflow import Plan
 from tidegate.spark.sources import DirectSource
 from tidegate.spark.tasks import processor
-from tidegate.spark.tasks.chain import Chain, ChainPlan, Outcome
+from tidegate.spark.tasks.chain import Chain, ChainOutput, ChainPlan
 from tidegate.spark.tasks.edge import Edge
-from tidegate.spark.tasks.processor import ChainProcessor, to_batch
+from tidegate.spark.tasks.processor import ChainProcessor, to_chain_input
 from tidegate.spark.tasks.reshuffle import Reshuffle
 from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.transport import (
@@ -126,8 +126,8 @@ class Found:
 class Commanded(ChainProcessor):
     """A processor that runs commands at the clock of their batch."""
 
-    def _process(self, chain: Chain, rows: Sequence[ShuffleRow], now: int) -> list[Outcome]:
-        return run_commands(chain, to_batch(rows), commands_in(rows), now)
+    def _process(self, chain: Chain, rows: Sequence[ShuffleRow], now: int) -> list[ChainOutput]:
+        return run_commands(chain, to_chain_input(rows), commands_in(rows), now)
 
 
 class Stage:

@@ -123,7 +123,7 @@ class EmbeddedBase(SourceControl):
     def _change_sources(self, change: Callable[[WatermarkTracker], object]) -> None:
         self._check_open()
         self._drain()
-        self._emit(self.operator.tell(change))
+        self._emit(self.operator.change_sources(change))
 
     def timeout(self, now: Instant | None = None) -> None:
         """Advance the clock: offer refused results again, and fire what is due.

@@ -18,7 +18,7 @@ from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.operators.join.operator import WindowedJoin
 from tidegate.scenarios.runtimes import window_of
 from tidegate.scenarios.spark_script import ScriptedProcessor
-from tidegate.spark.tasks.chain import Chain, ChainPlan, Outcome
+from tidegate.spark.tasks.chain import Chain, ChainOutput, ChainPlan
 from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.state_store import SparkStore
 from tidegate.spark.tasks.task_output import OutputPayload
@@ -59,7 +59,7 @@ class Players(ScriptedProcessor):
         self,
         shard: int,
         timers: Any,
-        work: Callable[[Chain, int], list[Outcome]],
+        work: Callable[[Chain, int], list[ChainOutput]],
         forwarded: Sequence[OutputPayload] = (),
     ) -> Iterator[Row]:
         role = self._roles[shard]
@@ -67,7 +67,7 @@ class Players(ScriptedProcessor):
         self._start_clock = role.start_clock
         seen: list[OutputPayload] = []
 
-        def watched(chain: Chain, now: int) -> list[Outcome]:
+        def watched(chain: Chain, now: int) -> list[ChainOutput]:
             found = work(chain, now)
             seen.extend(_seen(chain))
             return found

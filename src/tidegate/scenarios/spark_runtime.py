@@ -34,7 +34,7 @@ from tidegate.spark.environment.session import check_session, running_session, s
 from tidegate.spark.parallelism import PARTITIONS
 from tidegate.spark.plan.dataflow import edge_of
 from tidegate.spark.query.settings import NO_DATA_BATCHES, spark_settings
-from tidegate.spark.tasks.chain import ChainPlan, schemas_of
+from tidegate.spark.tasks.chain import ChainPlan, output_schemas
 from tidegate.spark.tasks.edge import Edge
 from tidegate.spark.tasks.processor import OUTPUT_COLUMNS
 from tidegate.spark.tasks.shards import ShardLayout
@@ -336,7 +336,7 @@ class _Rehearsal:
 
     def open(self, spec: AggregateSpec, schema: pa.Schema, now: int) -> Running:
         return _ScriptedAggregate(
-            self._play(ChainPlan((spec,), schema, is_followed=True), now),
+            self._play(ChainPlan((spec,), schema, has_downstream=True), now),
             is_rehearsed=True,
         )
 
@@ -349,12 +349,12 @@ class _Rehearsal:
     ) -> Joining:
         specs = (spec,) if then is None else (spec, then)
         return _ScriptedJoin(
-            self._play(ChainPlan(specs, *schemas, is_followed=True), now),
+            self._play(ChainPlan(specs, *schemas, has_downstream=True), now),
             is_rehearsed=True,
         )
 
     def _play(self, plan: ChainPlan, now: int) -> _Play:
-        schemas_of(plan)
+        output_schemas(plan)
         self.plays.append(_Play(plan, now))
         return self.plays[-1]
 

@@ -23,9 +23,9 @@ from tidegate.instants import MAX
 from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
 from tidegate.spark.sources import DirectSource
-from tidegate.spark.tasks.chain import Batch, Chain, ChainPlan, Outcome
+from tidegate.spark.tasks.chain import Chain, ChainInput, ChainOutput, ChainPlan
 from tidegate.spark.tasks.edge import Edge
-from tidegate.spark.tasks.processor import ChainProcessor, to_batch
+from tidegate.spark.tasks.processor import ChainProcessor, to_chain_input
 from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.state_store import SparkStore
 from tidegate.spark.tasks.transport import (
@@ -68,14 +68,17 @@ class Command:
 
 
 def run_commands(
-    chain: Chain, batch: Batch, commands: Sequence[Command], now: int
-) -> list[Outcome]:
+    chain: Chain, batch: ChainInput, commands: Sequence[Command], now: int
+) -> list[ChainOutput]:
     """Process a micro-batch and the commands after it, at this clock."""
     first = chain.operators[0]
     for command in commands:
         if command.manual is not None and isinstance(first, WindowedAggregate):
             first.machine.set_manual(*command.manual)
-    found = [chain.process(batch, now), *(chain.tell(command.apply) for command in commands)]
+    found = [
+        chain.process(batch, now),
+        *(chain.change_sources(command.apply) for command in commands),
+    ]
     if not any(command.defers_timers for command in commands):
         found.append(chain.advance_clock(now))
     if any(command.end for command in commands):
@@ -99,10 +102,10 @@ class ScriptedProcessor(ChainProcessor):
         super().__init__(dataclasses.replace(plan, silence=MAX), layout, **options)
         self._start_clock = 0
 
-    def _process(self, chain: Chain, rows: Sequence[ShuffleRow], now: int) -> list[Outcome]:  # noqa: ARG002 - the script has its own clock
+    def _process(self, chain: Chain, rows: Sequence[ShuffleRow], now: int) -> list[ChainOutput]:  # noqa: ARG002 - the script has its own clock
         commands = commands_in(rows)
         clock = max((c.clock for c in commands if c.clock is not None), default=chain.now)
-        return run_commands(chain, to_batch(rows), commands, clock)
+        return run_commands(chain, to_chain_input(rows), commands, clock)
 
     def _open(self, shard: int, now: int) -> tuple[Chain, SparkStore]:  # noqa: ARG002 - as above
         return super()._open(shard, self._start_clock)

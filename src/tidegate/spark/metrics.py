@@ -34,14 +34,14 @@ SCHEMA = pa.schema(
 
 
 def chain_counters(
-    counters: Mapping[str, int], *, follows: bool, is_followed: bool
+    counters: Mapping[str, int], *, is_downstream: bool, has_downstream: bool
 ) -> Counter[str]:
     """The counters that a chain reports, so that the sum over chained stages is right.
 
     The first stage reports the input, the last one the panes and windows, and all report late rows.
     """
-    hidden = (("events", *CLASSES) if follows else ()) + (
-        (*PANES, "windows_opened", "windows_closed") if is_followed else ()
+    hidden = (("events", *CLASSES) if is_downstream else ()) + (
+        (*PANES, "windows_opened", "windows_closed") if has_downstream else ()
     )
     return Counter({name: count for name, count in counters.items() if name not in hidden})
 

@@ -146,7 +146,7 @@ class WindowedAggregate:
             self._ingest.refuse(table, reader, self.bound().core.schema, out, reason, detail)
         return out.output.by_position()
 
-    def tell(self, change: Callable[[WatermarkTracker], object]) -> Output:
+    def change_sources(self, change: Callable[[WatermarkTracker], object]) -> Output:
         """Change what is known of the sources; on other axes than event time progress is the clock,
         the offsets or the counts themselves.
         """

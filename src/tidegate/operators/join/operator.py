@@ -153,7 +153,7 @@ class WindowedJoin:
                 side.ingest.refuse(table, side.reader, side.schema, side, reason, detail)
         return self._finish_call()
 
-    def tell(self, change: Callable[[WatermarkTracker], object]) -> Output:
+    def change_sources(self, change: Callable[[WatermarkTracker], object]) -> Output:
         """Change what is known of the sources."""
         self._begin()
         change(self.watermark_tracker)

@@ -19,9 +19,9 @@ from tidegate.operators.ingest.merge_inputs import check_schemas
 from tidegate.spark import metrics
 from tidegate.spark.plan.input import PlanInput
 from tidegate.spark.sources import DirectSource
-from tidegate.spark.tasks.batch import finite
+from tidegate.spark.tasks.batch import batch_function
 from tidegate.spark.tasks.batch_clock import BatchClock
-from tidegate.spark.tasks.chain import ChainPlan, Fed, late_schema, schemas_of
+from tidegate.spark.tasks.chain import ChainPlan, ReshuffledInput, late_schema, output_schemas
 from tidegate.spark.tasks.edge import CLOCK, Edge
 from tidegate.spark.tasks.processor import OUTPUT_COLUMNS, ChainProcessor
 from tidegate.spark.tasks.reshuffle import Reshuffle
@@ -118,7 +118,9 @@ class Plan:
             if isinstance(one, Plan):
                 chains = one.chains(layout)
                 chains[-1] = dataclasses.replace(
-                    chains[-1], is_followed=True, followed_on=self.specs[0].inputs[number].time
+                    chains[-1],
+                    has_downstream=True,
+                    downstream_time=self.specs[0].inputs[number].time,
                 )
                 found[number] = chains
         return found
@@ -126,7 +128,7 @@ class Plan:
     def _chain(self, layout: ShardLayout, feeding: Mapping[int, ChainPlan]) -> ChainPlan:
         """The chain of this stage, over the chains that feed its inputs."""
         schemas = [
-            schemas_of(feeding[n])[0] if isinstance(one, Plan) else one.schema()
+            output_schemas(feeding[n])[0] if isinstance(one, Plan) else one.schema()
             for n, one in enumerate(self.inputs)
         ]
         first = self.specs[0]
@@ -139,7 +141,10 @@ class Plan:
             self.specs,
             left,
             right,
-            fed={number: Fed(chain.specs[-1], layout.ids) for number, chain in feeding.items()},
+            reshuffled={
+                number: ReshuffledInput(chain.specs[-1], layout.ids)
+                for number, chain in feeding.items()
+            },
             silence=self.silence,
             ends=self.ends,
             changes=self.changes,
@@ -147,7 +152,7 @@ class Plan:
 
     def schemas(self, layout: ShardLayout) -> dict[str, pa.Schema]:
         """The columns of each output."""
-        found = [schemas_of(chain) for chain in self.chains(layout)]
+        found = [output_schemas(chain) for chain in self.chains(layout)]
         late = late_schema([rows for _, rows in found])
         return {PANES: spark_types(found[-1][0]), LATE: spark_types(late), METRICS: metrics.SCHEMA}
 
@@ -190,7 +195,7 @@ class Plan:
             )
         else:
             output = grouped.applyInArrow(
-                finite(chain, time.time_ns() // 1000, sinks), OUTPUT_COLUMNS
+                batch_function(chain, time.time_ns() // 1000, sinks), OUTPUT_COLUMNS
             )
         return output.observe("tidegate" if last else f"tidegate_{number}", *_observed_metrics())
 

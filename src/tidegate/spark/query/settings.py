@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from tidegate.spark.plan.dataflow import Plan
 from tidegate.spark.sources import DirectSource
-from tidegate.spark.tasks.chain import schemas_of
+from tidegate.spark.tasks.chain import output_schemas
 from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.transport import PAYLOAD_BYTES
 from tidegate.spec.join import ADDED
@@ -61,7 +61,7 @@ def arrow_batch_limits(plan: Plan, layout: ShardLayout, spark: SparkSession) -> 
     outputs = [
         field
         for chain in plan.chains(layout)
-        for field in schemas_of(chain)[0]
+        for field in output_schemas(chain)[0]
         if field.name not in _ADDED_COLUMNS
     ]
     if not all(is_fixed_width(field.type) for field in inputs + outputs):

@@ -24,7 +24,7 @@ from tidegate.spark.query.settings import NO_DATA_BATCHES, arrow_batch_limits, s
 from tidegate.spark.sinks import parquet
 from tidegate.spark.sinks.base import PANE_ID, Sink, SinkTarget
 from tidegate.spark.sinks.noop import WarnDropped
-from tidegate.spark.tasks.chain import rehearse
+from tidegate.spark.tasks.chain import check_migration
 from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.task_output import BoundSink
 from tidegate.spark.tasks.transport import LATE, METRICS, PANES
@@ -132,7 +132,7 @@ def _open_metadata(
         for stored, declared in zip(before, after, strict=True):
             migration.changes(stored, declared)
     for chain, before in zip(plan.chains(metadata.layout), metadata.specs, strict=True):
-        rehearse(chain, before)
+        check_migration(chain, before)
     return metadata
 
 

@@ -1,6 +1,4 @@
-"""Batch DataFrames: the rows of a shard go through the same operators as one delivery, and then the
-input has ended.
-"""
+"""Batch queries: a chain processes all rows of a shard as one delivery, then the input ends."""
 
 from __future__ import annotations
 
@@ -10,8 +8,8 @@ import pyarrow as pa
 
 from tidegate.instants import MIN
 from tidegate.spark import metrics
-from tidegate.spark.tasks.chain import Batch, Chain, ChainPlan, Outcome
-from tidegate.spark.tasks.processor import to_batch
+from tidegate.spark.tasks.chain import Chain, ChainInput, ChainOutput, ChainPlan
+from tidegate.spark.tasks.processor import to_chain_input
 from tidegate.spark.tasks.task_output import BoundSink, TaskOutput
 from tidegate.spark.tasks.transport import (
     FORWARDED,
@@ -25,14 +23,14 @@ from tidegate.spark.tasks.transport import (
 from tidegate.state.memory import MemoryStore
 
 CHUNK = 64 << 20
-"""How many bytes of events are decoded at a time."""
+"""Maximum size of the payloads that are decoded together, in bytes."""
 _NUMBERS = pa.struct(
     [(name, pa.int64()) for name in (*metrics.COUNTERS, *metrics.GAUGES, *metrics.INSTANTS)]
 )
 _SCHEMA = OUTPUT_SCHEMA.append(pa.field("metrics", _NUMBERS))
 
 
-def finite(
+def batch_function(
     plan: ChainPlan, now: int, sinks: Sequence[BoundSink] | None = None
 ) -> Callable[..., Iterator[pa.RecordBatch]]:
     """The function that Spark applies to every shard; see `ChainProcessor` for the sinks."""
@@ -46,23 +44,23 @@ def finite(
         for output, payload in (unpack_forwarded(row) for row in rows if row.kind == FORWARDED):
             task_output.add_payload(output, payload)
         chain = Chain(plan, MemoryStore(), now=now)
-        for outcome in _events(
+        for chain_output in _process(
             chain,
             sorted(
                 (row for row in rows if row.kind not in (FORWARDED, MARKS)),
                 key=lambda row: row.order,
             ),
         ):
-            task_output.add_all(outcome)
+            task_output.add_all(chain_output)
             yield from (_packed(*one, shard) for one in task_output.take_payloads())
-        follows = plan.follows
+        is_downstream = plan.is_downstream
         after = metrics.chain_counters(
-            chain.counters, follows=follows, is_followed=plan.is_followed
+            chain.counters, is_downstream=is_downstream, has_downstream=plan.has_downstream
         )
         first = chain.operators[0].progress
         instants = {
             "watermark": first.watermark,
-            "newest_event": MIN if follows else first.newest,
+            "newest_event": MIN if is_downstream else first.newest,
             "clock": chain.now,
         }
         numbers = metrics.batch_numbers({}, after, {}, instants)
@@ -74,7 +72,7 @@ def finite(
         )
         yield from (_packed(*one, shard) for one in task_output.stage(0, f"{shard:05d}"))
 
-    # Spark reads the annotations to know that it may give record batches one after the other.
+    # By the annotations Spark knows that the function takes an iterator of record batches.
     run.__annotations__ = {
         "key": tuple[pa.Scalar, ...],
         "batches": Iterator[pa.RecordBatch],
@@ -83,15 +81,15 @@ def finite(
     return run
 
 
-def _events(chain: Chain, rows: list[ShuffleRow]) -> Iterator[Outcome]:
-    """All rows as one delivery, some at a time; the watermark moves at the end of all."""
-    observed = to_batch([row for row in rows if row.kind == OBSERVED]).observed
+def _process(chain: Chain, rows: list[ShuffleRow]) -> Iterator[ChainOutput]:
+    """Process all rows as one delivery, in chunks; the watermark advances after the last one."""
+    observed = to_chain_input([row for row in rows if row.kind == OBSERVED]).observed
     for chunk in _chunks([row for row in rows if row.kind != OBSERVED]):
-        found = to_batch(chunk)
+        found = to_chain_input(chunk)
         yield chain.process(
-            Batch(found.arrivals, (), found.combined, found.refused), chain.now, hold=True
+            ChainInput(found.arrivals, (), found.combined, found.refused), chain.now, hold=True
         )
-    yield chain.process(Batch(observed=observed), chain.now)
+    yield chain.process(ChainInput(observed=observed), chain.now)
     yield chain.finish()
 
 

@@ -47,10 +47,10 @@ _INTERNAL_COLUMNS = ("pane_nonspeculative", "time")
 
 
 @dataclass(frozen=True)
-class Fed:
+class ReshuffledInput:
     """An input that another chain feeds through a shuffle, because its key is different."""
 
-    spec: Upstream
+    upstream: Upstream
     """The last operator of that chain."""
     shards: tuple[int, ...]
     """The shards of that chain; each is a partition of the input."""
@@ -65,7 +65,7 @@ class ChainPlan:
     """The columns of the input: of all inputs of a union or a merge, of the left side of a join."""
     right: pa.Schema | None = None
     """The columns of the right side of a join."""
-    fed: Mapping[int, Fed] = field(default_factory=dict)
+    reshuffled: Mapping[int, ReshuffledInput] = field(default_factory=dict)
     """The inputs of the first operator that other chains feed, by ordinal."""
     silence: int = MAX
     """How much of the time between two batches counts as silence of the sources; a longer pause is
@@ -75,17 +75,17 @@ class ChainPlan:
     """Whether panes leave as rows of a change feed."""
     ends: bool = False
     """Whether the query ends when it has read everything, so that no further batch may come."""
-    is_followed: bool = False
+    has_downstream: bool = False
     """Whether another chain takes the panes: then internal columns stay in them, and the output
     progress leaves with them.
     """
-    followed_on: str | None = None
+    downstream_time: str | None = None
     """The time column that the other chain reads, where a join has several."""
 
     @property
-    def follows(self) -> bool:
+    def is_downstream(self) -> bool:
         """Whether other chains feed all inputs, so that those chains count the events."""
-        return len(self.fed) == len(self.specs[0].inputs)
+        return len(self.reshuffled) == len(self.specs[0].inputs)
 
     @property
     def schemas(self) -> tuple[pa.Schema, ...]:
@@ -96,19 +96,21 @@ class ChainPlan:
         """What stored state depends on, as JSON; each operator checks its own specification."""
         return {
             "operators": len(self.specs),
-            "upstream_shards": sorted({shard for fed in self.fed.values() for shard in fed.shards}),
+            "upstream_shards": sorted(
+                {shard for given in self.reshuffled.values() for shard in given.shards}
+            ),
         }
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ChainOutput:
     """The output of one call of a chain: panes of its last operator, late rows of all operators."""
 
     panes: Sequence[pa.Table] = ()
     late: Sequence[pa.Table] = ()
 
     @classmethod
-    def of(cls, results: Iterable[Results]) -> Outcome:
+    def of(cls, results: Iterable[Results]) -> ChainOutput:
         """The tables of all results that have rows, in order."""
         found = list(results)
         return cls(
@@ -127,7 +129,7 @@ class ShardProgress:
 
 
 @dataclass(frozen=True)
-class Batch:
+class ChainInput:
     """The input of a chain in one micro-batch."""
 
     arrivals: Sequence[Arrival] = ()
@@ -168,16 +170,16 @@ class Chain:
 
     # Calls
 
-    def take(self, batch: Batch, now: int) -> list[Outcome]:
+    def run(self, batch: ChainInput, now: int) -> list[ChainOutput]:
         """Process a micro-batch, then advance the clock to it."""
         return [self.process(batch, now), self.advance_clock(now)]
 
-    def process(self, batch: Batch, now: int, *, hold: bool = False) -> Outcome:
+    def process(self, batch: ChainInput, now: int, *, hold: bool = False) -> ChainOutput:
         """Process a micro-batch; the watermark advances at its end, or later with `hold`."""
         self.now = max(self.now, now)
-        return Outcome.of(self._process(batch, hold=hold))
+        return ChainOutput.of(self._process(batch, hold=hold))
 
-    def _process(self, batch: Batch, *, hold: bool) -> Iterator[Results]:
+    def _process(self, batch: ChainInput, *, hold: bool) -> Iterator[Results]:
         first = self.operators[0]
         for arrival, detail in batch.refused:
             yield from self._pass_on(
@@ -196,31 +198,31 @@ class Chain:
         )
         if batch.progress:
             yield from self._pass_on(
-                0, first.tell(lambda tracker: self._apply_all(tracker, batch.progress))
+                0, first.change_sources(lambda tracker: self._apply_all(tracker, batch.progress))
             )
 
-    def tell(self, change: Callable[[WatermarkTracker], object]) -> Outcome:
+    def change_sources(self, change: Callable[[WatermarkTracker], object]) -> ChainOutput:
         """Change the watermark state of the chain's sources."""
-        return Outcome.of(self._pass_on(0, self.operators[0].tell(change)))
+        return ChainOutput.of(self._pass_on(0, self.operators[0].change_sources(change)))
 
-    def advance_clock(self, now: int) -> Outcome:
+    def advance_clock(self, now: int) -> ChainOutput:
         """Advance the clock; it never goes back."""
         self.now = max(self.now, now)
-        return Outcome.of(
+        return ChainOutput.of(
             results
             for number, operator in enumerate(self.operators)
             for results in self._pass_on(number, operator.advance_clock(self.now))
         )
 
-    def finish(self) -> Outcome:
+    def finish(self) -> ChainOutput:
         """End the input: everything fires, and no state is left."""
-        return Outcome.of(
+        return ChainOutput.of(
             results
             for number, operator in enumerate(self.operators)
             for results in self._pass_on(number, operator.finish(), finishing=True)
         )
 
-    def rest(self, now: int) -> None:
+    def skip_pause(self, now: int) -> None:
         """Do not count a pause of the query beyond `silence` as silence of the sources."""
         pause = now - self.now - self.plan.silence
         if pause > 0:
@@ -253,7 +255,9 @@ class Chain:
         downstream = self.operators[number + 1]
         time = downstream.spec.inputs[0].time
         progress = OutputProgress.of(self.operators[number], time)
-        return downstream.tell(lambda tracker: _apply(tracker, progress, downstream.spec, 0))
+        return downstream.change_sources(
+            lambda tracker: _apply(tracker, progress, downstream.spec, 0)
+        )
 
     def _apply_all(self, tracker: WatermarkTracker, found: Sequence[ShardProgress]) -> None:
         spec = self.operators[0].spec
@@ -261,7 +265,7 @@ class Chain:
             _apply(tracker, one.progress, spec, one.input, str(one.shard))
 
     def _shown(self, panes: pa.Table) -> pa.Table:
-        if self.plan.is_followed:
+        if self.plan.has_downstream:
             return panes
         spec = self.operators[-1].spec
         shown = (
@@ -287,14 +291,14 @@ class Chain:
             for operator in others
             if operator.waits_for != MAX
         ]
-        if self.plan.is_followed and any(
+        if self.plan.has_downstream and any(
             isinstance(given.watermark, Lagging) for given in first.spec.inputs
         ):
             found.append(self.now + _FORWARD_INTERVAL)
         return min((max(due, self.now + 1) for due in found if due != MAX), default=None)
 
     @property
-    def is_listening(self) -> bool:
+    def tracks_silence(self) -> bool:
         """Whether some source may become idle by silence."""
         return any(operator.watermark_tracker.next_due != MAX for operator in self.operators)
 
@@ -324,7 +328,7 @@ class Chain:
             )
         return found
 
-    def held(self) -> dict[str, Any]:
+    def state_summary(self) -> dict[str, Any]:
         """A summary of the state, without a full scan: its size, and the next windows to complete.
 
         It describes the last operator, and the rows of both sides if the first is a join.
@@ -367,7 +371,7 @@ class Chain:
 
     def output_progress(self) -> OutputProgress:
         """The progress that the downstream chain gets."""
-        return OutputProgress.of(self.operators[-1], self.plan.followed_on)
+        return OutputProgress.of(self.operators[-1], self.plan.downstream_time)
 
     def schemas(self) -> tuple[pa.Schema, pa.Schema]:
         """The columns of the panes and of the late rows."""
@@ -390,12 +394,12 @@ class Chain:
             stored.release(operator)
 
 
-def schemas_of(plan: ChainPlan) -> tuple[pa.Schema, pa.Schema]:
+def output_schemas(plan: ChainPlan) -> tuple[pa.Schema, pa.Schema]:
     """The columns of the panes and late rows of a plan; fails if a specification does not fit."""
     return Chain(plan, MemoryStore()).schemas()
 
 
-def rehearse(plan: ChainPlan, former: Sequence[dict[str, Any]]) -> None:
+def check_migration(plan: ChainPlan, former: Sequence[dict[str, Any]]) -> None:
     """Refuse a plan if state of these former specifications cannot migrate to it."""
     store = MemoryStore()
     Chain(plan, store).save()
@@ -407,13 +411,13 @@ def rehearse(plan: ChainPlan, former: Sequence[dict[str, Any]]) -> None:
 
 def _operators(plan: ChainPlan, store: Store, now: int) -> list[Operator]:
     found: list[Operator] = []
-    for number, (given, feeding) in enumerate(zip(plan.specs, _feeding(plan), strict=True)):
-        spec = given
+    for number, (declared, feeding) in enumerate(zip(plan.specs, _feeding(plan), strict=True)):
+        spec = declared
         if number == 0:
             # Every shard of an upstream holds the watermark back.
             inputs = {
-                ordinal: Explicit(declared=tuple(str(shard) for shard in fed.shards))
-                for ordinal, fed in plan.fed.items()
+                ordinal: Explicit(declared=tuple(str(shard) for shard in given.shards))
+                for ordinal, given in plan.reshuffled.items()
             }
             spec = _with_watermarks(spec, inputs)
         operator = _operator(spec, PrefixedStore(store, f"{number}/"), now)
@@ -431,7 +435,7 @@ def _operator(spec: Upstream, store: Store, now: int) -> Operator:
 def _feeding(plan: ChainPlan) -> list[dict[int, Upstream]]:
     """For each operator, the upstream of each input that another operator feeds."""
     return [
-        {ordinal: fed.spec for ordinal, fed in plan.fed.items()},
+        {ordinal: given.upstream for ordinal, given in plan.reshuffled.items()},
         *({0: spec} for spec in plan.specs[:-1]),
     ]
 

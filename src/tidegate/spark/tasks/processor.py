@@ -21,7 +21,7 @@ from tidegate.kernel.storage import column_encoding
 from tidegate.operators.chain import OutputProgress
 from tidegate.operators.ingest.delivery import Arrival
 from tidegate.spark import metrics
-from tidegate.spark.tasks.chain import Batch, Chain, ChainPlan, Outcome, ShardProgress
+from tidegate.spark.tasks.chain import Chain, ChainInput, ChainOutput, ChainPlan, ShardProgress
 from tidegate.spark.tasks.local_state_cache import LocalStateCache
 from tidegate.spark.tasks.shards import ShardLayout, check_layout
 from tidegate.spark.tasks.state_store import BLOB, BLOB_KEY, META, SparkStore
@@ -52,7 +52,7 @@ CACHE_LIMIT = 512 << 20
 """The maximum size of the decoded state that a worker caches between batches, in bytes."""
 
 
-def to_batch(rows: Sequence[ShuffleRow]) -> Batch:
+def to_chain_input(rows: Sequence[ShuffleRow]) -> ChainInput:
     """The shuffle rows of a shard, in their order, as the input of a chain."""
     ordered = sorted(rows, key=lambda row: row.order)
     inputs = sorted({row.input for row in ordered})
@@ -69,7 +69,7 @@ def to_batch(rows: Sequence[ShuffleRow]) -> Batch:
         ]
         return [Arrival(number, table) for number, table in found if table is not None]
 
-    return Batch(
+    return ChainInput(
         arrivals=arrivals(ROWS),
         observed=arrivals(OBSERVED),
         combined=[
@@ -149,9 +149,9 @@ class ChainProcessor(StatefulProcessor):
             key[0], timerValues, lambda chain, now: self._process(chain, rest, now), forwarded
         )
 
-    def _process(self, chain: Chain, rows: Sequence[ShuffleRow], now: int) -> list[Outcome]:
+    def _process(self, chain: Chain, rows: Sequence[ShuffleRow], now: int) -> list[ChainOutput]:
         """Process the rows of a micro-batch; override it for rows of other kinds."""
-        return chain.take(to_batch(rows), now)
+        return chain.run(to_chain_input(rows), now)
 
     def handleExpiredTimer(  # noqa: N802 - the name is Spark's
         self,
@@ -169,22 +169,22 @@ class ChainProcessor(StatefulProcessor):
         self,
         shard: int,
         timers: Any,
-        work: Callable[[Chain, int], list[Outcome]],
+        work: Callable[[Chain, int], list[ChainOutput]],
         forwarded: Sequence[OutputPayload] = (),
     ) -> Iterator[Row]:
         now = timers.getCurrentProcessingTimeInMs() * 1000
         chain, store = self._open(shard, now)
-        chain.rest(now)
+        chain.skip_pause(now)
         before = chain.counters
         task_output = TaskOutput(self._sinks)
         for output, payload in _take_pending(store):
             task_output.add_payload(output, payload)
-        for outcome in work(chain, now):
-            task_output.add_all(outcome)
+        for chain_output in work(chain, now):
+            task_output.add_all(chain_output)
         payloads = task_output.take_payloads()
         fits = _count_fitting(payloads, FINAL_OUTPUT_LIMIT if self._plan.ends else OUTPUT_LIMIT)
         _store_pending(store, payloads[fits:])
-        if self._plan.is_followed and fits == len(payloads):
+        if self._plan.has_downstream and fits == len(payloads):
             # The watermark must not overtake pending panes.
             progress = {"shard": shard, **asdict(chain.output_progress())}
             payloads.insert(fits, (MARKS, encode_json_payload(progress)))
@@ -277,19 +277,21 @@ class ChainProcessor(StatefulProcessor):
             "watermark": first.watermark,
             "newest_event": first.newest,
             "clock": chain.now,
-            **chain.held(),
+            **chain.state_summary(),
         }
 
     def _measure(
         self, shard: int, chain: Chain, store: SparkStore, counted: dict[str, int], pending: int
     ) -> tuple[pa.Table, Numbers]:
         """The metrics of this call: as a table row, and as numbers that Spark aggregates."""
-        follows, is_followed = self._plan.follows, self._plan.is_followed
+        is_downstream, has_downstream = self._plan.is_downstream, self._plan.has_downstream
         before, after = (
-            metrics.chain_counters(counts, follows=follows, is_followed=is_followed)
+            metrics.chain_counters(
+                counts, is_downstream=is_downstream, has_downstream=has_downstream
+            )
             for counts in (counted, chain.counters)
         )
-        windows = 0 if is_followed else store.summary["windows_open"]
+        windows = 0 if has_downstream else store.summary["windows_open"]
         gauges = {
             "windows_open": windows,
             "state_bytes": store.nbytes,
@@ -300,7 +302,7 @@ class ChainProcessor(StatefulProcessor):
         first = chain.operators[0].progress
         instants = {
             "watermark": first.watermark,
-            "newest_event": MIN if follows else first.newest,
+            "newest_event": MIN if is_downstream else first.newest,
             "clock": chain.now,
         }
         numbers = metrics.batch_numbers(
@@ -315,7 +317,7 @@ class ChainProcessor(StatefulProcessor):
     def _set_timer(self, chain: Chain, store: SparkStore, now: int, *, at_once: bool) -> None:
         """Register a timer if something is due before the current one: one timer per shard."""
         due = now + 1 if at_once else chain.next_due
-        if due is not None and chain.is_listening:
+        if due is not None and chain.tracks_silence:
             # A shard that is not called assumes a paused query, which does not count as silence.
             due = min(due, now + self._plan.silence // 2)
         if due is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tidegate.spark.sinks.base import Sink, SinkTarget, TaskSink
-from tidegate.spark.tasks.chain import Outcome
+from tidegate.spark.tasks.chain import ChainOutput
 from tidegate.spark.tasks.transport import LATE, METRICS, PANES, decode_payload, encode_payloads
 from tidegate.spark.types import align_columns
 
@@ -51,8 +51,8 @@ class TaskOutput:
         self._unstaged: dict[str, list[pa.Table]] = {}
         self._payloads: list[OutputPayload] = []
 
-    def add_all(self, outcome: Outcome) -> None:
-        for output, tables in ((PANES, outcome.panes), (LATE, outcome.late)):
+    def add_all(self, chain_output: ChainOutput) -> None:
+        for output, tables in ((PANES, chain_output.panes), (LATE, chain_output.late)):
             for table in tables:
                 self.add(output, table)
 
