@@ -20,6 +20,7 @@ from tidegate.kernel.frame import Frame, concat_frames
 from tidegate.kernel.joins.buffer import Buffer, Query
 from tidegate.kernel.joins.ranges import Found, ordered
 from tidegate.kernel.storage.run_store import Places
+from tidegate.operators.join.collector import JoinCollector
 from tidegate.operators.join.matching import (
     STEPS,
     JoinMatching,
@@ -124,23 +125,23 @@ class AsOfJoin(JoinMatching):
         """Rows of a key one by one if some are retractions: each may change the next answer."""
         return by_side(rows, one_by_one)
 
-    def add(self, rows: Mapping[int, Taken]) -> None:
+    def add(self, rows: Mapping[int, Taken], out: JoinCollector) -> None:
         """Answer new left rows that are due, and correct answers by new right rows."""
         for side, taken in rows.items():
             places = self.keep(side, taken, taken.frame)
             if side == LEFT:
                 is_due = taken.frame.ints("at") < self._due_below()
                 due = np.flatnonzero(is_due & (places.run >= 0))
-                order = self.reserve(STEPS * len(taken)) + STEPS * due
-                self.answer(places.take(due), order)
+                order = out.reserve(STEPS * len(taken)) + STEPS * due
+                self.answer(places.take(due), order, out)
             else:
-                self._improve(taken, places)
+                self._improve(taken, places, out)
 
-    def pad(self, side: int, places: Places, order: np.ndarray) -> None:  # noqa: ARG002
+    def pad(self, side: int, places: Places, order: np.ndarray, out: JoinCollector) -> None:  # noqa: ARG002
         """Answer stored left rows: what padding is to other shapes."""
-        self.answer(places, order)
+        self.answer(places, order, out)
 
-    def answer(self, left: Places, order: np.ndarray) -> None:
+    def answer(self, left: Places, order: np.ndarray, out: JoinCollector) -> None:
         """Left rows get their answers: the best there is."""
         if not len(order):
             return
@@ -159,17 +160,25 @@ class AsOfJoin(JoinMatching):
             late, LATE, np.where(rows.ints("at") < self.complete(), ON_TIME, EARLY)
         ).astype(np.int8)
         if has.any():
-            self._tell(left.take(has), right, 1, timing[has], order[has] + 2)
+            self._tell(left.take(has), right, 1, timing[has], order[has] + 2, out)
         unmatched = ~has & self.spec.pads(LEFT)
         if unmatched.any():
             pads = self.stored(LEFT, left.take(unmatched), self.shown(LEFT))
-            self.put_single(LEFT, pads, op=1, timing=timing[unmatched], order=order[unmatched] + 2)
+            self.put_single(
+                LEFT, pads, op=1, timing=timing[unmatched], order=order[unmatched] + 2, out=out
+            )
         buffer.set_mark("alone", left, np.where(has | unmatched, timing + 1, _NOT_SHOWN))
         buffer.set_mark("answer", left, answer)
         buffer.set_mark("answered", left, answered)
 
     def _tell(
-        self, left: Places, right: Places | Frame, op: int, timing: np.ndarray, order: np.ndarray
+        self,
+        left: Places,
+        right: Places | Frame,
+        op: int,
+        timing: np.ndarray,
+        order: np.ndarray,
+        out: JoinCollector,
     ) -> None:
         mine = self.stored(LEFT, left, self.shown(LEFT, paired=True))
         theirs = (
@@ -177,7 +186,7 @@ class AsOfJoin(JoinMatching):
             if isinstance(right, Frame)
             else self.stored(RIGHT, right, self.shown(RIGHT, paired=True))
         )
-        self.emitter.put(mine, theirs, op=op, timing=timing, order=order)
+        out.put(mine, theirs, op=op, timing=timing, order=order)
 
     def _best(self, rows: Frame) -> tuple[Places, np.ndarray]:
         """The latest right row of left rows, of those that have one; and which have."""
@@ -186,7 +195,7 @@ class AsOfJoin(JoinMatching):
         )
         if self.spec.where is None:
             query = self._latest(rows, query)
-        found = self.probe(LEFT, rows, query, quiet=True)
+        found = self.probe(LEFT, rows, query, None)
         if not len(found.row):
             return Places.of([]), np.zeros(len(rows), bool)
         held = self.stored(RIGHT, found, ["at", "seq"])
@@ -204,13 +213,13 @@ class AsOfJoin(JoinMatching):
         known = times > MIN
         return Query(query.by, np.where(known, times, 0), np.where(known, times, -1))
 
-    def _improve(self, rows: Taken, places: Places) -> None:
+    def _improve(self, rows: Taken, places: Places, out: JoinCollector) -> None:
         """New right rows are better answers for left rows that have one: each in its turn, and what
         it replaces is taken back.
         """
         at, buffer = rows.frame.ints("at"), self.sides[LEFT].buffer
-        found = self.probe(RIGHT, rows.frame, Query(rows.by, *self._reach(RIGHT, at)))
-        base = self.reserve(STEPS * (len(found.row) + 1))
+        found = self.probe(RIGHT, rows.frame, Query(rows.by, *self._reach(RIGHT, at)), out)
+        base = out.reserve(STEPS * (len(found.row) + 1))
         if len(found.row):
             found = found.where(buffer.mark("alone", found) > 0)
         if not len(found.row):
@@ -220,9 +229,13 @@ class AsOfJoin(JoinMatching):
         better = np.zeros(len(order), bool)
         better[order] = _records(number[order], at[found.row[order]], given[order])
         if better.any():
-            self._replace(found.where(better), rows, places, base + STEPS * np.flatnonzero(better))
+            self._replace(
+                found.where(better), rows, places, base + STEPS * np.flatnonzero(better), out
+            )
 
-    def _replace(self, found: Found, rows: Taken, places: Places, order: np.ndarray) -> None:
+    def _replace(
+        self, found: Found, rows: Taken, places: Places, order: np.ndarray, out: JoinCollector
+    ) -> None:
         buffer = self.sides[LEFT].buffer
         left, right = Places(np.asarray(found.run), found.at), places.take(found.row)
         number = buffer.numbers(left)
@@ -233,13 +246,13 @@ class AsOfJoin(JoinMatching):
         ).astype(np.int8)
         first = np.zeros(len(number), bool)
         first[firsts(number)] = True
-        self.unanswer(left.take(first), order[first] + 1)
+        self.unanswer(left.take(first), order[first] + 1, out)
         by = np.lexsort((found.row, number))
         again = np.flatnonzero(~first[by])
         if len(again):
             now, before = by[again], by[again - 1]
-            self._tell(left.take(now), right.take(before), -1, timing[before], order[now] + 1)
-        self._tell(left, right, 1, timing, order + 2)
+            self._tell(left.take(now), right.take(before), -1, timing[before], order[now] + 1, out)
+        self._tell(left, right, 1, timing, order + 2, out)
         last = by[np.concatenate([np.diff(number[by]) > 0, [True]])]
         buffer.set_mark("alone", left.take(last), timing[last] + 1)
         buffer.set_mark("answer", left.take(last), rows.frame.ints("seq")[found.row[last]])
@@ -247,7 +260,7 @@ class AsOfJoin(JoinMatching):
 
     # Answers are taken back
 
-    def unanswer(self, left: Places, order: np.ndarray) -> None:
+    def unanswer(self, left: Places, order: np.ndarray, out: JoinCollector) -> None:
         """What was told of left rows is taken back."""
         if not len(order):
             return
@@ -257,10 +270,10 @@ class AsOfJoin(JoinMatching):
         pads = ~paired & (codes > 0) & (codes < _NOT_SHOWN)
         if pads.any():
             rows = self.stored(LEFT, left.take(pads), self.shown(LEFT))
-            self.put_single(LEFT, rows, op=-1, timing=codes[pads] - 1, order=order[pads])
+            self.put_single(LEFT, rows, op=-1, timing=codes[pads] - 1, order=order[pads], out=out)
         if paired.any():
             some = left.take(paired)
-            self._tell(some, self._answers(some), -1, codes[paired] - 1, order[paired])
+            self._tell(some, self._answers(some), -1, codes[paired] - 1, order[paired], out)
         buffer.set_mark("alone", left, 0)
         buffer.set_mark("answer", left, MIN)
         buffer.set_mark("answered", left, MIN)
@@ -282,18 +295,18 @@ class AsOfJoin(JoinMatching):
                 frames.append(Frame(held.take(found, names), len(found.row)))
         return concat_frames(frames).take(np.argsort(np.concatenate(row)))
 
-    def retract(self, side: int, rows: Taken) -> None:
-        kept, places = self.retracted(side, rows)
+    def retract(self, side: int, rows: Taken, out: JoinCollector) -> None:
+        kept, places = self.retracted(side, rows, out)
         if not len(kept):
             return
-        base = self.reserve(STEPS * len(rows))
+        base = out.reserve(STEPS * len(rows))
         if side == LEFT:
-            self.unanswer(places, base + STEPS * kept)
+            self.unanswer(places, base + STEPS * kept, out)
             self.sides[LEFT].buffer.remove(places)
         else:
-            self._remove_right(places, base)
+            self._remove_right(places, base, out)
 
-    def _remove_right(self, places: Places, base: int) -> None:
+    def _remove_right(self, places: Places, base: int, out: JoinCollector) -> None:
         """Right rows go; left rows that they are the answers of get another one."""
         gone = self.stored(RIGHT, places, ["lead", "at", "seq", *self.compared])
         buffer = self.sides[LEFT].buffer
@@ -304,9 +317,9 @@ class AsOfJoin(JoinMatching):
             found = found.where(buffer.mark("answer", found) == gone.ints("seq")[found.row])
         left = Places(np.asarray(found.run), found.at)
         order = base + STEPS * np.arange(len(found.row))
-        self.unanswer(left, order)
+        self.unanswer(left, order, out)
         self.sides[RIGHT].buffer.remove(places)
-        self.answer(left, order)
+        self.answer(left, order, out)
 
     # Watermarks move
 
@@ -361,20 +374,20 @@ class AsOfJoin(JoinMatching):
 
     # Retention
 
-    def push_out(self, side: int, horizon: int) -> None:
+    def push_out(self, side: int, horizon: int, out: JoinCollector) -> None:
         if side == RIGHT:
             self._remember(self.sides[RIGHT].buffer.places({"at": horizon}))
-        super().push_out(side, horizon)
+        super().push_out(side, horizon, out)
 
-    def push_rows(self, side: int, places: Places) -> None:
+    def push_rows(self, side: int, places: Places, out: JoinCollector) -> None:
         if side == RIGHT:
             self._remember(places)
-        super().push_rows(side, places)
+        super().push_rows(side, places, out)
 
-    def pad_pushed(self, side: int, places: Places) -> None:
+    def pad_pushed(self, side: int, places: Places, out: JoinCollector) -> None:
         """Answer left rows for good, as if no better answer were expected."""
         before, self.finishing = self.finishing, True
-        self.pad_in_order(side, places)
+        self.pad_in_order(side, places, out)
         self.finishing = before
 
     def _remember(self, places: Places) -> None:

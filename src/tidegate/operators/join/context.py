@@ -7,7 +7,7 @@ back. What comes out, and when, is in `matching`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from tidegate.kernel.joins.buffer import Query
 from tidegate.kernel.joins.ranges import Found
 from tidegate.kernel.keys import identify
 from tidegate.kernel.storage.run_store import Places
+from tidegate.operators.join.collector import JoinCollector
 from tidegate.operators.join.output import PAYLOAD, Emitter
 from tidegate.operators.join.side import Side, Taken
 from tidegate.operators.output import class_names, texts
@@ -44,13 +45,6 @@ class JoinContext:
     progress: Progress
     finishing: bool = False
     """Whether the input has ended, so that no partner is expected any more."""
-    _position: int = field(default=0)
-    """The next free position in the output."""
-
-    def reserve(self, n: int) -> int:
-        """The first of `n` positions in the output that no other rows get."""
-        first, self._position = self._position, self._position + n
-        return first
 
     @property
     def retracts(self) -> bool:
@@ -152,15 +146,14 @@ class JoinContext:
         side: int,
         rows: Frame,
         query: Query,
+        out: JoinCollector | None,
         check: PairCheck | None = None,
-        *,
-        quiet: bool = False,
     ) -> Found:
         """The partners that rows of a side have among the stored rows of the other side.
 
         A partner lies in the range of the query, has the same key and passes `check` and `where`.
-        Pairs are sorted by row, then by the partner's arrival. Pairs for which `where` fails go to
-        `late`, unless the call is `quiet`.
+        Pairs are sorted by row, then by the partner's arrival. With `out`, pairs for which `where`
+        fails are late.
         """
         other = 1 - side
         buffer = self.sides[other].buffer
@@ -182,9 +175,9 @@ class JoinContext:
         if not keep.all():
             found, held = found.where(keep), held.where(keep)
         found = _by_arrival(found, held.ints("seq"))
-        return found if self.spec.where is None else self._wanted(side, rows, found, quiet=quiet)
+        return found if self.spec.where is None else self._wanted(side, rows, found, out)
 
-    def _wanted(self, side: int, rows: Frame, found: Found, *, quiet: bool) -> Found:
+    def _wanted(self, side: int, rows: Frame, found: Found, out: JoinCollector | None) -> Found:
         """The pairs for which `where` holds."""
         if not len(found.row):
             return found
@@ -192,11 +185,18 @@ class JoinContext:
         mine = rows.select(["seq", *self.payload(side)]).take(found.row)
         left, right = (mine, theirs) if side == LEFT else (theirs, mine)
         mask, failed = _evaluate(self.spec.where, self.emitter.candidates(left, right))
-        if failed and not quiet:
-            self._report(side, mine, theirs, failed)
+        if failed and out is not None:
+            self._report(side, mine, theirs, failed, out)
         return found.where(mask)
 
-    def _report(self, side: int, mine: Frame, theirs: Frame, failed: Mapping[int, str]) -> None:
+    def _report(
+        self,
+        side: int,
+        mine: Frame,
+        theirs: Frame,
+        failed: Mapping[int, str],
+        out: JoinCollector,
+    ) -> None:
         """Send the newer row of each pair for which `where` failed to `late`."""
         rows = np.array(list(failed), np.int64)
         partners = theirs.ints("seq")[rows].tolist()
@@ -205,13 +205,14 @@ class JoinContext:
             f"{why} (with message {partner} of the other side)"
             for why, partner in zip(failed.values(), partners, strict=True)
         ]
-        self.sides[side].late_table(
+        late = self.sides[side].late_output(out)
+        late.late_table(
             table, "bad_condition", texts(None, len(rows)), pa.array(detail, pa.string())
         )
 
     # Retractions
 
-    def retracted(self, side: int, rows: Taken) -> tuple[np.ndarray, Places]:
+    def retracted(self, side: int, rows: Taken, out: JoinCollector) -> tuple[np.ndarray, Places]:
         """Which retractions found a stored row to take back, and where these rows are.
 
         Of equal rows the oldest goes first. A retraction without such a row goes to `late`.
@@ -237,7 +238,8 @@ class JoinContext:
             table = table.append_column(
                 self.sides[side].op_column or "op", texts("-", len(missing))
             )
-            self.sides[side].late_table(table, "nothing_to_retract", class_names(gone.classes))
+            late = self.sides[side].late_output(out)
+            late.late_table(table, "nothing_to_retract", class_names(gone.classes))
         kept = np.flatnonzero(chosen >= 0)
         return kept, Places(np.asarray(candidates.run)[chosen[kept]], candidates.at[chosen[kept]])
 

@@ -27,12 +27,12 @@ from tidegate.kernel.frame import Column, Frame, squeezed
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.joins.ranges import Found
 from tidegate.kernel.storage.run_store import Places
+from tidegate.operators.join.collector import JoinCollector, Window
 from tidegate.operators.join.context import JoinContext, Times
 from tidegate.operators.join.side import Taken
 from tidegate.operators.output import EARLY, LATE, ON_TIME
 from tidegate.spec.join import LEFT, RIGHT, JoinSpec
 
-Window = tuple[np.ndarray, np.ndarray]
 Turn = tuple[int, Mapping[int, Taken]]
 """Rows by side that are taken at once: 1 for new rows, -1 for retractions."""
 STEPS = 4
@@ -67,15 +67,15 @@ class JoinMatching(JoinContext, ABC):
         """A micro-batch in parts that can each be matched at once, in the order of arrival."""
 
     @abstractmethod
-    def add(self, rows: Mapping[int, Taken]) -> None:
+    def add(self, rows: Mapping[int, Taken], out: JoinCollector) -> None:
         """Take new rows: store them, and put out what they bring about."""
 
     @abstractmethod
-    def retract(self, side: int, rows: Taken) -> None:
+    def retract(self, side: int, rows: Taken, out: JoinCollector) -> None:
         """Take retractions of a side: stored rows go, and what they brought about is taken back."""
 
     @abstractmethod
-    def pad(self, side: int, places: Places, order: np.ndarray) -> None:
+    def pad(self, side: int, places: Places, order: np.ndarray, out: JoinCollector) -> None:
         """Put out stored rows that have no partner."""
 
     @abstractmethod
@@ -116,14 +116,14 @@ class JoinMatching(JoinContext, ABC):
 
     # Rows arrive
 
-    def take_all(self, rows: Mapping[int, Taken]) -> None:
+    def take_all(self, rows: Mapping[int, Taken], out: JoinCollector) -> None:
         """Take a micro-batch: new rows and retractions by side."""
         for sign, turn in self.turns({side: taken for side, taken in rows.items() if len(taken)}):
             if sign > 0:
-                self.add(turn)
+                self.add(turn, out)
             else:
                 for side, taken in turn.items():
-                    self.retract(side, taken)
+                    self.retract(side, taken, out)
             for side in turn:
                 self.sides[side].buffer.tidy()
 
@@ -145,28 +145,28 @@ class JoinMatching(JoinContext, ABC):
         mask = buffer.mark("alone", places) == 0
         return mask & (buffer.mark("n", places) == 0) if "n" in buffer.marks else mask
 
-    def pad_in_order(self, side: int, places: Places) -> None:
+    def pad_in_order(self, side: int, places: Places, out: JoinCollector) -> None:
         """Put out stored rows that have no partner, in the order of arrival."""
         if len(places.at):
             by = np.argsort(self.stored(side, places, ["seq"]).ints("seq"), kind="stable")
-            order = self.reserve(STEPS * len(by)) + STEPS * np.arange(len(by))
-            self.pad(side, places.take(by), order)
+            order = out.reserve(STEPS * len(by)) + STEPS * np.arange(len(by))
+            self.pad(side, places.take(by), order, out)
 
     # Watermarks move
 
-    def settle(self) -> None:
+    def settle(self, out: JoinCollector) -> None:
         """Watermarks may have moved: put out the rows that are due, and drop those of no use."""
-        self.pad_due()
+        self.pad_due(out)
         if self.finishing:
             self.clear()
         else:
             self.expire()
 
-    def pad_due(self) -> None:
+    def pad_due(self, out: JoinCollector) -> None:
         """Put out the unmatched rows that are due."""
         for side in (LEFT, RIGHT):
             if self.awaits_partner(side) and self.spec.padding != "early":
-                self.pad_in_order(side, self.pending(side, self.due_limits(side)))
+                self.pad_in_order(side, self.pending(side, self.due_limits(side)), out)
 
     def waits_for(self) -> int:
         """The least watermark at which a row comes out; `MAX` if none waits for a watermark."""
@@ -185,22 +185,22 @@ class JoinMatching(JoinContext, ABC):
 
     # Retention
 
-    def push_out(self, side: int, horizon: int) -> None:
+    def push_out(self, side: int, horizon: int, out: JoinCollector) -> None:
         """Push out the rows of a side below a time; unmatched ones come out first."""
         own = self.sides[side]
         limits = {own.columns[own.given.time or ""]: horizon}
-        self.pad_pushed(side, self.pending(side, limits))
+        self.pad_pushed(side, self.pending(side, limits), out)
         own.buffer.expire(limits)
 
-    def push_rows(self, side: int, places: Places) -> None:
+    def push_rows(self, side: int, places: Places, out: JoinCollector) -> None:
         """Push out stored rows; unmatched ones come out first."""
         if self.awaits_partner(side):
-            self.pad_pushed(side, places.take(self.is_pending(side, places)))
+            self.pad_pushed(side, places.take(self.is_pending(side, places)), out)
         self.sides[side].buffer.remove(places)
 
-    def pad_pushed(self, side: int, places: Places) -> None:
+    def pad_pushed(self, side: int, places: Places, out: JoinCollector) -> None:
         """Put out unmatched rows that retention pushes out, whether or not they are due."""
-        self.pad_in_order(side, places)
+        self.pad_in_order(side, places, out)
 
     # Output
 
@@ -212,11 +212,12 @@ class JoinMatching(JoinContext, ABC):
         op: int,
         timing: np.ndarray,
         order: np.ndarray,
+        out: JoinCollector,
         window: Window | None = None,
     ) -> None:
         """Put out rows of one side without a partner, or take them back."""
         left, right = (rows, None) if side == LEFT else (None, rows)
-        self.emitter.put(left, right, op=op, timing=timing, order=order, window=window)
+        out.put(left, right, op=op, timing=timing, order=order, window=window)
 
 
 class Standing(NamedTuple):
@@ -268,7 +269,7 @@ class PairMatching(JoinMatching):
         return {"n": np.int32(0), "alone": np.int8(0)} if _counts_partners(spec, side) else {}
 
     @abstractmethod
-    def match(self, rows: Mapping[int, Taken]) -> Matches:
+    def match(self, rows: Mapping[int, Taken], out: JoinCollector) -> Matches:
         """Store the new rows of a turn, and find their partners."""
 
     @abstractmethod
@@ -292,8 +293,8 @@ class PairMatching(JoinMatching):
 
     # Rows arrive
 
-    def add(self, rows: Mapping[int, Taken]) -> None:
-        matches = self.match(rows)
+    def add(self, rows: Mapping[int, Taken], out: JoinCollector) -> None:
+        matches = self.match(rows, out)
         for new in matches.arrived:
             if self.spec.pads(new.side):
                 due = np.flatnonzero(~new.matched & new.standing.due & (new.places.run >= 0))
@@ -303,41 +304,44 @@ class PairMatching(JoinMatching):
                     new.places.take(due),
                     new.standing.take(due),
                     new.order[due],
+                    out,
                 )
-        self._pair(matches)
+        self._pair(matches, out)
         self.after_match(matches)
 
-    def retract(self, side: int, rows: Taken) -> None:
-        kept, places = self.retracted(side, rows)
+    def retract(self, side: int, rows: Taken, out: JoinCollector) -> None:
+        kept, places = self.retracted(side, rows, out)
         if not len(kept):
             return
         found = self.partners(side, places)
-        base = self.reserve(STEPS * (len(found.row) + 1))
+        base = out.reserve(STEPS * (len(found.row) + 1))
         counts = np.bincount(found.row, minlength=len(kept))
-        self.take_back(side, places, base + STEPS * (np.cumsum(counts) - counts))
+        self.take_back(side, places, base + STEPS * (np.cumsum(counts) - counts), out)
         self.sides[side].buffer.remove(places)
         mine, theirs = places.take(found.row), Places(np.asarray(found.run), found.at)
         left, right = (mine, theirs) if side == LEFT else (theirs, mine)
         order = base + STEPS * np.arange(len(found.row))
-        self.unpair(left, right, order, self.pair_window(left, right), [1 - side])
+        self.unpair(left, right, order, self.pair_window(left, right), [1 - side], out)
 
     def marked_late(self, rows: Taken, complete: np.ndarray) -> Frame:
         """New rows with `late`: 0, or 1 if late, or 2 if also no partner was expected any more."""
         late = np.where(rows.late, np.where(complete, _LATE_COMPLETE, 1), 0).astype(np.int8)
         return rows.frame.with_columns(late=squeezed(late))
 
-    def positions(self, row: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    def positions(
+        self, row: np.ndarray, n: int, out: JoinCollector
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Positions in the output of `n` rows and of pairs, which are sorted by `row`.
 
         What a row brings about comes after all that the rows before it do.
         """
-        base, counts = self.reserve(STEPS * (n + len(row) + 1)), np.bincount(row, minlength=n)
+        base, counts = out.reserve(STEPS * (n + len(row) + 1)), np.bincount(row, minlength=n)
         rows = base + STEPS * (np.cumsum(counts) - counts + np.arange(n))
         return rows, base + STEPS * (np.arange(len(row)) + row + 1)
 
     # Pairs
 
-    def _pair(self, matches: Matches) -> None:
+    def _pair(self, matches: Matches, out: JoinCollector) -> None:
         """Put out pairs of stored rows.
 
         Paddings of their rows are taken back first. In a semi join a left row comes out with its
@@ -354,12 +358,12 @@ class PairMatching(JoinMatching):
                 rows = np.flatnonzero(~emitted if semi else emitted)
                 rows = rows[firsts(buffer.numbers(places.take(rows)))]
                 if semi:
-                    self._emit_semi(matches, rows)
+                    self._emit_semi(matches, rows, out)
                 else:
-                    self.take_back(side, places.take(rows), order[rows] + 1)
+                    self.take_back(side, places.take(rows), order[rows] + 1, out)
                 buffer.add_to_mark("n", places, 1)
         if self.spec.shows_pairs:
-            self._put_pairs(left, right, 1, order + 2, window)
+            self._put_pairs(left, right, 1, order + 2, window, out)
 
     def unpair(
         self,
@@ -368,26 +372,33 @@ class PairMatching(JoinMatching):
         order: np.ndarray,
         window: Window | None,
         losing: Sequence[int],
+        out: JoinCollector,
     ) -> None:
         """Take back pairs; rows of the `losing` sides, which stay, may be unmatched after it."""
         if not len(order):
             return
         if self.spec.shows_pairs:
-            self._put_pairs(left, right, -1, order + 2, window)
+            self._put_pairs(left, right, -1, order + 2, window, out)
         for side in losing:
             if _counts_partners(self.spec, side):
                 places, buffer = (right if side == RIGHT else left), self.sides[side].buffer
                 buffer.add_to_mark("n", places, -1)
                 last = len(order) - 1 - firsts(buffer.numbers(places)[::-1])[::-1]
                 lost = last[buffer.mark("n", places.take(last)) == 0]
-                self._unmatched(side, places.take(lost), order[lost] + 3)
+                self._unmatched(side, places.take(lost), order[lost] + 3, out)
 
     def _put_pairs(
-        self, left: Places, right: Places, op: int, order: np.ndarray, window: Window | None
+        self,
+        left: Places,
+        right: Places,
+        op: int,
+        order: np.ndarray,
+        window: Window | None,
+        out: JoinCollector,
     ) -> None:
         mine = self.stored(LEFT, left, ["late", *self.shown(LEFT, paired=True)])
         theirs = self.stored(RIGHT, right, ["late", *self.shown(RIGHT, paired=True)])
-        self.emitter.put(
+        out.put(
             mine,
             theirs,
             op=op,
@@ -396,7 +407,7 @@ class PairMatching(JoinMatching):
             window=window,
         )
 
-    def _emit_semi(self, matches: Matches, pairs: np.ndarray) -> None:
+    def _emit_semi(self, matches: Matches, pairs: np.ndarray, out: JoinCollector) -> None:
         """Put out the left rows of some pairs, which are their first."""
         if not len(pairs):
             return
@@ -406,39 +417,47 @@ class PairMatching(JoinMatching):
         partners = self.stored(RIGHT, matches.right.take(pairs), ["late"])
         timing = _pair_timing(rows["late"], partners["late"])
         order = matches.order[pairs] + 2
-        self.put_single(LEFT, rows, op=1, timing=timing, order=order, window=window)
+        self.put_single(LEFT, rows, op=1, timing=timing, order=order, out=out, window=window)
         self._note_emitted(LEFT, left, timing, window)
 
     # Unmatched rows
 
-    def _unmatched(self, side: int, places: Places, order: np.ndarray) -> None:
+    def _unmatched(self, side: int, places: Places, order: np.ndarray, out: JoinCollector) -> None:
         """Stored rows have lost their last partner."""
         if self.spec.how == "semi":
-            self.take_back(side, places, order)
+            self.take_back(side, places, order, out)
         elif len(order):
             due = np.flatnonzero(self.standing(side, places).due)
-            self.pad(side, places.take(due), order[due])
+            self.pad(side, places.take(due), order[due], out)
 
-    def pad(self, side: int, places: Places, order: np.ndarray) -> None:
+    def pad(self, side: int, places: Places, order: np.ndarray, out: JoinCollector) -> None:
         if len(order):
             rows = self.stored(side, places, ["late", *self.shown(side)])
-            self.pad_rows(side, rows, places, self.standing(side, places), order)
+            self.pad_rows(side, rows, places, self.standing(side, places), order, out)
 
-    def pad_as(self, side: int, places: Places, standing: Standing) -> None:
+    def pad_as(self, side: int, places: Places, standing: Standing, out: JoinCollector) -> None:
         """Put out stored rows whose standing is known, in the order of arrival."""
         if len(places.at):
             rows = self.stored(side, places, ["late", *self.shown(side)])
             by = np.argsort(rows.ints("seq"), kind="stable")
-            order = self.reserve(len(by)) + np.arange(len(by))
-            self.pad_rows(side, rows.take(by), places.take(by), standing.take(by), order)
+            order = out.reserve(len(by)) + np.arange(len(by))
+            self.pad_rows(side, rows.take(by), places.take(by), standing.take(by), order, out)
 
     def pad_rows(
-        self, side: int, rows: Frame, places: Places, standing: Standing, order: np.ndarray
+        self,
+        side: int,
+        rows: Frame,
+        places: Places,
+        standing: Standing,
+        order: np.ndarray,
+        out: JoinCollector,
     ) -> None:
         """Put out rows whose columns and standing are known."""
         if len(order):
             timing = _unmatched_timing(standing.complete, rows.ints("late"))
-            self.put_single(side, rows, op=1, timing=timing, order=order, window=standing.window)
+            self.put_single(
+                side, rows, op=1, timing=timing, order=order, out=out, window=standing.window
+            )
             self._note_emitted(side, places, timing, standing.window)
 
     def _note_emitted(
@@ -450,7 +469,7 @@ class PairMatching(JoinMatching):
             buffer.set_mark("start", places, window[0])
             buffer.set_mark("end", places, window[1])
 
-    def take_back(self, side: int, places: Places, order: np.ndarray) -> None:
+    def take_back(self, side: int, places: Places, order: np.ndarray, out: JoinCollector) -> None:
         """Take back those of some stored rows that came out by themselves, as they came out."""
         if not len(order) or not _counts_partners(self.spec, side):
             return
@@ -462,7 +481,7 @@ class PairMatching(JoinMatching):
         if "start" in buffer.marks:
             window = buffer.mark("start", places), buffer.mark("end", places)
         timing = buffer.mark("alone", places) - 1
-        self.put_single(side, rows, op=-1, timing=timing, order=order, window=window)
+        self.put_single(side, rows, op=-1, timing=timing, order=order, out=out, window=window)
         buffer.set_mark("alone", places, 0)
 
 

@@ -21,6 +21,7 @@ from tidegate.kernel.watermarks.marks import Watermark
 from tidegate.operators.ingest.delivery import Arrival, merged_arrivals
 from tidegate.operators.ingest.watermark_tracking import ReleasedMarks, WatermarkTracker
 from tidegate.operators.join.as_of import AsOfJoin
+from tidegate.operators.join.collector import JoinCollector
 from tidegate.operators.join.matching import JoinMatching
 from tidegate.operators.join.output import Emitter, JoinRenderer, out_columns
 from tidegate.operators.join.range import RangeJoin
@@ -73,7 +74,6 @@ class WindowedJoin:
         self.sides: tuple[Side, Side] = (sides[LEFT], sides[RIGHT])
         self.matching = shape(spec, self.sides, self.emitter, self.progress)
         self.retention = JoinRetention(self.matching)
-        self._out = Output()
 
     def _used(self, side: int) -> tuple[Any, ...]:
         """The further time columns of a side that are looked at; the watermarks of the others end
@@ -126,82 +126,81 @@ class WindowedJoin:
         a share of what came. With `hold` the micro-batch goes on in the next call, and the
         watermarks stay.
         """
-        self._begin()
-        self._tell_clock(now)
+        out = self._begin()
+        self._tell_clock(now, out)
         for seen in merged_arrivals(observed or ()):
             input_of(self.spec.inputs, seen.ordinal)
             self.sides[seen.ordinal].look_at(seen)
         taken: dict[int, Taken] = {}
         for arrival in merged_arrivals(sorted(arrivals, key=lambda arrival: arrival.ordinal)):
             input_of(self.spec.inputs, arrival.ordinal)
-            taken[arrival.ordinal] = self._arrive(arrival, looks=observed is None)
-        self.matching.take_all(taken)
+            taken[arrival.ordinal] = self._arrive(arrival, out, looks=observed is None)
+        self.matching.take_all(taken, out)
         if not hold:
-            self._end_batch()
-        return self._finish_call()
+            self._end_batch(out)
+        return self._finish_call(out)
 
     def refuse(
         self, table: pa.Table, now: int, reason: str, detail: str, ordinal: int = 0
     ) -> Output:
         """Send rows that cannot be delivered to `late`; they are no sign of life."""
-        self._begin()
-        self._tell_clock(now)
+        out = self._begin()
+        self._tell_clock(now, out)
         if table.num_rows:
             side = self.sides[ordinal]
             self._bound(side, table.schema)
             if side.schema is not None:
-                side.ingest.refuse(table, side.reader, side.schema, side, reason, detail)
-        return self._finish_call()
+                side.ingest.refuse(
+                    table, side.reader, side.schema, side.late_output(out), reason, detail
+                )
+        return self._finish_call(out)
 
     def change_sources(self, change: Callable[[WatermarkTracker], object]) -> Output:
         """Change what is known of the sources."""
-        self._begin()
+        out = self._begin()
         change(self.watermark_tracker)
-        self._advance()
-        return self._finish_call()
+        self._advance(out)
+        return self._finish_call(out)
 
     def advance_clock(self, now: int) -> Output:
         """The clock has come to this instant; it never goes back."""
-        self._begin()
-        self._tell_clock(now)
-        self._advance()
-        return self._finish_call()
+        out = self._begin()
+        self._tell_clock(now, out)
+        self._advance(out)
+        return self._finish_call(out)
 
     def finish(self) -> Output:
         """The input has ended: every row without a partner comes out, what waits too, and nothing
         is left.
         """
-        self._begin()
+        out = self._begin()
         self.matching.finishing = True
-        self.matching.settle()
+        self.matching.settle(out)
         for side in self.sides:
             side.marks = dict.fromkeys(side.marks, MAX)
             side.forget_ids()
         self.progress.watermark = MAX
-        self.emitter.release(self.progress.now, finishing=True)
-        out = self._finish_call()
+        out.release(self.progress.now, finishing=True)
+        output = self._finish_call(out)
         self.matching.finishing = False
-        return out
+        return output
 
-    def _tell_clock(self, now: int) -> None:
+    def _tell_clock(self, now: int, out: JoinCollector) -> None:
         self.progress.now = max(self.progress.now, now)
         self.watermark_tracker.tick(self.progress.now)
-        self.emitter.release(self.progress.now)
+        out.release(self.progress.now)
 
-    def _begin(self) -> None:
-        self._out = Output()
-        self.emitter.out = self._out
-        for side in self.sides:
-            side.out = self._out
+    def _begin(self) -> JoinCollector:
+        """Begin a call; the collector takes what it puts out."""
         self.progress.before = self.progress.watermark
+        return JoinCollector(self.emitter)
 
-    def _finish_call(self) -> Output:
-        self.emitter.flush(
+    def _finish_call(self, out: JoinCollector) -> Output:
+        return out.finish(
             watermark=self.progress.watermark,
             now=self.progress.now,
             finishing=self.matching.finishing,
         )
-        return self._out
 
     # Taking a delivery
 
@@ -230,22 +229,23 @@ class WindowedJoin:
             else out_columns(self.spec, schemas, dropped, pairs=False)
         )
 
-    def _arrive(self, arrival: Arrival, *, looks: bool) -> Taken:
+    def _arrive(self, arrival: Arrival, out: JoinCollector, *, looks: bool) -> Taken:
         side = self.sides[arrival.ordinal]
         known = side.schema
-        delivery = side.read(arrival.table, looks=looks)
+        delivery = side.read(arrival.table, out, looks=looks)
         if side.schema is not known:
             self.name_columns()
-        delivery, times = side.judged(delivery)
+        delivery, times = side.judged(delivery, out)
         inside = self.matching.has_window(times["at"])
         if not inside.all():
             rows = np.flatnonzero(~inside)
-            side.late_rows(delivery, rows, "no_window", class_names(delivery.verdict[rows]))
+            late = side.late_output(out)
+            late.late_rows(delivery, rows, "no_window", class_names(delivery.verdict[rows]))
             delivery, times = (
                 delivery.where(inside),
                 {name: column[inside] for name, column in times.items()},
             )
-        return self.retention.admitted(side.number, side.taken(delivery, times))
+        return self.retention.admitted(side.number, side.taken(delivery, times), out)
 
     def follow(self, upstream: Upstream | None, ordinal: int | None = None) -> None:
         """Take the watermark of an input, or of both, from an upstream; and where that puts out
@@ -264,23 +264,23 @@ class WindowedJoin:
 
     # Watermarks
 
-    def _end_batch(self) -> None:
+    def _end_batch(self, out: JoinCollector) -> None:
         for side in self.sides:
             if side.seen > side.newest:
                 side.newest = side.seen
                 if side.horizon > MIN:
-                    self.matching.push_out(side.number, side.horizon)
-        self.retention.enforce()
-        self._advance()
+                    self.matching.push_out(side.number, side.horizon, out)
+        self.retention.enforce(out)
+        self._advance(out)
 
-    def _advance(self) -> None:
+    def _advance(self, out: JoinCollector) -> None:
         """Raise both sides to the watermarks that the tracker releases, and settle what is due."""
         self._rise(self.watermark_tracker.release())
         self.progress.watermark = max(
             self.progress.watermark, min(side.watermark for side in self.sides)
         )
         self.progress.newest = max(side.newest for side in self.sides)
-        self.matching.settle()
+        self.matching.settle(out)
         for side in self.sides:
             side.forget_ids()
 

@@ -147,14 +147,16 @@ def _equal_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
 
 
 @dataclass
-class _Piece:
+class Piece:
+    """Rows of the output, and their positions in it."""
+
     frame: Frame
     order: np.ndarray
 
 
 @dataclass(eq=False)
 class Emitter:
-    """Collects what comes out of a call, in order, and holds back what is to come later."""
+    """Makes the rows of the output, and holds back those that come out later."""
 
     spec: JoinSpec
     store: Store
@@ -162,11 +164,9 @@ class Emitter:
     """The output's columns of inputs."""
     paired: list[OutColumn] = field(default_factory=list)
     """Those of candidate pairs, which have both sides also where the output has one."""
-    out: Output = field(default_factory=Output)
     counters: dict[str, int] = field(default_factory=dict)
     is_named: bool = True
     """Whether the output has its columns: where it has those of both sides, both must be known."""
-    _pieces: list[_Piece] = field(default_factory=list)
     _held: Frame | None = None
     """What waits for the clock."""
     _unnamed: Frame | None = None
@@ -182,20 +182,17 @@ class Emitter:
             {column.name: to_arrow(columns[f"o.{column.name}"]) for column in self.paired}
         )
 
-    def put(
+    def rows(
         self,
         left: Frame | None,
         right: Frame | None,
         *,
         op: int,
         timing: np.ndarray | int,
-        order: np.ndarray,
+        n: int,
         window: tuple[np.ndarray, np.ndarray] | None = None,
-    ) -> None:
-        """Rows come out: of both sides, or of one where the other is None."""
-        n = len(order)
-        if not n:
-            return
+    ) -> Frame:
+        """Rows of the output: pairs, or rows of one side if the other is None."""
         columns: dict[str, Column] = (
             {}
             if self.is_named
@@ -219,20 +216,22 @@ class Emitter:
         columns["timing"] = squeezed(np.broadcast_to(np.asarray(timing, np.int8), n))
         if window is not None:
             columns.update(start=window[0], end=window[1])
-        self._pieces.append(_Piece(Frame(columns, n), order))
+        return Frame(columns, n)
 
-    def flush(self, *, watermark: int, now: int, finishing: bool = False) -> None:
-        """What was put is put out in its order, or waits."""
-        pieces, self._pieces = self._pieces, []
+    def emit(
+        self, pieces: Sequence[Piece], *, watermark: int, now: int, finishing: bool = False
+    ) -> list[Frame]:
+        """The rows of a call that come out now, in order; the others are held back."""
+        found: list[Frame] = []
         unnamed = [piece for piece in pieces if "side" in piece.frame]
         if unnamed:
             self._wait_for_names(unnamed, watermark)
             pieces = [piece for piece in pieces if "side" not in piece.frame]
         if self._unnamed is not None and (self.is_named or finishing):
             named, self._unnamed, self._saved = self._named(self._unnamed), None, False
-            self._release(named if finishing else self._hold(named, now), now)
+            found += self._emitted(named if finishing else self._hold(named, now), now)
         if not pieces:
-            return
+            return found
         frames = [piece.frame for piece in pieces]
         if len(pieces) > 1:
             order = np.concatenate([piece.order for piece in pieces])
@@ -243,11 +242,12 @@ class Emitter:
                 frames = [frame if in_turn else frame.take(np.argsort(order, kind="stable"))]
         for frame in frames:
             told = frame.with_columns(watermark=constant(np.int64(watermark), len(frame)))
-            self._release(told if finishing else self._hold(told, now), now)
+            found += self._emitted(told if finishing else self._hold(told, now), now)
+        return found
 
     # Waiting for names
 
-    def _wait_for_names(self, pieces: Sequence[_Piece], watermark: int) -> None:
+    def _wait_for_names(self, pieces: Sequence[Piece], watermark: int) -> None:
         frame = concat_frames([piece.frame for piece in pieces])
         frame = frame.take(
             np.argsort(np.concatenate([piece.order for piece in pieces]), kind="stable")
@@ -316,25 +316,27 @@ class Emitter:
         columns = held.with_mapping(missing)
         return Frame({name: columns[name] for name in new.names}, len(held))
 
-    def release(self, now: int, *, finishing: bool = False) -> None:
-        """Put out what has waited until now, or all of it."""
+    def release(self, now: int, *, finishing: bool = False) -> list[Frame]:
+        """The rows that were held back until now, or all of them."""
         if self._held is None:
-            return
+            return []
         due = np.ones(len(self._held), bool) if finishing else self._held.ints("due") <= now
-        if due.any():
-            ready, self._held = self._held.where(due), None if due.all() else self._held.where(~due)
-            self._saved = False
-            self._release(ready.drop(["due"]), now)
+        if not due.any():
+            return []
+        ready, self._held = self._held.where(due), None if due.all() else self._held.where(~due)
+        self._saved = False
+        return self._emitted(ready.drop(["due"]), now)
 
-    def _release(self, frame: Frame, now: int) -> None:
+    def _emitted(self, frame: Frame, now: int) -> list[Frame]:
+        """Rows that come out now, counted and with the time of the clock."""
         n = len(frame)
         if not n:
-            return
+            return []
         timings = np.bincount(frame.ints("timing")[frame.ints("op") > 0], minlength=len(TIMINGS))
         for name, count in zip(TIMINGS, timings.tolist(), strict=True):
             self.counters[f"panes_{name}"] += count
         self.counters["retractions"] += n - int(timings.sum())
-        self.out.panes.append(frame.with_columns(emitted_at=constant(np.int64(now), n)))
+        return [frame.with_columns(emitted_at=constant(np.int64(now), n))]
 
     @property
     def holds_back(self) -> bool:

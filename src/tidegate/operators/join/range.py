@@ -15,6 +15,7 @@ from tidegate.kernel.joins.buffer import Query
 from tidegate.kernel.joins.match_bounds import AT, WindowBounds, match_bounds
 from tidegate.kernel.joins.ranges import Found, Ordered, ordered
 from tidegate.kernel.storage.run_store import Places
+from tidegate.operators.join.collector import JoinCollector, Window
 from tidegate.operators.join.context import Times
 from tidegate.operators.join.matching import (
     Arrived,
@@ -22,7 +23,6 @@ from tidegate.operators.join.matching import (
     PairMatching,
     Standing,
     Turn,
-    Window,
     below,
     by_side,
 )
@@ -102,13 +102,13 @@ class RangeJoin(PairMatching):
     def turns(self, rows: Mapping[int, Taken]) -> Iterator[Turn]:
         return by_side(rows, _alternations)
 
-    def match(self, rows: Mapping[int, Taken]) -> Matches:
+    def match(self, rows: Mapping[int, Taken], out: JoinCollector) -> Matches:
         ((side, taken),) = rows.items()
         standing = self._standing(side, self._times(side, taken.frame))
         frame = self.marked_late(taken, standing.complete)
         places = self.keep(side, taken, frame)
-        found = self._found(side, frame, taken.by)
-        order, pair_order = self.positions(found.row, len(taken))
+        found = self._found(side, frame, taken.by, out)
+        order, pair_order = self.positions(found.row, len(taken), out)
         matched = np.bincount(found.row, minlength=len(taken)) > 0
         mine, theirs = places.take(found.row), Places(np.asarray(found.run), found.at)
         left, right = (mine, theirs) if side == LEFT else (theirs, mine)
@@ -131,11 +131,11 @@ class RangeJoin(PairMatching):
 
     def partners(self, side: int, places: Places) -> Found:
         rows = self.asking(side, places, self.sides[side].buffer.watched)
-        return self._found(side, rows, ordered(rows.ints("lead"), rows.ints(AT)), quiet=True)
+        return self._found(side, rows, ordered(rows.ints("lead"), rows.ints(AT)), None)
 
-    def _found(self, side: int, rows: Frame, by: Ordered, *, quiet: bool = False) -> Found:
+    def _found(self, side: int, rows: Frame, by: Ordered, out: JoinCollector | None) -> Found:
         query = Query(by, *self.bounds.reach(side, self._times(side, rows)))
-        return self.probe(side, rows, query, self.bounds.holds, quiet=quiet)
+        return self.probe(side, rows, query, out, self.bounds.holds)
 
     def standing(self, side: int, places: Places) -> Standing:
         names = list(self.sides[side].buffer.watched)

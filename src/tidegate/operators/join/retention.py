@@ -15,6 +15,7 @@ from tidegate.kernel.groups import Groups
 from tidegate.kernel.joins.buffer import Query
 from tidegate.kernel.joins.ranges import ordered
 from tidegate.kernel.storage.run_store import Places
+from tidegate.operators.join.collector import JoinCollector
 from tidegate.operators.join.matching import JoinMatching
 from tidegate.operators.join.side import Taken
 from tidegate.operators.output import class_names
@@ -31,7 +32,7 @@ class JoinRetention:
     _keys: dict[int, list[Frame]] = field(default_factory=lambda: {LEFT: [], RIGHT: []})
     """The keys that rows of the present micro-batch have, by side."""
 
-    def admitted(self, side: int, rows: Taken) -> Taken:
+    def admitted(self, side: int, rows: Taken, out: JoinCollector) -> Taken:
         """The rows that their keys have room for: one that is older than as many as a key may have
         goes to `late`.
         """
@@ -52,7 +53,7 @@ class JoinRetention:
             return rows
         gone = rows.take(np.flatnonzero(full))
         own = self.matching.sides[side]
-        own.late_table(
+        own.late_output(out).late_table(
             self.matching.table(side, gone.frame), "out_of_retention", class_names(gone.classes)
         )
         return rows.take(np.flatnonzero(~full))
@@ -72,16 +73,16 @@ class JoinRetention:
             keep &= rows.ints(name) == asking.ints(name)[found.row]
         return found.row[keep], Places(np.asarray(found.run)[keep], found.at[keep])
 
-    def enforce(self) -> None:
+    def enforce(self, out: JoinCollector) -> None:
         """At the end of a micro-batch, after rows have met."""
         retention = self.matching.spec.retention
         if retention.messages is not None:
             for side in (LEFT, RIGHT):
-                self._enforce_messages(side, retention.messages)
+                self._enforce_messages(side, retention.messages, out)
         if retention.bytes is not None:
-            self._enforce_bytes(retention.bytes)
+            self._enforce_bytes(retention.bytes, out)
 
-    def _enforce_messages(self, side: int, limit: int) -> None:
+    def _enforce_messages(self, side: int, limit: int, out: JoinCollector) -> None:
         frames, self._keys[side] = self._keys[side], []
         if not frames:
             return
@@ -98,9 +99,9 @@ class JoinRetention:
         begins = np.concatenate([[True], np.diff(key[newest]) != 0])
         rank = np.arange(len(key)) - np.maximum.accumulate(np.where(begins, np.arange(len(key)), 0))
         over = newest[rank >= limit]
-        self.matching.push_rows(side, places.take(np.sort(over)))
+        self.matching.push_rows(side, places.take(np.sort(over)), out)
 
-    def _enforce_bytes(self, limit: int) -> None:
+    def _enforce_bytes(self, limit: int, out: JoinCollector) -> None:
         """Push out the oldest rows of both sides while they take more than allowed."""
         sides = self.matching.sides
         held = sum(side.buffer.held_bytes for side in sides)
@@ -124,5 +125,5 @@ class JoinRetention:
                 own = sides[side]
                 if self.matching.spec.is_timed:
                     own.pushed = max(own.pushed, int(at[side][index].max()))
-                self.matching.push_rows(side, places[side].take(np.sort(index)))
+                self.matching.push_rows(side, places[side].take(np.sort(index)), out)
                 own.buffer.compact()

@@ -14,6 +14,7 @@ from tidegate.kernel.groups import inverse
 from tidegate.kernel.joins.buffer import Query
 from tidegate.kernel.joins.ranges import Found, ordered
 from tidegate.kernel.storage.run_store import Places
+from tidegate.operators.join.collector import JoinCollector
 from tidegate.operators.join.matching import (
     STEPS,
     Arrived,
@@ -107,7 +108,7 @@ class RowsJoin(PairMatching):
         bounds = np.cumsum([len(at[side]) for side in at])[:-1]
         return dict(zip(at, np.split(inverse(order), bounds), strict=True))
 
-    def match(self, rows: Mapping[int, Taken]) -> Matches:
+    def match(self, rows: Mapping[int, Taken], out: JoinCollector) -> Matches:
         step = self._steps(rows)
         seen = {side: self._seen(side, rows, step) for side in rows}
         frames = {
@@ -116,9 +117,9 @@ class RowsJoin(PairMatching):
         }
         places = {side: self.keep(side, taken, frames[side]) for side, taken in rows.items()}
         total = sum(map(len, rows.values()))
-        base = self.reserve(STEPS * (total + 1))
+        base = out.reserve(STEPS * (total + 1))
         pairs = [
-            self._pairs(side, taken, places[side], seen[side], step[side])
+            self._pairs(side, taken, places[side], seen[side], step[side], out)
             for side, taken in rows.items()
         ]
         left, right, when = (np.concatenate([part[n] for part in pairs]) for n in range(3))
@@ -156,11 +157,17 @@ class RowsJoin(PairMatching):
         )
 
     def _pairs(
-        self, side: int, taken: Taken, mine: Places, seen: np.ndarray, step: np.ndarray
+        self,
+        side: int,
+        taken: Taken,
+        mine: Places,
+        seen: np.ndarray,
+        step: np.ndarray,
+        out: JoinCollector,
     ) -> tuple[np.ndarray, ...]:
         """Pairs of new rows with what they see: (run, position) of both rows, and the step."""
         query = Query(taken.by, self._window_start(1 - side, seen), seen)
-        found = self.probe(side, taken.frame, query)
+        found = self.probe(side, taken.frame, query, out)
         places = [
             np.column_stack([mine.run[found.row], mine.at[found.row]]),
             np.column_stack([np.asarray(found.run), found.at]),
@@ -172,7 +179,7 @@ class RowsJoin(PairMatching):
         rows = self.asking(side, places, ["at", "seen"])
         n = len(rows)
         query = Query(ordered(rows.ints("lead"), rows.ints("at")), np.full(n, MIN), np.full(n, MAX))
-        found = self.probe(side, rows, query, quiet=True)
+        found = self.probe(side, rows, query, None)
         held, mine = self.stored(1 - side, found, ["at", "seen"]), rows.take(found.row)
         paired = self._saw(side, mine.ints("seen"), held.ints("at")) | self._saw(
             1 - side, held.ints("seen"), mine.ints("at")
@@ -189,10 +196,10 @@ class RowsJoin(PairMatching):
     def _standing(self, complete: np.ndarray) -> Standing:
         return Standing(complete, complete | (self.spec.padding == "early"))
 
-    def pad_pushed(self, side: int, places: Places) -> None:
+    def pad_pushed(self, side: int, places: Places, out: JoinCollector) -> None:
         """Rows that retention pushes out are early, also if they have just left their window."""
         n = len(places.at)
-        self.pad_as(side, places, Standing(np.zeros(n, bool), np.ones(n, bool)))
+        self.pad_as(side, places, Standing(np.zeros(n, bool), np.ones(n, bool)), out)
 
     # What can be asked
 

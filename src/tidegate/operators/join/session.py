@@ -19,6 +19,7 @@ from tidegate.kernel.joins.sessions import Followed, Table, follow
 from tidegate.kernel.keys import KEY
 from tidegate.kernel.storage.run_store import Places, SortedRuns
 from tidegate.kernel.windows.sessions import merge_intervals
+from tidegate.operators.join.collector import JoinCollector
 from tidegate.operators.join.matching import (
     STEPS,
     Arrived,
@@ -116,7 +117,7 @@ class SessionJoin(PairMatching):
         """Rows of a key one by one if some are retractions, which may split sessions."""
         return by_side(rows, one_by_one)
 
-    def match(self, rows: Mapping[int, Taken]) -> Matches:
+    def match(self, rows: Mapping[int, Taken], out: JoinCollector) -> Matches:
         ((side, taken),) = rows.items()
         n = len(taken)
         followed = self._followed(taken)
@@ -125,8 +126,8 @@ class SessionJoin(PairMatching):
         if taken.null_key is not None:
             self.nulls[side] |= bool(taken.null_key.any())
         places = self.keep(side, taken, frame)
-        left, right, step = self._found(side, frame, taken, places, followed)
-        order, pair_order = self.positions(step, n)
+        left, right, step = self._found(side, frame, taken, places, followed, out)
+        order, pair_order = self.positions(step, n, out)
         matched = np.zeros(n, bool)
         if len(followed.joined.row):
             # Pairs of other rows that a row brings together do not make it a matched one.
@@ -196,12 +197,18 @@ class SessionJoin(PairMatching):
             )
 
     def _found(
-        self, side: int, frame: Frame, rows: Taken, places: Places, followed: Followed
+        self,
+        side: int,
+        frame: Frame,
+        rows: Taken,
+        places: Places,
+        followed: Followed,
+        out: JoinCollector,
     ) -> tuple[Places, Places, np.ndarray]:
         """New pairs: left and right rows, and the row that brings them together, by which they
         are sorted; those of a row by arrival.
         """
-        found = self.probe(side, frame, Query(rows.by, followed.start, followed.last))
+        found = self.probe(side, frame, Query(rows.by, followed.start, followed.last), out)
         mine, theirs, step = (
             [places.take(found.row)],
             [Places(np.asarray(found.run), found.at)],
@@ -213,7 +220,7 @@ class SessionJoin(PairMatching):
             ((b_start, b_last), (a_start, a_last)),
         ):
             if len(row):
-                own, other, number = self._across(side, frame, row, one, two)
+                own, other, number = self._across(side, frame, row, one, two, out)
                 mine.append(own)
                 theirs.append(other)
                 step.append(number)
@@ -246,6 +253,7 @@ class SessionJoin(PairMatching):
         row: np.ndarray,
         mine: tuple[np.ndarray, np.ndarray],
         theirs: tuple[np.ndarray, np.ndarray],
+        out: JoinCollector,
     ) -> tuple[Places, Places, np.ndarray]:
         """Pairs of rows of this side in one session with rows of the other side in another, which
         rows have joined.
@@ -266,6 +274,7 @@ class SessionJoin(PairMatching):
                 theirs[0][own.row],
                 theirs[1][own.row],
             ),
+            out,
         )
         ours = Places(np.asarray(own.run)[found.row], own.at[found.row])
         return ours, Places(np.asarray(found.run), found.at), row[own.row[found.row]]
@@ -287,13 +296,13 @@ class SessionJoin(PairMatching):
         }
         self.pairs.put(Frame.of({**columns, "start": window[0], "end": window[1]}, len(rseq)))
 
-    def retract(self, side: int, rows: Taken) -> None:
+    def retract(self, side: int, rows: Taken, out: JoinCollector) -> None:
         """Take back one row a key, with its pairs and those across the sessions that it joined."""
-        kept, places = self.retracted(side, rows)
+        kept, places = self.retracted(side, rows, out)
         if not len(kept):
             return
         own = self.sides[side]
-        self.take_back(side, places, self.reserve(len(kept)) + np.arange(len(kept)))
+        self.take_back(side, places, out.reserve(len(kept)) + np.arange(len(kept)), out)
         gone = self.stored(side, places, ["lead", "seq", "key_check", self._key])
         somebody = gone.ints("lead") != NOBODY[side]
         gone = gone.where(somebody)
@@ -313,7 +322,7 @@ class SessionJoin(PairMatching):
             )
             held[1 - side] = held[1 - side].with_columns(there=np.ones(len(held[1 - side]), bool))
             table = self._rebuilt(keys, held)
-            self._fall_apart(side, keys, held, table)
+            self._fall_apart(side, keys, held, table, out)
 
     def _rows_of(self, side: int, keys: Frame) -> Frame:
         """The rows of some keys: which key each has, its time and arrival number, and where it
@@ -351,7 +360,9 @@ class SessionJoin(PairMatching):
         self._put(keys, table)
         return table
 
-    def _fall_apart(self, side: int, keys: Frame, held: list[Frame], table: Table) -> None:
+    def _fall_apart(
+        self, side: int, keys: Frame, held: list[Frame], table: Table, out: JoinCollector
+    ) -> None:
         """Take back the pairs of rows that are gone, and of rows that are in one session no
         more.
         """
@@ -384,9 +395,9 @@ class SessionJoin(PairMatching):
                 Places(part.ints("run")[at[rows]], part.ints("place")[at[rows]])
                 for part, at in zip(held, index, strict=True)
             )
-            order = self.reserve(STEPS * len(rows)) + STEPS * np.arange(len(rows))
+            order = out.reserve(STEPS * len(rows)) + STEPS * np.arange(len(rows))
             self.unpair(
-                left, right, order, (told.ints("start")[rows], told.ints("end")[rows]), losing
+                left, right, order, (told.ints("start")[rows], told.ints("end")[rows]), losing, out
             )
         self.pairs.remove(found.take(apart | (known[side] & ~there[side])))
 
@@ -416,7 +427,7 @@ class SessionJoin(PairMatching):
 
     # Watermarks move
 
-    def pad_due(self) -> None:
+    def pad_due(self, out: JoinCollector) -> None:
         """Put out the unmatched rows of sessions that are due, then those with a null key."""
         sides = [side for side in (LEFT, RIGHT) if self.spec.pads(side)]
         if not sides or self.spec.padding == "early":
@@ -426,18 +437,20 @@ class SessionJoin(PairMatching):
         if len(due.run):
             table = self.sessions.take(due)
             for side in sides:
-                self._pad_pending(side, *self._members(side, table))
+                self._pad_pending(side, *self._members(side, table), out)
             self.sessions.remove(due)
             self.sessions.put(table.with_columns(due=np.full(len(table), MAX)))
         for side in sides:
             if self.nulls[side]:
                 places = self._null_rows(side, limit)
                 at = self.stored(side, places, ["at"]).ints("at")
-                self._pad_pending(side, places, at, at)
+                self._pad_pending(side, places, at, at, out)
 
-    def _pad_pending(self, side: int, places: Places, start: np.ndarray, last: np.ndarray) -> None:
+    def _pad_pending(
+        self, side: int, places: Places, start: np.ndarray, last: np.ndarray, out: JoinCollector
+    ) -> None:
         pending = np.flatnonzero(self.is_pending(side, places))
-        self.pad_as(side, places.take(pending), self._standing(start[pending], last[pending]))
+        self.pad_as(side, places.take(pending), self._standing(start[pending], last[pending]), out)
 
     def waits_for(self) -> int:
         if not any(self.spec.pads(side) for side in (LEFT, RIGHT)) or self.spec.padding == "early":

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -29,11 +29,12 @@ from tidegate.kernel.joins.buffer import Buffer
 from tidegate.kernel.joins.ranges import Ordered, ordered
 from tidegate.kernel.keys import identify
 from tidegate.operators.ingest.delivery import Arrival, Delivery, DeliveryReader
-from tidegate.operators.ingest.ingest import Ingest, IngestHooks, observed_columns
+from tidegate.operators.ingest.ingest import Ingest, IngestHooks, Windows, observed_columns
 from tidegate.operators.ingest.schema_cast import bindable, widened
 from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
+from tidegate.operators.join.collector import JoinCollector
 from tidegate.operators.join.output import NOBODY, PAYLOAD
-from tidegate.operators.output import LateRows, Output, class_names, texts
+from tidegate.operators.output import LateRows, class_names, texts
 from tidegate.operators.progress import Progress
 from tidegate.spec.join import SIDES, JoinSpec
 from tidegate.state.store import PrefixedStore, Store
@@ -91,7 +92,6 @@ class Side:
     """The last instant of the last window of rows, where that decides whether they are too late,
     and not their own time.
     """
-    out: Output = field(default_factory=Output)
     newest: int = MIN
     """The newest row that is not from the future, at the end of the last micro-batch."""
     seen: int = MIN
@@ -170,7 +170,7 @@ class Side:
 
     # Taking rows in
 
-    def read(self, table: pa.Table, *, looks: bool) -> Delivery:
+    def read(self, table: pa.Table, out: JoinCollector, *, looks: bool) -> Delivery:
         """The rows of a delivery that are new and can be read, in their order; the others are gone
         or in `late`.
         """
@@ -180,13 +180,15 @@ class Side:
         fresh_schema, former = self.schema is None, self.schema
         self.bind(table.schema)
         try:
-            return self._read(table, reader, looks=looks)
+            return self._read(table, reader, out, looks=looks)
         except Exception:
             # A first delivery that is refused must not decide what the next ones have to look like.
             self.schema = None if fresh_schema else former
             raise
 
-    def _read(self, table: pa.Table, reader: DeliveryReader, *, looks: bool) -> Delivery:
+    def _read(
+        self, table: pa.Table, reader: DeliveryReader, out: JoinCollector, *, looks: bool
+    ) -> Delivery:
         assert self.schema is not None  # noqa: S101 - it was bound just before
 
         def observe(new: Delivery) -> None:
@@ -195,7 +197,7 @@ class Side:
                 seen = observed_columns(new, reader, tracker, self.keys)
                 tracker.observe_columns(self.number, seen)
 
-        hooks = IngestHooks(self, observe, self._id_expiry)
+        hooks = IngestHooks(self.late_output(out), observe, self._id_expiry)
         return self.ingest.take(table, reader, self.schema, hooks).events
 
     def look_at(self, seen: Arrival) -> None:
@@ -235,14 +237,16 @@ class Side:
             np.where(delivery.verdict == OK, time, MIN), self.marks[self.given.time or ""]
         )
 
-    def judged(self, delivery: Delivery) -> tuple[Delivery, dict[str, np.ndarray]]:
+    def judged(
+        self, delivery: Delivery, out: JoinCollector
+    ) -> tuple[Delivery, dict[str, np.ndarray]]:
         """The rows that are neither too late nor refused, with their times under the names of the
         buffer.
         """
         if not self.spec.is_timed:
             self.shared.counters["on_time"] += len(delivery)
             return delivery, {"at": delivery.offset}
-        delivery, times = self._timed(delivery)
+        delivery, times = self._timed(delivery, out)
         options, lateness = self.spec.options, self.spec.allowed_lateness
         kinds = []
         for name in times:
@@ -266,11 +270,15 @@ class Side:
         held = Frame.of(times, len(delivery))
         event = dataclasses.replace(options, drop_by="event")
         kept = (classes < VERY_LATE) | ((classes == FUTURE) & (options.future == "process"))
-        delivery = self.ingest.drop_late(delivery, classes, event, self)
+        delivery = self.ingest.drop_late(delivery, classes, event, self.late_output(out))
         held = held.where(kept)
-        return self._retained(delivery, {self.columns[name]: held.ints(name) for name in times})
+        return self._retained(
+            delivery, {self.columns[name]: held.ints(name) for name in times}, out
+        )
 
-    def _timed(self, delivery: Delivery) -> tuple[Delivery, dict[str, np.ndarray]]:
+    def _timed(
+        self, delivery: Delivery, out: JoinCollector
+    ) -> tuple[Delivery, dict[str, np.ndarray]]:
         """The rows all of whose times can be read, and these."""
         times = {self.given.time or "": delivery.time}
         bad = np.zeros(len(delivery), bool)
@@ -281,12 +289,12 @@ class Side:
         if not bad.any():
             return delivery, times
         rows = np.flatnonzero(bad)
-        self.late_rows(delivery, rows, "null_time", texts(None, len(rows)))
+        self.late_output(out).late_rows(delivery, rows, "null_time", texts(None, len(rows)))
         self.shared.counters["unreadable"] += len(rows)
         return delivery.where(~bad), {name: column[~bad] for name, column in times.items()}
 
     def _retained(
-        self, delivery: Delivery, times: dict[str, np.ndarray]
+        self, delivery: Delivery, times: dict[str, np.ndarray], out: JoinCollector
     ) -> tuple[Delivery, dict[str, np.ndarray]]:
         """What is not older than retention."""
         horizon = max(self.pushed, self.horizon)
@@ -294,7 +302,9 @@ class Side:
         if not gone.any():
             return delivery, times
         rows = np.flatnonzero(gone)
-        self.late_rows(delivery, rows, "out_of_retention", class_names(delivery.verdict[rows]))
+        self.late_output(out).late_rows(
+            delivery, rows, "out_of_retention", class_names(delivery.verdict[rows])
+        )
         return delivery.where(~gone), {name: column[~gone] for name, column in times.items()}
 
     @property
@@ -361,47 +371,9 @@ class Side:
                 found = mask if found is None else found | mask
         return found
 
-    # Late rows
-
-    def late_rows(
-        self,
-        delivery: Delivery,
-        index: np.ndarray,
-        reason: str,
-        lateness: pa.Array,
-        windows: (tuple[np.ndarray, np.ndarray, np.ndarray] | None) = None,  # noqa: ARG002 - rows of a join miss partners, and not windows
-        detail: str | pa.Array = "",
-    ) -> None:
-        """Send rows to the late output."""
-        if len(index):
-            details = texts(detail, len(index)) if isinstance(detail, str) else detail
-            self.late_table(delivery.table.take(pa.array(index)), reason, lateness, details)
-
-    def late_table(
-        self, table: pa.Table, reason: str, lateness: pa.Array, detail: pa.Array | None = None
-    ) -> None:
-        """The same for rows that are a table already."""
-        n = len(lateness)
-        detail = texts("", n) if detail is None else detail
-        if not n:
-            return
-        self.shared.counters["late_rows"] += n
-        self.shared.counters[f"reason.{reason}"] += n
-        nothing = build(pa.array(np.zeros(0, np.int64)), np.zeros(0, np.int64), n)
-        mark = self.marks.get(self.given.time or "", MIN)
-        late = LateRows(
-            table,
-            Frame({}, n),
-            lateness,
-            reason,
-            detail,
-            nothing,
-            nothing,
-            mark,
-            self.shared.now,
-            self.number,
-        )
-        self.out.late.append(late)
+    def late_output(self, out: JoinCollector) -> SideLateOutput:
+        """What sends rows of this side to the late output of a call."""
+        return SideLateOutput(self, out)
 
     # Watermarks
 
@@ -459,6 +431,57 @@ class Side:
     @property
     def nbytes(self) -> int:
         return self.buffer.nbytes + self.ingest.ids.nbytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SideLateOutput:
+    """Sends rows of a side to the late output of one call."""
+
+    side: Side
+    out: JoinCollector
+
+    def late_rows(
+        self,
+        delivery: Delivery,
+        index: np.ndarray,
+        reason: str,
+        lateness: pa.Array,
+        windows: Windows | None = None,  # noqa: ARG002 - rows of a join miss partners, not windows
+        detail: str | pa.Array = "",
+    ) -> None:
+        """Send rows of a delivery to `late`."""
+        table = delivery.table.take(pa.array(index))
+        self.late_table(
+            table,
+            reason,
+            lateness,
+            texts(detail, len(index)) if isinstance(detail, str) else detail,
+        )
+
+    def late_table(
+        self, table: pa.Table, reason: str, lateness: pa.Array, detail: pa.Array | None = None
+    ) -> None:
+        """Send rows to `late`."""
+        n, side = len(lateness), self.side
+        if not n:
+            return
+        side.shared.counters["late_rows"] += n
+        side.shared.counters[f"reason.{reason}"] += n
+        nothing = build(pa.array(np.zeros(0, np.int64)), np.zeros(0, np.int64), n)
+        self.out.late(
+            LateRows(
+                table,
+                Frame({}, n),
+                lateness,
+                reason,
+                texts("", n) if detail is None else detail,
+                nothing,
+                nothing,
+                side.marks.get(side.given.time or "", MIN),
+                side.shared.now,
+                side.number,
+            )
+        )
 
 
 def taken_from(mark: int, lateness: int) -> int:
