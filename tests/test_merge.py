@@ -113,7 +113,7 @@ def test_an_input_of_a_merge_may_be_a_union():
     for number, row in enumerate([{"ts": 1, "k": "a"}, {"ts": 2, "k": "a"}, {"at": 3, "k": "a"}]):
         op.add_messages([row], input=number)
     with pytest.raises(
-        tg.InputError, match=r"several inputs that are united. Hint: say the number of one, 0 or 1"
+        tg.InputError, match=r"union of several inputs. Hint: use the number of one, 0 or 1"
     ):
         op.add_messages([{"ts": 4, "k": "a"}], input="orders")
     op.finish()
@@ -286,14 +286,14 @@ def test_a_column_that_nobody_brings_is_refused_when_that_is_known():
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: tg.merge(orders=ORDERS), "two streams or more"),
+        (lambda: tg.merge(orders=ORDERS), "two or more streams"),
         (
             lambda: tg.merge(orders=ORDERS, clicks=tg.stream(time="at", key="user")),
             r"same key columns; \['user'\] of `clicks`",
         ),
         (
             lambda: tg.merge(orders=ORDERS, clicks=tg.stream(time="at", key="k", id="id")),
-            "some have `id` and some have not",
+            "some of the merged streams have `id` and some do not",
         ),
         (
             lambda: tg.merge(orders=ORDERS, clicks=tg.stream(time="input", key="k")),
@@ -307,10 +307,10 @@ def test_a_column_that_nobody_brings_is_refused_when_that_is_known():
             lambda: tg.merge(orders=ORDERS, rest=tg.merge(a=CLICKS, b=CLICKS)),
             "cannot be merged again",
         ),
-        (lambda: tg.union(tg.merge(a=CLICKS, b=CLICKS), CLICKS), "cannot be united"),
+        (lambda: tg.union(tg.merge(a=CLICKS, b=CLICKS), CLICKS), "cannot be part of a union"),
         (
             lambda: merged(n=tg.count(of="views")),
-            "`n` is of the input `views`; the inputs of the merge are `orders`, `clicks`",
+            "`n` refers to the input `views`; the inputs of the merge are `orders`, `clicks`",
         ),
         (lambda: ORDERS.window(TEN).aggregate(n=tg.count(of="views")), "nothing is merged"),
         (lambda: tg.count(of=1), "`of` of `count` must be the name"),
@@ -328,7 +328,7 @@ def test_a_column_that_nobody_brings_is_refused_when_that_is_known():
             ),
             "one for each input of a merge",
         ),
-        (lambda: balance(of="orders"), "leave `of` out"),
+        (lambda: balance(of="orders"), "omit `of`"),
     ],
 )
 def test_what_cannot_be_merged_is_refused(make: Any, reason: str):
@@ -339,15 +339,15 @@ def test_what_cannot_be_merged_is_refused(make: Any, reason: str):
 def test_inputs_are_told_by_name_or_number():
     op = merged(n=tg.count()).embedded(now=0)
     with pytest.raises(
-        tg.InputError, match="there is no input `views`; they are `orders`, `clicks`"
+        tg.InputError, match="there is no input `views`; inputs are `orders`, `clicks`"
     ):
         op.add_messages([{"ts": 1, "k": "a"}], input="views")
     with pytest.raises(
-        tg.InputError, match="has a column `input`, which in a merge names the input"
+        tg.InputError, match="has a column `input`, which in a merge is the name of the input"
     ):
         op.add_messages([{"ts": 1, "k": "a", "input": 1}], input="orders")
     plain = ORDERS.window(TEN).aggregate(n=tg.count()).embedded(now=0)
-    with pytest.raises(tg.InputError, match="they have numbers only"):
+    with pytest.raises(tg.InputError, match="inputs have numbers only"):
         plain.advance_watermark(1, input="orders")
 
 

@@ -288,7 +288,7 @@ RULES = [
     ),
     ("stream", "{time: ts, watermark: bounded(10 secnds)}", "`secnds` is not a unit of time", ""),
     ("stream", "{time: ts, watermark: bounded}", "`bounded` needs `disorder`", "add `disorder`"),
-    ("stream", "{time: ts, id: a, offset: b}", "duplicates are recognised by", "name one of them"),
+    ("stream", "{time: ts, id: a, offset: b}", "duplicates are detected by", "omit one of them"),
     ("stream", "{key: user}", "a window on event time needs a time column", "time="),
     ("window", "", "the pipeline needs `window`", "tumbling(1 minute)"),
     (
@@ -349,13 +349,13 @@ RULES = [
     (
         "aggregate",
         "{op: count}",
-        "the name(s) op belong to columns that every pane has",
+        "the name(s) op are reserved for columns of every pane",
         "choose another name",
     ),
     (
         "aggregate",
         "{user: count}",
-        "the name(s) user are key columns and aggregates at once",
+        "the name(s) user are both key columns and aggregates",
         "rename",
     ),
     ("write", "", "the pipeline needs `write`", "for instance"),

@@ -340,11 +340,11 @@ def test_offsets_are_reduced():
         (lambda: Cumulative(5, 6), SpecError, "must not exceed `size`"),
         (lambda: sliding("5 s", offset="1 s"), SpecError, "takes no `offset`"),
         (lambda: Session(0), SpecError, "greater than 0"),
-        (Session, SpecError, "one of `gap` and `gap_column`"),
-        (lambda: Session(5, "g"), SpecError, "one of `gap` and `gap_column`"),
+        (Session, SpecError, "either `gap` or `gap_column`"),
+        (lambda: Session(5, "g"), SpecError, "either `gap` or `gap_column`"),
         (lambda: Session(5, touch="maybe"), SpecError, "separate, merge"),
-        (lambda: Session(5, axis="ordinal"), SpecError, "cannot be measured on `ordinal`"),
-        (lambda: Session(5, touch="merge", axis="offset"), SpecError, "inclusive already"),
+        (lambda: Session(5, axis="ordinal"), SpecError, "cannot use the axis `ordinal`"),
+        (lambda: Session(5, touch="merge", axis="offset"), SpecError, "already inclusive"),
         (lambda: Calendar("fortnight"), SpecError, "day, week, month, year"),
         (lambda: Calendar("day", 0), SpecError, "greater than 0"),
         (lambda: Calendar("day", zone="Mars/Olympus"), SpecError, "got `Mars/Olympus`"),
@@ -368,7 +368,7 @@ def test_a_bad_specification_says_why(make, error, said):
 
 def test_gaps_between_windows_are_warned_about():
     with pytest.warns(
-        UserWarning, match="what falls into the 2 seconds between two windows is in no window"
+        UserWarning, match="events in the 2 seconds between two windows are in no window"
     ):
         hopping("2 s", "4 s")
     with pytest.warns(UserWarning, match="the 3 messages between"):

@@ -1,3 +1,1 @@
-"""Specifications say what to compute, as small frozen data with an equality, a repr that can be
-pasted back and a JSON form.
-"""
+"""Specifications of operators: frozen data with equality, an evaluable repr and a JSON form."""

@@ -1,11 +1,10 @@
-"""Aggregates are what a window computes of its messages: small specifications that name columns and
-carry no state.
+"""Aggregate specifications: what a window computes from its messages. They are stateless.
 
 Every aggregate takes `where=` (the name of a boolean column, or a vectorised function from a table
-to booleans; a row where it is null does not count), `distinct=True` (each value counts once) and,
-in a merge of several streams, `of=` (the name of the input whose messages count; all do without
-it). `to_dict` gives the form that goes into files and fingerprints; a user's function appears there
-by its qualified name.
+to booleans; null counts as false), `distinct=True` (each value counts once) and, in a merge of
+several streams, `of=` (the name of the input whose messages count; default: all inputs). `to_dict`
+returns the form that goes into files and fingerprints; a user's function appears there by its
+qualified name.
 """
 
 from __future__ import annotations
@@ -25,14 +24,12 @@ Step = Callable[[Any, Any], Any]
 Steps = Step | tuple[tuple[str, Step], ...]
 """One function for all messages, or one for each input of a merge."""
 INPUT = "input"
-"""The column that every message of a merge has beside its own: the name of the input that it comes
-from.
-"""
+"""Column of every message of a merge: the name of its input."""
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What all aggregates share."""
+    """Base of all aggregates."""
 
     _: KW_ONLY
     where: Where = None
@@ -59,15 +56,15 @@ class Aggregate:
         self._check()
 
     def _check(self) -> None:
-        """The rules of one kind of aggregate."""
+        """Validates the fields of one kind of aggregate."""
 
     def reads(self) -> tuple[str, ...] | None:
-        """The columns whose values the aggregate takes (without `where`); None means all."""
+        """The columns that the aggregate reads (without `where`); None means all."""
         named = (getattr(self, field, None) for field in ("column", "by"))
         return tuple(name for name in named if name is not None)
 
-    def told_apart(self) -> tuple[str, ...]:
-        """The inputs of a merge that the aggregate names."""
+    def inputs_used(self) -> tuple[str, ...]:
+        """The inputs of a merge that the aggregate refers to."""
         return () if self.of is None else (self.of,)
 
     def to_dict(self) -> dict[str, Any]:
@@ -82,7 +79,7 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class _OfColumn(Aggregate):
-    """An aggregate of one column."""
+    """An aggregate over one column."""
 
     column: str
 
@@ -97,7 +94,7 @@ class _OfColumn(Aggregate):
 
 @dataclass(frozen=True)
 class Count(Aggregate):
-    """How many rows there are, or how many values of `column` are not null."""
+    """The number of rows, or of non-null values of `column`."""
 
     column: str | None = None
     kind: ClassVar[str] = "count"
@@ -114,7 +111,7 @@ class Count(Aggregate):
 
 @dataclass(frozen=True)
 class Sum(_OfColumn):
-    """The sum: exact for integers, decimals and durations."""
+    """The sum; exact for integers, decimals and durations."""
 
     kind: ClassVar[str] = "sum"
 
@@ -154,21 +151,21 @@ class _Spread(_OfColumn):
 
 @dataclass(frozen=True)
 class Variance(_Spread):
-    """The variance; of a sample (`ddof=1`) unless said."""
+    """The variance. Default: of a sample (`ddof=1`)."""
 
     kind: ClassVar[str] = "variance"
 
 
 @dataclass(frozen=True)
 class Stddev(_Spread):
-    """The standard deviation; of a sample (`ddof=1`) unless said."""
+    """The standard deviation. Default: of a sample (`ddof=1`)."""
 
     kind: ClassVar[str] = "stddev"
 
 
 @dataclass(frozen=True)
 class First(_OfColumn):
-    """The value with the smallest event time; among equals the one that arrived first."""
+    """The value with the smallest event time; ties go to the first arrival."""
 
     ignore_nulls: bool = False
     kind: ClassVar[str] = "first"
@@ -176,7 +173,7 @@ class First(_OfColumn):
 
 @dataclass(frozen=True)
 class Last(_OfColumn):
-    """The value with the largest event time; among equals the one that arrived last."""
+    """The value with the largest event time; ties go to the last arrival."""
 
     ignore_nulls: bool = False
     kind: ClassVar[str] = "last"
@@ -196,45 +193,45 @@ class _By(_OfColumn):
 
 @dataclass(frozen=True)
 class ArgMin(_By):
-    """The value of `column` in the row where `by` is smallest; among equals the earliest row."""
+    """The value of `column` in the row with the smallest `by`; ties go to the earliest row."""
 
     kind: ClassVar[str] = "arg_min"
 
 
 @dataclass(frozen=True)
 class ArgMax(_By):
-    """The value of `column` in the row where `by` is largest; among equals the earliest row."""
+    """The value of `column` in the row with the largest `by`; ties go to the earliest row."""
 
     kind: ClassVar[str] = "arg_max"
 
 
 @dataclass(frozen=True)
 class AnyTrue(_OfColumn):
-    """Whether a boolean column holds at least one true."""
+    """Whether a boolean column contains a true."""
 
     kind: ClassVar[str] = "any"
 
 
 @dataclass(frozen=True)
 class AllTrue(_OfColumn):
-    """Whether a boolean column holds no false."""
+    """Whether a boolean column contains no false."""
 
     kind: ClassVar[str] = "all"
 
 
 @dataclass(frozen=True)
 class ApproxDistinct(_OfColumn):
-    """About how many different values there are (HyperLogLog, relative error about 1.6 %)."""
+    """The approximate number of distinct values (HyperLogLog, relative error about 1.6 %)."""
 
     kind: ClassVar[str] = "approx_distinct"
 
 
 @dataclass(frozen=True)
 class Quantile(_OfColumn):
-    """The value below which the fraction `q` of the values lies; several `q` give a list.
+    """The value below which the fraction `q` of the values lies; a list of `q` returns a list.
 
-    `exact=True` keeps every value and interpolates linearly; otherwise a t-digest gives an estimate
-    from bounded state.
+    `exact=True` stores every value and interpolates linearly. The default is an estimate from a
+    t-digest of bounded size.
     """
 
     q: float | tuple[float, ...]
@@ -255,9 +252,7 @@ class Quantile(_OfColumn):
 
 @dataclass(frozen=True)
 class TopK(_OfColumn):
-    """The `k` largest values, largest first; or the values of `column` in the rows where `by` is
-    largest.
-    """
+    """The `k` largest values in descending order, or the values of `column` by descending `by`."""
 
     k: int
     by: str | None = None
@@ -272,14 +267,14 @@ class TopK(_OfColumn):
 
 @dataclass(frozen=True)
 class Distinct(_OfColumn):
-    """The different values that are not null, sorted, as a list."""
+    """The distinct non-null values, sorted, as a list."""
 
     kind: ClassVar[str] = "distinct"
 
 
 @dataclass(frozen=True)
 class CountDistinct(_OfColumn):
-    """How many different values there are, exactly; null is not a value."""
+    """The exact number of distinct non-null values."""
 
     kind: ClassVar[str] = "count_distinct"
 
@@ -294,7 +289,7 @@ class Collect(_OfColumn):
 
 @dataclass(frozen=True)
 class _Custom(Aggregate):
-    """An aggregate made of a user's functions."""
+    """An aggregate with user-defined functions."""
 
     def reads(self) -> tuple[str, ...] | None:
         columns = vars(self)["columns"]
@@ -303,11 +298,11 @@ class _Custom(Aggregate):
 
 @dataclass(frozen=True)
 class Columnar(_Custom):
-    """A user's accumulation over whole columns.
+    """A user-defined accumulation over columns.
 
-    `lift(table, groups)` gives one partial value per group for every name of `partial_types`,
-    `combine(partials, groups)` merges partials and has to be associative, `lower(partials)` gives
-    one result for each. `groups.ids` numbers the group of every row.
+    `lift(table, groups)` returns one partial value per group for every name of `partial_types`.
+    `combine(partials, groups)` merges partials and must be associative. `lower(partials)` returns
+    one result for each. `groups.ids` is the group of every row.
     """
 
     lift: Callable[..., Any]
@@ -322,23 +317,23 @@ class Columnar(_Custom):
     def _check(self) -> None:
         if not self.partial_types:
             raise SpecError(
-                "`partial_types` of `columnar` is empty: an accumulation without partial columns"
-                " holds nothing"
+                "`partial_types` of `columnar` is empty: an accumulation needs at least one"
+                " partial column"
             )
         if [n for n, _ in self.partial_types if n == "present"]:
             raise SpecError(
-                "`present` is taken as the name of a partial column of `columnar`. Hint: choose"
-                " another name"
+                "`present` is a reserved name among the partial columns of `columnar`. Hint:"
+                " choose another name"
             )
 
 
 @dataclass(frozen=True)
 class Python(_Custom):
-    """A user's accumulation in plain Python: `add(state, row)` for each row, `merge(left, right)`,
-    and `result(state)`.
+    """A user-defined accumulation in plain Python.
 
-    The state has to be what JSON can hold. With `columns` given as one name, `add` gets the value
-    instead of a dict. In a merge `add` and `remove` may be one function for each input.
+    `add(state, row)` takes each row, `merge(left, right)` combines states, `result(state)` returns
+    the result. The state must be JSON-serialisable. If `columns` is a single name, `add` receives
+    the value instead of a dict. In a merge, `add` and `remove` may be one function for each input.
     """
 
     zero: Any
@@ -354,20 +349,20 @@ class Python(_Custom):
     kind: ClassVar[str] = "python"
 
     def _check(self) -> None:
-        if self.of is not None and self.told_apart() != (self.of,):
+        if self.of is not None and self.inputs_used() != (self.of,):
             raise SpecError(
-                f"`python` takes messages of `{self.of}` only, but has a function for each input."
-                " Hint: leave `of` out"
+                "`python` has a function for each input, so `of` must not be given, got"
+                f" {self.of!r}. Hint: omit `of`"
             )
 
-    def told_apart(self) -> tuple[str, ...]:
+    def inputs_used(self) -> tuple[str, ...]:
         named = [
             name
             for steps in (self.add, self.remove)
             if isinstance(steps, tuple)
             for name, _ in steps
         ]
-        return tuple(dict.fromkeys([*super().told_apart(), *named]))
+        return tuple(dict.fromkeys([*super().inputs_used(), *named]))
 
     def reads(self) -> tuple[str, ...] | None:
         columns = super().reads()
@@ -381,8 +376,9 @@ class Python(_Custom):
 
 @dataclass(frozen=True)
 class Apply(_Custom):
-    """A user's function of all rows of one key and window, given as a table by event time and then
-    by arrival.
+    """A user-defined function of all rows of one key and window.
+
+    It receives a table, sorted by event time and then by arrival.
     """
 
     function: Callable[[pa.Table], Any]
@@ -397,29 +393,29 @@ A = TypeVar("A", bound=Aggregate)
 def count(
     column: str | None = None, *, where: Where = None, of: str | None = None, distinct: bool = False
 ) -> Count:
-    """How many rows, or how many values of `column` are not null."""
+    """The number of rows, or of non-null values of `column`."""
     return Count(column, where=where, of=of, distinct=distinct)
 
 
 def sum(column: str, *, where: Where = None, of: str | None = None, distinct: bool = False) -> Sum:
-    """The sum; null if there is no value."""
+    """The sum; null without values."""
     return Sum(column, where=where, of=of, distinct=distinct)
 
 
 def mean(
     column: str, *, where: Where = None, of: str | None = None, distinct: bool = False
 ) -> Mean:
-    """The mean; null if there is no value."""
+    """The mean; null without values."""
     return Mean(column, where=where, of=of, distinct=distinct)
 
 
 def min(column: str, *, where: Where = None, of: str | None = None, distinct: bool = False) -> Min:
-    """The smallest value of any type that has an order."""
+    """The smallest value, of any type with an order."""
     return Min(column, where=where, of=of, distinct=distinct)
 
 
 def max(column: str, *, where: Where = None, of: str | None = None, distinct: bool = False) -> Max:
-    """The largest value of any type that has an order."""
+    """The largest value, of any type with an order."""
     return Max(column, where=where, of=of, distinct=distinct)
 
 
@@ -488,21 +484,21 @@ def arg_max(
 def any(
     column: str, *, where: Where = None, of: str | None = None, distinct: bool = False
 ) -> AnyTrue:
-    """Whether one is true; nulls do not count, null if there is nothing else."""
+    """Whether one value is true; nulls are ignored, and null results if there is nothing else."""
     return AnyTrue(column, where=where, of=of, distinct=distinct)
 
 
 def all(
     column: str, *, where: Where = None, of: str | None = None, distinct: bool = False
 ) -> AllTrue:
-    """Whether all are true; nulls do not count, null if there is nothing else."""
+    """Whether all values are true; nulls are ignored, and null results if there is nothing else."""
     return AllTrue(column, where=where, of=of, distinct=distinct)
 
 
 def approx_distinct(
     column: str, *, where: Where = None, of: str | None = None, distinct: bool = False
 ) -> ApproxDistinct:
-    """About how many different values, from bounded state. Needs the extra `sketches`."""
+    """The approximate number of distinct values, in bounded state. Needs the extra `sketches`."""
     return ApproxDistinct(column, where=where, of=of, distinct=distinct)
 
 
@@ -515,7 +511,7 @@ def quantile(
     of: str | None = None,
     distinct: bool = False,
 ) -> Quantile:
-    """The `q`-quantile, estimated (extra `sketches`) or exact; a list of `q` gives a list."""
+    """The `q`-quantile, estimated (extra `sketches`) or exact; a list of `q` returns a list."""
     wanted = q if isinstance(q, (int, float, str)) else tuple(q)
     return Quantile(column, wanted, exact, where=where, of=of, distinct=distinct)
 
@@ -548,17 +544,17 @@ def top_k(
     of: str | None = None,
     distinct: bool = False,
 ) -> TopK:
-    """The `k` largest values (or those of the rows with the largest `by`)."""
+    """The `k` largest values, or the values of the rows with the largest `by`."""
     return TopK(column, k, by, where=where, of=of, distinct=distinct)
 
 
 def distinct(column: str, *, where: Where = None, of: str | None = None) -> Distinct:
-    """The different values, sorted."""
+    """The distinct values, sorted."""
     return Distinct(column, where=where, of=of)
 
 
 def count_distinct(column: str, *, where: Where = None, of: str | None = None) -> CountDistinct:
-    """How many different values, exactly."""
+    """The exact number of distinct values."""
     return CountDistinct(column, where=where, of=of)
 
 
@@ -570,7 +566,7 @@ def list_(
     of: str | None = None,
     distinct: bool = False,
 ) -> Collect:
-    """All values by event time, or with `distinct=True` the different ones, sorted."""
+    """All values by event time; with `distinct=True` the distinct ones, sorted."""
     return Collect(column, ignore_nulls, where=where, of=of, distinct=distinct)
 
 
@@ -587,10 +583,10 @@ def columnar(
     of: str | None = None,
     distinct: bool = False,
 ) -> Columnar:
-    """A user's own accumulation over whole columns.
+    """A user-defined accumulation over columns; see `Columnar`.
 
-    In a merge of several streams the table that `lift` gets has a column `input`: the name of the
-    input that each row comes from.
+    In a merge of several streams, the table passed to `lift` has a column `input` with the name of
+    the input of each row.
     """
     return Columnar(
         lift,
@@ -622,12 +618,11 @@ def python(
     of: str | None = None,
     distinct: bool = False,
 ) -> Python:
-    """A user's own accumulation in plain Python; with `remove` it can take retractions.
+    """A user-defined accumulation in plain Python; with `remove` it supports retractions.
 
-    In a merge of several streams a row has a field `input`, the name of the input that it comes
-    from, and is None in the columns that only other inputs have. Instead of looking at it, give a
-    function for each input: `add={"orders": add_order, "clicks": add_click}`, and `remove`
-    likewise.
+    In a merge of several streams, a row has a field `input` with the name of its input, and None in
+    the columns of other inputs. Alternatively, pass a function for each input: `add={"orders":
+    add_order, "clicks": add_click}`, and `remove` likewise.
     """
     named = columns if isinstance(columns, str) else _names(columns)
     adds, removes = _steps("add", add), None if remove is None else _steps("remove", remove)
@@ -657,14 +652,15 @@ def apply(
     of: str | None = None,
     distinct: bool = False,
 ) -> Apply:
-    """A user's function over the rows of one key and window; in a merge their column `input` names
-    the input of each.
+    """A user-defined function over the rows of one key and window.
+
+    In a merge, their column `input` has the name of the input of each row.
     """
     return Apply(function, result_type, _names(columns), where=where, of=of, distinct=distinct)
 
 
 def _steps(role: str, given: Step | Mapping[str, Step]) -> Steps:
-    """What was given for a role: a function, or one for each input."""
+    """The functions of a role: one, or one for each input."""
     steps = tuple(given.items()) if isinstance(given, Mapping) else given
     functions = [step for _, step in steps] if isinstance(steps, tuple) else [steps]
     if not functions or False in [callable(function) for function in functions]:
@@ -708,12 +704,12 @@ _READABLE: dict[str, type[Aggregate]] = {
 
 
 def aggregate_from_dict(doc: Mapping[str, Any]) -> Aggregate:
-    """The inverse of `to_dict`, for aggregates that are made of data alone."""
+    """The inverse of `to_dict`, for aggregates without user-defined functions."""
     kind = doc.get("kind")
     if kind not in _READABLE:
         raise SpecError(
-            f"`kind` of an aggregate must be one of {', '.join(_READABLE)}, got {kind!r}. Hint: a"
-            " user's functions are given in code"
+            f"`kind` of an aggregate must be one of {', '.join(_READABLE)}, got {kind!r}. Hint:"
+            " define aggregates with functions in code"
         )
     options: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
@@ -722,8 +718,8 @@ def aggregate_from_dict(doc: Mapping[str, Any]) -> Aggregate:
     }
     if isinstance(options.get("where"), Mapping):
         raise SpecError(
-            f"`where` of `{kind}` is a function ({options['where'].get('function')}), which a"
-            " document cannot bring back"
+            f"`where` of `{kind}` is a function ({options['where'].get('function')}), which cannot"
+            " be restored from a document"
         )
     try:
         return _READABLE[kind](**options)

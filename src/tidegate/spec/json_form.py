@@ -1,6 +1,4 @@
-"""The JSON form of what specifications hold; a user's function appears there by its qualified name,
-because code is no data.
-"""
+"""The JSON form of specification fields; a user's function appears by its qualified name."""
 
 from __future__ import annotations
 
@@ -11,13 +9,13 @@ import pyarrow as pa
 
 
 def qualified_name(function: Callable[..., Any]) -> str:
-    """Module and name of a function, or of the class of a callable object."""
+    """The module and name of a function, or of the class of a callable object."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', '?')}:{name}"
 
 
 def json_form(value: Any) -> Any:
-    """A field in its JSON form."""
+    """The JSON form of a field."""
     if isinstance(value, pa.DataType):
         return str(value)
     if callable(value):

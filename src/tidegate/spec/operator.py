@@ -1,6 +1,4 @@
-"""The specification of a windowed aggregate: one frozen record of what comes in, how it is
-windowed, when it fires and what comes out.
-"""
+"""The specification of a windowed aggregate: inputs, windows, triggers, options and outputs."""
 
 from __future__ import annotations
 
@@ -59,7 +57,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class TimeColumn:
-    """A time column with a watermark of its own, which is told from the others by its key."""
+    """A time column with its own watermark, identified by a watermark key."""
 
     column: str | None
     watermark: Watermarks = field(default_factory=Implied)
@@ -69,7 +67,7 @@ class TimeColumn:
         object.__setattr__(self, "key", checked_key(self.key))
 
     def unaligned(self) -> TimeColumn:
-        """The same for a column that windows are not made on, by which nobody is paused."""
+        """The same without alignment, for a column without windows: it pauses no source."""
         mark = self.watermark
         return (
             replace(self, watermark=replace(mark, align=None))
@@ -80,7 +78,7 @@ class TimeColumn:
 
 @dataclass(frozen=True)
 class Input:
-    """Which columns of the input say when, whose and which message a row is."""
+    """The roles of the columns of an input: time, key, id, offset and partition."""
 
     time: str | None = None
     key: tuple[str, ...] = ()
@@ -90,17 +88,15 @@ class Input:
     watermark: Watermarks = field(default_factory=Implied)
     watermark_key: int = 0
     others: tuple[TimeColumn, ...] = ()
-    """Further time columns: operators that forward messages forward their watermarks too, a window
-    looks at one.
-    """
+    """Further time columns; operators that forward messages forward their watermarks too."""
 
     @property
     def times(self) -> tuple[TimeColumn, ...]:
-        """All time columns, the one that windows are made on first."""
+        """All time columns, starting with the one used for windows."""
         return (TimeColumn(self.time, self.watermark, self.watermark_key), *self.others)
 
     def on(self, column: str) -> Input:
-        """The same input with another of its time columns as the one that windows are made on."""
+        """The same input with another of its time columns used for windows."""
         found = {time.column: time for time in self.times}
         if column not in found:
             raise SpecError(
@@ -136,36 +132,36 @@ class Input:
             isinstance(other.watermark, Watched) and other.watermark.align is not None
             for other in self.others
         ):
-            # Two columns could each pause what the other waits for.
+            # Alignment on two columns could deadlock: each might pause a source that the other
+            # needs.
             raise SpecError(
-                "sources are aligned on the first time column of a stream only. Hint: leave `align`"
-                " out of `times`"
+                "sources are aligned on the first time column of a stream only. Hint: omit"
+                " `align` in `times`"
             )
         for mark in (time.watermark for time in self.times if self.partition is None):
             if isinstance(mark, Bounded | Punctuated | Generated | PerKey) and mark.declared:
                 raise SpecError(
-                    "no message is of a declared partition where the stream names no partition"
-                    f" column, got {list(mark.declared)}. Hint: tg.stream(partition=...), or leave"
-                    " `partitions` out"
+                    f"declared partitions need a partition column, got {list(mark.declared)}."
+                    " Hint: tg.stream(partition=...), or omit `partitions`"
                 )
         for name, values in (
             ("time columns", [t.column for t in self.times]),
             ("watermark keys", [t.key for t in self.times]),
         ):
             if len(set(values)) != len(values):
-                raise SpecError(f"the {name} of a stream must be different, got {values}")
+                raise SpecError(f"the {name} of a stream must be distinct, got {values}")
         if self.id is not None and self.offset is not None:
             raise SpecError(
-                "duplicates are recognised by `offset=` or by `id=`, not by both. Hint: name one of"
+                "duplicates are detected by `offset=` or by `id=`, not by both. Hint: omit one of"
                 " them"
             )
         if len(set(self.key)) != len(self.key):
-            raise SpecError(f"key columns must be different, got {list(self.key)}")
+            raise SpecError(f"key columns must be distinct, got {list(self.key)}")
 
 
 @dataclass(frozen=True)
 class Retention:
-    """Bounds on state beside lateness; None is unbounded."""
+    """Bounds on state in addition to lateness; None is unbounded."""
 
     time: int | None = None
     windows: int | None = None
@@ -184,7 +180,7 @@ class Retention:
 
 @dataclass(frozen=True)
 class Options:
-    """What people change rarely; the defaults are Tidegate's own semantics."""
+    """Advanced options; the defaults are the semantics of Tidegate."""
 
     drop_by: str = "event"
     session_lateness: str = "own"
@@ -211,7 +207,7 @@ class Options:
 
 @dataclass(frozen=True)
 class AggregateSpec:
-    """A windowed aggregate, whole."""
+    """The complete specification of a windowed aggregate."""
 
     input: Input
     window: Window
@@ -223,11 +219,9 @@ class AggregateSpec:
     retention: Retention = field(default_factory=Retention)
     evictor: Evictor | None = None
     also: tuple[Input, ...] = ()
-    """Further inputs: a union of streams with the same columns, each with watermarks of its own."""
+    """Further inputs: a union of streams with the same columns, each with its own watermarks."""
     names: tuple[str, ...] = ()
-    """The names of all inputs, where streams with columns of their own are merged: aggregates tell
-    them apart.
-    """
+    """The names of all inputs of a merge; aggregates refer to them."""
 
     def __post_init__(self) -> None:
         if self.mode not in _MODES:
@@ -247,8 +241,9 @@ class AggregateSpec:
 
     @property
     def firing(self) -> Trigger:
-        """The trigger in force: where none was given, one pane when complete and late updates
-        batched for 10 seconds.
+        """The effective trigger.
+
+        Default: one pane when complete, late updates batched for 10 seconds.
         """
         return Policy() if self.trigger is None else self.trigger
 
@@ -259,11 +254,11 @@ class AggregateSpec:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """The columns that say what a pane replaces."""
+        """The columns that identify which pane a pane replaces."""
         return (*self.key, "window_start", "window_end")
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form: two specifications with the same form may share stored state."""
+        """The JSON form; specifications with the same form may share stored state."""
         return {
             "input": self.input.to_dict(),
             **({"also": [given.to_dict() for given in self.also]} if self.also else {}),
@@ -287,31 +282,31 @@ class AggregateSpec:
         taken = RESERVED & {*names, *self.input.key}
         if taken:
             raise SpecError(
-                f"the name(s) {', '.join(sorted(taken))} belong to columns that every pane has."
+                f"the name(s) {', '.join(sorted(taken))} are reserved for columns of every pane."
                 " Hint: choose another name"
             )
         both = set(names) & set(self.input.key)
         if both:
             raise SpecError(
-                f"the name(s) {', '.join(sorted(both))} are key columns and aggregates at once."
-                " Hint: rename the aggregate"
+                f"the name(s) {', '.join(sorted(both))} are both key columns and aggregates. Hint:"
+                " rename the aggregate"
             )
 
     def _check_inputs(self) -> None:
-        """What tells the inputs of a merge apart names inputs that there are."""
+        """Check that aggregates refer to existing inputs of the merge."""
         if self.names:
             check_merge(self.names, self.inputs)
         for name, aggregate in self.aggregates:
-            told = aggregate.told_apart()
-            if told and not self.names:
+            used = aggregate.inputs_used()
+            if used and not self.names:
                 raise SpecError(
-                    f"`{name}` is of the input `{told[0]}`, but nothing is merged. Hint:"
-                    f" tg.merge({told[0]}=..., other=...)"
+                    f"`{name}` refers to the input `{used[0]}`, but nothing is merged. Hint:"
+                    f" tg.merge({used[0]}=..., other=...)"
                 )
-            unknown = [other for other in told if other not in self.names]
+            unknown = [other for other in used if other not in self.names]
             if unknown:
                 raise SpecError(
-                    f"`{name}` is of the input `{unknown[0]}`; the inputs of the merge are"
+                    f"`{name}` refers to the input `{unknown[0]}`; the inputs of the merge are"
                     f" {_listed(self.names)}"
                 )
             for steps in (aggregate.add, aggregate.remove) if isinstance(aggregate, Python) else ():
@@ -322,15 +317,15 @@ class AggregateSpec:
                 ]
                 if missing:
                     raise SpecError(
-                        f"`{name}` has no function for the input `{missing[0]}`. Hint: give one for"
-                        f" each of {_listed(self.names)}"
+                        f"`{name}` has no function for the input `{missing[0]}`. Hint: pass one"
+                        f" for each of {_listed(self.names)}"
                     )
 
     def _check_modes(self) -> None:
         if self.options.fire_only_updated and self.mode == "discarding":
             raise SpecError(
-                "`fire_only_updated` contradicts discarding: a discarded pane has no former value."
-                " Hint: use accumulating or retracting"
+                "`fire_only_updated` contradicts discarding: a discarded pane has no former"
+                " value. Hint: use accumulating or retracting"
             )
         if not self.options.keep_fired and (
             self.mode == "retracting" or self.options.fire_only_updated
@@ -352,8 +347,8 @@ class AggregateSpec:
             )
         if not axis.is_time and self.retention.time is not None:
             raise SpecError(
-                f"retention by time needs a window on time, this one is on {axis}. Hint: retain by"
-                " windows or messages"
+                f"retention by time needs a window on time, but this one is on {axis}. Hint:"
+                " retain by windows or messages"
             )
         if axis is Axis.OFFSET and self.input.offset is None:
             raise SpecError(
@@ -372,29 +367,27 @@ class AggregateSpec:
                 )
             if self.window.create == "static":
                 raise SpecError(
-                    "static windows are made for all keys at once, which per-key watermarks cannot"
-                    " say. Hint: leave one of them out"
+                    "static windows exist for all keys at once, which per-key watermarks do not"
+                    " support. Hint: omit one of them"
                 )
             if len({given.watermark for given in self.inputs}) > 1:
                 marks = " and ".join(str(given.watermark) for given in self.inputs)
                 raise SpecError(
-                    f"united streams with per-key watermarks all have the same, got {marks}. Hint:"
-                    " give all of them one"
+                    "united streams with per-key watermarks must all have the same one, got"
+                    f" {marks}. Hint: use one for all of them"
                 )
             self._check_future(self.input.watermark)
 
     def _check_future(self, mark: Watermarks) -> None:
-        """A key that has not spoken is at the floor, and its first event must not be from the
-        future for that alone.
-        """
+        """Check that the first event of a new key, which is at the floor, is not in the future."""
         if (
             isinstance(mark, PerKey)
             and self.options.future_reference == "watermark"
             and self.options.future_tolerance < mark.floor
         ):
             raise SpecError(
-                "with per-key watermarks and `future_reference='watermark'` every new key would be"
-                " from the future: `future_tolerance` is"
+                "with per-key watermarks and `future_reference='watermark'`, events of every new"
+                " key would be in the future: `future_tolerance` is"
                 f" {format_duration(self.options.future_tolerance)} and the floor is"
                 f" {format_duration(mark.floor)} behind. Hint: make `future_tolerance` at least as"
                 " large as the floor"
@@ -411,9 +404,7 @@ def input_of(inputs: Sequence[Input], number: int) -> Input:
 
 
 def ordinal_of(names: Sequence[str], given: int | str) -> int:
-    """The number of an input that is said by its number or, where inputs have names, by its
-    name.
-    """
+    """The number of an input, given by number or, in a merge, by name."""
     if isinstance(given, int):
         return given
     found = [number for number, name in enumerate(names) if name == given]
@@ -421,23 +412,24 @@ def ordinal_of(names: Sequence[str], given: int | str) -> int:
         return found[0]
     if found:
         raise InputError(
-            f"`{given}` is several inputs that are united. Hint: say the number of one,"
+            f"`{given}` is a union of several inputs. Hint: use the number of one,"
             f" {' or '.join(map(str, found))}"
         )
-    known = f"they are {_listed(names)}" if names else "they have numbers only"
+    known = f"inputs are {_listed(names)}" if names else "inputs have numbers only"
     raise InputError(f"there is no input `{given}`; {known}")
 
 
 def check_union(inputs: Sequence[Input]) -> None:
-    """Streams are united by their columns; a watermark key that some of them lack is never
-    forwarded, and that is said.
+    """Check that streams can be united: same columns.
+
+    Warns if a watermark key is never forwarded.
     """
     columns = [_columns(given) for given in inputs]
     for other in columns[1:]:
         if other != columns[0]:
             raise SpecError(
-                f"streams that are united must have the same columns; {other} differs from"
-                f" {columns[0]}. Hint: rename columns before"
+                f"united streams must have the same columns; {other} differs from {columns[0]}."
+                " Hint: rename columns first"
             )
     keys = [{time.key for time in given.times} for given in inputs]
     for key in sorted(set.union(*keys)):
@@ -445,33 +437,30 @@ def check_union(inputs: Sequence[Input]) -> None:
         if missing:
             names = ", ".join(str(number) for number in missing)
             warnings.warn(
-                f"watermark key {key} can never be forwarded by the union: input(s) {names} do not"
-                " have it. Hint: give the same time column the same key in all of them",
+                f"the union can never forward watermark key {key}: input(s) {names} do not have"
+                " it. Hint: use the same key for the same time column in all inputs",
                 UserWarning,
                 stacklevel=3,
             )
 
 
 def check_merge(names: Sequence[str], inputs: Sequence[Input]) -> None:
-    """Streams are merged by their keys; beside these they may have any columns, but for the one
-    that tells them apart.
-    """
+    """Check that streams can be merged: same keys; other columns may differ."""
     if len(names) != len(inputs) or len(inputs) < 2:
         raise SpecError(
-            f"a merge has two inputs or more, each with a name, got {len(inputs)} with the names"
+            f"a merge needs two or more named inputs, got {len(inputs)} with the names"
             f" {list(names)}"
         )
     for name, given in zip(names, inputs, strict=True):
         if INPUT in {given.time, *given.key, given.id, given.offset, given.partition}:
             raise SpecError(
-                f"the stream `{name}` has a column `{INPUT}`, which in a merge names the input."
-                " Hint: rename the column"
+                f"the stream `{name}` has a column `{INPUT}`, which in a merge is the name of the"
+                " input. Hint: rename the column"
             )
         if given.key != inputs[0].key:
             raise SpecError(
-                f"streams that are merged must have the same key columns; {list(given.key)} of"
-                f" `{name}` differs from {list(inputs[0].key)} of `{names[0]}`. Hint: rename"
-                " columns before"
+                f"merged streams must have the same key columns; {list(given.key)} of `{name}`"
+                f" differs from {list(inputs[0].key)} of `{names[0]}`. Hint: rename columns first"
             )
         if given.watermark_key != inputs[0].watermark_key:
             raise SpecError(
@@ -481,8 +470,8 @@ def check_merge(names: Sequence[str], inputs: Sequence[Input]) -> None:
         for role in ("time", "id", "offset", "partition"):
             if (getattr(given, role) is None) != (getattr(inputs[0], role) is None):
                 raise SpecError(
-                    f"of the streams that are merged some have `{role}` and some have not. Hint:"
-                    " give it for all, or for none"
+                    f"some of the merged streams have `{role}` and some do not. Hint: set it for"
+                    " all, or for none"
                 )
 
 
@@ -491,7 +480,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _columns(given: Input) -> dict[str, Any]:
-    """What must agree between streams that are united."""
+    """The columns that must agree between united streams."""
     return {
         name: value
         for name, value in given.to_dict().items()

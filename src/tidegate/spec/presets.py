@@ -1,10 +1,8 @@
-"""Presets name the options that make Tidegate behave as another system does where that system
-differs from our own rules.
+"""Presets: options and defaults that reproduce the behaviour of other systems.
 
-A preset has two parts. Its *options* are keyword arguments of `.options()` and are taken as they
-are. Its *habits* are what that system does when nothing is said about windows, lateness and
-triggers; they are not options of the operator, and a surface applies them where its user was
-silent.
+A preset has two parts. Its *options* are keyword arguments of `.options()`. Its *defaults* for
+windows, lateness and triggers are not options of the operator; the API applies them unless the user
+sets these explicitly.
 """
 
 from __future__ import annotations
@@ -22,12 +20,12 @@ from tidegate.spec.triggers import AfterCount, AfterWatermark, Default, Trigger
 
 OURS = "tidegate"
 _DURATIONS = ("future_tolerance",)
-"""Options that are said as durations."""
+"""Options that take a duration."""
 
 
 @dataclass(frozen=True)
 class Preset:
-    """How one system behaves: `None` in a habit means that ours is kept."""
+    """Options and defaults of one system; None keeps the default of Tidegate."""
 
     options: MappingProxyType[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     touch: str = "separate"
@@ -76,8 +74,8 @@ _PRESETS: MappingProxyType[str, Preset] = MappingProxyType(
             mode="discarding",
             trigger=AfterWatermark(),
         ),
-        # Malhar's rule for touching sessions depends on the order of arrival and is not offered;
-        # `separate` is the nearest.
+        # Malhar's rule for touching sessions depends on the order of arrival and is not supported;
+        # `separate` is closest to it.
         "apex": Preset(
             _options(
                 drop_by="event",
@@ -118,7 +116,7 @@ NAMES = tuple(_PRESETS)
 
 
 def habits(name: str) -> Preset:
-    """The whole preset of a system."""
+    """The preset of a system."""
     if name not in _PRESETS:
         raise SpecError(f"`semantics` must be one of {', '.join(NAMES)}; got `{name}`.")
     return _PRESETS[name]
@@ -136,9 +134,7 @@ def preset(name: str) -> dict[str, Any]:
 def choose(
     options: Options, said: frozenset[str], semantics: str | None, changes: Mapping[str, Any]
 ) -> tuple[Options, frozenset[str], Preset | None]:
-    """The options with some changed, the names of all that were ever said, and the habits of the
-    system whose rest is taken.
-    """
+    """The changed options, the names of all options set explicitly, and the preset, if any."""
     known = {field.name for field in dataclasses.fields(Options)}
     unknown = sorted(set(changes) - known)
     if unknown:

@@ -54,7 +54,7 @@ _DEEPEST = 50
 
 
 def parse_trigger(text: str) -> Trigger:
-    """The trigger that a text describes."""
+    """Parse the text form of a trigger."""
     if not isinstance(text, str):
         raise ParseError(
             f"a trigger text is a string, got {text!r}. Hint: a trigger object needs no parsing"
@@ -67,7 +67,7 @@ def parse_trigger(text: str) -> Trigger:
 
 
 class _Reader:
-    """One pass over the text; `kind`, `token` and `at` describe the token that comes next."""
+    """A parser of one text; `kind`, `token` and `at` describe the next token."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -90,11 +90,11 @@ class _Reader:
         position = self.at if at is None else at
         hint = f". Hint: {hint}" if hint else ""
         raise ParseError(
-            f"a trigger text cannot be read: {why} at position {position} of `{self.text}`{hint}"
+            f"a trigger text cannot be parsed: {why} at position {position} of `{self.text}`{hint}"
         )
 
     def take(self, mark: str) -> bool:
-        """Steps over a punctuation mark if it is the next token."""
+        """Consume a punctuation mark if it is the next token."""
         found = self.kind == "mark" and self.token == mark
         if found:
             self.advance()
@@ -121,7 +121,9 @@ class _Reader:
             near = difflib.get_close_matches(name, [*_CLASSES, *_ALIASES], 1)
             self.fail(
                 f"there is no trigger `{name}`",
-                hint=f"did you mean `{near[0]}`?" if near else f"there are {', '.join(_CLASSES)}",
+                hint=f"did you mean `{near[0]}`?"
+                if near
+                else f"triggers are {', '.join(_CLASSES)}",
             )
         return _CLASSES[name]
 
@@ -139,7 +141,7 @@ class _Reader:
         return given
 
     def keyword(self) -> str | None:
-        """The name in front of an equals sign, stepped over, if there is one."""
+        """Consume and return the name before an equals sign, if there is one."""
         if self.kind != "name" or not self.text[self.next :].lstrip().startswith("="):
             return None
         word = self.token
@@ -154,7 +156,7 @@ class _Reader:
         if position >= len(names):
             self.fail(
                 f"`{kind.__name__}` takes {len(names)} argument{'' if len(names) == 1 else 's'},"
-                " got one more",
+                " got more",
                 at,
             )
         return names[position]
@@ -208,7 +210,7 @@ class _Reader:
         words: dict[str, Any] = {}
         for position, (word, value, at) in enumerate(given):
             if word is None and any(earlier is not None for earlier, _, _ in given[:position]):
-                self.fail("an argument without a name follows one with a name", at)
+                self.fail("a positional argument follows a named one", at)
             name = word or list(known)[position]
             if name not in known:
                 self.fail(
@@ -223,5 +225,5 @@ class _Reader:
             name for name, field in known.items() if field.default is MISSING and name not in words
         ]
         if missing:
-            self.fail(f"`{kind.__name__}` lacks its argument `{missing[0]}`", start)
+            self.fail(f"`{kind.__name__}` needs its argument `{missing[0]}`", start)
         return words

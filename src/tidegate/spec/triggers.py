@@ -18,17 +18,17 @@ from tidegate.instants import MAX, Duration, duration, format_duration
 
 
 class Trigger:
-    """Base of every trigger; a trigger is immutable and compares by value."""
+    """Base of all triggers; immutable, compares by value."""
 
     __slots__ = ()
 
     @property
     def children(self) -> tuple[Trigger, ...]:
-        """The direct parts of this trigger, in the order in which they are written."""
+        """The direct subtriggers, in the order of the text form."""
         return ()
 
     def or_finally(self, until: Trigger) -> OrFinally:
-        """This trigger until the other one fires, which ends both."""
+        """This trigger until the other one fires, which finishes both."""
         return OrFinally(self, until)
 
     def _arguments(self) -> list[str]:
@@ -56,7 +56,7 @@ def _check_count(owner: str, value: object, unit: str, least: int) -> None:
 
 def _check_refire(owner: str, value: object) -> None:
     if not isinstance(value, bool):
-        raise SpecError(f"`refire` of `{owner}` is True or False, got {value!r}")
+        raise SpecError(f"`refire` of `{owner}` must be True or False, got {value!r}")
 
 
 def _named(owner: str, **parts: Trigger | None) -> None:
@@ -67,8 +67,9 @@ def _named(owner: str, **parts: Trigger | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class AfterWatermark(Trigger):
-    """Fires when the watermark reaches the end of the window; `early` repeats before that, `late`
-    after. Without `late` it ends there.
+    """Fires when the watermark reaches the end of the window.
+
+    `early` repeats before that, `late` after. Without `late` the trigger finishes there.
     """
 
     early: Trigger | None = None
@@ -91,7 +92,7 @@ class AfterWatermark(Trigger):
 
 @dataclass(frozen=True, slots=True)
 class AfterCount(Trigger):
-    """Fires once, when at least `n` elements have come."""
+    """Fires once, when at least `n` elements have arrived."""
 
     n: int
 
@@ -104,7 +105,7 @@ class AfterCount(Trigger):
 
 @dataclass(frozen=True, slots=True)
 class EveryElement(Trigger):
-    """Fires for every element, for ever."""
+    """Fires for every element, forever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +123,9 @@ class AfterDelay(Trigger):
 
 @dataclass(frozen=True, slots=True)
 class Every(Trigger):
-    """Fires at every `interval` of the clock, counted from the creation of the window, if something
-    came; with `refire` also if nothing did.
+    """Fires at every `interval` of the clock since the creation of the window, if elements arrived.
+
+    With `refire` it also fires if none arrived.
     """
 
     interval: int
@@ -139,11 +141,10 @@ class Every(Trigger):
 
 @dataclass(frozen=True, slots=True)
 class EventInterval(Trigger):
-    """Fires when the watermark passes a multiple of `interval` on event time, if something came;
-    with `refire` also if nothing did.
+    """Fires when the watermark passes a multiple of `interval`, if elements arrived.
 
-    The first multiple is the one after the earliest element, or with `refire` after the one that
-    came first.
+    With `refire` it also fires if none arrived. The first multiple is the one after the earliest
+    element, or with `refire` after the element that arrived first.
     """
 
     interval: int
@@ -159,7 +160,7 @@ class EventInterval(Trigger):
 
 @dataclass(frozen=True, slots=True)
 class Repeatedly(Trigger):
-    """Starts the trigger anew each time it has finished, for ever."""
+    """Restarts the trigger each time it has finished, forever."""
 
     trigger: Trigger
 
@@ -173,7 +174,7 @@ class Repeatedly(Trigger):
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class _Several(Trigger):
-    """A trigger made of one or more others, written as positional arguments."""
+    """A trigger made of one or more others, given as positional arguments."""
 
     triggers: tuple[Trigger, ...]
 
@@ -197,7 +198,7 @@ class _Several(Trigger):
 
 
 class AfterEach(_Several):
-    """Runs its triggers one after the other, the next when the one before has finished."""
+    """Runs its triggers in sequence; the next one starts when the former has finished."""
 
     __slots__ = ()
 
@@ -216,8 +217,9 @@ class AfterAny(_Several):
 
 @dataclass(frozen=True, slots=True)
 class OrFinally(Trigger):
-    """Runs `main` until it finishes or `until` fires; `until` sees every element, also across the
-    firings of `main`.
+    """Runs `main` until it finishes or `until` fires.
+
+    `until` sees every element, also across the firings of `main`.
     """
 
     main: Trigger
@@ -234,32 +236,32 @@ class OrFinally(Trigger):
 
 @dataclass(frozen=True, slots=True)
 class Never(Trigger):
-    """Never fires; what the window holds comes out when the window closes."""
+    """Never fires; the content of the window is emitted when the window closes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Default(Trigger):
-    """Ready whenever the watermark is at or past the end of the window, so that each late element
-    fires again; never finishes.
+    """Ready whenever the watermark is at or past the end of the window; never finishes.
+
+    So each late element fires again.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Manual(Trigger):
-    """Ready and finishing as somebody outside says; for scenarios and tests."""
+    """Ready and finished as set by the caller; for scenarios and tests."""
 
 
 LATE_UPDATES = AfterDelay(10_000_000)
-"""Late updates are gathered for ten seconds unless another late trigger is given."""
+"""The default late trigger: late updates are batched for ten seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy(Trigger):
-    """The policies early emission, full size and late arrival: as `AfterWatermark`, but an early
-    trigger that has finished just stops.
+    """Early emission, full size and late arrival.
 
-    A window is full when the watermark reaches its end; with `full` also as soon as that trigger is
-    ready, whichever comes first.
+    Like `AfterWatermark`, but an early trigger that has finished just stops. A window is full when
+    the watermark reaches its end, or when the trigger `full` is ready, whichever comes first.
     """
 
     early: Trigger | None = None
@@ -280,7 +282,7 @@ class Policy(Trigger):
 
 
 def contains_refire(trigger: Trigger) -> bool:
-    """Whether a part of the trigger fires although nothing came."""
+    """Whether a part of the trigger may fire without new elements."""
     return (isinstance(trigger, Every | EventInterval) and trigger.refire) or any(
         contains_refire(part) for part in trigger.children
     )
@@ -292,7 +294,7 @@ def after_watermark(*, early: Trigger | None = None, late: Trigger | None = None
 
 
 def after_count(n: int) -> AfterCount:
-    """A pane when `n` elements have come."""
+    """A pane after `n` elements."""
     return AfterCount(n)
 
 
@@ -302,13 +304,14 @@ def every_element() -> EveryElement:
 
 
 def after_delay(delay: Duration, *, unit: str | None = None) -> AfterDelay:
-    """A pane when the clock is `delay` past the arrival of the pane's first element."""
+    """A pane when the clock is `delay` past the arrival of its first element."""
     return AfterDelay(duration(delay, unit=unit))
 
 
 def every(interval: Duration, *, unit: str | None = None, refire: bool = False) -> Every:
-    """A pane at every `interval` of the clock if something came since the last one; with `refire`
-    even if nothing did.
+    """A pane at every `interval` of the clock if elements arrived.
+
+    With `refire` even if none did.
     """
     return Every(duration(interval, unit=unit), refire)
 
@@ -316,19 +319,20 @@ def every(interval: Duration, *, unit: str | None = None, refire: bool = False) 
 def event_interval(
     interval: Duration, *, unit: str | None = None, refire: bool = False
 ) -> EventInterval:
-    """A pane when the watermark passes a multiple of `interval`, if something came since the last
-    one; with `refire` even if nothing did.
+    """A pane when the watermark passes a multiple of `interval`, if elements arrived.
+
+    With `refire` even if none did.
     """
     return EventInterval(duration(interval, unit=unit), refire)
 
 
 def repeatedly(trigger: Trigger) -> Repeatedly:
-    """The trigger again and again."""
+    """The trigger, restarted each time it has finished."""
     return Repeatedly(trigger)
 
 
 def after_each(*triggers: Trigger) -> AfterEach:
-    """The triggers one after the other."""
+    """The triggers in sequence."""
     return AfterEach(*triggers)
 
 
@@ -358,7 +362,8 @@ def policy(
     late: Trigger | None = LATE_UPDATES,
     full: Trigger | None = None,
 ) -> Policy:
-    """One pane when the window is full; an `early` trigger that finishes just stops; late updates
-    come ten seconds together.
+    """One pane when the window is full; late updates are batched for ten seconds.
+
+    An `early` trigger that has finished just stops.
     """
     return Policy(early, late, full)

@@ -1,9 +1,8 @@
-"""Watermark specifications: who says how far event time has come, and what becomes of those who
-fall silent.
+"""Watermark specifications: where watermarks come from, and how idle sources are handled.
 
-A *source* is whatever makes promises of its own inside an input: a partition, or a writer. The
-dataclasses take microseconds as they are; the functions in lower case take what people write ("10
-seconds", `timedelta`, an integer with `unit=`).
+A *source* emits watermarks of its own within an input: it is a partition or a writer. The
+dataclasses take microseconds; the lower-case functions take durations in any form ("10 seconds",
+`timedelta`, an integer with `unit=`).
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from tidegate.instants import MAX, Duration, duration, format_duration
 from tidegate.spec.json_form import json_form
 
 KEYS = 128
-"""Watermark keys are 0 to 127."""
+"""The number of watermark keys: 0 to 127."""
 
 
 def checked_key(key: Any) -> int:
-    """The watermark key as an integer, if it is one."""
+    """The watermark key as an integer, validated."""
     try:
         number = operator.index(key)
     except TypeError:
         number = -1
     if isinstance(key, bool) or not 0 <= number < KEYS:
         raise SpecError(
-            f"a watermark key is a whole number from 0 to {KEYS - 1}, got `{key!r}`. Hint: one key"
-            " for each time column, counted from 0"
+            f"a watermark key is a whole number from 0 to {KEYS - 1}, got `{key!r}`. Hint: use one"
+            " key for each time column, counted from 0"
         )
     return number
 
@@ -54,14 +53,15 @@ class Watermarks:
 
 @dataclass(frozen=True)
 class Implied(Watermarks):
-    """Nobody declared a watermark: it follows the newest event, so a window is full with the first
-    message at or beyond its end.
+    """The default without a declared watermark: it follows the newest event.
+
+    So a window is full with the first message at or after its end.
     """
 
 
 @dataclass(frozen=True)
 class Lagging(Watermarks):
-    """The watermark is the clock less a fixed lag, whatever comes."""
+    """The watermark is the clock minus a fixed lag, independent of events."""
 
     lag: int
 
@@ -71,25 +71,18 @@ class Lagging(Watermarks):
 
 @dataclass(frozen=True)
 class Watched(Watermarks):
-    """What the specifications share whose sources may fall silent, be declared beforehand, or run
-    ahead of each other.
-    """
+    """Options of specifications whose sources may be idle, declared in advance, or aligned."""
 
     _: KW_ONLY
     idle_after: int | None = None
-    """A source that is silent for so long (by the clock) is left out of the minimum until it speaks
-    again.
-    """
+    """A source without events for this long (by the clock) does not hold the watermark back."""
     declared: tuple[str, ...] = ()
-    """Sources that there are from the beginning: without a word from them, or their being idle,
-    there is no watermark.
+    """Sources that exist from the start: they hold the watermark back until they emit or are idle.
     """
     align: int | None = None
-    """A source that runs ahead of the slowest by more is paused."""
+    """A source that is ahead of the slowest one by more than this is paused."""
     realign: bool = False
-    """A source that comes back is left out of the minimum until it has caught up with the
-    watermark.
-    """
+    """A source that resumes does not hold the watermark back until it has caught up."""
 
     def __post_init__(self) -> None:
         for name in ("idle_after", "align"):
@@ -98,18 +91,18 @@ class Watched(Watermarks):
                 isinstance(value, bool) or not isinstance(value, int) or not 0 < value < MAX
             ):
                 raise SpecError(
-                    f"`{name}` must be greater than 0 and finite, got {value!r}. Hint: leave it out"
-                    " to have none"
+                    f"`{name}` must be greater than 0 and finite, got {value!r}. Hint: omit it for"
+                    " none"
                 )
         if not isinstance(self.realign, bool):
-            raise SpecError(f"`realign` is True or False, got {self.realign!r}")
+            raise SpecError(f"`realign` must be True or False, got {self.realign!r}")
         if len(set(self.declared)) != len(self.declared):
-            raise SpecError(f"declared partitions must be different, got {list(self.declared)}")
+            raise SpecError(f"declared partitions must be distinct, got {list(self.declared)}")
 
 
 @dataclass(frozen=True)
 class Explicit(Watched):
-    """The watermark moves only where the program advances it."""
+    """The watermark advances only when the program advances it."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +118,9 @@ class Bounded(Watched):
 
 @dataclass(frozen=True)
 class Punctuated(Watched):
-    """The stream itself says its watermark: in a column of its events, or in marker rows whose time
-    is the watermark and which are no events.
+    """The stream carries its watermark: in a column, or in marker rows whose time is the watermark.
+
+    Marker rows are not events.
     """
 
     column: str | None = None
@@ -136,7 +130,7 @@ class Punctuated(Watched):
         super().__post_init__()
         if (self.column is None) == (self.marker is None):
             raise SpecError(
-                "a punctuated watermark is said by a column or by marker rows. Hint:"
+                "a punctuated watermark needs a column or marker rows. Hint:"
                 " tg.punctuated('watermark') or marker='is_marker'"
             )
         _names("punctuated", self.column if self.marker is None else self.marker)
@@ -144,14 +138,12 @@ class Punctuated(Watched):
 
 @dataclass(frozen=True)
 class Noted(Watched):
-    """Writers note how far they have come; the watermark is the minimum over the writers that
-    live.
-    """
+    """Writers note their progress; the watermark is the minimum over all live writers."""
 
     column: str = "noted"
     writer: str = "writer"
     forget_after: int | None = None
-    """A writer that says nothing for so long (by the clock) is forgotten."""
+    """A writer that notes nothing for this long (by the clock) is removed."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -159,8 +151,8 @@ class Noted(Watched):
         if self.forget_after is not None and self.forget_after <= 0:
             given = format_duration(self.forget_after)
             raise SpecError(
-                f"`forget_after` must be greater than 0, got {given}. Hint: leave it out to"
-                " remember writers for ever"
+                f"`forget_after` must be greater than 0, got {given}. Hint: omit it to keep"
+                " writers forever"
             )
         if (
             self.forget_after is not None
@@ -172,20 +164,22 @@ class Noted(Watched):
                 f" {format_duration(self.forget_after)}"
             )
             raise SpecError(
-                f"writers are idle before they are forgotten; {spans}. Hint: leave one out"
+                f"`idle_after` must be shorter than `forget_after`, but {spans}. Hint: omit one of"
+                " them"
             )
 
 
 @dataclass(frozen=True, repr=False)
 class Generated(Watched):
-    """A user's function makes the promises: once a delivery, over whole columns. See
-    `tidegate.kernel.watermarks.generators.Observed`.
+    """A user-defined function computes the watermarks, once per delivery, over columns.
+
+    See `tidegate.kernel.watermarks.generators.Observed`.
     """
 
     function: Callable[[Any], Any]
     name: str = ""
     state: str = "{}"
-    """What `observed.state` holds at the beginning, as JSON."""
+    """The initial `observed.state`, as JSON."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -207,12 +201,10 @@ class Generated(Watched):
 
 @dataclass(frozen=True)
 class PerKey(Watched):
-    """Every data key has its own watermark, `disorder` behind its newest event, and none is ever
-    below the floor.
+    """A watermark for every key, `disorder` behind its newest event and never below the floor.
 
     The floor is `floor` behind the newest event of the slowest partition. Keys at the floor need no
-    memory of their own. Of more than `max_keys` others, the slowest are given up, and the floor is
-    raised to them.
+    state. If more than `max_keys` keys are above it, the floor is raised to drop the slowest ones.
     """
 
     disorder: int
@@ -234,8 +226,8 @@ class PerKey(Watched):
             or self.max_keys <= 0
         ):
             raise SpecError(
-                f"`max_keys` must be positive and a whole number, got {self.max_keys!r}. Hint:"
-                " leave it out to have no bound"
+                f"`max_keys` must be a positive whole number, got {self.max_keys!r}. Hint: omit it"
+                " for no bound"
             )
 
 
@@ -246,7 +238,7 @@ def explicit(
     align: Duration | None = None,
     realign: bool = False,
 ) -> Explicit:
-    """A watermark that moves only with `advance_watermark`, for all partitions or for one."""
+    """A watermark that advances only by `advance_watermark`, for all partitions or for one."""
     return Explicit(**_watched(partitions, idle_after, align, realign=realign))
 
 
@@ -259,7 +251,7 @@ def bounded(
     align: Duration | None = None,
     realign: bool = False,
 ) -> Bounded:
-    """A watermark that stays `disorder` behind the newest event of the slowest partition."""
+    """A watermark `disorder` behind the newest event of the slowest partition."""
     return Bounded(
         duration(disorder, unit=unit), **_watched(partitions, idle_after, align, realign=realign)
     )
@@ -272,14 +264,14 @@ def ascending(
     align: Duration | None = None,
     realign: bool = False,
 ) -> Bounded:
-    """A watermark for partitions whose events come in order."""
+    """A watermark for partitions whose events arrive in order."""
     return bounded(
         0, unit="us", partitions=partitions, idle_after=idle_after, align=align, realign=realign
     )
 
 
 def lagging(lag: Duration, *, unit: str | None = None) -> Lagging:
-    """A watermark that stays `lag` behind the clock."""
+    """A watermark `lag` behind the clock."""
     return Lagging(duration(lag, unit=unit))
 
 
@@ -292,9 +284,7 @@ def punctuated(
     align: Duration | None = None,
     realign: bool = False,
 ) -> Punctuated:
-    """A watermark that the stream says: in `column` (null where a row says none), or in rows whose
-    boolean column `marker` is true.
-    """
+    """A watermark carried by the stream: in `column` (nullable), or in rows marked by `marker`."""
     return Punctuated(column, marker, **_watched(partitions, idle_after, align, realign=realign))
 
 
@@ -308,8 +298,9 @@ def noted(
     align: Duration | None = None,
     realign: bool = False,
 ) -> Noted:
-    """A watermark noted by writers: each row names its writer, and in `column` the time that the
-    writer has noted (null where it has not).
+    """A watermark noted by writers.
+
+    Each row has the name of its writer, and in `column` the time noted by the writer (nullable).
     """
     forget = None if forget_after is None else duration(forget_after)
     return Noted(column, writer, forget, **_watched(writers, idle_after, align, realign=realign))
@@ -325,14 +316,12 @@ def generated(
     align: Duration | None = None,
     realign: bool = False,
 ) -> Generated:
-    """A watermark by a function over columns: it gets what was observed and returns one promise per
-    partition.
-    """
+    """A watermark computed by a function over columns: one watermark per partition."""
     try:
         text = json.dumps(dict(state or {}), sort_keys=True)
     except (TypeError, ValueError) as error:
         raise SpecError(
-            f"the state of a generated watermark is stored as JSON, and this cannot be: {error}"
+            f"the state of a generated watermark must be JSON-serialisable: {error}"
         ) from None
     given = str(getattr(function, "__name__", "")) if name is None else name
     return Generated(
@@ -350,9 +339,7 @@ def per_key(
     align: Duration | None = None,
     realign: bool = False,
 ) -> PerKey:
-    """A watermark of its own for every data key, and a global one, `floor` behind the newest event,
-    that no key stays behind.
-    """
+    """A watermark for every key, and a global floor, `floor` behind the newest event."""
     return PerKey(
         duration(disorder),
         duration(floor),
@@ -371,7 +358,7 @@ def _watched(
     many = isinstance(partitions, int) and not isinstance(partitions, bool) and partitions >= 0
     if not many and (isinstance(partitions, str) or not isinstance(partitions, Iterable)):
         raise SpecError(
-            f"`partitions` takes the names of partitions, or how many there are, got {partitions!r}"
+            f"`partitions` takes the names of partitions, or their number, got {partitions!r}"
         )
     names = range(partitions) if isinstance(partitions, int) else partitions
     return {
@@ -385,7 +372,7 @@ def _watched(
 def _names(owner: str, *columns: object) -> None:
     for column in columns:
         if not isinstance(column, str):
-            raise SpecError(f"a {owner} watermark names columns, got {column!r}")
+            raise SpecError(f"a {owner} watermark needs column names, got {column!r}")
 
 
 def _not_negative(owner: str, **values: int) -> None:

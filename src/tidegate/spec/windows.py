@@ -1,8 +1,8 @@
-"""Windows say which events belong together: on time, on the clock, on offsets or on counts.
+"""Window specifications: on event time, processing time, offsets or counts.
 
 Sizes are int64 ticks of the window's axis: microseconds on the time axes, messages on the tuple
-axes. The dataclasses take ticks as they are; the functions in lower case take what people write ("1
-minute", `timedelta`, an integer with `unit=`).
+axes. The dataclasses take ticks; the lower-case functions take durations in any form ("1 minute",
+`timedelta`, an integer with `unit=`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Unit = Literal["day", "week", "month", "year"]
 
 
 class Axis(StrEnum):
-    """What a window is measured on."""
+    """The axis of a window."""
 
     EVENT_TIME = "event_time"
     CLOCK = "clock"
@@ -37,7 +37,7 @@ class Axis(StrEnum):
 
     @property
     def is_time(self) -> bool:
-        """Ticks are microseconds; on the other axes they count messages."""
+        """Whether ticks are microseconds; on the other axes they count messages."""
         return self in (Axis.EVENT_TIME, Axis.CLOCK)
 
 
@@ -49,7 +49,7 @@ class Window:
     create: Create = "demand"
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form; `window_from_dict` reads it back."""
+        """The JSON form; `window_from_dict` is its inverse."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
         return {
             "type": self.kind,
@@ -57,14 +57,14 @@ class Window:
         }
 
     def _settle(self, **values: object) -> None:
-        """Replaces field values by their normal form while the dataclass is being made."""
+        """Normalise field values in the constructor."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)
 class Tumbling(Window):
-    """Windows of one size that follow each other without gap or overlap."""
+    """Windows of one size, adjacent and without overlap."""
 
     kind: ClassVar[str] = "tumbling"
     size: int
@@ -83,8 +83,9 @@ class Tumbling(Window):
 
 @dataclass(frozen=True)
 class Hopping(Window):
-    """Windows of one size, one starting every `slide`; they overlap where `slide < size` and leave
-    gaps where `slide > size`.
+    """Windows of one size, one starting every `slide`.
+
+    They overlap if `slide < size`, and leave gaps if `slide > size`.
     """
 
     kind: ClassVar[str] = "hopping"
@@ -105,8 +106,9 @@ class Hopping(Window):
 
 @dataclass(frozen=True)
 class ByDifference(Window):
-    """The distinct non-empty windows `(t - size, t]` and `(t, t + size]` of every event; written
-    half-open, each bound is one tick later.
+    """The distinct non-empty windows `(t - size, t]` and `(t, t + size]` of every event.
+
+    In half-open form, each bound is one tick later.
     """
 
     kind: ClassVar[str] = "by_difference"
@@ -120,9 +122,7 @@ class ByDifference(Window):
 
 @dataclass(frozen=True)
 class Cumulative(Window):
-    """Windows that share a start aligned on `size` and end after one step, two steps, ... and at
-    last after `size`.
-    """
+    """Windows with a common start aligned to `size`, ending after each `step` up to `size`."""
 
     kind: ClassVar[str] = "cumulative"
     size: int
@@ -147,10 +147,10 @@ class Cumulative(Window):
 
 @dataclass(frozen=True)
 class Session(Window):
-    """Events of one key that follow each other within a gap, fixed or taken from a column.
+    """Events of one key separated by less than a gap, fixed or taken from a column.
 
-    On offsets a gap of N holds together messages whose offsets differ by at most N. `touch` says
-    whether two sessions of which one ends exactly where the other begins stay apart.
+    On offsets, a gap of N joins messages whose offsets differ by at most N. `touch` sets whether
+    two sessions stay separate if one ends exactly where the other begins.
     """
 
     kind: ClassVar[str] = "session"
@@ -162,8 +162,8 @@ class Session(Window):
     def __post_init__(self) -> None:
         if (self.gap is None) == (self.gap_column is None):
             raise SpecError(
-                f"session takes one of `gap` and `gap_column`, got gap={self.gap!r} and"
-                f" gap_column={self.gap_column!r}. Hint: give one"
+                f"session takes either `gap` or `gap_column`, got gap={self.gap!r} and"
+                f" gap_column={self.gap_column!r}. Hint: pass one"
             )
         if self.gap is not None:
             _positive("session", gap=self.gap)
@@ -171,13 +171,13 @@ class Session(Window):
         self._settle(axis=_axis(self.axis))
         if self.axis == Axis.ORDINAL:
             raise SpecError(
-                "session cannot be measured on `ordinal`: the messages of a key are numbered"
-                ' without holes. Hint: use axis="offset"'
+                "session cannot use the axis `ordinal`: the messages of a key are numbered"
+                ' without gaps. Hint: use axis="offset"'
             )
         if self.axis == Axis.OFFSET and self.touch == "merge":
             raise SpecError(
-                'session on `offset` has touch="separate" only, got `merge`: its gap is inclusive'
-                " already. Hint: raise the gap by one"
+                'session on `offset` supports only touch="separate", got `merge`: its gap is'
+                " already inclusive. Hint: increase the gap by one"
             )
 
 
@@ -212,13 +212,13 @@ class Calendar(Window):
 
     @property
     def anchor(self) -> date:
-        """The date at which a window starts."""
+        """A date at which a window starts."""
         return _date(self.start or "")
 
 
 @dataclass(frozen=True)
 class Global(Window):
-    """One window over everything."""
+    """A single window over everything."""
 
     kind: ClassVar[str] = "global"
     axis: Axis = Axis.EVENT_TIME
@@ -229,10 +229,11 @@ class Global(Window):
 
 @dataclass(frozen=True, repr=False)
 class Custom(Window):
-    """Windows of a user's own function over columns.
+    """Windows assigned by a user-defined function over columns.
 
-    `assign(times, rows)` gets the int64 times and an Arrow table of the same rows, and returns
-    `(start, end)`, one window an event, or `(row, start, end)`, any number of windows an event.
+    `assign(times, rows)` receives the int64 times and an Arrow table of the same rows. It returns
+    `(start, end)` for one window per event, or `(row, start, end)` for any number of windows per
+    event.
     """
 
     kind: ClassVar[str] = "custom"
@@ -248,8 +249,8 @@ class Custom(Window):
             )
         if not self.name:
             raise SpecError(
-                "custom needs a `name`, because its state is recognised by it. Hint: custom(assign,"
-                ' name="my windows")'
+                'custom needs a `name`, which identifies its state. Hint: custom(assign, name="my'
+                ' windows")'
             )
         self._settle(axis=_axis(self.axis))
 
@@ -260,13 +261,13 @@ class Custom(Window):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Names the function; it cannot be restored from that."""
+        """The JSON form with the name of the function, which cannot be restored from it."""
         return {"type": self.kind, "name": self.name, "axis": str(self.axis)}
 
 
 @dataclass(frozen=True)
 class Inherited(Window):
-    """The windows that came with the rows, as columns `window_start` and `window_end`."""
+    """The windows of an upstream operator, in the columns `window_start` and `window_end`."""
 
     kind: ClassVar[str] = "inherited"
 
@@ -321,8 +322,8 @@ def hopping(
             else f"{window.slide - window.size} messages"
         )
         warnings.warn(
-            f"hopping `slide` is longer than `size`: what falls into the {lost} between two windows"
-            " is in no window",
+            f"hopping `slide` is longer than `size`: events in the {lost} between two windows are"
+            " in no window",
             stacklevel=2,
         )
     return window
@@ -337,16 +338,14 @@ def sliding(
     create: Create = "demand",
     unit: str | None = None,
 ) -> Hopping | ByDifference:
-    """With `slide` the same as `hopping`; without it, the windows that begin or end at an event
-    ("by difference").
-    """
+    """With `slide` the same as `hopping`; else the windows that begin or end at an event."""
     if slide is not None:
         return hopping(size, slide, offset=offset, axis=axis, create=create, unit=unit)
     if offset != 0 or create != "demand":
         came = f"offset={offset!r}, create={create!r}"
         raise SpecError(
-            "sliding without `slide` is aligned to the events, so it takes no `offset` or"
-            f" `create`, got {came}. Hint: give `slide=`"
+            "sliding without `slide` is aligned to events, so it takes no `offset` or `create`,"
+            f" got {came}. Hint: pass `slide=`"
         )
     on = _axis(axis)
     return ByDifference(_ticks(size, on, unit, "size"), on)
@@ -380,9 +379,7 @@ def session(
     axis: Axis | str = Axis.EVENT_TIME,
     unit: str | None = None,
 ) -> Session:
-    """Sessions by a fixed gap, or by the gap that each event carries in a column (a duration, or
-    integer ticks).
-    """
+    """Sessions by a fixed gap, or by a gap in a column (a duration, or integer ticks)."""
     on = _axis(axis)
     return Session(None if gap is None else _ticks(gap, on, unit, "gap"), gap_column, touch, on)
 
@@ -398,8 +395,8 @@ def calendar(
 ) -> Calendar:
     """Windows of n days, weeks, months or years of a zone, counted from the date `start`.
 
-    >>> calendar("month", 7, start="2014-03-05")
-    Calendar(unit='month', n=7, zone='UTC', start='2014-03-05', axis=Axis.EVENT_TIME, create='demand')
+    >>> calendar("month", 7, start="2014-03-05").to_dict()["start"]
+    '2014-03-05'
     """
     return Calendar(
         unit, n, zone, start.isoformat() if isinstance(start, date) else start, _axis(axis), create
@@ -407,7 +404,7 @@ def calendar(
 
 
 def global_window(*, axis: Axis | str = Axis.EVENT_TIME) -> Global:
-    """One window over everything."""
+    """A single window over everything."""
     return Global(_axis(axis))
 
 
@@ -417,19 +414,19 @@ def custom(
     name: str | None = None,
     axis: Axis | str = Axis.EVENT_TIME,
 ) -> Custom:
-    """Windows of a function over columns; see `Custom`."""
+    """Windows assigned by a function over columns; see `Custom`."""
     return Custom(assign, name or str(getattr(assign, "__name__", "")), _axis(axis))
 
 
 def window_from_dict(document: Mapping[str, Any]) -> Window:
-    """The window that `to_dict` wrote."""
+    """The inverse of `to_dict`."""
     kind, fields = (
         document.get("type"),
         {name: value for name, value in document.items() if name != "type"},
     )
     if kind == Custom.kind:
         raise SpecError(
-            f"custom window `{fields.get('name')}` cannot be restored from data. Hint: build it"
+            f"custom window `{fields.get('name')}` cannot be restored from data. Hint: create it"
             " again with custom(...)"
         )
     _one_of("window", "type", kind, tuple(_KINDS))
@@ -444,8 +441,8 @@ def window_from_dict(document: Mapping[str, Any]) -> Window:
         return made(**fields)
     except TypeError as missing:
         raise SpecError(
-            f"{kind} cannot be made of {dict(fields)}: {missing}. Hint: give every field that has"
-            " no default"
+            f"{kind} cannot be created from {dict(fields)}: {missing}. Hint: set every field"
+            " without a default"
         ) from None
 
 
@@ -455,7 +452,7 @@ def _ticks(value: Duration, axis: Axis, unit: str | None, field: str) -> int:
     if unit is not None or isinstance(value, bool) or not isinstance(value, int):
         raise SpecError(
             f"`{field}` on `{axis}` counts messages, got"
-            f" `{value!r}`{f' with unit {unit}' if unit else ''}. Hint: give a plain integer"
+            f" `{value!r}`{f' with unit {unit}' if unit else ''}. Hint: pass a plain integer"
         )
     return value
 
@@ -464,7 +461,7 @@ def _whole(owner: str, field: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise SpecError(
             f"{owner} `{field}` is an integer number of ticks, got `{value!r}`. Hint:"
-            f" tg.{owner}(...) takes texts and timedeltas"
+            f" tg.{owner}(...) takes strings and timedeltas"
         )
     return value
 
