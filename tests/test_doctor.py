@@ -123,7 +123,7 @@ def test_a_session_without_java_says_the_same(java: Path, monkeypatch: pytest.Mo
     )
     java_of(java, 'java version "1.8.0_202"')
     with pytest.raises(
-        SetupError, match=r"needs Java 17 or newer; .* is Java 8\. Hint: install one"
+        SetupError, match=r"needs Java 17 or newer: .* is Java 8\. Hint: install one"
     ):
         session()
 

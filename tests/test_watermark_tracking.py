@@ -352,7 +352,7 @@ def test_a_key_that_can_never_be_forwarded_is_said_when_streams_are_united():
 def test_columns_and_keys_of_a_stream_are_different_and_keys_are_below_128():
     with pytest.raises(SpecError, match="time columns of a stream must be distinct"):
         stream(time="ts", times={"ts": Bounded(0)})
-    with pytest.raises(SpecError, match="watermark keys of a stream must be different"):
+    with pytest.raises(SpecError, match="watermark keys of a stream must be distinct"):
         stream(time="ts", times={"ts2": (0, Bounded(0))})
     with pytest.raises(SpecError, match="from 0 to 127, got `128`"):
         stream(time="ts", watermark_key=127, times={"ts2": Bounded(0)})

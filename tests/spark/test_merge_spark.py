@@ -88,7 +88,9 @@ def test_what_does_not_fit_together_is_refused(spark):
     named = tg.stream(
         spark.createDataFrame([], "user string, ts timestamp, input string"), time="ts", key="user"
     )
-    with pytest.raises(SpecError, match="has a column `input`, which in a merge is the name of the input"):
+    with pytest.raises(
+        SpecError, match="has a column `input`, which in a merge is the name of the input"
+    ):
         _ = (
             tg.merge(orders=orders, named=named)
             .window(tg.tumbling("1 minute"))

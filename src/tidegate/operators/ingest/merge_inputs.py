@@ -57,7 +57,8 @@ class MergedInputs:
         came = bindable(came)
         if INPUT in came.names:
             raise InputError(
-                f"the stream `{name}` has a column `{INPUT}`, which in a merge names the input."
+                f"the stream `{name}` has a column `{INPUT}`, which in a merge is the name of"
+                " the input."
                 " Hint: rename the column"
             )
         brought = self._brought.get(ordinal, {})
