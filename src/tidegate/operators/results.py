@@ -1,5 +1,7 @@
-"""Results are panes and late rows as people read them: named columns, window bounds as instants or
-numbers, and a pane id that replays keep.
+"""Results: panes and late rows as Arrow tables, with the columns that users read.
+
+Windows and joins have different columns; what they share is here: the tables, the columns of late
+rows, and the form of instants, words and ids.
 """
 
 from __future__ import annotations
@@ -7,28 +9,27 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 
 from tidegate.instants import MAX, MIN
-from tidegate.kernel.frame import Column, Frame, is_constant, recast, repeat, squeezed, to_arrow
-from tidegate.kernel.keys import mix
-from tidegate.operators.output import TIMINGS, LateRows, Output
-from tidegate.spec.operator import AggregateSpec
+from tidegate.kernel.frame import Frame, is_constant, recast, repeat, to_arrow
+from tidegate.operators.output import LateRows, Output
 
 _HEX = np.array(
     [int.from_bytes(f"{byte:02x}".encode(), "little") for byte in range(256)], np.uint16
 )
 _LATE_COLUMNS = frozenset({"class", "reason", "detail", "watermark", "windows", "emitted_at"})
-_OUR_TIMES = frozenset({"window_start", "window_end", "time", "watermark", "emitted_at", "windows"})
+_TIME_COLUMNS = frozenset(
+    {"window_start", "window_end", "time", "watermark", "emitted_at", "windows"}
+)
 STAMP = pa.timestamp("us", "UTC")
 
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """Panes and late rows that wait to be fetched."""
+    """Panes and late rows of one or more calls."""
 
     panes: pa.Table
     late: pa.Table
@@ -41,37 +42,25 @@ class Results:
 
     @classmethod
     def together(cls, parts: Sequence[Results]) -> Results:
-        """All results in order; the first part says how times are shown, because others may be
-        older than what is known of them now.
+        """All results in order, with the column types of the first part.
+
+        Older parts may have other types: those that were known when they were made.
         """
-        return cls(
-            _together([part.panes for part in parts]), _together([part.late for part in parts])
-        )
+        return cls(_concat([part.panes for part in parts]), _concat([part.late for part in parts]))
 
 
-class Rendering(ABC):
-    """Turns an operator's output into results."""
+class Renderer(ABC):
+    """Turns the output of an operator into results."""
 
     def render(self, output: Output) -> Results:
-        """All panes, and all late rows; tables without rows have their columns."""
+        """All panes and all late rows; tables without rows have their columns, too."""
         panes = [self._panes(frame) for frame in output.panes if len(frame)]
         late = [self._late(rows) for rows in output.late if len(rows)]
-        return Results(
-            (
-                pa.concat_tables([self._no_panes(), *panes], promote_options="permissive")
-                if panes
-                else self._no_panes()
-            ),
-            (
-                pa.concat_tables([self._no_late(), *late], promote_options="permissive")
-                if late
-                else self._no_late()
-            ),
-        )
+        return Results(_append(self._no_panes(), panes), _append(self._no_late(), late))
 
     @abstractmethod
     def by_window(self, output: Output) -> list[Results]:
-        """The same in the units in which a downstream accepts."""
+        """The same, split into the units that a downstream accepts or refuses."""
 
     @abstractmethod
     def _panes(self, frame: Frame) -> pa.Table: ...
@@ -86,170 +75,34 @@ class Rendering(ABC):
     def _no_late(self) -> pa.Table: ...
 
 
-@dataclass(frozen=True)
-class Renderer(Rendering):
-    """Turns the output of a windowed aggregate into results."""
-
-    spec: AggregateSpec
-    ticks: bool
-    schema: pa.Schema | None
-    result_types: dict[str, pa.DataType]
-
-    def by_window(self, output: Output) -> list[Results]:
-        """One result a window, in the order of their first rows, and the late rows last: the units
-        in which a downstream accepts.
-        """
-        whole = self.render(output)
-        parts: list[Results] = []
-        if whole.panes.num_rows:
-            start, end = (
-                to_arrow(whole.panes.column(c)).dictionary_encode(null_encoding="encode").indices
-                for c in ("window_start", "window_end")
-            )
-            code = np.asarray(start).astype(np.int64) * (whole.panes.num_rows + 1) + np.asarray(end)
-            breaks = np.flatnonzero(np.diff(code)) + 1
-            bounds = [0, *breaks.tolist(), whole.panes.num_rows]
-            parts = [
-                Results(whole.panes.slice(a, b - a), self._no_late()) for a, b in pairwise(bounds)
-            ]
-        if whole.late.num_rows:
-            parts.append(Results(self._no_panes(), whole.late))
-        return parts
-
-    def instants(self, column: np.ndarray) -> pa.Array:
-        """Ticks or timestamps; the ends of time are null."""
-        return instants(column, ticks=self.ticks)
-
-    def _panes(self, frame: Frame) -> pa.Table:
-        columns: dict[str, Column | pa.Array] = {
-            name: frame[f"k.{name}"] for name in self.spec.input.key
-        }
-        columns.update(
-            window_start=self.instants(frame.ints("start")),
-            window_end=self.instants(frame.ints("end")),
-        )
-        columns["op"] = chosen(("-", "+"), squeezed((frame.ints("op") > 0).astype(np.int8)))
-        columns["timing"] = chosen(TIMINGS, frame.ints("timing"))
-        columns.update(
-            pane=frame.ints("pane"),
-            pane_nonspeculative=frame.ints("ns"),
-            is_first=frame.ints("first"),
-            is_last=frame.ints("last"),
-        )
-        columns.update({name: frame[f"a.{name}"] for name, _ in self.spec.aggregates})
-        columns["time"] = self.instants(frame.ints("time"))
-        columns["watermark"] = self.instants(frame.ints("watermark"))
-        columns["emitted_at"] = self.instants(frame.ints("emitted_at"))
-        columns["pane_id"] = pane_ids(frame)
-        return pa.table({name: to_arrow(column) for name, column in columns.items()})
-
-    def _late(self, rows: LateRows) -> pa.Table:
-        columns: dict[str, pa.Array] = {}
-        if rows.table is not None:
-            columns.update(
-                {
-                    late_name(name): to_arrow(rows.table.column(name))
-                    for name in rows.table.column_names
-                }
-            )
-        columns.update({name: to_arrow(rows.keys[f"k.{name}"]) for name in self.spec.input.key})
-        return late_table(columns, rows, ticks=self.ticks)
-
-    def _no_panes(self) -> pa.Table:
-        when = pa.int64() if self.ticks else STAMP
-        fields = [(name, self._type(name)) for name in self.spec.input.key]
-        fields += [
-            ("window_start", when),
-            ("window_end", when),
-            ("op", pa.string()),
-            ("timing", pa.string()),
-            ("pane", pa.int64()),
-        ]
-        fields += [
-            ("pane_nonspeculative", pa.int64()),
-            ("is_first", pa.bool_()),
-            ("is_last", pa.bool_()),
-        ]
-        fields += [
-            (name, self.result_types.get(name, pa.null())) for name, _ in self.spec.aggregates
-        ]
-        fields += [
-            ("time", when),
-            ("watermark", when),
-            ("emitted_at", when),
-            ("pane_id", pa.string()),
-        ]
-        return pa.schema(fields).empty_table()
-
-    def _no_late(self) -> pa.Table:
-        fields = (
-            []
-            if self.schema is None
-            else [(late_name(field.name), field.type) for field in self.schema]
-        )
-        fields += [
-            (name, self._type(name))
-            for name in self.spec.input.key
-            if name not in {f[0] for f in fields}
-        ]
-        return pa.schema([*fields, *late_columns(ticks=self.ticks)]).empty_table()
-
-    def _type(self, name: str) -> pa.DataType:
-        return pa.null() if self.schema is None else self.schema.field(name).type
+def _append(empty: pa.Table, tables: list[pa.Table]) -> pa.Table:
+    return pa.concat_tables([empty, *tables], promote_options="permissive") if tables else empty
 
 
-def _together(tables: list[pa.Table]) -> pa.Table:
+def _concat(tables: list[pa.Table]) -> pa.Table:
     return pa.concat_tables(
-        [_timed(table, tables[0].schema) for table in tables], promote_options="permissive"
+        [_cast_columns(table, tables[0].schema) for table in tables], promote_options="permissive"
     )
 
 
-def _timed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table in the types of the schema: before an input has shown a time, times are plain
-    numbers, and what nothing is known of is too.
-    """
+def _cast_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with the types of the schema: until an input has a time, times are integers."""
     for name in [name for name in table.column_names if name in schema.names]:
         kind, former = schema.field(name).type, table.schema.field(name).type
         if former != kind and not pa.types.is_null(kind) and not pa.types.is_null(former):
             cast = (
                 table.column(name).cast(kind)
-                if name in _OUR_TIMES
+                if name in _TIME_COLUMNS
                 else recast(to_arrow(table.column(name)), kind)
             )
             table = table.set_column(table.schema.get_field_index(name), name, cast)
     return table
 
 
-def late_name(name: str) -> str:
-    """The name of an input column in the late output: one that the late output has itself is told
-    apart.
-    """
-    return f"input_{name}" if name in _LATE_COLUMNS else name
+# Columns
 
 
-def pane_ids(frame: Frame) -> pa.Array:
-    """128 bits of key, window, index and op as text: the same pane has the same id after every
-    replay.
-    """
-    words = [frame.ints(name) for name in ("start", "end", "pane", "op")]
-    # Panes of one window share these words, so that they are mixed once and not row by row.
-    alike = all(is_constant(word) for word in words) and len(frame) > 0
-    pane = np.zeros(1 if alike else len(frame), np.uint64)
-    for word in words:
-        pane = mix(pane ^ (word[:1] if alike else word).astype(np.int64).view(np.uint64))
-    first, second = (
-        mix(frame.ints("key_hash") ^ pane),
-        mix(frame.ints("key_check") + mix(pane ^ frame.ints("key_hash"))),
-    )
-    raw = np.column_stack([first, second]).view(np.uint8).reshape(len(frame), 16)
-    text = _HEX[raw].view(np.uint8)
-    offsets = np.arange(0, 32 * (len(frame) + 1), 32, dtype=np.int64)
-    return pa.LargeStringArray.from_buffers(
-        len(frame), pa.py_buffer(offsets.tobytes()), pa.py_buffer(text.tobytes())
-    ).cast(pa.string())
-
-
-def chosen(words: Sequence[str], codes: np.ndarray) -> pa.Array:
+def words_of(words: Sequence[str], codes: np.ndarray) -> pa.Array:
     """The word of each code."""
     if is_constant(codes):
         return repeat(words[int(codes[0])], len(codes), pa.string())
@@ -258,10 +111,20 @@ def chosen(words: Sequence[str], codes: np.ndarray) -> pa.Array:
     )
 
 
+def hex_text(raw: np.ndarray) -> pa.Array:
+    """The rows of a matrix of bytes as hexadecimal text."""
+    rows, width = raw.shape
+    offsets = np.arange(rows + 1, dtype=np.int64) * (2 * width)
+    text = _HEX[raw].view(np.uint8)
+    return pa.LargeStringArray.from_buffers(
+        rows, pa.py_buffer(offsets.tobytes()), pa.py_buffer(text.tobytes())
+    ).cast(pa.string())
+
+
 def instants(column: np.ndarray, *, ticks: bool) -> pa.Array:
-    """Ticks or timestamps; the ends of time are null."""
+    """Integers (`ticks`) or timestamps; the beginning and the end of time are null."""
     if is_constant(column):
-        # Not through Python's own datetime, which ends with the year 9999.
+        # Arrow scalars would go through Python's datetime, which ends with the year 9999.
         return instants(column[:1].copy(), ticks=ticks).take(
             pa.array(np.zeros(len(column), np.int64))
         )
@@ -269,8 +132,16 @@ def instants(column: np.ndarray, *, ticks: bool) -> pa.Array:
     return array if ticks else array.cast(STAMP)
 
 
+# Late rows
+
+
+def late_name(name: str) -> str:
+    """The name of an input column in the late output, where `input_` resolves a conflict."""
+    return f"input_{name}" if name in _LATE_COLUMNS else name
+
+
 def late_columns(*, ticks: bool) -> list[tuple[str, pa.DataType]]:
-    """What stands in the late output after the columns of the row."""
+    """The columns of the late output after those of the row."""
     when = pa.int64() if ticks else STAMP
     windows = pa.list_(pa.struct([("window_start", when), ("window_end", when)]))
     texts = [("class", pa.string()), ("reason", pa.string()), ("detail", pa.string())]
@@ -278,9 +149,9 @@ def late_columns(*, ticks: bool) -> list[tuple[str, pa.DataType]]:
 
 
 def late_table(columns: dict[str, pa.Array], rows: LateRows, *, ticks: bool) -> pa.Table:
-    """Late rows with the columns of their own, and after them what is said of them."""
+    """Late rows: their own columns, then `late_columns`."""
     n = len(rows)
-    told = {
+    added = {
         "class": rows.lateness,
         "reason": repeat(rows.reason, n, pa.string()),
         "detail": rows.detail,
@@ -288,7 +159,7 @@ def late_table(columns: dict[str, pa.Array], rows: LateRows, *, ticks: bool) -> 
         "windows": _windows(rows.starts, rows.ends, ticks=ticks),
         "emitted_at": repeat(rows.emitted_at, n, pa.int64()).cast(pa.int64() if ticks else STAMP),
     }
-    return pa.table({**columns, **told})
+    return pa.table({**columns, **added})
 
 
 def _windows(starts: pa.ListArray, ends: pa.ListArray, *, ticks: bool) -> pa.Array:

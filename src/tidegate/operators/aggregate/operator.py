@@ -29,6 +29,7 @@ from tidegate.kernel.windows.assigners import Aligned, Assigned, SessionAssigner
 from tidegate.operators.aggregate.cell_watermarks import CellWatermarks
 from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.message_recovery import MessageRecovery
+from tidegate.operators.aggregate.rendering import PaneRenderer
 from tidegate.operators.aggregate.window_offsets import WindowOffsets
 from tidegate.operators.aggregate.wiring import Parts
 from tidegate.operators.ingest.delivery import (
@@ -45,7 +46,6 @@ from tidegate.operators.ingest.schema_cast import bindable, widened
 from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
 from tidegate.operators.output import Output, class_names
 from tidegate.operators.progress import Progress
-from tidegate.operators.results import Renderer
 from tidegate.spec.join import Upstream
 from tidegate.spec.operator import AggregateSpec, input_of
 from tidegate.spec.triggers import Never
@@ -211,13 +211,13 @@ class WindowedAggregate:
         """Whether the schema of the input is known."""
         return self.parts is not None
 
-    def renderer(self) -> Renderer:
+    def renderer(self) -> PaneRenderer:
         """What turns the output of a call into results."""
         parts = self.parts
         schema, types = (
             (None, {}) if parts is None else (parts.core.schema, parts.core.bundle.result_types)
         )
-        return Renderer(self.spec, ticks=self.ticks, schema=schema, result_types=types)
+        return PaneRenderer(self.spec, ticks=self.ticks, schema=schema, result_types=types)
 
     @property
     def is_typed(self) -> bool:

@@ -26,13 +26,14 @@ from tidegate.kernel.frame import (
 from tidegate.operators.output import LATE, TIMINGS, LateRows, Output
 from tidegate.operators.results import (
     STAMP,
-    Rendering,
+    Renderer,
     Results,
-    chosen,
+    hex_text,
     instants,
     late_columns,
     late_name,
     late_table,
+    words_of,
 )
 from tidegate.spec.join import ADDED, BOUNDS, LEFT, RIGHT, SIDES, JoinSpec
 from tidegate.state.store import Store
@@ -432,7 +433,7 @@ def _typed(values: Column, kind: pa.DataType) -> Column:
 
 
 @dataclass(frozen=True)
-class JoinRenderer(Rendering):
+class JoinRenderer(Renderer):
     """Turns a join's output into results."""
 
     spec: JoinSpec
@@ -457,8 +458,8 @@ class JoinRenderer(Rendering):
                 window_start=self.instants(frame.ints("start")),
                 window_end=self.instants(frame.ints("end")),
             )
-        columns["op"] = chosen(("-", "+"), squeezed((frame.ints("op") > 0).astype(np.int8)))
-        columns["timing"] = chosen(TIMINGS, frame.ints("timing"))
+        columns["op"] = words_of(("-", "+"), squeezed((frame.ints("op") > 0).astype(np.int8)))
+        columns["timing"] = words_of(TIMINGS, frame.ints("timing"))
         columns["pair_id"] = pair_ids(frame)
         columns.update(
             watermark=self.instants(frame.ints("watermark")),
@@ -518,23 +519,10 @@ def pair_ids(frame: Frame) -> pa.Array:
     """The identity of the key and the arrival numbers of both rows as text; `-` where a row is
     missing.
     """
-    words = [_hex(frame.ints("key_hash"))]
+    key = frame.ints("key_hash").astype(">u8").view(np.uint8).reshape(len(frame), 8)
+    words = [hex_text(key)]
     for name in ("lseq", "rseq"):
         seq = frame.ints(name)
         known = pa.array(seq, mask=seq == _NONE) if (seq == _NONE).any() else pa.array(seq)
         words.append(pc.fill_null(known.cast(pa.string()), "-"))
     return pc.binary_join_element_wise(*words, ":")
-
-
-_DIGITS = np.array(
-    [int.from_bytes(f"{byte:02x}".encode(), "little") for byte in range(256)], np.uint16
-)
-
-
-def _hex(words: np.ndarray) -> pa.Array:
-    raw = words.astype(">u8").view(np.uint8).reshape(len(words), 8)
-    text = _DIGITS[raw].view(np.uint8)
-    offsets = np.arange(0, 16 * (len(words) + 1), 16, dtype=np.int32)
-    return pa.StringArray.from_buffers(
-        len(words), pa.py_buffer(offsets.tobytes()), pa.py_buffer(text.tobytes())
-    )
