@@ -20,7 +20,7 @@ from tidegate.scenarios.runtimes import EMBEDDED, Runtime
 from tidegate.scenarios.settings import choice
 from tidegate.scenarios.ticks import MICROSECONDS, Ticks, ticks_of
 from tidegate.spec.join import LEFT, RIGHT, SIDES
-from tidegate.spec.presets import habits
+from tidegate.spec.presets import system_preset
 
 # A promise does not depend on batches, but plans of Spark say how theirs are cut.
 WATERMARK_CONFIG = frozenset(
@@ -75,7 +75,9 @@ class _Promise:
                 f"the output watermark follows from bounds of times, got `{given}`"
             )
         terms = Terms(
-            (bound,), choice(case, "type", TYPES, "inner"), options=habits(scenario.system).options
+            (bound,),
+            choice(case, "type", TYPES, "inner"),
+            options=system_preset(scenario.system).options,
         )
         self._meeting = JoinUnderTest(terms, ticks, runtime)
         for side in (LEFT, RIGHT):

@@ -33,7 +33,7 @@ from tidegate.scenarios.runtimes import EMBEDDED, Runtime
 from tidegate.scenarios.settings import OperatorSettings, choice, flag
 from tidegate.scenarios.ticks import Ticks, ticks_of
 from tidegate.scenarios.window_words import window_of
-from tidegate.spec.presets import habits
+from tidegate.spec.presets import system_preset
 from tidegate.spec.triggers import AfterCount, AfterWatermark
 from tidegate.spec.watermarks import Bounded, Punctuated, Watermarks
 from tidegate.spec.windows import Session, Tumbling, Window
@@ -111,7 +111,7 @@ class _Plan:
     habits: str = _SPARK
 
     def settings(self) -> OperatorSettings:
-        preset = habits(self.habits)
+        preset = system_preset(self.habits)
         options = {"future_tolerance": MAX, **preset.options}
         if self.dedup:
             # A row is late by its own time: how long it is remembered does not matter.

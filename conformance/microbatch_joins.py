@@ -1,4 +1,4 @@
-"""Queries of Spark that join two streams, replayed with our join under Spark's habits, alone or
+"""Queries of Spark that join two streams, replayed with our join under Spark's system_preset, alone or
 with a window after it.
 
 Spark has one watermark for the whole query, the least of its inputs'; so it is computed here and
@@ -32,7 +32,7 @@ from tidegate.scenarios.ticks import MICROSECONDS, Ticks
 from tidegate.scenarios.window_words import window_of as read_window
 from tidegate.spec.join import LEFT, RIGHT, SIDES, JoinWindow
 from tidegate.spec.operator import AggregateSpec
-from tidegate.spec.presets import habits
+from tidegate.spec.presets import system_preset
 from tidegate.spec.triggers import AfterWatermark
 from tidegate.spec.windows import Hopping, Session, Tumbling, Window
 
@@ -170,7 +170,7 @@ def _terms(plan: _Plan, stage: Mapping[str, Any], scenario: Scenario, ticks: Tic
         how=choice(stage, "type", TYPES, "inner"),
         keyed=condition.keyed,
         where=condition.where,
-        options=habits(str(scenario.config.get("semantics", "spark"))).options,
+        options=system_preset(str(scenario.config.get("semantics", "spark"))).options,
     )
 
 
@@ -334,7 +334,7 @@ def _downstream(plan: _Plan, scenario: Scenario) -> AggregateSpec | None:
         return None
     options = {
         "future_tolerance": MAX,
-        **habits(str(scenario.config.get("semantics", "spark"))).options,
+        **system_preset(str(scenario.config.get("semantics", "spark"))).options,
     }
     spec = specification(
         OperatorSettings(plan.then, AfterWatermark(), "accumulating", 0, "count", options=options),

@@ -1,6 +1,4 @@
-"""Specifications of aggregates: equality, text, documents, and rules that are checked before
-anything runs.
-"""
+"""Specifications of aggregates: equality, repr, JSON form and validation."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ def double(table: pa.Table) -> int:
 
 @pytest.mark.parametrize("aggregate", PLAIN, ids=repr)
 def test_text_and_document_come_back_as_the_same(aggregate):
-    assert eval(repr(aggregate), vars(tg)) == aggregate  # noqa: S307 - the text is ours
+    assert eval(repr(aggregate), vars(tg)) == aggregate  # noqa: S307 - a repr of this project
     assert tg.aggregate_from_dict(json.loads(json.dumps(aggregate.to_dict()))) == aggregate
 
 

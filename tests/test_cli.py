@@ -1,4 +1,4 @@
-"""The command line: what it prints, and the status it ends with."""
+"""The command line: its output and exit status."""
 
 from __future__ import annotations
 

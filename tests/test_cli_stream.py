@@ -18,7 +18,7 @@ def store(tmp_path: Path) -> str:
     return str(tmp_path / "events.db")
 
 
-# Making and showing streams
+# Creating and showing streams
 
 
 def test_a_stream_is_made_shown_and_removed(tidegate: Command):
@@ -344,7 +344,7 @@ def test_each_commit_notes_the_time_of_its_own_lines(clicks: Command, store: str
         "--json",
         given=given,
     )
-    # The 20 comes after a commit that has noted 30; the second 30 is not behind it.
+    # The 20 comes after a commit that noted 30; the second 30 is not older.
     assert (done.json["events"], done.json["noted"], done.json["behind"]) == (7, 41, 1)
     with streams.open(store) as opened:
         assert opened.stream("clicks").transactional_writer("w").written == 7

@@ -54,8 +54,7 @@ def test_sigterm_commits_what_was_read_and_lets_go_of_the_writer(
         process.stdin.flush()
         with streams.open(store) as opened:
             stream = opened.stream("clicks")
-            # What looks at the stream beside has begun when there is an owner, and what is written
-            # when there is a mark.
+            # An owner shows that the controller runs, and a mark shows that events were written.
             until(
                 lambda: (
                     bool(stream.marks().by_writer)
@@ -119,7 +118,7 @@ def test_a_writer_that_is_killed_goes_on_exactly_once(clicks: Command, store: st
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             ) as process:
-                until(lambda: writer.written > before + 200, process)  # noqa: B023 - it is called now
+                until(lambda: writer.written > before + 200, process)  # noqa: B023 - called within the loop
                 process.kill()
                 process.wait()
             before = writer.written
@@ -134,7 +133,7 @@ def test_a_writer_that_is_killed_goes_on_exactly_once(clicks: Command, store: st
         mine = [n for n in found if n % 5 == user]
         assert mine == sorted(mine)
     with streams.open(store, clock=lambda: machine_clock() + 60_000_000) as opened:
-        # A minute later nobody holds the stream for the controllers that were killed.
+        # A minute later the leases of the killed controllers have expired.
         opened.controller().round()
         assert opened.stream("clicks").watermarks()[-1].time == 29_999_000_000
 
@@ -147,7 +146,7 @@ def test_a_closed_pipe_ends_quietly_and_confirms_nothing_that_was_not_printed(
     clicks("write", "clicks", given=wide)
     with started("read", store, "clicks", "--group", "g", "--batch", 100, *follow) as process:
         assert process.stdout is not None
-        # A batch is longer than what a pipe holds, so this one cannot have been printed whole.
+        # A batch is longer than the buffer of a pipe, so it cannot have been printed completely.
         assert process.stdout.readline().startswith(b'{"n": ')
         process.stdout.close()
         process.stdout = None
@@ -237,5 +236,5 @@ def test_a_file_larger_than_what_is_held_streams_through(
         assert told.startswith(f"{megabytes * 1000:,} events written, 0 lines broken")
         return int(used)
 
-    # Kilobytes: a file that is 60 MB longer takes no more memory.
+    # Kilobytes: a file that is 60 MB longer needs no more memory.
     assert peak(80) < peak(20) + 30_000

@@ -1,6 +1,4 @@
-"""`tidegate doctor` finds what is missing and says how to fix it, and `make` finds or installs
-Java.
-"""
+"""`tidegate doctor` finds problems and shows how to fix them; `make` finds or installs Java."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from tidegate.spark.environment.session import session
 
 
 def java_of(folder: Path, text: str) -> Path:
-    """A program that says the version of Java that it stands for."""
+    """A program that prints a version of Java."""
     program = folder / "bin" / "java"
     program.parent.mkdir(parents=True, exist_ok=True)
     program.write_text(f"#!/bin/sh\necho '{text}' >&2\n")
@@ -33,7 +31,7 @@ def java_of(folder: Path, text: str) -> Path:
 
 @pytest.fixture
 def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A Java that is new enough, so that the machine of the test does not matter."""
+    """A Java that is new enough, independent of the machine."""
     home = java_of(tmp_path / "java", 'openjdk version "21.0.1" 2024-01-01')
     monkeypatch.setenv("JAVA_HOME", str(home))
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
@@ -236,9 +234,7 @@ def look_for_java(
 
 
 def fake_apt(bare: Path, package: str, version: str) -> None:
-    """An apt that knows one package, which brings a Java of some version; it notes how it was
-    called.
-    """
+    """An apt with one package, which installs a Java of some version; it records its calls."""
     made = (
         f"printf '#!/bin/sh\\necho version \\\\\"{version}\\\\\" >&2\\n' > {bare}/java; chmod +x"
         f" {bare}/java"

@@ -1,4 +1,4 @@
-"""Instants and durations: what people write, and arithmetic at the ends of time."""
+"""Instants and durations: input forms, and arithmetic at the ends of time."""
 
 from __future__ import annotations
 

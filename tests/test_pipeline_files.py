@@ -1,6 +1,4 @@
-"""Pipeline files are read into what the API makes of the same words, and every mistake is told with
-its place, its rule and a hint.
-"""
+"""Pipeline files translate to the API, and every mistake is reported with location, rule and hint."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ JUNK = ["", ":", "]", "}", "[", "'", " x", ": x", "\t", "5", "(", ",", "null"]
 
 
 def part(word: str, value: str) -> str:
-    """The whole file with one part replaced, or left out where the value is empty."""
+    """The whole file with one part replaced, or omitted if the value is empty."""
     lines = [line for line in WHOLE.splitlines() if not line.startswith(f"{word}:")]
     return "\n".join([*lines, f"{word}: {value}"] if value else lines)
 
@@ -58,7 +56,7 @@ def only(text: str, **environment: str) -> Problem:
 
 
 def tried(text: str) -> tuple[Problem, ...]:
-    """The problems of a text that may have some; any other error is a failure."""
+    """The problems of a text; any other error is a failure."""
     try:
         parse(text, environment={})
     except PipelineFileError as error:
@@ -66,7 +64,7 @@ def tried(text: str) -> tuple[Problem, ...]:
     return ()
 
 
-# -- what is read
+# Valid files
 
 
 def test_a_file_says_what_the_api_says() -> None:
@@ -216,7 +214,7 @@ def test_reading_a_file_does_not_import_spark(repository: Path) -> None:
     assert (done.stdout.strip(), done.stderr) == ("False", "")
 
 
-# -- what is refused
+# Invalid files
 
 RULES = [
     ("nam", "x", "`nam` is not a part of a pipeline", "did you mean `name`?"),
@@ -413,7 +411,7 @@ def test_one_mistake_is_one_problem_in_its_line(
     assert "Hint:" not in found.rule
     lines = text.splitlines()
     if value:
-        # What a part lacks, or what two parts together break, is told where one of them stands.
+        # A missing key, or a conflict of two parts, is reported at one of them.
         assert lines[found.line - 1].startswith((f"{word}:", "window:")), (
             f"line {found.line}: {lines[found.line - 1]}"
         )
@@ -529,7 +527,7 @@ def test_any_change_of_a_line_is_read_or_refused_with_a_place(data: st.DataObjec
     assert all(1 <= problem.line <= len(lines) + 1 for problem in tried("\n".join(lines)))
 
 
-# -- the command
+# The command
 
 
 def test_dry_run_says_what_would_run_and_touches_nothing(
@@ -580,7 +578,7 @@ def test_the_files_in_the_documentation_are_read(repository: Path) -> None:
     ]
     assert len(written) > 3
     for code in written:
-        # A block that is not a whole file stands for those parts of one.
+        # A block that is not a whole file replaces those parts of one.
         said = yaml.safe_load(code)
         text = code
         for line in WHOLE.splitlines():

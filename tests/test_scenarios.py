@@ -21,7 +21,7 @@ from tidegate.scenarios.settings import operator_settings
 from tidegate.scenarios.ticks import Ticks, ticks_of
 from tidegate.scenarios.trigger_words import ParsedTrigger, TriggerReader
 from tidegate.spec.operator import Options
-from tidegate.spec.presets import NAMES, habits, preset
+from tidegate.spec.presets import NAMES, preset_options, system_preset
 from tidegate.spec.triggers import (
     AfterAny,
     AfterCount,
@@ -420,29 +420,35 @@ def test_trigger_words_that_make_no_sense(text: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_presets_are_options(name: str) -> None:
-    Options(**preset(name))
+    Options(**preset_options(name))
     settings = operator_settings(
         Scenario("x", "panes", config={"semantics": name, "window": {"type": "session", "gap": 5}}),
         Ticks("tick", 1),
     )
-    assert settings.window.touch == habits(name).touch
-    assert dict(settings.options) == {"future_tolerance": MAX, **preset(name)}
+    assert settings.window.touch == system_preset(name).touch
+    assert dict(settings.options) == {"future_tolerance": MAX, **preset_options(name)}
 
 
 def test_presets_differ_from_ours_where_the_systems_do() -> None:
     plain = Options()
-    assert Options(**preset("tidegate")) == plain
-    assert preset("beam") == {
+    assert Options(**preset_options("tidegate")) == plain
+    assert preset_options("beam") == {
         "drop_by": "window",
         "session_lateness": "own",
         "granularity": "batch",
         "on_time": "always",
         "closing": "if_nonempty",
     }
-    assert (preset("flink")["session_lateness"], preset("flink")["closing"]) == ("merged", "never")
-    assert (preset("hazelcast")["drop_by"], preset("spark")["granularity"]) == ("event", "batch")
+    assert (preset_options("flink")["session_lateness"], preset_options("flink")["closing"]) == (
+        "merged",
+        "never",
+    )
+    assert (preset_options("hazelcast")["drop_by"], preset_options("spark")["granularity"]) == (
+        "event",
+        "batch",
+    )
     with pytest.raises(SpecError, match="`storm`"):
-        preset("storm")
+        preset_options("storm")
 
 
 def test_our_own_defaults_follow_the_unit() -> None:

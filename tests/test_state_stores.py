@@ -1,4 +1,4 @@
-"""Both stores keep one protocol: reads see writes at once, and only commits survive."""
+"""The protocol of both stores: reads see writes at once, and only commits survive."""
 
 from __future__ import annotations
 

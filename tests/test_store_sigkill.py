@@ -1,6 +1,4 @@
-"""A process killed at any moment leaves the state of its last commit, or of the one it was in:
-never a mixture.
-"""
+"""A killed process leaves the state of its last commit, or of the current one, never a mixture."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ ROUNDS = 25
 
 
 def content(generation: int) -> dict[str, pa.Table]:
-    """All tables of a generation: names come and go, sizes change, one stays the same for five
-    generations.
-    """
+    """All tables of a generation: names come and go, sizes change, and one is stable."""
     tables = {
         f"n{(generation * 3 + i) % 11}": pa.table({"g": [generation] * (i + 1)}) for i in range(7)
     }
@@ -52,7 +48,7 @@ def write_generation(store: Store, generation: int) -> None:
 
 
 def writer(kind: str, path: str) -> None:
-    """Open, and commit one generation after the other until somebody ends this process."""
+    """Commit one generation after the other until the process is killed."""
     store = STORES[kind](path)
     generation = store.get_json("head", {"generation": -1})["generation"]
     say("ready")
@@ -67,11 +63,11 @@ def say(line: str) -> None:
 
 
 def supervise() -> None:
-    """For each line of input, start a writer in a process of its own, and say when it is dead."""
+    """For each line of input, run a writer in a process of its own, and report its end."""
     content(
         0
-        # the first Arrow table of a process costs a second, because it looks for pandas: pay for it
-        # once, before the forks
+        # The first Arrow table of a process costs a second, because it imports pandas: do it once,
+        # before the forks.
     )
     for line in sys.stdin:
         pid = os.fork()
@@ -94,9 +90,7 @@ class Supervisor:
         self._in, self._out = self._process.stdin, self._process.stdout
 
     def run(self, kind: str, path: Path, commits: int, delay: float) -> list[int]:
-        """Let a writer make some commits (-1: not even open), wait a moment longer, kill it; the
-        generations it reported.
-        """
+        """Let a writer commit some generations (-1: none), kill it, and return those it reported."""
         self._in.write(f"{kind} {path}\n".encode())
         pid, done, ready = 0, [], False
         while not pid or (commits >= 0 and not (ready and len(done) >= commits)):
@@ -129,9 +123,7 @@ def supervisor() -> Iterator[Supervisor]:
 
 
 def state_of(kind: str, path: Path) -> int:
-    """The generation that is stored, once all of it was found to belong together; -1 for
-    nothing.
-    """
+    """The stored generation, verified as consistent; -1 for nothing."""
     store = STORES[kind](path)
     head = store.get_json("head")
     if head is None:

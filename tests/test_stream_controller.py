@@ -1,6 +1,4 @@
-"""The controller: which time and cut it makes of what writers say, whom it waits for, whom it
-forgets, and who of several is the owner.
-"""
+"""The controller: watermarks from writer marks, silent writers, and ownership by lease."""
 
 from __future__ import annotations
 
@@ -131,7 +129,7 @@ def test_one_that_speaks_while_it_is_forgotten_stays(stream, local, controller, 
     def speak():
         spoken.append(say(stream, "slow", 25))
 
-    # The owner renews its lease first, and then takes the mark away.
+    # The owner renews its lease first, and then removes the mark.
     local.before["swap"] = [lambda: None, speak]
     assert controller.round() == {}
     assert spoken
@@ -227,7 +225,7 @@ def test_who_takes_over_sees_anew_who_is_silent(stream, streams, clock):
 
 @pytest.mark.parametrize("how", ["overtaken", "only too late"])
 def test_an_owner_that_was_slow_writes_nothing(stream, streams, local, clock, how):
-    """It has computed a watermark, and the other one takes over before it is written."""
+    """The other controller takes over between computing and publishing."""
     slow, other = (
         streams.controller(name="slow", lease="5 s"),
         streams.controller(name="other", lease="5 s"),
@@ -244,7 +242,7 @@ def test_an_owner_that_was_slow_writes_nothing(stream, streams, local, clock, ho
             one.flush()
             assert other.round()["s"].time == 25
 
-    # The description, the owner, and the marks: they are read before somebody is faster.
+    # The description, the owner and the marks are read before the other change.
     local.before["cells"] = [lambda: None, lambda: None, lambda: None, meanwhile]
     assert slow.round() == {}
     assert times(stream) == ([10, 25] if how == "overtaken" else [10])
@@ -252,7 +250,7 @@ def test_an_owner_that_was_slow_writes_nothing(stream, streams, local, clock, ho
 
 
 def test_two_watermarks_never_have_the_same_number(stream, streams, local, clock):
-    """Even where the clocks of two owners disagree."""
+    """Even if the clocks of two owners disagree."""
     fast_clock = Streams(local, lambda: clock.now + 60_000_000)
     slow, other = streams.controller(name="slow"), fast_clock.controller(name="other")
     one = say(stream, "one", 10)
@@ -323,8 +321,9 @@ def test_a_cut_beyond_the_end_leaves_the_stream_as_it_was(stream):
 
 
 def test_a_cut_that_nobody_can_stand_at_drops_nothing_that_is_after_it(stream):
-    """Two segments are merged and split elsewhere: a watermark of writers in the first and in the
-    last has every key once.
+    """A watermark that covers every key with segments of the first and the last epoch.
+
+    Two segments are merged and split elsewhere in between.
     """
     stream.scale(seal=["0", "1"], ranges=[(0, 0.25), (0.25, 1)])
     with stream.writer(linger=None) as w:

@@ -1,4 +1,4 @@
-"""The description of a stream: segments, scaling, names and settings, and what is refused."""
+"""The description of a stream: segments, scaling, names, settings and validation."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_shorter_position_has_the_same_upper_bound(counts, data):
 
 
 def slow_comparison(segments, position, cut):
-    """Pair by pair: 0 ahead in some keys and behind in others, -1 behind, 1 at it or after it."""
+    """Pairwise reference: 0 ahead in some keys and behind in others, -1 behind, 1 at or after."""
     ahead = behind = False
     for (name, at), (other, mark) in itertools.product(position.items(), cut.items()):
         mine, its = segments[name], segments[other]
@@ -143,8 +143,9 @@ def slow_comparison(segments, position, cut):
 
 
 def slow_upper_bound(segments, positions):
-    """The furthest of each segment, newest segments where keys are missing, and nothing that
-    another one succeeds, until it stays as it is.
+    """Reference: the greatest offset of each segment, newest segments for missing keys.
+
+    Removes segments that have a successor there, until nothing changes.
     """
     found = {}
     for name, at in itertools.chain.from_iterable(position.items() for position in positions):
@@ -155,7 +156,7 @@ def slow_upper_bound(segments, positions):
             for name, at in found.items()
             if not any(segments[other].succeeds(segments[name]) for other in found)
         }
-        # A key in the middle of each part that some segment begins or ends at.
+        # A key in the middle of each range between two segment bounds.
         edges = sorted({edge for one in segments.by_name.values() for edge in (one.low, one.high)})
         keys = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
         missing = [
@@ -195,8 +196,8 @@ def test_a_position_does_not_grow_with_every_scaling():
 
 
 def test_a_reader_stands_where_no_segment_is_begun_before_the_end_of_its_predecessors():
-    # Two segments are merged, and split elsewhere: one of the first and one of the last have every
-    # key once.
+    # Two segments are merged, and split elsewhere: one of the first and one of the last cover every
+    # key.
     segments = Segments.of(
         [
             Segment("0", 0, 0.25),

@@ -1,6 +1,4 @@
-"""What only the Kafka store does: records that anyone can read, end markers, fenced changes, and
-what happens when brokers refuse or are away.
-"""
+"""Specifics of the Kafka store: readable records, end markers, fencing, and broker failures."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ END = {"tidegate": b"end"}
 
 @pytest.fixture
 def stores(kafka: KafkaBroker) -> Iterator[tuple[KafkaStore, KafkaStore]]:
-    """Two stores at one place, as two processes would have them; stream `s` has two segments."""
+    """Two stores at one address, as in two processes; stream `s` has two segments."""
     prefix = f"k{uuid.uuid4().hex[:10]}-"
     with (
         KafkaStore(kafka.bootstrap_servers, prefix=prefix) as one,
@@ -41,7 +39,7 @@ def stores(kafka: KafkaBroker) -> Iterator[tuple[KafkaStore, KafkaStore]]:
 
 @contextmanager
 def transaction(kafka: KafkaBroker, name: str):
-    """A transaction of somebody else, which is committed at the end of the block."""
+    """A foreign transaction, committed at the end of the block."""
     from confluent_kafka import Producer
 
     producer = Producer(
@@ -125,7 +123,7 @@ class TestRecords:
         large = b"x" * (17 << 20)
         with (
             Streams(store).create("large", 1).writer() as writer,
-            pytest.raises(InputError, match="the store takes 16,776,192 at most"),
+            pytest.raises(InputError, match="the store accepts at most 16,776,192"),
         ):
             writer.write(large)
         with pytest.raises(SinkError, match=r"max\.message\.bytes"):
@@ -165,7 +163,7 @@ class TestSealing:
         end = other.seal("s", "0")
         done = one.append("s", {"0": rows("b", "c"), "1": rows("d")})
         assert (dict(done.refused), dict(done.position)) == ({"0": 2}, {"1": 1})
-        # It did not know yet, so they are there, where no reader goes.
+        # It had an old view, so its rows are after the end marker, where no reader reads.
         assert [
             message.value for message in kafka.consume(f"{one.prefix}s") if message.partition == 0
         ] == [b"a", None, b"b", b"c"]
@@ -175,7 +173,7 @@ class TestSealing:
             ]
             last = store.read("s", "0", end, 10)
             assert (last.rows.num_rows, last.next, last.ended) == (0, end, True)
-        # Now it knows.
+        # Now it has the current view.
         assert dict(one.append("s", {"0": rows("e")}).refused) == {"0": 1}
         assert kafka.consume(f"{one.prefix}s")[3].value == b"c"
 
@@ -248,7 +246,7 @@ class TestSealing:
                 headers=[("version", b"1")],
             )
         deadline = time.monotonic() + 30
-        while "0" not in other._follower("s").ends():
+        while "0" not in other._table("s").ends():
             assert time.monotonic() < deadline
         done = one.append("s", {"0": rows("b")})
         assert (set(done.position), dict(done.refused)) == ({"0"}, {})
@@ -268,7 +266,7 @@ class TestChanges:
         with pytest.raises(Conflict):
             one.swap("s", Swap("a", 3, first))
         assert other.cell("s", "a").document == 2
-        # Its producer was fenced, which it finds out by writing.
+        # Its producer was fenced, which shows at the next write.
         third = one.swap("s", Swap("a", 4, second))
         fourth = other.swap("s", Swap("a", 5, third))
         assert fourth > third
@@ -326,7 +324,7 @@ class TestChanges:
             ]
             kafka.produce(topic, records)
             assert copy.cells("s") == one.cells("s") != {}
-            assert copy._follower("s").ends() == one._follower("s").ends()
+            assert copy._table("s").ends() == one._table("s").ends()
             assert copy.swap("s", Swap("w#a", "next", version)) > version
         with open_store(one.url) as again:
             assert again.cells("s") == one.cells("s")

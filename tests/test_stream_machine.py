@@ -1,5 +1,6 @@
-"""Streams as a whole against what was written: writers, transactions, scaling, controllers and
-readers in any order, some of them dying.
+"""Streams as a whole against a model, with actions in any order and crashes.
+
+The actors are writers, transactions, scaling, controllers and readers.
 """
 
 from __future__ import annotations
@@ -34,16 +35,14 @@ from tidegate.streams.store import Store, open_store
 
 KEYS = ["a", "b", "c", "d", "e", "f"]
 LEASE, TIMEOUT, PATIENCE = 10, 20, 15
-"""Seconds: of a reader, of a transaction, and until a silent writer is forgotten."""
+"""Seconds: lease of a reader, timeout of a transaction, timeout of a silent writer."""
 BATCH, PIECE = 4, 2
 MOST_SEGMENTS = 30
 
 
 @dataclass
 class Written:
-    """An event that was written, and the place that it has among those of its writer and key, once
-    it is in the stream.
-    """
+    """A written event, and its place among those of its writer and key once it is in the stream."""
 
     writer: str
     life: int
@@ -54,36 +53,30 @@ class Written:
 
 @dataclass
 class Hand:
-    """A writer as the model knows it; it keeps its promises: nothing that it writes is older than
-    what it has noted.
-    """
+    """The model of a writer; it writes nothing older than what it has noted."""
 
     name: str
     object: Any = None
     noted: int = 0
     pending: int = 0
-    """What it has promised; `noted` is what of it is in the stream."""
+    """The last noted time; `noted` is the part that is in the stream."""
     life: int = 0
     since: int = 0
-    """The first of its lives whose events its marks tell of: where it was forgotten and then came
-    to life again, it is new.
-    """
+    """The first life covered by its marks: a writer that was removed and resumed is new."""
     waiting: list[int] = field(default_factory=list)
     transactions: list[tuple[Any, list[int]]] = field(default_factory=list)
 
 
 @dataclass
 class Eye:
-    """A reader as the model knows it."""
+    """The model of a reader."""
 
     object: Any
     given: list[int] = field(default_factory=list)
 
 
 class StreamMachine(RuleBasedStateMachine):
-    """Nothing lost, nothing twice, order kept, time never back, and no event older than the time
-    that its reader was told.
-    """
+    """Nothing lost or duplicated, order kept, time monotonic, and time windows right."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +121,7 @@ class StreamMachine(RuleBasedStateMachine):
     # Writers
 
     def begun(self, name: str) -> Hand:
-        """A writer that lives."""
+        """A live writer."""
         hand = self.hands[name]
         if hand.object is None:
             hand.life += 1
@@ -208,7 +201,7 @@ class StreamMachine(RuleBasedStateMachine):
         which=st.integers(0, 1),
     )
     def work(self, name: str, keys: list[str], ahead: int, which: int) -> None:
-        """What a writer and a controller do all day."""
+        """Routine work of a writer and a controller."""
         self.write(name, keys, ahead)
         self.note(name, max(0, self.last_time() - self.hands[name].pending) + ahead)
         self.flush(name, failing=False)
@@ -260,9 +253,7 @@ class StreamMachine(RuleBasedStateMachine):
                 self.commit(hand, transaction, numbers, data)
 
     def commit(self, hand: Hand, transaction: Any, numbers: list[int], data: st.DataObject) -> None:
-        """Commit with a time that no event of another transaction is older than, with one that goes
-        back, or with none.
-        """
+        """Commit with a valid time, with one that goes back, or with none."""
         open_times = [
             self.events[number].time for _, others in hand.transactions for number in others
         ]
@@ -367,7 +358,7 @@ class StreamMachine(RuleBasedStateMachine):
         try:
             events = eye.object.read(most)
         except StreamError as error:
-            assert "has expired" in str(error)  # noqa: PT017 - it may or may not be
+            assert "has expired" in str(error)  # noqa: PT017 - the error is optional
             eye.given, events = [], []
         for found in events:
             number = found.json["n"]
@@ -389,7 +380,7 @@ class StreamMachine(RuleBasedStateMachine):
         try:
             eye.object.checkpoint()
         except StreamError as error:
-            assert "has expired" in str(error)  # noqa: PT017 - it may or may not be
+            assert "has expired" in str(error)  # noqa: PT017 - the error is optional
         else:
             for number in eye.given:
                 event = self.events[number]
@@ -424,7 +415,7 @@ class StreamMachine(RuleBasedStateMachine):
             assert len(numbers) == len(set(numbers))
 
     def drain(self) -> None:
-        """Read all to the end."""
+        """Read everything to the end."""
         self.store.before.clear()
         for name in self.confirmed:
             for which in [which for which in self.eyes if which[0] == name]:
@@ -468,5 +459,5 @@ def test_the_same_over_kafka(kafka):
         def opened(self) -> Store:
             return open_store(f"kafka://{kafka.bootstrap_servers}/m{uuid.uuid4().hex[:12]}-")
 
-    # What is found is not made smaller, because every step takes long.
+    # Failures are not shrunk, because every step takes long.
     run_state_machine_as_test(OverKafka, settings=patience(4, 30, phases=[Phase.generate]))

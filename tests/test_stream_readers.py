@@ -1,6 +1,4 @@
-"""Readers and reader groups: shares, checkpoints, crashes, leases, successors, and the time that a
-group is in.
-"""
+"""Readers and reader groups: shares, checkpoints, crashes, leases, successors and time windows."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from tidegate.streams.store import Conflict
 
 
 def fill(stream, count, *, first=0, name=None):
-    """Events of ten keys, so that both segments of a stream have some."""
+    """Write events with ten keys, so that both segments of a stream have some."""
     with stream.writer(name, linger=None) as w:
         for n in range(first, first + count):
             w.write(str(n), f"k{n % 10}")
@@ -27,7 +25,7 @@ def numbers(events):
 
 
 def drained(*readers):
-    """All that readers can read in turn, each confirming what it has read."""
+    """All events that the readers return in turn, each with checkpoints."""
     found, idle = [], 0
     while idle < 2:
         idle += 1
@@ -44,7 +42,7 @@ def group(stream) -> ReaderGroup:
     return stream.group("g", lease="10 s")
 
 
-# Reading and confirming
+# Reading and checkpoints
 
 
 def test_two_readers_share_a_stream(store, clock):
@@ -207,7 +205,7 @@ def test_two_readers_that_only_confirm_events_come_to_the_successors(stream, gro
 
 
 def test_a_reader_that_does_not_know_the_newest_segments_confirms_what_it_has(stream, group):
-    """Another one of its group is in segments that were made since."""
+    """Another reader of its group is in segments created since."""
     fill(stream, 20)
     one, two = group.reader("one"), group.reader("two")
     one.checkpoint()
@@ -310,8 +308,9 @@ def test_one_that_was_given_up_still_knows_where_its_group_is(stream, group, clo
 
 
 def test_a_reader_that_was_silent_for_long_keeps_what_nobody_took(stream, group, clock):
-    """It holds more than its share, and has confirmed none of it when its lease is over: what it
-    then confirms is all that it has read.
+    """It holds more than its share and has no checkpoint when its lease expires.
+
+    Its next checkpoint confirms everything that it has read.
     """
     fill(stream, 40)
     one = group.reader("one")
@@ -403,7 +402,7 @@ def test_a_group_that_was_overtaken_by_a_truncation_is_told_how_to_go_on(stream,
 
 
 def test_a_stream_is_truncated_at_what_a_group_has_confirmed_anywhere(stream, group):
-    """Also where it is in a segment whose successor it has begun in part."""
+    """Also within a segment whose successor is partly read."""
     fill(stream, 20)
     stream.scale(seal=["0", "1"], ranges=[(0, 0.25), (0.25, 1)])
     fill(stream, 20, first=20)
@@ -452,8 +451,9 @@ def test_the_tail_of_a_stream_that_is_scaled_meanwhile_is_a_cut(stream, local):
 
 @pytest.fixture
 def timed(stream, streams):
-    """Ten events before each of the watermarks 10, 20 and 30, and ten after the last; the highest
-    time is 5 more each.
+    """Ten events before each of the watermarks 10, 20 and 30, and ten after the last.
+
+    The upper bound is 5 more each.
     """
     controller = streams.controller()
     one, two = stream.writer("one", linger=None), stream.writer("two", linger=None)

@@ -1,6 +1,4 @@
-"""Frontiers and reader groups as rules: predecessors before successors, every segment once, and
-shares that add up.
-"""
+"""Frontiers and reader groups as rules: predecessors first, every segment once, fair shares."""
 
 from __future__ import annotations
 
@@ -16,8 +14,8 @@ from tidegate.kernel.streams.reader_group import GroupState, Member
 from tidegate.kernel.streams.segments import Segment, Segments
 from tidegate.streams.description import Description, StreamSettings
 
-# Two segments of which the first gives some of its keys to a third, and the rest to one that it
-# shares with the second.
+# Two segments; the first gives some of its keys to a third one, and the rest to one that also
+# succeeds the second.
 CROSSED = Segments.of(
     [Segment("0", 0, 0.5), Segment("1", 0.5, 1), Segment("2", 0, 0.25, 1), Segment("3", 0.25, 1, 1)]
 )
@@ -25,7 +23,7 @@ CROSSED = Segments.of(
 
 @st.composite
 def histories(draw):
-    """A stream that was scaled some times, by neighbours that are put together and cut anew."""
+    """A stream that was scaled several times: adjacent segments are merged and split again."""
     described = Description.new(draw(st.integers(1, 3)), StreamSettings(), 0)
     for _ in range(draw(st.integers(0, 5))):
         newest = described.segments.newest()
@@ -39,7 +37,7 @@ def histories(draw):
 
 
 def may_begin(segments, name, finished):
-    """Slow and obvious: all older segments that share keys with one were read whole."""
+    """Reference: all older segments that share keys with this one are fully read."""
     return all(
         other.name in finished
         for other in segments.by_name.values()
@@ -89,7 +87,7 @@ def test_what_a_frontier_has_passed_can_be_truncated_and_nothing_else(segments, 
     cut = segments.lower_bound(frontier.position, ends.__getitem__)
     assert segments.upper_bound([cut]) == cut, "every key once"
     assert segments.compare(frontier.position, cut) != -1
-    # Who begins at the cut comes to all that the frontier has still to read.
+    # A reader that starts at the cut reads everything after the frontier.
     later = Frontier(cut)
     while done := [
         name for name in later.readable if name in frontier.ended or name not in frontier.position

@@ -1,6 +1,4 @@
-"""Streams whose writers know the time: cuts, marks, the rounds of the controller and the windows of
-readers, as rules without a store.
-"""
+"""Cuts, marks, rounds of the controller and time windows of readers, as rules without a store."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ positions = st.dictionaries(st.sampled_from("abcde"), st.integers(0, 9), max_siz
 
 
 def covers(cut: Any) -> bool:
-    """Whether a cut has every key once."""
+    """Whether a cut covers every key exactly once."""
     shares = sorted((SCALED[name].low, SCALED[name].high) for name in cut)
     return (
         bool(shares)

@@ -1,6 +1,4 @@
-"""The store in one SQLite file: whose file it is, how it waits, how its log of changes stays short,
-and that a fork does not hurt it.
-"""
+"""Specifics of the SQLite store: file ownership, locking, WAL size and forks."""
 
 from __future__ import annotations
 
@@ -124,7 +122,7 @@ def test_a_place_where_no_file_can_be(tmp_path: Path) -> None:
 
 @pytest.fixture
 def powerless() -> Iterator[None]:
-    """Not to be root, who may write everywhere."""
+    """Requires a user other than root, which may write everywhere."""
     user = os.geteuid()
     if user == 0:
         os.seteuid(65534)
@@ -154,7 +152,7 @@ def test_a_file_that_belongs_to_another(powerless: None) -> None:
 
 
 def setting(store: SqliteStore, text: str) -> None:
-    """Change a setting of the one connection that the store has."""
+    """Change a setting of the only connection of the store."""
     assert len(store._idle) == 1
     store._idle[0].execute(f"PRAGMA {text}")
 
@@ -211,7 +209,7 @@ def test_a_closed_store_takes_nothing_and_closes_again(store: SqliteStore) -> No
     store.close()
     with pytest.raises(InputError, match="is closed"):
         store.streams()
-    # The last one who closes the file puts everything into it.
+    # The last connection that closes moves everything into the file.
     assert [path.name for path in store.path.parent.iterdir()] == ["streams.db"]
 
 
@@ -254,7 +252,7 @@ def test_many_open_a_new_file_at_once(tmp_path: Path) -> None:
             with SqliteStore(tmp_path / "s.db") as store:
                 store.open_segments(name, ["0"])
                 store.append(name, {"0": rows(name)})
-        except BaseException as error:  # noqa: BLE001 - it is raised again below
+        except BaseException as error:  # noqa: BLE001 - raised again below
             errors.append(error)
 
     threads = [threading.Thread(target=work, args=(f"s{n}",)) for n in range(6)]
@@ -312,7 +310,7 @@ def test_the_log_of_changes_becomes_short_again(
 
 
 def stored(store: SqliteStore) -> list[int]:
-    """How many events each block has."""
+    """The number of events in each block."""
     with closing(plain(store.path)) as file:
         return [count for (count,) in file.execute("SELECT count FROM block ORDER BY id")]
 

@@ -1,6 +1,4 @@
-"""Every store of streams keeps one contract: cells change only under those who know them, logs grow
-at their end until they are sealed.
-"""
+"""The contract of all stores of streams: logs are appended to until they are sealed."""
 
 from __future__ import annotations
 
@@ -124,8 +122,7 @@ def test_events_come_back_with_key_value_offset_and_clock(store: Store) -> None:
     offsets = block.rows["offset"].to_pylist()
     assert offsets == sorted(set(offsets))
     assert block.next > offsets[-1]
-    # The clock of another machine may differ; that of this one does not go back by more than a
-    # second.
+    # The clock of another machine may differ; the local one does not go back by more than a second.
     for when in block.rows["appended"].to_pylist():
         assert started - 1_000_000 < when < time.time_ns() // 1000 + 1_000_000
 
@@ -200,7 +197,7 @@ def test_of_pieces_the_last_rows_of_a_sealed_segment_are_refused(store: Store) -
         assert everything(other, stream, "1") == [b"x", b"y"]
 
 
-# Sealing, and all or nothing
+# Sealing and atomicity
 
 
 def test_a_sealed_segment_refuses_its_rows_and_others_take_theirs(store: Store) -> None:
@@ -350,7 +347,7 @@ def test_what_is_appended_while_a_segment_is_sealed_is_taken_or_refused(store: S
             n += 1
             sealed.set()
         sealed.set()
-        # Of what is refused it is the last rows that are missing.
+        # Refused rows are always the last ones.
         if done.refused["0"] == 1:
             taken.append(n)
 
@@ -631,16 +628,17 @@ def test_a_process_that_is_killed_loses_nothing_that_it_was_told_is_there(store:
 
 
 def check_appends(store: Store, stream: str, told: dict[str, int]) -> dict[str, int]:
-    """How many appends of each process are there: all that were told, one more at most, each whole
-    and in order.
+    """The appends of each process: all acknowledged ones, and at most one more.
+
+    Each is whole and in order.
     """
     deadline = time.monotonic() + 60
     while True:
         ones, others = (appends_in(everything(store, stream, segment)) for segment in "01")
         for name, count in told.items():
             assert {ones.get(name, 0), others.get(name, 0)} <= {count, count + 1}
-        # An append whose process was killed while it was being made may be settled after its death;
-        # then it is in both segments or in none.
+        # An append of a killed process may be committed after its death; then it is in both
+        # segments or in none.
         if all(ones.get(name) == others.get(name) for name in told):
             return ones
         assert time.monotonic() < deadline

@@ -1,6 +1,4 @@
-"""Transactions: seen whole at their commit or never, with the time that their writer gives, and
-however the stream is scaled meanwhile.
-"""
+"""Transactions are visible as a whole at commit or never, also while the stream is scaled."""
 
 from __future__ import annotations
 
@@ -122,7 +120,7 @@ def test_a_time_that_goes_back_is_refused_for_the_mark_and_the_events_are_commit
 
 
 def test_a_time_is_for_all_that_was_committed_before(stream):
-    """Also for what came without a time: who has passed the watermark has all of it."""
+    """Also for commits without a time: a reader past the watermark has all of them."""
     with stream.transactional_writer("w") as w:
         for n in range(20):
             with w.begin() as transaction:
@@ -181,9 +179,7 @@ def test_scaling_between_begin_and_commit(store, clock):
 
 @pytest.mark.parametrize("who", ["scaling", "another life", "the controller"])
 def test_what_happens_in_the_middle_of_a_commit_does_not_tear_it(stream, local, who):
-    """Between the look at the stream and the append somebody scales it, or changes the writer's
-    cell.
-    """
+    """The stream is scaled, or the writer's cell changes, between read and append."""
 
     def commit_another():
         with stream.transactional_writer("w").begin() as other:

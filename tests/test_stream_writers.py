@@ -1,6 +1,4 @@
-"""Writers: where events go, what is noted when, what a failure leaves behind, and what scaling does
-to one that does not know of it.
-"""
+"""Writers: routing, noted times, failures, and scaling with an outdated view."""
 
 from __future__ import annotations
 
@@ -352,9 +350,7 @@ def test_an_end_that_fails_says_so_and_ends(stream, local):
 
 
 def test_who_is_refused_half_and_then_fails_writes_nothing_twice(stream, local):
-    """The rows that the open segment has taken stay there, and only the others are written
-    again.
-    """
+    """Rows accepted by the open segment stay; only the others are written again."""
     w = writer(stream)
     stream.scale(seal=["0"], ranges=[(0, 0.25), (0.25, 0.5)])
     for n in range(20):

@@ -1,4 +1,4 @@
-"""Triggers as values: equality, validation, and a text form that is read back."""
+"""Triggers as values: equality, validation, and a text form that parses back."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ triggers = st.recursive(_leaves, _composites, max_leaves=6)
 @given(triggers)
 def test_text_and_repr_give_the_trigger_back(trigger):
     assert parse_trigger(str(trigger)) == trigger
-    assert eval(repr(trigger), vars(spec)) == trigger  # noqa: S307 (a repr of ours)
+    assert eval(repr(trigger), vars(spec)) == trigger  # noqa: S307 - a repr of this project
     assert hash(parse_trigger(str(trigger))) == hash(trigger)
 
 

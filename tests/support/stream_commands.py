@@ -22,7 +22,7 @@ NOW = ["--initial-delay", "0 s"]
 
 
 class Run:
-    """A command that has ended."""
+    """A finished command."""
 
     def __init__(self, status: int, out: str, err: str) -> None:
         self.status, self.out, self.err = status, out, err
@@ -101,7 +101,7 @@ def started(*words: object, **options: Any) -> Iterator[subprocess.Popen[bytes]]
 
 
 def until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    """Wait for something that a process brings about."""
+    """Wait for an effect of a process."""
     while not condition():
         assert process.poll() is None, "it has ended before"
 

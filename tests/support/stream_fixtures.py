@@ -1,6 +1,6 @@
-"""Every store of streams as a fixture, each test in a place of its own.
+"""Every kind of stream store as a fixture, with a location of its own for each test.
 
-A test asks for `store`, or for `store_url` where it opens several.
+A test requests `store`, or `store_url` to open several.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STORES = ["sqlite", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.
 
 @pytest.fixture(params=STORES)
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A store of each kind, where nothing has been before."""
+    """The address of an empty store, of each kind."""
     if request.param == "sqlite":
         return f"sqlite:{tmp_path / 'streams.db'}"
     servers = request.getfixturevalue("kafka").bootstrap_servers

@@ -1,6 +1,6 @@
-"""A store of this machine, a clock that stands still and a stream of two segments, as fixtures.
+"""A local store, a manual clock and a stream of two segments, as fixtures.
 
-A test asks for `clock`, `local`, `streams` or `stream`.
+A test requests `clock`, `local`, `streams` or `stream`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def clock() -> HandClock:
 
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[Meddled]:
-    """A store of this machine that a test can meddle with."""
+    """A local store whose calls a test can intercept."""
     with Meddled(SqliteStore(tmp_path / "local.db", synchronous="normal")) as found:
         yield found
 
@@ -34,7 +34,5 @@ def streams(local: Meddled, clock: HandClock) -> Streams:
 
 @pytest.fixture
 def stream(streams: Streams) -> Stream:
-    """A stream of two segments with watermarks from its begin on, whose silent writers are
-    forgotten after 30 seconds.
-    """
+    """A stream of two segments without initial delay and with a writer timeout of 30 seconds."""
     return streams.create("s", 2, initial_delay="0 s", timestamp_aggregation_timeout="30 s")

@@ -27,7 +27,7 @@ STEP = 10_000
 """Event time between two events of a writer."""
 START = 1_700_000_000_000_000
 LAST = START + 10**12
-"""What every writer notes at its end."""
+"""The last time that every writer notes."""
 KEYS = 20
 
 
@@ -47,13 +47,13 @@ def stopped(folder: Path) -> bool:
 
 
 def note_down(file: Path, *lines: Any) -> None:
-    """Append whole lines that survive the death of this process."""
+    """Append complete lines that survive the crash of this process."""
     with file.open("ab") as out:
         out.write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
 
 
 def noted_down(file: Path) -> list[Any]:
-    """The whole lines of a file; the last one may be broken."""
+    """The complete lines of a file; the last one may be torn."""
     found = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
     return [json.loads(line) for line in found]
 
@@ -68,7 +68,7 @@ def stream_of(url: str) -> Stream:
 
 
 def transactional(name: str, url: str, folder: Path, dice: random.Random) -> None:
-    """Goes on exactly where its transactions have ended; no timeout strikes on a busy machine."""
+    """Continues exactly after its committed transactions; no timeout strikes on a busy machine."""
     writer = stream_of(url).transactional_writer(name, timeout="1 day")
     while not stopped(folder):
         first = number = writer.written
@@ -85,7 +85,7 @@ def transactional(name: str, url: str, folder: Path, dice: random.Random) -> Non
 
 
 def plain(name: str, url: str, folder: Path, dice: random.Random) -> None:
-    """Goes on behind what it may have written; each life has a number of its own."""
+    """Continues after everything it may have written; each life has its own number."""
     lives = folder / f"lives-{name}"
     begun = noted_down(lives)
     life, number = len(begun), (begun[-1] if begun else 0) + 1000
@@ -96,8 +96,7 @@ def plain(name: str, url: str, folder: Path, dice: random.Random) -> None:
         for number in range(first, first + dice.randint(1, 40)):
             writer.write(*event(name, life, number, dice))
         number += 1
-        # Noted before the flush: the next life begins behind it, whether it has come to that or
-        # not.
+        # Recorded before the flush: the next life starts after it in any case.
         note_down(lives, number)
         writer.note_time(START + number * STEP)
         writer.flush()
@@ -114,7 +113,7 @@ def control(name: str, url: str, folder: Path, dice: random.Random) -> None:
 
 
 def read(name: str, url: str, folder: Path, dice: random.Random) -> None:
-    """Writes down what it reads, and confirms it then."""
+    """Records what it reads, then checkpoints."""
     reader = stream_of(url).group("readers", lease="2 seconds").reader(name)
     log = folder / f"read-{name}"
     while True:
@@ -128,9 +127,7 @@ def read(name: str, url: str, folder: Path, dice: random.Random) -> None:
 
 
 def spark(name: str, url: str, folder: Path, dice: random.Random) -> None:
-    """Counts the events of each key in windows of a second, by the time that the writers have
-    noted.
-    """
+    """Counts the events per key in windows of a second, by the noted watermark."""
     from pyspark.sql import functions as f
 
     import tidegate as tg

@@ -1,5 +1,4 @@
-"""What tests of streams share: rows to append, all that can be read, and programs that work on a
-store from other processes.
+"""Helpers for tests of streams: rows, reading everything, and programs in other processes.
 
 The stores themselves are fixtures in `stream_fixtures`.
 """
@@ -27,18 +26,18 @@ from tidegate.streams.store import Block, Conflict, EventBatch, Store, Swap, ope
 
 
 def fresh() -> str:
-    """The name of a stream that no other has."""
+    """A unique stream name."""
     return f"s-{uuid.uuid4().hex[:12]}"
 
 
 def rows(*values: bytes | str, keys: Iterable[str | None] | None = None) -> EventBatch:
-    """EventBatch to append; without keys all of them have none."""
+    """A batch to append; by default without keys."""
     data = [value.encode() if isinstance(value, str) else value for value in values]
     return EventBatch([None] * len(data) if keys is None else list(keys), data)
 
 
 def opened(store: Store, segments: int = 1) -> str:
-    """A new stream with so many segments."""
+    """A new stream with this number of segments."""
     stream = fresh()
     store.open_segments(stream, [str(n) for n in range(segments)])
     return stream
@@ -49,7 +48,7 @@ def documents(store: Store, stream: str, prefix: str = "") -> dict[str, Any]:
 
 
 def together(*work: Callable[[], None]) -> None:
-    """Do all of this at once, each in a thread; an error of one is an error of the test."""
+    """Run all of this at once in threads; an error in one fails the test."""
     errors: list[BaseException] = []
     start = Barrier(len(work))
 
@@ -57,7 +56,7 @@ def together(*work: Callable[[], None]) -> None:
         start.wait()
         try:
             function()
-        except BaseException as error:  # noqa: BLE001 - it is raised again below
+        except BaseException as error:  # noqa: BLE001 - raised again below
             errors.append(error)
 
     threads = [Thread(target=one, args=(function,)) for function in work]
@@ -70,7 +69,7 @@ def together(*work: Callable[[], None]) -> None:
 
 
 def everything(store: Store, stream: str, segment: str, most: int = 1000) -> list[bytes]:
-    """The values of a segment that can be read now."""
+    """The readable values of a segment."""
     return [
         value
         for block in blocks(store, stream, segment, most)
@@ -89,9 +88,7 @@ def blocks(store: Store, stream: str, segment: str, most: int = 1000) -> Iterato
 
 
 class Nursery:
-    """A process that has imported everything already, and forks one child after the other: a start
-    costs a millisecond then, and not seconds.
-    """
+    """A process that has imported everything and forks children: a start costs a millisecond."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -118,9 +115,7 @@ def nursery() -> Nursery:
 
 
 def nurse() -> None:
-    """Fork a child for each command that comes in: two pipes by name, then a program and its
-    arguments.
-    """
+    """Fork a child for each command: two named pipes, then a program and its arguments."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
         source, sink, program, *arguments = json.loads(line)
@@ -132,7 +127,7 @@ def nurse() -> None:
             try:
                 PROGRAMS[program](*arguments)
                 say("end")
-            except BaseException:  # noqa: BLE001 - a child never becomes a nurse
+            except BaseException:  # noqa: BLE001 - a child must not continue as a nurse
                 traceback.print_exc()
             os._exit(0)
         say(str(pid))
@@ -160,7 +155,7 @@ class Child:
             for pipe in pipes:
                 os.mkfifo(pipe)
             self.pid = nursery().start(*pipes, program, *map(str, arguments))
-            # Each waits here until the other has come.
+            # Each side waits here for the other.
             self._in = Path(pipes[0]).open("w")  # noqa: SIM115 - closed with the child
             self._out = Path(pipes[1]).open()  # noqa: SIM115 - the same
 
@@ -169,25 +164,25 @@ class Child:
         self._in.flush()
 
     def hear(self) -> str:
-        """The next line that it says; nothing after its last."""
+        """The next line of its output; empty after the last."""
         return self._out.readline().rstrip("\n")
 
     def kill(self) -> list[str]:
-        """End it at once; the whole lines that it had said and nobody had heard."""
+        """Kill it, and return the complete lines not read yet."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         left = self._rest()
         return [line.rstrip("\n") for line in left.splitlines(keepends=True) if line.endswith("\n")]
 
     def end(self) -> list[str]:
-        """Let it come to its end, which must be a good one; the lines that were left."""
+        """Let it end successfully, and return the remaining lines."""
         self._in.close()
         *left, last = self._rest().splitlines() or [""]
         assert last == "end", "the child failed"
         return left
 
     def _rest(self) -> str:
-        """What it says until it is dead."""
+        """Its output until it is dead."""
         left = self._out.read()
         self._out.close()
         self._in.close()
@@ -206,9 +201,7 @@ def say(line: str) -> None:
 
 
 def appends(url: str, stream: str, name: str, segments: str) -> None:
-    """Append numbered rows to all segments, whole, one append after the other, and say each number
-    that was taken, until somebody ends this.
-    """
+    """Append numbered rows to all segments, atomically, and print each acknowledged number."""
     with open_store(url) as store:
         say("ready")
         for number in count():
@@ -221,9 +214,7 @@ def appends(url: str, stream: str, name: str, segments: str) -> None:
 
 
 def swaps(url: str, stream: str, key: str, name: str) -> None:
-    """For each version that comes in, try to be the one who changes it; say the new version, or
-    that another was faster.
-    """
+    """For each version received, try to change it; print the new version or a conflict."""
     with open_store(url) as store:
         say("ready")
         for line in sys.stdin:
@@ -234,7 +225,7 @@ def swaps(url: str, stream: str, key: str, name: str) -> None:
 
 
 def shows(url: str, stream: str) -> None:
-    """Say what a stream is, as another process sees it."""
+    """Print a stream as another process sees it."""
     with open_store(url) as store:
         segments = {
             name: [value.hex() for value in everything(store, stream, name)]
@@ -245,9 +236,7 @@ def shows(url: str, stream: str) -> None:
 
 
 def forks(url: str, stream: str) -> None:
-    """Fork while another thread appends, append in all children, and close the store while a child
-    still works.
-    """
+    """Fork while a thread appends, append in all children, and close the store before a child ends."""
     with open_store(url) as store:
 
         def append(name: str, times: int) -> None:
@@ -260,7 +249,7 @@ def forks(url: str, stream: str) -> None:
                 return pid
             try:
                 work()
-            except BaseException:  # noqa: BLE001 - the parent looks at the status
+            except BaseException:  # noqa: BLE001 - the parent checks the status
                 traceback.print_exc()
                 os._exit(1)
             os._exit(0)
@@ -279,7 +268,7 @@ def forks(url: str, stream: str) -> None:
 
         children.append(child(work))
         os.read(heard, 1)
-    # This process has closed the file, and its child has not.
+    # This process has closed the file, but its child has not.
     os.write(going, b"x")
     assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 6
 

@@ -1,6 +1,4 @@
-"""What tests of streams drive by hand: a clock, and a store that lets a test do something at chosen
-calls.
-"""
+"""Test doubles for streams: a manual clock, and a store whose calls can be intercepted."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ SECOND = 1_000_000
 
 
 class HandClock:
-    """A clock that stands still unless it is moved."""
+    """A clock that moves only by `pass_by`."""
 
     def __init__(self, now: int = 1_000 * SECOND) -> None:
         self.now = now
@@ -28,8 +26,9 @@ class HandClock:
 
 
 class Meddled(Store):
-    """A store that does what another one does; before or after the next call of a name a test may
-    do something, or let it fail.
+    """A store that delegates to another one.
+
+    A test can intercept or fail the next call of a name.
     """
 
     def __init__(self, inner: Store) -> None:
@@ -39,7 +38,7 @@ class Meddled(Store):
         self.calls: dict[str, int] = {}
 
     def fail(self, name: str, *, after: int = 0) -> None:
-        """Let a later call of this name fail, after so many that do not."""
+        """Fail a later call of this name, after `after` successful ones."""
 
         def failure() -> None:
             raise StateError("the disk is full")
@@ -99,7 +98,7 @@ class Meddled(Store):
 
 
 def values(stream: Stream) -> list[bytes]:
-    """All that is in a stream, predecessors first; the order is that of each key."""
+    """All values of a stream, predecessors first; in order for each key."""
     group = stream.group("all-values")
     group.reset("earliest")
     found: list[bytes] = []

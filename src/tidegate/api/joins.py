@@ -18,7 +18,7 @@ from tidegate.instants import Duration, Instant, duration, instant
 from tidegate.operators.explain.join import described
 from tidegate.spec.join import Condition, JoinSpec, JoinWindow, Within, equal_fields
 from tidegate.spec.operator import Input, Retention
-from tidegate.spec.presets import choose
+from tidegate.spec.presets import change_options
 from tidegate.spec.watermarks import Explicit
 from tidegate.state.store import Store
 
@@ -55,7 +55,7 @@ class Joined(Pipeline[JoinSpec]):
 
     def options(self, *, semantics: str | None = None, **options: Any) -> Joined:
         """Set advanced options; `semantics` takes those of another system as defaults."""
-        chosen, explicit, preset = choose(
+        chosen, explicit, preset = change_options(
             self.spec.options, self.explicit_options, semantics, options
         )
         keeps = preset is None or "allowed_lateness" in explicit

@@ -30,7 +30,7 @@ from tidegate.spec.operator import (
     check_merge,
     check_union,
 )
-from tidegate.spec.presets import choose
+from tidegate.spec.presets import change_options
 from tidegate.spec.trigger_text import parse_trigger
 from tidegate.spec.triggers import AfterDelay, Policy, Trigger
 from tidegate.spec.watermarks import Explicit, Implied, Watermarks
@@ -253,7 +253,9 @@ class Windowed:
 
     def options(self, *, semantics: str | None = None, **options: Any) -> Windowed:
         """Set advanced options; `semantics` takes those of another system as defaults."""
-        chosen, explicit, preset = choose(self.chosen, self.explicit_options, semantics, options)
+        chosen, explicit, preset = change_options(
+            self.chosen, self.explicit_options, semantics, options
+        )
         if preset is None:
             return dataclasses.replace(self, chosen=chosen, explicit_options=explicit)
         return dataclasses.replace(

@@ -23,7 +23,7 @@ from tidegate.scenarios.runtimes import EMBEDDED, Runtime
 from tidegate.scenarios.settings import choice, flag, lateness_of
 from tidegate.scenarios.ticks import Ticks, ticks_of
 from tidegate.spec.join import LEFT, PADDINGS, RIGHT, SIDES
-from tidegate.spec.presets import NAMES, habits
+from tidegate.spec.presets import NAMES, system_preset
 
 CONFIG = frozenset(
     {
@@ -84,7 +84,7 @@ def terms_of(scenario: Scenario, ticks: Ticks) -> Terms:
         ),
         where=None if wanted is None else wanted.where,
         allowed_lateness=lateness_of(scenario, ticks),
-        options=habits(scenario.system).options,
+        options=system_preset(scenario.system).options,
         padding=choice(config, "padding", dict.fromkeys(PADDINGS), "complete"),
         periods=(
             ticks(periods["on_time"]) if "on_time" in periods else None,

@@ -12,7 +12,7 @@ from tidegate.scenarios.document import Scenario, UnsupportedScenarioError, know
 from tidegate.scenarios.ticks import Ticks
 from tidegate.scenarios.trigger_words import ParsedTrigger, TriggerReader
 from tidegate.scenarios.window_words import gap_rules, window_of
-from tidegate.spec.presets import NAMES, habits
+from tidegate.spec.presets import NAMES, system_preset
 from tidegate.spec.triggers import AfterDelay, Policy, Trigger
 from tidegate.spec.windows import Session, Window
 
@@ -99,7 +99,7 @@ def operator_settings(
     return OperatorSettings(
         window=window,
         trigger=parsed.trigger or Policy(late=AfterDelay(ticks.microseconds(_LATE_DELAY))),
-        mode=parsed.mode or choice(config, "mode", MODES, habits(scenario.system).mode),
+        mode=parsed.mode or choice(config, "mode", MODES, system_preset(scenario.system).mode),
         allowed_lateness=lateness_of(scenario, ticks),
         aggregate=choice(config, "agg", dict.fromkeys(AGGREGATES), "list")
         and str(config.get("agg", "list")),
@@ -117,7 +117,7 @@ def operator_settings(
 def _trigger(scenario: Scenario, ticks: Ticks) -> ParsedTrigger:
     text = scenario.config.get("trigger")
     if text is None:
-        return ParsedTrigger(habits(scenario.system).trigger)
+        return ParsedTrigger(system_preset(scenario.system).trigger)
     return TriggerReader(ticks, scenario.extension).read(str(text))
 
 
@@ -149,7 +149,7 @@ def lateness_of(scenario: Scenario, ticks: Ticks) -> int:
     """The allowed lateness: as the config says it, or as it is with its system."""
     if "allowed_lateness" in scenario.config:
         return ticks(scenario.config["allowed_lateness"])
-    habit = habits(scenario.system).allowed_lateness
+    habit = system_preset(scenario.system).allowed_lateness
     return ticks.microseconds(_LATENESS) if habit is None else habit
 
 
@@ -158,7 +158,7 @@ def _options(scenario: Scenario, ticks: Ticks, parsed: ParsedTrigger) -> dict[st
     future events is off unless it is named.
     """
     config = scenario.config
-    options: dict[str, Any] = {"future_tolerance": MAX, **habits(scenario.system).options}
+    options: dict[str, Any] = {"future_tolerance": MAX, **system_preset(scenario.system).options}
     if parsed.closing:
         options["closing"] = parsed.closing
     for name, option, words in (

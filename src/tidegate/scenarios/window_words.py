@@ -8,7 +8,7 @@ from typing import Any
 
 from tidegate.scenarios.document import Scenario, UnsupportedScenarioError, known, mapping
 from tidegate.scenarios.ticks import Ticks, calendar_date
-from tidegate.spec.presets import habits
+from tidegate.spec.presets import system_preset
 from tidegate.spec.windows import (
     Axis,
     ByDifference,
@@ -90,7 +90,7 @@ def _aligned(config: Mapping[str, Any], size_of: Any, axis: Axis) -> Window:
 
 
 def _session(scenario: Scenario, ticks: Ticks, config: Mapping[str, Any], axis: Axis) -> Session:
-    touch = config.get("touch", habits(scenario.system).touch)
+    touch = config.get("touch", system_preset(scenario.system).touch)
     if touch not in {"separate", "merge"}:
         raise UnsupportedScenarioError(f"`touch: {touch}` is not one of separate, merge")
     if "gap_rule" in config or any("gap" in event for event in events_in(scenario.body)):

@@ -115,24 +115,24 @@ _PRESETS: MappingProxyType[str, Preset] = MappingProxyType(
 NAMES = tuple(_PRESETS)
 
 
-def habits(name: str) -> Preset:
+def system_preset(name: str) -> Preset:
     """The preset of a system."""
     if name not in _PRESETS:
         raise SpecError(f"`semantics` must be one of {', '.join(NAMES)}; got `{name}`.")
     return _PRESETS[name]
 
 
-def preset(name: str) -> dict[str, Any]:
+def preset_options(name: str) -> dict[str, Any]:
     """The option values of a system, as `.options()` takes them.
 
-    >>> preset("flink")["drop_by"]
+    >>> preset_options("flink")["drop_by"]
     'window'
     """
-    return dict(habits(name).options)
+    return dict(system_preset(name).options)
 
 
-def choose(
-    options: Options, said: frozenset[str], semantics: str | None, changes: Mapping[str, Any]
+def change_options(
+    options: Options, explicit: frozenset[str], semantics: str | None, changes: Mapping[str, Any]
 ) -> tuple[Options, frozenset[str], Preset | None]:
     """The changed options, the names of all options set explicitly, and the preset, if any."""
     known = {field.name for field in dataclasses.fields(Options)}
@@ -145,11 +145,11 @@ def choose(
     wanted: dict[str, Any] = {
         name: duration(value) if name in _DURATIONS else value for name, value in changes.items()
     }
-    said |= set(wanted)
-    found = None if semantics is None else habits(semantics)
+    explicit |= set(wanted)
+    found = None if semantics is None else system_preset(semantics)
     rest = (
         {}
         if found is None
-        else {name: value for name, value in found.options.items() if name not in said}
+        else {name: value for name, value in found.options.items() if name not in explicit}
     )
-    return dataclasses.replace(options, **wanted, **rest), said, found
+    return dataclasses.replace(options, **wanted, **rest), explicit, found

@@ -1,9 +1,8 @@
-"""The reader of the text form of triggers, such as `AfterWatermark(early=AfterCount(2),
-late=AfterDelay("10 seconds"))`.
+"""The parser of the text form of triggers.
 
-Durations are quoted or bare words (`"10 seconds"`, `10 seconds`) or integers, which are ticks. A
-trigger that needs no argument may leave out its parentheses. Printing is `str(trigger)`, and
-`parse_trigger(str(trigger)) == trigger`.
+An example is `AfterWatermark(early=AfterCount(2), late=AfterDelay("10 seconds"))`. Durations are
+quoted or bare (`"10 seconds"`, `10 seconds`) or integers, which are ticks. Parentheses are
+optional for a trigger without arguments. `parse_trigger(str(trigger)) == trigger`.
 
 >>> parse_trigger("AfterWatermark(early=AfterCount(2), late=Always)")
 AfterWatermark(early=AfterCount(n=2), late=EveryElement())
@@ -59,14 +58,14 @@ def parse_trigger(text: str) -> Trigger:
         raise ParseError(
             f"a trigger text is a string, got {text!r}. Hint: a trigger object needs no parsing"
         )
-    reader = _Reader(text)
-    trigger = reader.trigger(0)
-    if reader.kind != "end":
-        reader.fail(f"expected the end of the text, got `{reader.token}`")
+    parser = _TriggerParser(text)
+    trigger = parser.trigger(0)
+    if parser.kind != "end":
+        parser.fail(f"expected the end of the text, got `{parser.token}`")
     return trigger
 
 
-class _Reader:
+class _TriggerParser:
     """A parser of one text; `kind`, `token` and `at` describe the next token."""
 
     def __init__(self, text: str) -> None:

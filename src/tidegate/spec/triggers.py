@@ -1,9 +1,8 @@
-"""A trigger says when a window puts out a pane: a small tree of frozen values with a text form that
-parses back.
+"""Trigger specifications: when a window emits a pane.
 
-The state machines that run these trees are in `kernel.triggers`. Names and meaning follow Beam
-where Beam has the trigger. Constructors take raw ticks (microseconds); the lower-case functions
-take durations as people write them.
+A trigger is a tree of frozen values with a text form that parses back. `kernel.triggers` has the
+state machines that run these trees. Names and semantics follow Beam where Beam has the trigger.
+Constructors take ticks (microseconds); the lower-case functions take durations in any form.
 
 >>> str(after_watermark(early=after_count(2), late=after_count(1)))
 'AfterWatermark(early=AfterCount(2), late=AfterCount(1))'

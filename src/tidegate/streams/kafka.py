@@ -295,7 +295,7 @@ class KafkaStore(Store):
     # Sending rows
 
     def _parts(self, stream: str, rows: Mapping[str, EventBatch]) -> dict[int, EventBatch]:
-        """EventBatch by partition."""
+        """The non-empty batches by partition."""
         places = {name: self._place(stream, name)[1] for name in rows}
         return {places[name]: part for name, part in rows.items() if len(part)}
 
