@@ -131,7 +131,9 @@ class TestRecords:
         assert everything(store, "s", "0") == everything(store, "large", "0") == []
         kafka.create_topic(f"{store.prefix}narrow", 1, {"max.message.bytes": "2000"})
         for whole in (False, True):
-            with pytest.raises(SinkError, match=r"could not take 1 of 1 rows.*max\.message\.bytes"):
+            with pytest.raises(
+                SinkError, match=r"could not accept 1 of 1 rows.*max\.message\.bytes"
+            ):
                 store.append("narrow", {"0": rows(b"x" * 5000)}, whole=whole)
         store.append("narrow", {"0": rows("small")}, whole=True)
         store.append("narrow", {"0": rows("enough")})
