@@ -190,7 +190,9 @@ class Frame:
         columns: dict[str, Column] = {}
         for name, new in other.columns.items():
             old = self.columns[name]
-            if isinstance(old, np.ndarray) and isinstance(new, np.ndarray):
+            if is_constant(old) and is_constant(new) and old[0] == new[0]:
+                columns[name] = old
+            elif isinstance(old, np.ndarray) and isinstance(new, np.ndarray):
                 column = old.copy()
                 column[index] = new
                 columns[name] = column
