@@ -67,19 +67,19 @@ class OperatorRunner:
     @property
     def bytes_per_cell(self) -> float:
         """Bytes of state per key and window."""
-        parts = self.operator.operator.parts
-        if parts is None:
+        wiring = self.operator.operator.wiring
+        if wiring is None:
             return 0.0
-        size, pairs = parts.core.cells.nbytes, len(parts.core.cells)
-        if parts.slice_buffer is not None and isinstance(parts.cell_update.assigner, Aligned):
-            slices = parts.slice_buffer.slices
+        size, pairs = wiring.context.cells.nbytes, len(wiring.context.cells)
+        if wiring.slice_buffer is not None and isinstance(wiring.cell_update.assigner, Aligned):
+            slices = wiring.slice_buffer.slices
             size += slices.nbytes
             keys = {
                 bounds: np.concatenate([frame.ints("key_hash") for frame in slices.frames(bounds)])
                 for bounds in slices.bounds()
             }
             pairs += _pairs(
-                keys, parts.cell_update.assigner, self.operator.operator.progress.watermark
+                keys, wiring.cell_update.assigner, self.operator.operator.progress.watermark
             )
         return size / max(1, pairs)
 

@@ -13,7 +13,7 @@ import numpy as np
 from conformance.assignment import Interval
 from tidegate.instants import MIN
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.triggers import Context, compile_trigger
+from tidegate.kernel.triggers import TriggerContext, compile_trigger
 from tidegate.kernel.windows.assigners import build
 from tidegate.scenarios.document import (
     MismatchError,
@@ -49,13 +49,15 @@ class _Machines:
     def __post_init__(self) -> None:
         self.machine = compile_trigger(self.trigger)
 
-    def context(self, window: Interval, times: np.ndarray | None = None) -> Context:
+    def context(self, window: Interval, times: np.ndarray | None = None) -> TriggerContext:
         waiting = np.array([self.pending.get(window, 0)], np.int64)
         end = np.array([window[1]], np.int64)
         watermark = np.array([self.watermark], np.int64)
         if times is None:
-            return Context(end=end, watermark=watermark, now=self.now, pending=waiting)
-        return Context(end=end, watermark=watermark, now=self.now, pending=waiting, times=times)
+            return TriggerContext(end=end, watermark=watermark, now=self.now, pending=waiting)
+        return TriggerContext(
+            end=end, watermark=watermark, now=self.now, pending=waiting, times=times
+        )
 
     def state(self, window: Interval) -> State:
         if window not in self.states:

@@ -178,10 +178,10 @@ def test_late_panes_and_retractions_are_part_of_what_is_measured() -> None:
 def test_bytes_are_counted_for_every_key_in_every_window(window, windows: int) -> None:
     runner = OperatorRunner(aggregated(windowed(window)))
     runner.take([distinct_keys(0, 5), distinct_keys(0, 5)])
-    parts = runner.operator.operator.parts
-    assert parts is not None
-    assert parts.slice_buffer is not None
-    assert runner.bytes_per_cell == parts.slice_buffer.slices.nbytes / (5 * windows)
+    wiring = runner.operator.operator.wiring
+    assert wiring is not None
+    assert wiring.slice_buffer is not None
+    assert runner.bytes_per_cell == wiring.slice_buffer.slices.nbytes / (5 * windows)
 
 
 @pytest.mark.kafka

@@ -287,7 +287,7 @@ def test_a_column_that_says_no_watermark_is_refused_before_anything_is_taken(spe
     op = run(spec, offset="o")
     with pytest.raises(InputError, match=text):
         op.add_messages([{**message, "o": 1}])
-    assert (op.stats()["events"], op.resume_offsets(), op.operator.parts) == (0, {}, None)
+    assert (op.stats()["events"], op.resume_offsets(), op.operator.wiring) == (0, {}, None)
     good = {"ts": 1, "p": "a", "o": 1, "wm": 1, "m": True, "who": "x"}
     op.add_messages([good])
     assert op.watermark == 1

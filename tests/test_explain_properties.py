@@ -40,11 +40,11 @@ def check(op: EmbeddedOperator) -> None:
     before = (op.operator.watermark_tracker.save(), op.operator.progress.to_json())
     found = explained(op)
     assert (op.operator.watermark_tracker.save(), op.operator.progress.to_json()) == before
-    parts = op.operator.parts
-    cells = None if parts is None else op._cells(parts)
+    wiring = op.operator.wiring
+    cells = None if wiring is None else op._cells(wiring)
     owing: dict[tuple[int, int, bool], int] = {}
-    if parts is not None and cells is not None:
-        reached = np.broadcast_to(parts.core.watermarks.of_cells(cells), len(cells))
+    if wiring is not None and cells is not None:
+        reached = np.broadcast_to(wiring.context.watermarks.of_cells(cells), len(cells))
         rows = zip(
             cells.ints("start"),
             cells.ints("end"),

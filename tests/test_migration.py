@@ -366,7 +366,7 @@ def test_one_who_never_migrates_pays_nothing(tmp_path):
     )
     call(op, "add", [{"o": 0, "ts": 1, "k": "a", "v": 5}])
     op.flush()
-    names = op.operator.bound().core.cells.all().names
+    names = op.operator.bound().context.cells.all().names
     assert not [name for name in names if name.startswith("known.")]
     assert op._store.get_json("operator")["migrated"] is None
 

@@ -238,10 +238,12 @@ def cells_of(operator: WindowedAggregate) -> list[dict[str, Any]]:
     """The cells of an operator by key and window; without when something came last, which nothing
     asks where no messages are kept.
     """
-    cells = operator.bound().core.cells.all()
+    cells = operator.bound().context.cells.all()
     found = [] if cells is None else cells.drop(["newest_seq", "fired_seq"]).to_table().to_pylist()
     # A time that waits for nothing may be anything.
-    plain = [{**row, "hold": row["hold"] if row["ontime"] else None} for row in found]
+    plain = [
+        {**row, "hold_time": row["hold_time"] if row["has_on_time"] else None} for row in found
+    ]
     return sorted(plain, key=lambda row: repr([row[name] for name in IDENTITY]))
 
 
@@ -255,16 +257,16 @@ def counted(operator: WindowedAggregate) -> dict[str, int]:
 
 
 def combined_run(
-    operator: WindowedAggregate, parts: list[list[dict[str, Any]]], now: int
+    operator: WindowedAggregate, wiring: list[list[dict[str, Any]]], now: int
 ) -> tuple[Output, list[int]]:
-    """A micro-batch whose parts were combined one by one as far as that goes; and how many rows of
+    """A micro-batch whose wiring were combined one by one as far as that goes; and how many rows of
     each were not.
     """
     combiner = PreAggregator(operator.spec, SCHEMA)
     limit = now + operator.spec.options.future_tolerance
     found = [
         (table(part), combiner.combine(table(part), operator.progress.watermark, limit))
-        for part in parts
+        for part in wiring
     ]
     frames = [made[0] for _, made in found if made is not None]
     rest = [Arrival(0, whole if made is None else made[1]) for whole, made in found]
@@ -289,10 +291,10 @@ def check_states(spec: Any, history: list[list[list[dict[str, Any]]]]) -> list[l
         combined, single = (WindowedAggregate(spec, MemoryStore()) for _ in range(2))
         for operator in (combined, single):
             operator.bind(SCHEMA)
-        for number, parts in enumerate(history):
+        for number, wiring in enumerate(history):
             now = 100 + number
-            have, alone = combined_run(combined, parts, now)
-            want = single.process_all([Arrival(0, table(part)) for part in parts], now)
+            have, alone = combined_run(combined, wiring, now)
+            want = single.process_all([Arrival(0, table(part)) for part in wiring], now)
             check(shown(combined, have), shown(single, want), ("k",))
             assert cells_of(combined) == cells_of(single)
             assert counted(combined) == counted(single)
@@ -335,7 +337,7 @@ def at(*times: int) -> list[dict[str, Any]]:
         # row.
         ("merge", "30 us", [[at(25, 40)], [at(35, 35)]], [[0], [2]]),
         ("separate", "30 us", [[at(25, 40)], [at(35, 35)]], [[0], [0]]),
-        # Parts of one session come from several slices and tasks.
+        # Wiring of one session come from several slices and tasks.
         (
             "separate",
             "30 us",
@@ -394,7 +396,8 @@ def parts_of_sessions(*times: int, floor: int = 0, limit: int = 100) -> list[tup
     assert found is not None
     frame, rest = found
     assert rest.num_rows == sum(not floor <= time <= limit for time in times)
-    return sorted(zip(*(frame.ints(name).tolist() for name in ("start", "end", "n")), strict=True))
+    columns = (frame.ints(name).tolist() for name in ("start", "end", "row_count"))
+    return sorted(zip(*columns, strict=True))
 
 
 def test_parts_of_sessions_end_with_the_newest_row():

@@ -10,14 +10,14 @@ import pytest
 import tidegate as tg
 from tidegate.errors import SpecError
 from tidegate.instants import MAX, MIN
-from tidegate.kernel.triggers import Context, compile_trigger
+from tidegate.kernel.triggers import TriggerContext, compile_trigger
 from tidegate.spec import triggers as spec
 from tidegate.spec.trigger_text import parse_trigger
 
 
 def test_manual_does_as_it_is_told():
     machine = compile_trigger(parse_trigger("Repeatedly(AfterEach(Manual, Manual))"))
-    state, context = machine.initial(2, 0), Context(100, 0, 0, np.zeros(2, np.int64))
+    state, context = machine.initial(2, 0), TriggerContext(100, 0, 0, np.zeros(2, np.int64))
     assert machine.ready(state, context).tolist() == [False, False]
     machine.set_manual(ready=True, finishes=True)
     machine.fire(state, np.array([True, False]), context)
@@ -47,7 +47,9 @@ def test_the_ends_of_time_do_not_overflow():
         for now in (MIN + 1, 0, MAX - 1):
             state = machine.initial(3, now)
             for watermark in (MIN, 0, MAX):
-                context = Context(ends, watermark, now, some, np.array([MIN, 0, MAX - 1], np.int64))
+                context = TriggerContext(
+                    ends, watermark, now, some, np.array([MIN, 0, MAX - 1], np.int64)
+                )
                 machine.on_elements(state, some, context)
                 machine.fire(state, machine.ready(state, context), context)
                 due = machine.watermark_due(state, context), machine.clock_due(state, context)
@@ -58,7 +60,7 @@ def test_the_ends_of_time_do_not_overflow():
 def test_a_tick_at_the_end_of_time_does_not_fire_for_ever():
     machine = compile_trigger(spec.Every(7, refire=True))
     assert machine.ready(
-        machine.initial(1, MAX), Context(0, 0, MAX, np.ones(1, np.int64))
+        machine.initial(1, MAX), TriggerContext(0, 0, MAX, np.ones(1, np.int64))
     ).tolist() == [False]
 
 
@@ -67,7 +69,7 @@ def test_a_watermark_and_an_end_may_be_one_number_for_all_rows():
         parse_trigger("AfterWatermark(early=AfterCount(2), late=AfterCount(1))")
     )
     state = machine.initial(3, 0)
-    context = Context(100, 0, 0, np.zeros(3, np.int64))
+    context = TriggerContext(100, 0, 0, np.zeros(3, np.int64))
     machine.on_elements(state, np.array([1, 2, 3]), context)
     assert machine.ready(state, context).tolist() == [False, True, True]
     assert machine.watermark_due(state, context).tolist() == [100, 100, 100]

@@ -13,7 +13,7 @@ from support.reference.plain_triggers import Plain, World, plain
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.triggers import Context, compile_trigger
+from tidegate.kernel.triggers import TriggerContext, compile_trigger
 from tidegate.spec import triggers as spec
 from tidegate.spec.trigger_text import parse_trigger
 
@@ -56,7 +56,7 @@ class Both:
             for name in ("end", "pending")
         }
         return replace(
-            Context(column["end"], self.watermark, self.now, column["pending"]), **changes
+            TriggerContext(column["end"], self.watermark, self.now, column["pending"]), **changes
         )
 
     def elements(self, shares):
@@ -501,10 +501,10 @@ def test_a_window_is_full_with_the_trigger_or_with_the_watermark():
                 watermark = 10
             else:
                 machine.on_elements(
-                    state, np.array([1]), Context(10, watermark, 0, np.array([pending]))
+                    state, np.array([1]), TriggerContext(10, watermark, 0, np.array([pending]))
                 )
                 pending += 1
-            context = Context(10, watermark, 0, np.array([pending]))
+            context = TriggerContext(10, watermark, 0, np.array([pending]))
             ready = machine.ready(state, context)
             machine.fire(state, ready, context)
             pending = 0 if ready[0] else pending

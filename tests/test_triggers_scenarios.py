@@ -13,7 +13,7 @@ import yaml
 
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.triggers import Context, compile_trigger
+from tidegate.kernel.triggers import TriggerContext, compile_trigger
 from tidegate.spec.trigger_text import parse_trigger
 
 SCENARIOS = yaml.safe_load(
@@ -48,7 +48,7 @@ class Stage:
 
     def context(self, window):
         end = MAX if window == "global" else window[1]
-        return Context(
+        return TriggerContext(
             end, self.watermark, self.now, np.array([self.pending.get(window, 0)], np.int64)
         )
 

@@ -16,7 +16,7 @@ from tidegate.kernel.groups import Groups
 from tidegate.kernel.windows.assigners import Aligned
 from tidegate.operators.aggregate.cell_values import payload
 from tidegate.operators.aggregate.operator import WindowedAggregate
-from tidegate.operators.aggregate.wiring import Parts
+from tidegate.operators.aggregate.wiring import Wiring
 from tidegate.operators.progress import late_by_reason
 from tidegate.spec.windows import Axis
 
@@ -67,8 +67,8 @@ class Inspection:
         return {**found, "late_by_reason": late_by_reason(counters), **self._held()}
 
     def _held(self) -> dict[str, int]:
-        parts = self.operator.parts
-        if parts is None:
+        wiring = self.operator.wiring
+        if wiring is None:
             return dict.fromkeys(
                 (
                     "windows",
@@ -83,41 +83,41 @@ class Inspection:
                 ),
                 0,
             )
-        cells = self._cells(parts)
+        cells = self._cells(wiring)
         keys, windows = 0, 0
         if cells is not None:
             keys = Groups.by([cells.ints("key_hash"), cells.ints("key_check")]).n
             windows = Groups.by([cells.ints("start"), cells.ints("end")]).n
-        core, opened = parts.core, parts.slice_buffer
+        context, opened = wiring.context, wiring.slice_buffer
         return {
             "windows": windows,
             "keys": keys,
             "cells": 0 if cells is None else len(cells),
             "runs": (
-                core.cells.runs
+                context.cells.runs
                 + (opened.slices.runs if opened else 0)
-                + (core.messages.runs if core.messages else 0)
+                + (context.messages.runs if context.messages else 0)
             ),
-            "messages": core.messages.count if core.messages else 0,
+            "messages": context.messages.count if context.messages else 0,
             "bytes": self.operator.nbytes,
             "ids": len(self.operator.ids),
-            "counted_keys": len(parts.ordinals),
+            "counted_keys": len(wiring.ordinals),
             "keys_ahead": 0 if self.operator.keys is None else len(self.operator.keys),
         }
 
-    def _cells(self, parts: Parts) -> Frame | None:
+    def _cells(self, wiring: Wiring) -> Frame | None:
         """The cells of all windows: one for each key and window."""
-        frames = [f for f in parts.core.cells.live() if len(f)]
-        if parts.slice_buffer is not None:
-            frames += parts.slice_buffer.preview()
+        frames = [f for f in wiring.context.cells.live() if len(f)]
+        if wiring.slice_buffer is not None:
+            frames += wiring.slice_buffer.preview()
         return concat_frames(frames) if frames else None
 
     def peek(self) -> pa.Table:
         """The current values of all windows that are not closed."""
         self._drain()
-        parts, renderer = self.operator.parts, self.operator.renderer()
-        cells = None if parts is None else self._cells(parts)
-        if parts is None or cells is None:
+        wiring, renderer = self.operator.wiring, self.operator.renderer()
+        cells = None if wiring is None else self._cells(wiring)
+        if wiring is None or cells is None:
             return pa.table({})
         cells = cells.where(~cells.ints("closed"))
         order = np.lexsort((cells.ints("key_hash"), cells.ints("end"), cells.ints("start")))
@@ -129,7 +129,7 @@ class Inspection:
             window_end=renderer.instants(cells.ints("end")),
         )
         return (
-            pa.table({**columns, **parts.contents.values(cells)})
+            pa.table({**columns, **wiring.cell_values.values(cells)})
             if len(cells)
             else pa.table({})
         )
@@ -143,9 +143,9 @@ class Inspection:
         for each key.
         """
         self._drain()
-        parts = self.operator.parts
-        cells = None if parts is None else self._cells(parts)
-        if parts is None or cells is None:
+        wiring = self.operator.wiring
+        cells = None if wiring is None else self._cells(wiring)
+        if wiring is None or cells is None:
             return []
         low, high = (
             MIN if start is None else self._position(start),
@@ -154,10 +154,10 @@ class Inspection:
         wanted = ~cells.ints("closed") & (cells.ints("end") > low) & (cells.ints("start") <= high)
         key_hash = key_check = None
         if key is not None:
-            key_hash, key_check = self._identity(parts, key)
+            key_hash, key_check = self._identity(wiring, key)
             wanted &= (cells.ints("key_hash") == key_hash) & (cells.ints("key_check") == key_check)
         cells = cells.where(wanted)
-        per_key = key is not None or not isinstance(parts.cell_update.assigner, Aligned)
+        per_key = key is not None or not isinstance(wiring.cell_update.assigner, Aligned)
         order = np.lexsort((cells.ints("key_hash"), cells.ints("end"), cells.ints("start")))
         return self._describe(cells.take(order), per_key=per_key)
 
@@ -187,14 +187,14 @@ class Inspection:
                     offsets=self._offsets(raw, cells, i),
                 )
                 found[identity] = row
-            row["count"] += int(cells.ints("n")[i])
-            row["panes"] += int(cells.ints("index")[i])
+            row["count"] += int(cells.ints("row_count")[i])
+            row["panes"] += int(cells.ints("pane_index")[i])
         return list(found.values())
 
     def _offsets(self, window: tuple[int, int], cells: Frame, i: int) -> dict[str, tuple[int, int]]:
         if self.operator.metadata is None:
             return {}
-        if self.operator.parts is not None and self.operator.parts.cell_update.shares_offsets:
+        if self.operator.wiring is not None and self.operator.wiring.cell_update.shares_offsets:
             return self.operator.metadata.within(*window, None, None)
         return self.operator.metadata.within(
             *window, int(cells.ints("key_hash")[i]), int(cells.ints("key_check")[i])
@@ -215,10 +215,10 @@ class Inspection:
         `key` selects one key; `join_key` selects messages with these values in other columns.
         """
         self._drain()
-        parts = self.operator.parts
-        if parts is None:
+        wiring = self.operator.wiring
+        if wiring is None:
             return pa.table({})
-        messages = parts.core.messages
+        messages = wiring.context.messages
         if messages is None:
             raise InputError(
                 "the aggregates of this operator do not need the messages, so none are kept. Hint:"
@@ -230,7 +230,7 @@ class Inspection:
         )
         key_hashes = None
         if key is not None:
-            key_hash, key_check = self._identity(parts, key)
+            key_hash, key_check = self._identity(wiring, key)
             key_hashes = np.array([key_hash])
         found = messages.read(
             low, high, start_offset=start_offset, end_offset=end_offset, key_hashes=key_hashes
@@ -255,5 +255,5 @@ class Inspection:
             return value
         return instant(value)
 
-    def _identity(self, parts: Parts, key: Any) -> tuple[np.uint64, np.uint64]:
-        return key_identity(key, self.operator.spec.input.key, parts.core.schema, "key columns")
+    def _identity(self, wiring: Wiring, key: Any) -> tuple[np.uint64, np.uint64]:
+        return key_identity(key, self.operator.spec.input.key, wiring.context.schema, "key columns")

@@ -45,19 +45,23 @@ def save(operator: Operator) -> None:
         "schema": None,
         "migrated": None,
     }
-    parts = operator.parts
-    if parts is not None:
-        document["schema"] = base64.b64encode(parts.core.schema.serialize().to_pybytes()).decode()
-        migrated = migration.Migrated.of(parts.core)
+    wiring = operator.wiring
+    if wiring is not None:
+        document["schema"] = base64.b64encode(
+            wiring.context.schema.serialize().to_pybytes()
+        ).decode()
+        migrated = migration.Migrated.of(wiring.context)
         document["migrated"] = None if migrated is None else migrated.to_json()
-        document["cells"] = parts.core.cells.save()
-        document["horizons"] = parts.horizons.save()
-        document["ordinals"] = parts.ordinals.save()
-        document["open"] = None if parts.slice_buffer is None else parts.slice_buffer.save()
-        document["static"] = None if parts.static is None else parts.static.save()
-        document["messages"] = parts.core.messages is not None and parts.core.messages.count > 0
-        if parts.core.messages is not None:
-            parts.core.messages.flush()
+        document["cells"] = wiring.context.cells.save()
+        document["retention"] = wiring.retention.save()
+        document["ordinals"] = wiring.ordinals.save()
+        document["open"] = None if wiring.slice_buffer is None else wiring.slice_buffer.save()
+        document["static"] = None if wiring.static is None else wiring.static.save()
+        document["messages"] = (
+            wiring.context.messages is not None and wiring.context.messages.count > 0
+        )
+        if wiring.context.messages is not None:
+            wiring.context.messages.flush()
     operator.store.put_json(NAME, document)
 
 
@@ -67,12 +71,12 @@ def release(operator: Operator) -> None:
         if operator.store.spills:
             join_stored.release(operator)
         return
-    if not operator.store.spills or operator.parts is None:
+    if not operator.store.spills or operator.wiring is None:
         return
     operator.ids.release()
-    operator.parts.core.cells.release()
-    if operator.parts.slice_buffer is not None:
-        operator.parts.slice_buffer.slices.release()
+    operator.wiring.context.cells.release()
+    if operator.wiring.slice_buffer is not None:
+        operator.wiring.slice_buffer.slices.release()
 
 
 def restore(operator: Operator, *, counts: int = 0) -> bool:
@@ -120,17 +124,17 @@ def _restore_parts(
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(document["schema"])))
     migrated = _migrated(operator, document, changed, schema)
     operator.bind(migration.with_columns(changed, operator.spec, schema))
-    parts = operator.bound()
+    wiring = operator.bound()
     if migrated is not None:
-        parts.migrate(migrated.recent, migrated.given_up)
-    parts.core.cells.restore(document["cells"], parts.core.as_now)
-    parts.horizons.restore(document["horizons"])
-    parts.ordinals.restore(document["ordinals"])
-    if parts.slice_buffer is not None:
-        parts.slice_buffer.restore(document["open"], parts.core.as_now)
-    if parts.static is not None:
-        parts.static.restore(document["static"])
-    messages = parts.core.messages
+        wiring.migrate(migrated.recent, migrated.expired_at_migration)
+    wiring.context.cells.restore(document["cells"], wiring.context.migrated)
+    wiring.retention.restore(document["retention"])
+    wiring.ordinals.restore(document["ordinals"])
+    if wiring.slice_buffer is not None:
+        wiring.slice_buffer.restore(document["open"], wiring.context.migrated)
+    if wiring.static is not None:
+        wiring.static.restore(document["static"])
+    messages = wiring.context.messages
     if messages is not None and document["messages"] and messages.count == 0:
         operator.lose_messages()
 

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from tidegate.kernel.triggers.machine import Machine, compile_trigger
-from tidegate.kernel.triggers.node import Context, State
+from tidegate.kernel.triggers.node import State, TriggerContext
 
-__all__ = ["Context", "Machine", "State", "compile_trigger"]
+__all__ = ["Machine", "State", "TriggerContext", "compile_trigger"]

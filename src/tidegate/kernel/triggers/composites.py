@@ -10,7 +10,7 @@ import numpy as np
 
 from tidegate.instants import MAX
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.triggers.node import FLAG, PLACE, Context, Field, Node, State
+from tidegate.kernel.triggers.node import FLAG, PLACE, Field, Node, State, TriggerContext
 
 
 class RepeatNode(Node):
@@ -22,13 +22,15 @@ class RepeatNode(Node):
         self.fires_on_elements = child.fires_on_elements
         self.fires_early = child.fires_early
 
-    def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
+    def on_elements(
+        self, state: State, mask: np.ndarray, count: np.ndarray, ctx: TriggerContext
+    ) -> None:
         self.child.on_elements(state, mask, count, ctx)
 
-    def ready(self, state: State, ctx: Context) -> np.ndarray:
+    def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:
         return self.child.ready(state, ctx)
 
-    def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
+    def fire(self, state: State, mask: np.ndarray, ctx: TriggerContext) -> None:
         self.child.fire(state, mask, ctx)
         self.child.reset(state, mask & self.child.finished(state), ctx)
 
@@ -45,18 +47,20 @@ class EachNode(Node):
         # parts after it are not early either.
         self.fires_early = children[0].fires_early
 
-    def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
+    def on_elements(
+        self, state: State, mask: np.ndarray, count: np.ndarray, ctx: TriggerContext
+    ) -> None:
         at = self.read(state, "at")
         for place, child in enumerate(self.children):
             child.on_elements(state, mask & (at == place), count, ctx)
 
-    def ready(self, state: State, ctx: Context) -> np.ndarray:
+    def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:
         at = self.read(state, "at")
         return _any(
             [child.ready(state, ctx) & (at == place) for place, child in enumerate(self.children)]
         )
 
-    def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
+    def fire(self, state: State, mask: np.ndarray, ctx: TriggerContext) -> None:
         at = self.read(state, "at").copy()
         for place, child in enumerate(self.children):
             running = mask & (at == place)
@@ -66,7 +70,7 @@ class EachNode(Node):
             if place + 1 < len(self.children):
                 self.children[place + 1].reset(state, over, ctx)
 
-    def refires(self, state: State, ctx: Context) -> np.ndarray:
+    def refires(self, state: State, ctx: TriggerContext) -> np.ndarray:
         at = self.read(state, "at")
         return _any(
             [child.refires(state, ctx) & (at == place) for place, child in enumerate(self.children)]
@@ -84,7 +88,7 @@ class EachNode(Node):
         for place, child in enumerate(self.children):
             child.reset(merged, at < place, None)
 
-    def watermark_due(self, state: State, ctx: Context) -> np.ndarray:
+    def watermark_due(self, state: State, ctx: TriggerContext) -> np.ndarray:
         return self._least(
             ctx,
             [
@@ -93,7 +97,7 @@ class EachNode(Node):
             ],
         )
 
-    def clock_due(self, state: State, ctx: Context) -> np.ndarray:
+    def clock_due(self, state: State, ctx: TriggerContext) -> np.ndarray:
         return self._least(
             ctx,
             [
@@ -111,14 +115,16 @@ class _OnceNode(Node):
 
     fields: ClassVar[Mapping[str, Field]] = {"done": FLAG}
 
-    def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
+    def on_elements(
+        self, state: State, mask: np.ndarray, count: np.ndarray, ctx: TriggerContext
+    ) -> None:
         for child in self.children:
             child.on_elements(state, mask, count, ctx)
 
-    def refires(self, state: State, ctx: Context) -> np.ndarray:
+    def refires(self, state: State, ctx: TriggerContext) -> np.ndarray:
         return self.ready(state, ctx) & super().refires(state, ctx)
 
-    def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
+    def fire(self, state: State, mask: np.ndarray, ctx: TriggerContext) -> None:
         """The pane contains everything the parts waited for."""
         for child in self.children:
             child.clear(state, mask, ctx)
@@ -133,7 +139,7 @@ class AllNode(_OnceNode):
         self.fires_on_elements = any(child.fires_on_elements for child in children)
         self.fires_early = all(child.fires_early for child in children)
 
-    def ready(self, state: State, ctx: Context) -> np.ndarray:
+    def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:
         return reduce(
             np.logical_and, [child.ready(state, ctx) for child in self.children]
         ) & ~self.read(state, "done")
@@ -147,7 +153,7 @@ class AnyNode(_OnceNode):
         self.fires_on_elements = any(child.fires_on_elements for child in children)
         self.fires_early = any(child.fires_early for child in children)
 
-    def ready(self, state: State, ctx: Context) -> np.ndarray:
+    def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:
         return _any([child.ready(state, ctx) for child in self.children]) & ~self.read(
             state, "done"
         )
@@ -167,16 +173,18 @@ class FinallyNode(Node):
         self.fires_on_elements = main.fires_on_elements or until.fires_on_elements
         self.fires_early = main.fires_early or until.fires_early
 
-    def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
+    def on_elements(
+        self, state: State, mask: np.ndarray, count: np.ndarray, ctx: TriggerContext
+    ) -> None:
         self.main.on_elements(state, mask, count, ctx)
         self.until.on_elements(state, mask, count, ctx)
 
-    def ready(self, state: State, ctx: Context) -> np.ndarray:
+    def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:
         return (self.main.ready(state, ctx) | self.until.ready(state, ctx)) & ~self.read(
             state, "done"
         )
 
-    def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
+    def fire(self, state: State, mask: np.ndarray, ctx: TriggerContext) -> None:
         last = mask & self.until.ready(state, ctx)
         self.until.fire(state, last, ctx)
         self.main.clear(state, last, ctx)
@@ -205,10 +213,12 @@ class WatermarkNode(Node):
         self.stops = stops
         self.fires_early = any(part is not None and part.fires_early for part in (early, full))
 
-    def _is_full(self, state: State, ctx: Context) -> np.ndarray:
+    def _is_full(self, state: State, ctx: TriggerContext) -> np.ndarray:
         return ctx.complete if self.full is None else ctx.complete | self.full.ready(state, ctx)
 
-    def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
+    def on_elements(
+        self, state: State, mask: np.ndarray, count: np.ndarray, ctx: TriggerContext
+    ) -> None:
         late = self.read(state, "late")
         if self.early is not None:
             self.early.on_elements(state, mask & ~late & ~self.early.finished(state), count, ctx)
@@ -217,7 +227,7 @@ class WatermarkNode(Node):
         if self.late is not None:
             self.late.on_elements(state, mask & late, count, ctx)
 
-    def ready(self, state: State, ctx: Context) -> np.ndarray:
+    def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:
         late = self.read(state, "late")
         full = self._is_full(state, ctx)
         before = full if self.early is None else full | self.early.ready(state, ctx)
@@ -227,7 +237,7 @@ class WatermarkNode(Node):
             else np.where(late, self.late.ready(state, ctx), before)
         )
 
-    def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
+    def fire(self, state: State, mask: np.ndarray, ctx: TriggerContext) -> None:
         late = self.read(state, "late").copy()
         full = self._is_full(state, ctx)
         now_complete = mask & ~late & full
@@ -242,7 +252,7 @@ class WatermarkNode(Node):
             over = mask & late & self.late.finished(state)
             self.late.reset(state, over | now_complete, ctx)
 
-    def refires(self, state: State, ctx: Context) -> np.ndarray:
+    def refires(self, state: State, ctx: TriggerContext) -> np.ndarray:
         nothing = np.zeros(ctx.pending.shape, bool)
         early = (
             nothing
@@ -252,7 +262,7 @@ class WatermarkNode(Node):
         late = nothing if self.late is None else self.late.refires(state, ctx)
         return np.where(self.read(state, "late"), late, early)
 
-    def _fire_early(self, early: Node, state: State, mask: np.ndarray, ctx: Context) -> None:
+    def _fire_early(self, early: Node, state: State, mask: np.ndarray, ctx: TriggerContext) -> None:
         early.fire(state, mask, ctx)
         if not self.stops:
             early.reset(state, mask & early.finished(state), ctx)
@@ -282,7 +292,7 @@ class WatermarkNode(Node):
                 child.reset(state, back, None)
         self.write(state, "late", back, False)
 
-    def watermark_due(self, state: State, ctx: Context) -> np.ndarray:
+    def watermark_due(self, state: State, ctx: TriggerContext) -> np.ndarray:
         early = [
             part.watermark_due(state, ctx) for part in (self.early, self.full) if part is not None
         ]
@@ -290,7 +300,7 @@ class WatermarkNode(Node):
         late = self._least(ctx, [] if self.late is None else [self.late.watermark_due(state, ctx)])
         return np.where(self.read(state, "late"), late, self._least(ctx, [*early, end]))
 
-    def clock_due(self, state: State, ctx: Context) -> np.ndarray:
+    def clock_due(self, state: State, ctx: TriggerContext) -> np.ndarray:
         early = self._least(
             ctx,
             [part.clock_due(state, ctx) for part in (self.early, self.full) if part is not None],

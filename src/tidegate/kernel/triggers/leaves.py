@@ -15,16 +15,16 @@ from tidegate.kernel.triggers.node import (
     COUNT,
     DUE,
     FLAG,
-    Context,
     Field,
     Life,
     Node,
     State,
+    TriggerContext,
     next_tick,
 )
 
 
-def _ahead(due: np.ndarray | int, present: np.ndarray | int, ctx: Context) -> np.ndarray:
+def _ahead(due: np.ndarray | int, present: np.ndarray | int, ctx: TriggerContext) -> np.ndarray:
     """Due values that lie ahead, otherwise MAX."""
     return np.broadcast_to(np.where(np.greater(due, present), due, MAX), ctx.pending.shape)
 
@@ -41,10 +41,10 @@ class DefaultNode(Node):
     fields: ClassVar[Mapping[str, Field]] = {"done": FLAG}
     fires_on_elements = True
 
-    def ready(self, state: State, ctx: Context) -> np.ndarray:
+    def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:
         return ctx.complete.copy()
 
-    def watermark_due(self, state: State, ctx: Context) -> np.ndarray:
+    def watermark_due(self, state: State, ctx: TriggerContext) -> np.ndarray:
         return _ahead(ctx.end, ctx.watermark, ctx)
 
 
@@ -55,7 +55,7 @@ class ElementNode(Node):
     fires_on_elements = True
     fires_early = True
 
-    def ready(self, state: State, ctx: Context) -> np.ndarray:
+    def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:
         return ctx.pending > 0
 
 
@@ -70,13 +70,15 @@ class CountNode(Node):
         super().__init__()
         self.n = n
 
-    def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
+    def on_elements(
+        self, state: State, mask: np.ndarray, count: np.ndarray, ctx: TriggerContext
+    ) -> None:
         self.write(state, "count", mask, self.read(state, "count") + count)
 
-    def ready(self, state: State, ctx: Context) -> np.ndarray:
+    def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:
         return (self.read(state, "count") >= self.n) & ~self.read(state, "done")
 
-    def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
+    def fire(self, state: State, mask: np.ndarray, ctx: TriggerContext) -> None:
         self.write(state, "count", mask, 0)
         self.write(state, "done", mask, True)
 
@@ -93,7 +95,9 @@ class DelayNode(Node):
         self.delay = delay
         self.fires_on_elements = delay == 0
 
-    def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
+    def on_elements(
+        self, state: State, mask: np.ndarray, count: np.ndarray, ctx: TriggerContext
+    ) -> None:
         self.write(
             state,
             "due",
@@ -101,15 +105,15 @@ class DelayNode(Node):
             saturating_add(ctx.now, self.delay),
         )
 
-    def ready(self, state: State, ctx: Context) -> np.ndarray:
+    def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:
         due = self.read(state, "due")
         return (due <= ctx.now) & (due != MAX) & ~self.read(state, "done")
 
-    def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
+    def fire(self, state: State, mask: np.ndarray, ctx: TriggerContext) -> None:
         self.write(state, "due", mask, MAX)
         self.write(state, "done", mask, True)
 
-    def clock_due(self, state: State, ctx: Context) -> np.ndarray:
+    def clock_due(self, state: State, ctx: TriggerContext) -> np.ndarray:
         return _ahead(self.read(state, "due"), ctx.now, ctx)
 
 
@@ -136,36 +140,38 @@ class EveryNode(Node):
             n, saturating_add(now, self.interval) if self.refire else MAX, np.int64
         )
 
-    def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
+    def on_elements(
+        self, state: State, mask: np.ndarray, count: np.ndarray, ctx: TriggerContext
+    ) -> None:
         if not self.refire:
             due = self.read(state, "due")
             # A pane of another part may have included the elements of this tick.
             stale = (due == MAX) | ((due <= ctx.now) & (ctx.pending == 0))
             self.write(state, "due", mask & stale, self._next(state, ctx))
 
-    def ready(self, state: State, ctx: Context) -> np.ndarray:
+    def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:
         due = self.read(state, "due")
         return (due <= ctx.now) & (due != MAX) & self._wanted(ctx)
 
-    def refires(self, state: State, ctx: Context) -> np.ndarray:
+    def refires(self, state: State, ctx: TriggerContext) -> np.ndarray:
         return self.ready(state, ctx) & self.refire
 
-    def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
+    def fire(self, state: State, mask: np.ndarray, ctx: TriggerContext) -> None:
         self.clear_own(state, mask, ctx)
 
-    def clear_own(self, state: State, mask: np.ndarray, ctx: Context | None) -> None:
+    def clear_own(self, state: State, mask: np.ndarray, ctx: TriggerContext | None) -> None:
         if not self.refire:
             self.write(state, "due", mask, MAX)
         elif ctx is not None:
             self.write(state, "due", mask, self._next(state, ctx))
 
-    def clock_due(self, state: State, ctx: Context) -> np.ndarray:
+    def clock_due(self, state: State, ctx: TriggerContext) -> np.ndarray:
         return np.where(self._wanted(ctx), _ahead(self.read(state, "due"), ctx.now, ctx), MAX)
 
-    def _next(self, state: State, ctx: Context) -> np.ndarray:
+    def _next(self, state: State, ctx: TriggerContext) -> np.ndarray:
         return next_tick(ctx.now, self.interval, self.read(state, "origin"))
 
-    def _wanted(self, ctx: Context) -> np.ndarray:
+    def _wanted(self, ctx: TriggerContext) -> np.ndarray:
         return np.ones(ctx.pending.shape, bool) if self.refire else ctx.pending > 0
 
 
@@ -186,7 +192,9 @@ class EventIntervalNode(Node):
         self.interval = interval
         self.refire = refire
 
-    def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
+    def on_elements(
+        self, state: State, mask: np.ndarray, count: np.ndarray, ctx: TriggerContext
+    ) -> None:
         if ctx.times is None:
             raise ValueError(
                 "`EventInterval` needs `ctx.times`, the earliest time of the new elements of each"
@@ -198,24 +206,24 @@ class EventIntervalNode(Node):
             state, "due", mask & (due == MAX) if self.refire else mask, np.minimum(due, tick)
         )
 
-    def ready(self, state: State, ctx: Context) -> np.ndarray:
+    def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:
         due = self.read(state, "due")
         return (due <= ctx.watermark) & (due != MAX) & (self.refire | (ctx.pending > 0))
 
-    def refires(self, state: State, ctx: Context) -> np.ndarray:
+    def refires(self, state: State, ctx: TriggerContext) -> np.ndarray:
         return self.ready(state, ctx) & self.refire
 
-    def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
+    def fire(self, state: State, mask: np.ndarray, ctx: TriggerContext) -> None:
         self.clear_own(state, mask, ctx)
 
-    def clear_own(self, state: State, mask: np.ndarray, ctx: Context | None) -> None:
+    def clear_own(self, state: State, mask: np.ndarray, ctx: TriggerContext | None) -> None:
         # In a merge this part has not started; it is cleared again, with a context, when it starts.
         if ctx is not None:
             tick = next_tick(ctx.watermark, self.interval)
             self.write(state, "due", mask, np.where(tick == MIN, MAX, tick))
             self.write(state, "floor", mask, tick)
 
-    def watermark_due(self, state: State, ctx: Context) -> np.ndarray:
+    def watermark_due(self, state: State, ctx: TriggerContext) -> np.ndarray:
         return np.where(
             self.refire | (ctx.pending > 0),
             _ahead(self.read(state, "due"), ctx.watermark, ctx),
@@ -235,8 +243,8 @@ class ManualNode(Node):
         self.is_ready = False
         self.finishes = False
 
-    def ready(self, state: State, ctx: Context) -> np.ndarray:
+    def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:
         return ~self.read(state, "done") & self.is_ready
 
-    def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
+    def fire(self, state: State, mask: np.ndarray, ctx: TriggerContext) -> None:
         self.write(state, "done", mask, self.finishes)

@@ -8,7 +8,7 @@ from tidegate.errors import SpecError
 from tidegate.instants import MAX
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.triggers import composites, leaves
-from tidegate.kernel.triggers.node import Context, Node, State
+from tidegate.kernel.triggers.node import Node, State, TriggerContext
 from tidegate.spec import triggers as spec
 from tidegate.spec.triggers import Trigger
 
@@ -52,21 +52,21 @@ class Machine:
             node.start(state, n, now)
         return state
 
-    def on_elements(self, state: State, count: np.ndarray, ctx: Context) -> None:
+    def on_elements(self, state: State, count: np.ndarray, ctx: TriggerContext) -> None:
         """Count new elements: each row got `count` (at least one) at clock `ctx.now`. `ctx.pending`
         does not include them yet.
         """
         self._root.on_elements(state, ~self._root.finished(state), count, ctx)
 
-    def ready(self, state: State, ctx: Context) -> np.ndarray:
+    def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:
         """The rows that should fire now."""
         return self._root.ready(state, ctx)
 
-    def refires(self, state: State, ctx: Context) -> np.ndarray:
+    def refires(self, state: State, ctx: TriggerContext) -> np.ndarray:
         """The rows in which a due interval requires a pane without new elements."""
         return self._root.refires(state, ctx)
 
-    def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
+    def fire(self, state: State, mask: np.ndarray, ctx: TriggerContext) -> None:
         """Fire the rows of the mask, ready or not."""
         self._root.fire(state, mask, ctx)
 
@@ -90,13 +90,13 @@ class Machine:
         """
         self._root.rewind(state, mask)
 
-    def watermark_due(self, state: State, ctx: Context) -> np.ndarray:
+    def watermark_due(self, state: State, ctx: TriggerContext) -> np.ndarray:
         """The next watermark, above the current one, at which a row could become ready; MAX if
         none. A row woken there may not be ready yet.
         """
         return np.where(self._root.finished(state), MAX, self._root.watermark_due(state, ctx))
 
-    def clock_due(self, state: State, ctx: Context) -> np.ndarray:
+    def clock_due(self, state: State, ctx: TriggerContext) -> np.ndarray:
         """The next clock time, after the current one, at which a row could become ready; MAX if
         none.
         """

@@ -30,7 +30,7 @@ State = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Context:
+class TriggerContext:
     """Window ends, watermark and clock for the rows at hand.
 
     `pending` counts the elements since the row's last pane: in `on_elements` without the new ones,
@@ -122,20 +122,22 @@ class Node:
         for field, kind in self.fields.items():
             state[self.name(field)] = np.full(n, kind.initial, kind.dtype)
 
-    def on_elements(self, state: State, mask: np.ndarray, count: np.ndarray, ctx: Context) -> None:
+    def on_elements(
+        self, state: State, mask: np.ndarray, count: np.ndarray, ctx: TriggerContext
+    ) -> None:
         """Count new elements of the rows of the mask."""
 
-    def ready(self, state: State, ctx: Context) -> np.ndarray:
+    def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:
         return np.zeros(ctx.pending.shape, bool)
 
-    def refires(self, state: State, ctx: Context) -> np.ndarray:
+    def refires(self, state: State, ctx: TriggerContext) -> np.ndarray:
         """The rows in which a due interval requires a pane without new elements."""
         wants = np.zeros(ctx.pending.shape, bool)
         for child in self.children:
             wants |= child.refires(state, ctx) & ~child.finished(state)
         return wants
 
-    def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:
+    def fire(self, state: State, mask: np.ndarray, ctx: TriggerContext) -> None:
         """Record that the rows of the mask emit a pane."""
 
     def finished(self, state: State) -> np.ndarray:
@@ -145,12 +147,12 @@ class Node:
             else np.zeros(len(next(iter(state.values()))), bool)
         )
 
-    def clear(self, state: State, mask: np.ndarray, ctx: Context | None) -> None:
+    def clear(self, state: State, mask: np.ndarray, ctx: TriggerContext | None) -> None:
         """Reset the pending pane of the rows of the mask; a merge has no context."""
         for node in self.walk():
             node.clear_own(state, mask, ctx)
 
-    def reset(self, state: State, mask: np.ndarray, ctx: Context | None) -> None:
+    def reset(self, state: State, mask: np.ndarray, ctx: TriggerContext | None) -> None:
         """Reset the rows of the mask to the initial state; a merge has no context."""
         self.clear(state, mask, ctx)
         for node in self.walk():
@@ -158,7 +160,7 @@ class Node:
                 if kind.life is Life.PROGRESS:
                     node.write(state, field, mask, kind.initial)
 
-    def clear_own(self, state: State, mask: np.ndarray, ctx: Context | None) -> None:
+    def clear_own(self, state: State, mask: np.ndarray, ctx: TriggerContext | None) -> None:
         for field, kind in self.fields.items():
             if kind.life is Life.PANE:
                 self.write(state, field, mask, kind.initial)
@@ -175,19 +177,19 @@ class Node:
         for child in self.children:
             child.rewind(state, mask)
 
-    def watermark_due(self, state: State, ctx: Context) -> np.ndarray:
+    def watermark_due(self, state: State, ctx: TriggerContext) -> np.ndarray:
         """The next watermark above the current one at which this node or one below it may become
         ready.
         """
         return self._least(ctx, [child.watermark_due(state, ctx) for child in self.children])
 
-    def clock_due(self, state: State, ctx: Context) -> np.ndarray:
+    def clock_due(self, state: State, ctx: TriggerContext) -> np.ndarray:
         """The next clock time after the current one at which this node or one below it may become
         ready.
         """
         return self._least(ctx, [child.clock_due(state, ctx) for child in self.children])
 
-    def _least(self, ctx: Context, dues: list[np.ndarray]) -> np.ndarray:
+    def _least(self, ctx: TriggerContext, dues: list[np.ndarray]) -> np.ndarray:
         least = np.full(ctx.pending.shape, MAX, np.int64)
         for due in dues:
             np.minimum(least, due, out=least)

@@ -1,6 +1,4 @@
-"""A bundle is the aggregates of one operator, lifted, combined and lowered together as columns of
-one frame.
-"""
+"""The aggregates of one operator, lifted, combined and lowered together as columns of a frame."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tidegate.kernel.storage.run_store import Places
 from tidegate.kernel.windows.assigners import Aligned, Assigned, Assigner
 from tidegate.operators.aggregate.cell_values import CellValues
 from tidegate.operators.aggregate.collector import Collector
-from tidegate.operators.aggregate.context import IDENTITY, Core
+from tidegate.operators.aggregate.context import IDENTITY, OperatorContext
 from tidegate.operators.aggregate.firing import Firing
 from tidegate.operators.aggregate.retention import RetentionBounds
 from tidegate.operators.aggregate.slices import held_by
@@ -41,29 +41,32 @@ class CellUpdate:
 
     def __init__(
         self,
-        core: Core,
+        context: OperatorContext,
         firing: Firing,
-        contents: CellValues,
+        cell_values: CellValues,
         assigner: Assigner,
-        horizons: RetentionBounds,
+        retention: RetentionBounds,
     ) -> None:
-        self.core = core
+        self.context = context
         self.firing = firing
-        self.contents = contents
+        self.cell_values = cell_values
         self.assigner = assigner
-        self.horizons = horizons
+        self.retention = retention
         # Where the event's own time decides, a window that it is in still matters; only a custom
         # assigner may know better.
-        by_window = core.spec.options.drop_by == "window" or isinstance(core.spec.window, Custom)
+        by_window = context.spec.options.drop_by == "window" or isinstance(
+            context.spec.window, Custom
+        )
         self.windows_expire = (
             by_window
-            and core.spec.window.axis is Axis.EVENT_TIME
-            and not isinstance(core.spec.window, Inherited)
+            and context.spec.window.axis is Axis.EVENT_TIME
+            and not isinstance(context.spec.window, Inherited)
         )
         late_joins = (
-            isinstance(core.spec.window, Session) and core.spec.options.session_lateness == "merged"
+            isinstance(context.spec.window, Session)
+            and context.spec.options.session_lateness == "merged"
         )
-        self.judges_merged = self.windows_expire and late_joins
+        self.merges_late_rows = self.windows_expire and late_joins
         """Whether a late row is taken if it joins what came before it, so that it matters what came
         before it in its own delivery.
         """
@@ -73,13 +76,15 @@ class CellUpdate:
         """Whether offsets are noted by slice for all keys together, because windows follow from the
         axis alone.
         """
-        return isinstance(self.assigner, Aligned) and self.core.spec.window.axis is not Axis.ORDINAL
+        return (
+            isinstance(self.assigner, Aligned) and self.context.spec.window.axis is not Axis.ORDINAL
+        )
 
     def absorb(self, delivery: Delivery, assigned: Assigned, out: Collector) -> None:
         """Take one step: every row counts once in each of its windows, then triggers are looked at
         once.
         """
-        if self.core.spec.retention.windows is None:
+        if self.context.spec.retention.windows is None:
             self._place(delivery, self.without_expired(delivery, assigned, out), out)
         else:
             in_time = self._in_time(delivery, assigned, out)
@@ -89,10 +94,10 @@ class CellUpdate:
         """The windows less those behind a horizon and those that their key has no room for; one
         late row tells both.
         """
-        gone = self.horizons.beyond(delivery, assigned)
+        gone = self.retention.beyond(delivery, assigned)
         old = np.zeros(len(assigned.row), bool) if gone is None else gone
         rest = self._without_closed(delivery, Assigned(*(column[~old] for column in assigned)), out)
-        full = self.horizons.admit(delivery, rest, out)
+        full = self.retention.admit(delivery, rest, out)
         missed = Assigned(
             *(np.concatenate([a[old], b[full]]) for a, b in zip(assigned, rest, strict=True))
         )
@@ -106,7 +111,7 @@ class CellUpdate:
         if not len(found):
             return assigned
         shut = np.zeros(groups.n, bool)
-        shut[found] = self.core.cells.take(places.take(found)).ints("closed")
+        shut[found] = self.context.cells.take(places.take(found)).ints("closed")
         return self.without(delivery, assigned, shut[groups.ids], "window_closed", out)
 
     def _place(self, delivery: Delivery, assigned: Assigned, out: Collector) -> None:
@@ -115,12 +120,12 @@ class CellUpdate:
         if not groups.n:
             return
         found = np.flatnonzero(places.found)
-        if len(found) and self.core.cells.take(places.take(found)).ints("closed").any():
+        if len(found) and self.context.cells.take(places.take(found)).ints("closed").any():
             self._place(delivery, self._without_closed(delivery, assigned, out), out)
             return
-        keys = delivery.keys(self.core.spec.input.key, assigned.row[groups.firsts])
+        keys = delivery.keys(self.context.spec.input.key, assigned.row[groups.firsts])
         cells = self.base(identity, keys, places)
-        self.core.cells.remove(places.take(found))
+        self.context.cells.remove(places.take(found))
         self.join(delivery, CellRows(assigned.row, groups, cells), out)
 
     def without_expired(self, delivery: Delivery, assigned: Assigned, out: Collector) -> Assigned:
@@ -132,18 +137,19 @@ class CellUpdate:
     def _in_time(self, delivery: Delivery, assigned: Assigned, out: Collector) -> Assigned:
         """The windows of the rows less those that have expired."""
         if self.windows_expire:
-            over = self.core.expired(
-                self.core.expiry(assigned.end), self.core.watermarks.of_rows(delivery, assigned.row)
+            over = self.context.expired(
+                self.context.expiry(assigned.end),
+                self.context.watermarks.of_rows(delivery, assigned.row),
             )
-        elif self.core.given_up != MIN:
-            over = assigned.end <= self.core.given_up
+        elif self.context.expired_at_migration != MIN:
+            over = assigned.end <= self.context.expired_at_migration
         else:
             return assigned
         return self.without(delivery, assigned, over, "window_expired", out)
 
     def without_old(self, delivery: Delivery, assigned: Assigned, out: Collector) -> Assigned:
         """The windows of the rows less those that retention has pushed out."""
-        gone = self.horizons.beyond(delivery, assigned)
+        gone = self.retention.beyond(delivery, assigned)
         return (
             assigned
             if gone is None
@@ -162,7 +168,7 @@ class CellUpdate:
         if not missed.any():
             return assigned
         row, start, end = (column[missed] for column in assigned)
-        self.core.progress.counters["dropped_pairs"] += len(row)
+        self.context.progress.counters["dropped_pairs"] += len(row)
         order = np.lexsort((start, row))
         rows, owner = np.unique(row, return_inverse=True)
         out.late_rows(
@@ -188,11 +194,12 @@ class CellUpdate:
             if delivery.weight is None
             else np.maximum(groups.sum((weight > 0).astype(np.int64)), 1)
         )
-        if self.core.spec.window.axis is Axis.ORDINAL:
+        if self.context.spec.window.axis is Axis.ORDINAL:
             cells = cells.with_mapping(self._ordinal_progress(delivery, row, groups))
         seq, first = groups.max(delivery.seq[row]), groups.min(delivery.position[row])
         brought = Frame.of(
-            {**partials, **self._held_by(delivery, row, groups), "n": groups.sum(weight)}, groups.n
+            {**partials, **self._held_by(delivery, row, groups), "row_count": groups.sum(weight)},
+            groups.n,
         )
         self.add(cells, brought.with_columns(count=counts, seq=seq, first=first), out)
 
@@ -204,48 +211,50 @@ class CellUpdate:
         how often these `count` for the trigger, the last arrival and the first position among them,
         and what of them came on time.
         """
-        core = self.core
+        context = self.context
         cells = cells.with_mapping(self._with_partials(cells, brought))
         seq, counts, pending = brought.ints("seq"), brought.ints("count"), cells.ints("pending")
-        cells = cells.with_columns(n=cells.ints("n") + brought.ints("n"))
-        if core.messages is not None:
+        cells = cells.with_columns(row_count=cells.ints("row_count") + brought.ints("row_count"))
+        if context.messages is not None:
             # Only messages are asked whether they came since the last pane.
             cells = cells.with_columns(newest_seq=np.maximum(cells.ints("newest_seq"), seq))
         cells = cells.with_mapping(self._held(cells, brought))
-        state = core.trigger_state(cells)
-        core.machine.on_elements(state, counts, core.context(cells, pending, brought.ints("first")))
+        state = context.trigger_state(cells)
+        context.machine.on_elements(
+            state, counts, context.trigger_context(cells, pending, brought.ints("first"))
+        )
         cells = cells.with_columns(pending=pending + counts)
-        core.cells.put(self.firing.settle(cells, state, out, seq))
+        context.cells.put(self.firing.settle(cells, state, out, seq))
 
     def _with_partials(self, cells: Frame, brought: Frame) -> Mapping[str, Column]:
         """The partial aggregates of the cells and of what was brought together."""
-        core, n = self.core, len(cells)
-        if core.messages is not None:
+        context, n = self.context, len(cells)
+        if context.messages is not None:
             return {}
-        partials = brought.select(core.bundle.partial_columns)
+        partials = brought.select(context.aggregates.partial_columns)
         # A recent aggregate may not know what a cell held before everything in it was taken back.
-        if not (cells.ints("n") == 0).all() or core.bundle.recent:
-            both = concat_frames([cells.select(core.bundle.partial_columns), partials])
-            return core.bundle.combine(both, Groups(np.tile(np.arange(n), 2), n))
+        if not (cells.ints("row_count") == 0).all() or context.aggregates.recent:
+            both = concat_frames([cells.select(context.aggregates.partial_columns), partials])
+            return context.aggregates.combine(both, Groups(np.tile(np.arange(n), 2), n))
         return partials.columns
 
     def _keep(self, delivery: Delivery, joining: CellRows) -> None:
         """Store the messages where they are needed, and note their offsets where windows are not
         the same for all keys.
         """
-        if self.core.messages is not None and self.core.says_windows:
+        if self.context.messages is not None and self.context.has_explicit_windows:
             cell = joining.groups.ids
-            self.contents.store_said(
+            self.cell_values.store_said(
                 delivery.take(joining.row),
                 joining.cells.ints("start")[cell],
                 joining.cells.ints("end")[cell],
             )
-        elif self.core.messages is not None:
+        elif self.context.messages is not None:
             rows = present(joining.row, len(delivery))
-            self.contents.store(delivery.take(rows[self.is_new(rows)]))
-        if self.core.metadata is not None and not self.shares_offsets:
+            self.cell_values.store(delivery.take(rows[self.is_new(rows)]))
+        if self.context.metadata is not None and not self.shares_offsets:
             windows = joining.cells.select(IDENTITY).take(joining.groups.ids)
-            self.core.metadata.note(
+            self.context.metadata.note(
                 windows,
                 delivery.partitions,
                 delivery.partition[joining.row],
@@ -270,18 +279,18 @@ class CellUpdate:
             },
             groups.n,
         )
-        return groups, identity, self.core.cells.find(identity)
+        return groups, identity, self.context.cells.find(identity)
 
     def base(self, identity: Frame, keys: dict[str, Column], places: Places) -> Frame:
         """The cells as they are: those that were found, and fresh ones for the rest."""
         found, new = np.flatnonzero(places.found), np.flatnonzero(~places.found)
-        self.core.progress.counters["windows_opened"] += len(new)
+        self.context.progress.counters["windows_opened"] += len(new)
         if not len(found):
-            return self.core.fresh(identity, keys)
-        old = self.core.cells.take(places.take(found))
+            return self.context.fresh(identity, keys)
+        old = self.context.cells.take(places.take(found))
         if not len(new):
             return old
-        fresh = self.core.fresh(
+        fresh = self.context.fresh(
             identity.take(new), dict(Frame(keys, len(identity)).take(new).columns)
         )
         order = np.empty(len(identity), np.int64)
@@ -294,17 +303,17 @@ class CellUpdate:
         """The joining with partial aggregates of its rows by cell; rows that a user's function
         refuses go to `late`, and are left out.
         """
-        core = self.core
-        if core.messages is not None:
+        context = self.context
+        if context.messages is not None:
             return joining, {}
-        rows = core.rows_of(delivery, joining.row)
-        partials, failed, why = core.bundle.lift(rows, joining.groups)
+        rows = context.rows_of(delivery, joining.row)
+        partials, failed, why = context.aggregates.lift(rows, joining.groups)
         if failed is not None:
             self._refuse(delivery, joining, failed, why, out)
             joining = _narrowed(joining, ~failed)
             if joining.groups.n:
-                partials, _, _ = core.bundle.lift(
-                    core.rows_of(delivery, joining.row), joining.groups
+                partials, _, _ = context.aggregates.lift(
+                    context.rows_of(delivery, joining.row), joining.groups
                 )
         return joining, partials
 
@@ -330,9 +339,9 @@ class CellUpdate:
         untouched = np.ones(joining.groups.n, bool)
         untouched[joining.groups.ids[~failed]] = False
         # Cells that only failed rows would have touched go back as they were, unless they are new.
-        self.core.cells.put(
+        self.context.cells.put(
             joining.cells.where(
-                untouched & (joining.cells.ints("index") + joining.cells.ints("n") > 0)
+                untouched & (joining.cells.ints("pane_index") + joining.cells.ints("row_count") > 0)
             )
         )
 
@@ -342,8 +351,8 @@ class CellUpdate:
         keys = Groups.by([delivery.key_hash, delivery.key_check])
         cell_key = keys.ids[row[groups.firsts]]
         return {
-            "seen": keys.max(delivery.position)[cell_key] + 1,
-            "seen_before": keys.min(delivery.position)[cell_key],
+            "ordinal": keys.max(delivery.position)[cell_key] + 1,
+            "ordinal_before": keys.min(delivery.position)[cell_key],
         }
 
     def holds(
@@ -354,7 +363,7 @@ class CellUpdate:
 
     def _held_by(self, delivery: Delivery, row: np.ndarray, groups: Groups) -> dict[str, Column]:
         return held_by(
-            self.core.spec.options.timestamp,
+            self.context.spec.options.timestamp,
             delivery.position[row],
             delivery.is_on_time[row],
             groups,
@@ -362,20 +371,20 @@ class CellUpdate:
 
     def _held(self, cells: Frame, brought: Frame) -> dict[str, Column]:
         """What of the cells and of what was brought came on time."""
-        kind = self.core.spec.options.timestamp
-        ontime, hold = cells.ints("ontime"), cells.ints("hold")
-        fresh, best = brought.ints("ontime"), brought.ints("hold")
+        kind = self.context.spec.options.timestamp
+        has_on_time, hold = cells.ints("has_on_time"), cells.ints("hold_time")
+        fresh, best = brought.ints("has_on_time"), brought.ints("hold_time")
         if kind == "end_of_window":
             return {
-                "ontime": ontime | fresh,
-                "held": cells.ints("held")
-                | (cells.ints("end") > self.core.watermarks.before_call(cells)),
+                "has_on_time": has_on_time | fresh,
+                "has_hold": cells.ints("has_hold")
+                | (cells.ints("end") > self.context.watermarks.before_call(cells)),
             }
         both = np.minimum(hold, best) if kind == "earliest" else np.maximum(hold, best)
         return {
-            "ontime": ontime | fresh,
-            "held": ontime | fresh,
-            "hold": np.where(ontime & fresh, both, np.where(fresh, best, hold)),
+            "has_on_time": has_on_time | fresh,
+            "has_hold": has_on_time | fresh,
+            "hold_time": np.where(has_on_time & fresh, both, np.where(fresh, best, hold)),
         }
 
 

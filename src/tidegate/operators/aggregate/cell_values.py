@@ -21,7 +21,7 @@ from tidegate.kernel.storage.message_store import MessageStore
 from tidegate.kernel.storage.run_store import search_sorted
 from tidegate.kernel.windows.evictors import kept
 from tidegate.operators.aggregate.collector import Collector
-from tidegate.operators.aggregate.context import Core
+from tidegate.operators.aggregate.context import OperatorContext
 from tidegate.operators.ingest.delivery import Delivery
 from tidegate.spec.windows import Axis, ByDifference, Session
 
@@ -47,15 +47,15 @@ class _Members:
 class CellValues:
     """The values of cells of one operator."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, context: OperatorContext) -> None:
+        self._context = context
         self._stored: list[np.ndarray] = []
         # Merging sessions have no common "fired up to", so discarding takes fired messages out
         # instead.
         self._forgets = (
-            core.messages is not None
-            and core.spec.mode == "discarding"
-            and isinstance(core.spec.window, Session)
+            context.messages is not None
+            and context.spec.mode == "discarding"
+            and isinstance(context.spec.window, Session)
         )
 
     def begin(self) -> None:
@@ -73,7 +73,7 @@ class CellValues:
         """Forget the messages of keys that lie before all their windows; with `seen`, also closed
         windows that no message can reach any more.
         """
-        core = self._core
+        context = self._context
         keys = Groups.by([key_hash, key_check])
         asked = Frame.of(
             {"key_hash": key_hash[keys.firsts], "key_check": key_check[keys.firsts]}, keys.n
@@ -81,49 +81,49 @@ class CellValues:
         if seen is not None:
             asked = asked.with_columns(seen=keys.max(seen))
         asked = asked.take(np.lexsort((asked.ints("key_check"), asked.ints("key_hash"))))
-        places = core.cells.ranges(asked, KEY)
+        places = context.cells.ranges(asked, KEY)
         first = np.full(len(asked), MAX)
         if len(places.run):
-            cells = core.cells.take(places)
+            cells = context.cells.take(places)
             owner, _ = search_sorted(asked, cells.select(KEY), KEY)
             over = np.zeros(len(cells), bool)
             if seen is not None:
                 over = cells.ints("closed") & (cells.ints("end") <= asked.ints("seen")[owner])
-                core.cells.remove(places.take(over))
-            if isinstance(core.spec.window, Session):
+                context.cells.remove(places.take(over))
+            if isinstance(context.spec.window, Session):
                 # A closed session holds no messages, and others may have come and gone inside it.
                 over |= cells.ints("closed")
             np.minimum.at(first, owner[~over], cells.ints("start")[~over])
-        if isinstance(core.spec.window, ByDifference):
+        if isinstance(context.spec.window, ByDifference):
             # The next message opens a window that reaches back by its size.
             first = np.minimum(
-                first, MIN if seen is None else asked.ints("seen") - core.spec.window.size
+                first, MIN if seen is None else asked.ints("seen") - context.spec.window.size
             )
-        if core.messages is not None and core.messages.count:
-            held = core.messages.read(MIN, MAX, key_hashes=asked.ints("key_hash"))
+        if context.messages is not None and context.messages.count:
+            held = context.messages.read(MIN, MAX, key_hashes=asked.ints("key_hash"))
             owner, _ = search_sorted(asked, held.select(KEY), KEY)
-            old = core.position_of(held) < first[np.minimum(owner, len(asked) - 1)]
+            old = context.position_of(held) < first[np.minimum(owner, len(asked) - 1)]
             if old.any():
-                core.messages.remove(held, old)
+                context.messages.remove(held, old)
 
     @property
     def _messages(self) -> MessageStore:
-        if self._core.messages is None:
+        if self._context.messages is None:
             raise StateError("the operator keeps no messages")
-        return self._core.messages
+        return self._context.messages
 
     def values(self, cells: Frame, out: Collector | None = None) -> dict[str, pa.Array]:
         """The results of all aggregates; null where one has no correct result.
 
         Windows without a correct result are reported to `out`, if there is one.
         """
-        core = self._core
+        context = self._context
         partials = cells
-        if core.messages is not None:
+        if context.messages is not None:
             partials = self._from_messages(cells, out).with_mapping(
-                cells.select(core.bundle.known_columns).columns
+                cells.select(context.aggregates.known_columns).columns
             )
-        values, failures = core.bundle.lower(partials)
+        values, failures = context.aggregates.lower(partials)
         if out is None:
             return values
         for name, (mask, reason, why) in failures.items():
@@ -133,7 +133,7 @@ class CellValues:
 
     def after(self, cells: Frame, given: np.ndarray) -> Frame:
         """Cells after a firing: evictors that run after the function take their messages out."""
-        evictor = self._core.spec.evictor
+        evictor = self._context.spec.evictor
         if self._forgets and given.any():
             self._messages.remove(self._members(cells.where(given)).messages)
         if evictor is None or not evictor.after or not given.any():
@@ -150,8 +150,8 @@ class CellValues:
         messages.
         """
         if (
-            self._core.messages is not None
-            and isinstance(self._core.spec.window, Session)
+            self._context.messages is not None
+            and isinstance(self._context.spec.window, Session)
             and len(cells)
         ):
             self._messages.remove(self._members(cells).messages)
@@ -160,7 +160,7 @@ class CellValues:
         """A message without a gap sits on the end of its session, where a later one may begin,
         which must not find it.
         """
-        window = self._core.spec.window
+        window = self._context.spec.window
         if isinstance(window, Session) and window.gap_column is not None:
             self.closed(
                 cells
@@ -172,13 +172,13 @@ class CellValues:
         """The partial columns with those of the given cells back to nothing, as discarding wants
         it.
         """
-        core = self._core
-        if core.messages is not None or not mask.any():
+        context = self._context
+        if context.messages is not None or not mask.any():
             return {}
         rows = np.flatnonzero(mask)
         # Panes of one window add up, so what was not known of the first is not known of the next.
-        nothing = Frame(core.bundle.empty(core.schema, len(rows)), len(rows)).drop(
-            core.bundle.known_columns
+        nothing = Frame(context.aggregates.empty(context.schema, len(rows)), len(rows)).drop(
+            context.aggregates.known_columns
         )
         return dict(cells.select(nothing.names).replaced(rows, nothing).columns)
 
@@ -194,12 +194,12 @@ class CellValues:
         self._store(delivery, {})
 
     def _store(self, delivery: Delivery, windows: dict[str, Column]) -> None:
-        core = self._core
-        if core.messages is None or not len(delivery):
+        context = self._context
+        if context.messages is None or not len(delivery):
             return
         self._stored.append(delivery.seq)
-        tuples = not core.spec.window.axis.is_time
-        order = delivery.seq if core.spec.input.offset is None else delivery.offset
+        tuples = not context.spec.window.axis.is_time
+        order = delivery.seq if context.spec.input.offset is None else delivery.offset
         columns: dict[str, Column] = {
             "time": delivery.time if tuples else delivery.position,
             "offset": delivery.position if tuples else order,
@@ -220,21 +220,21 @@ class CellValues:
         )
         columns.update(windows)
         if (
-            core.spec.input.offset is not None
-            and core.spec.window.axis is not Axis.ORDINAL
+            context.spec.input.offset is not None
+            and context.spec.window.axis is not Axis.ORDINAL
             and not windows
         ):
             columns["uid"] = message_ids(delivery)
-        core.messages.add(Frame(columns, len(delivery)))
+        context.messages.add(Frame(columns, len(delivery)))
 
     def _from_messages(self, cells: Frame, out: Collector | None) -> Frame:
-        core = self._core
+        context = self._context
         members = self._members(cells)
-        if core.spec.mode == "discarding" and not self._forgets:
+        if context.spec.mode == "discarding" and not self._forgets:
             members = members.where(
                 members.messages.ints("arrival") > cells.ints("fired_seq")[members.cell]
             )
-        if core.spec.evictor is not None and not core.spec.evictor.after:
+        if context.spec.evictor is not None and not context.spec.evictor.after:
             members = members.where(self._kept(members))
         groups = Groups(members.cell, len(cells))
         rows = Rows(
@@ -242,7 +242,7 @@ class CellValues:
             members.messages.ints("event_time"),
             members.messages.ints("arrival"),
         )
-        partials, failed, why = core.bundle.lift(rows, groups)
+        partials, failed, why = context.aggregates.lift(rows, groups)
         if failed is not None and out is not None:
             blamed = members.where(failed)
             broken = cells.take(blamed.cell)
@@ -250,7 +250,7 @@ class CellValues:
         return Frame(partials, len(cells))
 
     def _kept(self, members: _Members) -> np.ndarray:
-        evictor = self._core.spec.evictor
+        evictor = self._context.spec.evictor
         if evictor is None:
             return np.ones(len(members.cell), bool)
         groups = Groups.by([members.cell]) if len(members.cell) else Groups.single(0)
@@ -258,12 +258,12 @@ class CellValues:
 
     def _members(self, cells: Frame) -> _Members:
         """The messages of each cell."""
-        core = self._core
+        context = self._context
         upto = self._upto(cells)
         found = self._messages.window(
             int(cells.ints("start").min()), int(upto.max()), key_hashes=cells.ints("key_hash")
         )
-        at = core.position_of(found)
+        at = context.position_of(found)
         found = found.with_columns(at=at).take(
             np.lexsort((found.ints("arrival"), at, found.ints("key_hash")))
         )
@@ -286,7 +286,7 @@ class CellValues:
         position = np.repeat(low - (np.cumsum(sizes) - sizes), sizes) + np.arange(len(cell))
         members = _Members(found.take(position), cell)
         members = members.where(members.messages.ints("key_check") == cells.ints("key_check")[cell])
-        if core.says_windows:
+        if context.has_explicit_windows:
             for said, bound in (("w_start", "start"), ("w_end", "end")):
                 members = members.where(
                     members.messages.ints(said) == cells.ints(bound)[members.cell]
@@ -298,7 +298,7 @@ class CellValues:
         """The position before which a cell's messages are: its end, or just after it where a
         message without a gap may sit on it.
         """
-        end, window = cells.ints("end"), self._core.spec.window
+        end, window = cells.ints("end"), self._context.spec.window
         if not isinstance(window, Session):
             return end
         on_end = np.ones(len(end), bool) if window.touch == "merge" else cells.ints("start") == end

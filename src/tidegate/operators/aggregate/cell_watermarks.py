@@ -29,7 +29,7 @@ class CellWatermarks:
     def of_cells(self, cells: Frame) -> np.ndarray | int:
         """The watermark of each cell."""
         if self.axis is Axis.ORDINAL:
-            return cells.ints("seen")
+            return cells.ints("ordinal")
         return self.of_keys(cells.ints("key_hash"), cells.ints("key_check"))
 
     def of_keys(self, key_hash: np.ndarray, key_check: np.ndarray) -> np.ndarray | int:
@@ -49,7 +49,7 @@ class CellWatermarks:
     def before_call(self, cells: Frame) -> np.ndarray | int:
         """The watermark of each cell when the current call began."""
         if self.axis is Axis.ORDINAL:
-            return cells.ints("seen_before")
+            return cells.ints("ordinal_before")
         if self.keys is None:
             return self.progress.before
         return self.keys.before(

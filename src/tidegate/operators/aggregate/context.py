@@ -1,4 +1,4 @@
-"""The core is what the parts of a windowed aggregate share: specification, trigger machine,
+"""The context is what the wiring of a windowed aggregate share: specification, trigger machine,
 aggregates, state and the output under way.
 """
 
@@ -25,7 +25,7 @@ from tidegate.kernel.frame import (
 from tidegate.kernel.keys import KEY
 from tidegate.kernel.storage.message_store import MessageStore
 from tidegate.kernel.storage.run_store import SortedRuns
-from tidegate.kernel.triggers import Context, Machine
+from tidegate.kernel.triggers import Machine, TriggerContext
 from tidegate.operators.aggregate.aggregate_set import AggregateSet
 from tidegate.operators.aggregate.cell_watermarks import CellWatermarks
 from tidegate.operators.aggregate.window_offsets import WindowOffsets
@@ -39,34 +39,34 @@ IDENTITY = (*KEY, "start", "end")
 
 
 @dataclass(eq=False)
-class Core:
-    """Shared by the parts of one operator; a cell is the state of one key in one window."""
+class OperatorContext:
+    """Shared by the wiring of one operator; a cell is the state of one key in one window."""
 
     spec: AggregateSpec
     store: Store
     machine: Machine
     schema: pa.Schema
-    bundle: AggregateSet
+    aggregates: AggregateSet
     progress: Progress
     cells: SortedRuns
     messages: MessageStore | None
-    kept_for: int
+    allowed_lateness: int
     """How long windows are kept after their end; `MAX` is for ever."""
     watermarks: CellWatermarks
     metadata: WindowOffsets | None = None
     is_migrated: bool = False
     """Whether there may be stored frames that were written under a former specification."""
-    given_up: int = MIN
+    expired_at_migration: int = MIN
     """Windows that end here or before had expired when the lateness was made longer: they stay so.
     """
 
     @property
-    def keeps_fired(self) -> bool:
+    def keeps_fired_values(self) -> bool:
         """Whether the last fired values are part of a cell."""
         return self.spec.mode == "retracting" or self.spec.options.fire_only_updated
 
     @property
-    def says_windows(self) -> bool:
+    def has_explicit_windows(self) -> bool:
         """Whether messages are in the windows that somebody said, and not in those that hold their
         position.
         """
@@ -77,17 +77,19 @@ class Core:
         return [f"k.{name}" for name in self.spec.input.key]
 
     @property
-    def lateness(self) -> int:
+    def event_lateness(self) -> int:
         """How late an event may be: not so late that what it needs was given up before the lateness
         was made longer.
         """
         watermark = self.progress.watermark
-        if self.given_up == MIN or watermark == MAX or not self._gives_up_events:
-            return self.kept_for
-        return min(self.kept_for, int(saturating_add(watermark, -self.given_up)))
+        if self.expired_at_migration == MIN or watermark == MAX or not self._needs_expired_state:
+            return self.allowed_lateness
+        return min(
+            self.allowed_lateness, int(saturating_add(watermark, -self.expired_at_migration))
+        )
 
     @property
-    def _gives_up_events(self) -> bool:
+    def _needs_expired_state(self) -> bool:
         """Whether taking an event needs more than its window: its id, older messages, or the
         sessions that it may join.
         """
@@ -98,29 +100,33 @@ class Core:
 
     def expiry(self, end: np.ndarray) -> np.ndarray:
         """When a window no longer matters; `MAX` is never."""
-        if self.given_up != MIN and (end <= self.given_up).any():
-            return np.where(end <= self.given_up, end, self._expiry(end))
+        if self.expired_at_migration != MIN and (end <= self.expired_at_migration).any():
+            return np.where(end <= self.expired_at_migration, end, self._expiry(end))
         return self._expiry(end)
 
     def _expiry(self, end: np.ndarray) -> np.ndarray:
-        if self.kept_for == MAX or not len(end):
+        if self.allowed_lateness == MAX or not len(end):
             return constant(np.int64(MAX), len(end))
         return (
-            constant(np.int64(saturating_add(int(end[0]), self.kept_for)), len(end))
+            constant(np.int64(saturating_add(int(end[0]), self.allowed_lateness)), len(end))
             if is_constant(end)
-            else saturating_add(end, self.kept_for)
+            else saturating_add(end, self.allowed_lateness)
         )
 
     def expired(self, expiry: np.ndarray, watermark: np.ndarray | int) -> np.ndarray:
         """Which windows no longer matter under a watermark; with infinite lateness all do until the
         input ends.
         """
-        return np.asarray(expiry < MAX) if self.kept_for == MAX else np.asarray(expiry <= watermark)
+        return (
+            np.asarray(expiry < MAX)
+            if self.allowed_lateness == MAX
+            else np.asarray(expiry <= watermark)
+        )
 
-    def context(
+    def trigger_context(
         self, frame: Frame, pending: np.ndarray, times: np.ndarray | None = None
-    ) -> Context:
-        return Context(
+    ) -> TriggerContext:
+        return TriggerContext(
             frame.ints("end"), self.watermarks.of_cells(frame), self.progress.now, pending, times
         )
 
@@ -142,25 +148,28 @@ class Core:
         columns.update(keys)
         columns.update(
             expiry=self.expiry(identity.ints("end")),
-            n=zeros,
+            row_count=zeros,
             pending=zeros,
-            hold=zeros,
-            ontime=no,
-            held=no,
-            index=zeros,
-            ns=zeros,
+            hold_time=zeros,
+            has_on_time=no,
+            has_hold=no,
+            pane_index=zeros,
+            nonspeculative_index=zeros,
         )
         columns.update(
-            done=no,
+            fired_on_time=no,
             closed=no,
             emitted=no,
             fired_seq=never,
             newest_seq=never,
-            wm_due=zeros,
+            watermark_due=zeros,
             clock_due=zeros,
         )
         columns.update(
-            last_pane=zeros, last_ns=zeros, last_timing=constant(np.int8(0), n), last_time=zeros
+            last_pane_index=zeros,
+            last_nonspeculative_index=zeros,
+            last_timing=constant(np.int8(0), n),
+            last_output_time=zeros,
         )
         columns.update(
             {
@@ -169,16 +178,16 @@ class Core:
             }
         )
         if self.spec.window.axis is Axis.ORDINAL:
-            columns.update(seen=zeros, seen_before=zeros)
+            columns.update(ordinal=zeros, ordinal_before=zeros)
         if self.messages is None:
-            columns.update(self.bundle.empty(self.schema, n) if partials is None else partials)
+            columns.update(self.aggregates.empty(self.schema, n) if partials is None else partials)
         else:
-            columns.update(self.bundle.all_known(n))
-        if self.keeps_fired:
+            columns.update(self.aggregates.all_known(n))
+        if self.keeps_fired_values:
             columns.update(
                 {
                     f"v.{name}": repeat(None, n, kind)
-                    for name, kind in self.bundle.result_types.items()
+                    for name, kind in self.aggregates.result_types.items()
                 }
             )
         if self.spec.evictor is not None and self.spec.evictor.after:
@@ -190,16 +199,29 @@ class Core:
         here.
         """
         partials = [
-            name for name in self.bundle.partial_columns if name not in self.bundle.known_columns
+            name
+            for name in self.aggregates.partial_columns
+            if name not in self.aggregates.known_columns
         ]
-        names = [*KEY, *self.key_columns, "n", "ontime", "held", "hold", *partials, "start", "end"]
-        return piece.select(names).with_mapping(self.bundle.all_known(len(piece)))
+        names = [
+            *KEY,
+            *self.key_columns,
+            "row_count",
+            "has_on_time",
+            "has_hold",
+            "hold_time",
+            *partials,
+            "start",
+            "end",
+        ]
+        return piece.select(names).with_mapping(self.aggregates.all_known(len(piece)))
 
     def retyped(self, frame: Frame) -> Frame:
         """A frame whose partial aggregates are replaced by nothing where their type has changed."""
         # Where messages are kept, cells hold no partial aggregates.
         nothing = Frame(
-            self.bundle.empty(self.schema, len(frame)) if self.messages is None else {}, len(frame)
+            self.aggregates.empty(self.schema, len(frame)) if self.messages is None else {},
+            len(frame),
         )
         names = [
             n
@@ -208,29 +230,32 @@ class Core:
         ]
         stale = [n for n in frame.names if n.startswith("p.") and n not in nothing]
         values = {}
-        if self.keeps_fired and "emitted" in frame:
+        if self.keeps_fired_values and "emitted" in frame:
             values = {
                 f"v.{n}": recast(to_arrow(frame[f"v.{n}"]), kind)
-                for n, kind in self.bundle.result_types.items()
+                for n, kind in self.aggregates.result_types.items()
             }
         return frame.drop(stale).with_mapping({**nothing.select(names).columns, **values})
 
-    def as_now(self, frame: Frame) -> Frame:
+    def migrated(self, frame: Frame) -> Frame:
         """A stored frame as the present specification has it: what was added has seen nothing of
         it, and windows are kept as long as now.
         """
         if not self.is_migrated:
             return frame
         columns: dict[str, Column] = {}
-        new, n = self.bundle.unseen(frame), len(frame)
+        new, n = self.aggregates.unseen(frame), len(frame)
         if new and self.messages is None:
-            columns.update(self.bundle.nothing_seen(new, self.schema, n))
+            columns.update(self.aggregates.nothing_seen(new, self.schema, n))
         columns.update({f"known.{name}": constant(np.False_, n) for name in new})
         if "expiry" in frame:
             columns["expiry"] = self.expiry(frame.ints("end"))
-            if self.keeps_fired:
+            if self.keeps_fired_values:
                 columns.update(
-                    {f"v.{name}": repeat(None, n, self.bundle.result_types[name]) for name in new}
+                    {
+                        f"v.{name}": repeat(None, n, self.aggregates.result_types[name])
+                        for name in new
+                    }
                 )
         return frame.with_mapping(columns)
 
@@ -238,7 +263,7 @@ class Core:
         """The frame with its trigger columns and with the instants at which it has to be looked at
         again.
         """
-        context = self.context(frame, frame.ints("pending"))
+        trigger_context = self.trigger_context(frame, frame.ints("pending"))
         closed = frame.ints("closed")
         expiry = frame.ints("expiry")
         # Every window is looked at when it completes, whatever its trigger waits for.
@@ -246,10 +271,14 @@ class Core:
         watermark = np.where(
             closed,
             expiry,
-            np.minimum(np.minimum(self.machine.watermark_due(state, context), end), expiry),
+            np.minimum(np.minimum(self.machine.watermark_due(state, trigger_context), end), expiry),
         )
-        clock = np.where(closed, MAX, self.machine.clock_due(state, context))
-        state = {**state, "wm_due": watermark.astype(np.int64), "clock_due": clock.astype(np.int64)}
+        clock = np.where(closed, MAX, self.machine.clock_due(state, trigger_context))
+        state = {
+            **state,
+            "watermark_due": watermark.astype(np.int64),
+            "clock_due": clock.astype(np.int64),
+        }
         return frame.with_mapping({name: squeezed(column) for name, column in state.items()})
 
     def position_of(self, messages: Frame) -> np.ndarray:

@@ -20,7 +20,7 @@ from tidegate.kernel.windows.assigners import Assigned
 from tidegate.operators.aggregate.cell_update import CellUpdate
 from tidegate.operators.aggregate.cell_values import CellValues
 from tidegate.operators.aggregate.collector import Collector
-from tidegate.operators.aggregate.context import Core
+from tidegate.operators.aggregate.context import OperatorContext
 from tidegate.operators.aggregate.firing import Firing
 from tidegate.operators.ingest.delivery import Delivery
 
@@ -53,15 +53,15 @@ class CountPanes:
 
     def __init__(
         self,
-        core: Core,
+        context: OperatorContext,
         firing: Firing,
-        contents: CellValues,
+        cell_values: CellValues,
         cell_update: CellUpdate,
         rule: tuple[int | None, int | None],
     ) -> None:
-        self._core = core
+        self._context = context
         self._firing = firing
-        self._contents = contents
+        self._cell_values = cell_values
         self._cell_update = cell_update
         self._early, self._late = rule
 
@@ -75,18 +75,18 @@ class CountPanes:
         picked = present(groups.ids[mine], groups.n)
         cells = self._cell_update.base(
             identity.take(picked),
-            delivery.keys(self._core.spec.input.key, assigned.row[groups.firsts[picked]]),
+            delivery.keys(self._context.spec.input.key, assigned.row[groups.firsts[picked]]),
             places.take(picked),
         )
         owners = Groups(np.searchsorted(picked, groups.ids[mine]), len(picked))
         segments = self._cut(assigned.row[mine], owners, cells)
-        partials, failed, _ = self._core.bundle.lift(
-            self._core.rows_of(delivery, segments.row), segments.groups
+        partials, failed, _ = self._context.aggregates.lift(
+            self._context.rows_of(delivery, segments.row), segments.groups
         )
         if failed is not None:
             return assigned
         found = np.flatnonzero(places.found[picked])
-        self._core.cells.remove(places.take(picked[found]))
+        self._context.cells.remove(places.take(picked[found]))
         self._fire(delivery, cells, segments, Frame(partials, segments.groups.n), out)
         return Assigned(*(column[~mine] for column in assigned))
 
@@ -94,19 +94,21 @@ class CountPanes:
         """Cells that get several rows and whose firings are a matter of counting: open ones, and
         complete ones that have fired on time.
         """
-        complete = identity.ints("end") <= self._core.progress.watermark
+        complete = identity.ints("end") <= self._context.progress.watermark
         eligible = groups.counts > 1
         eligible &= np.where(complete, self._late is not None, self._early is not None)
         found = np.flatnonzero(places.found)
         eligible[~places.found] &= ~complete[~places.found]
         if len(found):
-            old = self._core.cells.take(places.take(found))
-            due = old.ints("clock_due") <= self._core.progress.now
-            eligible[found] &= ~old.ints("closed") & (~complete[found] | old.ints("done")) & ~due
+            old = self._context.cells.take(places.take(found))
+            due = old.ints("clock_due") <= self._context.progress.now
+            eligible[found] &= (
+                ~old.ints("closed") & (~complete[found] | old.ints("fired_on_time")) & ~due
+            )
         return eligible
 
     def _cut(self, row: np.ndarray, owners: Groups, cells: Frame) -> _Segments:
-        complete = cells.ints("end") <= self._core.progress.watermark
+        complete = cells.ints("end") <= self._context.progress.watermark
         every = np.where(complete, self._late or 1, self._early or 1)
         order = owners.order
         cell = owners.ids[order]
@@ -135,7 +137,7 @@ class CountPanes:
         after = self._contents_of(cells, segments, lifted).with_mapping(
             {
                 **self._holds(delivery, cells, segments),
-                "n": cells.ints("n")[segments.cell] + total - before,
+                "row_count": cells.ints("row_count")[segments.cell] + total - before,
             }
         )
         fires, owner = segments.fires, segments.cell[segments.fires]
@@ -154,24 +156,27 @@ class CountPanes:
         """What a cell holds after each of its segments: all so far, or in discarding mode the
         segment and what was pending before it.
         """
-        core, m = self._core, len(cells)
-        both = concat_frames([cells.select(core.bundle.partial_columns), lifted])
+        context, m = self._context, len(cells)
+        both = concat_frames([cells.select(context.aggregates.partial_columns), lifted])
         cell = np.concatenate([np.arange(m), segments.cell])
-        if core.spec.mode == "discarding":
+        if context.spec.mode == "discarding":
             # Each segment is a group of its own, but for the first of a cell, which takes in what
             # the cell held.
             group = np.concatenate(
                 [np.flatnonzero(segments.is_first), np.arange(len(segments.cell))]
             )
             alone = Frame(
-                core.bundle.combine(both, Groups(group, len(segments.cell))), len(segments.cell)
+                context.aggregates.combine(both, Groups(group, len(segments.cell))),
+                len(segments.cell),
             )
             # What was not known of a window is not known of any of its panes.
             return alone.with_mapping(
-                cells.select(core.bundle.known_columns).take(segments.cell).columns
+                cells.select(context.aggregates.known_columns).take(segments.cell).columns
             )
         order = np.argsort(cell, kind="stable")
-        prefix = Frame(core.bundle.prefix(both.take(order), Groups(cell[order], m)), len(order))
+        prefix = Frame(
+            context.aggregates.prefix(both.take(order), Groups(cell[order], m)), len(order)
+        )
         return prefix.take(inverse(order)[m:])
 
     def _holds(self, delivery: Delivery, cells: Frame, segments: _Segments) -> dict[str, Column]:
@@ -181,7 +186,8 @@ class CountPanes:
         before = cells.take(segments.cell)
         goes_on = segments.is_first
         before = before.with_columns(
-            ontime=before.ints("ontime") & goes_on, held=before.ints("held") & goes_on
+            has_on_time=before.ints("has_on_time") & goes_on,
+            has_hold=before.ints("has_hold") & goes_on,
         )
         return self._cell_update.holds(delivery, segments.row, segments.groups, before)
 
@@ -190,26 +196,28 @@ class CountPanes:
 
         The rows after the last pane are pending.
         """
-        core, n = self._core, len(cells)
+        context, n = self._context, len(cells)
         end = np.flatnonzero(segments.is_last)
         fired_at_end = segments.fires[end]
         fired = np.bincount(segments.cell, segments.fires, minlength=n) > 0
         pending = np.where(fired, 0, cells.ints("pending"))
         far = np.full(n, MAX)
-        state = core.trigger_state(cells)
-        context = core.context(cells, pending, far)
-        core.machine.on_elements(state, np.ones(n, np.int64), context)
-        core.machine.fire(state, fired, context)
+        state = context.trigger_state(cells)
+        trigger_context = context.trigger_context(cells, pending, far)
+        context.machine.on_elements(state, np.ones(n, np.int64), trigger_context)
+        context.machine.fire(state, fired, trigger_context)
         rest = np.where(fired_at_end, 0, segments.groups.counts[end])
         # A cell that did not fire has counted one element already.
         more = np.where(fired, rest, rest - 1)
-        core.machine.on_elements(state, more, core.context(cells, np.zeros(n, np.int64), far))
+        context.machine.on_elements(
+            state, more, context.trigger_context(cells, np.zeros(n, np.int64), far)
+        )
         after = after.take(end)
         cells = cells.with_mapping(after.columns).with_columns(
             pending=pending + rest,
-            ontime=after.ints("ontime") & ~fired_at_end,
-            held=after.ints("held") & ~fired_at_end,
+            has_on_time=after.ints("has_on_time") & ~fired_at_end,
+            has_hold=after.ints("has_hold") & ~fired_at_end,
         )
-        if core.spec.mode == "discarding":
-            cells = cells.with_mapping(self._contents.emptied(cells, fired_at_end))
-        core.cells.put(core.due(cells, state))
+        if context.spec.mode == "discarding":
+            cells = cells.with_mapping(self._cell_values.emptied(cells, fired_at_end))
+        context.cells.put(context.due(cells, state))

@@ -38,7 +38,7 @@ class DifferenceUpdate(CellUpdate):
         of their keys.
         """
         older = self._older(delivery)
-        both, n = _with_older(delivery, older, self.core.position_of(older)), len(older)
+        both, n = _with_older(delivery, older, self.context.position_of(older)), len(older)
         self._older_rows = n
         members = cast("ByDifferenceAssigner", self.assigner).members(
             Groups.by([both.key_hash, both.key_check]).ids, both.position
@@ -51,7 +51,7 @@ class DifferenceUpdate(CellUpdate):
         touched = np.zeros(groups.n, bool)
         touched[of_member[fresh]] = True
         touched[groups.ids[len(members.row) :]] = True
-        places = self.core.cells.find(windows.take(groups.firsts))
+        places = self.context.cells.find(windows.take(groups.firsts))
         over = self._is_over(both, members)
         refused = self._refused(
             members.row, fresh & ~over & ~self._closed(places)[of_member], n, len(delivery)
@@ -76,10 +76,10 @@ class DifferenceUpdate(CellUpdate):
 
     def _is_over(self, both: Delivery, members: Assigned) -> np.ndarray:
         """Which windows no longer matter, by lateness or by retention."""
-        over = self.core.expired(
-            self.core.expiry(members.end), self.core.watermarks.of_rows(both, members.row)
+        over = self.context.expired(
+            self.context.expiry(members.end), self.context.watermarks.of_rows(both, members.row)
         )
-        gone = self.horizons.beyond(both, members)
+        gone = self.retention.beyond(both, members)
         return over if gone is None else over | gone
 
     def _closed(self, places: Places) -> np.ndarray:
@@ -87,7 +87,7 @@ class DifferenceUpdate(CellUpdate):
         closed = np.zeros(len(places.run), bool)
         found = np.flatnonzero(places.found)
         if len(found):
-            closed[found] = self.core.cells.take(places.take(found)).ints("closed")
+            closed[found] = self.context.cells.take(places.take(found)).ints("closed")
         return closed
 
     @staticmethod
@@ -114,23 +114,23 @@ class DifferenceUpdate(CellUpdate):
 
     def _older(self, delivery: Delivery) -> Frame:
         """The messages that came before and can be in one window with the rows."""
-        size = cast("ByDifference", self.core.spec.window).size
+        size = cast("ByDifference", self.context.spec.window).size
         x = delivery.position
         low, high = (
             int(saturating_add(int(x.min()), -size)),
             int(saturating_add(int(x.max()), size + 1)),
         )
-        found = cast("MessageStore", self.core.messages).window(
+        found = cast("MessageStore", self.context.messages).window(
             low, high, key_hashes=delivery.key_hash
         )
-        if self.core.watermarks.keys is None or not len(found):
+        if self.context.watermarks.keys is None or not len(found):
             return found
         # The store forgets by the floor, and some time after the key itself could do without the
         # message.
         taken = saturating_add(
-            np.asarray(self.core.watermarks.of_cells(found)), -self.core.lateness
+            np.asarray(self.context.watermarks.of_cells(found)), -self.context.event_lateness
         )
-        return found.where(self.core.position_of(found) >= saturating_add(taken, -size))
+        return found.where(self.context.position_of(found) >= saturating_add(taken, -size))
 
 
 def _with_older(delivery: Delivery, older: Frame, x: np.ndarray) -> Delivery:

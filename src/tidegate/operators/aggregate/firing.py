@@ -15,7 +15,7 @@ from tidegate.instants import MAX
 from tidegate.kernel.frame import Column, Frame, constant, equal_rows, squeezed
 from tidegate.operators.aggregate.cell_values import CellValues
 from tidegate.operators.aggregate.collector import Collector
-from tidegate.operators.aggregate.context import Core
+from tidegate.operators.aggregate.context import OperatorContext
 from tidegate.operators.output import EARLY, LATE, ON_TIME, texts
 from tidegate.spec.triggers import contains_refire
 from tidegate.spec.windows import Axis
@@ -24,11 +24,11 @@ from tidegate.spec.windows import Axis
 class Firing:
     """Fires cells of one operator."""
 
-    def __init__(self, core: Core, contents: CellValues) -> None:
-        self._core = core
-        self._contents = contents
-        self._refires = contains_refire(core.spec.firing)
-        self._static = core.spec.window.create == "static"
+    def __init__(self, context: OperatorContext, cell_values: CellValues) -> None:
+        self._context = context
+        self._cell_values = cell_values
+        self._refires = contains_refire(context.spec.firing)
+        self._static = context.spec.window.create == "static"
 
     def settle(
         self,
@@ -40,7 +40,7 @@ class Firing:
         finishing: bool = False,
     ) -> Frame:
         """Fire the cells that are ready, close those that expire, and return those that live on."""
-        core = self._core
+        context = self._context
         if position is None:
             end = cells.ints("end")
             if (end != end[:1]).any():
@@ -50,22 +50,24 @@ class Firing:
                     {name: column[order] for name, column in state.items()},
                 )
             # After everything that single elements of the same delivery fired.
-            position = np.full(len(cells), core.progress.seq)
+            position = np.full(len(cells), context.progress.seq)
         open_ = ~cells.ints("closed")
-        context = core.context(cells, cells.ints("pending"))
+        trigger_context = context.trigger_context(cells, cells.ints("pending"))
         expiring = (
             np.full(len(cells), True)
             if finishing
-            else core.expired(cells.ints("expiry"), core.watermarks.of_cells(cells))
+            else context.expired(cells.ints("expiry"), context.watermarks.of_cells(cells))
         )
-        ready = core.machine.ready(state, context) & open_
+        ready = context.machine.ready(state, trigger_context) & open_
         again = (
-            core.machine.refires(state, context) if self._refires else np.zeros(len(cells), bool)
+            context.machine.refires(state, trigger_context)
+            if self._refires
+            else np.zeros(len(cells), bool)
         )
-        core.machine.fire(state, ready, context)
-        finished = core.machine.finished(state)
+        context.machine.fire(state, ready, trigger_context)
+        finished = context.machine.finished(state)
         wanted = self._wanted(cells, ready, again)
-        if core.spec.options.closing == "always":
+        if context.spec.options.closing == "always":
             wanted |= ready & expiring
         cells, emitted = self._fire(cells, ready, wanted, finished | expiring, position, out)
         cells = self._close(cells, expiring & open_ & ~emitted, position, out)
@@ -73,12 +75,12 @@ class Firing:
             cells = self._shut(cells, finished)
         if expiring.any():
             keep = ~expiring
-            if core.metadata is not None and core.spec.window.axis is Axis.ORDINAL:
-                core.metadata.forget(cells.where(expiring))
-            self._contents.expired(cells.where(expiring))
-            core.progress.counters["windows_closed"] += int(expiring.sum())
+            if context.metadata is not None and context.spec.window.axis is Axis.ORDINAL:
+                context.metadata.forget(cells.where(expiring))
+            self._cell_values.expired(cells.where(expiring))
+            context.progress.counters["windows_closed"] += int(expiring.sum())
             cells, state = cells.where(keep), {name: column[keep] for name, column in state.items()}
-        return core.due(cells, state)
+        return context.due(cells, state)
 
     def emit(
         self,
@@ -98,9 +100,9 @@ class Firing:
         Returns for each pane that is emitted the columns in which its cell remembers it, and which
         panes are emitted.
         """
-        values = self._contents.values(panes, out)
+        values = self._cell_values.values(panes, out)
         emitted = np.ones(len(panes), bool)
-        if self._core.spec.options.fire_only_updated:
+        if self._context.spec.options.fire_only_updated:
             emitted = ~_unchanged(panes, values, cell)
             values = {name: column.filter(pa.array(emitted)) for name, column in values.items()}
             last, position = last[emitted], position[emitted]
@@ -110,8 +112,9 @@ class Firing:
             number = np.arange(len(cell))
             nth = number - np.maximum.accumulate(np.where(_starts(cell), number, 0))
             panes = panes.with_columns(
-                index=panes.ints("index") + nth,
-                ns=panes.ints("ns") + np.where(timing == EARLY, 0, nth),
+                pane_index=panes.ints("pane_index") + nth,
+                nonspeculative_index=panes.ints("nonspeculative_index")
+                + np.where(timing == EARLY, 0, nth),
             )
         after = self._remembered(panes, values, timing)
         replaced = panes
@@ -121,7 +124,7 @@ class Firing:
         self.retract(replaced, position, out)
         if len(panes):
             self._count(timing)
-            index = panes.ints("index")
+            index = panes.ints("pane_index")
             out.emit(
                 self._frame(
                     panes,
@@ -130,58 +133,58 @@ class Firing:
                     op=1,
                     timing=timing,
                     pane=index,
-                    ns=after.ints("last_ns"),
+                    nonspeculative_index=after.ints("last_nonspeculative_index"),
                     first=index == 0,
                     last=last,
-                    time=after.ints("last_time"),
+                    time=after.ints("last_output_time"),
                 )
             )
         return after, emitted
 
     def _remembered(self, panes: Frame, values: Mapping[str, Column], timing: np.ndarray) -> Frame:
         """What a cell remembers of each pane: its numbers and values, and the next numbers."""
-        index, ns, n = panes.ints("index"), panes.ints("ns"), len(panes)
+        index, ns, n = panes.ints("pane_index"), panes.ints("nonspeculative_index"), len(panes)
         columns: dict[str, Column] = {
             "emitted": constant(np.True_, n),
-            "index": index + 1,
-            "ns": ns + (timing != EARLY),
-            "last_pane": index,
-            "last_ns": np.where(timing == EARLY, -1, ns),
+            "pane_index": index + 1,
+            "nonspeculative_index": ns + (timing != EARLY),
+            "last_pane_index": index,
+            "last_nonspeculative_index": np.where(timing == EARLY, -1, ns),
             "last_timing": timing,
-            "last_time": self.output_time(panes),
+            "last_output_time": self.output_time(panes),
         }
-        if self._core.keeps_fired:
+        if self._context.keeps_fired_values:
             columns.update({f"v.{name}": column for name, column in values.items()})
         return Frame(columns, n)
 
     def push_out(self, cells: Frame, position: int, out: Collector) -> None:
         """Fire what the cells hold as their last pane: retention has no room for them any more."""
         held = ~cells.ints("closed")
-        if self._core.spec.options.closing != "always":
+        if self._context.spec.options.closing != "always":
             held &= cells.ints("pending") > 0
         self._fire(cells, held, held, held, np.full(len(cells), position, np.int64), out)
 
     def retract(self, cells: Frame, position: np.ndarray, out: Collector) -> None:
         """Retract the panes that cells have emitted last."""
-        if self._core.spec.mode != "retracting":
+        if self._context.spec.mode != "retracting":
             return
         rows = np.flatnonzero(cells.ints("emitted"))
         if not len(rows):
             return
         cells = cells.take(rows)
-        self._core.progress.counters["retractions"] += len(cells)
+        self._context.progress.counters["retractions"] += len(cells)
         out.emit(
             self._frame(
                 cells,
-                {name: cells[f"v.{name}"] for name in self._core.bundle.result_types},
+                {name: cells[f"v.{name}"] for name in self._context.aggregates.result_types},
                 position[rows],
                 op=-1,
                 timing=cells.ints("last_timing"),
-                pane=cells.ints("last_pane"),
-                ns=cells.ints("last_ns"),
-                first=cells.ints("last_pane") == 0,
+                pane=cells.ints("last_pane_index"),
+                nonspeculative_index=cells.ints("last_nonspeculative_index"),
+                first=cells.ints("last_pane_index") == 0,
                 last=np.zeros(len(cells), bool),
-                time=cells.ints("last_time"),
+                time=cells.ints("last_output_time"),
             )
         )
 
@@ -191,19 +194,19 @@ class Firing:
         """
         last = cells.ints("expiry")
         return np.where(
-            cells.ints("held"), self.output_time(cells), np.where(last == MAX, MAX, last - 1)
+            cells.ints("has_hold"), self.output_time(cells), np.where(last == MAX, MAX, last - 1)
         )
 
     def _wanted(self, cells: Frame, firing: np.ndarray, again: np.ndarray) -> np.ndarray:
         """Which firings give a pane: empty ones do not, unless the options say so, nor repetitions,
         unless an interval wants them `again`.
         """
-        core = self._core
+        context = self._context
         fresh = cells.ints("pending") > 0
-        content = fresh if core.spec.mode == "discarding" else cells.ints("n") > 0
-        completing = self._complete(cells) & ~cells.ints("done")
+        content = fresh if context.spec.mode == "discarding" else cells.ints("row_count") > 0
+        completing = self._complete(cells) & ~cells.ints("fired_on_time")
         rule = {"always": np.ones(len(cells), bool), "if_nonempty": content, "if_updated": fresh}[
-            core.spec.options.on_time
+            context.spec.options.on_time
         ]
         if self._static:
             rule = np.ones(len(cells), bool)
@@ -213,11 +216,11 @@ class Firing:
         self, cells: Frame, closing: np.ndarray, position: np.ndarray, out: Collector
     ) -> Frame:
         """Fire the last pane of windows that expire: the rest, or an empty one by the options."""
-        core = self._core
+        context = self._context
         fresh = closing & (cells.ints("pending") > 0)
-        if core.spec.options.closing == "never":
+        if context.spec.options.closing == "never":
             unfired = cells.take(np.flatnonzero(fresh))
-            core.progress.counters["unfired"] += (
+            context.progress.counters["unfired"] += (
                 int(unfired.ints("pending").sum()) if len(unfired) else 0
             )
             out.late_windows(
@@ -226,8 +229,8 @@ class Firing:
                 texts("the window expired before its trigger fired", len(unfired)),
             )
             return cells
-        wanted = closing if core.spec.options.closing == "always" else fresh
-        if core.spec.options.on_time == "always":
+        wanted = closing if context.spec.options.closing == "always" else fresh
+        if context.spec.options.on_time == "always":
             # The window completes and expires in one step without its trigger: its on-time pane is
             # due all the same.
             wanted = wanted | (closing & (self._timing(cells) == ON_TIME) & cells.ints("emitted"))
@@ -237,23 +240,23 @@ class Firing:
         """A finished trigger closes the window: what comes later goes to `late`; only a tombstone
         is kept.
         """
-        self._contents.closed(cells.where(finished & ~cells.ints("closed")))
+        self._cell_values.closed(cells.where(finished & ~cells.ints("closed")))
         return cells.with_columns(
             closed=cells.ints("closed") | finished,
-            n=np.where(finished, 0, cells.ints("n")),
+            row_count=np.where(finished, 0, cells.ints("row_count")),
             pending=np.where(finished, 0, cells.ints("pending")),
         )
 
     def _complete(self, cells: Frame) -> np.ndarray:
-        return np.asarray(cells.ints("end") <= self._core.watermarks.of_cells(cells))
+        return np.asarray(cells.ints("end") <= self._context.watermarks.of_cells(cells))
 
     def _timing(self, cells: Frame) -> np.ndarray:
         complete = self._complete(cells)
-        behind = (cells.ints("end") <= self._core.watermarks.before_call(cells)) & ~cells.ints(
-            "ontime"
+        behind = (cells.ints("end") <= self._context.watermarks.before_call(cells)) & ~cells.ints(
+            "has_on_time"
         )
         return np.where(
-            ~complete, EARLY, np.where(cells.ints("done") | behind, LATE, ON_TIME)
+            ~complete, EARLY, np.where(cells.ints("fired_on_time") | behind, LATE, ON_TIME)
         ).astype(np.int8)
 
     def _fire(
@@ -282,24 +285,24 @@ class Firing:
         cells = _squeezed(
             cells.with_columns(
                 pending=np.where(firing, 0, cells.ints("pending")),
-                ontime=cells.ints("ontime") & ~firing,
-                held=cells.ints("held") & ~firing,
-                done=cells.ints("done") | (firing & complete),
+                has_on_time=cells.ints("has_on_time") & ~firing,
+                has_hold=cells.ints("has_hold") & ~firing,
+                fired_on_time=cells.ints("fired_on_time") | (firing & complete),
                 fired_seq=np.where(firing, cells.ints("newest_seq"), cells.ints("fired_seq")),
             ),
-            ("pending", "ontime", "held", "done", "fired_seq"),
+            ("pending", "has_on_time", "has_hold", "fired_on_time", "fired_seq"),
         )
-        if self._core.spec.mode == "discarding":
-            cells = cells.with_mapping(self._contents.emptied(cells, firing))
-        return self._contents.after(cells, emitted), emitted
+        if self._context.spec.mode == "discarding":
+            cells = cells.with_mapping(self._cell_values.emptied(cells, firing))
+        return self._cell_values.after(cells, emitted), emitted
 
     def output_time(self, cells: Frame) -> np.ndarray:
         """The time of the pane that a cell would put out now."""
         end = cells.ints("end")
         last = np.where(end == MAX, MAX, end - 1)
-        if self._core.spec.options.timestamp == "end_of_window":
+        if self._context.spec.options.timestamp == "end_of_window":
             return last
-        return np.where(cells.ints("ontime"), cells.ints("hold"), last)
+        return np.where(cells.ints("has_on_time"), cells.ints("hold_time"), last)
 
     def _frame(
         self,
@@ -310,12 +313,12 @@ class Firing:
         op: int,
         **columns: np.ndarray,
     ) -> Frame:
-        core, n = self._core, len(cells)
+        context, n = self._context, len(cells)
         return Frame(
             {
                 **{
                     name: cells[name]
-                    for name in ("key_hash", "key_check", *core.key_columns, "start", "end")
+                    for name in ("key_hash", "key_check", *context.key_columns, "start", "end")
                 },
                 "op": constant(np.int8(op), n),
                 **{name: squeezed(column) for name, column in columns.items()},
@@ -323,15 +326,15 @@ class Firing:
                 "watermark": np.broadcast_to(
                     np.asarray(
                         (
-                            core.watermarks.of_cells(cells)
-                            if core.watermarks.keys is not None
-                            else core.progress.watermark
+                            context.watermarks.of_cells(cells)
+                            if context.watermarks.keys is not None
+                            else context.progress.watermark
                         ),
                         np.int64,
                     ),
                     n,
                 ),
-                "emitted_at": constant(np.int64(core.progress.now), n),
+                "emitted_at": constant(np.int64(context.progress.now), n),
                 "position": position,
             },
             n,
@@ -339,7 +342,7 @@ class Firing:
 
     def _count(self, timing: np.ndarray) -> None:
         early, on_time, late = np.bincount(timing, minlength=3).tolist()
-        self._core.progress.counters.update(
+        self._context.progress.counters.update(
             panes_early=early, panes_on_time=on_time, panes_late=late
         )
 

@@ -48,7 +48,7 @@ class MessageRecovery:
                 Frame.of({"uid": message_ids(rejected), "at": rejected.time}, len(rejected))
             )
 
-    def take(self, delivery: Delivery, contents: CellValues, axis: Axis) -> None:
+    def take(self, delivery: Delivery, cell_values: CellValues, axis: Axis) -> None:
         """Put messages back that some window had taken."""
         sound = delivery.where(delivery.verdict == OK)
         sound = sound.where(
@@ -56,7 +56,7 @@ class MessageRecovery:
         )
         if len(sound):
             x = sound.offset if axis is Axis.OFFSET else sound.time
-            contents.store(sound.with_seq(sound.offset).with_position(x))
+            cell_values.store(sound.with_seq(sound.offset).with_position(x))
         for number, name in enumerate(delivery.partitions):
             offsets = delivery.offset[delivery.partition == number]
             if len(offsets) and name in self._left and int(offsets.max()) >= self._left[name]:

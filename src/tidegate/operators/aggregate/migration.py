@@ -18,8 +18,8 @@ import pyarrow as pa
 from tidegate.errors import SpecError, SpecMismatchError
 from tidegate.instants import MIN
 from tidegate.operators.aggregate.aggregate_set import AggregateSet
-from tidegate.operators.aggregate.context import Core
-from tidegate.operators.aggregate.wiring import horizon, needs_messages
+from tidegate.operators.aggregate.context import OperatorContext
+from tidegate.operators.aggregate.wiring import expired_end, needs_messages
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.watermarks import PerKey
 from tidegate.spec.windows import Axis, Inherited
@@ -34,18 +34,22 @@ class Migrated:
     """
 
     recent: tuple[str, ...] = ()
-    given_up: int = MIN
+    expired_at_migration: int = MIN
 
     @classmethod
-    def of(cls, core: Core) -> Migrated | None:
-        return cls(core.bundle.recent, core.given_up) if core.is_migrated else None
+    def of(cls, context: OperatorContext) -> Migrated | None:
+        return (
+            cls(context.aggregates.recent, context.expired_at_migration)
+            if context.is_migrated
+            else None
+        )
 
     def to_json(self) -> dict[str, Any]:
-        return {"recent": list(self.recent), "given_up": self.given_up}
+        return {"recent": list(self.recent), "expired_at_migration": self.expired_at_migration}
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Migrated:
-        return cls(tuple(document["recent"]), document["given_up"])
+        return cls(tuple(document["recent"]), document["expired_at_migration"])
 
 
 @dataclass(frozen=True)
@@ -179,7 +183,7 @@ def followed(
     if not changed:
         return former
     former = Migrated() if former is None else former
-    given_up = former.given_up
+    expired_at_migration = former.expired_at_migration
     if changed.added:
         _check_added(changed.added, spec, schema, retracts=retracts, has_messages=has_messages)
     if changed.former_lateness is not None and (
@@ -191,8 +195,10 @@ def followed(
                 f" {spec.allowed_lateness}, but with per-key watermarks windows have expired for"
                 f" some keys and not for others, so state cannot follow. {_HINT}"
             )
-        given_up = max(given_up, horizon(watermark, changed.former_lateness))
-    return Migrated((*former.recent, *changed.added), given_up)
+        expired_at_migration = max(
+            expired_at_migration, expired_end(watermark, changed.former_lateness)
+        )
+    return Migrated((*former.recent, *changed.added), expired_at_migration)
 
 
 def _check_added(
@@ -212,7 +218,7 @@ def _check_added(
     )
     wider = with_columns(Changes(tuple(added)), spec, schema)
     try:
-        bundle = AggregateSet.bound(spec, wider, retractions=retracts)
+        aggregates = AggregateSet.bound(spec, wider, retractions=retracts)
     except SpecError as unfit:
         raise SpecMismatchError(
             f"{names} cannot be added to the stored state: {unfit}. {_HINT}"
@@ -220,7 +226,7 @@ def _check_added(
     before = needs_messages(
         former, AggregateSet.bound(former, schema, retractions=retracts), retracts=retracts
     )
-    if needs_messages(spec, bundle, retracts=retracts) and not before:
+    if needs_messages(spec, aggregates, retracts=retracts) and not before:
         raise SpecMismatchError(
             f"{names} cannot be added to the stored state: the messages themselves are needed for"
             " it, and they were not kept. Hint: use a new store, or an aggregate that needs no"

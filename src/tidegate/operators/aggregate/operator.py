@@ -31,7 +31,7 @@ from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.message_recovery import MessageRecovery
 from tidegate.operators.aggregate.rendering import PaneRenderer
 from tidegate.operators.aggregate.window_offsets import WindowOffsets
-from tidegate.operators.aggregate.wiring import Parts
+from tidegate.operators.aggregate.wiring import Wiring
 from tidegate.operators.ingest.delivery import (
     Arrival,
     Delivery,
@@ -71,7 +71,7 @@ class WindowedAggregate:
         self._ingest = Ingest(spec.inputs, store, self.progress)
         self.marks, self.ids = self._ingest.marks, self._ingest.ids
         self.metadata = WindowOffsets(store) if spec.input.offset is not None else None
-        self.parts: Parts | None = None
+        self.wiring: Wiring | None = None
         self.rebuild = MessageRecovery(store) if spec.input.offset is not None else None
         inherits = isinstance(spec.window, Inherited)
         # A pane of a window without end has no time; it is in its window all the same.
@@ -143,7 +143,7 @@ class WindowedAggregate:
             reader = self._reader_of(ordinal)
             table = self._admitted(table, reader, ordinal)
             self._bind_or_widen(table.schema)
-            self._ingest.refuse(table, reader, self.bound().core.schema, out, reason, detail)
+            self._ingest.refuse(table, reader, self.bound().context.schema, out, reason, detail)
         return out.output.by_position()
 
     def change_sources(self, change: Callable[[WatermarkTracker], object]) -> Output:
@@ -164,8 +164,8 @@ class WindowedAggregate:
             self._move_watermark(self.progress.now, out)
         elif self._watched:
             self._advance(out)
-        if self.parts is not None:
-            self._settle(self.parts.core.cells.select("clock_due", self.progress.now), out)
+        if self.wiring is not None:
+            self._settle(self.wiring.context.cells.select("clock_due", self.progress.now), out)
         return self._in_order(out)
 
     def finish(self) -> Output:
@@ -174,8 +174,8 @@ class WindowedAggregate:
         self._move_watermark(MAX, out, finishing=True)
         if self.keys is not None:
             self.keys.forget(MAX)
-        if self.parts is not None:
-            self.parts.ordinals.clear()
+        if self.wiring is not None:
+            self.wiring.ordinals.clear()
         return self._in_order(out)
 
     def _tell_clock(self, now: int) -> None:
@@ -204,26 +204,28 @@ class WindowedAggregate:
     @property
     def schema(self) -> pa.Schema | None:
         """The schema that the input is brought to, once it is known."""
-        return None if self.parts is None else self.parts.core.schema
+        return None if self.wiring is None else self.wiring.context.schema
 
     @property
     def is_bound(self) -> bool:
         """Whether the schema of the input is known."""
-        return self.parts is not None
+        return self.wiring is not None
 
     def renderer(self) -> PaneRenderer:
         """What turns the output of a call into results."""
-        parts = self.parts
+        wiring = self.wiring
         schema, types = (
-            (None, {}) if parts is None else (parts.core.schema, parts.core.bundle.result_types)
+            (None, {})
+            if wiring is None
+            else (wiring.context.schema, wiring.context.aggregates.result_types)
         )
         return PaneRenderer(self.spec, ticks=self.ticks, schema=schema, result_types=types)
 
     @property
     def is_typed(self) -> bool:
         """Whether the types of all columns are known."""
-        return self.parts is not None and not any(
-            pa.types.is_null(field.type) for field in self.parts.core.schema
+        return self.wiring is not None and not any(
+            pa.types.is_null(field.type) for field in self.wiring.context.schema
         )
 
     @property
@@ -255,8 +257,8 @@ class WindowedAggregate:
         where the clock brings nothing.
         """
         due, waits = MAX, self.waits_for
-        if self.parts is not None:
-            due = self.parts.core.cells.least("clock_due", MAX)
+        if self.wiring is not None:
+            due = self.wiring.context.cells.least("clock_due", MAX)
         if self.spec.window.axis is Axis.CLOCK:
             due = min(due, waits)
         elif self._watched:
@@ -270,14 +272,14 @@ class WindowedAggregate:
     @property
     def waits_for(self) -> int:
         """The least watermark at which something happens; `MAX` where nothing waits for one."""
-        if self.parts is None:
+        if self.wiring is None:
             return MAX
-        parts = self.parts
-        opened = MAX if parts.slice_buffer is None else parts.slice_buffer.next_end()
+        wiring = self.wiring
+        opened = MAX if wiring.slice_buffer is None else wiring.slice_buffer.next_end()
         return min(
-            parts.core.cells.least("wm_due", MAX),
+            wiring.context.cells.least("watermark_due", MAX),
             opened,
-            MAX if parts.static is None else parts.static.next_end(),
+            MAX if wiring.static is None else wiring.static.next_end(),
         )
 
     # Taking a delivery
@@ -286,15 +288,15 @@ class WindowedAggregate:
         """Bind to the first schema; a column that has held nothing but nulls takes the type that
         comes later, and new ones are taken along.
         """
-        if self.parts is None:
+        if self.wiring is None:
             self.bind(schema)
             return
-        known, new = self.parts.core.schema, bindable(schema)
+        known, new = self.wiring.context.schema, bindable(schema)
         wider = widened(
-            known, new, grows=self.parts.core.messages is None or self.merging is not None
+            known, new, grows=self.wiring.context.messages is None or self.merging is not None
         )
         if not wider.equals(known):
-            self.parts.widen(wider)
+            self.wiring.widen(wider)
 
     def bind(self, schema: pa.Schema) -> None:
         """Fix the input's schema: aggregates are bound to its types."""
@@ -312,7 +314,7 @@ class WindowedAggregate:
         schema = pa.schema(
             [*bindable(schema), *(pa.field(name, pa.null()) for name in dict.fromkeys(named))]
         )
-        self.parts = Parts.made(
+        self.wiring = Wiring.made(
             self.spec,
             self.store,
             self.machine,
@@ -334,7 +336,7 @@ class WindowedAggregate:
         inherits = isinstance(self.spec.window, Inherited)
         lateness = max(self.spec.allowed_lateness, upstream.allowed_lateness if inherits else 0)
         fed = range(len(self.spec.inputs)) if ordinal is None else [ordinal]
-        if self.parts is None:
+        if self.wiring is None:
             self.take_panes(lateness, fed)
         elif ordinal is not None and ordinal not in self.panes_from:
             raise StateError(
@@ -344,7 +346,7 @@ class WindowedAggregate:
         elif lateness > self.spec.allowed_lateness:
             # The upstream of restored state has become more patient.
             self.take_panes(lateness, fed)
-            self.parts.lengthen(lateness)
+            self.wiring.extend_lateness(lateness)
 
     @property
     def takes_panes(self) -> bool:
@@ -397,13 +399,13 @@ class WindowedAggregate:
         table, reader = arrival.table, self._reader_of(arrival.ordinal)
         reader.check(table.schema)
         table = self._admitted(table, reader, arrival.ordinal)
-        fresh = self.parts is None
+        fresh = self.wiring is None
         self._bind_or_widen(table.schema)
         try:
             self._deliver(table, reader, arrival.ordinal, out, looks=looks)
         except (InputError, WatermarkError):
             # A first delivery that is refused must not decide what the next ones have to look like.
-            self.parts = None if fresh else self.parts
+            self.wiring = None if fresh else self.wiring
             raise
         if self.merging is not None:
             self.merging.note(arrival.ordinal, arrival.table.schema)
@@ -411,7 +413,7 @@ class WindowedAggregate:
     def _deliver(
         self, table: pa.Table, reader: DeliveryReader, ordinal: int, out: Collector, *, looks: bool
     ) -> None:
-        parts = self.bound()
+        wiring = self.bound()
 
         def observe(new: Delivery) -> None:
             if self.keys is not None:
@@ -423,10 +425,10 @@ class WindowedAggregate:
         taken = self._ingest.take(
             table,
             reader,
-            parts.core.schema,
+            wiring.context.schema,
             IngestHooks(out, observe, self._id_expiry, self._recover if rebuilds else None),
         )
-        parts.contents.begin()
+        wiring.cell_values.begin()
         delivery = self._classified(taken.events, out)
         if len(delivery):
             delivery = self._placed(delivery)
@@ -437,8 +439,8 @@ class WindowedAggregate:
             self._batch.observe_times(delivery.time if counts.all() else delivery.time[counts])
             if self.keys is not None:
                 self._batch.observe_keys(delivery, counts)
-        if self.rebuild is not None and parts.core.messages is not None:
-            self.rebuild.note_rejected(taken.new, parts.contents.stored)
+        if self.rebuild is not None and wiring.context.messages is not None:
+            self.rebuild.note_rejected(taken.new, wiring.cell_values.stored)
 
     def _observe(self, delivery: Delivery, reader: DeliveryReader, ordinal: int) -> None:
         """Let the watermark tracker observe the new rows of an input."""
@@ -487,12 +489,12 @@ class WindowedAggregate:
 
     def _classes(self, delivery: Delivery) -> np.ndarray:
         """The class of each row by the watermark that counts for its key."""
-        options, core = self.spec.options, self.bound().core
+        options, context = self.spec.options, self.bound().context
         watermark = self.watermarks.of_keys(delivery.key_hash, delivery.key_check)
         return classify(
             delivery.time,
             watermark,
-            core.lateness,
+            context.event_lateness,
             self.progress.now,
             options.future_tolerance,
             options.future_reference,
@@ -500,20 +502,20 @@ class WindowedAggregate:
 
     def _take_combined(self, pieces: Sequence[Frame], out: Collector) -> None:
         self.bound().take_partials(pieces, out)
-        events = sum(int(piece.ints("n").sum()) for piece in pieces)
+        events = sum(int(piece.ints("row_count").sum()) for piece in pieces)
         self.progress.counters["events"] += events
         self.progress.counters["on_time"] += events
 
-    def bound(self) -> Parts:
-        """The parts that depend on the input's schema."""
-        if self.parts is None:
+    def bound(self) -> Wiring:
+        """The wiring that depend on the input's schema."""
+        if self.wiring is None:
             raise InputError("the operator has not seen its input's schema yet")
-        return self.parts
+        return self.wiring
 
     def _recover(self, duplicates: Delivery) -> None:
         """Take messages that were delivered before into a message store that is rebuilt."""
         if self.rebuild is not None:
-            self.rebuild.take(duplicates, self.bound().contents, self.spec.window.axis)
+            self.rebuild.take(duplicates, self.bound().cell_values, self.spec.window.axis)
 
     def _id_expiry(self, delivery: Delivery) -> np.ndarray:
         """The time at which the id of each row expires: its event time, or the end of its last
@@ -586,8 +588,8 @@ class WindowedAggregate:
             self.metadata.note(windows, delivery.partitions, delivery.partition, delivery.offset)
 
     def _take_in(self, delivery: Delivery, out: Collector) -> None:
-        parts = self.bound()
-        assigner = parts.cell_update.assigner
+        wiring = self.bound()
+        assigner = wiring.cell_update.assigner
         if isinstance(assigner, SessionAssigner):
             bad = self._bad_gaps(delivery)
             rows = np.flatnonzero(bad)
@@ -598,12 +600,12 @@ class WindowedAggregate:
         delivery, assigned = self._with_windows(delivery, out)
         if not len(delivery):
             return
-        if parts.static is not None:
-            parts.static.learn(delivery)
+        if wiring.static is not None:
+            wiring.static.learn(delivery)
         if assigned is None:
             assigned = (
-                parts.slice_buffer.take(delivery, out)
-                if parts.slice_buffer is not None
+                wiring.slice_buffer.take(delivery, out)
+                if wiring.slice_buffer is not None
                 else assigner.assign(delivery.position)
             )
         self._absorb(delivery, assigned, out)
@@ -649,23 +651,23 @@ class WindowedAggregate:
         """One step for the whole delivery where that makes no difference, otherwise one step for
         the n-th row of every key at a time.
         """
-        parts = self.bound()
+        wiring = self.bound()
         counted = (
             self.spec.retention.windows is not None or self.spec.retention.messages is not None
         )
         if (
-            parts.count_panes is not None
+            wiring.count_panes is not None
             and self.spec.options.granularity == "element"
             and delivery.weight is None
         ):
-            assigned = parts.count_panes.take(
-                delivery, parts.cell_update.without_expired(delivery, assigned, out), out
+            assigned = wiring.count_panes.take(
+                delivery, wiring.cell_update.without_expired(delivery, assigned, out), out
             )
         alone = (
             self.machine.fires_on_elements
             or counted
             or isinstance(self.spec.window, ByDifference)
-            or parts.cell_update.judges_merged
+            or wiring.cell_update.merges_late_rows
         )
         one_by_one = self.spec.options.granularity == "element" and alone
         rows = present(assigned.row, len(delivery))
@@ -675,8 +677,8 @@ class WindowedAggregate:
             self._steps(delivery, rows, assigned) if one_by_one else np.zeros(len(rows), np.int64)
         )
         if not steps.any():
-            parts.cell_update.absorb(delivery, assigned, out)
-            parts.horizons.enforce_counts(delivery, out)
+            wiring.cell_update.absorb(delivery, assigned, out)
+            wiring.retention.enforce_counts(delivery, out)
             return
         entry_step = steps[np.searchsorted(rows, assigned.row)]
         entries, by_step = np.argsort(entry_step, kind="stable"), np.argsort(steps, kind="stable")
@@ -689,8 +691,8 @@ class WindowedAggregate:
             )
             part = delivery.take(chosen)
             windows = Assigned(np.searchsorted(chosen, row), start, end)
-            parts.cell_update.absorb(part, windows, out)
-            parts.horizons.enforce_counts(part, out)
+            wiring.cell_update.absorb(part, windows, out)
+            wiring.retention.enforce_counts(part, out)
 
     def _steps(self, delivery: Delivery, rows: np.ndarray, assigned: Assigned) -> np.ndarray:
         """In which step each row is taken: the rows of a key one after the other where one of them
@@ -728,7 +730,9 @@ class WindowedAggregate:
         """
         axis = self.spec.window.axis
         if axis is Axis.ORDINAL:
-            self.bound().contents.trim(delivery.key_hash, delivery.key_check, delivery.position + 1)
+            self.bound().cell_values.trim(
+                delivery.key_hash, delivery.key_check, delivery.position + 1
+            )
         if axis is not Axis.EVENT_TIME and self.spec.input.id is not None:
             self.ids.forget(int(saturating_add(self.progress.now, -self.spec.allowed_lateness)))
 
@@ -772,14 +776,16 @@ class WindowedAggregate:
         """What cells, slices, messages, ids and watermarks of keys take, decoded; the small tables
         beside them are not counted.
         """
-        if self.parts is None:
+        if self.wiring is None:
             return 0
-        core, opened = self.parts.core, self.parts.slice_buffer
-        held = core.cells.nbytes + self.ids.nbytes + (0 if self.keys is None else self.keys.nbytes)
+        context, opened = self.wiring.context, self.wiring.slice_buffer
+        held = (
+            context.cells.nbytes + self.ids.nbytes + (0 if self.keys is None else self.keys.nbytes)
+        )
         return (
             held
             + (opened.slices.nbytes if opened else 0)
-            + (core.messages.nbytes if core.messages else 0)
+            + (context.messages.nbytes if context.messages else 0)
         )
 
     # Watermarks
@@ -791,8 +797,8 @@ class WindowedAggregate:
         batch, self._batch = self._batch, MicroBatch()
         batch.advance_offsets(self.marks)
         self.progress.newest = max(self.progress.newest, batch.newest)
-        if batch.has_rows and self.parts is not None:
-            self.parts.horizons.enforce(out)
+        if batch.has_rows and self.wiring is not None:
+            self.wiring.retention.enforce(out)
         risen = (
             None if self.keys is None else batch.advance_keys(self.keys, self.progress.watermark)
         )
@@ -814,14 +820,14 @@ class WindowedAggregate:
 
     def _due_by_key(self, risen: Frame) -> Places:
         """The cells that are due because their key rose, and not because the floor did."""
-        core = self.bound().core
-        places = core.cells.ranges(risen, KEY)
+        context = self.bound().context
+        places = context.cells.ranges(risen, KEY)
         if not len(places.run):
             return places
-        found = core.cells.take(places, (*KEY, "wm_due"))
-        due = found.ints("wm_due")
+        found = context.cells.take(places, (*KEY, "watermark_due"))
+        due = found.ints("watermark_due")
         return places.take(
-            (due <= core.watermarks.of_cells(found)) & (due > self.progress.watermark)
+            (due <= context.watermarks.of_cells(found)) & (due > self.progress.watermark)
         )
 
     def _move_watermark(
@@ -840,16 +846,18 @@ class WindowedAggregate:
                 self._settle(self._due_by_key(risen), out)
             return
         self.progress.watermark = watermark
-        if self.parts is None:
+        if self.wiring is None:
             return
-        parts = self.parts
-        if parts.static is not None:
-            parts.static.open_until(watermark, parts.slice_buffer)
-        if parts.slice_buffer is not None:
-            for cells in parts.slice_buffer.complete(watermark):
-                state = parts.core.trigger_state(cells)
-                parts.core.cells.put(parts.firing.settle(cells, state, out, finishing=finishing))
-        due = parts.core.cells.select("start" if finishing else "wm_due", watermark)
+        wiring = self.wiring
+        if wiring.static is not None:
+            wiring.static.open_until(watermark, wiring.slice_buffer)
+        if wiring.slice_buffer is not None:
+            for cells in wiring.slice_buffer.complete(watermark):
+                state = wiring.context.trigger_state(cells)
+                wiring.context.cells.put(
+                    wiring.firing.settle(cells, state, out, finishing=finishing)
+                )
+        due = wiring.context.cells.select("start" if finishing else "watermark_due", watermark)
         self._settle(
             due if risen is None else due.and_also(self._due_by_key(risen)),
             out,
@@ -858,83 +866,91 @@ class WindowedAggregate:
         self._purge()
 
     def _settle(self, places: Places, out: Collector, *, finishing: bool = False) -> None:
-        parts = self.bound()
+        wiring = self.bound()
         if not len(places.run):
             return
-        cells = parts.core.cells.take(places)
-        parts.core.cells.remove(places)
+        cells = wiring.context.cells.take(places)
+        wiring.context.cells.remove(places)
         if finishing and self.spec.window.axis is Axis.ORDINAL:
             # No key counts on: whatever it has seen is all there is.
-            cells = cells.with_columns(seen=np.full(len(cells), MAX))
-        watched = parts.forgets_by_key or (
-            self.keys is not None and parts.core.messages is not None
+            cells = cells.with_columns(ordinal=np.full(len(cells), MAX))
+        watched = wiring.forgets_by_key or (
+            self.keys is not None and wiring.context.messages is not None
         )
         over = (
             cells.where(
-                parts.core.expired(cells.ints("expiry"), parts.core.watermarks.of_cells(cells))
+                wiring.context.expired(
+                    cells.ints("expiry"), wiring.context.watermarks.of_cells(cells)
+                )
             )
             if watched
             else None
         )
-        state = parts.core.trigger_state(cells)
-        parts.core.cells.put(parts.firing.settle(cells, state, out, finishing=finishing))
+        state = wiring.context.trigger_state(cells)
+        wiring.context.cells.put(wiring.firing.settle(cells, state, out, finishing=finishing))
         if over is None or not len(over):
             return
-        if parts.forgets_by_key:
-            parts.contents.trim(over.ints("key_hash"), over.ints("key_check"))
+        if wiring.forgets_by_key:
+            wiring.cell_values.trim(over.ints("key_hash"), over.ints("key_check"))
         else:
-            self._outlived += int(over.ints("n").sum())
+            self._outlived += int(over.ints("row_count").sum())
             self._trim_outlived()
 
     def _trim_outlived(self) -> None:
         """Where keys are ahead of the floor, their messages go without it: all at once, when they
         may be half of what is kept.
         """
-        core = self.bound().core
-        if core.messages is None or 2 * self._outlived < core.messages.count:
+        context = self.bound().context
+        if context.messages is None or 2 * self._outlived < context.messages.count:
             return
         self._outlived = 0
-        held = core.messages.read(MIN, MAX)
+        held = context.messages.read(MIN, MAX)
         if len(held):
-            taken = saturating_add(np.asarray(core.watermarks.of_cells(held)), -core.lateness)
-            self.bound().contents.trim(held.ints("key_hash"), held.ints("key_check"), taken)
+            taken = saturating_add(
+                np.asarray(context.watermarks.of_cells(held)), -context.event_lateness
+            )
+            self.bound().cell_values.trim(held.ints("key_hash"), held.ints("key_check"), taken)
 
     def _purge(self) -> None:
         """Forget what can no longer matter."""
-        parts = self.bound()
-        core, watermark = parts.core, self.progress.watermark
+        wiring = self.bound()
+        context, watermark = wiring.context, self.progress.watermark
         bound = (
             MIN
-            if core.lateness == MAX and watermark != MAX
-            else int(saturating_add(watermark, -core.lateness if core.lateness != MAX else 0))
+            if context.event_lateness == MAX and watermark != MAX
+            else int(
+                saturating_add(
+                    watermark, -context.event_lateness if context.event_lateness != MAX else 0
+                )
+            )
         )
         if bound != MIN and self.spec.window.axis is Axis.EVENT_TIME:
             self.ids.forget(bound)
         elif watermark == MAX:
             self.ids.forget(MAX)
-        parts.horizons.forget(watermark)
-        first = parts.first_needed(bound)
-        if core.messages is not None:
-            core.messages.expire(first)
-            parts.drop_orphans()
+        wiring.retention.forget(watermark)
+        first = wiring.first_needed(bound)
+        if context.messages is not None:
+            context.messages.expire(first)
+            wiring.drop_orphans()
         if self.rebuild is not None:
             self.rebuild.forget(first)
         if self.metadata is not None and bound != MIN:
-            self.metadata.forget_before(min(bound, parts.oldest_start()))
+            self.metadata.forget_before(min(bound, wiring.oldest_start()))
 
     def _owed(self) -> int | None:
-        if self.parts is None or (
+        if self.wiring is None or (
             self.spec.options.closing == "never" and isinstance(self.spec.firing, Never)
         ):
             return None
-        parts = self.parts
-        owed = [parts.slice_buffer.earliest_owed()] if parts.slice_buffer is not None else []
-        cells = parts.core.cells.all()
+        wiring = self.wiring
+        owed = [wiring.slice_buffer.earliest_owed()] if wiring.slice_buffer is not None else []
+        cells = wiring.context.cells.all()
         if cells is not None:
             final = self.spec.options.closing == "always" and self.spec.allowed_lateness > 0
             cells = cells.where(((cells.ints("pending") > 0) | final) & ~cells.ints("closed"))
             if len(cells):
-                owed.append(int(parts.firing.owed(cells).min()))
+                owed.append(int(wiring.firing.owed(cells).min()))
         found = [time for time in owed if time is not None]
         return min(found) if found else None
 

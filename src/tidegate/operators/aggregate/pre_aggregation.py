@@ -78,7 +78,7 @@ class PreAggregator:
     schema: pa.Schema
 
     @cached_property
-    def _bundle(self) -> AggregateSet:
+    def _aggregates(self) -> AggregateSet:
         return AggregateSet.bound(self.spec, bindable(self.schema), retractions=False)
 
     @cached_property
@@ -145,7 +145,7 @@ class PreAggregator:
         delivery = delivery.with_position(delivery.time).with_classes(
             np.full(len(delivery), ON_TIME, np.int8)
         )
-        frame, failed, _ = partials_of(self._bundle, self.spec, delivery, groups)
+        frame, failed, _ = partials_of(self._aggregates, self.spec, delivery, groups)
         if failed is not None:
             # A row that a function refuses has to be told one by one.
             return None

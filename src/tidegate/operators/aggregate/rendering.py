@@ -69,7 +69,7 @@ class PaneRenderer(Renderer):
         columns["timing"] = words_of(TIMINGS, frame.ints("timing"))
         columns.update(
             pane=frame.ints("pane"),
-            pane_nonspeculative=frame.ints("ns"),
+            pane_nonspeculative=frame.ints("nonspeculative_index"),
             is_first=frame.ints("first"),
             is_last=frame.ints("last"),
         )

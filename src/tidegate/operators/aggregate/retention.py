@@ -16,7 +16,7 @@ from tidegate.kernel.storage.run_store import Places, SortedRuns
 from tidegate.kernel.windows.assigners import Assigned
 from tidegate.operators.aggregate.cell_values import CellValues
 from tidegate.operators.aggregate.collector import Collector
-from tidegate.operators.aggregate.context import IDENTITY, Core
+from tidegate.operators.aggregate.context import IDENTITY, OperatorContext
 from tidegate.operators.aggregate.firing import Firing
 from tidegate.operators.ingest.delivery import Delivery
 from tidegate.spec.windows import Axis
@@ -25,23 +25,23 @@ from tidegate.spec.windows import Axis
 class RetentionBounds:
     """Retention by time, windows, messages and bytes."""
 
-    def __init__(self, core: Core, firing: Firing, contents: CellValues) -> None:
-        self._core = core
+    def __init__(self, context: OperatorContext, firing: Firing, cell_values: CellValues) -> None:
+        self._context = context
         self._firing = firing
-        self._contents = contents
-        self._by_key = SortedRuns(core.store, "horizons", KEY, watch=("end",))
+        self._cell_values = cell_values
+        self._by_key = SortedRuns(context.store, "retention", KEY, watch=("end",))
         self._everywhere = MIN
 
     @property
     def _by_time(self) -> int:
-        span = self._core.spec.retention.time
-        progress = self._core.progress
-        newest = progress.now if self._core.spec.window.axis is Axis.CLOCK else progress.newest
+        span = self._context.spec.retention.time
+        progress = self._context.progress
+        newest = progress.now if self._context.spec.window.axis is Axis.CLOCK else progress.newest
         return MIN if span is None or newest == MIN else int(saturating_add(newest, -span))
 
     def beyond(self, delivery: Delivery, assigned: Assigned) -> np.ndarray | None:
         """Which windows are behind a horizon; None where there is no retention."""
-        if not self._core.spec.retention:
+        if not self._context.spec.retention:
             return None
         gone = assigned.end <= max(self._by_time, self._everywhere)
         if len(self._by_key):
@@ -79,7 +79,7 @@ class RetentionBounds:
 
         `replaced` are windows that the wanted ones swallow: they take no room.
         """
-        limit = self._core.spec.retention.windows
+        limit = self._context.spec.retention.windows
         no = np.zeros(len(assigned.row), bool)
         if limit is None or not len(no):
             return no
@@ -103,12 +103,12 @@ class RetentionBounds:
         return over[: len(wanted)]
 
     def enforce(self, out: Collector) -> None:
-        """At the end of a delivery, push out what is behind the horizons of time and bytes, oldest
+        """At the end of a delivery, push out what is behind the retention of time and bytes, oldest
         first.
         """
-        retention = self._core.spec.retention
+        retention = self._context.spec.retention
         if retention.time is not None:
-            self._push(self._core.cells.select("end", self._by_time), out)
+            self._push(self._context.cells.select("end", self._by_time), out)
         if retention.bytes is not None:
             self._push_by_bytes(retention.bytes, out)
 
@@ -116,7 +116,7 @@ class RetentionBounds:
         """After a step, push out the oldest windows of its keys while they hold too many messages;
         the newest always stays.
         """
-        limit = self._core.spec.retention.messages
+        limit = self._context.spec.retention.messages
         if limit is None or not len(delivery):
             return
         held, places = self._held(
@@ -131,7 +131,7 @@ class RetentionBounds:
         )
         ranked = held.take(newest_first)
         keys = Groups.by([ranked.ints("key_hash"), ranked.ints("key_check")])
-        n = ranked.ints("n")
+        n = ranked.ints("row_count")
         total = np.cumsum(n)
         held_so_far = total - (total - n)[keys.firsts][keys.ids]
         over = newest_first[(held_so_far > limit) & (keys.ranks > 0)]
@@ -141,24 +141,24 @@ class RetentionBounds:
         """The open windows of the keys."""
         groups = Groups.by([keys.ints("key_hash"), keys.ints("key_check")])
         distinct = keys.select(KEY).take(groups.firsts)
-        places = self._core.cells.ranges(
+        places = self._context.cells.ranges(
             distinct.take(np.lexsort((distinct.ints("key_check"), distinct.ints("key_hash")))), KEY
         )
         if not len(places.run):
             return Frame({}, 0), places
-        cells = self._core.cells.take(places)
+        cells = self._context.cells.take(places)
         open_ = ~cells.ints("closed")
         return cells.where(open_), places.take(open_)
 
     def _push(self, places: Places, out: Collector) -> Frame | None:
         if not len(places.run):
             return None
-        cells = self._core.cells.take(places)
-        self._core.cells.remove(places)
+        cells = self._context.cells.take(places)
+        self._context.cells.remove(places)
         order = np.lexsort((cells.ints("start"), cells.ints("end")))
-        self._firing.push_out(cells.take(order), self._core.progress.seq, out)
-        self._core.progress.counters["windows_pushed_out"] += len(cells)
-        self._contents.trim(cells.ints("key_hash"), cells.ints("key_check"))
+        self._firing.push_out(cells.take(order), self._context.progress.seq, out)
+        self._context.progress.counters["windows_pushed_out"] += len(cells)
+        self._cell_values.trim(cells.ints("key_hash"), cells.ints("key_check"))
         return cells
 
     def _push_and_raise(self, places: Places, out: Collector) -> None:
@@ -180,25 +180,28 @@ class RetentionBounds:
 
     def _push_by_bytes(self, limit: int, out: Collector) -> None:
         """Push out whole windows, oldest first, until the rest fits or one is left."""
-        core = self._core
+        context = self._context
         while (
-            size := core.cells.nbytes + (core.messages.nbytes if core.messages is not None else 0)
+            size := context.cells.nbytes
+            + (context.messages.nbytes if context.messages is not None else 0)
         ) > limit:
-            cells = core.cells.all()
+            cells = context.cells.all()
             ends = np.sort(cells.ints("end")) if cells is not None else np.zeros(0, np.int64)
             older = ends[ends < ends[-1]] if len(ends) else ends
             if not len(older):
                 return
             bound = int(older[min(len(older) - 1, int(len(ends) * (1 - limit / size)))])
-            self._push(core.cells.select("end", bound), out)
-            core.cells.compact()
+            self._push(context.cells.select("end", bound), out)
+            context.cells.compact()
             self._everywhere = max(self._everywhere, bound)
 
     def forget(self, watermark: int) -> None:
         """RetentionBounds that lateness has passed no longer matter."""
-        if len(self._by_key) and self._core.lateness != MAX and watermark != MIN:
+        if len(self._by_key) and self._context.event_lateness != MAX and watermark != MIN:
             self._by_key.remove(
-                self._by_key.select("end", int(saturating_add(watermark, -self._core.lateness)) - 1)
+                self._by_key.select(
+                    "end", int(saturating_add(watermark, -self._context.event_lateness)) - 1
+                )
             )
 
     def save(self) -> Any:

@@ -64,10 +64,10 @@ class _Meeting:
 
 
 class SessionUpdate(CellUpdate):
-    """Rows, or parts of sessions, into sessions."""
+    """Rows, or wiring of sessions, into sessions."""
 
     def absorb(self, delivery: Delivery, assigned: Assigned, out: Collector) -> None:
-        options = self.core.spec.options
+        options = self.context.spec.options
         own = options.drop_by == "event" or options.session_lateness == "own"
         assigned = (
             self.without_expired(delivery, assigned, out)
@@ -80,9 +80,9 @@ class SessionUpdate(CellUpdate):
         met = self._meet(delivery.key_hash[row], delivery.key_check[row], start, end)
         refused = self._refused(met)
         if not refused.any():
-            held = len(self.core.cells)
+            held = len(self.context.cells)
             refused = self._no_room(delivery, assigned, met, out)
-            if len(self.core.cells) != held:
+            if len(self.context.cells) != held:
                 # Room was made, and what was found may have gone: look again.
                 self.absorb(delivery, assigned, out)
                 return
@@ -90,7 +90,7 @@ class SessionUpdate(CellUpdate):
             self._turn_away(delivery, assigned, met, refused, out)
             return
         groups = Groups(met.numbers[met.union], len(met.touched))
-        keys = delivery.keys(self.core.spec.input.key, row[groups.firsts])
+        keys = delivery.keys(self.context.spec.input.key, row[groups.firsts])
         cells = self._united(met, keys, groups.max(delivery.seq[row]), out)
         self.join(delivery, CellRows(row, groups, cells), out)
 
@@ -101,20 +101,21 @@ class SessionUpdate(CellUpdate):
         Whatever they join ends after it too, so it has not fired, and is neither closed nor too
         old: nobody has to see their rows one by one.
         """
-        core = self.core
-        came = concat_frames([core.received(piece) for piece in pieces])
+        context = self.context
+        came = concat_frames([context.received(piece) for piece in pieces])
         met = self._meet(
             came.ints("key_hash"), came.ints("key_check"), came.ints("start"), came.ints("end")
         )
         groups = Groups(met.numbers[met.union], len(met.touched))
-        keys = dict(came.select(core.key_columns).take(groups.firsts).columns)
+        keys = dict(came.select(context.key_columns).take(groups.firsts).columns)
         # They come after all rows.
-        seq = np.full(groups.n, core.progress.seq)
+        seq = np.full(groups.n, context.progress.seq)
         brought = Frame(
-            merged_contents(core.bundle, came, groups, core.spec.options.timestamp), groups.n
+            merged_contents(context.aggregates, came, groups, context.spec.options.timestamp),
+            groups.n,
         )
         brought = brought.with_columns(
-            count=brought.ints("n"), seq=seq, first=groups.min(came.ints("start"))
+            count=brought.ints("row_count"), seq=seq, first=groups.min(came.ints("start"))
         )
         self.add(self._united(met, keys, seq, out), brought, out)
 
@@ -123,12 +124,12 @@ class SessionUpdate(CellUpdate):
     ) -> _Meeting:
         """Find the sessions of the keys of some intervals, and merge all."""
         keys, code = _key_codes(key_hash, key_check)
-        places = self.core.cells.ranges(keys, KEY)
-        old = self.core.cells.take(places) if len(places.run) else _nothing()
+        places = self.context.cells.ranges(keys, KEY)
+        old = self.context.cells.take(places) if len(places.run) else _nothing()
         owner, _ = search_sorted(keys, old.select(KEY), KEY)
         closed = old.ints("closed")
         live = ~closed
-        tombs = Frame.of(
+        tombstones = Frame.of(
             {
                 "code": owner[closed],
                 "start": old.ints("start")[closed],
@@ -140,13 +141,13 @@ class SessionUpdate(CellUpdate):
             np.concatenate([owner[live], code]),
             np.concatenate([old.ints("start"), start]),
             np.concatenate([old.ints("end"), end]),
-            cast("Session", self.core.spec.window).touch,
+            cast("Session", self.context.spec.window).touch,
         )
         return _Meeting(
             keys,
             old,
             places.take(live),
-            tombs,
+            tombstones,
             merged,
             present(merged.groups.ids[len(old) :], merged.groups.n),
         )
@@ -155,11 +156,12 @@ class SessionUpdate(CellUpdate):
         """The windows less those that retention has pushed out; what would have been too late in
         any case is told as that.
         """
-        gone = self.horizons.beyond(delivery, assigned)
+        gone = self.retention.beyond(delivery, assigned)
         if gone is None:
             return assigned
-        late = self.core.expired(
-            self.core.expiry(assigned.end), self.core.watermarks.of_rows(delivery, assigned.row)
+        late = self.context.expired(
+            self.context.expiry(assigned.end),
+            self.context.watermarks.of_rows(delivery, assigned.row),
         )
         told = Assigned(*(column[gone & late] for column in assigned))
         self.without(delivery, told, np.ones(len(told.row), bool), "window_expired", out)
@@ -170,20 +172,22 @@ class SessionUpdate(CellUpdate):
         """Why sessions cannot take their rows: 1 where a closed session has the same bounds, 2
         where their time is over.
         """
-        merged, touched, tombs = met.merged, met.touched, met.closed
+        merged, touched, tombstones = met.merged, met.touched, met.closed
         start, end, code = merged.start[touched], merged.end[touched], merged.key[touched]
         why = np.zeros(len(touched), np.int8)
         if self.windows_expire:
-            watermark = self.core.watermarks.of_keys(
+            watermark = self.context.watermarks.of_keys(
                 met.keys.ints("key_hash")[code], met.keys.ints("key_check")[code]
             )
-            why[self.core.expired(self.core.expiry(end), watermark)] = 2
-        if len(tombs):
-            tombs = tombs.take(
-                np.lexsort((tombs.ints("end"), tombs.ints("start"), tombs.ints("code")))
+            why[self.context.expired(self.context.expiry(end), watermark)] = 2
+        if len(tombstones):
+            tombstones = tombstones.take(
+                np.lexsort(
+                    (tombstones.ints("end"), tombstones.ints("start"), tombstones.ints("code"))
+                )
             )
             _, equal = search_sorted(
-                tombs,
+                tombstones,
                 Frame.of({"code": code, "start": start, "end": end}),
                 ("code", "start", "end"),
             )
@@ -194,13 +198,13 @@ class SessionUpdate(CellUpdate):
         self, delivery: Delivery, assigned: Assigned, met: _Meeting, out: Collector
     ) -> np.ndarray:
         """3 where a key holds as many newer sessions as retention allows."""
-        if self.core.spec.retention.windows is None:
+        if self.context.spec.retention.windows is None:
             return np.zeros(len(met.touched), np.int8)
         merged = met.merged
         whole = Assigned(assigned.row, merged.start[met.union], merged.end[met.union])
         swallowed = met.old.where(met.numbers[merged.groups.ids[: len(met.old)]] >= 0)
         full = np.zeros(merged.groups.n, bool)
-        full[met.union] = self.horizons.admit(delivery, whole, out, swallowed)
+        full[met.union] = self.retention.admit(delivery, whole, out, swallowed)
         return np.where(full[met.touched], 3, 0).astype(np.int8)
 
     def _turn_away(
@@ -229,48 +233,50 @@ class SessionUpdate(CellUpdate):
         group = met.numbers[met.merged.groups.ids[: len(met.old)]]
         taking = group >= 0
         old, group, identity = met.old.where(taking), group[taking], met.identity
-        fresh = self.core.fresh(identity, keys)
-        self.core.progress.counters["windows_opened"] += len(identity) - len(
+        fresh = self.context.fresh(identity, keys)
+        self.context.progress.counters["windows_opened"] += len(identity) - len(
             present(group, len(identity))
         )
         if not len(old):
             return fresh
-        self.core.cells.remove(met.places.take(taking))
+        self.context.cells.remove(met.places.take(taking))
         same = (old.ints("start") == identity.ints("start")[group]) & (
             old.ints("end") == identity.ints("end")[group]
         )
         replaced = old.where(~same)
         if len(replaced):
             self.firing.retract(replaced, position[group[~same]], out)
-            if self.core.metadata is not None:
-                self.core.metadata.rename(replaced, identity.take(group[~same]))
+            if self.context.metadata is not None:
+                self.context.metadata.rename(replaced, identity.take(group[~same]))
             fresh = self._inherit(fresh, replaced, group[~same])
         return fresh.replaced(group[same], old.where(same)) if same.any() else fresh
 
     def _inherit(self, fresh: Frame, old: Frame, group: np.ndarray) -> Frame:
-        """Fresh cells that take over the contents of the cells they replace."""
-        core, n = self.core, len(fresh)
+        """Fresh cells that take over the cell_values of the cells they replace."""
+        context, n = self.context, len(fresh)
         both = concat_frames([fresh, old])
         groups = Groups(np.concatenate([np.arange(n), group]), n)
-        columns = merged_counts(both, groups, core.spec.options.timestamp)
+        columns = merged_counts(both, groups, context.spec.options.timestamp)
         columns.update(
             pending=groups.sum(both.ints("pending")),
             newest_seq=groups.max(both.ints("newest_seq")),
             fired_seq=groups.max(both.ints("fired_seq")),
         )
-        state = core.trigger_state(fresh)
+        state = context.trigger_state(fresh)
         replaced = present(group, n)
-        merged = core.machine.merge(
-            core.trigger_state(old), Groups(np.searchsorted(replaced, group), len(replaced))
+        merged = context.machine.merge(
+            context.trigger_state(old), Groups(np.searchsorted(replaced, group), len(replaced))
         )
-        core.machine.rewind(merged, (fresh.ints("end") > core.watermarks.of_cells(fresh))[replaced])
+        context.machine.rewind(
+            merged, (fresh.ints("end") > context.watermarks.of_cells(fresh))[replaced]
+        )
         for name, column in merged.items():
             state[name][replaced] = column
         columns.update(state)
-        if core.messages is None:
-            columns.update(core.bundle.combine(both, groups))
+        if context.messages is None:
+            columns.update(context.aggregates.combine(both, groups))
         else:
-            columns.update(core.bundle.combine_known(both, groups))
+            columns.update(context.aggregates.combine_known(both, groups))
         if "evicted" in both:
             columns["evicted"] = merge_lists(both["evicted"], groups)
         return fresh.with_mapping(columns)

@@ -20,7 +20,7 @@ from tidegate.kernel.storage.run_store import Adapt, search_sorted
 from tidegate.kernel.windows.assigners import Aligned, Assigned
 from tidegate.operators.aggregate.aggregate_set import AggregateSet
 from tidegate.operators.aggregate.collector import Collector
-from tidegate.operators.aggregate.context import Core
+from tidegate.operators.aggregate.context import OperatorContext
 from tidegate.operators.aggregate.slices import Bounds, Slices, held_by
 from tidegate.operators.aggregate.two_stacks import TwoStacks
 from tidegate.operators.ingest.delivery import Delivery
@@ -29,12 +29,12 @@ from tidegate.spec.operator import AggregateSpec
 
 
 def partials_of(
-    bundle: AggregateSet, spec: AggregateSpec, delivery: Delivery, groups: Groups
+    aggregates: AggregateSet, spec: AggregateSpec, delivery: Delivery, groups: Groups
 ) -> tuple[Frame, np.ndarray | None, str]:
     """The partial aggregates of each group of rows, the rows that a user's function refused, and
     why.
     """
-    partials, failed, why = bundle.lift(
+    partials, failed, why = aggregates.lift(
         Rows(delivery.table, delivery.time, delivery.seq, delivery.weight), groups
     )
     some = groups.lasts
@@ -43,7 +43,7 @@ def partials_of(
         "key_hash": key_hash,
         "key_check": key_check,
         **delivery.keys(spec.input.key, some),
-        "n": groups.counts if delivery.weight is None else groups.sum(delivery.weight),
+        "row_count": groups.counts if delivery.weight is None else groups.sum(delivery.weight),
         **held_by(spec.options.timestamp, delivery.position, delivery.is_on_time, groups),
         **partials,
     }
@@ -53,10 +53,10 @@ def partials_of(
 class SliceBuffer:
     """The windows that no watermark has reached, for triggers that are quiet until then."""
 
-    def __init__(self, core: Core, assigner: Aligned) -> None:
-        self._core = core
+    def __init__(self, context: OperatorContext, assigner: Aligned) -> None:
+        self._context = context
         self._assigner = assigner
-        self.slices = Slices(core.store, core.bundle, core.spec.options.timestamp)
+        self.slices = Slices(context.store, context.aggregates, context.spec.options.timestamp)
         self._shared = TwoStacks(self.slices.merge, self.slices.frames)
         self._windows: dict[Bounds, list[Bounds]] = {}
         """The open windows of each slice."""
@@ -65,7 +65,7 @@ class SliceBuffer:
         """Keep the rows for their open windows; what comes back is the part that belongs to windows
         that are complete already.
         """
-        watermark, x = self._core.progress.watermark, delivery.position
+        watermark, x = self._context.progress.watermark, delivery.position
         start, end = self._assigner.slice_of(x)
         if self._assigner.is_sliced:
             is_open = self._assigner.last_end(x) > watermark
@@ -83,11 +83,13 @@ class SliceBuffer:
 
     def _append(self, delivery: Delivery, is_open: np.ndarray, out: Collector) -> None:
         """Keep the rows that are in an open window."""
-        core, x = self._core, delivery.position
-        groups, kept = delivery.grouped(core.spec.input.key, self._assigner.numbers_of(x), is_open)
+        context, x = self._context, delivery.position
+        groups, kept = delivery.grouped(
+            context.spec.input.key, self._assigner.numbers_of(x), is_open
+        )
         if not kept:
             return
-        frame, failed, why = partials_of(core.bundle, core.spec, delivery, groups)
+        frame, failed, why = partials_of(context.aggregates, context.spec, delivery, groups)
         if failed is not None:
             self._refuse(delivery, np.flatnonzero(failed & is_open), why, out)
             self._append(delivery.where(~failed), is_open[~failed], out)
@@ -105,7 +107,7 @@ class SliceBuffer:
         for piece in pieces:
             starts, ends = piece.ints("start"), piece.ints("end")
             breaks = np.flatnonzero(starts[1:] != starts[:-1]) + 1
-            frame = self._core.received(piece).drop(("start", "end"))
+            frame = self._context.received(piece).drop(("start", "end"))
             for at, until in pairwise([0, *breaks.tolist(), len(piece)]):
                 by_slice.setdefault((int(starts[at]), int(ends[at])), []).append(
                     frame.slice(at, until)
@@ -115,8 +117,8 @@ class SliceBuffer:
 
     def _add(self, bounds: Bounds, frame: Frame) -> None:
         if bounds not in self._windows:
-            watermark = self._core.progress.watermark
-            self._core.progress.counters["windows_opened"] += 1
+            watermark = self._context.progress.watermark
+            self._context.progress.counters["windows_opened"] += 1
             self._windows[bounds] = [
                 w for w in self._assigner.windows_of_slice(*bounds) if w[1] > watermark
             ]
@@ -154,11 +156,11 @@ class SliceBuffer:
                 del self._windows[bounds]
         return cells
 
-    def retype(self, bundle: AggregateSet, retyped: Callable[[Frame], Frame]) -> None:
-        """Bring what is kept to the types of another bundle; merges of the old types are
+    def retype(self, aggregates: AggregateSet, retyped: Callable[[Frame], Frame]) -> None:
+        """Bring what is kept to the types of another aggregates; merges of the old types are
         forgotten.
         """
-        self.slices.retype(bundle, retyped)
+        self.slices.retype(aggregates, retyped)
         self._shared = TwoStacks(self.slices.merge, self.slices.frames)
 
     def next_end(self) -> int:
@@ -223,13 +225,13 @@ class SliceBuffer:
             "end": constant(np.int64(window[1]), n),
         }
         identity = merged.select(["key_hash", "key_check"]).with_mapping(bounds)
-        keys = dict(merged.select(self._core.key_columns).columns)
-        partials = merged.select(self._core.bundle.partial_columns)
-        taken = merged.select(["n", "ontime", "held", "hold"])
+        keys = dict(merged.select(self._context.key_columns).columns)
+        partials = merged.select(self._context.aggregates.partial_columns)
+        taken = merged.select(["row_count", "has_on_time", "has_hold", "hold_time"])
         return (
-            self._core.fresh(identity, keys, partials.columns)
+            self._context.fresh(identity, keys, partials.columns)
             .with_mapping(taken.columns)
-            .with_columns(pending=merged.ints("n"))
+            .with_columns(pending=merged.ints("row_count"))
         )
 
     def holds(self, window: Bounds, keys: Frame) -> np.ndarray:
@@ -246,10 +248,10 @@ class SliceBuffer:
         if not self._windows:
             return None
         ends = min(w[1] for windows in self._windows.values() for w in windows) - 1
-        if self._core.spec.options.timestamp == "end_of_window":
+        if self._context.spec.options.timestamp == "end_of_window":
             return ends
         held = [
-            frame.ints("hold")[frame.ints("ontime")]
+            frame.ints("hold_time")[frame.ints("has_on_time")]
             for bounds in self._windows
             for frame in self.slices.frames(bounds)
         ]
@@ -260,7 +262,7 @@ class SliceBuffer:
 
     def restore(self, document: Any, adapt: Adapt | None = None) -> None:
         self.slices.restore(document, adapt)
-        watermark = self._core.progress.watermark
+        watermark = self._context.progress.watermark
         self._windows = {
             b: [w for w in self._assigner.windows_of_slice(*b) if w[1] > watermark]
             for b in self.slices.bounds()

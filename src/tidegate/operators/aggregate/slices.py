@@ -157,21 +157,21 @@ def held_by(timestamp: str, x: np.ndarray, good: np.ndarray, groups: Groups) -> 
     """
     late = np.flatnonzero(~good)
     # Few rows are late, so they are counted and not those that are on time.
-    ontime = constant(np.True_, groups.n)
+    has_on_time = constant(np.True_, groups.n)
     if len(late):
-        ontime = groups.counts > np.bincount(groups.ids[late], minlength=groups.n)
+        has_on_time = groups.counts > np.bincount(groups.ids[late], minlength=groups.n)
     if timestamp == "end_of_window":
         return {
-            "ontime": ontime,
-            "held": constant(np.True_, groups.n),
-            "hold": constant(np.int64(0), groups.n),
+            "has_on_time": has_on_time,
+            "has_hold": constant(np.True_, groups.n),
+            "hold_time": constant(np.int64(0), groups.n),
         }
     best = (
         groups.min(np.where(good, x, MAX))
         if timestamp == "earliest"
         else groups.max(np.where(good, x, -MAX))
     )
-    return {"ontime": ontime, "held": ontime, "hold": best}
+    return {"has_on_time": has_on_time, "has_hold": has_on_time, "hold_time": best}
 
 
 def merged_contents(
@@ -184,10 +184,10 @@ def merged_contents(
 def merged_counts(frame: Frame, groups: Groups, timestamp: str) -> dict[str, Column]:
     """How many rows each group is of, and what of them came on time."""
     columns: dict[str, Column] = {
-        "n": groups.sum(frame.ints("n")),
-        "hold": merged_hold(frame, groups, timestamp),
+        "row_count": groups.sum(frame.ints("row_count")),
+        "hold_time": merged_hold(frame, groups, timestamp),
     }
-    for name in ("ontime", "held"):
+    for name in ("has_on_time", "has_hold"):
         column = frame.ints(name)
         columns[name] = constant(column[0], groups.n) if is_constant(column) else groups.any(column)
     return columns
@@ -195,12 +195,12 @@ def merged_counts(frame: Frame, groups: Groups, timestamp: str) -> dict[str, Col
 
 def merged_hold(frame: Frame, groups: Groups, timestamp: str) -> np.ndarray:
     """The earliest or latest of what came on time in the rows of each group."""
-    hold, ontime = frame.ints("hold"), frame.ints("ontime")
+    hold, has_on_time = frame.ints("hold_time"), frame.ints("has_on_time")
     if is_constant(hold):
         return constant(hold[0], groups.n)
     if timestamp == "latest":
-        return groups.max(np.where(ontime, hold, MIN))
-    return groups.min(np.where(ontime, hold, MAX))
+        return groups.max(np.where(has_on_time, hold, MIN))
+    return groups.min(np.where(has_on_time, hold, MAX))
 
 
 def _size_class(rows: int) -> int:

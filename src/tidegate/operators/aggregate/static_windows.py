@@ -14,7 +14,7 @@ from tidegate.kernel.groups import Groups
 from tidegate.kernel.keys import KEY
 from tidegate.kernel.storage.run_store import SortedRuns
 from tidegate.kernel.windows.assigners import Aligned
-from tidegate.operators.aggregate.context import IDENTITY, Core
+from tidegate.operators.aggregate.context import IDENTITY, OperatorContext
 from tidegate.operators.aggregate.slice_buffer import SliceBuffer
 from tidegate.operators.ingest.delivery import Delivery
 
@@ -22,10 +22,10 @@ from tidegate.operators.ingest.delivery import Delivery
 class StaticWindows:
     """The keys that have been seen, and how far their windows were made."""
 
-    def __init__(self, core: Core, assigner: Aligned) -> None:
-        self._core = core
+    def __init__(self, context: OperatorContext, assigner: Aligned) -> None:
+        self._context = context
         self._assigner = assigner
-        self._keys = SortedRuns(core.store, "known_keys", KEY)
+        self._keys = SortedRuns(context.store, "known_keys", KEY)
         self._made = MIN
 
     def learn(self, delivery: Delivery) -> None:
@@ -36,7 +36,7 @@ class StaticWindows:
             {
                 "key_hash": delivery.key_hash[first],
                 "key_check": delivery.key_check[first],
-                **delivery.keys(self._core.spec.input.key, first),
+                **delivery.keys(self._context.spec.input.key, first),
             },
             groups.n,
         )
@@ -64,27 +64,27 @@ class StaticWindows:
         return next((end for _, end in self._assigner.windows_ending_in(self._made, MAX)), MAX)
 
     def _last_end(self) -> int:
-        newest = self._core.progress.newest
+        newest = self._context.progress.newest
         return MIN if newest == MIN else int(self._assigner.last_end(np.array([newest]))[0])
 
     def _open(self, start: int, end: int, keys: Frame, slice_buffer: SliceBuffer | None) -> None:
         identity = keys.select(KEY).with_columns(
             start=np.full(len(keys), start), end=np.full(len(keys), end)
         )
-        missing = ~self._core.cells.find(identity).found
+        missing = ~self._context.cells.find(identity).found
         if slice_buffer is not None:
             missing &= ~slice_buffer.holds((start, end), keys)
         if missing.any():
             absent = np.flatnonzero(missing)
-            names = self._core.key_columns
-            cells = self._core.fresh(
+            names = self._context.key_columns
+            cells = self._context.fresh(
                 identity.take(absent).select(IDENTITY),
                 dict(keys.select(names).take(absent).columns),
             )
             # Due at once: the watermark that makes them also completes them.
-            self._core.cells.put(
+            self._context.cells.put(
                 cells.with_columns(
-                    wm_due=np.full(len(absent), MIN), clock_due=np.full(len(absent), MAX)
+                    watermark_due=np.full(len(absent), MIN), clock_due=np.full(len(absent), MAX)
                 )
             )
 

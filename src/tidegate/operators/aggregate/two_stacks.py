@@ -2,7 +2,7 @@
 slices costs a few merges and not one a slice.
 
 Windows come with ascending bounds, so slices enter at one end and leave at the other: a queue. It
-is kept as two parts. The back is one aggregate of all slices that entered since the last turn. The
+is kept as two wiring. The back is one aggregate of all slices that entered since the last turn. The
 front holds aggregates from each slice up to the turn, so that the first slice can leave by dropping
 its aggregate; when the front is used up, the back is turned into a new one. To bound memory, front
 aggregates are made for one chunk of slices at a time, from an aggregate at the end of each chunk.

@@ -1,4 +1,4 @@
-"""The parts of a windowed aggregate once its input's schema is known, wired together."""
+"""The wiring of a windowed aggregate once its input's schema is known, wired together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidegate.operators.aggregate.cell_update import CellUpdate
 from tidegate.operators.aggregate.cell_values import PAYLOAD, CellValues
 from tidegate.operators.aggregate.cell_watermarks import CellWatermarks
 from tidegate.operators.aggregate.collector import Collector
-from tidegate.operators.aggregate.context import IDENTITY, Core
+from tidegate.operators.aggregate.context import IDENTITY, OperatorContext
 from tidegate.operators.aggregate.count_panes import CountPanes
 from tidegate.operators.aggregate.difference_update import DifferenceUpdate
 from tidegate.operators.aggregate.firing import Firing
@@ -49,13 +49,13 @@ from tidegate.state.store import Store
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class Wiring:
     """Everything that depends on the schema."""
 
-    core: Core
-    contents: CellValues
+    context: OperatorContext
+    cell_values: CellValues
     firing: Firing
-    horizons: RetentionBounds
+    retention: RetentionBounds
     cell_update: CellUpdate
     slice_buffer: SliceBuffer | None
     ordinals: Ordinals
@@ -74,16 +74,18 @@ class Parts:
         watermarks: CellWatermarks,
         *,
         retracts: bool,
-    ) -> Parts:
-        bundle = AggregateSet.bound(spec, schema, retractions=retracts)
-        messages = _messages(spec, store, bundle, retracts=retracts)
-        cells = SortedRuns(store, "cells", IDENTITY, watch=("wm_due", "clock_due", "start", "end"))
-        core = Core(
+    ) -> Wiring:
+        aggregates = AggregateSet.bound(spec, schema, retractions=retracts)
+        messages = _messages(spec, store, aggregates, retracts=retracts)
+        cells = SortedRuns(
+            store, "cells", IDENTITY, watch=("watermark_due", "clock_due", "start", "end")
+        )
+        context = OperatorContext(
             spec,
             store,
             machine,
             schema,
-            bundle,
+            aggregates,
             progress,
             cells,
             messages,
@@ -91,24 +93,26 @@ class Parts:
             watermarks,
             metadata,
         )
-        contents = CellValues(core)
-        firing = Firing(core, contents)
-        horizons = RetentionBounds(core, firing, contents)
+        cell_values = CellValues(context)
+        firing = Firing(context, cell_values)
+        retention = RetentionBounds(context, firing, cell_values)
         assigner = build(spec.window)
-        cell_update = _cell_update_kind(spec.window)(core, firing, contents, assigner, horizons)
+        cell_update = _cell_update_kind(spec.window)(
+            context, firing, cell_values, assigner, retention
+        )
         static = (
-            StaticWindows(core, assigner)
+            StaticWindows(context, assigner)
             if isinstance(assigner, Aligned) and spec.window.create == "static"
             else None
         )
-        count_panes = _count_panes(core, firing, contents, cell_update)
+        count_panes = _count_panes(context, firing, cell_values, cell_update)
         return cls(
-            core,
-            contents,
+            context,
+            cell_values,
             firing,
-            horizons,
+            retention,
             cell_update,
-            _slice_buffer(core, assigner),
+            _slice_buffer(context, assigner),
             Ordinals(store),
             static,
             count_panes,
@@ -116,7 +120,7 @@ class Parts:
 
     def take_partials(self, pieces: Sequence[Frame], out: Collector) -> None:
         """Take rows that were aggregated before they came here, as `PreAggregator` does it."""
-        if takes_partials(self.core.spec, keeps_messages=self.core.messages is not None):
+        if takes_partials(self.context.spec, keeps_messages=self.context.messages is not None):
             if isinstance(self.cell_update, SessionUpdate):
                 self.cell_update.take_partials(pieces, out)
                 return
@@ -131,50 +135,52 @@ class Parts:
         """Columns that held nothing but nulls have a type now; what was aggregated of them is
         nothing in any type.
         """
-        core = self.core
-        bundle = AggregateSet.bound(core.spec, schema, retractions=core.bundle.retractions).since(
-            core.bundle.recent
-        )
-        core.schema, core.bundle = schema, bundle
-        cells = core.cells.all()
+        context = self.context
+        aggregates = AggregateSet.bound(
+            context.spec, schema, retractions=context.aggregates.retractions
+        ).since(context.aggregates.recent)
+        context.schema, context.aggregates = schema, aggregates
+        cells = context.cells.all()
         if cells is not None:
-            core.cells.rewrite(core.retyped(cells))
-        if core.messages is not None:
-            core.messages.widen({PAYLOAD + field.name: field.type for field in schema})
+            context.cells.rewrite(context.retyped(cells))
+        if context.messages is not None:
+            context.messages.widen({PAYLOAD + field.name: field.type for field in schema})
         if self.slice_buffer is not None:
-            self.slice_buffer.retype(bundle, core.retyped)
+            self.slice_buffer.retype(aggregates, context.retyped)
 
-    def migrate(self, recent: Sequence[str], given_up: int) -> None:
-        """Stored frames may lack the recent aggregates, and windows that ended by `given_up` have
-        expired whatever the lateness is now.
+    def migrate(self, recent: Sequence[str], expired_at_migration: int) -> None:
+        """Adapt to state of a former specification.
+
+        Stored frames may lack the `recent` aggregates. Windows that end at or before
+        `expired_at_migration` have expired, whatever the allowed lateness is now.
         """
-        core = self.core
-        core.is_migrated, core.given_up = True, given_up
-        core.bundle = core.bundle.since(recent)
+        context = self.context
+        context.is_migrated, context.expired_at_migration = True, expired_at_migration
+        context.aggregates = context.aggregates.since(recent)
         if self.slice_buffer is not None:
-            self.slice_buffer.retype(core.bundle, core.retyped)
+            self.slice_buffer.retype(context.aggregates, context.retyped)
 
-    def lengthen(self, lateness: int) -> None:
-        """Keep windows longer from now on; those that have expired stay so."""
-        core = self.core
-        if lateness > core.kept_for:
-            given_up = max(core.given_up, horizon(core.progress.watermark, core.kept_for))
-            core.kept_for = lateness
-            self.migrate(core.bundle.recent, given_up)
+    def extend_lateness(self, lateness: int) -> None:
+        """Keep windows longer from now on; windows that have expired stay expired."""
+        context = self.context
+        if lateness > context.allowed_lateness:
+            expired = expired_end(context.progress.watermark, context.allowed_lateness)
+            context.allowed_lateness = lateness
+            self.migrate(context.aggregates.recent, max(context.expired_at_migration, expired))
 
     def oldest_start(self) -> int:
         """The start of the oldest window that is held."""
         opened = MAX if self.slice_buffer is None else self.slice_buffer.oldest_start()
-        return min(self.core.cells.least("start", MAX), opened)
+        return min(self.context.cells.least("start", MAX), opened)
 
     def first_needed(self, bound: int) -> int:
         """The position below which no message can matter: that of the oldest window, or of the
         oldest event that is still taken.
         """
-        reach = _reach(self.core.spec)
+        reach = _reach(self.context.spec)
         if bound == MIN:
             return MIN
-        oldest = self.core.cells.least("start", MAX)
+        oldest = self.context.cells.least("start", MAX)
         if bound == MAX:
             return oldest
         if reach is None:
@@ -187,27 +193,27 @@ class Parts:
         no use any more.
         """
         return (
-            self.core.messages is not None
-            and isinstance(self.core.spec.window, Session)
-            and _reach(self.core.spec) is None
+            self.context.messages is not None
+            and isinstance(self.context.spec.window, Session)
+            and _reach(self.context.spec) is None
         )
 
     def drop_orphans(self) -> None:
         """Where no position is known below which messages cannot matter, they go when there is no
         window left.
         """
-        messages = self.core.messages
+        messages = self.context.messages
         if (
             messages is not None
             and messages.count
-            and _reach(self.core.spec) is None
-            and not len(self.core.cells)
+            and _reach(self.context.spec) is None
+            and not len(self.context.cells)
         ):
             messages.remove(messages.read(MIN, MAX))
 
 
-def horizon(watermark: int, lateness: int) -> int:
-    """The end at and before which windows have expired."""
+def expired_end(watermark: int, lateness: int) -> int:
+    """The latest end of windows that have expired under a watermark."""
     return MIN if watermark == MIN or lateness == MAX else int(saturating_add(watermark, -lateness))
 
 
@@ -245,22 +251,22 @@ def _lateness(spec: AggregateSpec) -> int:
     return 0
 
 
-def needs_messages(spec: AggregateSpec, bundle: AggregateSet, *, retracts: bool) -> bool:
+def needs_messages(spec: AggregateSpec, aggregates: AggregateSet, *, retracts: bool) -> bool:
     """Whether panes are made from the messages themselves."""
     return (
-        bundle.full_state
+        aggregates.full_state
         or spec.evictor is not None
         or spec.options.keep_messages
         or isinstance(spec.window, ByDifference)
-        or (retracts and not bundle.invertible)
+        or (retracts and not aggregates.invertible)
     )
 
 
 def _messages(
-    spec: AggregateSpec, store: Store, bundle: AggregateSet, *, retracts: bool
+    spec: AggregateSpec, store: Store, aggregates: AggregateSet, *, retracts: bool
 ) -> MessageStore | None:
     """The message store where the messages themselves are needed, opened as it was last flushed."""
-    if not needs_messages(spec, bundle, retracts=retracts):
+    if not needs_messages(spec, aggregates, retracts=retracts):
         return None
     layout = choose_layout(
         axis="time" if spec.window.axis.is_time else "tuple",
@@ -280,21 +286,21 @@ def _cell_update_kind(window: Window) -> type[CellUpdate]:
 
 
 def _count_panes(
-    core: Core, firing: Firing, contents: CellValues, cell_update: CellUpdate
+    context: OperatorContext, firing: Firing, cell_values: CellValues, cell_update: CellUpdate
 ) -> CountPanes | None:
     """CountPanes serve where windows never merge, no message has to be looked at, and elements fire
     by being counted.
     """
-    rule = core.machine.count_rule()
-    shared = core.spec.window.axis is not Axis.ORDINAL and core.watermarks.keys is None
+    rule = context.machine.count_rule()
+    shared = context.spec.window.axis is not Axis.ORDINAL and context.watermarks.keys is None
     plain = (
         type(cell_update) is CellUpdate
-        and core.messages is None
-        and not core.spec.retention
+        and context.messages is None
+        and not context.spec.retention
         and shared
     )
     return (
-        CountPanes(core, firing, contents, cell_update, rule)
+        CountPanes(context, firing, cell_values, cell_update, rule)
         if plain and rule is not None and rule != (None, None)
         else None
     )
@@ -326,9 +332,9 @@ def takes_partials(spec: AggregateSpec, *, keeps_messages: bool) -> bool:
     return plain and fixed and _is_quiet(spec.firing)
 
 
-def _slice_buffer(core: Core, assigner: Assigner) -> SliceBuffer | None:
+def _slice_buffer(context: OperatorContext, assigner: Assigner) -> SliceBuffer | None:
     """Where windows follow from the axis and nothing looks at a cell before its window is complete,
     slices serve.
     """
-    lazy = takes_partials(core.spec, keeps_messages=core.messages is not None)
-    return SliceBuffer(core, assigner) if lazy and isinstance(assigner, Aligned) else None
+    lazy = takes_partials(context.spec, keeps_messages=context.messages is not None)
+    return SliceBuffer(context, assigner) if lazy and isinstance(assigner, Aligned) else None

@@ -15,12 +15,12 @@ import numpy as np
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.frame import Frame, concat_frames, to_arrow
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.triggers import Context
+from tidegate.kernel.triggers import TriggerContext
 from tidegate.kernel.watermarks.coalescer import STATUS
 from tidegate.kernel.watermarks.marks import Idle, Mark, Watermark
 from tidegate.operators.aggregate.context import IDENTITY
 from tidegate.operators.aggregate.operator import WindowedAggregate
-from tidegate.operators.aggregate.wiring import Parts
+from tidegate.operators.aggregate.wiring import Wiring
 from tidegate.operators.explain.facts import (
     CallFacts,
     Explanation,
@@ -252,15 +252,15 @@ def _fires_on_elements(trigger: Trigger, *, is_complete: bool) -> bool:
     """Whether more events alone may make the trigger fire, before or after completion."""
     match trigger:
         case AfterWatermark(early=early, late=late):
-            parts: tuple[Trigger | None, ...] = (late,) if is_complete else (early,)
+            wiring: tuple[Trigger | None, ...] = (late,) if is_complete else (early,)
         case Policy(early=early, late=late, full=full):
-            parts = (late,) if is_complete else (early, full)
+            wiring = (late,) if is_complete else (early, full)
         case AfterCount() | EveryElement() | AfterDelay(delay=0):
             return True
         case _:
-            parts = trigger.children
+            wiring = trigger.children
     return any(
-        part is not None and _fires_on_elements(part, is_complete=is_complete) for part in parts
+        part is not None and _fires_on_elements(part, is_complete=is_complete) for part in wiring
     )
 
 
@@ -375,25 +375,31 @@ class _Waiting:
         self.total = 0
         self.kept = 0
         self.keys: tuple[KeyFacts, ...] = ()
-        if operator.parts is not None:
-            found = [*self._held(operator.parts), *self._opened(operator.parts)]
+        if operator.wiring is not None:
+            found = [*self._held(operator.wiring), *self._opened(operator.wiring)]
             self.windows = tuple(
                 sorted(found, key=lambda window: (window.end, window.start))[:LISTED]
             )
 
-    def _opened(self, parts: Parts) -> list[WindowFacts]:
+    def _opened(self, wiring: Wiring) -> list[WindowFacts]:
         """Windows in slices: their triggers do not fire before completion, so all are alike."""
-        if parts.slice_buffer is None:
+        if wiring.slice_buffer is None:
             return []
-        found, total = parts.slice_buffer.waiting(LISTED, COUNTED)
+        found, total = wiring.slice_buffer.waiting(LISTED, COUNTED)
         self.total += total
         if not found:
             return []
-        core, now, watermark = parts.core, parts.core.progress.now, parts.core.progress.watermark
+        context, now, watermark = (
+            wiring.context,
+            wiring.context.progress.now,
+            wiring.context.progress.watermark,
+        )
         start, end = (np.array([bounds[side] for bounds, _ in found], np.int64) for side in (0, 1))
-        context = Context(end, watermark, now, np.ones(len(found), np.int64))
-        due = core.machine.watermark_due(core.machine.initial(len(found), now), context)
-        expiry = core.expiry(end)
+        trigger_context = TriggerContext(end, watermark, now, np.ones(len(found), np.int64))
+        due = context.machine.watermark_due(
+            context.machine.initial(len(found), now), trigger_context
+        )
+        expiry = context.expiry(end)
         return [
             self._window(
                 (int(start[n]), int(end[n])),
@@ -405,29 +411,31 @@ class _Waiting:
             for n, (_, keys) in enumerate(found)
         ]
 
-    def _held(self, parts: Parts) -> list[WindowFacts]:
+    def _held(self, wiring: Wiring) -> list[WindowFacts]:
         """Windows in cells, one per key."""
-        core = parts.core
-        per_key = core.watermarks.keys is not None
+        context = wiring.context
+        per_key = context.watermarks.keys is not None
         names = [
             *IDENTITY,
             "pending",
             "closed",
             "clock_due",
-            "index",
+            "pane_index",
             "expiry",
-            *core.machine.columns,
+            *context.machine.columns,
         ]
-        names += core.key_columns if per_key else []
-        names += ["seen"] if core.spec.window.axis is Axis.ORDINAL else []
-        frames = [frame for frame in core.cells.live(names) if len(frame)]
+        names += context.key_columns if per_key else []
+        names += ["ordinal"] if context.spec.window.axis is Axis.ORDINAL else []
+        frames = [frame for frame in context.cells.live(names) if len(frame)]
         if not frames:
             return []
         cells = concat_frames(frames)
         cells = cells.where(~cells.ints("closed"))
         if not len(cells):
             return []
-        reached = np.broadcast_to(np.asarray(core.watermarks.of_cells(cells), np.int64), len(cells))
+        reached = np.broadcast_to(
+            np.asarray(context.watermarks.of_cells(cells), np.int64), len(cells)
+        )
         owes = (cells.ints("end") > reached) | (cells.ints("pending") > 0)
         self.kept = int(len(cells) - owes.sum())
         cells, reached = cells.where(owes), reached[owes]
@@ -435,14 +443,14 @@ class _Waiting:
             return []
         if per_key:
             self.keys = self._waited_keys(cells, reached)
-        return self._grouped(parts, cells, reached)
+        return self._grouped(wiring, cells, reached)
 
-    def _grouped(self, parts: Parts, cells: Frame, reached: np.ndarray) -> list[WindowFacts]:
+    def _grouped(self, wiring: Wiring, cells: Frame, reached: np.ndarray) -> list[WindowFacts]:
         """One entry for all keys of a window that are in the same state."""
-        core, end = parts.core, cells.ints("end")
-        context = Context(end, reached, core.progress.now, cells.ints("pending"))
-        due = core.machine.watermark_due(
-            {name: cells.ints(name) for name in core.machine.columns}, context
+        context, end = wiring.context, cells.ints("end")
+        trigger_context = TriggerContext(end, reached, context.progress.now, cells.ints("pending"))
+        due = context.machine.watermark_due(
+            {name: cells.ints(name) for name in context.machine.columns}, trigger_context
         )
         groups = Groups.by([cells.ints("start"), end, (end <= reached).astype(np.int64)])
         first = groups.firsts
@@ -451,7 +459,7 @@ class _Waiting:
         dues, clocks, fired = (
             groups.min(due),
             groups.min(cells.ints("clock_due")),
-            groups.max(cells.ints("index")),
+            groups.max(cells.ints("pane_index")),
         )
         # The distance of the key that is nearest to what its window waits for.
         furthest = groups.max(reached)

@@ -347,24 +347,24 @@ class Chain:
                 "messages": sum(rows.values()),
                 "rows": rows,
             }
-        parts = last.bound()
+        wiring = last.bound()
         windows, shared = (
-            parts.slice_buffer.waiting(_SUMMARY_WINDOWS, 0)
-            if parts.slice_buffer is not None
+            wiring.slice_buffer.waiting(_SUMMARY_WINDOWS, 0)
+            if wiring.slice_buffer is not None
             else ([], 0)
         )
-        if len(parts.core.cells) <= _SUMMARY_CELLS:
-            windows = [*windows, *_first_windows(parts.core.cells)]
+        if len(wiring.context.cells) <= _SUMMARY_CELLS:
+            windows = [*windows, *_first_windows(wiring.context.cells)]
         next_ones = sorted(windows, key=lambda window: (window[0][1], window[0][0]))[
             :_SUMMARY_WINDOWS
         ]
-        messages = 0 if parts.core.messages is None else parts.core.messages.count
+        messages = 0 if wiring.context.messages is None else wiring.context.messages.count
         shown = [{"start": start, "end": end, "keys": keys} for (start, end), keys in next_ones]
         # All keys share an open window in the slice buffer; fired windows are counted per key.
         return {
             "windows": shown,
-            "windows_open": shared + len(parts.core.cells),
-            "cells": len(parts.core.cells),
+            "windows_open": shared + len(wiring.context.cells),
+            "cells": len(wiring.context.cells),
             "messages": messages,
             "rows": rows,
         }
