@@ -9,7 +9,7 @@ from typing import Any
 
 from conformance.mark_words import Said, of_mark, read, show
 from tidegate.kernel.watermarks.marks import Active, Idle, Watermark
-from tidegate.operators.async_map.queue import Failed, Pending, Rows, pending
+from tidegate.operators.async_map.queue import AnswerBatch, AsyncQueue, FailedCall, async_queue
 from tidegate.scenarios.document import (
     MismatchError,
     Scenario,
@@ -114,7 +114,7 @@ class _Calls:
 
     def __init__(self, ticks: Ticks, order: str, endings: list[Any], most: int | None) -> None:
         self._ticks, self._order, self._endings, self._most = ticks, order, endings, most
-        self._pending: Pending = pending(ordered=order == "ordered")
+        self._pending: AsyncQueue = async_queue(ordered=order == "ordered")
         self._tickets: list[tuple[Any, int, list[Any]]] = []
         self._found: list[Said] = []
 
@@ -216,14 +216,14 @@ class _Calls:
 
     def _restart(self) -> None:
         saved = self._pending.save()
-        self._pending = pending(ordered=self._order == "ordered")
+        self._pending = async_queue(ordered=self._order == "ordered")
         self._pending.restore(saved)
 
     def _take(self) -> None:
         for item in self._pending.release():
-            if isinstance(item, Rows):
+            if isinstance(item, AnswerBatch):
                 self._found += [Said("row", row["result"]) for row in item.rows]
-            elif isinstance(item, Failed):
+            elif isinstance(item, FailedCall):
                 self._found.append(Said("failed", item.error))
             else:
                 self._found.append(of_mark(item))

@@ -175,7 +175,7 @@ def test_unordered_results_are_refused_where_offsets_recognise_duplicates():
         counting(offset="offset").embedded(now=0),
         made(echo, Input("ts", offset="offset")),
     ):
-        with pytest.raises(SpecError, match="results out of order would look like some"):
+        with pytest.raises(SpecError, match="would drop results that are out of order"):
             made(echo, ordered=False, downstream=downstream)
         made(echo, ordered=True, downstream=downstream).close()
 

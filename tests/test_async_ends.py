@@ -39,7 +39,7 @@ from support.async_service import (
     never,
     rows,
 )
-from tidegate.embedded import async_executor as calls
+from tidegate.embedded import async_executor
 from tidegate.embedded.async_map import EmbeddedAsyncMap
 from tidegate.errors import (
     BackpressureError,
@@ -68,8 +68,8 @@ STORES = pytest.mark.parametrize(
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(calls, "GRACE", 0.5)
-    monkeypatch.setattr(calls, "PATIENCE", 0.2)
+    monkeypatch.setattr(async_executor, "GRACE", 0.5)
+    monkeypatch.setattr(async_executor, "SHUTDOWN_TIMEOUT", 0.2)
 
 
 @BOTH
@@ -94,7 +94,7 @@ def test_close_cancels_what_runs():
 
     mapped = made(careful)
     mapped.add_messages(rows("a", "b"))
-    service = mapped._calls._loop
+    service = mapped._executor._loop
     mapped.close()
     assert sorted(cancelled) in (["a", "b"], [])
     assert not service.thread.is_alive()
@@ -208,7 +208,7 @@ def test_close_reports_a_function_that_blocks(impatient):
     mapped = made(function, store=store)
     mapped.add_messages(rows("block"))
     assert function.inside.wait(PATIENCE)
-    with pytest.warns(RuntimeWarning, match="whose thread is left behind"):
+    with pytest.warns(RuntimeWarning, match="whose thread is abandoned"):
         mapped.close()
     with pytest.raises(StateError, match="closed"):
         store.names()
@@ -217,7 +217,7 @@ def test_close_reports_a_function_that_blocks(impatient):
 
 @BOTH
 def test_a_function_that_ignores_its_cancellation_is_left_behind(ordered, monkeypatch):
-    monkeypatch.setattr(calls, "PATIENCE", 1.0)
+    monkeypatch.setattr(async_executor, "SHUTDOWN_TIMEOUT", 1.0)
 
     async def stubborn(row: Row) -> Row:
         while row["v"] == "stubborn":
@@ -231,8 +231,8 @@ def test_a_function_that_ignores_its_cancellation_is_left_behind(ordered, monkey
     assert sorted(map(str, brief(mapped.get_result()))) == sorted(
         map(str, [("late", "stubborn"), "a", Idle()])
     )
-    loop = mapped._calls._loop
-    with pytest.warns(RuntimeWarning, match="ignores that 2 of its calls were cancelled"):
+    loop = mapped._executor._loop
+    with pytest.warns(RuntimeWarning, match="ignored the cancellation of 2 of its calls"):
         mapped.close()
     assert not loop.thread.is_alive()
 
@@ -240,7 +240,7 @@ def test_a_function_that_ignores_its_cancellation_is_left_behind(ordered, monkey
 def test_who_forgets_to_close_leaves_no_thread_behind():
     mapped = made(never)
     mapped.add_messages(rows("a"))
-    thread = mapped._calls._loop.thread
+    thread = mapped._executor._loop.thread
     del mapped
     thread.join(PATIENCE)
     assert not thread.is_alive()
@@ -363,13 +363,13 @@ def test_pending_rows_of_all_types_come_back_as_they_were(tmp_path):
     }
     mapped = made(never, store=MemoryStore(tmp_path / "state"))
     mapped.add_messages(pa.table({"ts": [1, 2], "v": [0, 1], **kinds}))
-    before = [call.row for call in mapped._pending.unanswered()]
+    before = [call.row for call in mapped._queue.unanswered()]
     mapped.flush()
     mapped.close()
     with made(never, store=MemoryStore(tmp_path / "state")) as mapped:
-        assert [call.row for call in mapped._pending.unanswered()] == before
-        assert mapped._forms.input is not None
-        assert mapped._forms.input.field("small").type == pa.int8()
+        assert [call.row for call in mapped._queue.unanswered()] == before
+        assert mapped._schemas.input is not None
+        assert mapped._schemas.input.field("small").type == pa.int8()
 
 
 def test_what_was_accepted_is_on_record_before_the_call_returns(tmp_path):

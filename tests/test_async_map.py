@@ -78,7 +78,7 @@ def test_consecutive_results_are_one_table(ordered):
         for v in range(3):
             service.answer(v)
         while mapped.pending:
-            mapped._hear(mapped._calls.replies(wait=True))
+            mapped._take_replies(mapped._executor.replies(wait=True))
         assert [kind for kind, _ in mapped.get_result().items] == ["rows"]
 
 
@@ -232,7 +232,7 @@ def test_empty_deliveries_change_nothing_and_start_nothing():
     with made(echo) as mapped:
         for nothing in ([], pa.table({"ts": pa.array([], pa.int64())}), pa.table({})):
             mapped.add_messages(nothing)
-        assert mapped._calls._loop is None
+        assert mapped._executor._loop is None
         found = mapped.get_result()
         assert (len(found), found.rows.num_rows, found.late.num_rows, found.marks) == (0, 0, 0, [])
         assert not found
@@ -408,7 +408,7 @@ def test_a_delivery_that_one_column_refuses_promises_nothing_on_the_others():
 def test_inputs_that_cannot_be_served_are_refused():
     with pytest.raises(SpecError, match="needs an input"):
         EmbeddedAsyncMap(AsyncMap(echo), [])
-    with pytest.raises(SpecError, match="by `offset=` and not by `id=`"):
+    with pytest.raises(SpecError, match="by `offset=`, not by `id=`"):
         EmbeddedAsyncMap(AsyncMap(echo), [Input("ts", id="event")])
 
 

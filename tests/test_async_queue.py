@@ -1,4 +1,4 @@
-"""Pending calls: what may leave and when, against a model that looks at the whole history each
+"""AsyncQueue calls: what may leave and when, against a model that looks at the whole history each
 time.
 """
 
@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from tidegate.errors import CorruptStateError, InputError
 from tidegate.kernel.watermarks.marks import Active, Idle, Mark, Watermark
 from tidegate.operators.async_map.queue import (
-    Failed,
-    OrderedPending,
-    Pending,
-    Rows,
-    Saved,
-    UnorderedPending,
+    AnswerBatch,
+    AsyncQueue,
+    FailedCall,
+    OrderedQueue,
+    QueueSnapshot,
+    UnorderedQueue,
+    async_queue,
     mark_from_json,
     mark_to_json,
-    pending,
 )
 
 BOTH = pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
@@ -34,21 +34,21 @@ def flat(items: list[Any]) -> list[Any]:
     """Single results, failures as their error, and marks, in order."""
     found: list[Any] = []
     for item in items:
-        if isinstance(item, Rows):
+        if isinstance(item, AnswerBatch):
             found += [row["r"] for row in item.rows]
         else:
-            found.append(item.error if isinstance(item, Failed) else item)
+            found.append(item.error if isinstance(item, FailedCall) else item)
     return found
 
 
-def answer(machine: Pending, *tickets: int) -> None:
+def answer(machine: AsyncQueue, *tickets: int) -> None:
     for ticket in tickets:
         machine.complete(ticket, [{"r": ticket}])
 
 
-def travelled(saved: Saved) -> Saved:
+def travelled(saved: QueueSnapshot) -> QueueSnapshot:
     """A snapshot as it comes back from a store."""
-    return Saved(
+    return QueueSnapshot(
         json.loads(json.dumps(saved.document)),
         [dict(row) for row in saved.rows],
         list(saved.results),
@@ -60,7 +60,7 @@ def travelled(saved: Saved) -> Saved:
 
 @BOTH
 def test_a_watermark_waits_for_what_was_submitted_before_it(ordered):
-    machine = pending(ordered=ordered)
+    machine = async_queue(ordered=ordered)
     ticket = machine.submit(ROW)
     machine.mark(Watermark(10))
     assert machine.release() == []
@@ -72,19 +72,19 @@ def test_a_watermark_waits_for_what_was_submitted_before_it(ordered):
 @BOTH
 @pytest.mark.parametrize("mark", [Idle(), Idle(3), Active(), Active(0), Watermark(5, 7)])
 def test_every_mark_waits_and_leaves_at_once_when_nothing_is_pending(ordered, mark):
-    machine = pending(ordered=ordered)
+    machine = async_queue(ordered=ordered)
     machine.mark(mark)
     assert machine.release() == [mark]
     ticket = machine.submit(ROW)
     machine.mark(mark)
     assert machine.release() == []
     machine.fail(ticket, "no")
-    assert machine.release() == [Failed(ROW, "no"), mark]
+    assert machine.release() == [FailedCall(ROW, "no"), mark]
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
 def test_equal_rows_are_told_apart_and_keep_their_order(order):
-    machine = OrderedPending()
+    machine = OrderedQueue()
     assert [machine.submit(ROW), machine.submit(ROW)] == [0, 1]
     machine.mark(Watermark(10))
     assert machine.submit(ROW) == 2
@@ -96,7 +96,7 @@ def test_equal_rows_are_told_apart_and_keep_their_order(order):
     ("order", "out"), [((2, 1, 0), [2, 1, 0, Watermark(10)]), ((0, 1, 2), [0, 1, Watermark(10), 2])]
 )
 def test_unordered_events_overtake_a_mark_but_are_not_overtaken_by_it(order, out):
-    machine = UnorderedPending()
+    machine = UnorderedQueue()
     machine.submit(ROW)
     machine.submit(ROW)
     machine.mark(Watermark(10))
@@ -106,7 +106,7 @@ def test_unordered_events_overtake_a_mark_but_are_not_overtaken_by_it(order, out
 
 
 def test_unordered_answers_leave_with_the_next_release():
-    machine = UnorderedPending()
+    machine = UnorderedQueue()
     for _ in range(3):
         machine.submit(ROW)
     machine.complete(2, [{"r": "c1"}, {"r": "c2"}])
@@ -118,7 +118,7 @@ def test_unordered_answers_leave_with_the_next_release():
 
 @BOTH
 def test_a_watermark_replaces_the_one_before_it_only_with_the_same_key(ordered):
-    machine = pending(ordered=ordered)
+    machine = async_queue(ordered=ordered)
     ticket = machine.submit(ROW)
     for mark in (
         Watermark(1),
@@ -145,7 +145,7 @@ def test_a_watermark_replaces_the_one_before_it_only_with_the_same_key(ordered):
 
 @BOTH
 def test_a_watermark_with_events_in_between_is_not_replaced(ordered):
-    machine = pending(ordered=ordered)
+    machine = async_queue(ordered=ordered)
     first = machine.submit(ROW)
     machine.mark(Watermark(1))
     second = machine.submit(ROW)
@@ -157,7 +157,7 @@ def test_a_watermark_with_events_in_between_is_not_replaced(ordered):
 
 
 def test_a_watermark_behind_an_event_that_has_left_is_not_replaced():
-    machine = UnorderedPending()
+    machine = UnorderedQueue()
     machine.submit(ROW)
     machine.mark(Watermark(1))
     machine.submit(ROW)
@@ -170,7 +170,7 @@ def test_a_watermark_behind_an_event_that_has_left_is_not_replaced():
 
 @BOTH
 def test_a_smaller_watermark_does_not_replace_a_greater_one(ordered):
-    machine = pending(ordered=ordered)
+    machine = async_queue(ordered=ordered)
     machine.mark(Watermark(5))
     machine.mark(Watermark(3))
     assert machine.release() == [Watermark(5)]
@@ -178,31 +178,31 @@ def test_a_smaller_watermark_does_not_replace_a_greater_one(ordered):
 
 @BOTH
 def test_consecutive_rows_leave_together(ordered):
-    machine = pending(ordered=ordered)
+    machine = async_queue(ordered=ordered)
     for _ in range(4):
         machine.submit(ROW)
     answer(machine, 0, 1)
     machine.fail(2, "broken")
     answer(machine, 3)
-    assert [type(item) for item in machine.release()] == [Rows, Failed, Rows]
+    assert [type(item) for item in machine.release()] == [AnswerBatch, FailedCall, AnswerBatch]
 
 
 @BOTH
 def test_rows_remember_what_they_were_made_of(ordered):
-    machine = pending(ordered=ordered)
+    machine = async_queue(ordered=ordered)
     machine.submit({"v": 1})
     machine.submit({"v": 2})
     machine.complete(0, [{"r": 0}])
     machine.fail(1, "no")
     rows, failed = machine.release()
-    assert isinstance(rows, Rows)
+    assert isinstance(rows, AnswerBatch)
     assert [(a.row, a.results) for a in rows.answers] == [({"v": 1}, [{"r": 0}])]
-    assert failed == Failed({"v": 2}, "no")
+    assert failed == FailedCall({"v": 2}, "no")
 
 
 @BOTH
 def test_a_ticket_is_answered_once(ordered):
-    machine = pending(ordered=ordered)
+    machine = async_queue(ordered=ordered)
     ticket = machine.submit(ROW)
     answer(machine, ticket)
     for late in (
@@ -217,11 +217,11 @@ def test_a_ticket_is_answered_once(ordered):
 
 @BOTH
 def test_a_snapshot_with_too_few_rows_is_refused(ordered):
-    machine = pending(ordered=ordered)
+    machine = async_queue(ordered=ordered)
     machine.submit(ROW)
     saved = machine.save()
     with pytest.raises(CorruptStateError, match="fewer stored rows"):
-        pending(ordered=ordered).restore(Saved(saved.document, [], []))
+        async_queue(ordered=ordered).restore(QueueSnapshot(saved.document, [], []))
 
 
 @pytest.mark.parametrize("mark", [Watermark(-5, 127), Idle(), Idle(0), Active(), Active(9)])
@@ -324,7 +324,7 @@ class Play:
 
     def __init__(self, ordered: bool) -> None:
         self.ordered = ordered
-        self.machine, self.model = pending(ordered=ordered), Model(ordered)
+        self.machine, self.model = async_queue(ordered=ordered), Model(ordered)
         self.seen: list[Any] = []
         self.before: dict[int, int] = {}
         """By watermark (their values are all different), how many tickets had been given out before
@@ -353,7 +353,7 @@ class Play:
         elif verb == "release":
             self.look()
         elif verb == "restart":
-            restored = pending(ordered=self.ordered)
+            restored = async_queue(ordered=self.ordered)
             restored.restore(travelled(self.machine.save()))
             self.machine = restored
 

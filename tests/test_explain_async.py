@@ -32,7 +32,7 @@ from tidegate.embedded.async_map import EmbeddedAsyncMap
 from tidegate.errors import StateError
 from tidegate.instants import format_duration, instant
 from tidegate.kernel.watermarks.marks import Idle, Watermark
-from tidegate.operators.async_map.queue import pending
+from tidegate.operators.async_map.queue import async_queue
 from tidegate.operators.explain.explanation import LISTED
 from tidegate.operators.explain.facts import Explanation
 from tidegate.spec.operator import Input, TimeColumn
@@ -56,11 +56,11 @@ def asked(mapped: EmbeddedAsyncMap) -> Explanation:
 
     def held() -> tuple[Any, ...]:
         return (
-            mapped._intake.save(),
-            mapped._pending.save(),
+            mapped._watermark_tracker.save(),
+            mapped._queue.save(),
             mapped.stats(),
-            len(mapped._outlet.unfetched),
-            len(mapped._outlet.waiting),
+            len(mapped._results.unfetched),
+            len(mapped._results.waiting),
         )
 
     before = held()
@@ -82,7 +82,7 @@ def marks(found: Explanation) -> list[tuple[Any, ...]]:
 
 def replied(mapped: EmbeddedAsyncMap) -> None:
     """Wait until an answer has come, and leave it where it is."""
-    loop = mapped._calls._loop
+    loop = mapped._executor._loop
     assert loop is not None
     loop.replies.put(loop.replies.get(timeout=PATIENCE))
 
@@ -327,7 +327,7 @@ def test_a_call_that_blocks_its_event_loop_is_overdue():
             " loop" in str(found)
         )
         assert len(str(found)) < 1_000
-        mapped._calls.lost_loops = 2
+        mapped._executor.lost_loops = 2
         assert "The function blocked its event loop 2 times, and a new loop was started." in str(
             asked(mapped)
         )
@@ -521,7 +521,7 @@ def test_the_end_waits_for_a_downstream_that_refuses():
         assert found.is_finished
         assert "because the downstream refuses" in found.sentences[0]
         assert found.sentences[-1] == "The input has ended, and every message has its answer."
-        mapped._outlet.waiting.clear()
+        mapped._results.waiting.clear()
         assert (
             explained(mapped)
             .sentences[0]
@@ -565,7 +565,7 @@ def test_what_waits_is_told_after_a_restart(ordered):
 @BOTH
 def test_a_mark_that_nothing_holds_leaves_with_the_next_call(ordered):
     with made(echo, ordered=ordered) as mapped:
-        mapped._pending.mark(Watermark(7))
+        mapped._queue.mark(Watermark(7))
         found = asked(mapped)
         assert marks(found) == [("watermark", 7, 0, 0)]
         assert "Watermark 7 waits only for the next call of `timeout`." in found.sentences
@@ -595,7 +595,7 @@ steps = st.lists(
 def test_every_mark_knows_how_many_unanswered_submissions_are_before_it(
     history: list[Any], ordered: bool
 ):
-    found = pending(ordered=ordered)
+    found = async_queue(ordered=ordered)
     open_tickets: list[int] = []
     expected: list[tuple[Any, frozenset[int]]] = []
     for step in history:

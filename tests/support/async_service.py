@@ -76,7 +76,7 @@ def made(function: Any, *inputs: Input, ordered: bool = True, **more: Any) -> Em
 def hear(mapped: EmbeddedAsyncMap, pending: int = 0) -> None:
     """Wait until so many messages have no answer."""
     while mapped.pending > pending:
-        mapped._hear(mapped._calls.replies(wait=True))
+        mapped._take_replies(mapped._executor.replies(wait=True))
     mapped.timeout()
 
 

@@ -1,11 +1,10 @@
-"""AsyncExecutor run a coroutine function in an event loop on a thread of its own: attempts with a
-timeout, pauses between them, replies in a queue.
+"""The async executor: runs a coroutine function in an event loop on its own thread, with retries.
 
-Contract: every call that is started is replied to once, and within the limit of its specification
-plus a grace, whatever the function does. A function that ignores its cancellation is no longer
-listened to. One that blocks the loop cannot be stopped: the loop is left behind with its thread,
-calls that are overdue fail, and the others are started again in a new loop. Only one thread may use
-an object of this class.
+Contract: every started call gets one reply, within the limit of its specification plus a grace
+period, whatever the function does. If a function ignores its cancellation, its result is ignored. A
+function that blocks the event loop cannot be stopped: the loop is abandoned with its thread,
+overdue calls fail, and the others are started again in a new loop. An executor may be used by one
+thread only.
 """
 
 from __future__ import annotations
@@ -28,11 +27,9 @@ from tidegate.instants import format_duration
 from tidegate.spec.async_map import AsyncMap
 
 GRACE = 1.0
-"""Seconds beyond the limit of a call after which its loop counts as blocked."""
-PATIENCE = 2.0
-"""Seconds that closing waits for the loop to end; half of them for calls to take their
-cancellation.
-"""
+"""Seconds beyond the limit of a call after which its event loop counts as blocked."""
+SHUTDOWN_TIMEOUT = 2.0
+"""Seconds that `close` waits for the event loop to end; half of them for cancelled calls."""
 _LONGEST_WAIT = 3600.0
 _LONGEST_TEXT = 2000
 
@@ -41,7 +38,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The end of a call: the rows that it gave, or why there are none."""
+    """The result of a call: its rows, or the error."""
 
     ticket: int
     results: list[Row] | None = None
@@ -50,94 +47,93 @@ class Reply:
 
 
 class AsyncExecutor:
-    """The calls of one async map that are under way."""
+    """The running calls of one async map."""
 
     def __init__(self, spec: AsyncMap) -> None:
         self._spec = spec
-        self._given: dict[int, tuple[Row, float]] = {}
-        """AsyncExecutor without a reply: the row, and when it was given to the loop."""
+        self._calls: dict[int, tuple[Row, float]] = {}
+        """The calls without a reply: the row, and when it was passed to the loop."""
         self._replies: deque[Reply] = deque()
-        self._loop: _Loop | None = None
-        self._look_at = 0.0
-        """Before this instant no call can be overdue."""
+        self._loop: _LoopThread | None = None
+        self._overdue_at = 0.0
+        """The earliest instant at which a call can be overdue."""
         self.lost_loops = 0
 
     def __len__(self) -> int:
-        return len(self._given)
+        return len(self._calls)
 
     def start(self, calls: Mapping[int, Row]) -> None:
-        """Call the function for rows, by ticket; the loop starts with the first of them."""
+        """Call the function for rows, by ticket; the first call starts the event loop."""
         if not calls:
             return
         if self._loop is None:
-            self._loop = _Loop(self._spec)
-            # Whoever forgets to close leaves no thread behind that works for nobody.
+            self._loop = _LoopThread(self._spec)
+            # The thread ends even if `close` is not called.
             weakref.finalize(self, self._loop.end)
         now = time.monotonic()
-        if not self._given:
-            self._look_at = now + self._limit()
-        self._given.update({ticket: (row, now) for ticket, row in calls.items()})
+        if not self._calls:
+            self._overdue_at = now + self._limit()
+        self._calls.update({ticket: (row, now) for ticket, row in calls.items()})
         self._loop.start(dict(calls))
 
     def replies(self, *, wait: bool = False) -> list[Reply]:
-        """The replies that have come; with `wait` at least one, if any call is under way."""
-        self._listen(0.0)
-        self._leave_blocked()
-        while wait and self._given and not self._replies:
-            self._listen(min(max(self._look_at - time.monotonic(), 0.0), _LONGEST_WAIT))
-            self._leave_blocked()
+        """The replies that have arrived; with `wait` at least one if any call is running."""
+        self._receive(0.0)
+        self._replace_blocked_loop()
+        while wait and self._calls and not self._replies:
+            self._receive(min(max(self._overdue_at - time.monotonic(), 0.0), _LONGEST_WAIT))
+            self._replace_blocked_loop()
         found = list(self._replies)
         self._replies.clear()
         return found
 
     @property
     def untaken(self) -> int:
-        """How many replies have come that nobody has taken."""
-        come = 0 if self._loop is None else self._loop.replies.qsize()
-        return min(come, len(self._given)) + len(self._replies)
+        """The number of replies that have arrived and were not taken."""
+        arrived = 0 if self._loop is None else self._loop.replies.qsize()
+        return min(arrived, len(self._calls)) + len(self._replies)
 
     def oldest(self) -> tuple[Row, float] | None:
-        """The first call without a reply: its row, and for how many seconds it is under way."""
+        """The first call without a reply: its row, and for how many seconds it has been running."""
         if self._loop is None:
             return None
-        begun, _ = self._loop.progress()
-        running = [ticket for ticket in self._given if ticket in begun]
-        # AsyncExecutor begin in their order, so those that have not begun come after those whose
-        # reply nobody has taken.
-        others = [ticket for ticket in self._given if ticket not in begun][
+        started, _ = self._loop.progress()
+        running = [ticket for ticket in self._calls if ticket in started]
+        # Calls start in their order, so unstarted ones come after those whose reply was not taken.
+        others = [ticket for ticket in self._calls if ticket not in started][
             self._loop.replies.qsize() :
         ]
         first = next(iter(running or others), None)
         if first is None:
             return None
-        row, given_at = self._given[first]
-        return row, max(0.0, time.monotonic() - begun.get(first, given_at))
+        row, given_at = self._calls[first]
+        return row, max(0.0, time.monotonic() - started.get(first, given_at))
 
     def close(self) -> None:
-        """Cancel what runs. What does not let itself be cancelled is reported and left behind."""
+        """Cancel all calls; those that ignore it are abandoned with a warning."""
         loop, self._loop = self._loop, None
-        self._given.clear()
+        self._calls.clear()
         if loop is None:
             return
         loop.end()
-        loop.thread.join(PATIENCE)
+        loop.thread.join(SHUTDOWN_TIMEOUT)
         if loop.thread.is_alive():
             text = (
-                "blocks its event loop, whose thread is left behind. Hint: await what takes long,"
-                " or use asyncio.to_thread"
+                "blocks its event loop, whose thread is abandoned. Hint: await long operations, or"
+                " use asyncio.to_thread"
             )
             warnings.warn(f"the function of an async map {text}", RuntimeWarning, stacklevel=3)
-        elif loop.stubborn:
+        elif loop.uncancelled:
             text = (
-                f"the function of an async map ignores that {loop.stubborn} of its calls were"
-                " cancelled; they are left behind"
+                f"the function of an async map ignored the cancellation of {loop.uncancelled} of"
+                " its calls, which are abandoned"
             )
             warnings.warn(
-                f"{text}. Hint: let asyncio.CancelledError pass", RuntimeWarning, stacklevel=3
+                f"{text}. Hint: do not catch asyncio.CancelledError", RuntimeWarning, stacklevel=3
             )
 
-    def _listen(self, seconds: float) -> None:
-        """Take replies, waiting so long for the first."""
+    def _receive(self, seconds: float) -> None:
+        """Receive replies; waits up to `seconds` for the first."""
         if self._loop is None:
             return
         try:
@@ -147,7 +143,7 @@ class AsyncExecutor:
                 else self._loop.replies.get_nowait()
             )
             while reply is not None:
-                del self._given[reply.ticket]
+                del self._calls[reply.ticket]
                 self._replies.append(reply)
                 reply = self._loop.replies.get_nowait()
         except Empty:
@@ -156,42 +152,45 @@ class AsyncExecutor:
     def _limit(self) -> float:
         return self._spec.limit / 1_000_000 + GRACE
 
-    def _leave_blocked(self) -> None:
-        """Where a call is overdue its loop did not run for as long, or has ended: fail it, and
-        start what is not overdue in a new loop.
+    def _replace_blocked_loop(self) -> None:
+        """Replace an event loop that is blocked or has ended.
+
+        Overdue calls fail; the others are started again in the new loop.
         """
         now, loop = time.monotonic(), self._loop
-        if loop is None or not self._given or (now < self._look_at and loop.thread.is_alive()):
+        if loop is None or not self._calls or (now < self._overdue_at and loop.thread.is_alive()):
             return
-        begun, beat = loop.progress()
-        # A call that has not begun waits for others to let it, and a loop that does anything is not
+        started, active_at = loop.progress()
+        # A call that has not started waits for other calls, and a loop with any activity is not
         # blocked, however slow it is.
-        since = min(begun.get(ticket, max(beat, at)) for ticket, (_, at) in self._given.items())
-        self._look_at = max(since + self._limit(), beat + GRACE)
-        if now < self._look_at and loop.thread.is_alive():
+        since = min(
+            started.get(ticket, max(active_at, at)) for ticket, (_, at) in self._calls.items()
+        )
+        self._overdue_at = max(since + self._limit(), active_at + GRACE)
+        if now < self._overdue_at and loop.thread.is_alive():
             return
-        begun = loop.abandon()
-        self._listen(0.0)
+        started = loop.abandon()
+        self._receive(0.0)
         latest = now - self._limit() if loop.thread.is_alive() else now
         error = (
             f"TimeoutError: no answer within {format_duration(self._spec.limit)}, the event loop"
             " does not run"
         )
         for ticket in [
-            ticket for ticket in self._given if ticket in begun and begun[ticket] <= latest
+            ticket for ticket in self._calls if ticket in started and started[ticket] <= latest
         ]:
-            del self._given[ticket]
+            del self._calls[ticket]
             self._replies.append(Reply(ticket, error=error))
         self.lost_loops += 1
         self._loop = None
-        rest, self._given = self._given, {}
+        rest, self._calls = self._calls, {}
         self.start({ticket: row for ticket, (row, _) in rest.items()})
         text = (
-            "the function of an async map blocks its event loop, whose thread is left behind, or"
-            " has stopped it; another one is started"
+            "the function of an async map blocks its event loop, whose thread is abandoned, or has"
+            " stopped it; a new loop is started"
         )
         warnings.warn(
-            f"{text}. Hint: await what takes long, or use asyncio.to_thread",
+            f"{text}. Hint: await long operations, or use asyncio.to_thread",
             RuntimeWarning,
             stacklevel=4,
         )
@@ -199,7 +198,7 @@ class AsyncExecutor:
 
 @dataclass(eq=False, slots=True)
 class _Attempt:
-    """One of the attempts of a call."""
+    """One attempt of a call."""
 
     ticket: int
     row: Row
@@ -210,47 +209,45 @@ class _Attempt:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """How an attempt ended; `is_final` where another one would be in vain."""
+    """The end of an attempt; `is_final` if a retry cannot succeed."""
 
     results: list[Row] | None = None
     error: str | None = None
     is_final: bool = False
 
 
-class _Loop:
-    """An event loop and its thread; `replies` is what it has to say."""
+class _LoopThread:
+    """An event loop with its thread and the queue of its replies."""
 
     def __init__(self, spec: AsyncMap) -> None:
         self.replies: SimpleQueue[Reply | None] = SimpleQueue()
-        """None says that there is news other than a reply: the loop has ended."""
-        self.stubborn = 0
+        """Replies; None once the loop has ended."""
+        self.uncancelled = 0
         self._spec = spec
         self._lock = threading.Lock()
-        self._begun: dict[int, float] = {}
-        self._beat = time.monotonic()
+        self._started: dict[int, float] = {}
+        self._active_at = time.monotonic()
         self._is_abandoned = False
         self._running: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(self._complain)
+        self._loop.set_exception_handler(self._handle_exception)
         self.thread = threading.Thread(target=self._run, name="tidegate async map", daemon=True)
         self.thread.start()
 
     # From outside
 
     def start(self, calls: dict[int, Row]) -> None:
-        # Whoever asks for replies finds out that a loop has ended, and what it was given.
+        # A loop that has ended is replaced, with its calls, when replies are received.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._begin, calls)
+            self._loop.call_soon_threadsafe(self._start_calls, calls)
 
     def progress(self) -> tuple[dict[int, float], float]:
-        """When the calls without a reply began, and when the loop last did anything."""
+        """When the calls without a reply started, and when the loop was last active."""
         with self._lock:
-            return dict(self._begun), self._beat
+            return dict(self._started), self._active_at
 
     def abandon(self) -> dict[int, float]:
-        """Begin no more calls, and end once there is a chance to; when the calls without a reply
-        began.
-        """
+        """End the loop as soon as it runs; returns when the calls without a reply started."""
         self.end()
         return self.progress()[0]
 
@@ -259,7 +256,7 @@ class _Loop:
             ended, self._is_abandoned = self._is_abandoned, True
         if not ended:
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._begin_end)
+                self._loop.call_soon_threadsafe(self._begin_shutdown)
 
     # In the thread
 
@@ -268,13 +265,14 @@ class _Loop:
         try:
             self._loop.run_forever()
         finally:
-            self._forget_unbegun()
+            self._close_unstarted()
             self._loop.close()
             self.replies.put(None)
 
-    def _forget_unbegun(self) -> None:
-        """Python complains of coroutines that never ran, and a function may stop the loop between
-        the making of a task and its first step.
+    def _close_unstarted(self) -> None:
+        """Close coroutines that never ran, for which Python warns.
+
+        A function may stop the loop after a task is created and before its first step.
         """
         for task in self._running:
             coroutine = task.get_coro()
@@ -284,32 +282,32 @@ class _Loop:
             ):
                 coroutine.close()
 
-    def _begin(self, calls: dict[int, Row]) -> None:
+    def _start_calls(self, calls: dict[int, Row]) -> None:
         for ticket, row in calls.items():
-            self._try(_Attempt(ticket, row, 0))
+            self._attempt(_Attempt(ticket, row, 0))
 
-    def _try(self, attempt: _Attempt) -> None:
+    def _attempt(self, attempt: _Attempt) -> None:
         if self._is_abandoned:
             return
         task = self._loop.create_task(self._call(attempt))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         attempt.timer = self._loop.call_later(
-            self._spec.timeout / 1_000_000, self._too_late, attempt, task
+            self._spec.timeout / 1_000_000, self._time_out, attempt, task
         )
 
     async def _call(self, attempt: _Attempt) -> None:
-        """Reply from here and not when the task is done, so that a call which blocks the loop
-        afterwards cannot hold the reply back.
+        """Reply from the task itself, so that a call that then blocks the loop does not delay the
+        reply.
         """
         with self._lock:
             if self._is_abandoned:
                 return
-            self._beat = time.monotonic()
-            self._begun.setdefault(attempt.ticket, self._beat)
+            self._active_at = time.monotonic()
+            self._started.setdefault(attempt.ticket, self._active_at)
         outcome = await self._outcome(attempt.row)
         if not attempt.is_over:
-            self._over(attempt, outcome)
+            self._finish_attempt(attempt, outcome)
 
     async def _outcome(self, row: Row) -> _Outcome:
         try:
@@ -320,63 +318,61 @@ class _Loop:
             return _Outcome(error=error_text(error))
         try:
             return _Outcome(results_of(answer))
-        except Exception as error:  # noqa: BLE001 - so may a mapping of its own
+        except Exception as error:  # noqa: BLE001 - a mapping of the user may raise anything
             return _Outcome(error=error_text(error), is_final=True)
 
-    def _too_late(self, attempt: _Attempt, task: asyncio.Task[None]) -> None:
+    def _time_out(self, attempt: _Attempt, task: asyncio.Task[None]) -> None:
         if not attempt.is_over:
             task.cancel()
-            self._over(
+            self._finish_attempt(
                 attempt,
                 _Outcome(
                     error=f"TimeoutError: no answer within {format_duration(self._spec.timeout)}"
                 ),
             )
 
-    def _over(self, attempt: _Attempt, outcome: _Outcome) -> None:
-        """An attempt has ended: reply, or try again after a pause."""
+    def _finish_attempt(self, attempt: _Attempt, outcome: _Outcome) -> None:
+        """End an attempt: reply, or retry after a pause."""
         attempt.is_over = True
         if attempt.timer is not None:
             attempt.timer.cancel()
         if outcome.results is None and not outcome.is_final and attempt.number < self._spec.retries:
             following = _Attempt(attempt.ticket, attempt.row, attempt.number + 1)
             self._loop.call_later(
-                self._spec.pause(attempt.number) / 1_000_000, self._try, following
+                self._spec.pause(attempt.number) / 1_000_000, self._attempt, following
             )
             return
         with self._lock:
             if self._is_abandoned:
                 return
-            self._begun.pop(attempt.ticket, None)
-            self._beat = time.monotonic()
+            self._started.pop(attempt.ticket, None)
+            self._active_at = time.monotonic()
         self.replies.put(Reply(attempt.ticket, outcome.results, outcome.error, attempt.number + 1))
 
-    def _begin_end(self) -> None:
-        self._ending = self._loop.create_task(self._end())
+    def _begin_shutdown(self) -> None:
+        self._ending = self._loop.create_task(self._shutdown())
 
-    async def _end(self) -> None:
-        """Cancel everything that runs in this loop, wait a moment for it, and stop."""
+    async def _shutdown(self) -> None:
+        """Cancel all tasks of the loop, wait shortly for them, and stop."""
         others = asyncio.all_tasks(self._loop) - {asyncio.current_task(self._loop)}
         for task in others:
             task.cancel()
         if others:
-            await asyncio.wait(others, timeout=PATIENCE / 2)
+            await asyncio.wait(others, timeout=SHUTDOWN_TIMEOUT / 2)
         await asyncio.wait(
-            [self._loop.create_task(self._loop.shutdown_asyncgens())], timeout=PATIENCE / 4
+            [self._loop.create_task(self._loop.shutdown_asyncgens())], timeout=SHUTDOWN_TIMEOUT / 4
         )
-        self.stubborn = sum(not task.done() for task in self._running)
+        self.uncancelled = sum(not task.done() for task in self._running)
         self._loop.stop()
 
-    def _complain(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """AsyncExecutor that ignored their cancellation are reported when the loop ends; what else
-        goes wrong is told as in every loop.
-        """
+    def _handle_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Ignore errors of cancelled calls, which `close` reports; handle others by default."""
         if context.get("task") not in self._running:
             loop.default_exception_handler(context)
 
 
 def results_of(answer: object) -> list[Row]:
-    """The rows of an answer: a mapping is one, None is none."""
+    """The rows of an answer: a mapping is one row, None is none."""
     if answer is None:
         return []
     rows: list[Any] = list(answer) if isinstance(answer, list | tuple) else [answer]
@@ -386,18 +382,16 @@ def results_of(answer: object) -> list[Row]:
                 f"a mapping, a list of mappings or None was expected, got {type(row).__name__}"
             )
         if not row:
-            raise TypeError(
-                "a row without columns says nothing. Hint: return None to leave a message out"
-            )
+            raise TypeError("a row has no columns. Hint: return None to drop a message")
         unnamed = [name for name in row if not isinstance(name, str)]
         if unnamed:
-            raise TypeError(f"the names of columns are texts, got {unnamed[0]!r:.200}")
-    # The function may go on changing what it gave.
+            raise TypeError(f"column names are strings, got {unnamed[0]!r:.200}")
+    # The function may change its rows later.
     return [dict(row) for row in rows]
 
 
 def _copied(row: Row) -> dict[str, Any]:
-    """The row for a function that may do with it what it likes."""
+    """A copy of the row, which the function may change."""
     return {
         name: copy.deepcopy(value) if isinstance(value, list | dict) else value
         for name, value in row.items()
@@ -405,9 +399,9 @@ def _copied(row: Row) -> dict[str, Any]:
 
 
 def error_text(error: BaseException) -> str:
-    """The type and the text of an error, in what every table can hold."""
+    """The type and the message of an error, as valid and bounded text."""
     try:
         text = f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 - the text of a user's error is a user's function
-        text = f"{type(error).__name__}: (its text cannot be read)"
+        text = f"{type(error).__name__}: (unreadable message)"
     return text[:_LONGEST_TEXT].encode("utf-8", "replace").decode()

@@ -1,18 +1,17 @@
-"""The embedded async map: calls a coroutine function for every message, and lets neither answers
-nor watermarks leave in a wrong order.
+"""The embedded async map: calls a coroutine function for every message, in order with watermarks.
 
-Only `add_messages` waits, for free slots, and `finish`, for all answers; every other call takes
-what has come. Standalone, `get_result` returns a copy of the results that wait and `flush` clears
-those that were returned. With a downstream, results are offered to it in their order; while it
-refuses, input is refused too, and `timeout` offers again. A store makes what is pending, waiting
-and known durable together: after a crash, rows without an answer are called again.
+Only `add_messages` blocks, for free slots, and `finish`, for all answers; every other call takes
+the answers that have arrived. Without a downstream, `get_result` returns a copy of the results and
+`flush` clears those that were returned. With a downstream, results are offered to it in order;
+while it refuses, input is refused too, and `timeout` offers again. A store makes pending messages,
+results and watermarks durable together: after a crash, messages without an answer are called again.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Any, Self
@@ -23,17 +22,17 @@ import pyarrow as pa
 from tidegate.embedded.async_executor import AsyncExecutor, Reply
 from tidegate.embedded.async_rows import (
     AsyncResults,
-    Forms,
-    Pieces,
+    AsyncSchemas,
+    ResultItems,
     count_rows,
+    item_from_json,
+    item_to_json,
     kind_of,
     late_table,
     marks_of,
-    readable,
-    reread,
+    python_rows,
     rows_of,
-    unfit,
-    written,
+    table_error,
 )
 from tidegate.embedded.clock import Clock
 from tidegate.embedded.result_queue import Downstream, ResultQueue
@@ -44,7 +43,13 @@ from tidegate.instants import MAX, MIN, Instant
 from tidegate.kernel.events.event_time import OK, is_ticks, read_times
 from tidegate.kernel.watermarks.marks import Mark
 from tidegate.operators.aggregate.migration import check_same
-from tidegate.operators.async_map.queue import Failed, Row, Rows, Saved, pending
+from tidegate.operators.async_map.queue import (
+    AnswerBatch,
+    FailedCall,
+    QueueSnapshot,
+    Row,
+    async_queue,
+)
 from tidegate.operators.explain.explanation import explain_calls, waiting_marks
 from tidegate.operators.explain.facts import CallFacts, Explanation
 from tidegate.operators.ingest.delivery import Delivery, DeliveryReader
@@ -96,132 +101,129 @@ class EmbeddedAsyncMap(SourceControl):
             )
         if any(given.id is not None for given in inputs):
             raise SpecError(
-                "an async map recognises duplicates by `offset=` and not by `id=`. Hint: name the"
-                " id in the downstream's stream"
+                "an async map finds duplicates by `offset=`, not by `id=`. Hint: set `id=` in the"
+                " stream of the downstream"
             )
         self.inputs = tuple(inputs)
         self.spec = spec
-        self._accept: Consumer | None = downstream if callable(downstream) else None
-        self._target: Downstream | None = (
+        self._consumer: Consumer | None = downstream if callable(downstream) else None
+        self._downstream: Downstream | None = (
             None if downstream is None or callable(downstream) else downstream
         )
-        _check_order(spec, self._target)
+        _check_order(spec, self._downstream)
         self._store = MemoryStore() if store is None else store
         self._clock = Clock(now)
         self._options = options or Options()
-        self._intake = WatermarkTracker(self.inputs, self._options, now=self._clock.start)
+        self._watermark_tracker = WatermarkTracker(
+            self.inputs, self._options, now=self._clock.start
+        )
         self._progress = Progress(now=self._clock.start)
         self._ingest = Ingest(self.inputs, self._store, self._progress)
-        self._forms = Forms()
-        self._pending = pending(ordered=spec.ordered)
-        self._calls = AsyncExecutor(spec)
+        self._schemas = AsyncSchemas()
+        self._queue = async_queue(ordered=spec.ordered)
+        self._executor = AsyncExecutor(spec)
         self._unstarted: deque[tuple[int, Row]] = deque()
-        self._outlet: ResultQueue[Pieces] = ResultQueue(
+        self._results: ResultQueue[ResultItems] = ResultQueue(
             None if downstream is None else self._accepts
         )
         self._error = ""
-        """Why the last call that failed did so."""
+        """The error of the last failed call."""
         self._finished = self._closed = self._is_ahead = self._has_upstream = False
-        if self._target is not None:
-            self._target.follow(None)
+        if self._downstream is not None:
+            self._downstream.follow(None)
         self._restore()
-        self._begin()
+        self._start_calls()
 
     def follow(self, upstream: Upstream | None) -> None:
-        """Take the watermark of an upstream; if that is a window, let the downstream know that
-        panes may be retractions.
-        """
+        """Take the watermark of an upstream, and pass on whether its panes may be retractions."""
         if upstream is not None and upstream.mode == "retracting" and not self.spec.ordered:
             raise SpecError(
-                "the upstream retracts panes, and a retraction must not come after what replaces"
-                " it. Hint: ordered=True"
+                "the upstream retracts panes, and a retraction must come before its replacement."
+                " Hint: ordered=True"
             )
         self._has_upstream = True
-        self._intake.follow()
-        if self._target is not None:
-            self._target.follow(upstream)
+        self._watermark_tracker.follow()
+        if self._downstream is not None:
+            self._downstream.follow(upstream)
 
     # Input
 
     def add_message(
         self, message: Mapping[str, Any], *, now: Instant | None = None, input: int = 0
     ) -> None:
-        """Take one message."""
+        """Add one message."""
         self.add_messages([message], now=now, input=input)
 
     def add_messages(self, messages: Any, *, now: Instant | None = None, input: int = 0) -> None:
-        """Take a delivery, and wait until all its calls are under way: at most `max_in_flight`
-        messages are on their way through.
+        """Add a delivery, and wait until all its calls have started.
+
+        At most `max_in_flight` messages are in flight at once.
         """
         self._check_open()
         given = input_of(self.inputs, input)
-        table = to_table(messages, self._forms.input)
-        self._intake.tick(self._clock.at(now, self._intake.now))
+        table = to_table(messages, self._schemas.input)
+        self._watermark_tracker.tick(self._clock.at(now, self._watermark_tracker.now))
         if table.num_rows:
             self._take(input, given, table)
-        self._mark()
+        self._release_marks()
         while self._unstarted:
-            self._pump()
+            self._run()
             if self._unstarted:
-                self._hear(self._calls.replies(wait=True))
-        self._deliver()
+                self._take_replies(self._executor.replies(wait=True))
+        self._finish_call()
 
     def _change_sources(self, change: Callable[[WatermarkTracker], object]) -> None:
         self._check_open()
-        change(self._intake)
-        self._mark()
-        self._deliver()
+        change(self._watermark_tracker)
+        self._release_marks()
+        self._finish_call()
 
     def timeout(self, now: Instant | None = None) -> None:
-        """Tell the clock (or let it be read): takes answers, offers again what was refused, and
-        looks which sources fell silent.
-        """
+        """Advance or read the clock: take answers, offer refused results, detect idle sources."""
         self._check_not_closed()
-        if self._target is not None:
-            self._target.timeout(now)
+        if self._downstream is not None:
+            self._downstream.timeout(now)
         if not self._finished:
-            self._intake.tick(self._clock.at(now, self._intake.now))
-            self._mark()
-        self._deliver()
+            self._watermark_tracker.tick(self._clock.at(now, self._watermark_tracker.now))
+            self._release_marks()
+        self._finish_call()
 
     def finish(self) -> None:
-        """End the input: waits until every call has its answer, and nothing is left. To end it
-        again changes nothing.
-        """
+        """End the input, and wait for the answers of all calls; idempotent."""
         if self._finished:
             return
         self._check_open()
         while self.pending:
-            self._pump()
-            self._hear(self._calls.replies(wait=True))
+            self._run()
+            self._take_replies(self._executor.replies(wait=True))
         for number in range(len(self.inputs)):
-            self._intake.end(ordinal=number)
-        self._mark()
+            self._watermark_tracker.end(ordinal=number)
+        self._release_marks()
         self._finished = True
-        self._deliver()
+        self._finish_call()
 
     # Output
 
     def get_result(self) -> AsyncResults:
-        """A copy of the results that wait; they wait on until `flush`."""
+        """A copy of the results; `flush` clears them."""
         self._check_not_closed()
-        self._deliver()
-        return self._forms.results([piece for pieces in self._outlet.fetch() for piece in pieces])
+        self._finish_call()
+        return self._schemas.results([item for items in self._results.fetch() for item in items])
 
     def flush(self) -> None:
-        """Clear the results that were returned, and make what is pending, what waits, watermarks
-        and offsets durable together.
+        """Clear the returned results, and make pending messages, results, watermarks and offsets
+        durable together.
         """
         self._check_not_closed()
-        self._pump()
-        self._outlet.drop_fetched()
+        self._run()
+        self._results.drop_fetched()
         self._save()
 
     def close(self) -> None:
-        """Cancel what runs and let go of the store; what was not flushed is gone."""
+        """Cancel the calls and close the store; state that was not flushed is lost."""
         self._closed = True
         try:
-            self._calls.close()
+            self._executor.close()
         finally:
             self._store.close()
 
@@ -231,43 +233,42 @@ class EmbeddedAsyncMap(SourceControl):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # What can be asked
+    # Queries
 
     @property
     def finished(self) -> bool:
-        """Whether the input has ended, be it before a restart."""
+        """Whether the input has ended, also before a restart."""
         return self._finished
 
     @property
     def is_refusing(self) -> bool:
         """Whether input is refused because the downstream refuses results."""
-        return self._outlet.is_refused
+        return self._results.is_refused
 
     def paused(self) -> list[PausedSource]:
-        """The sources that run too far ahead of the slowest and should not be read for now."""
-        return self._intake.paused()
+        """The sources that are too far ahead of the slowest and should not be read for now."""
+        return self._watermark_tracker.paused()
 
     @property
     def pending(self) -> int:
-        """How many messages have no answer yet."""
-        return len(self._calls) + len(self._unstarted)
+        """The number of messages without an answer."""
+        return len(self._executor) + len(self._unstarted)
 
     def resume_offsets(self) -> dict[str, int]:
-        """By partition, the first offset to deliver after a restart: what is pending was taken, and
-        is called again by itself.
+        """By partition, the first offset to deliver after a restart.
+
+        Pending messages are stored and called again, so they are not delivered again.
         """
         return {name: mark + 1 for name, mark in self._ingest.marks.marks.items()}
 
     def stats(self) -> dict[str, Any]:
-        """What is held and what was counted: messages, results, failures, attempts after the first,
-        late rows by reason, watermarks.
-        """
-        marks, counts = self._intake.stats(), self._counts()
+        """Counters of messages, results, failures, retries, late rows, watermarks and pending."""
+        marks, counts = self._watermark_tracker.stats(), self._counts()
         held = {
             "pending": self.pending,
-            "in_flight": len(self._calls),
-            "waiting": len(self._outlet.waiting),
-            "lost_loops": self._calls.lost_loops,
+            "in_flight": len(self._executor),
+            "waiting": len(self._results.waiting),
+            "lost_loops": self._executor.lost_loops,
         }
         return {
             **{name: counts[name] for name in _COUNTED},
@@ -277,17 +278,17 @@ class EmbeddedAsyncMap(SourceControl):
         }
 
     def explain_watermark(self) -> Explanation:
-        """Why there is no output: which watermarks wait behind messages without an answer, how long
-        calls may take, and who holds back.
+        """Why there is no output: pending calls, the watermarks behind them, and the sources that
+        hold the watermark back.
 
-        Print it to read sentences; `to_dict` gives the same as data. Answers that have come are
+        Printed it is sentences; `to_dict` returns the same as data. Answers that have arrived are
         counted, and not taken.
         """
         self._check_not_closed()
-        refused = [piece for pieces in self._outlet.waiting for piece in pieces]
-        waiting = [piece for pieces in self._outlet.unfetched for piece in pieces]
+        refused = [item for items in self._results.waiting for item in items]
+        waiting = [item for items in self._results.unfetched for item in items]
         return explain_calls(
-            self._intake,
+            self._watermark_tracker,
             self._call_facts(),
             {key: self._has_ticks(columns) for key, columns in self._columns().items()},
             self._counts(),
@@ -302,12 +303,12 @@ class EmbeddedAsyncMap(SourceControl):
             waiting_late=count_rows(waiting, "late"),
             refused_rows=count_rows(refused, "rows") + count_rows(refused, "late"),
             refused_marks=len(marks_of(refused)),
-            is_refused=self._outlet.is_refused,
+            is_refused=self._results.is_refused,
         )
 
     def _counts(self) -> dict[str, int]:
-        """The counters as users see them: `events` are all messages, with markers; `unreadable`
-        are events without a readable time.
+        """The counters for users: `events` are all messages, including markers; `unreadable` are
+        events without a readable time.
         """
         counters = self._progress.counters
         return {
@@ -318,14 +319,14 @@ class EmbeddedAsyncMap(SourceControl):
         }
 
     def _call_facts(self) -> CallFacts:
-        marks, oldest = self._pending.waiting(), self._calls.oldest()
+        marks, oldest = self._queue.waiting(), self._executor.oldest()
         told = waiting_marks(marks)
         return CallFacts(
             pending=self.pending,
-            untaken=self._calls.untaken,
-            in_flight=len(self._calls),
+            untaken=self._executor.untaken,
+            in_flight=len(self._executor),
             max_in_flight=self.spec.max_in_flight,
-            answered=len(self._pending) - self.pending,
+            answered=len(self._queue) - self.pending,
             is_ordered=self.spec.ordered,
             limit=self.spec.limit,
             oldest=None if oldest is None else dict(oldest[0]),
@@ -333,11 +334,11 @@ class EmbeddedAsyncMap(SourceControl):
             marks=told,
             more_marks=len(marks) - len(told),
             error=self._error,
-            lost_loops=self._calls.lost_loops,
+            lost_loops=self._executor.lost_loops,
         )
 
     def _columns(self) -> dict[int, list[TimeColumn]]:
-        """The time columns of all inputs by watermark key, that of the first input first."""
+        """The time columns of all inputs by watermark key, the first input first."""
         found: dict[int, list[TimeColumn]] = {}
         for given in self.inputs:
             for column in given.times:
@@ -345,8 +346,8 @@ class EmbeddedAsyncMap(SourceControl):
         return found
 
     def _has_ticks(self, columns: list[TimeColumn]) -> bool:
-        """Whether times are plain numbers; a watermark that follows the clock is none."""
-        schema = self._forms.input
+        """Whether times are plain numbers; those of a watermark that follows the clock are not."""
+        schema = self._schemas.input
         seen = [
             column.column
             for column in columns
@@ -356,55 +357,37 @@ class EmbeddedAsyncMap(SourceControl):
             return not any(isinstance(column.watermark, Lagging) for column in columns)
         return is_ticks(schema.field(seen[0]).type)
 
-    # Taking a delivery
+    # Ingest
 
     def _take(self, number: int, given: Input, table: pa.Table) -> None:
-        """Nothing is counted or pending when a delivery is refused."""
+        """Ingest a delivery and submit its rows; a refused delivery changes nothing."""
         _check_columns(given, table.schema)
-        schema = widened(self._forms.input, bindable(table.schema))
+        schema = widened(self._schemas.input, bindable(table.schema))
         # The number of an input tells its partitions apart from those of other inputs.
         reader = DeliveryReader(
             replace(given, key=()),
             prefix=f"{number}/" if len(self.inputs) > 1 else "",
             reads_time=False,
         )
-        tracker, key = self._intake, given.watermark_key
+        tracker, key = self._watermark_tracker, given.watermark_key
         limit, watermark = tracker.limit(key), tracker.output(key)
-        hooks = IngestHooks(self, partial(self._observe, number), _no_ids)
+        hooks = IngestHooks(_LateTables(self._late), partial(self._observe, number), _no_ids)
         events = self._ingest.take(table, reader, schema, hooks).events.table
-        self._forms.input = schema
-        rows, unreadable, errors = readable(events)
-        self._note_times(given, events, limit, watermark)
+        self._schemas.input = schema
+        rows, unreadable, errors = python_rows(events)
+        self._observe_times(given, events, limit, watermark)
         self._late(unreadable, "bad_value", pa.array(errors, pa.string()))
-        self._unstarted.extend((self._pending.submit(row), row) for row in rows)
+        self._unstarted.extend((self._queue.submit(row), row) for row in rows)
 
     def _observe(self, number: int, new: Delivery) -> None:
         """Let the watermark tracker observe the rows that have no broken value."""
         table = new.where(whole_rows(new)).table
-        self._intake.observe_table(
+        self._watermark_tracker.observe_table(
             number, table.drop_columns([BROKEN]) if BROKEN in table.column_names else table
         )
 
-    def late_rows(
-        self,
-        delivery: Delivery,
-        index: np.ndarray,
-        reason: str,
-        lateness: pa.Array,  # noqa: ARG002 - an async map has no lateness classes
-        windows: Windows | None = None,  # noqa: ARG002 - and no windows
-        detail: str | pa.Array = "",
-    ) -> None:
-        """Send rows to the late output."""
-        self._late(
-            delivery.table.take(pa.array(index)),
-            reason,
-            texts(detail, len(index)) if isinstance(detail, str) else detail,
-        )
-
-    def _note_times(self, given: Input, events: pa.Table, limit: int, watermark: int) -> None:
-        """Remember what explains a watermark that follows events: the newest of them, and those
-        from the future, which do not move it.
-        """
+    def _observe_times(self, given: Input, events: pa.Table, limit: int, watermark: int) -> None:
+        """Count the newest event and those from the future, for explanations."""
         if given.time is None or given.watermark_key != self.inputs[0].watermark_key:
             return
         times, verdict = read_times(events.column(given.time), given.time)
@@ -415,60 +398,66 @@ class EmbeddedAsyncMap(SourceControl):
         newest = int(times[~future].max(initial=MIN))
         self._progress.newest = max(self._progress.newest, newest)
 
-    def _mark(self) -> None:
-        """Put what the inputs promise behind the rows that came before."""
-        for mark in self._intake.release().coalesced:
-            self._pending.mark(mark)
+    def _release_marks(self) -> None:
+        """Queue the released marks behind the rows that arrived before."""
+        for mark in self._watermark_tracker.release().coalesced:
+            self._queue.mark(mark)
 
-    # AsyncExecutor
+    # Calls
 
-    def _begin(self) -> None:
-        """Start calls while there are slots. An answer that has to wait for earlier ones keeps its
-        slot, so that few can wait.
+    def _start_calls(self) -> None:
+        """Start calls while there are free slots.
+
+        An answer that waits for earlier ones keeps its slot, which bounds the number of such
+        answers.
         """
-        free = self.spec.max_in_flight - (len(self._pending) - len(self._unstarted))
-        self._calls.start(
+        free = self.spec.max_in_flight - (len(self._queue) - len(self._unstarted))
+        self._executor.start(
             dict(self._unstarted.popleft() for _ in range(min(free, len(self._unstarted))))
         )
 
-    def _hear(self, replies: list[Reply]) -> None:
+    def _take_replies(self, replies: list[Reply]) -> None:
         """Take replies; an answer that no table can hold is a failure."""
         self._progress.counters["retried"] += sum(reply.attempts - 1 for reply in replies)
-        fits = unfit([row for reply in replies for row in reply.results or []]) is None
+        fits = table_error([row for reply in replies for row in reply.results or []]) is None
         for reply in replies:
-            error = reply.error if fits or reply.error is not None else unfit(reply.results or [])
+            error = (
+                reply.error if fits or reply.error is not None else table_error(reply.results or [])
+            )
             if error is not None:
-                self._pending.fail(reply.ticket, error)
+                self._queue.fail(reply.ticket, error)
             else:
                 self._progress.counters["filtered"] += not reply.results
-                self._pending.complete(reply.ticket, reply.results or [])
+                self._queue.complete(reply.ticket, reply.results or [])
 
-    def _pump(self) -> None:
-        """Take what has come, let out what may leave, use the slots that are free, and offer."""
-        self._hear(self._calls.replies())
-        self._release()
-        self._begin()
+    def _run(self) -> None:
+        """Take replies, release results, start calls in free slots, and offer the results."""
+        self._take_replies(self._executor.replies())
+        self._release_results()
+        self._start_calls()
         self._offer()
 
-    def _deliver(self) -> None:
-        """The end of every call: what was accepted downstream must not come again."""
-        self._pump()
+    def _finish_call(self) -> None:
+        """End a call; results that the downstream accepted must not be emitted again."""
+        self._run()
         if self._is_ahead:
             self._save()
 
     # Results
 
-    def _release(self) -> None:
-        leaving: list[pa.Table | Failed | Mark] = []
-        for item in self._pending.release():
-            leaving += self._forms.rendered(item.answers) if isinstance(item, Rows) else [item]
+    def _release_results(self) -> None:
+        leaving: list[pa.Table | FailedCall | Mark] = []
+        for item in self._queue.release():
+            leaving += (
+                self._schemas.to_tables(item.answers) if isinstance(item, AnswerBatch) else [item]
+            )
         for kind, group in groupby(leaving, key=kind_of):
             found: list[Any] = list(group)
             if kind == "late":
                 self._progress.counters["failed"] += len(found)
                 self._error = found[-1].error
                 rows = pa.Table.from_pylist(
-                    [failed.row for failed in found], schema=self._forms.input
+                    [failed.row for failed in found], schema=self._schemas.input
                 )
                 errors = pa.array([failed.error for failed in found], pa.string())
                 self._late(rows, "async_failed", errors)
@@ -485,70 +474,70 @@ class EmbeddedAsyncMap(SourceControl):
             self._progress.counters[f"reason.{reason}"] += rows.num_rows
             self._put([("late", late_table(rows, reason, details))])
 
-    def _put(self, pieces: Pieces) -> None:
-        # An operator takes rows and marks only, so late rows stay for whoever fetches them.
-        self._outlet.put(pieces, stays=self._target is not None and pieces[0][0] == "late")
+    def _put(self, items: ResultItems) -> None:
+        # A downstream operator takes rows and marks only, so late rows are to be fetched.
+        self._results.put(items, stays=self._downstream is not None and items[0][0] == "late")
 
     def _offer(self) -> None:
-        """Offer what waits, one piece after the other, and then the end."""
-        self._is_ahead |= self._outlet.offer() > 0
+        """Offer the results in order, and then the end of the input."""
+        self._is_ahead |= self._results.offer() > 0
         if (
             self._finished
-            and not self._outlet.is_refused
-            and self._target is not None
-            and not self._target.finished
+            and not self._results.is_refused
+            and self._downstream is not None
+            and not self._downstream.finished
         ):
-            self._outlet.is_refused = self._target.is_refusing
-            if not self._outlet.is_refused:
-                self._target.finish()
+            self._results.is_refused = self._downstream.is_refusing
+            if not self._results.is_refused:
+                self._downstream.finish()
                 self._is_ahead = True
 
-    def _accepts(self, pieces: Pieces) -> bool:
-        if self._accept is not None:
-            return self._accept(self._forms.results(pieces)) is not False
-        if self._target is None or self._target.is_refusing:
+    def _accepts(self, items: ResultItems) -> bool:
+        if self._consumer is not None:
+            return self._consumer(self._schemas.results(items)) is not False
+        if self._downstream is None or self._downstream.is_refusing:
             return False
-        if pieces[0][0] == "rows":
-            self._target.add_messages(
-                pieces[0][1], now=None if self._clock.is_read else self._intake.now
+        if items[0][0] == "rows":
+            self._downstream.add_messages(
+                items[0][1], now=None if self._clock.is_read else self._watermark_tracker.now
             )
         else:
-            self._target.take_marks(marks_of(pieces))
+            self._downstream.take_marks(marks_of(items))
         return True
 
     # Snapshots
 
     def _save(self) -> None:
-        """Make everything durable, what is downstream first: its input must not be forgotten here
-        before it is safe there.
-        """
-        if self._target is not None:
-            self._target.flush()
-        saved = self._pending.save()
+        """Make everything durable; the downstream first, since its input is dropped here."""
+        if self._downstream is not None:
+            self._downstream.flush()
+        saved = self._queue.save()
         self._store.delete_prefix(f"{_NAME}/")
         results = (
-            [saved.results] if unfit(saved.results) is None else [[row] for row in saved.results]
+            [saved.results]
+            if table_error(saved.results) is None
+            else [[row] for row in saved.results]
         )
         tables: dict[str, list[pa.Table]] = {
             "pending": (
                 []
-                if self._forms.input is None
-                else [pa.Table.from_pylist(saved.rows, schema=self._forms.input)]
+                if self._schemas.input is None
+                else [pa.Table.from_pylist(saved.rows, schema=self._schemas.input)]
             ),
             "results": [to_table(rows, None) for rows in results],
-            "pieces": [],
+            "items": [],
         }
         document = {
             "format": FORMAT,
-            "spec": self._form(),
-            "watermark_tracker": self._intake.save(),
+            "spec": self._spec_document(),
+            "watermark_tracker": self._watermark_tracker.save(),
             "progress": self._progress.to_json(),
             "offsets": self._ingest.marks.marks,
             "pending": saved.document,
-            "schemas": self._forms.save(),
+            "schemas": self._schemas.save(),
             "waiting": [
-                [written(piece, tables["pieces"]) for piece in pieces]
-                for pieces in (*self._outlet.waiting, *self._outlet.kept)
+                [item_to_json(item, tables["items"]) for item in items]
+                for items in (*self._results.waiting, *self._results.kept)
             ],
             "finished": self._finished,
         }
@@ -568,38 +557,55 @@ class EmbeddedAsyncMap(SourceControl):
                 f"state of format {document.get('format')!r} cannot be read; this version reads"
                 f" format {FORMAT}"
             )
-        check_same(document["spec"], self._form())
-        self._intake.restore(document["watermark_tracker"])
+        check_same(document["spec"], self._spec_document())
+        self._watermark_tracker.restore(document["watermark_tracker"])
         self._progress.restore(document["progress"])
         self._ingest.marks.marks = dict(document["offsets"])
-        self._forms.restore(document["schemas"])
-        rows, results, pieces = (
+        self._schemas.restore(document["schemas"])
+        rows, results, items = (
             [self._store.get_table(name) for name in self._store.names(f"{_NAME}/{kind}/")]
-            for kind in ("pending", "results", "pieces")
+            for kind in ("pending", "results", "items")
         )
-        self._pending.restore(Saved(document["pending"], rows_of(rows), rows_of(results)))
-        self._unstarted.extend((call.ticket, call.row) for call in self._pending.unanswered())
-        stored = iter(pieces)
+        self._queue.restore(QueueSnapshot(document["pending"], rows_of(rows), rows_of(results)))
+        self._unstarted.extend((call.ticket, call.row) for call in self._queue.unanswered())
+        stored = iter(items)
         for found in document["waiting"]:
-            self._put([reread(piece, stored) for piece in found])
+            self._put([item_from_json(item, stored) for item in found])
         self._finished = document["finished"]
-        self._outlet.is_refused = bool(self._outlet.waiting)
+        self._results.is_refused = bool(self._results.waiting)
 
-    def _form(self) -> dict[str, Any]:
-        """The JSON form of what stored state depends on."""
+    def _spec_document(self) -> dict[str, Any]:
+        """The JSON form of the specification that stored state depends on."""
         return {**self.spec.to_dict(), "inputs": [given.to_dict() for given in self.inputs]}
-
-    # Inside
 
     def _check_open(self) -> None:
         self._check_not_closed()
         if self._finished:
             raise InputError("the operator is finished and takes no more input")
-        self._outlet.check()
+        self._results.check()
 
     def _check_not_closed(self) -> None:
         if self._closed:
             raise StateError("the async map is closed. Hint: open a new one on its store")
+
+
+@dataclass(frozen=True, slots=True)
+class _LateTables:
+    """The late output of ingest, as tables of an async map."""
+
+    put: Callable[[pa.Table, str, pa.Array], None]
+
+    def late_rows(
+        self,
+        delivery: Delivery,
+        index: np.ndarray,
+        reason: str,
+        lateness: pa.Array,  # noqa: ARG002 - an async map has no lateness classes
+        windows: Windows | None = None,  # noqa: ARG002 - and no windows
+        detail: str | pa.Array = "",
+    ) -> None:
+        details = texts(detail, len(index)) if isinstance(detail, str) else detail
+        self.put(delivery.table.take(pa.array(index)), reason, details)
 
 
 def _no_ids(delivery: Delivery) -> np.ndarray:
@@ -621,9 +627,7 @@ def _check_columns(given: Input, schema: pa.Schema) -> None:
 
 
 def _check_order(spec: AsyncMap, target: Downstream | None) -> None:
-    """Refuse what would look like duplicates: offsets that come in another order than they were
-    given.
-    """
+    """Raise `SpecError` if the downstream would drop results out of order as duplicates."""
     named = (
         [given.offset for given in target.inputs if given.offset is not None]
         if target is not None
@@ -631,6 +635,6 @@ def _check_order(spec: AsyncMap, target: Downstream | None) -> None:
     )
     if named and not spec.ordered:
         raise SpecError(
-            f"the downstream recognises duplicates by the offsets in `{named[0]}`, and results out"
-            " of order would look like some. Hint: ordered=True, or no `offset=` downstream"
+            f"the downstream finds duplicates by the offsets in `{named[0]}`, and would drop"
+            " results that are out of order. Hint: ordered=True, or no `offset=` downstream"
         )

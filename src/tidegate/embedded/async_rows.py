@@ -1,6 +1,4 @@
-"""What an async map takes and gives, as tables: rows for the function, results in one schema, late
-rows, and all of it stored.
-"""
+"""Tables of an async map: rows for the function, results in one schema, late rows, snapshots."""
 
 from __future__ import annotations
 
@@ -15,26 +13,24 @@ from tidegate.embedded.async_executor import error_text
 from tidegate.embedded.rows import to_table
 from tidegate.errors import CorruptStateError
 from tidegate.kernel.watermarks.marks import Mark
-from tidegate.operators.async_map.queue import Answer, Failed, Row, mark_from_json, mark_to_json
+from tidegate.operators.async_map.queue import Answer, FailedCall, Row, mark_from_json, mark_to_json
 from tidegate.operators.ingest.schema_cast import BROKEN, bindable, cast_to_schema, widened
 from tidegate.operators.output import texts
 
 _ADDED = ("reason", "detail")
 
-Piece = tuple[str, pa.Table | Mark]
+ResultItem = tuple[str, pa.Table | Mark]
 """("rows", a table), ("late", a table) or ("mark", a mark)."""
 
 
 @dataclass(frozen=True, eq=False)
 class AsyncResults:
-    """What an async map put out: result rows, marks and late rows; `items` has them in their
-    order.
-    """
+    """The output of an async map: result rows, marks and late rows; `items` has all in order."""
 
     rows: pa.Table
     marks: list[Mark]
     late: pa.Table
-    items: tuple[Piece, ...]
+    items: tuple[ResultItem, ...]
 
     def __len__(self) -> int:
         return self.rows.num_rows + self.late.num_rows + len(self.marks)
@@ -43,58 +39,54 @@ class AsyncResults:
         return len(self) > 0
 
 
-Pieces = list[Piece]
-"""What is handed over at once: one table, or marks next to each other."""
+ResultItems = list[ResultItem]
+"""The items that are offered at once: one table, or consecutive marks."""
 
 
-class Forms:
-    """The columns of what comes in and of what goes out; the first value of a column says what the
-    others have to look like.
-    """
+class AsyncSchemas:
+    """The schemas of input and output; the first value of a column decides its type."""
 
     def __init__(self) -> None:
         self.input: pa.Schema | None = None
         self.output: pa.Schema | None = None
 
-    def rendered(self, answers: list[Answer]) -> list[pa.Table | Failed | Mark]:
-        """The results as tables; where some do not fit, their messages have failed."""
-        whole = self._fitted([row for answer in answers for row in answer.results])
+    def to_tables(self, answers: list[Answer]) -> list[pa.Table | FailedCall | Mark]:
+        """The results as tables; a message whose results do not fit the schema has failed."""
+        whole = self._to_table([row for answer in answers for row in answer.results])
         if isinstance(whole, pa.Table):
             return [whole]
-        alone = [(answer, self._fitted(answer.results)) for answer in answers]
+        alone = [(answer, self._to_table(answer.results)) for answer in answers]
         return [
-            found if isinstance(found, pa.Table) else Failed(answer.row, found)
+            found if isinstance(found, pa.Table) else FailedCall(answer.row, found)
             for answer, found in alone
         ]
 
-    def _fitted(self, rows: list[Row]) -> pa.Table | str:
-        """The rows in the columns of the output, which may become wider for them, or why they do
-        not fit.
-        """
+    def _to_table(self, rows: list[Row]) -> pa.Table | str:
+        """The rows in the output schema, which may widen, or why they do not fit."""
         try:
             table = to_table(rows, self.output)
             schema = widened(self.output, bindable(table.schema), promotes=True)
-            conformed = cast_to_schema(table, schema, None)
-        except Exception as error:  # noqa: BLE001 - what a user's function gave can be anything
+            cast = cast_to_schema(table, schema, None)
+        except Exception as error:  # noqa: BLE001 - results of a user's function may be anything
             return error_text(error)
-        if conformed.broken:
-            return _first_problem(conformed.table)
+        if cast.broken:
+            return _first_problem(cast.table)
         self.output = schema
-        return conformed.table
+        return cast.table
 
-    def results(self, pieces: Sequence[Piece]) -> AsyncResults:
+    def results(self, items: Sequence[ResultItem]) -> AsyncResults:
         rows, late = (
-            [table for kind, table in pieces if kind == wanted and isinstance(table, pa.Table)]
+            [table for kind, table in items if kind == wanted and isinstance(table, pa.Table)]
             for wanted in ("rows", "late")
         )
         nothing = self.input.empty_table() if self.input is not None else pa.table({})
         return AsyncResults(
-            _together(self.output, rows),
-            marks_of(pieces),
+            _concatenated(self.output, rows),
+            marks_of(items),
             pa.concat_tables(
                 [late_table(nothing, "", texts(None, 0)), *late], promote_options="permissive"
             ),
-            tuple(pieces),
+            tuple(items),
         )
 
     def save(self) -> list[str | None]:
@@ -110,16 +102,16 @@ class Forms:
         )
 
 
-def _together(schema: pa.Schema | None, tables: Iterable[pa.Table]) -> pa.Table:
-    """All tables in the columns that the last of them has."""
+def _concatenated(schema: pa.Schema | None, tables: Iterable[pa.Table]) -> pa.Table:
+    """All tables, cast to the schema of the last one."""
     if schema is None:
         return pa.table({})
-    return pa.concat_tables([schema.empty_table(), *(_brought(table, schema) for table in tables)])
+    return pa.concat_tables([schema.empty_table(), *(_cast(table, schema) for table in tables)])
 
 
-def _brought(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
     known = table.column_names
-    # Not safe only where a whole number beyond 2**53 stands next to fractions.
+    # Unsafe only for integers beyond 2**53 in a column of floats.
     columns = [
         (
             table.column(f.name).cast(f.type, safe=False)
@@ -132,7 +124,7 @@ def _brought(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def late_table(rows: pa.Table, reason: str, details: pa.Array) -> pa.Table:
-    """Late rows with the reason; a column that has the name of one of ours is told apart."""
+    """Late rows with reason and detail; input columns of these names get the prefix `input_`."""
     shown = rows.rename_columns(
         [f"input_{name}" if name in _ADDED else name for name in rows.column_names]
     )
@@ -146,10 +138,8 @@ def late_table(rows: pa.Table, reason: str, details: pa.Array) -> pa.Table:
     )
 
 
-def readable(table: pa.Table) -> tuple[list[Row], pa.Table, list[str]]:
-    """The rows as Python values, those that hold what Python cannot (the year 10000), and what that
-    is.
-    """
+def python_rows(table: pa.Table) -> tuple[list[Row], pa.Table, list[str]]:
+    """The rows as Python values, the rows that Python cannot hold (the year 10000), and errors."""
     nothing = table.slice(0, 0)
     try:
         return rows_of([table]), nothing, []
@@ -174,7 +164,7 @@ def rows_of(tables: Iterable[pa.Table]) -> list[Row]:
 
 
 def _in_microseconds(schema: pa.Schema) -> pa.Schema:
-    """Python's own times end at microseconds, as ours do."""
+    """The schema in microseconds, the resolution of Python's own times."""
     return pa.schema([field.with_type(_microseconds(field.type)) for field in schema])
 
 
@@ -186,11 +176,11 @@ def _microseconds(kind: pa.DataType) -> pa.DataType:
     return pa.time64("us") if kind == pa.time64("ns") else kind
 
 
-def unfit(rows: list[Row]) -> str | None:
-    """Why no table can hold the rows; None where one can."""
+def table_error(rows: list[Row]) -> str | None:
+    """Why no table can hold the rows; None if one can."""
     try:
         table = to_table(rows, None)
-    except Exception as error:  # noqa: BLE001 - what a user's function gave can be anything
+    except Exception as error:  # noqa: BLE001 - results of a user's function may be anything
         return error_text(error)
     return _first_problem(table) if BROKEN in table.column_names else None
 
@@ -199,34 +189,36 @@ def _first_problem(table: pa.Table) -> str:
     return f"TypeError: {table.column(BROKEN).drop_null()[0].as_py()}"
 
 
-def marks_of(pieces: Iterable[Piece]) -> list[Mark]:
-    """The marks among the pieces."""
-    return [value for _, value in pieces if not isinstance(value, pa.Table)]
+def marks_of(items: Iterable[ResultItem]) -> list[Mark]:
+    """The marks among the items."""
+    return [value for _, value in items if not isinstance(value, pa.Table)]
 
 
-def count_rows(pieces: Iterable[Piece], kind: str) -> int:
-    """How many rows the tables of a kind have."""
+def count_rows(items: Iterable[ResultItem], kind: str) -> int:
+    """The number of rows in the tables of a kind."""
     return sum(
-        value.num_rows for found, value in pieces if found == kind and isinstance(value, pa.Table)
+        value.num_rows for found, value in items if found == kind and isinstance(value, pa.Table)
     )
 
 
-def kind_of(item: pa.Table | Failed | Mark) -> str:
-    """Which kind of piece becomes of an item."""
-    return "rows" if isinstance(item, pa.Table) else "late" if isinstance(item, Failed) else "mark"
+def kind_of(item: pa.Table | FailedCall | Mark) -> str:
+    """The kind of a released item in the output."""
+    return (
+        "rows" if isinstance(item, pa.Table) else "late" if isinstance(item, FailedCall) else "mark"
+    )
 
 
-def written(piece: Piece, tables: list[pa.Table]) -> list[Any]:
-    """A piece as JSON; its table goes to the others."""
-    kind, value = piece
+def item_to_json(item: ResultItem, tables: list[pa.Table]) -> list[Any]:
+    """An item as JSON; its table is appended to `tables`."""
+    kind, value = item
     if isinstance(value, pa.Table):
         tables.append(value)
         return [kind]
     return [kind, mark_to_json(value)]
 
 
-def reread(document: list[Any], tables: Iterable[pa.Table]) -> Piece:
-    """The inverse of `written`; tables come in the order in which they went."""
+def item_from_json(document: list[Any], tables: Iterable[pa.Table]) -> ResultItem:
+    """The inverse of `item_to_json`; tables are read in the order of writing."""
     if document[0] == "mark":
         return "mark", mark_from_json(document[1])
     for table in tables:

@@ -1,11 +1,10 @@
-"""Pending calls and the marks between them: which answers and which marks may leave, in which
-order, so that no mark overtakes a pending event.
+"""The queue of an async map: pending calls and the marks between them.
 
-Contract: every submission has a ticket of its own, which is answered once, by `complete` or by
-`fail`; equal rows are different submissions. A mark leaves after everything that was submitted
-before it. Ordered, everything leaves as it came in; unordered, an answer leaves with the next
-`release`, and may overtake marks and other events. A watermark directly behind one of the same key
-replaces it while both wait.
+Contract: every submitted row gets its own ticket, which is answered once, by `complete` or by
+`fail`; equal rows are different calls. A mark is released after all calls that were submitted
+before it. In the ordered queue everything leaves in the order of submission. In the unordered queue
+an answer leaves with the next `release`, and may overtake marks and other answers. A watermark
+directly behind one of the same key replaces it while both wait.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Row = Mapping[str, Any]
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """A submission: the row, and its answer once there is one."""
+    """A submitted row, and its answer once there is one."""
 
     ticket: int
     row: Row
@@ -37,15 +36,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one submission became."""
+    """A row and its results."""
 
     row: Row
     results: list[Row]
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """Answers that leave together."""
+class AnswerBatch:
+    """Consecutive answers that are released together."""
 
     answers: list[Answer]
 
@@ -55,34 +54,32 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """A row for which there is no answer, and why."""
+class FailedCall:
+    """A row whose call failed, and the error."""
 
     row: Row
     error: str
 
 
-Item = Rows | Failed | Mark
+Item = AnswerBatch | FailedCall | Mark
 Entry = Call | Mark
 Entries = deque[Entry] | list[Entry]
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
-    """A snapshot: a JSON document, and the rows that it counts, in their order: those that were
-    submitted, and those of answers.
-    """
+class QueueSnapshot:
+    """A snapshot: a JSON document, the submitted rows and the rows of answers, in their order."""
 
     document: dict[str, Any]
     rows: list[Row]
     results: list[Row]
 
 
-class Pending(Protocol):
-    """What both orders can do."""
+class AsyncQueue(Protocol):
+    """The interface of the ordered and the unordered queue."""
 
     def __len__(self) -> int:
-        """How many submissions have not left."""
+        """The number of calls that were not released."""
         ...
 
     def submit(self, row: Row) -> int: ...
@@ -96,30 +93,26 @@ class Pending(Protocol):
     def release(self) -> list[Item]: ...
 
     def unanswered(self) -> list[Call]:
-        """The submissions without an answer, in their order; after a restore they are to be called
-        again.
-        """
+        """The calls without an answer, in their order; after a restore they are started again."""
         ...
 
     def waiting(self) -> list[tuple[Mark, int]]:
-        """The marks that have not left, in their order, each with how many submissions without an
-        answer are before it.
-        """
+        """The marks that were not released, each with the number of unanswered calls before it."""
         ...
 
-    def save(self) -> Saved: ...
+    def save(self) -> QueueSnapshot: ...
 
-    def restore(self, saved: Saved) -> None: ...
+    def restore(self, saved: QueueSnapshot) -> None: ...
 
 
-class _Submissions:
-    """What both orders share: tickets, and the calls that have no answer."""
+class _Calls:
+    """The state that both queues share: tickets and unanswered calls."""
 
     def __init__(self) -> None:
         self._next = 0
         self._unanswered: dict[int, Call] = {}
         self._is_marked = False
-        """Whether nothing was submitted since the last mark."""
+        """Whether no row was submitted since the last mark."""
 
     def unanswered(self) -> list[Call]:
         return list(self._unanswered.values())
@@ -132,7 +125,7 @@ class _Submissions:
         return call
 
     def _marked(self, entries: Entries, mark: Mark) -> None:
-        """Put a mark at the end of what waits, or in the place of the one that it replaces."""
+        """Append a mark to the entries, or replace the watermark before it."""
         last = entries[-1] if entries and self._is_marked else None
         if isinstance(last, Watermark) and isinstance(mark, Watermark) and last.key == mark.key:
             entries[-1] = mark if mark.value > last.value else last
@@ -146,12 +139,12 @@ class _Submissions:
         call = self._unanswered.pop(ticket, None)
         if call is None:
             raise InputError(
-                f"the ticket {ticket} is not pending: it was answered before, or never given out"
+                f"the ticket {ticket} is not pending: it was answered before, or never issued"
             )
         call.results, call.error = results, error
         return call
 
-    def _saved(self, ready: Iterable[Entry], waiting: Iterable[Entry]) -> Saved:
+    def _saved(self, ready: Iterable[Entry], waiting: Iterable[Entry]) -> QueueSnapshot:
         rows: list[Row] = []
         results: list[Row] = []
 
@@ -170,9 +163,9 @@ class _Submissions:
         document.update(
             ready=[written(entry) for entry in ready], waiting=[written(entry) for entry in waiting]
         )
-        return Saved(document, rows, results)
+        return QueueSnapshot(document, rows, results)
 
-    def _restored(self, saved: Saved) -> tuple[list[Entry], list[Entry]]:
+    def _restored(self, saved: QueueSnapshot) -> tuple[list[Entry], list[Entry]]:
         rows, results = iter(saved.rows), iter(saved.results)
 
         def read(entry: dict[str, Any]) -> Entry:
@@ -196,8 +189,8 @@ class _Submissions:
         return ready, waiting
 
 
-class OrderedPending(_Submissions):
-    """Everything leaves in the order in which it came in."""
+class OrderedQueue(_Calls):
+    """Releases everything in the order of submission."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -223,7 +216,7 @@ class OrderedPending(_Submissions):
         self._answered(ticket, error=error)
 
     def release(self) -> list[Item]:
-        """Everything up to the first submission without an answer."""
+        """Everything up to the first call without an answer."""
         ready: list[Entry] = []
         while self._queue:
             head = self._queue[0]
@@ -244,32 +237,32 @@ class OrderedPending(_Submissions):
                 found.append((entry, before))
         return found
 
-    def save(self) -> Saved:
+    def save(self) -> QueueSnapshot:
         return self._saved([], self._queue)
 
-    def restore(self, saved: Saved) -> None:
+    def restore(self, saved: QueueSnapshot) -> None:
         ready, waiting = self._restored(saved)
         self._queue = deque([*ready, *waiting])
         self._calls = sum(isinstance(entry, Call) for entry in self._queue)
 
 
 @dataclass(eq=False, slots=True)
-class _Stretch:
-    """Submissions with no mark between them: how many are unanswered, and the marks behind them."""
+class _Segment:
+    """Calls without a mark between them: the number of unanswered ones, and the marks behind."""
 
     unanswered: int = 0
     marks: list[Entry] = field(default_factory=list)
 
 
-class UnorderedPending(_Submissions):
-    """An answer leaves when it is there, a mark when everything before it has left."""
+class UnorderedQueue(_Calls):
+    """Releases an answer at once, and a mark after all calls before it."""
 
     def __init__(self) -> None:
         super().__init__()
         self._ready: list[Entry] = []
-        self._stretches: deque[_Stretch] = deque()
-        """The first one has submissions without an answer."""
-        self._places: dict[int, _Stretch] = {}
+        self._segments: deque[_Segment] = deque()
+        """The first segment has unanswered calls."""
+        self._places: dict[int, _Segment] = {}
 
     def __len__(self) -> int:
         return len(self._unanswered) + sum(isinstance(entry, Call) for entry in self._ready)
@@ -280,13 +273,13 @@ class UnorderedPending(_Submissions):
         return call.ticket
 
     def _place(self, call: Call) -> None:
-        if not self._stretches or self._stretches[-1].marks:
-            self._stretches.append(_Stretch())
-        self._places[call.ticket] = self._stretches[-1]
-        self._stretches[-1].unanswered += 1
+        if not self._segments or self._segments[-1].marks:
+            self._segments.append(_Segment())
+        self._places[call.ticket] = self._segments[-1]
+        self._segments[-1].unanswered += 1
 
     def mark(self, mark: Mark) -> None:
-        self._marked(self._stretches[-1].marks if self._stretches else self._ready, mark)
+        self._marked(self._segments[-1].marks if self._segments else self._ready, mark)
 
     def complete(self, ticket: int, results: list[Row]) -> None:
         self._settle(self._answered(ticket, results=results))
@@ -297,62 +290,62 @@ class UnorderedPending(_Submissions):
     def _settle(self, call: Call) -> None:
         self._ready.append(call)
         self._places.pop(call.ticket).unanswered -= 1
-        while self._stretches and not self._stretches[0].unanswered:
-            self._ready.extend(self._stretches.popleft().marks)
+        while self._segments and not self._segments[0].unanswered:
+            self._ready.extend(self._segments.popleft().marks)
 
     def release(self) -> list[Item]:
-        """Everything that is ready, in the order in which it became so."""
+        """Everything that is ready, in the order in which it became ready."""
         ready, self._ready = self._ready, []
         return _items(ready)
 
     def waiting(self) -> list[tuple[Mark, int]]:
         found = [(entry, 0) for entry in self._ready if not isinstance(entry, Call)]
         before = 0
-        for stretch in self._stretches:
-            before += stretch.unanswered
-            found.extend((entry, before) for entry in stretch.marks if not isinstance(entry, Call))
+        for segment in self._segments:
+            before += segment.unanswered
+            found.extend((entry, before) for entry in segment.marks if not isinstance(entry, Call))
         return found
 
-    def save(self) -> Saved:
+    def save(self) -> QueueSnapshot:
         calls = iter(self._unanswered.values())
         waiting: list[Entry] = []
-        for stretch in self._stretches:
-            waiting.extend(next(calls) for _ in range(stretch.unanswered))
-            waiting.extend(stretch.marks)
+        for segment in self._segments:
+            waiting.extend(next(calls) for _ in range(segment.unanswered))
+            waiting.extend(segment.marks)
         return self._saved(self._ready, waiting)
 
-    def restore(self, saved: Saved) -> None:
+    def restore(self, saved: QueueSnapshot) -> None:
         self._ready, waiting = self._restored(saved)
-        self._stretches, self._places = deque(), {}
+        self._segments, self._places = deque(), {}
         for entry in waiting:
             if isinstance(entry, Call):
                 self._place(entry)
-            elif self._stretches:
-                self._stretches[-1].marks.append(entry)
+            elif self._segments:
+                self._segments[-1].marks.append(entry)
             else:
                 self._ready.append(entry)
 
 
-def pending(*, ordered: bool) -> Pending:
-    """The state machine for one of the two orders."""
-    return OrderedPending() if ordered else UnorderedPending()
+def async_queue(*, ordered: bool) -> AsyncQueue:
+    """An ordered or an unordered queue."""
+    return OrderedQueue() if ordered else UnorderedQueue()
 
 
 def _items(ready: Iterable[Entry]) -> list[Item]:
-    """Answers next to each other leave together; a submission without results leaves nothing."""
+    """The released items, with consecutive answers in one batch; empty answers are dropped."""
     items: list[Item] = []
     for entry in ready:
         if not isinstance(entry, Call):
             items.append(entry)
         elif entry.error is not None:
-            items.append(Failed(entry.row, entry.error))
+            items.append(FailedCall(entry.row, entry.error))
         elif entry.results:
             answer = Answer(entry.row, entry.results)
             last = items[-1] if items else None
-            if isinstance(last, Rows):
+            if isinstance(last, AnswerBatch):
                 last.answers.append(answer)
             else:
-                items.append(Rows([answer]))
+                items.append(AnswerBatch([answer]))
     return items
 
 
