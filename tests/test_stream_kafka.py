@@ -102,7 +102,7 @@ class TestRecords:
             for offset in (0, 2):
                 block = store.read("s", "0", offset, 10)
                 assert (block.rows.num_rows, block.next) == (0, offset)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 600
         while store.bounds("s")["0"][1] < 3:
             assert time.monotonic() < deadline
         assert everything(store, "s", "0") == [b"first", b"second"]
@@ -247,7 +247,7 @@ class TestSealing:
                 f"{SEALED}0".encode(),
                 headers=[("version", b"1")],
             )
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 600
         while "0" not in other._table("s").ends():
             assert time.monotonic() < deadline
         done = one.append("s", {"0": rows("b")})

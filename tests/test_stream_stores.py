@@ -632,7 +632,7 @@ def check_appends(store: Store, stream: str, told: dict[str, int]) -> dict[str, 
 
     Each is whole and in order.
     """
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while True:
         ones, others = (appends_in(everything(store, stream, segment)) for segment in "01")
         for name, count in told.items():

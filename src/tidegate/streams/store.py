@@ -247,7 +247,7 @@ def open_store(url: str | os.PathLike[str], *, create: bool = True) -> Store:
 
         parts = urlsplit(text)
         if not parts.netloc:
-            # What stands behind the `?` may be secret.
+            # The options after `?` may contain secrets.
             raise SpecError(
                 f"the address of a Kafka store names its brokers, got `{text.partition('?')[0]}`."
                 " Hint: kafka://localhost:9092/prefix"
