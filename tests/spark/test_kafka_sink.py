@@ -84,7 +84,7 @@ def new_process(request: pytest.FixtureRequest) -> Callable[[], None]:
 
 
 def forget() -> None:
-    sys.modules[KafkaSink.__module__]._KEPT.clear()
+    sys.modules[KafkaSink.__module__]._producers.clear()
 
 
 def test_a_replay_adds_nothing(kafka, sink, new_process):
@@ -185,7 +185,7 @@ def test_a_broker_that_is_down_is_told_with_a_hint(monkeypatch):
         lambda: sink.check(target),
         lambda: sink.write(target, 0, iter([panes(target, [("a", 0, "+", 0, 1, 1.0)])])),
     ):
-        with pytest.raises(SinkError, match=r"could not .* Hint: start the query again") as caught:
+        with pytest.raises(SinkError, match=r"could not .* Hint: restart the query") as caught:
             attempt()
         assert "secret" not in str(caught.value)
     assert "secret" not in repr(sink)
@@ -339,12 +339,12 @@ def test_an_older_process_of_the_same_query_is_fenced(kafka, sink):
 
 def test_only_so_many_producers_are_kept(kafka, sink, monkeypatch):
     module = sys.modules[KafkaSink.__module__]
-    monkeypatch.setattr(module, "MOST_KEPT", 2)
+    monkeypatch.setattr(module, "MAX_PRODUCERS", 2)
     forget()
     targets = [pane_target(name()) for _ in range(3)]
     for target in targets:
         sink.write(target, 0, iter([panes(target, [("ann", 0, "+", 0, 1, 1.0)])]))
-    assert [query for _, query, _ in module._KEPT] == [target.query for target in targets[1:]]
+    assert [query for _, query, _ in module._producers] == [target.query for target in targets[1:]]
 
 
 def test_many_rows_at_once(kafka, sink):

@@ -100,6 +100,50 @@ def table(folder: Path) -> list[dict]:
     ]
 
 
+def check_listener(listener: Listener, batches: list[Progress]) -> None:
+    for batch in batches:
+        heard = listener.heard[batch.batch_id]
+        assert {name: heard[name] for name in (*COUNTERS, *GAUGES)} == batch.counts
+        assert (heard["watermark"], heard["newest_event"], heard["clock"]) == (
+            batch.watermark,
+            batch.newest_event,
+            batch.clock,
+        )
+        assert listener.took[batch.batch_id] == batch.duration_ms["triggerExecution"]
+
+
+def check_table(rows: list[dict], batches: list[Progress]) -> None:
+    """A row for each shard and batch."""
+    assert len({(row["batch_id"], row["shard"]) for row in rows}) == len(rows) == 10
+    for batch in batches:
+        shards = [row for row in rows if row["batch_id"] == batch.batch_id]
+        assert {
+            name: sum(row[name] for row in shards) for name in (*COUNTERS, *GAUGES)
+        } == batch.counts
+        for row in shards:
+            assert row["watermark_lag_seconds"] == (row["clock"] - row["watermark"]).total_seconds()
+    reasons = Counter[str]()
+    for row in rows:
+        reasons.update(json.loads(row["late_by_reason"]))
+    assert reasons == {"very_late": 1, "future": 1, "null_time": 1}
+
+
+def check_text(samples, last: Progress) -> None:
+    """The Prometheus text of the last batch."""
+    assert single(samples, "tidegate_batch_id") == 4
+    assert by_label(samples, "tidegate_rows_total", "class") == {
+        name: last.counts[name] for name in CLASSES
+    }
+    assert single(samples, "tidegate_state_bytes") == last.counts["state_bytes"]
+    assert single(samples, "tidegate_watermark_lag_seconds") == pytest.approx(
+        last.watermark_lag_seconds
+    )
+    assert (
+        single(samples, "tidegate_batch_duration_seconds")
+        == last.duration_ms["triggerExecution"] / 1000
+    )
+
+
 def test_all_ways_to_the_numbers_say_the_same_and_they_add_up(spark, feed, tmp_path):
     listener = Listener()
     spark.streams.addListener(listener)
@@ -161,44 +205,9 @@ def test_all_ways_to_the_numbers_say_the_same_and_they_add_up(spark, feed, tmp_p
     for batch in batches:
         assert batch.watermark_lag_seconds == (batch.clock - batch.watermark) / 1e6
         assert abs(batch.clock / 1e6 - time.time()) < 600
-    # A listener gets the same.
-    for batch in batches:
-        heard = listener.heard[batch.batch_id]
-        assert {name: heard[name] for name in (*COUNTERS, *GAUGES)} == batch.counts
-        assert (heard["watermark"], heard["newest_event"], heard["clock"]) == (
-            batch.watermark,
-            batch.newest_event,
-            batch.clock,
-        )
-        assert listener.took[batch.batch_id] == batch.duration_ms["triggerExecution"]
-    # So does the table, in a row for each shard and batch.
-    rows = table(tmp_path / "metrics")
-    assert len({(row["batch_id"], row["shard"]) for row in rows}) == len(rows) == 10
-    for batch in batches:
-        shards = [row for row in rows if row["batch_id"] == batch.batch_id]
-        assert {
-            name: sum(row[name] for row in shards) for name in (*COUNTERS, *GAUGES)
-        } == batch.counts
-        for row in shards:
-            assert row["watermark_lag_seconds"] == (row["clock"] - row["watermark"]).total_seconds()
-    reasons = Counter[str]()
-    for row in rows:
-        reasons.update(json.loads(row["late_by_reason"]))
-    assert reasons == {"very_late": 1, "future": 1, "null_time": 1}
-    # And the text of the last batch.
-    samples = parse(run.query.prometheus())
-    assert single(samples, "tidegate_batch_id") == 4
-    assert by_label(samples, "tidegate_rows_total", "class") == {
-        name: batches[-1].counts[name] for name in CLASSES
-    }
-    assert single(samples, "tidegate_state_bytes") == batches[-1].counts["state_bytes"]
-    assert single(samples, "tidegate_watermark_lag_seconds") == pytest.approx(
-        batches[-1].watermark_lag_seconds
-    )
-    assert (
-        single(samples, "tidegate_batch_duration_seconds")
-        == batches[-1].duration_ms["triggerExecution"] / 1000
-    )
+    check_listener(listener, batches)
+    check_table(table(tmp_path / "metrics"), batches)
+    check_text(parse(run.query.prometheus()), batches[-1])
 
 
 def test_a_chain_of_two_keys_counts_what_came_in_and_what_came_out(spark, feed, tmp_path):

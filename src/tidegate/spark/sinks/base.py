@@ -48,7 +48,7 @@ class Sink:
     """
 
     def check(self, target: SinkTarget) -> None:
-        """Refuse, with a hint, an output that the sink cannot write; called before the query starts."""
+        """Refuse an output that the sink cannot write; called before the query starts."""
 
 
 class TaskSink(Sink, ABC):

@@ -1,6 +1,4 @@
-"""The sink that appends to a Delta table, exactly once through the transaction of the application
-in Delta's log.
-"""
+"""The sink that appends to a Delta table, exactly once by application transactions."""
 
 from __future__ import annotations
 
@@ -24,19 +22,19 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True)
 class Delta(DriverSink):
-    """Appends rows as they are, the op column included."""
+    """Appends rows unchanged, including the column `op`."""
 
     table: str
     storage_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """Not shown, because there may be a password among them."""
+    """Not shown: they may contain a password."""
 
     def check(self, target: SinkTarget) -> None:
         _package()
         for column in target.schema:
             if _mapped(column.type, _storable) is None:
                 raise SpecError(
-                    f"Delta cannot hold the column `{column.name}` of type {column.type}. Hint:"
-                    " cast or drop it before"
+                    f"Delta has no type for the column `{column.name}` of type {column.type}. Hint:"
+                    " cast or drop it"
                 )
 
     def write(self, target: SinkTarget, batch: int, tables: Iterator[pa.Table]) -> None:
@@ -45,13 +43,13 @@ class Delta(DriverSink):
             return
         with _Spool() as spool:
             for table in tables:
-                spool.add(_stored(without_pane_id(target, table)))
+                spool.add(_to_delta_types(without_pane_id(target, table)))
             if spool.rows:
                 self._append(application, batch, spool, target.schema)
 
     def _append(self, application: str, batch: int, spool: _Spool, declared: pa.Schema) -> None:
         deltalake = _package()
-        mark = deltalake.CommitProperties(
+        properties = deltalake.CommitProperties(
             app_transactions=[deltalake.Transaction(application, batch)]
         )
         for attempt in range(1, _ATTEMPTS + 1):
@@ -66,16 +64,13 @@ class Delta(DriverSink):
                     mode="append",
                     schema_mode="merge",
                     storage_options=self._options,
-                    commit_properties=mark,
+                    commit_properties=properties,
                 )
             except deltalake.exceptions.CommitFailedError as error:
-                # Somebody else has written meanwhile: perhaps this very batch, by a driver that was
-                # thought dead.
+                # Another writer has committed: possibly this batch, by a driver that seemed dead.
                 if attempt == _ATTEMPTS:
                     raise self._failed(error) from error
-            except (
-                Exception
-            ) as error:  # the package raises plain `Exception` for most of what can go wrong
+            except Exception as error:  # the package raises plain `Exception` for most errors
                 raise self._failed(error) from error
             else:
                 return
@@ -99,29 +94,28 @@ class Delta(DriverSink):
         return dict(self.storage_options) or None
 
     def _failed(self, error: Exception) -> SinkError:
-        # The first line: some messages bring a backtrace along.
+        # The first line: some messages include a backtrace.
         what = str(error).partition("\n")[0] or type(error).__name__
         return SinkError(
-            f"the delta sink cannot write to `{self.table}`: {what}. Hint: look at its path,"
-            " storage options and columns; no row of the batch was added, and it is replayed when"
-            " the query starts again"
+            f"the delta sink cannot write to `{self.table}`: {what}. Hint: check its path,"
+            " storage options and columns; no row of the batch was written, and it is replayed when"
+            " the query restarts"
         )
 
 
 def delta(table: str | Path, storage_options: Mapping[str, str] | None = None) -> Delta:
-    """A sink that appends the rows of each batch to a Delta table in one transaction; the table is
-    made where there is none.
+    """A sink that appends the rows of each batch to a Delta table, in one transaction.
 
-    The transaction notes query, output and batch id in Delta's log (`txn`), so a replay adds
-    nothing, and other writers may append to the same table. New columns are added to the table.
-    What Delta has no type for is stored as the next that holds it: unsigned numbers as larger
-    signed ones (64 bits: decimal(20, 0)), durations as microseconds, times of day as text. A column
-    of unknown type (null in every row) is left out until its type is known. Needs `pip install
-    'tidegate[delta]'` where `foreachBatch` runs.
+    A missing table is created, and new columns are added. The transaction records query, output and
+    batch id in Delta's log (`txn`), so a replay adds nothing, and other writers may append to the
+    same table. Types that Delta lacks are widened: unsigned integers to larger signed ones (64 bits
+    to decimal(20, 0)), durations to microseconds, times of day to text. A column of unknown type
+    (null in every row) is left out until its type is known. Needs `pip install 'tidegate[delta]'`
+    in the process of `foreachBatch`.
     """
     local = local_path(str(table))
-    place = str(table) if local is None else str(Path(local).absolute())
-    return Delta(place, tuple(sorted((storage_options or {}).items())))
+    location = str(table) if local is None else str(Path(local).absolute())
+    return Delta(location, tuple(sorted((storage_options or {}).items())))
 
 
 def _package() -> Any:
@@ -139,9 +133,7 @@ def _reached(table: Any, application: str, batch: int) -> bool:
 
 
 class _Spool(AbstractContextManager["_Spool"]):
-    """The rows of a batch, on disk where they are many: the types of all are known only when the
-    last table has come.
-    """
+    """Buffers the rows of a batch, on disk if they are many, until their common types are known."""
 
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - closed by __exit__
@@ -161,8 +153,8 @@ class _Spool(AbstractContextManager["_Spool"]):
             )
         except pa.ArrowException as error:
             raise SinkError(
-                "the tables of a batch have columns of one name and of types that no common type"
-                f" holds ({error}). Hint: cast the column before, so that it has one type"
+                f"a column has incompatible types within a batch ({error}). Hint: cast it to one"
+                " type"
             ) from error
         self._sizes.append(self._file.write(memoryview(encode_table(table, "lz4"))))
         self.rows += table.num_rows
@@ -190,15 +182,15 @@ class _Spool(AbstractContextManager["_Spool"]):
             yield from pa.table(columns, schema=schema).to_batches()
 
 
-def _stored(table: pa.Table) -> pa.Table:
-    """The table in types that Delta has; columns of unknown type are left out."""
+def _to_delta_types(table: pa.Table) -> pa.Table:
+    """The table in types of Delta; columns of unknown type are left out."""
     columns = {}
     for column in table.schema:
         units, kind = _mapped(column.type, _in_microseconds), _mapped(column.type, _storable)
         if units is None or kind is None:
             raise SinkError(
-                f"Delta cannot hold the column `{column.name}` of type {column.type}. Hint: cast or"
-                " drop it before"
+                f"Delta has no type for the column `{column.name}` of type {column.type}. Hint:"
+                " cast or drop it"
             )
         if not pa.types.is_null(column.type):
             columns[column.name] = table.column(column.name).cast(units, safe=False).cast(kind)
@@ -206,16 +198,14 @@ def _stored(table: pa.Table) -> pa.Table:
 
 
 def _in_microseconds(kind: pa.DataType) -> pa.DataType:
-    """Delta's only unit of time; what is finer is cut off."""
+    """The type in microseconds, Delta's only unit of time."""
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", None if kind.tz is None else "UTC")
     return pa.duration("us") if pa.types.is_duration(kind) else kind
 
 
 def _storable(kind: pa.DataType) -> pa.DataType | None:
-    """The type in which Delta holds the values of a type that is not nested; None where it
-    cannot.
-    """
+    """The Delta type of a type that is not nested; None if there is none."""
     replaced: dict[pa.DataType, pa.DataType] = {
         pa.uint8(): pa.int16(),
         pa.uint16(): pa.int32(),
@@ -251,7 +241,7 @@ def _storable(kind: pa.DataType) -> pa.DataType | None:
 def _mapped(
     kind: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType | None]
 ) -> pa.DataType | None:
-    """The type with `leaf` applied to all that is inside; None where a part cannot be stored."""
+    """The type with `leaf` applied to its leaves; None if one of them has no type in Delta."""
     if pa.types.is_dictionary(kind):
         return _mapped(kind.value_type, leaf)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):

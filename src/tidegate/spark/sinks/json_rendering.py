@@ -1,18 +1,18 @@
-"""Columns as JSON texts, a whole column at a time.
+"""JSON encoding of Arrow columns, vectorized.
 
     integers, booleans          as they are
-    floats                      numbers; "NaN", "Infinity", "-Infinity" where JSON has no number
-    decimals                    texts, so that no digit is lost
-    strings                     texts
+    floats                      numbers; "NaN", "Infinity", "-Infinity" if not finite
+    decimals                    strings, to keep all digits
+    strings                     strings
     binary                      base64
-    timestamps                  "2024-05-01T09:30:00.000000Z": in UTC, with the digits of their unit; without Z where they have no time zone
+    timestamps                  "2024-05-01T09:30:00.000000Z": in UTC, with the digits of the unit;
+                                without Z if they have no time zone
     dates, times                "2024-05-01", "09:30:00.000000"
-    durations                   integers, in their unit
+    durations                   integers, in the unit of the type
     lists, structs, maps        arrays, objects, arrays of {"key": ..., "value": ...}
     null                        null
 
-Names and texts are written as they are, in UTF-8; only what JSON does not allow inside a text is
-escaped.
+Strings are UTF-8; only characters that JSON does not allow inside a string are escaped.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# What JSON never allows inside a text as it is.
+# Characters that JSON never allows inside a string.
 _CONTROL = "[\\x00-\\x1f]"
 
 
 def json_objects(table: pa.Table, columns: Sequence[str]) -> pa.Array:
-    """One text a row: the object of these columns."""
+    """One JSON object per row, with these columns."""
     return _object(len(table), columns, [json_values(table.column(name)) for name in columns])
 
 
 def json_values(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """One text a row, never null: a null is the word `null`."""
+    """One JSON value per row, never null: a null is encoded as `null`."""
     array = one_array(column)
     if len(array) == 0:
         return pa.array([], pa.large_string())
@@ -44,7 +44,7 @@ def json_values(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def one_array(column: pa.Array | pa.ChunkedArray) -> Any:
-    """The column in one piece, without a dictionary."""
+    """The column as one array, without dictionary encoding."""
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     return (
@@ -53,7 +53,7 @@ def one_array(column: pa.Array | pa.ChunkedArray) -> Any:
 
 
 def _present(array: Any) -> pa.Array:
-    """The texts of the values that are not null."""
+    """The JSON values of an array; null values stay null."""
     type = array.type
     if pa.types.is_dictionary(type):
         return _present(one_array(array))
@@ -118,9 +118,11 @@ def _escaped(texts: pa.Array) -> pa.Array:
     rare = pc.fill_null(pc.match_substring_regex(texts, _CONTROL), False)
     if not pc.any(rare).as_py():
         return plain
-    # Line ends and the like are rare enough to be done one by one.
-    done = [json.dumps(text, ensure_ascii=False)[1:-1] for text in texts.filter(rare).to_pylist()]
-    return pc.replace_with_mask(plain, rare, pa.array(done, pa.large_string()))
+    # Control characters are rare enough for a Python loop.
+    escaped = [
+        json.dumps(text, ensure_ascii=False)[1:-1] for text in texts.filter(rare).to_pylist()
+    ]
+    return pc.replace_with_mask(plain, rare, pa.array(escaped, pa.large_string()))
 
 
 def _floats(array: pa.Array) -> pa.Array:
@@ -141,8 +143,10 @@ def _floats(array: pa.Array) -> pa.Array:
 
 
 def instants(array: Any, far: Callable[[str], str] = str) -> pa.Array:
-    """Timestamps or dates as texts; those outside the years 1 to 9999 by NumPy, because Arrow's
-    years have 16 bits, and then through `far`.
+    """Timestamps or dates as texts.
+
+    Arrow's years have 16 bits, so NumPy formats those outside the years 1 to 9999, and `far` maps
+    the result.
     """
     day = pa.types.is_date(array.type)
     zone = "" if day or array.type.tz is None else "Z"
@@ -155,18 +159,18 @@ def instants(array: Any, far: Callable[[str], str] = str) -> pa.Array:
         pc.cast(pc.cast(array, pa.int32()) if day else array, pa.int64()), 0
     ).to_numpy(zero_copy_only=False)
     moments = counts.view(f"datetime64[{unit}]")
-    odd = (moments < np.datetime64("0001-01-01", unit)) | (
+    outside = (moments < np.datetime64("0001-01-01", unit)) | (
         moments > np.datetime64("9999-12-31", unit)
     )
-    # Nanoseconds reach from 1677 to 2262 only, where those bounds do not exist.
-    if unit == "ns" or not odd.any():
+    # Nanoseconds range from 1677 to 2262, so these bounds overflow.
+    if unit == "ns" or not outside.any():
         return texts
-    named = [far(text.replace("T", " ") + zone) for text in np.datetime_as_string(moments[odd])]
-    return pc.replace_with_mask(texts, pa.array(odd), pa.array(named, pa.large_string()))
+    named = [far(text.replace("T", " ") + zone) for text in np.datetime_as_string(moments[outside])]
+    return pc.replace_with_mask(texts, pa.array(outside), pa.array(named, pa.large_string()))
 
 
 def _lists(array: pa.Array) -> pa.Array:
-    """Joined with the offsets of the lists: the texts of all elements are made at once."""
+    """JSON arrays, joined by the offsets of the lists from the values of all elements."""
     if pa.types.is_map(array.type):
         entry = pa.struct(
             [pa.field("key", array.type.key_type), pa.field("value", array.type.item_type)]

@@ -1,25 +1,25 @@
-"""The Kafka sink: a message a row, a transaction a batch, and the id of the batch committed in the
-same transaction.
+"""The Kafka sink: one message per row, and one transaction per batch, which includes the batch id.
 
-The value of a message is the row as a JSON object, all columns in their order
-(`tidegate.spark.sinks.json_rendering` tells the form of values). What else a message has:
+The value of a message is the row as a JSON object (see `tidegate.spark.sinks.json_rendering`). The
+key and the headers are:
 
-    panes     key: JSON of the key columns, `window_start` and `window_end`     headers: `pane_id`, `op`, `timing`
-    late      key: JSON of the key columns that the input has, or none          headers: `class`, `reason`
-    metrics   no key                                                            no headers
+    panes     key: JSON of the key columns, `window_start` and `window_end`
+              headers: `pane_id`, `op`, `timing`
+    late      key: JSON of the key columns of the input, or none
+              headers: `class`, `reason`
+    metrics   no key, no headers
 
-A retraction is a message of its own: the value that is taken back, with `op` `-` in the value and
-in the header. It is no tombstone, which could not say what was taken back, and would delete the
-replacement's history in a compacted topic.
+A retraction is a message with the retracted value, and `op` is `-` in the value and in the header.
+It is not a tombstone, which has no value, and would delete the history of its replacement in a
+compacted topic.
 
-Messages of one key are in one partition (the one that Java's producers choose), in the order of the
-panes. `pane_id` is the same when a pane is computed again, so that readers who do not read
-committed messages only can still drop repetitions.
+Messages with the same key go to the same partition (as with Java's default partitioner), in the
+order of the panes. A replay has the same `pane_id`, so consumers of uncommitted messages can drop
+duplicates.
 
-The newest batch of each query's output stands in the compacted topic `<topic>.tidegate`, keyed by
-query and output. It is read before the first batch of a process, behind the fence of the
-transactional id: an attempt that died in the middle is undone first, and a batch that is not newer
-is skipped.
+The compacted topic `<topic>.tidegate` has the last batch of each query and output. It is read
+before the first batch of a process, after the transactional id has fenced off earlier producers and
+aborted their transactions. A batch that is not newer is skipped.
 """
 
 from __future__ import annotations
@@ -42,30 +42,31 @@ from tidegate.spark.sinks.json_rendering import json_objects, one_array
 if TYPE_CHECKING:
     from confluent_kafka import Producer
 
-SECONDS = 30.0
-"""How long a step of a transaction may take."""
-ANSWER_SECONDS = 10.0
-"""How long a broker may take to say that it is there."""
-LONGEST_TOPIC = 249
-MARKS = ".tidegate"
-# Compaction leaves the newest segment alone: small ones keep what has to be read at the start
-# small.
-MARKS_CONFIG = {
+TRANSACTION_TIMEOUT = 30.0
+"""Timeout of each step of a transaction, in seconds."""
+METADATA_TIMEOUT = 10.0
+"""Timeout of metadata requests, in seconds."""
+MAX_TOPIC_LENGTH = 249
+BATCHES = ".tidegate"
+"""The suffix of the topic with the batch ids."""
+# Compaction skips the active segment: small segments keep the topic short.
+BATCHES_CONFIG = {
     "cleanup.policy": "compact",
     "segment.bytes": "1048576",
     "min.cleanable.dirty.ratio": "0.01",
     "delete.retention.ms": "60000",
 }
-OURS = ("bootstrap.servers", "enable.idempotence", "transactional.id")
-# Opening a producer costs more than a small batch. One that another process has fenced off since
+RESERVED = ("bootstrap.servers", "enable.idempotence", "transactional.id")
+# To open a producer costs more than a small batch. If another process has fenced it off since, it
 # fails at its next message.
-_KEPT: dict[tuple[KafkaSink, str, str], tuple[Producer, int]] = {}
-MOST_KEPT = 16
-atexit.register(_KEPT.clear)
+_producers: dict[tuple[KafkaSink, str, str], tuple[Producer, int]] = {}
+"""Open producers and their last batch, by sink, query and output."""
+MAX_PRODUCERS = 16
+atexit.register(_producers.clear)
 T = TypeVar("T")
 Headers = list[tuple[str, str | bytes | None]]
-# What brokers answer for a moment after a topic was made or has moved.
-_NOT_YET = {
+# Transient errors after a topic was created or has moved.
+_TRANSIENT = {
     "LEADER_NOT_AVAILABLE",
     "NOT_LEADER_FOR_PARTITION",
     "UNKNOWN_TOPIC_OR_PART",
@@ -77,30 +78,30 @@ _HEADERS = {"panes": (PANE_ID, "pair_id", "op", "timing"), "late": ("class", "re
 
 @dataclass(frozen=True)
 class KafkaSink(DriverSink):
-    """A topic of Kafka."""
+    """Writes to a Kafka topic."""
 
     bootstrap_servers: str
     topic: str
-    # They may hold a password.
+    # Not shown: they may contain a password.
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
-    def check(self, target: SinkTarget) -> None:  # noqa: ARG002 - any rows can be sent
-        marks = self.topic + MARKS
+    def check(self, target: SinkTarget) -> None:  # noqa: ARG002 - any output can be written
+        batches = self.topic + BATCHES
         if (
-            len(marks) > LONGEST_TOPIC
+            len(batches) > MAX_TOPIC_LENGTH
             or not all(one.isascii() and (one.isalnum() or one in "._-") for one in self.topic)
             or not self.topic
         ):
             raise SpecError(
-                f"the name of a topic has 1 to {LONGEST_TOPIC - len(MARKS)} of the characters a-z,"
-                f" A-Z, 0-9, `.`, `_`, `-`, got `{self.topic}`. Hint: another name"
+                f"a topic name has 1 to {MAX_TOPIC_LENGTH - len(BATCHES)} of the characters a-z,"
+                f" A-Z, 0-9, `.`, `_`, `-`, got `{self.topic}`. Hint: use another name"
             )
-        ours = sorted({name for name, _ in self.options} & set(OURS))
-        if ours:
+        reserved = sorted({name for name, _ in self.options} & set(RESERVED))
+        if reserved:
             raise SpecError(
-                f"the Kafka sink sets {', '.join(ours)} itself. Hint: leave it out of `options`"
+                f"the Kafka sink sets {', '.join(reserved)} itself. Hint: leave it out of `options`"
             )
-        with self._told("be reached"):
+        with self._translate_errors("be reached"):
             self._make_topics()
 
     def write(self, target: SinkTarget, batch: int, tables: Iterator[pa.Table]) -> None:
@@ -108,21 +109,22 @@ class KafkaSink(DriverSink):
         first = next(rows, None)
         if first is None:
             return
-        with self._told("take the batch"):
+        with self._translate_errors("accept the batch"):
             place = (self, target.query, target.output)
-            # Taken out while it is used, so that two never use one; it comes back only when all
-            # went well.
-            producer, newest = _KEPT.pop(place) if place in _KEPT else self._opened(target)
+            # Removed while in use, so that it is never shared; put back only after success.
+            producer, newest = (
+                _producers.pop(place) if place in _producers else self._open_producer(target)
+            )
             if newest < batch:
                 self._send(producer, target, batch, chain([first], rows))
             _keep(place, producer, max(newest, batch))
-        # Replayed: the rows are there. What remains is read, because Spark counts on it.
+        # After a replay: Spark expects the remaining rows to be consumed.
         for _ in rows:
             pass
 
     @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
-        """Failures of Kafka in the words of the project."""
+    def _translate_errors(self, what: str) -> Iterator[None]:
+        """Raise errors of Kafka as `SinkError`, with a hint."""
         try:
             from confluent_kafka import KafkaException
         except ImportError:
@@ -131,16 +133,16 @@ class KafkaSink(DriverSink):
             yield
         except KafkaException as error:
             reason = error.args[0]
-            hint = "start the query again when the broker is back; it goes on with this batch"
+            hint = "restart the query when the broker is back; it continues with this batch"
             if reason.name() in {"MSG_SIZE_TOO_LARGE", "_MSG_SIZE_TOO_LARGE"}:
                 hint = (
-                    'raise `max.message.bytes` of the topic and give options={"message.max.bytes":'
+                    'raise `max.message.bytes` of the topic and set options={"message.max.bytes":'
                     " ...}"
                 )
             elif "AUTHORIZATION" in reason.name():
                 hint = (
-                    "the user needs the rights to write to the topic and to its `.tidegate` topic,"
-                    " to read the latter, and for transactional ids"
+                    "the user needs write access to the topic and to its `.tidegate` topic, read"
+                    " access to the latter, and access to transactional ids"
                 )
             elif reason.name() in {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}:
                 hint = "another process runs the same query; stop one of them"
@@ -154,64 +156,60 @@ class KafkaSink(DriverSink):
         return {"bootstrap.servers": self.bootstrap_servers, "log_level": 0, **more}
 
     def _make_topics(self) -> None:
-        """Make the topic, with the broker's usual partitions, and that of the batches, where they
-        are not there.
-        """
+        """Create the missing topics; the partitions are those of the broker's default."""
         from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import AdminClient
         from confluent_kafka.cimpl import NewTopic
 
-        admin = AdminClient(self._settings(dict(self._connecting())))
-        there = admin.list_topics(timeout=ANSWER_SECONDS).topics
-        wanted = [NewTopic(self.topic), NewTopic(self.topic + MARKS, 1, config=MARKS_CONFIG)]
-        missing = [topic for topic in wanted if topic.topic not in there]
+        admin = AdminClient(self._settings(dict(self._connection_options())))
+        existing = admin.list_topics(timeout=METADATA_TIMEOUT).topics
+        wanted = [NewTopic(self.topic), NewTopic(self.topic + BATCHES, 1, config=BATCHES_CONFIG)]
+        missing = [topic for topic in wanted if topic.topic not in existing]
         if not missing:
             return
-        for made in admin.create_topics(missing, operation_timeout=SECONDS).values():
+        for made in admin.create_topics(missing, operation_timeout=TRANSACTION_TIMEOUT).values():
             try:
-                made.result(SECONDS)
+                made.result(TRANSACTION_TIMEOUT)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
-        # A broker may know a topic a moment after it was made.
-        deadline = time.monotonic() + SECONDS
+        # A new topic may be visible only after a moment.
+        deadline = time.monotonic() + TRANSACTION_TIMEOUT
         while (
             not {topic.topic for topic in wanted}
-            <= set(admin.list_topics(timeout=ANSWER_SECONDS).topics)
+            <= set(admin.list_topics(timeout=METADATA_TIMEOUT).topics)
             and time.monotonic() < deadline
         ):
             time.sleep(0.02)
 
-    def _connecting(self) -> Iterator[tuple[str, str]]:
-        """The options that other clients than the producer take too: how to reach the brokers."""
-        kinds = ("security.", "sasl.", "ssl.", "client.", "socket.", "broker.", "log")
-        return ((name, value) for name, value in self.options if name.startswith(kinds))
+    def _connection_options(self) -> Iterator[tuple[str, str]]:
+        """The options for the connection, which other clients than the producer need too."""
+        prefixes = ("security.", "sasl.", "ssl.", "client.", "socket.", "broker.", "log")
+        return ((name, value) for name, value in self.options if name.startswith(prefixes))
 
-    def _opened(self, target: SinkTarget) -> tuple[Producer, int]:
-        """A producer that has ended every earlier attempt of this output, and the newest batch that
-        was committed before.
-        """
+    def _open_producer(self, target: SinkTarget) -> tuple[Producer, int]:
+        """A producer that has aborted all earlier attempts, and the last committed batch."""
         from confluent_kafka import Producer
 
-        usual = {"linger.ms": "20", "compression.type": "lz4", "partitioner": "murmur2_random"}
+        defaults = {"linger.ms": "20", "compression.type": "lz4", "partitioner": "murmur2_random"}
         own = {"transactional.id": f"tidegate.{target.query}.{target.output}"}
-        producer = Producer(self._settings({**usual, **dict(self.options), **own}))
+        producer = Producer(self._settings({**defaults, **dict(self.options), **own}))
         self._make_topics()
         _retried(producer.init_transactions)
-        return producer, self._newest(target)
+        return producer, self._last_batch(target)
 
-    def _newest(self, target: SinkTarget) -> int:
-        """The newest batch that was committed; -1 where there is none.
+    def _last_batch(self, target: SinkTarget) -> int:
+        """The last committed batch; -1 if there is none.
 
-        Other queries may write to the topic at the same time: what stands behind an open
-        transaction cannot be read, so its end is awaited.
+        Other queries may write to the topic as well. Messages after an open transaction cannot be
+        read, so it waits until the transaction ends.
         """
         from confluent_kafka import Consumer, KafkaException, TopicPartition
 
         consumer = Consumer(
             self._settings(
                 {
-                    **dict(self._connecting()),
+                    **dict(self._connection_options()),
                     "group.id": "tidegate",
                     "enable.auto.commit": "false",
                     "auto.offset.reset": "earliest",
@@ -222,30 +220,28 @@ class KafkaSink(DriverSink):
             )
         )
         try:
-            whole = TopicPartition(self.topic + MARKS, 0, 0)
-            end = self._end_of_marks()
+            whole = TopicPartition(self.topic + BATCHES, 0, 0)
+            end = self._end_of_batches()
             consumer.assign([whole])
             newest, reached = -1, 0
-            wanted = _mark_key(target)
-            deadline = time.monotonic() + SECONDS + self._transaction_seconds()
+            wanted = _batch_key(target)
+            deadline = time.monotonic() + TRANSACTION_TIMEOUT + self._transaction_seconds()
             while reached < end:
                 if time.monotonic() > deadline:
                     raise SinkError(
-                        f"the batches in the topic `{self.topic}{MARKS}` cannot be read to their"
-                        " end: a transaction on it stays open. Hint: look for a hanging"
-                        " transaction (kafka-transactions.sh find-hanging), and start the query"
-                        " again"
+                        f"the topic `{self.topic}{BATCHES}` cannot be read to its end: a"
+                        " transaction on it stays open. Hint: look for a hanging transaction"
+                        " (kafka-transactions.sh find-hanging), and restart the query"
                     )
                 message = consumer.poll(0.1)
                 if message is None:
                     continue
                 failure = message.error()
-                if failure is not None and failure.name() in _NOT_YET:
+                if failure is not None and failure.name() in _TRANSIENT:
                     continue
                 if failure is not None and failure.name() != "_PARTITION_EOF":
                     raise KafkaException(failure)
-                # The end may lie behind what is not given out: ends of transactions, and messages
-                # of those that were undone.
+                # Control records and aborted messages are not delivered, but have offsets.
                 reached = (message.offset() or 0) + (failure is None)
                 if failure is None and message.key() == wanted:
                     newest = max(newest, int(json.loads(message.value() or b"{}").get("batch", -1)))
@@ -253,14 +249,14 @@ class KafkaSink(DriverSink):
         finally:
             consumer.close()
 
-    def _end_of_marks(self) -> int:
-        """The end of the topic of batches, open transactions included."""
+    def _end_of_batches(self) -> int:
+        """The end offset of the topic of batches, including open transactions."""
         from confluent_kafka import Consumer, TopicPartition
 
         consumer = Consumer(
             self._settings(
                 {
-                    **dict(self._connecting()),
+                    **dict(self._connection_options()),
                     "group.id": "tidegate",
                     "isolation.level": "read_uncommitted",
                 }
@@ -269,7 +265,7 @@ class KafkaSink(DriverSink):
         try:
             bounds = _retried(
                 lambda seconds: consumer.get_watermark_offsets(
-                    TopicPartition(self.topic + MARKS, 0), timeout=seconds
+                    TopicPartition(self.topic + BATCHES, 0), timeout=seconds
                 )
             )
             return int(bounds[1])
@@ -277,13 +273,13 @@ class KafkaSink(DriverSink):
             consumer.close()
 
     def _transaction_seconds(self) -> float:
-        """How long the broker lets a transaction be open."""
+        """The timeout of a transaction at the broker."""
         return int(dict(self.options).get("transaction.timeout.ms", "60000")) / 1000
 
     def _send(
         self, producer: Producer, target: SinkTarget, batch: int, tables: Iterator[pa.Table]
     ) -> None:
-        """One transaction: the rows, and the id of the batch."""
+        """Write the rows and the batch id in one transaction."""
         from confluent_kafka import KafkaException
 
         failures: list[Any] = []
@@ -301,14 +297,14 @@ class KafkaSink(DriverSink):
                 if failures:
                     break
             if not failures:
-                mark = json.dumps({"batch": batch}).encode()
-                _produce(producer, self.topic + MARKS, _mark_key(target), mark, [], delivered)
-            # Also after a failure: what follows from it may be told before it.
+                value = json.dumps({"batch": batch}).encode()
+                _produce(producer, self.topic + BATCHES, _batch_key(target), value, [], delivered)
+            # Also after a failure, because follow-up errors may be reported before it.
             producer.flush()
-            _refuse(failures)
+            _raise_first(failures)
             _retried(producer.commit_transaction)
         except BaseException:
-            # Where it cannot be undone now, the next attempt does it before anything else.
+            # If it cannot be aborted now, the next attempt does so.
             with suppress(KafkaException):
                 producer.abort_transaction(5)
             raise
@@ -317,26 +313,26 @@ class KafkaSink(DriverSink):
 def kafka(
     bootstrap_servers: str, topic: str, *, options: Mapping[str, Any] | None = None
 ) -> KafkaSink:
-    """Write to a topic of Kafka: a message a row, each batch in one transaction.
+    """A sink that writes one message per row to a Kafka topic, one transaction per batch.
 
-    `options` are settings of librdkafka, such as `security.protocol` or `compression.type`. The
-    topic, and the topic `<topic>.tidegate` for the ids of batches, are made when they are not
-    there. Consumers see each row once when they read committed messages only
-    (`isolation.level=read_committed`). The brokers must be reachable from where Spark's driver (the
-    Spark Connect server) runs.
+    `options`: settings of librdkafka, such as `security.protocol` or `compression.type`. Missing
+    topics are created: the topic, and `<topic>.tidegate` for the batch ids. Consumers with
+    `isolation.level=read_committed` read each row exactly once. The brokers must be reachable from
+    Spark's driver or Spark Connect server.
     """
-    told = {
+    settings = {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in (options or {}).items()
     }
-    return KafkaSink(bootstrap_servers, topic, tuple(sorted(told.items())))
+    return KafkaSink(bootstrap_servers, topic, tuple(sorted(settings.items())))
 
 
 def _keep(place: tuple[KafkaSink, str, str], producer: Producer, newest: int) -> None:
-    _KEPT[place] = (producer, newest)
-    while len(_KEPT) > MOST_KEPT:
+    """Put back a producer; the oldest one is closed if there are too many."""
+    _producers[place] = (producer, newest)
+    while len(_producers) > MAX_PRODUCERS:
         with suppress(KeyError, StopIteration):
-            _KEPT.pop(next(iter(_KEPT)))
+            _producers.pop(next(iter(_producers)))
 
 
 def _messages(
@@ -371,11 +367,12 @@ def _key_columns(target: SinkTarget) -> list[str]:
     )
 
 
-def _mark_key(target: SinkTarget) -> bytes:
+def _batch_key(target: SinkTarget) -> bytes:
     return json.dumps({"query": target.query, "output": target.output}).encode()
 
 
-def _refuse(failures: list[Any]) -> None:
+def _raise_first(failures: list[Any]) -> None:
+    """Raise the first failure, but not the purge of messages that another one caused."""
     from confluent_kafka import KafkaException
 
     if failures:
@@ -399,25 +396,23 @@ def _produce(
         try:
             producer.produce(topic, value, key, headers=headers, on_delivery=delivered)
         except BufferError:
-            # Its queue is full: wait until something of it was sent.
+            # The queue is full: wait until messages are sent.
             producer.poll(0.1)
         else:
             return
 
 
 def _retried(step: Callable[[float], T]) -> T:
-    """What the step gives; it is repeated while the broker says that it may be, or is not yet
-    ready.
-    """
+    """The result of a step, which is retried after transient errors."""
     from confluent_kafka import KafkaException
 
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + TRANSACTION_TIMEOUT
     while True:
         try:
-            return step(SECONDS)
+            return step(TRANSACTION_TIMEOUT)
         except KafkaException as error:
             if (
-                not (error.args[0].retriable() or error.args[0].name() in _NOT_YET)
+                not (error.args[0].retriable() or error.args[0].name() in _TRANSIENT)
                 or time.monotonic() > deadline
             ):
                 raise

@@ -113,7 +113,7 @@ class Memory(DriverSink):
 
 
 def memory(name: str | None = None) -> Memory:
-    """A sink that stores all rows in the process of the query; read them with `.table()`, `.rows()`.
+    """A sink that stores all rows in this process; read them with `.table()` or `.rows()`.
 
     `name`: sinks of the same name share their rows, so `tg.sinks.memory("clicks").table()` reads
     them anywhere in the process. Default: a unique name. A query with a new checkpoint replaces the

@@ -1,6 +1,4 @@
-"""The sink that writes Parquet files: one folder a batch, which a reader sees whole or not at
-all.
-"""
+"""The sink that writes Parquet files: one folder per batch, published atomically."""
 
 from __future__ import annotations
 
@@ -26,16 +24,15 @@ from tidegate.spark.sinks.base import SinkTarget, TaskSink, without_pane_id
 ROW_GROUP_ROWS = 1 << 20
 ROW_GROUP_BYTES = 64 << 20
 _COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
-# Readers leave out what begins with an underscore.
+# Readers skip names that begin with an underscore.
 _STAGING, _OWNER, _PARTITION = "_staging", "_tidegate.json", "batch"
-# Where a folder is renamed in one step. Object stores have no folders: there files are moved one by
-# one.
+# File systems that rename a folder atomically. In object stores, files are moved one by one.
 _RENAMES_FOLDERS = frozenset({"local", "hdfs"})
 
 
 @dataclass(frozen=True)
 class _Staged:
-    """A file that a task has written and that waits to be published."""
+    """A file that a task has written, and that is not yet published."""
 
     path: str
     name: str
@@ -45,7 +42,7 @@ class _Staged:
 
 @dataclass(frozen=True)
 class Parquet(TaskSink):
-    """Files `<folder>/batch=<id>/part-<task>.parquet`."""
+    """Writes files `<folder>/batch=<id>/part-<task>.parquet`."""
 
     folder: str
     compression: str
@@ -57,14 +54,14 @@ class Parquet(TaskSink):
                 _writer(pa.BufferOutputStream(), pa.schema([column]), self.compression).close()
             except pa.ArrowException as error:
                 raise SpecError(
-                    f"Parquet has no type for the column `{column.name}` of {column.type}"
+                    f"Parquet has no type for the column `{column.name}` of type {column.type}"
                     f" ({error}). Hint: cast or drop it"
                 ) from error
 
     def stage(
         self, target: SinkTarget, batch: int, task: str, tables: Iterator[pa.Table]
     ) -> list[str]:
-        files = _Files(self, target, batch, task)
+        files = _TaskFiles(self, target, batch, task)
         try:
             for table in tables:
                 if table.num_rows:
@@ -75,78 +72,75 @@ class Parquet(TaskSink):
             raise
 
     def publish(self, target: SinkTarget, batch: int, staged: list[str]) -> None:
-        with self.failing("publish a batch in"):
-            place = _Place.of(self.folder)
+        with self.translate_errors("publish a batch in"):
+            folder = _SinkFolder.open(self.folder)
             if staged:
-                place.claim(target)
-                place.put(batch, [_Staged(**json.loads(text)) for text in staged])
-            elif place.has(f"{_PARTITION}={batch}"):
-                place.claim(target)
-                place.remove(batch)
-            place.clean()
+                folder.claim(target)
+                folder.put(batch, [_Staged(**json.loads(text)) for text in staged])
+            elif folder.has(f"{_PARTITION}={batch}"):
+                folder.claim(target)
+                folder.remove(batch)
+            folder.clean()
 
     @contextlib.contextmanager
-    def failing(self, act: str) -> Iterator[None]:
-        """What a filesystem says, as an error that names the folder."""
+    def translate_errors(self, act: str) -> Iterator[None]:
+        """Raise errors of the file system as `SinkError`, with the folder and a hint."""
         try:
             yield
         except (OSError, pa.ArrowException) as error:
             raise SinkError(
                 f"the parquet sink cannot {act} `{self.folder}`: {error}. Hint: the driver and"
-                " every worker need write access to it and free space; the batch is replayed when"
-                " the query starts again"
+                " all workers need write access and free space; the batch is replayed when the"
+                " query restarts"
             ) from error
 
 
 def parquet(folder: str | Path, compression: str = "zstd") -> Parquet:
-    """A sink of Parquet files: `<folder>/batch=<id>/part-<task>.parquet`.
+    """A sink that writes Parquet files `<folder>/batch=<id>/part-<task>.parquet`.
 
-    A task writes into a hidden folder and the driver publishes a batch by renaming it, so a reader
-    sees a batch whole or not at all. A replay of a batch overwrites it. This holds on local and on
-    Hadoop file systems, and against killed processes; nothing is forced to the disk, as with
-    Spark's own files. On object stores (`s3://`, `gs://`, `abfs://`) a folder cannot be renamed:
-    files are moved one by one, and a reader may see a part of a batch for a moment.
+    Tasks write into a hidden folder, and the driver publishes a batch with a rename, so readers see
+    all of a batch or nothing. A replay overwrites its batch. This holds on local and Hadoop file
+    systems, also if processes are killed; as in Spark, files are not synced to disk. Object stores
+    (`s3://`, `gs://`, `abfs://`) cannot rename a folder: files are moved one by one, and a reader
+    may see a part of a batch for a moment.
 
-    A folder belongs to one output of one query: another one is refused. A column of unknown type
-    (null in every row) is left out of a file, and where types change in the middle of a batch a
-    task begins another file (`part-<task>.1.parquet`).
+    A folder belongs to one output of one query; others are refused. A column of unknown type (null
+    in every row) is left out. If types change within a batch, a task starts another file
+    (`part-<task>.1.parquet`).
     """
     if compression not in _COMPRESSIONS:
         raise SpecError(
-            f"the compression of Parquet is one of {', '.join(_COMPRESSIONS)}; came:"
+            f"the compression of Parquet is one of {', '.join(_COMPRESSIONS)}, got"
             f" {compression!r}. Hint: compression='zstd'"
         )
     return Parquet(_absolute(os.fspath(folder)), compression)
 
 
 def _absolute(folder: str) -> str:
-    """Workers have working folders of their own, so a relative path is taken from here."""
+    """The absolute path of a folder: workers have other working directories."""
     if not folder:
         raise SpecError(
-            "a parquet sink needs a folder; came: an empty name. Hint:"
-            " tg.sinks.parquet('out/panes')"
+            "a parquet sink needs a folder, got an empty name. Hint: tg.sinks.parquet('out/panes')"
         )
     local = local_path(folder)
     return re.sub(r"^s3[an]:", "s3:", folder) if local is None else str(Path(local).absolute())
 
 
-def local_path(place: str) -> str | None:
-    """The path of a local file or folder, also of a `file:` URI; None for a URI of another kind."""
-    if place.startswith("file:"):
-        return url2pathname(urlsplit(place).path)
-    return None if re.match(r"^[A-Za-z][A-Za-z0-9+.-]+:", place) else place
+def local_path(location: str) -> str | None:
+    """The path of a local file or folder, or of a `file:` URI; None for other URIs."""
+    if location.startswith("file:"):
+        return url2pathname(urlsplit(location).path)
+    return None if re.match(r"^[A-Za-z][A-Za-z0-9+.-]+:", location) else location
 
 
 def _refuse_partition_column(schema: pa.Schema) -> None:
-    """The folder of a batch gives readers a column of its own; names that differ in case only are
-    one name to Spark.
-    """
+    """Refuse a column with the name of the partition column; Spark ignores case."""
     taken = [name for name in schema.names if name.lower() == _PARTITION]
     if taken:
         raise SpecError(
-            f"the parquet sink writes folders `{_PARTITION}=<id>`, which readers take for a column"
-            f" `{_PARTITION}`, and the rows have `{taken[0]}`. Hint: rename the column before, or"
-            " write to another sink"
+            f"the parquet sink writes folders `{_PARTITION}=<id>`, which readers see as a column"
+            f" `{_PARTITION}`, and the rows have `{taken[0]}`. Hint: rename the column, or use"
+            " another sink"
         )
 
 
@@ -156,31 +150,30 @@ def _writer(stream: Any, schema: pa.Schema, compression: Any) -> Any:
     return pq.ParquetWriter(stream, schema, compression=compression)
 
 
-class _Files:
-    """The files of one task: rows are gathered into row groups of bounded size."""
+class _TaskFiles:
+    """The files of one task, written in row groups of limited size."""
 
     def __init__(self, sink: Parquet, target: SinkTarget, batch: int, task: str) -> None:
         self._sink = sink
         self._batch = batch
         self._task = re.sub(r"[^\w-]", "_", task)
         self._schema = target.schema.remove_metadata()
-        self._place: _Place | None = None
+        self._folder: _SinkFolder | None = None
         self._open: tuple[str, Any, Any] | None = None
-        self._waiting: list[pa.Table] = []
+        self._buffered: list[pa.Table] = []
         self._rows = 0
         self._done: list[_Staged] = []
 
     def add(self, table: pa.Table) -> None:
-        fitting = self._fit(table)
+        aligned = self._align(table)
         step = max(
-            1, min(ROW_GROUP_ROWS, fitting.num_rows * ROW_GROUP_BYTES // max(1, fitting.nbytes))
+            1, min(ROW_GROUP_ROWS, aligned.num_rows * ROW_GROUP_BYTES // max(1, aligned.nbytes))
         )
-        for start in range(0, fitting.num_rows, step):
-            piece = fitting.slice(start, step)
-            self._waiting.append(piece)
+        for start in range(0, aligned.num_rows, step):
+            self._buffered.append(aligned.slice(start, step))
             if (
-                sum(t.num_rows for t in self._waiting) >= ROW_GROUP_ROWS
-                or sum(t.nbytes for t in self._waiting) >= ROW_GROUP_BYTES
+                sum(t.num_rows for t in self._buffered) >= ROW_GROUP_ROWS
+                or sum(t.nbytes for t in self._buffered) >= ROW_GROUP_BYTES
             ):
                 self._flush()
 
@@ -189,32 +182,28 @@ class _Files:
         return self._done
 
     def discard(self) -> None:
-        """Take back what was written, as far as possible: what stays is removed when the next batch
-        is published.
-        """
-        self._waiting = []
+        """Delete the files, as far as possible; the rest is deleted with the next batch."""
+        self._buffered = []
         with contextlib.suppress(Exception):
             self._finish()
-        if self._place is not None:
+        if self._folder is not None:
             for staged in self._done:
                 with contextlib.suppress(Exception):
-                    self._place.files.delete_file(self._place.path(staged.path))
+                    self._folder.files.delete_file(self._folder.path(staged.path))
 
-    def _fit(self, table: pa.Table) -> pa.Table:
-        """The table in the schema of the open file, or with another file begun in a schema that it
-        fits.
-        """
+    def _align(self, table: pa.Table) -> pa.Table:
+        """The table in the schema of the file; starts another file if the schema must change."""
         _refuse_partition_column(table.schema)
         mine = table.schema.remove_metadata()
         if mine == self._schema and self._open is not None:
-            return table.select(self._named())
+            return table.select(self._written_columns())
         for wanted in self._candidates(mine):
-            fitting = _cast(table, wanted)
-            if fitting is not None:
+            aligned = _cast(table, wanted)
+            if aligned is not None:
                 if wanted != self._schema:
                     self._finish()
                     self._schema = wanted
-                return fitting.select(self._named())
+                return aligned.select(self._written_columns())
         return table
 
     def _candidates(self, mine: pa.Schema) -> Iterator[pa.Schema]:
@@ -222,20 +211,20 @@ class _Files:
             yield pa.unify_schemas([self._schema, mine], promote_options="permissive")
         yield mine
 
-    def _named(self) -> list[str]:
+    def _written_columns(self) -> list[str]:
         return [field.name for field in self._schema if not pa.types.is_null(field.type)]
 
     def _flush(self) -> None:
-        if not self._waiting:
+        if not self._buffered:
             return
-        table = pa.concat_tables(self._waiting)
-        self._waiting = []
-        with self._sink.failing("write into"):
+        table = pa.concat_tables(self._buffered)
+        self._buffered = []
+        with self._sink.translate_errors("write into"):
             if self._open is None:
-                self._place = self._place or _Place.of(self._sink.folder)
-                self._place.make(_STAGING)
+                self._folder = self._folder or _SinkFolder.open(self._sink.folder)
+                self._folder.make(_STAGING)
                 path = f"{_STAGING}/{self._batch}-{self._task}-{uuid.uuid4().hex}.parquet"
-                stream = self._place.files.open_output_stream(self._place.path(path))
+                stream = self._folder.files.open_output_stream(self._folder.path(path))
                 self._open = path, stream, _writer(stream, table.schema, self._sink.compression)
             self._open[2].write_table(table, row_group_size=max(1, table.num_rows))
         self._rows += table.num_rows
@@ -250,9 +239,9 @@ class _Files:
             if not self._done
             else f"part-{self._task}.{len(self._done)}.parquet"
         )
-        # Noted first: where closing fails, the file is there and has to be removed.
+        # Recorded first: if `close` fails, `discard` must delete the file.
         self._done.append(_Staged(path, name, 0, self._rows))
-        with self._sink.failing("write into"):
+        with self._sink.translate_errors("write into"):
             writer.close()
             size = stream.tell()
             stream.close()
@@ -261,7 +250,7 @@ class _Files:
 
 
 def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table | None:
-    """The table in the schema, None where a value would change."""
+    """The table in the schema; None if a value would change."""
     try:
         columns = [
             (
@@ -277,14 +266,14 @@ def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table | None:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _SinkFolder:
     """The folder of a sink on its file system."""
 
     files: fs.FileSystem
     root: str
 
     @classmethod
-    def of(cls, folder: str) -> _Place:
+    def open(cls, folder: str) -> _SinkFolder:
         local = local_path(folder)
         if local is not None:
             return cls(fs.LocalFileSystem(), local)
@@ -293,8 +282,8 @@ class _Place:
         except (ValueError, pa.ArrowException, OSError) as error:
             raise SinkError(
                 f"the folder `{folder}` is on a file system that cannot be reached: {error}. Hint:"
-                " a local path, file:, hdfs://, s3://, gs:// and abfs:// work where Arrow was"
-                " built with them"
+                " use a local path, or file:, hdfs://, s3://, gs:// or abfs:// if Arrow was built"
+                " with it"
             ) from error
         return cls(files, root.rstrip("/"))
 
@@ -308,18 +297,16 @@ class _Place:
         self.files.create_dir(self.path(name), recursive=True)
 
     def claim(self, target: SinkTarget) -> None:
-        """A folder holds one output of one query: the batch ids of another would overwrite its
-        batches.
-        """
+        """Refuse a folder of another output or query, whose batches would be overwritten."""
         mine = {"query": target.query, "output": target.output}
         if self.has(_OWNER):
             owner = self._owner()
             if owner != mine:
                 raise SinkError(
                     f"a folder holds one output of one query, and `{self.root}` belongs to the"
-                    f" output `{owner.get('output')}` of the query {owner.get('query')}; came: the"
+                    f" output `{owner.get('output')}` of the query {owner.get('query')}, got the"
                     f" output `{target.output}` of the query {target.query}. Hint: write to another"
-                    " folder, remove this one, or start the query again with the checkpoint it had"
+                    " folder, delete this one, or restart the query with its former checkpoint"
                 )
             return
         foreign = [
@@ -329,8 +316,8 @@ class _Place:
         ]
         if foreign:
             raise SinkError(
-                f"the folder `{self.root}` holds `{foreign[0]}` and no `{_OWNER}`, so it is not"
-                " known whose it is. Hint: write to an empty folder"
+                f"the folder `{self.root}` has `{foreign[0]}` but no `{_OWNER}`, so its owner is"
+                " unknown. Hint: write to an empty folder"
             )
         self.make(_STAGING)
         draft = self.path(f"{_STAGING}/{uuid.uuid4().hex}.json")
@@ -339,7 +326,7 @@ class _Place:
         self.files.move(draft, self.path(_OWNER))
 
     def put(self, batch: int, staged: list[_Staged]) -> None:
-        """Publish the files as the batch, in the place of what an earlier attempt has published."""
+        """Publish the files of a batch; they replace those of an earlier attempt."""
         final = f"{_PARTITION}={batch}"
         ready = f"{_STAGING}/ready-{batch}-{_digest(staged)}"
         self.make(ready)
@@ -351,15 +338,14 @@ class _Place:
             if ready_size == file.bytes:
                 continue
             if staged_size != file.bytes:
-                # Published by a call that did not come to its end, or gone.
+                # Either published by an interrupted call, or lost.
                 if self._sizes(f"{final}/{f.name}" for f in staged) == [f.bytes for f in staged]:
                     return
-                found = "is gone" if staged_size is None else f"has {staged_size} bytes"
+                found = "is missing" if staged_size is None else f"has {staged_size} bytes"
                 raise SinkError(
                     f"a file that a task wrote for batch {batch} {found}, and {file.bytes} bytes"
-                    f" were written: `{self.path(file.path)}`. Hint: no other program may touch"
-                    f" `{_STAGING}`; workers and driver need to see the same folder; start the"
-                    " query again"
+                    f" were written: `{self.path(file.path)}`. Hint: no other program may change"
+                    f" `{_STAGING}`; workers and driver must share the folder; restart the query"
                 )
             self.files.move(self.path(file.path), self.path(f"{ready}/{file.name}"))
         self.remove(batch)
@@ -371,7 +357,7 @@ class _Place:
             self.files.move(self.path(f"{ready}/{file.name}"), self.path(f"{final}/{file.name}"))
 
     def remove(self, batch: int) -> None:
-        """Take the batch away at once; its files are deleted where no reader looks."""
+        """Hide the batch atomically; its files are deleted later."""
         final = f"{_PARTITION}={batch}"
         if not self.has(final):
             return
@@ -384,7 +370,7 @@ class _Place:
             self.files.delete_dir(self.path(final))
 
     def clean(self) -> None:
-        """Remove what attempts that were killed have left, and what was replaced."""
+        """Delete the files of failed attempts, and of replaced batches."""
         info = self.files.get_file_info(self.path(_STAGING))
         if info.type == fs.FileType.Directory:
             self.files.delete_dir(info.path)
@@ -414,5 +400,5 @@ class _Place:
 
 
 def _digest(staged: list[_Staged]) -> str:
-    """Tells one attempt to write a batch from another."""
+    """A digest that identifies an attempt to write a batch."""
     return hashlib.sha256("\n".join(file.path for file in staged).encode()).hexdigest()[:16]

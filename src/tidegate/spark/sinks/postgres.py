@@ -1,13 +1,11 @@
-"""The PostgreSQL sink: panes as a table of the newest results, other outputs appended, each batch
-in one transaction.
+"""The PostgreSQL sink: panes are upserted, other outputs appended, one transaction per batch.
 
-Panes are inserted or updated by key and window; in discarding mode by key, window and pane, since
-each pane is a part of its own. A retraction deletes its row. So the table always holds the truth of
-now, and its column `op` is always `+`. Late rows and metrics are appended, with the id of their
-batch in the column `tidegate_batch`.
+Panes are upserted by key and window; in discarding mode by key, window and pane. A retraction
+deletes its row. So the table holds the current results, and its column `op` is always `+`. Late
+rows and metrics are appended, with the id of their batch in the column `tidegate_batch`.
 
-The id of the newest batch of a query's output stands in the table `tidegate_batches`, in the schema
-of the sink's table, and is written in the same transaction: a batch that is not newer is skipped.
+The table `tidegate_batches`, in the same schema, has the last batch id of each output. It is
+updated in the same transaction, and a batch that is not newer is skipped.
 """
 
 from __future__ import annotations
@@ -35,14 +33,14 @@ BATCHES = "tidegate_batches"
 BATCH = "tidegate_batch"
 ROW = "tidegate_row"
 STAGED = "tidegate_staged"
-LONGEST_NAME = 63
+MAX_NAME_BYTES = 63
 
 
 @dataclass(frozen=True)
 class PostgresSink(DriverSink):
-    """A table of a PostgreSQL database."""
+    """Writes to a table of a PostgreSQL database."""
 
-    # It may hold a password.
+    # Not shown: it may contain a password.
     dsn: str = field(repr=False)
     table: str
     schema: str | None = None
@@ -54,13 +52,13 @@ class PostgresSink(DriverSink):
             columns = self._columns(connection)
             if columns is None and not self.create:
                 raise SinkError(
-                    f"{self._said} does not exist, and create=False. Hint:"
+                    f"{self._label} does not exist, and create=False. Hint:"
                     f" {self._create_text(connection, target)}"
                 )
             if columns is not None:
                 self._compare(target, columns)
                 if not self.create and _is_panes(target):
-                    self._need_index(connection, target)
+                    self._check_index(connection, target)
 
     def write(self, target: SinkTarget, batch: int, tables: Iterator[pa.Table]) -> None:
         rows = (without_pane_id(target, table) for table in tables if len(table))
@@ -69,101 +67,104 @@ class PostgresSink(DriverSink):
             return
         with self._connected() as connection:
             if not self._take(connection, target, batch):
-                # Replayed: the rows are there. What remains is read, because Spark counts on it.
+                # The batch is a replay. Spark expects the remaining rows to be consumed.
                 for _ in rows:
                     pass
                 return
             self._prepare(connection, target)
-            takes_back = self._stage(connection, target, chain([first], rows))
+            retractions = self._stage(connection, target, chain([first], rows))
             if _is_panes(target):
-                self._apply(connection, target, takes_back)
+                self._apply(connection, target, retractions)
             else:
                 self._append(connection, target, batch)
 
     @property
-    def _said(self) -> str:
+    def _label(self) -> str:
         return f"the table `{self.schema + '.' if self.schema else ''}{self.table}`"
 
     def _check_names(self, target: SinkTarget) -> None:
         if "." in self.table:
             raise SpecError(
-                f'the table `{self.table}` has a point in its name. Hint: postgres(dsn, "table",'
+                f'the table name `{self.table}` has a dot. Hint: postgres(dsn, "table",'
                 ' schema="schema")'
             )
         names = [self.table, *target.schema.names]
         long = [
-            name for name in names if len(name.encode()) > LONGEST_NAME or not name or "\0" in name
+            name
+            for name in names
+            if len(name.encode()) > MAX_NAME_BYTES or not name or "\0" in name
         ]
         if long:
             raise SinkError(
-                f"names in PostgreSQL have 1 to {LONGEST_NAME} bytes, got {long}. Hint: rename the"
-                " column or the table"
+                f"names in PostgreSQL have 1 to {MAX_NAME_BYTES} bytes, got {long}. Hint: rename"
+                " the column or the table"
             )
         taken = sorted({BATCH, ROW} & set(target.schema.names))
         if taken:
             raise SinkError(
-                f"the sink needs the column {', '.join(taken)} for itself. Hint: rename that column"
-                " of the input"
+                f"the sink reserves the column {', '.join(taken)}. Hint: rename that column of the"
+                " input"
             )
         for column in target.schema:
             type_of(column)
 
     @contextmanager
     def _connected(self) -> Iterator[Connection[Any]]:
-        """A connection whose work is committed at the end of the block, and undone when it
-        fails.
-        """
+        """A connection that commits at the end of the block, and rolls back on an error."""
         try:
             import psycopg
             from psycopg.conninfo import conninfo_to_dict
         except ImportError:
             raise MissingExtraError("psycopg", "postgres", "the PostgreSQL sink") from None
         try:
-            said: dict[str, Any] = dict(conninfo_to_dict(self.dsn))
+            declared: dict[str, Any] = dict(conninfo_to_dict(self.dsn))
         except psycopg.Error as error:
             raise SinkError(
-                f"the address of the PostgreSQL server cannot be read ({_line(error)}). Hint:"
+                f"the address of the PostgreSQL server is invalid ({_line(error)}). Hint:"
                 ' "host=... dbname=... user=..." or postgresql://...'
             ) from None
         try:
-            usual: dict[str, Any] = {"application_name": "tidegate", "connect_timeout": "10"}
-            with psycopg.connect(**{**usual, **said, "client_encoding": "UTF8"}) as connection:
+            defaults: dict[str, Any] = {"application_name": "tidegate", "connect_timeout": "10"}
+            with psycopg.connect(
+                **{**defaults, **declared, "client_encoding": "UTF8"}
+            ) as connection:
                 if connection.info.server_version < OLDEST_SERVER * 10_000:
                     raise SinkError(
-                        f"keys may be null, which needs PostgreSQL {OLDEST_SERVER} or newer (unique"
-                        f" nulls); the server is {connection.info.server_version // 10_000}. Hint:"
-                        " use a newer server"
+                        f"the PostgreSQL sink needs version {OLDEST_SERVER} or newer, for unique"
+                        " null keys; the server is"
+                        f" {connection.info.server_version // 10_000}. Hint: use a newer server"
                     )
                 yield connection
         except psycopg.OperationalError as error:
             raise SinkError(
-                f"the PostgreSQL server of {self._said} cannot be reached, or was lost"
-                f" ({_line(error)}); nothing of the batch was written. Hint: start the query again"
-                " when the server is back; it goes on with this batch"
+                f"the PostgreSQL server of {self._label} cannot be reached, or was lost"
+                f" ({_line(error)}); no row of the batch was written. Hint: restart the query when"
+                " the server is back; it continues with this batch"
             ) from error
         except psycopg.Error as error:
             raise SinkError(
-                f"PostgreSQL refused the rows for {self._said} ({_line(error)}); nothing of the"
+                f"PostgreSQL refused the rows for {self._label} ({_line(error)}); no row of the"
                 " batch was written. Hint: compare the table with the columns of the output, and"
-                " the rights of the user"
+                " check the privileges of the user"
             ) from error
 
     def _take(self, connection: Connection[Any], target: SinkTarget, batch: int) -> bool:
-        """Note the batch; false where it, or a newer one, is noted already. Another attempt at the
-        same batch waits here for the end of the first.
+        """Record the batch id; return False if it, or a newer one, is recorded already.
+
+        Another attempt at the same batch blocks here until the first one ends.
         """
         sql = _sql()
         batches = self._name(BATCHES)
         if connection.execute(
             sql("SELECT to_regclass({})").format(self._text(BATCHES))
         ).fetchone() == (None,):
-            # Two that make the same table at once fail otherwise.
+            # Otherwise, concurrent creation of the table fails.
             connection.execute(sql("SELECT pg_advisory_xact_lock(hashtext('tidegate'))"))
-            made = (
+            create = (
                 "CREATE TABLE IF NOT EXISTS {} (query text, output text, batch bigint NOT NULL,"
                 " PRIMARY KEY (query, output))"
             )
-            connection.execute(sql(made).format(batches))
+            connection.execute(sql(create).format(batches))
         statement = sql(
             "INSERT INTO {0} AS known (query, output, batch) VALUES (%s, %s, %s) ON CONFLICT"
             " (query, output) DO UPDATE SET batch = excluded.batch WHERE known.batch <"
@@ -175,7 +176,7 @@ class PostgresSink(DriverSink):
         )
 
     def _prepare(self, connection: Connection[Any], target: SinkTarget) -> None:
-        """See that the table is there and is ours to write."""
+        """Create the table if needed, and check its columns and its index."""
         columns = self._columns(connection)
         if columns is not None:
             self._compare(target, columns)
@@ -183,21 +184,22 @@ class PostgresSink(DriverSink):
             connection.execute(self._create(target))
         else:
             raise SinkError(
-                f"{self._said} does not exist, and create=False. Hint:"
+                f"{self._label} does not exist, and create=False. Hint:"
                 f" {self._create_text(connection, target)}"
             )
         if not _is_panes(target):
             return
         if not self.create:
-            self._need_index(connection, target)
+            self._check_index(connection, target)
         elif not self._has_index(connection, target):
             connection.execute(self._create_index(target))
 
     def _stage(
         self, connection: Connection[Any], target: SinkTarget, tables: Iterator[pa.Table]
     ) -> set[tuple[bool, ...]]:
-        """Copy the rows into a temporary table, in their order; which identity columns are null,
-        for each kind of retraction that is among them.
+        """Copy the rows into a temporary table, in their order.
+
+        Returns the combinations of null identity columns among the retractions.
         """
         sql, names = _sql(), _identifiers(target.schema.names)
         columns = sql(", ").join(
@@ -209,7 +211,7 @@ class PostgresSink(DriverSink):
                 *_identifiers([STAGED, ROW]), columns
             )
         )
-        kinds: set[tuple[bool, ...]] = set()
+        retractions: set[tuple[bool, ...]] = set()
         done = 0
         copy = sql("COPY {} ({}, {}) FROM STDIN (FORMAT csv)").format(
             *_identifiers([STAGED, ROW]), sql(", ").join(names)
@@ -217,18 +219,18 @@ class PostgresSink(DriverSink):
         with connection.cursor() as cursor, cursor.copy(copy) as copying:
             for table in tables:
                 wanted = table.select(target.schema.names)
-                kinds |= _kinds_of_retractions(target, wanted)
+                retractions |= _retraction_nulls(target, wanted)
                 numbered = wanted.add_column(0, ROW, pa.array(np.arange(done, done + len(table))))
                 copying.write(memoryview(csv_lines(numbered)))
                 done += len(table)
-        return kinds
+        return retractions
 
     def _apply(
-        self, connection: Connection[Any], target: SinkTarget, takes_back: set[tuple[bool, ...]]
+        self, connection: Connection[Any], target: SinkTarget, retractions: set[tuple[bool, ...]]
     ) -> None:
-        """Delete what is taken back, then insert or update the last word of each row."""
+        """Delete retracted rows, then upsert the last version of each row."""
         sql, identity = _sql(), _identity(target)
-        for nulls in sorted(takes_back):
+        for nulls in sorted(retractions):
             match = sql(" AND ").join(
                 _match(target, name, is_null) for name, is_null in zip(identity, nulls, strict=True)
             )
@@ -242,7 +244,8 @@ class PostgresSink(DriverSink):
         update = sql(", ").join(sql("{0} = excluded.{0}").format(name) for name in names)
         statement = sql(
             "INSERT INTO {table} ({columns}) SELECT {columns} FROM "
-            "(SELECT DISTINCT ON ({by}) * FROM {staged} ORDER BY {by}, {row} DESC) AS last WHERE last.op = '+' "
+            "(SELECT DISTINCT ON ({by}) * FROM {staged} ORDER BY {by}, {row} DESC) AS last "
+            "WHERE last.op = '+' "
             "ON CONFLICT ({identity}) DO UPDATE SET {update}"
         ).format(
             table=self._name(self.table),
@@ -263,9 +266,7 @@ class PostgresSink(DriverSink):
         connection.execute(statement, (batch,))
 
     def _columns(self, connection: Connection[Any]) -> dict[str, tuple[str, bool]] | None:
-        """Name, type and whether a value is needed, of the columns that the table has; None where
-        there is no table.
-        """
+        """The columns of the table: type, and whether a value is required; None without a table."""
         table = connection.execute(
             _sql()("SELECT to_regclass({})::oid").format(self._text(self.table))
         ).fetchone()
@@ -279,34 +280,38 @@ class PostgresSink(DriverSink):
         )
         return {name: (type, needed) for name, type, needed in listed.fetchall()}
 
-    def _compare(self, target: SinkTarget, there: dict[str, tuple[str, bool]]) -> None:
-        """Refuse a table that cannot take the rows."""
+    def _compare(self, target: SinkTarget, existing: dict[str, tuple[str, bool]]) -> None:
+        """Refuse a table that cannot hold the rows."""
         wanted = _wanted(target)
-        lacking = [f"{name} {type}" for name, type in wanted.items() if name not in there]
-        if lacking:
+        missing = [f"{name} {type}" for name, type in wanted.items() if name not in existing]
+        if missing:
             add = ", ".join(
-                f'ADD COLUMN "{name}" {type}' for name, type in wanted.items() if name not in there
+                f'ADD COLUMN "{name}" {type}'
+                for name, type in wanted.items()
+                if name not in existing
             )
             raise SinkError(
-                f"{self._said} lacks the columns: {', '.join(lacking)}. Hint: ALTER TABLE ..."
+                f"{self._label} lacks the columns: {', '.join(missing)}. Hint: ALTER TABLE ..."
                 f" {add}; or write to another table"
             )
         other = [
-            f"{name} is {there[name][0]}, not {type}"
+            f"{name} is {existing[name][0]}, not {type}"
             for name, type in wanted.items()
-            if not fits(type, there[name][0])
+            if not fits(type, existing[name][0])
         ]
         if other:
             raise SinkError(
-                f"{self._said} has columns of other types: {'; '.join(other)}. Hint: write to"
+                f"{self._label} has columns of other types: {'; '.join(other)}. Hint: write to"
                 " another table, or alter this one"
             )
         needed = [
-            name for name, (_, value_needed) in there.items() if value_needed and name not in wanted
+            name
+            for name, (_, value_needed) in existing.items()
+            if value_needed and name not in wanted
         ]
         if needed:
             raise SinkError(
-                f"{self._said} wants values for columns that the output does not have:"
+                f"{self._label} requires values for columns that the output does not have:"
                 f" {', '.join(needed)}. Hint: give them a default"
             )
 
@@ -333,9 +338,9 @@ class PostgresSink(DriverSink):
         )
 
     def _index(self, target: SinkTarget) -> str:
-        """The name of the unique index, another one for other columns."""
+        """The name of the unique index, which depends on its columns."""
         digest = hashlib.sha256("\0".join(_identity(target)).encode()).hexdigest()[:8]
-        # Cut so that no character is cut in two.
+        # Truncated at a character boundary.
         return f"{self.table.encode()[:40].decode(errors='ignore')}_tidegate_{digest}"
 
     def _has_index(self, connection: Connection[Any], target: SinkTarget) -> bool:
@@ -343,10 +348,10 @@ class PostgresSink(DriverSink):
             _sql()("SELECT to_regclass({})").format(self._text(self._index(target)))
         ).fetchone() != (None,)
 
-    def _need_index(self, connection: Connection[Any], target: SinkTarget) -> None:
+    def _check_index(self, connection: Connection[Any], target: SinkTarget) -> None:
         if not self._has_index(connection, target):
             raise SinkError(
-                f"{self._said} has no unique index for the panes, and create=False. Hint:"
+                f"{self._label} has no unique index for the panes, and create=False. Hint:"
                 f" {self._create_index(target).as_string(connection)}"
             )
 
@@ -356,7 +361,7 @@ class PostgresSink(DriverSink):
         return Identifier(self.schema, name) if self.schema else Identifier(name)
 
     def _text(self, name: str) -> Composable:
-        """The quoted name as a text, for functions that look a name up."""
+        """The quoted name as a text, for catalog functions."""
         from psycopg.sql import Literal
 
         parts = [self.schema, name] if self.schema else [name]
@@ -366,13 +371,12 @@ class PostgresSink(DriverSink):
 def postgres(
     dsn: str, table: str, *, schema: str | None = None, create: bool = True
 ) -> PostgresSink:
-    """Write to a table of PostgreSQL (15 or newer): panes inserted, updated and deleted by key and
-    window, late rows and metrics appended.
+    """A sink that upserts panes into a PostgreSQL table, and appends late rows and metrics.
 
-    `dsn` is what libpq takes: `"host=db dbname=web user=me"` or `"postgresql://me@db/web"`. The
-    table and its unique index are made when they are not there, unless `create=False`. Lists and
-    structs become `jsonb`. The server must be reachable from where Spark's driver (the Spark
-    Connect server) runs.
+    `dsn`: a libpq connection string, such as `"host=db dbname=web user=me"` or
+    `"postgresql://me@db/web"`. `create`: whether to create a missing table and its unique index.
+    Lists and structs become `jsonb`. Needs PostgreSQL 15 or newer, reachable from Spark's driver or
+    Spark Connect server.
     """
     return PostgresSink(dsn, table, schema, create)
 
@@ -382,7 +386,7 @@ def _is_panes(target: SinkTarget) -> bool:
 
 
 def _identity(target: SinkTarget) -> list[str]:
-    """The columns by which a row of panes is known."""
+    """The columns that identify a row of panes."""
     return [*target.identity, *(["pane"] if target.mode == "discarding" else [])]
 
 
@@ -392,10 +396,8 @@ def _wanted(target: SinkTarget) -> dict[str, str]:
     return columns | {column.name: type_of(column) for column in target.schema}
 
 
-def _brief(target: SinkTarget, name: str, of: str = "") -> Composed:
-    """An identity column as it stands in the index: a long value by its digest, since an entry of
-    an index holds 2.7 kB at most.
-    """
+def _index_term(target: SinkTarget, name: str, of: str = "") -> Composed:
+    """An identity column in the index; long values by digest, as entries are limited to 2.7 kB."""
     sql = _sql()
     column = sql("{}{}").format(sql(of), *_identifiers([name]))
     kind = type_of(target.schema.field(name))
@@ -407,27 +409,29 @@ def _brief(target: SinkTarget, name: str, of: str = "") -> Composed:
 
 
 def _indexed(target: SinkTarget) -> Composed:
-    return _sql()(", ").join(_brief(target, name) for name in _identity(target))
+    return _sql()(", ").join(_index_term(target, name) for name in _identity(target))
 
 
-def _match(target: SinkTarget, name: str, is_null: bool) -> Composed:  # noqa: FBT001 - one of a row of facts
-    """A condition that the index serves: `IS NOT DISTINCT FROM` would read the whole table."""
+def _match(target: SinkTarget, name: str, is_null: bool) -> Composed:  # noqa: FBT001 - from a row of booleans
+    """A condition that uses the index: `IS NOT DISTINCT FROM` would scan the table."""
     sql = _sql()
     if is_null:
         return sql("old.{0} IS NULL AND new.{0} IS NULL").format(*_identifiers([name]))
-    return sql("{} = {}").format(_brief(target, name, "old."), _brief(target, name, "new."))
+    return sql("{} = {}").format(
+        _index_term(target, name, "old."), _index_term(target, name, "new.")
+    )
 
 
-def _kinds_of_retractions(target: SinkTarget, table: pa.Table) -> set[tuple[bool, ...]]:
-    """Which identity columns are null in the retractions of a table: one entry for each
-    combination.
-    """
+def _retraction_nulls(target: SinkTarget, table: pa.Table) -> set[tuple[bool, ...]]:
+    """The combinations of null identity columns among the retractions of a table."""
     if not _is_panes(target):
         return set()
-    back = table.filter(pa.compute.equal(table.column("op"), "-"))
-    if not len(back):
+    retractions = table.filter(pa.compute.equal(table.column("op"), "-"))
+    if not len(retractions):
         return set()
-    nulls = np.stack([back.column(name).is_null().to_numpy() for name in _identity(target)], axis=1)
+    nulls = np.stack(
+        [retractions.column(name).is_null().to_numpy() for name in _identity(target)], axis=1
+    )
     return {tuple(bool(one) for one in row) for row in np.unique(nulls, axis=0)}
 
 
@@ -444,5 +448,5 @@ def _sql() -> type[SQL]:
 
 
 def _line(error: Exception) -> str:
-    """The first line of an error: servers add where in which statement."""
+    """The first line of an error; the others locate it in the statement."""
     return str(error).strip().partition("\n")[0]

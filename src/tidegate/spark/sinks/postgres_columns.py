@@ -1,7 +1,7 @@
-"""Arrow columns for PostgreSQL: their types there, and their values as the CSV that COPY reads.
+"""PostgreSQL types of Arrow columns, and their values as CSV for COPY.
 
-PostgreSQL has no text with the character U+0000, and no times before 4713 BC: the character becomes
-U+FFFD, such a time `-infinity`.
+PostgreSQL supports neither U+0000 in texts, which becomes U+FFFD, nor times before 4713 BC, which
+become `-infinity`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TYPES: dict[pa.DataType, str] = {
     pa.string_view(): "text",
     pa.null(): "text",
 }
-"""How they are made; what is not here is decided by kind."""
+"""The type of a created column; `type_of` covers parametric types."""
 
 WIDER: dict[str, tuple[str, ...]] = {
     "smallint": ("integer", "bigint", "numeric"),
@@ -46,14 +46,14 @@ WIDER: dict[str, tuple[str, ...]] = {
     "text": ("character varying",),
     "date": (),
 }
-"""Other types that a table may have for a column, because every value fits."""
+"""Other types that an existing column may have, because all values fit."""
 
 LONG = ("text", "bytea", "jsonb")
-"""Types whose values may be too long for an index."""
+"""Types whose values can be too long for an index."""
 
 
 def type_of(field: pa.Field) -> str:
-    """The type of a column, spelled as PostgreSQL's catalogue does."""
+    """The PostgreSQL type of a column, spelled as in its catalog."""
     type = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     if type in TYPES:
         return TYPES[type]
@@ -64,7 +64,7 @@ def type_of(field: pa.Field) -> str:
     if pa.types.is_duration(type):
         return "bigint"
     if pa.types.is_decimal(type):
-        # Arrow allows a negative scale: digits before the point that are always zero.
+        # Arrow allows a negative scale: trailing zeros before the decimal point.
         return (
             f"numeric({max(type.precision - min(type.scale, 0), type.scale)},{max(type.scale, 0)})"
         )
@@ -78,38 +78,37 @@ def type_of(field: pa.Field) -> str:
     ):
         return "bytea"
     raise SinkError(
-        f"the column `{field.name}` has the type {field.type}, which has no place in PostgreSQL."
-        " Hint: cast it before, or leave it out"
+        f"the column `{field.name}` has the type {field.type}, which PostgreSQL does not support."
+        " Hint: cast or drop it"
     )
 
 
-def fits(wanted: str, there: str) -> bool:
-    """Whether a column of the type `there` takes every value of the type `wanted`."""
-    bare = re.sub(r"\(.*\)", "", there)
+def fits(wanted: str, existing: str) -> bool:
+    """Whether a column of the type `existing` can hold every value of the type `wanted`."""
+    bare = re.sub(r"\(.*\)", "", existing)
     if wanted.startswith("numeric"):
-        return there in {wanted, "numeric"}
-    return wanted == there or (
-        bare in WIDER.get(wanted, ()) and bare in {there, "character varying"}
+        return existing in {wanted, "numeric"}
+    return wanted == existing or (
+        bare in WIDER.get(wanted, ()) and bare in {existing, "character varying"}
     )
 
 
 def csv_lines(table: pa.Table) -> pa.Buffer:
-    """The rows as COPY reads them: a text is quoted, a null is nothing at all."""
-    columns = [_readable(one_array(column)) for column in table.columns]
+    """The rows as CSV for COPY: texts are quoted, nulls are empty."""
+    columns = [_to_csv(one_array(column)) for column in table.columns]
     lines = pa.BufferOutputStream()
-    # Columns by number: a table may not have two columns of one name, but nobody asks for the names
-    # here.
+    # The CSV has no header, so any unique names will do.
     plain = pa.table(columns, names=[str(number) for number in range(len(columns))])
     csv.write_csv(plain, lines, csv.WriteOptions(include_header=False))
     return lines.getvalue()
 
 
-def _readable(array: Any) -> pa.Array:
-    """The column as numbers or texts which PostgreSQL reads as the type that `type_of` says."""
+def _to_csv(array: Any) -> pa.Array:
+    """The column as numbers or texts that PostgreSQL parses as `type_of`."""
     type = array.type
     kind = type_of(pa.field("", type))
     if kind == "text":
-        return without_zero(pc.cast(array, pa.large_string()))
+        return _without_zero(pc.cast(array, pa.large_string()))
     if kind == "jsonb":
         return pc.if_else(array.is_valid(), _json_without_zero(json_values(array)), None)
     if kind == "bytea":
@@ -126,8 +125,8 @@ def _readable(array: Any) -> pa.Array:
     return pc.cast(array, pa.float32()) if pa.types.is_float16(type) else array
 
 
-def without_zero(texts: pa.Array) -> pa.Array:
-    """The texts without the one character that PostgreSQL does not take."""
+def _without_zero(texts: pa.Array) -> pa.Array:
+    """The texts with U+0000 replaced."""
     return (
         pc.replace_substring(texts, "\0", "\ufffd")
         if pc.any(pc.match_substring(texts, "\0")).as_py()
@@ -139,16 +138,16 @@ def _json_without_zero(texts: Any) -> pa.Array:
     found = pc.match_substring(texts, "\\u0000")
     if not pc.any(found).as_py():
         return texts
-    # An even number of backslashes before it are backslashes of the text itself.
-    mended = [
+    # An even number of backslashes before it are escaped backslashes.
+    replaced = [
         re.sub(r"(?<!\\)((?:\\\\)*)\\u0000", "\\1\\\\ufffd", text)
         for text in texts.filter(found).to_pylist()
     ]
-    return pc.replace_with_mask(texts, found, pa.array(mended, pa.large_string()))
+    return pc.replace_with_mask(texts, found, pa.array(replaced, pa.large_string()))
 
 
 def _far(text: str) -> str:
-    """A time outside the years 1 to 9999 in PostgreSQL's words."""
+    """A time outside the years 1 to 9999 in the syntax of PostgreSQL."""
     number, dash, rest = text[1:].partition("-")
     year, rest = int(text[0] + number), dash + rest
     if year > 294275:

@@ -28,8 +28,8 @@ class Prometheus(DriverSink):
     def check(self, target: SinkTarget) -> None:
         if target.output != "metrics":
             raise SpecError(
-                f"a Prometheus sink writes metrics, got the output `{target.output}`. Hint: write(...,"
-                " metrics=tg.sinks.prometheus(...))"
+                f"a Prometheus sink writes metrics, got the output `{target.output}`. Hint:"
+                " write(..., metrics=tg.sinks.prometheus(...))"
             )
 
     def write(self, target: SinkTarget, batch: int, tables: Iterator[pa.Table]) -> None:
