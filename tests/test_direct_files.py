@@ -25,15 +25,23 @@ from tidegate.spark.sources import files as files_module
 from tidegate.spark.sources import formats
 from tidegate.spark.sources.files import (
     DAY,
+    FileEntry,
+    FilePart,
     Folder,
-    Follower,
-    Found,
-    Offset,
-    Part,
+    FolderMonitor,
+    FolderOffset,
+    group_parts,
     parts_of,
-    shares,
 )
-from tidegate.spark.sources.formats import Arrow, Csv, Format, Json, Parquet, Reading, read_schema
+from tidegate.spark.sources.formats import (
+    Arrow,
+    Csv,
+    Format,
+    Json,
+    Parquet,
+    PartReader,
+    read_schema,
+)
 
 UTC = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema([("key", pa.int64()), ("ts", UTC), ("value", pa.float64())])
@@ -50,13 +58,13 @@ def put(folder: Path, name: str, content: bytes = b"x", at: int = 1_700_000_000)
     return path
 
 
-def names(offset: Offset | None) -> list[str]:
+def names(offset: FolderOffset | None) -> list[str]:
     return [] if offset is None else [file.path for file in offset.files]
 
 
-def replayed(offset: Offset) -> Offset:
+def replayed(offset: FolderOffset) -> FolderOffset:
     """The offset as Spark gives it back."""
-    return Offset.from_dict(json.loads(json.dumps(offset.to_dict())))
+    return FolderOffset.from_dict(json.loads(json.dumps(offset.to_dict())))
 
 
 # Which files
@@ -92,8 +100,11 @@ def test_folders_that_name_a_column_are_looked_into(tmp_path: Path) -> None:
     put(tmp_path, "other/b.json")
     folder = Folder(str(tmp_path))
     assert [file.path for file in folder.files()] == ["day=2024-01-01/hour=7/a.json"]
-    assert folder.named("day=2024-01-01/hour=7/a.json") == {"day": "2024-01-01", "hour": "7"}
-    assert Folder(str(tmp_path), recursive=True).named("day=2024-01-01/a.json") == {}
+    assert folder.partition_values("day=2024-01-01/hour=7/a.json") == {
+        "day": "2024-01-01",
+        "hour": "7",
+    }
+    assert Folder(str(tmp_path), recursive=True).partition_values("day=2024-01-01/a.json") == {}
 
 
 def test_a_folder_that_is_not_there_is_an_error_with_its_name(tmp_path: Path) -> None:
@@ -105,47 +116,49 @@ def test_batches_go_by_age_and_within_their_limits(tmp_path: Path) -> None:
     for n, name in enumerate("dcba"):
         put(tmp_path, name, b"x" * 10, at=1_700_000_000 + n)
     put(tmp_path, "e", b"x" * 10, at=1_700_000_000)
-    follower = Follower(Folder(str(tmp_path)))
-    first = follower.next(Offset(), 5, max_files=2)
+    monitor = FolderMonitor(Folder(str(tmp_path)))
+    first = monitor.next(FolderOffset(), 5, max_files=2)
     assert names(first) == ["d", "e"]
     assert first is not None
     assert (first.batch, first.clock) == (1, 5)
-    assert names(follower.next(replayed(first), 6, max_files=2)) == ["c", "b"]
-    assert names(follower.next(Offset(), 5, max_bytes=35)) == ["d", "e", "c"]
-    assert names(follower.next(Offset(), 5, max_bytes=1)) == ["d"], "a batch has one file at least"
-    assert names(follower.next(Offset(), 5)) == ["d", "e", "c", "b", "a"]
+    assert names(monitor.next(replayed(first), 6, max_files=2)) == ["c", "b"]
+    assert names(monitor.next(FolderOffset(), 5, max_bytes=35)) == ["d", "e", "c"]
+    assert names(monitor.next(FolderOffset(), 5, max_bytes=1)) == ["d"], (
+        "a batch has one file at least"
+    )
+    assert names(monitor.next(FolderOffset(), 5)) == ["d", "e", "c", "b", "a"]
     assert names(
-        Follower(Folder(str(tmp_path)), latest_first=True).next(Offset(), 5, max_files=2)
+        FolderMonitor(Folder(str(tmp_path)), latest_first=True).next(FolderOffset(), 5, max_files=2)
     ) == ["a", "b"]
 
 
 def test_a_file_that_comes_later_with_an_older_date_is_read(tmp_path: Path) -> None:
     put(tmp_path, "new", at=1_700_000_000)
-    follower = Follower(Folder(str(tmp_path)), max_age=7 * DAY)
-    first = follower.next(Offset(), 0)
+    monitor = FolderMonitor(Folder(str(tmp_path)), max_age=7 * DAY)
+    first = monitor.next(FolderOffset(), 0)
     assert first is not None
     put(tmp_path, "older", at=1_700_000_000 - 6 * 86_400)
     put(tmp_path, "too_old", at=1_700_000_000 - 8 * 86_400)
-    second = follower.next(replayed(first), 0)
+    second = monitor.next(replayed(first), 0)
     assert names(second) == ["older"]
     assert second is not None
-    assert follower.next(replayed(second), 0) is None
+    assert monitor.next(replayed(second), 0) is None
 
 
 def test_a_file_that_is_written_again_is_not_read_again(tmp_path: Path) -> None:
     put(tmp_path, "a")
-    follower = Follower(Folder(str(tmp_path)))
-    first = follower.next(Offset(), 0)
+    monitor = FolderMonitor(Folder(str(tmp_path)))
+    first = monitor.next(FolderOffset(), 0)
     assert first is not None
     put(tmp_path, "a", b"other", at=1_700_000_500)
-    assert follower.next(first, 0) is None
+    assert monitor.next(first, 0) is None
 
 
 def test_what_is_too_old_is_forgotten_so_that_offsets_stay_small() -> None:
-    offset = Offset()
+    offset = FolderOffset()
     for day in range(30):
-        offset = offset.followed_by(
-            [Found(f"{day}-{n}", 1, day * DAY + n) for n in range(10)], 0, max_age=7 * DAY
+        offset = offset.after(
+            [FileEntry(f"{day}-{n}", 1, day * DAY + n) for n in range(10)], 0, max_age=7 * DAY
         )
     assert len(offset.hashes) == 80
     assert offset.horizon == 22 * DAY + 9
@@ -154,18 +167,18 @@ def test_what_is_too_old_is_forgotten_so_that_offsets_stay_small() -> None:
 
 def test_after_freezing_nothing_new_comes(tmp_path: Path) -> None:
     put(tmp_path, "a")
-    follower = Follower(Folder(str(tmp_path)))
-    follower.freeze()
+    monitor = FolderMonitor(Folder(str(tmp_path)))
+    monitor.freeze()
     put(tmp_path, "b")
-    first = follower.next(Offset(), 0)
+    first = monitor.next(FolderOffset(), 0)
     assert names(first) == ["a"]
     assert first is not None
-    assert follower.next(first, 0) is None
+    assert monitor.next(first, 0) is None
 
 
 def test_a_clock_that_went_back_does_not_go_back_in_offsets() -> None:
-    first = Offset().followed_by([Found("a", 1, 1)], 50, None)
-    assert first.followed_by([Found("b", 1, 2)], 20, None).clock == 50
+    first = FolderOffset().after([FileEntry("a", 1, 1)], 50, None)
+    assert first.after([FileEntry("b", 1, 2)], 20, None).clock == 50
 
 
 @settings(max_examples=50)
@@ -182,10 +195,10 @@ def test_a_clock_that_went_back_does_not_go_back_in_offsets() -> None:
 def test_every_file_that_was_read_is_known_after_a_replay(
     batches: list[list[tuple[str, int]]],
 ) -> None:
-    offset, paths = Offset(), set()
+    offset, paths = FolderOffset(), set()
     for batch in batches:
         offset = replayed(
-            offset.followed_by([Found(path, 1, changed) for path, changed in batch], 0, None)
+            offset.after([FileEntry(path, 1, changed) for path, changed in batch], 0, None)
         )
         paths |= {path for path, _ in batch}
     assert {*offset.hashes.tolist()} == {*files_module._hashes(paths).tolist()}
@@ -193,14 +206,14 @@ def test_every_file_that_was_read_is_known_after_a_replay(
 
 def test_offsets_of_others_are_refused() -> None:
     with pytest.raises(CorruptStateError, match="version"):
-        Offset.from_dict({"index": 3})
-    with pytest.raises(CorruptStateError, match="cannot be read"):
-        _ = Offset(seen={"1": "nonsense"}).hashes
+        FolderOffset.from_dict({"index": 3})
+    with pytest.raises(CorruptStateError, match="is damaged"):
+        _ = FolderOffset(seen={"1": "nonsense"}).hashes
 
 
 def test_a_hundred_thousand_files_make_an_offset_of_less_than_a_megabyte() -> None:
-    offset = Offset().followed_by(
-        [Found(f"part-{n:06}.parquet", 1, n) for n in range(100_000)], 0, None
+    offset = FolderOffset().after(
+        [FileEntry(f"part-{n:06}.parquet", 1, n) for n in range(100_000)], 0, None
     )
     assert len(json.dumps({**offset.to_dict(), "files": []})) < 1_000_000
 
@@ -208,9 +221,9 @@ def test_a_hundred_thousand_files_make_an_offset_of_less_than_a_megabyte() -> No
 def test_shares_keep_the_order_and_are_about_equal() -> None:
     def sizes(*given_sizes: int, tasks: int = 2) -> list[list[int]]:
         parts = parts_of(
-            [Found(str(n), size, 0) for n, size in enumerate(given_sizes)], splits=False
+            [FileEntry(str(n), size, 0) for n, size in enumerate(given_sizes)], splits=False
         )
-        return [[part.number for part in share] for share in shares(parts, tasks)]
+        return [[part.number for part in share] for share in group_parts(parts, tasks)]
 
     big = 20 << 20
     assert sizes() == []
@@ -226,10 +239,10 @@ def test_shares_keep_the_order_and_are_about_equal() -> None:
 @settings(max_examples=50)
 @given(st.lists(st.integers(1, 300 << 20), max_size=40), st.integers(1, 16))
 def test_every_part_is_in_one_share(sizes: list[int], tasks: int) -> None:
-    parts = parts_of([Found(str(n), size, 0) for n, size in enumerate(sizes)], splits=True)
-    assert [part for share in shares(parts, tasks) for part in share] == parts
+    parts = parts_of([FileEntry(str(n), size, 0) for n, size in enumerate(sizes)], splits=True)
+    assert [part for share in group_parts(parts, tasks) for part in share] == parts
     assert [part.number for part in parts] == list(range(len(parts)))
-    by_file: dict[str, list[Part]] = {}
+    by_file: dict[str, list[FilePart]] = {}
     for part in parts:
         by_file.setdefault(part.file.path, []).append(part)
     for path, own in by_file.items():
@@ -244,7 +257,7 @@ def read(folder: Path, form: Format, schema: pa.Schema = SCHEMA, **options: Any)
     """All rows of the folder, in the order of names."""
     where = Folder(str(folder))
     found = sorted(where.files(), key=lambda file: file.path)
-    reading = Reading(where, form, schema, **options)
+    reading = PartReader(where, form, schema, **options)
     tables = [
         table for part in parts_of(found, splits=form.splits) for table in reading.tables(part)
     ]
@@ -388,7 +401,7 @@ def test_broken_rows_of_csv_keep_their_text(tmp_path: Path) -> None:
     found = marks(table)
     assert (
         found[1]
-        == "line 3 of `a.csv` cannot be read (it has 2 cells, not 3): 2,1970-01-01T00:00:00Z"
+        == "line 3 of `a.csv` cannot be read (2 cells instead of 3): 2,1970-01-01T00:00:00Z"
     )
     assert found[2] == "`key` should be int64, got 'x'"
     assert found[3] is None
@@ -419,7 +432,7 @@ def test_the_first_line_of_csv(
 def test_a_first_line_that_fits_nothing_loses_no_file_without_a_trace(tmp_path: Path) -> None:
     put(tmp_path, "a.csv", b"one,two\n1,2\n")
     (text,) = marks(read(tmp_path, Csv(header=True)))
-    assert "names none of the columns key, ts, value: one, two" in str(text)
+    assert "the header has none of the columns key, ts, value: one, two" in str(text)
 
 
 def test_other_delimiters_quotes_and_nulls_of_csv(tmp_path: Path) -> None:
@@ -502,11 +515,12 @@ def test_damage_inside_a_parquet_file_does_not_stop_anybody(tmp_path: Path) -> N
 
 
 def test_a_file_that_vanished(tmp_path: Path) -> None:
-    part = Part(0, Found("gone.json", 10, 0), 0, 10)
+    part = FilePart(0, FileEntry("gone.json", 10, 0), 0, 10)
     with pytest.raises(InputError, match=r"gone\.json.*ignore_missing"):
-        list(Reading(Folder(str(tmp_path)), Json(), SCHEMA).tables(part))
+        list(PartReader(Folder(str(tmp_path)), Json(), SCHEMA).tables(part))
     assert (
-        list(Reading(Folder(str(tmp_path)), Json(), SCHEMA, ignore_missing=True).tables(part)) == []
+        list(PartReader(Folder(str(tmp_path)), Json(), SCHEMA, ignore_missing=True).tables(part))
+        == []
     )
 
 
@@ -526,7 +540,7 @@ def test_large_parquet_files_are_read_in_parts(
     folder = Folder(str(tmp_path))
     parts = parts_of(folder.files(), splits=True)
     assert len(parts) > 10
-    read_parts = [[*Reading(folder, Parquet(), SCHEMA).tables(part)] for part in parts]
+    read_parts = [[*PartReader(folder, Parquet(), SCHEMA).tables(part)] for part in parts]
     assert sum(bool(tables) for tables in read_parts) > 10
     assert pa.concat_tables(table for tables in read_parts for table in tables).equals(table)
 
@@ -596,7 +610,7 @@ def test_a_schema_that_cannot_be_known_is_an_error(tmp_path: Path) -> None:
     put(tmp_path, "a", b"nothing of the kind")
     with pytest.raises(SpecError, match="a: "):
         read_schema(Folder(str(tmp_path)), Parquet())
-    with pytest.raises(SpecError, match="cannot hold `list`"):
+    with pytest.raises(SpecError, match="does not support the type of `list`"):
         Csv().checked(pa.schema([("list", pa.list_(pa.int64()))]))
     with pytest.raises(SpecError, match="has none"):
         Parquet().checked(pa.schema([]))

@@ -282,7 +282,7 @@ def test_cores_are_read_without_a_context(spark) -> None:
 
 
 def test_packages_cannot_be_added_to_a_running_session(spark) -> None:
-    with pytest.raises(SetupError, match="runs without a:b:1"):
+    with pytest.raises(SetupError, match="lacks a:b:1"):
         session(packages=["a:b:1"])
 
 

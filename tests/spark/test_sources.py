@@ -23,8 +23,8 @@ import tidegate as tg
 from tidegate.errors import CorruptStateError, InputError, SetupError, SpecError
 from tidegate.operators.ingest.schema_cast import BROKEN
 from tidegate.spark.sources.files import Folder
-from tidegate.spark.sources.formats import Parquet, Reading
-from tidegate.spark.sources.readers import FolderStreamReader, Following
+from tidegate.spark.sources.formats import Parquet, PartReader
+from tidegate.spark.sources.readers import FolderScan, FolderStreamReader
 from tidegate.spark.tasks.edge import Edge
 from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.transport import (
@@ -215,10 +215,12 @@ def test_the_order_of_rows_is_that_of_files_whichever_task_is_first(
         )
     # As if they were large, so that each has a task.
     monkeypatch.setattr("tidegate.spark.sources.files.SHARE_BYTES", 1)
-    following = Following(
-        Reading(Folder(str(tmp_path / "in")), Parquet(), SCHEMA), tasks=2, latest_first=latest_first
+    scan = FolderScan(
+        PartReader(Folder(str(tmp_path / "in")), Parquet(), SCHEMA),
+        tasks=2,
+        latest_first=latest_first,
     )
-    reader = FolderStreamReader(following, EDGE)
+    reader = FolderStreamReader(scan, EDGE)
     start = reader.initialOffset()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end
@@ -379,7 +381,7 @@ def test_options_that_cannot_be(tmp_path: Path, options: dict[str, Any], message
 
 def test_an_older_spark_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyspark, "__version__", "4.1.2")
-    with pytest.raises(SetupError, match=r"4\.2 or newer, this is 4\.1\.2.*readStream"):
+    with pytest.raises(SetupError, match=r"4\.2 or newer, got 4\.1\.2.*readStream"):
         tg.sources.parquet(tmp_path)
 
 

@@ -28,13 +28,13 @@ from tidegate.errors import SetupError, SpecError, StreamError
 from tidegate.spark.sources import streams as stream_source
 from tidegate.spark.sources.streams import (
     BatchReader,
-    Offset,
-    Settings,
-    Share,
+    StreamOffset,
+    StreamOptions,
+    StreamPartition,
     StreamReader,
     StreamSource,
-    dealt,
-    shared,
+    limit_events,
+    to_partitions,
 )
 from tidegate.streams import Frontier, Stream, Streams
 from tidegate.streams import open as open_streams
@@ -86,7 +86,7 @@ class Written:
         }
 
     def reader(self, **more: Any) -> StreamReader:
-        return StreamReader(Settings.of(self.options(**more)))
+        return StreamReader(StreamOptions.parse(self.options(**more)))
 
     def close(self) -> None:
         self.writer.close()
@@ -278,11 +278,11 @@ def test_whatever_happens_events_come_once_in_order_and_never_behind_a_note(hist
 
 
 def test_a_batch_holds_no_more_than_was_said_and_takes_of_all_segments(written: Written) -> None:
-    assert shared({"0": 5, "1": 2, "2": 9}, None) == {"0": 5, "1": 2, "2": 9}
-    assert shared({"0": 5, "1": 2, "2": 9}, 16) == {"0": 5, "1": 2, "2": 9}
-    assert shared({"0": 5, "1": 2, "2": 9}, 9) == {"0": 3, "1": 2, "2": 4}
-    assert shared({"0": 5, "1": 2, "2": 9}, 2) == {"0": 1, "2": 1}
-    assert shared({}, 5) == {}
+    assert limit_events({"0": 5, "1": 2, "2": 9}, None) == {"0": 5, "1": 2, "2": 9}
+    assert limit_events({"0": 5, "1": 2, "2": 9}, 16) == {"0": 5, "1": 2, "2": 9}
+    assert limit_events({"0": 5, "1": 2, "2": 9}, 9) == {"0": 3, "1": 2, "2": 4}
+    assert limit_events({"0": 5, "1": 2, "2": 9}, 2) == {"0": 1, "2": 1}
+    assert limit_events({}, 5) == {}
     assert isinstance(written.reader().getDefaultReadLimit(), ReadAllAvailable)
     assert written.reader(maxEventsPerTrigger=7).getDefaultReadLimit() == ReadMaxRows(7)
 
@@ -290,12 +290,14 @@ def test_a_batch_holds_no_more_than_was_said_and_takes_of_all_segments(written: 
 def test_only_a_large_range_is_cut_and_tasks_are_not_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stream_source, "LARGE", 10)
-    monkeypatch.setattr(stream_source, "MOST_TASKS", 3)
+    monkeypatch.setattr(stream_source, "SPLIT_EVENTS", 10)
+    monkeypatch.setattr(stream_source, "MAX_TASKS", 3)
 
     def told(chains: Any, note: Any = None) -> list[tuple[Any, Any]]:
         return [
-            (share.ranges, share.note) for share in dealt(chains, note) if isinstance(share, Share)
+            (share.ranges, share.note)
+            for share in to_partitions(chains, note)
+            if isinstance(share, StreamPartition)
         ]
 
     assert told([[("0", 3, 28)]]) == [
@@ -393,7 +395,7 @@ def test_the_offset_says_all_that_a_replay_needs(written: Written) -> None:
         )
     ) == [30]
     with pytest.raises(
-        StreamError, match=r"truncated up to \d+, and the query stands at \d.*failOnDataLoss"
+        StreamError, match=r"truncated up to \d+, and the query is at \d.*failOnDataLoss"
     ):
         reader.partitions(query.offsets[1], query.offsets[2])
     lossy = written.reader(failOnDataLoss="false")
@@ -403,7 +405,7 @@ def test_the_offset_says_all_that_a_replay_needs(written: Written) -> None:
         [],
         [20],
     ), "the offset knows what was noted, though nobody else does any more"
-    assert Offset.from_dict(query.at).to_dict() == query.at
+    assert StreamOffset.from_dict(query.at).to_dict() == query.at
 
 
 # What is lost, and what is wrong
@@ -422,7 +424,7 @@ def test_what_was_truncated_before_it_was_read_is_an_error_or_skipped(written: W
         query.step()
     lossy = Followed(written.reader(failOnDataLoss="false"))
     lossy.at = query.at
-    with pytest.warns(RuntimeWarning, match="what stood between is skipped"):
+    with pytest.warns(RuntimeWarning, match="the events between are skipped"):
         found = lossy.all()
     assert sorted(n for _, n in events(found)) == list(range(12, 18))
 
@@ -445,7 +447,7 @@ def test_another_stream_of_the_same_name_is_not_read_on(written: Written) -> Non
     query.step()
     written.store.delete(written.name)
     written.stream = written.store.create(written.name, segments=2)
-    with pytest.raises(StreamError, match="not the stream that was read"):
+    with pytest.raises(StreamError, match="the checkpoint is of another stream"):
         query.step()
     written.writer = written.stream.writer("w")
 
@@ -464,7 +466,7 @@ NAMED = StructType(
     [
         ({}, "needs the option `store`"),
         ({"store": "x.db"}, "needs the option `stream`"),
-        ({**GOOD, "path": "y"}, "has no option `path`.*it has store, stream, startingPosition"),
+        ({**GOOD, "path": "y"}, "has no option `path`.*use one of store, stream, startingPosition"),
         ({**GOOD, "startingPosition": "now"}, "`startingPosition` is earliest, latest or a cut"),
         ({**GOOD, "startingPosition": "[1]"}, "`startingPosition` is earliest, latest or a cut"),
         ({**GOOD, "maxEventsPerTrigger": "0"}, "`maxEventsPerTrigger` is a number of at least 1"),
@@ -482,7 +484,7 @@ def test_options_that_cannot_be_are_refused(options: Row, message: str) -> None:
 
 
 def test_options_are_told_apart_by_their_letters_and_not_by_their_case(written: Written) -> None:
-    found = Settings.of(
+    found = StreamOptions.parse(
         {
             "STORE": "x.db",
             "Stream": "s",
@@ -491,11 +493,11 @@ def test_options_are_told_apart_by_their_letters_and_not_by_their_case(written: 
             "failondataloss": "FALSE",
         }
     )
-    assert found == Settings("x.db", "s", "latest", 5, strict=False)
+    assert found == StreamOptions("x.db", "s", "latest", 5, fail_on_data_loss=False)
     source = StreamSource(written.options(maxEventsPerTrigger=5))
     with pytest.raises(SpecError, match=r"leave \.schema\(\) out"):
         source.streamReader(StructType([StructField("n", LongType())]))
-    with pytest.raises(SpecError, match="is for streams"):
+    with pytest.raises(SpecError, match="is for streaming queries"):
         source.reader(NAMED)
 
 
@@ -519,7 +521,7 @@ def test_a_frontier_that_stands_between_is_read_on_from_where_it_stands(written:
         described.segments, {"0": ends["0"], "1": 3}, ["0"]
     )
     assert middle.position == {"0": ends["0"], "1": 3, "2": 0}
-    query.at = Offset(middle).to_dict()
+    query.at = StreamOffset(middle).to_dict()
     found = query.all()
     assert len(events(found)) == 80 - ends["0"] - 3
     assert [{row["segment"] for row in batch} for batch in query.rows] == [{"1", "2"}, {"3"}]

@@ -1,6 +1,4 @@
-"""DirectSource sources: streams that are read with Arrow and packed by the edge in the reader, so that
-events never pass through the JVM row by row.
-"""
+"""Direct sources: read with Arrow, and packed by the edge, without a detour through the JVM."""
 
 from __future__ import annotations
 
@@ -24,7 +22,15 @@ from tidegate.instants import Duration, duration
 from tidegate.operators.ingest.schema_cast import bindable
 from tidegate.spark.parallelism import parallelism
 from tidegate.spark.sources.files import Folder
-from tidegate.spark.sources.formats import Arrow, Csv, Format, Json, Parquet, Reading, read_schema
+from tidegate.spark.sources.formats import (
+    Arrow,
+    Csv,
+    Format,
+    Json,
+    Parquet,
+    PartReader,
+    read_schema,
+)
 from tidegate.spark.tasks.edge import Edge
 from tidegate.spark.types import arrow_schema
 
@@ -32,18 +38,16 @@ if TYPE_CHECKING:
     from tidegate.spark.tasks.processor import ChainProcessor
 
 OLDEST_SPARK = (4, 2)
-"""The first version that asks a Python source for what is new since an offset."""
+"""The first version that passes the start offset and a limit to Python sources."""
 MAX_AGE = "7 days"
-"""As Spark's file source has it."""
+"""The default of Spark's file source."""
 Declared = pa.Schema | StructType | str | None
 
 
 class DirectSource(ABC):
-    """What stands in the place of a DataFrame where the edge reads by itself; names follow those of
-    a DataFrame.
-    """
+    """A source that the edge reads itself, instead of a DataFrame, whose names it shares."""
 
-    isStreaming: bool  # noqa: N815 - the name that a DataFrame has for it
+    isStreaming: bool  # noqa: N815 - as in a DataFrame
     processor: type[ChainProcessor] | None = None
     """Stateful processor for a source that sends more than rows, such as explicit watermarks."""
 
@@ -53,8 +57,8 @@ class DirectSource(ABC):
         """The columns of the events."""
 
     @property
-    def sparkSession(self) -> SparkSession:  # noqa: N802 - the name that a DataFrame has for it
-        """The session that reads: the active one."""
+    def sparkSession(self) -> SparkSession:  # noqa: N802 - as in a DataFrame
+        """The active session."""
         with suppress(RuntimeError):
             return SparkSession.active()
         raise SetupError(
@@ -64,39 +68,32 @@ class DirectSource(ABC):
 
     @abstractmethod
     def load(self, edge: Edge) -> DataFrame:
-        """The rows that the edge sends: those of `wire.SHUFFLE_COLUMNS`."""
+        """The shuffle rows of the edge, with the columns `transport.SHUFFLE_COLUMNS`."""
 
 
 class Options(TypedDict, total=False):
-    """What can be said about the files of a folder, whatever is in them; most of it is as Spark's
-    file source has it.
-    """
+    """Options for all formats; most are those of Spark's file source."""
 
     schema: Declared
-    """The columns: a pyarrow.Schema, a StructType, or a text as in 'key long, ts timestamp'; those
-    of the first file unless said.
+    """The columns: a pyarrow.Schema, a StructType, or DDL such as 'key long, ts timestamp'.
+
+    Default: the columns of the first file.
     """
     glob: str | None
-    """Which names of files are read, as in `*.parquet`."""
+    """A pattern of file names, such as `*.parquet`."""
     recursive: bool
-    """Whether all folders inside are looked into; otherwise only those that name a column are, as
-    in `day=2024-01-01`.
-    """
+    """Whether to read all subfolders. Default: partition folders only, such as `day=2024-01-01`."""
     max_files_per_trigger: int | None
     max_bytes_per_trigger: int | None
     latest_first: bool
     max_file_age: Duration
-    """Files that are older than this against the newest that was read are not looked at any more;
-    "7 days" unless said.
-    """
+    """Files that are this much older than the newest one are ignored. Default: "7 days"."""
     corrupt: Literal["late", "fail"]
-    """What becomes of a file that cannot be read: a row in `late` that names it, or the end of the
-    query.
-    """
+    """For a file that cannot be read: a row in `late` (default), or an error of the query."""
     ignore_missing: bool
-    """Whether the query goes on without files that vanish after they were found."""
+    """Whether the query continues without files that are deleted before they are read."""
     streaming: bool
-    """Whether the folder is followed, or read once."""
+    """Whether to read the folder as a stream (default), or once."""
     spark: SparkSession | None
 
 
@@ -113,13 +110,13 @@ class Files(DirectSource):
         self._format, self._options = form, options
 
     @property
-    def sparkSession(self) -> SparkSession:  # noqa: N802 - the name that a DataFrame has for it
-        """The session that was given, or the active one."""
+    def sparkSession(self) -> SparkSession:  # noqa: N802 - as in a DataFrame
+        """The session of the options, or the active one."""
         return self._options.get("spark") or super().sparkSession
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns that were declared, or those of the first file."""
+        """The declared columns, or those of the first file."""
         return self._schema
 
     @cached_property
@@ -128,23 +125,23 @@ class Files(DirectSource):
         if found is None:
             return self._format.checked(read_schema(self._folder, self._format))
         if isinstance(found, str):
-            # Spark reads the text, and needs a session for it.
+            # Spark needs a session to parse DDL.
             found = self.sparkSession.createDataFrame([], found).schema
         found = arrow_schema(found) if isinstance(found, StructType) else found
         if not isinstance(found, pa.Schema):
             raise SpecError(
-                "`schema` is a pyarrow.Schema, a StructType or a text as in 'key long, ts"
+                "`schema` is a pyarrow.Schema, a StructType or DDL such as 'key long, ts"
                 f" timestamp', got {type(found).__name__}"
             )
         return self._format.checked(bindable(found))
 
     def load(self, edge: Edge) -> DataFrame:
-        """The rows of the files as the edge sends them."""
-        from tidegate.spark.sources.readers import Following, source_of
+        """The shuffle rows of the files."""
+        from tidegate.spark.sources.readers import FolderScan, source_class
 
         spark, options = self.sparkSession, self._options
         _check_version(spark.version)
-        reading = Reading(
+        reader = PartReader(
             self._folder,
             self._format,
             self.schema,
@@ -156,21 +153,20 @@ class Files(DirectSource):
             options.get("max_bytes_per_trigger"),
         )
         latest_first = options.get("latest_first", False)
-        # As in Spark: where the oldest are read last, they are not too old.
+        # As in Spark: if the oldest files are read last, they are never too old.
         oldest_last = latest_first and (max_files is not None or max_bytes is not None)
         max_age = None if oldest_last else duration(options.get("max_file_age", MAX_AGE))
-        following = Following(
-            reading,
+        scan = FolderScan(
+            reader,
             parallelism(spark),
             max_files,
             max_bytes,
             latest_first=latest_first,
             max_age=max_age,
         )
-        # Through Spark Connect a name is looked up only when the query starts, so it must not come
-        # to mean another source meanwhile.
+        # Spark Connect resolves the name only when the query starts, so every source has its own.
         alias = f"tidegate_{uuid4().hex}"
-        spark.dataSource.register(source_of(alias, following, edge))
+        spark.dataSource.register(source_class(alias, scan, edge))
         return (spark.readStream if self.isStreaming else spark.read).format(alias).load()
 
     def __repr__(self) -> str:
@@ -178,27 +174,26 @@ class Files(DirectSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Let a session read streams of writers with `format("tidegate")`; those of `tg.spark_session`
-    do already.
-    """
+    """Register the source `format("tidegate")`, which reads streams; `tg.spark_session` does so."""
     from tidegate.spark.sources.streams import StreamSource
 
     spark.dataSource.register(StreamSource)
 
 
 def parquet(folder: str | os.PathLike[str], **options: Unpack[Options]) -> Files:
-    """The Parquet files of a folder."""
+    """A source of the Parquet files of a folder."""
     return Files(folder, Parquet(), options)
 
 
 def arrow(folder: str | os.PathLike[str], **options: Unpack[Options]) -> Files:
-    """The Arrow files of a folder: Feather, or streams of record batches."""
+    """A source of the Arrow IPC files of a folder: Feather, or streams of record batches."""
     return Files(folder, Arrow(), options)
 
 
 def json(folder: str | os.PathLike[str], **options: Unpack[Options]) -> Files:
-    """The JSON files of a folder, an object a line, compressed or not; lines that are broken go to
-    `late`.
+    """A source of the JSON Lines files of a folder, optionally compressed.
+
+    Malformed lines go to `late`.
     """
     return Files(folder, Json(), options)
 
@@ -213,12 +208,11 @@ def csv(
     null: str = "",
     **options: Unpack[Options],
 ) -> Files:
-    """The CSV files of a folder, a row a line, compressed or not; lines that are broken go to
-    `late`.
+    """A source of the CSV files of a folder, optionally compressed.
 
-    `header` says whether the first line of a file names its columns; unless it is said, it does
-    where these are names of the schema. Without it the columns are those of the schema, in its
-    order.
+    `header`: whether the first line of a file has the column names. Default: if they match the
+    schema. Without a header, the columns are those of the schema, in its order. Malformed lines go
+    to `late`.
     """
     return Files(folder, Csv(header, delimiter, quote, escape, null), options)
 
@@ -227,7 +221,7 @@ def _check(options: Options) -> None:
     unknown = [name for name in options if name not in Options.__annotations__]
     if unknown:
         raise SpecError(
-            f"a direct source has no option `{unknown[0]}`. Hint: it has"
+            f"a direct source has no option `{unknown[0]}`. Hint: use one of"
             f" {', '.join(Options.__annotations__)}"
         )
     limits = {
@@ -250,7 +244,7 @@ def _check(options: Options) -> None:
 
 
 def _location(folder: str | os.PathLike[str]) -> str:
-    """The folder as tasks find it, wherever they run."""
+    """The absolute path or URI of a folder, for tasks on any machine."""
     text = os.fspath(folder)
     if text.startswith("file:"):
         text = unquote(urlparse(text).path)
@@ -260,4 +254,4 @@ def _location(folder: str | os.PathLike[str]) -> str:
 def _check_version(version: str) -> None:
     if tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < OLDEST_SPARK:
         hint = "Hint: read with spark.readStream, or pip install 'pyspark>=4.2'"
-        raise SetupError(f"direct sources need Spark 4.2 or newer, this is {version}. {hint}")
+        raise SetupError(f"direct sources need Spark 4.2 or newer, got {version}. {hint}")

@@ -1,9 +1,8 @@
-"""Formats: the rows of a file as tables of one schema, whatever the file has in it; what cannot be
-read becomes rows that say so.
+"""File formats: the rows of a file as tables of the declared schema.
 
-A row that is broken, or has a value that does not fit its column, carries the text of what is wrong
-in the column `schema_cast.BROKEN`; the operator sends it to `late`. A file that is broken gives one
-such row in the place of what could not be read. Nothing here needs Spark.
+A malformed row, or one with a value of the wrong type, has an error text in the column
+`schema_cast.BROKEN`; the operator sends it to `late`. A malformed file gives one such row for its
+unreadable part. This module does not need Spark.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ from tidegate.errors import InputError, SpecError
 from tidegate.kernel.events.event_time import BAD, read_times
 from tidegate.kernel.frame import to_arrow
 from tidegate.operators.ingest.schema_cast import BROKEN, bindable, cast_to_schema
-from tidegate.spark.sources.files import Folder, Part
+from tidegate.spark.sources.files import FilePart, Folder
 
 ROWS = 1 << 20
-"""How many rows are read at a time."""
+"""The maximum number of rows per read."""
 BLOCK = 32 << 20
-"""How many bytes of text are read at a time."""
+"""The number of bytes of text per read."""
 _SMALL_BLOCK = 256 << 10
-"""Where a block has something broken in it, blocks of this size are tried before single lines."""
+"""The size of the blocks that are parsed if a larger one has a malformed line."""
 _SAMPLE = 4 << 20
-"""How much text tells the columns of a file."""
+"""The number of bytes of text that determine the columns of a file."""
 _COMPRESSED: dict[str, Literal["gzip", "bz2", "zstd", "lz4", "brotli"]] = {
     "gz": "gzip",
     "gzip": "gzip",
@@ -48,7 +47,7 @@ _COMPRESSED: dict[str, Literal["gzip", "bz2", "zstd", "lz4", "brotli"]] = {
     "lz4": "lz4",
     "br": "brotli",
 }
-"""By the end of their names, how files are compressed."""
+"""The compression of a file, by its extension."""
 Unreadable = (
     pa.ArrowInvalid,
     pa.ArrowNotImplementedError,
@@ -60,36 +59,34 @@ Unreadable = (
 
 @dataclass(frozen=True)
 class Format(ABC):
-    """How the files of a folder are read; a format says what is different in it."""
+    """How the files of a folder are read."""
 
     splits: ClassVar[bool] = False
-    """Whether a file can be read in parts."""
+    """Whether files can be split."""
 
     @abstractmethod
     def schema(self, file: pa.NativeFile, path: str) -> pa.Schema:
         """The columns of a file."""
 
     def checked(self, schema: pa.Schema) -> pa.Schema:
-        """The columns of a source, if the format can have them."""
+        """The schema, if the format supports it."""
         if not schema.names:
             raise SpecError(
                 "a direct source needs columns, and its schema has none. Hint: schema='key long, ts"
                 " timestamp'"
             )
         if len({*schema.names}) < len(schema):
-            raise SpecError(f"every column has a name of its own, got {', '.join(schema.names)}")
+            raise SpecError(f"column names must be unique, got {', '.join(schema.names)}")
         return schema
 
     @abstractmethod
-    def tables(self, file: pa.NativeFile, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
-        """The rows, in the order of the file, with the columns that it has; those beside the schema
-        need not be there.
-        """
+    def tables(self, file: pa.NativeFile, part: FilePart, schema: pa.Schema) -> Iterator[pa.Table]:
+        """The rows of a part, in the order of the file, at least with its columns in the schema."""
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What a task needs to know to read a part."""
+class PartReader:
+    """Reads parts of files in a task."""
 
     folder: Folder
     format: Format
@@ -97,51 +94,50 @@ class Reading:
     corrupt: str = "late"
     ignore_missing: bool = False
 
-    def tables(self, part: Part) -> Iterator[pa.Table]:
-        """The rows of the part in the columns of the source."""
-        system, root = self.folder.opened()
+    def tables(self, part: FilePart) -> Iterator[pa.Table]:
+        """The rows of a part, in the schema of the source."""
+        system, root = self.folder.open()
         where = f"{root}/{part.file.path}"
         rows = 0
         try:
             with system.open_input_file(where) as file:
                 for table in self.format.tables(file, part, self.schema):
                     rows += table.num_rows
-                    yield fitted(self._with_names(table, part), self.schema)
+                    yield fit_schema(self._with_partition_columns(table, part), self.schema)
         except FileNotFoundError as error:
             if not self.ignore_missing:
                 raise InputError(
-                    f"the file `{where}` was there when the batch was planned, and is gone. Hint:"
-                    " bring it back, or read with ignore_missing=True to go on without it"
+                    f"the file `{where}` was deleted after the batch was planned. Hint: restore it,"
+                    " or read with ignore_missing=True to continue without it"
                 ) from error
         except (*Unreadable, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
-                # The file may be sound: it is the disk, the network or a right that failed, and
-                # trying again may help.
+                # An error of the disk, the network or permissions, which a retry may resolve.
                 raise
-            yield self._lost(where, part, rows, error)
+            yield self._malformed(where, part, rows, error)
 
-    def _with_names(self, table: pa.Table, part: Part) -> pa.Table:
-        for name, value in self.folder.named(part.file.path).items():
+    def _with_partition_columns(self, table: pa.Table, part: FilePart) -> pa.Table:
+        for name, value in self.folder.partition_values(part.file.path).items():
             if name in self.schema.names and name not in table.column_names:
                 table = table.append_column(
                     name, pa.array(np.full(table.num_rows, value, object), pa.string())
                 )
         return table
 
-    def _lost(self, where: str, part: Part, rows: int, error: BaseException) -> pa.Table:
-        """A row in the place of those that cannot be read."""
+    def _malformed(self, where: str, part: FilePart, rows: int, error: BaseException) -> pa.Table:
+        """One row for those that cannot be read."""
         which = "" if part.is_whole else f" from byte {part.start} to {part.end}"
         text = f"the file `{where}`{which} cannot be read after {rows} rows: {error}"
         if self.corrupt == "fail":
             raise InputError(
-                f"{text}. Hint: with corrupt='late' the query goes on, and a late row names the"
+                f"{text}. Hint: with corrupt='late', the query continues, and a late row names the"
                 " file"
             ) from error
-        return marked(self.schema, text)
+        return malformed_row(self.schema, text)
 
 
-def marked(schema: pa.Schema, text: str) -> pa.Table:
-    """A row that has nothing but the text of what is broken."""
+def malformed_row(schema: pa.Schema, text: str) -> pa.Table:
+    """A row of nulls with an error text."""
     return pa.table(
         [*(pa.nulls(1, field.type) for field in schema), pa.array([text])],
         names=[*schema.names, BROKEN],
@@ -151,8 +147,8 @@ def marked(schema: pa.Schema, text: str) -> pa.Table:
 # Types
 
 
-def fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table in the columns of the schema; rows with values that do not fit are marked."""
+def fit_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table in the schema; rows with values of the wrong type get an error text."""
     if table.schema.equals(schema):
         return table
     for field in schema:
@@ -166,8 +162,9 @@ def fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _with_instants(table: pa.Table, field: pa.Field) -> pa.Table:
-    """The table with instants as the column wants them: Arrow alone neither rounds them nor reads
-    texts that differ in form.
+    """The table with instants of the type of the field.
+
+    Arrow neither rounds instants nor parses texts of different formats.
     """
     column = table.column(field.name)
     kind = column.type
@@ -175,22 +172,22 @@ def _with_instants(table: pa.Table, field: pa.Field) -> pa.Table:
     if not (is_text or pa.types.is_timestamp(kind)) or field.type.unit in {"ns", "s", "ms"}:
         return table
     ticks, verdict = read_times(column, field.name)
-    made = pa.array(ticks, pa.int64(), mask=verdict != 0).view(field.type)
+    instants = pa.array(ticks, pa.int64(), mask=verdict != 0).view(field.type)
     bad = np.flatnonzero(verdict == BAD)
     if len(bad):
         texts = to_arrow(column).take(pa.array(bad)).to_pylist()
-        table = _with_marks(
+        table = _with_errors(
             table,
             {
                 int(n): f"`{field.name}` should be {field.type}, got {text!r}"
                 for n, text in zip(bad, texts, strict=True)
             },
         )
-    return table.set_column(table.column_names.index(field.name), field.name, made)
+    return table.set_column(table.column_names.index(field.name), field.name, instants)
 
 
-def _with_marks(table: pa.Table, problems: Mapping[int, str]) -> pa.Table:
-    """The table with more rows marked; the first problem of a row is the one that is told."""
+def _with_errors(table: pa.Table, problems: Mapping[int, str]) -> pa.Table:
+    """The table with more error texts; a row keeps its first one."""
     known = (
         table.column(BROKEN).to_pylist()
         if BROKEN in table.column_names
@@ -209,7 +206,7 @@ def _with_marks(table: pa.Table, problems: Mapping[int, str]) -> pa.Table:
 
 @dataclass(frozen=True)
 class Parquet(Format):
-    """Parquet files; large ones are read by row groups."""
+    """Parquet files; large ones are split by row groups."""
 
     splits: ClassVar[bool] = True
 
@@ -220,7 +217,7 @@ class Parquet(Format):
             for column in map(opened.schema.column, range(len(opened.schema)))
             if column.physical_type == "INT96"
         }
-        # Whoever writes this old type means instants, though it does not say so.
+        # Writers of this legacy type mean instants in UTC, although the type has no time zone.
         return pa.schema(
             [
                 field.with_type(pa.timestamp("us", "UTC")) if field.name in instants else field
@@ -228,14 +225,14 @@ class Parquet(Format):
             ]
         )
 
-    def tables(self, file: pa.NativeFile, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
+    def tables(self, file: pa.NativeFile, part: FilePart, schema: pa.Schema) -> Iterator[pa.Table]:
         opened = pq.ParquetFile(file, coerce_int96_timestamp_unit="us", pre_buffer=True)
         groups = None if part.is_whole else _groups(opened.metadata, part)
         if groups == []:
             return
         names = [name for name in opened.schema_arrow.names if name in schema.names]
         if not names:
-            # Rows of other columns are still rows.
+            # Rows without any wanted column still count.
             yield from _empty_rows(opened.metadata.num_rows)
             return
         for batch in opened.iter_batches(
@@ -245,13 +242,13 @@ class Parquet(Format):
 
 
 def _rows_at_once(metadata: pq.FileMetaData) -> int:
-    """As many rows as fit into a block: a row may be large."""
+    """The number of rows of about two blocks: rows can be large."""
     size = sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))
     return max(1, min(ROWS, 2 * BLOCK * metadata.num_rows // max(1, size)))
 
 
-def _groups(metadata: pq.FileMetaData, part: Part) -> list[int]:
-    """The row groups whose middle lies in the part, so that each is read once."""
+def _groups(metadata: pq.FileMetaData, part: FilePart) -> list[int]:
+    """The row groups whose middle lies in the part, so that each belongs to one part."""
     found = []
     for n in range(metadata.num_row_groups):
         group = metadata.row_group(n)
@@ -272,13 +269,13 @@ def _empty_rows(count: int) -> Iterator[pa.Table]:
 
 @dataclass(frozen=True)
 class Arrow(Format):
-    """Arrow files, in the form of a file (Feather) or of a stream."""
+    """Arrow IPC files (Feather) and streams."""
 
     def schema(self, file: pa.NativeFile, path: str) -> pa.Schema:  # noqa: ARG002
-        return _opened(file).schema
+        return _open_ipc(file).schema
 
-    def tables(self, file: pa.NativeFile, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:  # noqa: ARG002
-        opened = _opened(file)
+    def tables(self, file: pa.NativeFile, part: FilePart, schema: pa.Schema) -> Iterator[pa.Table]:  # noqa: ARG002
+        opened = _open_ipc(file)
         for batch in (
             map(opened.get_batch, range(opened.num_record_batches))
             if isinstance(opened, pa.RecordBatchFileReader)
@@ -294,8 +291,8 @@ class Arrow(Format):
             )
 
 
-def _opened(file: pa.NativeFile) -> pa.RecordBatchFileReader | pa.RecordBatchStreamReader:
-    """The footer says which of the two it is."""
+def _open_ipc(file: pa.NativeFile) -> pa.RecordBatchFileReader | pa.RecordBatchStreamReader:
+    """The reader of a file or of a stream, by the first bytes."""
     start = file.read(6)
     file.seek(0)
     return pa.ipc.open_file(file) if start == b"ARROW1" else pa.ipc.open_stream(file)
@@ -306,19 +303,19 @@ def _opened(file: pa.NativeFile) -> pa.RecordBatchFileReader | pa.RecordBatchStr
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Lines of a file."""
+    """A block of complete lines of a file."""
 
     data: bytes
     path: str
     line: int
-    """The number of its first line, from one."""
+    """The number of its first line, starting at 1."""
 
     def smaller(self) -> Iterator[_Block]:
         """The same lines in smaller blocks."""
         yield from _blocks(io.BytesIO(self.data), self.path, _SMALL_BLOCK, self.line)
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """The lines with something in them, and their numbers."""
+        """The lines that are not blank, with their numbers."""
         for number, line in enumerate(self.data.split(b"\n"), self.line):
             text = line.rstrip(b"\r")
             if text.strip():
@@ -326,9 +323,7 @@ class _Block:
 
 
 def _blocks(file: Any, path: str, size: int, line: int = 1) -> Iterator[_Block]:
-    """The file in blocks that end where a line does; a line that is longer than a block makes it
-    longer.
-    """
+    """The file in blocks of complete lines; a block grows for a line that is longer."""
     rest: list[bytes] = []
     while True:
         data = file.read(size)
@@ -346,35 +341,34 @@ def _blocks(file: Any, path: str, size: int, line: int = 1) -> Iterator[_Block]:
 
 
 def _decompressed(file: pa.NativeFile, path: str) -> pa.NativeFile:
-    """The text of the file, which may be compressed by its name."""
+    """The decompressed file, by its extension."""
     ending = path.rpartition(".")[2].lower()
     return pa.CompressedInputStream(file, _COMPRESSED[ending]) if ending in _COMPRESSED else file
 
 
 def _by_blocks(
     blocks: Iterable[_Block],
-    ways: Sequence[Callable[[_Block], pa.Table]],
+    parsers: Sequence[Callable[[_Block], pa.Table]],
     lines: Callable[[_Block], pa.Table],
 ) -> Iterator[pa.Table]:
-    """Tables of blocks: the ways are tried in their order; where none can read a block, smaller
-    blocks and single lines can.
+    """The tables of blocks, by the first parser that succeeds.
+
+    If all of them fail, the block is parsed in smaller blocks, and those line by line.
     """
     for block in blocks:
-        table = _first_that_reads(block, ways)
+        table = _parse_first(block, parsers)
         if table is not None:
             yield table
             continue
         for small in block.smaller():
-            table = _first_that_reads(small, ways)
+            table = _parse_first(small, parsers)
             yield lines(small) if table is None else table
 
 
-def _first_that_reads(
-    block: _Block, ways: Sequence[Callable[[_Block], pa.Table]]
-) -> pa.Table | None:
-    for way in ways:
+def _parse_first(block: _Block, parsers: Sequence[Callable[[_Block], pa.Table]]) -> pa.Table | None:
+    for parser in parsers:
         try:
-            return way(block)
+            return parser(block)
         except (
             pa.ArrowInvalid,
             pa.ArrowNotImplementedError,
@@ -386,13 +380,13 @@ def _first_that_reads(
 
 
 def _as_text(kind: pa.DataType) -> pa.DataType:
-    """The type that text is read as: instants stay text, which others read."""
+    """The type that text is parsed as; instants stay text, and are parsed later."""
     return pa.string() if pa.types.is_timestamp(kind) else kind
 
 
 @dataclass(frozen=True)
 class Json(Format):
-    """One JSON object a line."""
+    """JSON Lines: one object per line."""
 
     def schema(self, file: pa.NativeFile, path: str) -> pa.Schema:
         for block in _blocks(_decompressed(file, path), path, _SAMPLE):
@@ -402,7 +396,7 @@ class Json(Format):
             ).schema
         return pa.schema([])
 
-    def tables(self, file: pa.NativeFile, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
+    def tables(self, file: pa.NativeFile, part: FilePart, schema: pa.Schema) -> Iterator[pa.Table]:
         path = part.file.path
         wanted = pa.schema([field.with_type(_as_text(field.type)) for field in schema])
 
@@ -412,7 +406,7 @@ class Json(Format):
                 arrow_json.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="ignore"),
             )
 
-        def as_it_comes(block: _Block) -> pa.Table:
+        def as_inferred(block: _Block) -> pa.Table:
             found = self._parsed(block, arrow_json.ParseOptions())
             return _in_seconds(
                 found.select(
@@ -426,19 +420,19 @@ class Json(Format):
             return _json_lines(block, schema)
 
         yield from _by_blocks(
-            _blocks(_decompressed(file, path), path, BLOCK), (as_declared, as_it_comes), lines
+            _blocks(_decompressed(file, path), path, BLOCK), (as_declared, as_inferred), lines
         )
 
     @staticmethod
     def _parsed(block: _Block, options: arrow_json.ParseOptions) -> pa.Table:
-        # Arrow does not look whether the text is UTF-8.
+        # Arrow does not validate UTF-8.
         block.data.decode()
         read = arrow_json.ReadOptions(use_threads=False, block_size=len(block.data) + 1)
         return arrow_json.read_json(io.BytesIO(block.data), read, options)
 
 
 def _in_seconds(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Numbers of instants are seconds, as Spark reads them."""
+    """The table with numeric instants read as seconds, as in Spark."""
     for n, name in enumerate(table.column_names):
         wanted, kind = (
             schema.field(name).type if name in schema.names else pa.null(),
@@ -453,34 +447,34 @@ def _in_seconds(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _json_lines(block: _Block, schema: pa.Schema) -> pa.Table:
-    """Line by line, the slow way."""
+    """The rows of a block, parsed line by line."""
     rows: list[Mapping[str, Any]] = []
     problems: dict[int, str] = {}
     for number, line in block.lines():
         found, why = _object(line)
         if found is None:
-            problems[len(rows)] = _broken_line(block, number, why, line)
+            problems[len(rows)] = _malformed_line(block, number, why, line)
         rows.append(found or {})
-    return _of_rows(rows, schema, problems, _json_value)
+    return _rows_to_table(rows, schema, problems, _json_value)
 
 
 def _object(line: bytes) -> tuple[dict[str, Any] | None, str]:
-    """The object of a line, or what is wrong with it."""
+    """The object in a line, or None and the error."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
         return None, str(error)
-    return (found, "") if isinstance(found, dict) else (None, "it is not an object")
+    return (found, "") if isinstance(found, dict) else (None, "not an object")
 
 
-def _broken_line(block: _Block, number: int, why: str, line: bytes) -> str:
+def _malformed_line(block: _Block, number: int, why: str, line: bytes) -> str:
     return (
         f"line {number} of `{block.path}` cannot be read ({why}): {line.decode(errors='replace')}"
     )
 
 
 def _json_value(value: Any, kind: pa.DataType) -> Any:
-    """The value as Spark takes it: a text may be written as anything, an instant as seconds."""
+    """The value by the rules of Spark: texts take any value, instants take seconds."""
     if value is None or isinstance(value, str):
         return value
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -498,13 +492,13 @@ def _json_value(value: Any, kind: pa.DataType) -> Any:
     return value
 
 
-def _of_rows(
+def _rows_to_table(
     rows: Sequence[Mapping[str, Any]],
     schema: pa.Schema,
     problems: dict[int, str],
     converted: Callable[[Any, pa.DataType], Any],
 ) -> pa.Table:
-    """A table of rows whose values may be of any type."""
+    """The rows as a table; values of the wrong type are null, with an error text."""
     columns = []
     for field in schema:
         wanted, values = _as_text(field.type), list[Any]()
@@ -519,17 +513,15 @@ def _of_rows(
             values.append(made)
         columns.append(pa.array(values, wanted))
     table = pa.table(columns, names=schema.names)
-    return _with_marks(table, problems) if problems else table
+    return _with_errors(table, problems) if problems else table
 
 
 @dataclass(frozen=True)
 class Csv(Format):
-    """Delimited text, one row a line."""
+    """Delimited text: one row per line."""
 
     header: bool | None = None
-    """Whether the first line names the columns; where it is not said, it does if these are names of
-    columns that are wanted.
-    """
+    """Whether the first line has the column names. Default: if they match the schema."""
     delimiter: str = ","
     quote: str | None = '"'
     escape: str | None = None
@@ -539,8 +531,8 @@ class Csv(Format):
         nested = [field.name for field in schema if pa.types.is_nested(field.type)]
         if nested:
             raise SpecError(
-                f"text in columns cannot hold `{nested[0]}`, {schema.field(nested[0]).type}. Hint:"
-                " use JSON, or read it as string"
+                f"CSV does not support the type of `{nested[0]}`, {schema.field(nested[0]).type}."
+                " Hint: use JSON, or read it as string"
             )
         return super().checked(schema)
 
@@ -556,7 +548,7 @@ class Csv(Format):
             ).schema
         return pa.schema([])
 
-    def tables(self, file: pa.NativeFile, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
+    def tables(self, file: pa.NativeFile, part: FilePart, schema: pa.Schema) -> Iterator[pa.Table]:
         blocks = _blocks(_decompressed(file, part.file.path), part.file.path, BLOCK)
         first = next(blocks, None)
         if first is None:
@@ -566,11 +558,10 @@ class Csv(Format):
         if self._is_header(cells, names):
             names, first = cells, _Block(rest, first.path, 2)
         if len({*names}) < len(names):
-            raise pa.ArrowInvalid(f"its first line names a column twice: {', '.join(names)}")
+            raise pa.ArrowInvalid(f"the header has a duplicate column: {', '.join(names)}")
         if not {*names} & {*schema.names}:
             raise pa.ArrowInvalid(
-                f"its first line names none of the columns {', '.join(schema.names)}:"
-                f" {', '.join(cells)}"
+                f"the header has none of the columns {', '.join(schema.names)}: {', '.join(cells)}"
             )
         yield from self._read(
             itertools.chain([first] if first.data.strip() else [], blocks), names, schema
@@ -599,7 +590,7 @@ class Csv(Format):
         yield from _by_blocks(blocks, (as_declared, as_text), lines)
 
     def _lines(self, block: _Block, names: list[str], known: list[str]) -> pa.Table:
-        """Line by line, the slow way."""
+        """The rows of a block, parsed line by line."""
         rows: list[Mapping[str, Any]] = []
         problems: dict[int, str] = {}
         for number, line in block.lines():
@@ -613,13 +604,13 @@ class Csv(Format):
                 )
                 continue
             why = (
-                "it is not UTF-8"
+                "not UTF-8"
                 if len(cells) == len(names)
-                else f"it has {len(cells)} cells, not {len(names)}"
+                else f"{len(cells)} cells instead of {len(names)}"
             )
-            problems[len(rows)] = _broken_line(block, number, why, line)
+            problems[len(rows)] = _malformed_line(block, number, why, line)
             rows.append({})
-        return _of_rows(
+        return _rows_to_table(
             rows,
             pa.schema([(name, pa.string()) for name in known]),
             problems,
@@ -632,7 +623,7 @@ class Csv(Format):
             include_columns=[*types],
             null_values=[self.null],
             strings_can_be_null=True,
-            # As Spark has it, a text in quotes is there though it is empty.
+            # As in Spark, an empty text in quotes is not null.
             quoted_strings_can_be_null=False,
         )
 
@@ -651,7 +642,7 @@ class Csv(Format):
 
     def _cells(self, line: bytes) -> list[str]:
         text = line.decode(errors="replace").rstrip("\r\n")
-        # A cell may be as long as it wants to be.
+        # The length of a cell is not limited.
         csv.field_size_limit(2**31 - 1)
         quotes: dict[str, Any] = (
             {"quotechar": self.quote} if self.quote else {"quoting": csv.QUOTE_NONE}
@@ -673,14 +664,14 @@ def _is_utf8(text: bytes) -> bool:
 
 
 def read_schema(folder: Folder, form: Format) -> pa.Schema:
-    """The columns of the first file of the folder, and those that the names of its folders hold."""
-    files = sorted(folder.files(), key=lambda file: (file.changed, file.path))
+    """The columns of the first file of the folder, and its partition columns."""
+    files = sorted(folder.files(), key=lambda file: (file.modified, file.path))
     if not files:
         raise SpecError(
-            f"the columns of `{folder.location}` are not known: it has no files to read them from."
-            " Hint: schema='key long, ts timestamp'"
+            f"the columns of `{folder.location}` are unknown, because it has no files. Hint:"
+            " schema='key long, ts timestamp'"
         )
-    system, root = folder.opened()
+    system, root = folder.open()
     problems = []
     for file in files[:10]:
         try:
@@ -694,16 +685,16 @@ def read_schema(folder: Folder, form: Format) -> pa.Schema:
                 raise
             problems.append(f"{file.path}: {error}")
             continue
-        named = [
+        partitions = [
             (name, pa.int64() if value.isdigit() else pa.string())
-            for name, value in folder.named(file.path).items()
+            for name, value in folder.partition_values(file.path).items()
         ]
         return bindable(
             pa.schema(
-                [*found, *(pa.field(*field) for field in named if field[0] not in found.names)]
+                [*found, *(pa.field(*field) for field in partitions if field[0] not in found.names)]
             )
         )
     raise SpecError(
-        f"the columns of `{folder.location}` cannot be read from files ({'; '.join(problems)})."
+        f"the columns of `{folder.location}` cannot be read from its files ({'; '.join(problems)})."
         " Hint: schema='key long, ts timestamp'"
     )

@@ -1,15 +1,14 @@
-"""Spark's source `tidegate`: streams whose writers know the time, with the writers' own watermark
-in band.
+"""The Spark source `tidegate`: streams with the watermark of their writers in band.
 
-A row is an event, or a note: a note has neither key nor value, and says how far in time all writers
-are at the place that the batch has come to. It is put out with the batch that passes its place,
-which is early enough and not too early: what a batch notes counts from its end on. An offset says
-how far the stream was read and which watermark was noted last, so a batch that is replayed gives
-the same rows.
+A row is an event or a note. A note has neither key nor value, but the watermark of all writers at a
+position of the stream. It is emitted with the batch that passes the position, because a watermark
+takes effect at the end of its batch. An offset has the position in the stream and the last
+watermark, so a replay gives the same rows.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -43,8 +42,7 @@ else:
 
         HAS_READ_LIMIT = True
     except ImportError:
-        # Spark 4.1 asks a source only how far it could be read, and says neither where the query
-        # stands nor how much it wants.
+        # Spark 4.1 asks a source for its latest offset only, without start offset and read limit.
         SupportsTriggerAvailableNow, HAS_READ_LIMIT = object, False
 
 NAME = "tidegate"
@@ -60,82 +58,81 @@ _EVENT: list[tuple[str, pa.DataType]] = [
     ("offset", pa.int64()),
 ]
 _ARROW = pa.schema([*_EVENT, ("appended", _STAMP), ("writer", pa.string()), ("noted", _STAMP)])
-READ = 1 << 16
-"""How many events are read at once."""
-LARGE = 1 << 18
-"""What is longer, in one segment, is read by several tasks."""
-MOST_TASKS = 64
+READ_EVENTS = 1 << 16
+"""The number of events per read."""
+SPLIT_EVENTS = 1 << 18
+"""Longer ranges of a segment are split between tasks."""
+MAX_TASKS = 64
 _OPTIONS = ("store", "stream", "startingPosition", "maxEventsPerTrigger", "failOnDataLoss")
-_WHOLE = {"true": True, "false": False}
+_BOOLEANS = {"true": True, "false": False}
 
 Range = tuple[str, int, int]
-"""A segment, and from where to where it is read."""
+"""A segment, and the first and last offset (exclusive) to read."""
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What the options of the source say."""
+class StreamOptions:
+    """The options of the source."""
 
     store: str
     stream: str
     start: Start = "earliest"
-    most: int | None = None
-    strict: bool = True
+    max_events: int | None = None
+    fail_on_data_loss: bool = True
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> Settings:
-        """Read the options, whose names Spark does not tell apart by case."""
-        given = {name.lower(): value for name, value in options.items()}
-        if unknown := sorted(given.keys() - {name.lower() for name in _OPTIONS}):
+    def parse(cls, options: Mapping[str, str]) -> StreamOptions:
+        """Parse the options of Spark, whose names ignore case."""
+        texts = {name.lower(): value for name, value in options.items()}
+        if unknown := sorted(texts.keys() - {name.lower() for name in _OPTIONS}):
             raise SpecError(
-                f"the source `{NAME}` has no option `{unknown[0]}`. Hint: it has"
+                f"the source `{NAME}` has no option `{unknown[0]}`. Hint: use one of"
                 f" {', '.join(_OPTIONS)}"
             )
         for name in ("store", "stream"):
-            if not given.get(name):
+            if not texts.get(name):
                 raise SpecError(
                     f'the source `{NAME}` needs the option `{name}`. Hint: .option("store",'
                     ' "events.db").option("stream", "clicks")'
                 )
-        loss = given.get("failondataloss", "true").lower()
-        if loss not in _WHOLE:
+        loss = texts.get("failondataloss", "true").lower()
+        if loss not in _BOOLEANS:
             raise SpecError(f"`failOnDataLoss` is true or false, got `{loss}`")
         return cls(
-            given["store"],
-            given["stream"],
-            _start(given.get("startingposition", "earliest")),
-            _most(given),
-            _WHOLE[loss],
+            texts["store"],
+            texts["stream"],
+            _parse_start(texts.get("startingposition", "earliest")),
+            _parse_max_events(texts.get("maxeventspertrigger")),
+            _BOOLEANS[loss],
         )
 
-    def resolved(self) -> Settings:
-        """The same with an address that means the same in every process."""
+    def resolved(self) -> StreamOptions:
+        """The options with an address of the store that is valid in every process."""
         with open_store(self.store, create=False) as store:
-            return Settings(store.url, self.stream, self.start, self.most, self.strict)
+            return dataclasses.replace(self, store=store.url)
 
 
-def _start(text: str) -> Start:
-    """Spark's users write words as they like."""
+def _parse_start(text: str) -> Start:
+    """The start position; keywords ignore case."""
     word = text.lower()
     return start_of(
         word if word in {"earliest", "latest"} else text, "`startingPosition`", '{"0": 17, "1": 4}'
     )
 
 
-def _most(given: Mapping[str, str]) -> int | None:
-    text = given.get("maxeventspertrigger")
+def _parse_max_events(text: str | None) -> int | None:
     if text is not None and (not text.strip().isdecimal() or int(text) < 1):
         raise SpecError(f"`maxEventsPerTrigger` is a number of at least 1, got `{text}`")
     return None if text is None else int(text)
 
 
 @dataclass(frozen=True)
-class Offset:
-    """How far a query has read, and the last watermark that it was told."""
+class StreamOffset:
+    """The position of a query in the stream, and the last watermark that it received."""
 
     frontier: Frontier
     number: int = 0
-    """The number of the watermark; 0 where none was passed yet."""
+    """The number of the watermark; 0 before the first."""
     time: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -143,176 +140,179 @@ class Offset:
         return {**self.frontier.to_dict(), "watermark": self.number, "time": self.time}
 
     @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> Offset:
+    def from_dict(cls, document: Mapping[str, Any]) -> StreamOffset:
         return cls(Frontier.from_dict(document), document["watermark"], document["time"])
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A stream as it was at one moment."""
+class StreamSnapshot:
+    """The segments of a stream at one moment."""
 
     segments: Segments
     sealed: frozenset[str]
     bounds: Mapping[str, tuple[int, int]]
 
 
-class Planner:
-    """Says what the batches of a query read; it lives where the driver is."""
+class OffsetPlanner:
+    """Plans the batches of a query, on the driver."""
 
-    def __init__(self, settings: Settings, store: Store) -> None:
-        self._settings, self._stream = settings, Stream(store, settings.stream)
-        self._log = WatermarkLog(store, settings.stream)
-        self._frozen: Seen | None = None
+    def __init__(self, options: StreamOptions, store: Store) -> None:
+        self._options, self._stream = options, Stream(store, options.stream)
+        self._log = WatermarkLog(store, options.stream)
+        self._frozen: StreamSnapshot | None = None
 
-    def start(self) -> Offset:
-        """Where a query begins."""
-        return Offset(self._stream.frontier(self._settings.start))
+    def start(self) -> StreamOffset:
+        """The start offset of a query."""
+        return StreamOffset(self._stream.frontier(self._options.start))
 
     def freeze(self) -> None:
-        """Take no notice of what comes from now on."""
+        """Ignore events and watermarks that arrive from now on."""
         self._log.refresh()
-        self._frozen = self._look()
+        self._frozen = self._snapshot()
 
-    def next(self, start: Offset, most: int | None = None) -> Offset:
-        """Where the next batch ends, which has at most so many events; the same where there is
-        nothing new.
+    def next(self, start: StreamOffset, max_events: int | None = None) -> StreamOffset:
+        """The end of the next batch, of at most `max_events`; `start` if there is nothing new.
 
-        No batch has the end of a segment and the begin of its successor, so the order of a key's
-        events is that of batches.
+        A batch never has the end of a segment and the start of its successor, so batches keep the
+        order of the events of a key.
         """
         if self._frozen is None:
-            # What watermarks name is in a description that is read after them.
+            # Read before the snapshot, which then has all segments of the watermarks.
             self._log.refresh()
-        seen = self._frozen or self._look()
-        begun = self._settled(seen, start.frontier)
-        there = {name: seen.bounds[name][1] - begun.position[name] for name in begun.readable}
-        taken = shared({name: count for name, count in there.items() if count}, most)
+        snapshot = self._frozen or self._snapshot()
+        begun = self._settle(snapshot, start.frontier)
+        counts = {name: snapshot.bounds[name][1] - begun.position[name] for name in begun.readable}
+        taken = limit_events({name: count for name, count in counts.items() if count}, max_events)
         read = {name: begun.position[name] + count for name, count in taken.items()}
-        return self._noted(seen, self._settled(seen, begun.advanced(seen.segments, read)), start)
+        end = self._settle(snapshot, begun.advanced(snapshot.segments, read))
+        return self._with_watermark(snapshot, end, start)
 
-    def last(self) -> Offset:
-        """The end of the stream as it is now, which is the same wherever reading begins."""
+    def last(self) -> StreamOffset:
+        """The current end of the stream, which does not depend on the start offset."""
         self._log.refresh()
-        at, before = Offset(self._stream.frontier("earliest")), None
-        seen = self._look()
+        at, before = StreamOffset(self._stream.frontier("earliest")), None
+        snapshot = self._snapshot()
         while at != before:
-            before, frontier = at, self._settled(seen, at.frontier)
+            before, frontier = at, self._settle(snapshot, at.frontier)
             frontier = frontier.advanced(
-                seen.segments, {name: seen.bounds[name][1] for name in frontier.readable}
+                snapshot.segments, {name: snapshot.bounds[name][1] for name in frontier.readable}
             )
-            at = Offset(self._settled(seen, frontier))
-        return self._noted(seen, at.frontier, at)
+            at = StreamOffset(self._settle(snapshot, frontier))
+        return self._with_watermark(snapshot, at.frontier, at)
 
-    def ranges(self, start: Offset, end: Offset) -> list[list[Range]]:
-        """What lies between two offsets: what belongs into one list is read in its order, one list
-        beside the other.
-        """
-        seen = self._look()
-        found = between(
-            seen.segments,
+    def ranges(self, start: StreamOffset, end: StreamOffset) -> list[list[Range]]:
+        """The ranges between two offsets; those in the same list must be read in order."""
+        snapshot = self._snapshot()
+        chains = ranges_between(
+            snapshot.segments,
             start.frontier,
             end.frontier,
-            {name: last for name, (_, last) in seen.bounds.items()},
+            {name: last for name, (_, last) in snapshot.bounds.items()},
         )
-        there = [
-            [(name, self._first(seen, name, low), high) for name, low, high in chain]
-            for chain in found
+        available = [
+            [(name, self._first(snapshot, name, low), high) for name, low, high in chain]
+            for chain in chains
         ]
         return [
             chain
-            for chain in ([one for one in chain if one[1] < one[2]] for chain in there)
+            for chain in ([one for one in chain if one[1] < one[2]] for chain in available)
             if chain
         ]
 
-    def _look(self) -> Seen:
+    def _snapshot(self) -> StreamSnapshot:
         described = self._stream.description()
-        return Seen(
+        return StreamSnapshot(
             described.segments,
             frozenset(described.sealed),
             self._stream.store.bounds(self._stream.name),
         )
 
-    def _settled(self, seen: Seen, frontier: Frontier) -> Frontier:
-        """The frontier with the segments begun whose predecessors were read to their ends, and past
-        what cannot be read any more.
-        """
+    def _settle(self, snapshot: StreamSnapshot, frontier: Frontier) -> Frontier:
+        """The frontier past truncated events, with the successors of completed segments."""
         while True:
             moved = {
-                name: self._first(seen, name, frontier.position[name]) for name in frontier.readable
+                name: self._first(snapshot, name, frontier.position[name])
+                for name in frontier.readable
             }
             ended = {
                 name
                 for name, at in moved.items()
-                if name in seen.sealed and at == seen.bounds[name][1] and self._is_ended(name, at)
+                if name in snapshot.sealed
+                and at == snapshot.bounds[name][1]
+                and self._is_ended(name, at)
             }
             if not ended and all(frontier.position[name] == at for name, at in moved.items()):
                 return frontier
-            frontier = frontier.advanced(seen.segments, moved, ended)
+            frontier = frontier.advanced(snapshot.segments, moved, ended)
 
-    def _first(self, seen: Seen, name: str, at: int) -> int:
-        """Where reading goes on: at the offset, or at the first one that is still there."""
-        first, last = seen.bounds[name]
+    def _first(self, snapshot: StreamSnapshot, name: str, at: int) -> int:
+        """The offset, or the first available one after a truncation."""
+        first, last = snapshot.bounds[name]
         if at > last:
             raise StreamError(
-                f"the query stands at {at} in the segment `{name}` of `{self._stream.name}`, which"
-                f" ends at {last}, so it is not the stream that was read. Hint: start with a new"
+                f"the query is at {at} in the segment `{name}` of `{self._stream.name}`, which"
+                f" ends at {last}, so the checkpoint is of another stream. Hint: start with a new"
                 " checkpoint"
             )
-        return at if at >= first else skipped(self._settings, name, at, first)
+        return at if at >= first else skip_truncated(self._options, name, at, first)
 
     def _is_ended(self, name: str, at: int) -> bool:
         block = self._stream.store.read(self._stream.name, name, at, 1)
         return block.ended and not block.rows.num_rows
 
-    def _noted(self, seen: Seen, frontier: Frontier, before: Offset) -> Offset:
-        """The offset with the last watermark that everything up to it has passed."""
-        number = self._log.passed(frontier.position, seen.segments)
+    def _with_watermark(
+        self, snapshot: StreamSnapshot, frontier: Frontier, before: StreamOffset
+    ) -> StreamOffset:
+        """The offset of the frontier, with the last watermark whose cut it has passed."""
+        number = self._log.passed(frontier.position, snapshot.segments)
         if number <= before.number:
-            return Offset(frontier, before.number, before.time)
+            return StreamOffset(frontier, before.number, before.time)
         time = self._log.marks[number].time
         self._log.forget_before(number)
-        return Offset(frontier, number, time)
+        return StreamOffset(frontier, number, time)
 
 
-def skipped(settings: Settings, name: str, at: int, first: int) -> int:
-    """Go on at the first offset that can still be read, if that is allowed."""
+def skip_truncated(options: StreamOptions, name: str, at: int, first: int) -> int:
+    """The first available offset; an error with `failOnDataLoss`."""
     what = (
-        f"the segment `{name}` of `{settings.stream}` was truncated up to {first}, and the query"
-        f" stands at {at}"
+        f"the segment `{name}` of `{options.stream}` was truncated up to {first}, and the query is"
+        f" at {at}"
     )
-    if settings.strict:
+    if options.fail_on_data_loss:
         raise StreamError(
-            f'{what}. Hint: .option("failOnDataLoss", "false") goes on with what is still there'
+            f'{what}. Hint: .option("failOnDataLoss", "false") continues with available events'
         )
-    warnings.warn(f"{what}: what stood between is skipped", RuntimeWarning, stacklevel=2)
+    warnings.warn(f"{what}: the events between are skipped", RuntimeWarning, stacklevel=2)
     return first
 
 
-def shared(there: Mapping[str, int], most: int | None) -> dict[str, int]:
-    """How much of each segment is taken, where each has so much: the same of all as far as they
-    have it; of the longest where not all can be.
+def limit_events(available: Mapping[str, int], max_events: int | None) -> dict[str, int]:
+    """The number of events to read of each segment: equally many of each, if available.
+
+    If there are more segments than events, the longest segments are read.
     """
-    if most is None or sum(there.values()) <= most:
-        return dict(there)
-    longest = sorted(there, key=lambda name: (-there[name], name))[:most]
+    if max_events is None or sum(available.values()) <= max_events:
+        return dict(available)
+    longest = sorted(available, key=lambda name: (-available[name], name))[:max_events]
     taken: dict[str, int] = {}
-    left = most
+    left = max_events
     for many, name in zip(range(len(longest), 0, -1), reversed(longest), strict=True):
-        taken[name] = min(there[name], left // many)
+        taken[name] = min(available[name], left // many)
         left -= taken[name]
     return taken
 
 
-def between(
+def ranges_between(
     segments: Segments, start: Frontier, end: Frontier, ends: Mapping[str, int]
 ) -> list[list[Range]]:
-    """What lies between two frontiers, given the ends of segments that were sealed; segments of
-    which one succeeds the other are in one list.
+    """The ranges between two frontiers; a segment and its successors are in the same list.
+
+    `ends`: the ends of sealed segments.
     """
     found: list[Range] = []
     for name in segments.by_name:
-        if not _is_over(segments, start, name) and (
-            name in end.position or _is_over(segments, end, name)
+        if not _is_before(segments, start, name) and (
+            name in end.position or _is_before(segments, end, name)
         ):
             low, high = start.position.get(name, 0), end.position.get(name, ends[name])
             if low < high:
@@ -329,104 +329,104 @@ def between(
     return chains
 
 
-def _is_over(segments: Segments, frontier: Frontier, name: str) -> bool:
-    """Whether a segment lies before a frontier as a whole."""
+def _is_before(segments: Segments, frontier: Frontier, name: str) -> bool:
+    """Whether the whole segment is before a frontier."""
     if name in frontier.position:
         return name in frontier.ended
     return any(segments[other].succeeds(segments[name]) for other in frontier.position)
 
 
-# What Spark calls
+# The data source
 
 
-class Share(InputPartition):
-    """What one task reads: ranges one after the other, and a note behind them."""
+class StreamPartition(InputPartition):
+    """The input of one task: ranges in order, and a note after them."""
 
     def __init__(self, ranges: Iterable[Range], note: tuple[int, int] | None = None) -> None:
         super().__init__(None)
         self.ranges, self.note = list(ranges), note
 
 
-def dealt(chains: Iterable[list[Range]], note: tuple[int, int] | None) -> list[InputPartition]:
-    """The shares of the tasks; only what is large and in one segment is cut."""
+def to_partitions(
+    chains: Iterable[list[Range]], note: tuple[int, int] | None
+) -> list[InputPartition]:
+    """The partitions of a batch; only long ranges of a single segment are split."""
     pieces: list[list[Range]] = []
     for chain in chains:
         if len(chain) > 1:
             pieces.append(chain)
             continue
-        (name, low, high), many = chain[0], -(-(chain[0][2] - chain[0][1]) // LARGE)
+        (name, low, high), many = chain[0], -(-(chain[0][2] - chain[0][1]) // SPLIT_EVENTS)
         bounds = [low + (high - low) * n // many for n in range(many + 1)]
         pieces += [[(name, bounds[n], bounds[n + 1])] for n in range(many)]
-    many = min(len(pieces), MOST_TASKS)
+    many = min(len(pieces), MAX_TASKS)
     edges = [len(pieces) * n // many for n in range(many + 1)] if many else []
     found = [
-        Share(piece for group in pieces[edges[n] : edges[n + 1]] for piece in group)
+        StreamPartition(piece for group in pieces[edges[n] : edges[n + 1]] for piece in group)
         for n in range(many)
     ]
     if note is not None:
-        found = found or [Share([])]
+        found = found or [StreamPartition([])]
         found[-1].note = note
     return list(found)
 
 
-class _Rows:
-    """What reading is to batches and to streams alike; it is sent to the tasks before anything was
-    opened.
-    """
+class _StreamRows:
+    """The common part of batch and stream readers; Spark sends it to tasks without its store."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings.resolved()
+    def __init__(self, options: StreamOptions) -> None:
+        self._options = options.resolved()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_settings": self._settings}
+        return {"_options": self._options}
 
     @cached_property
     def _store(self) -> Store:
-        return open_store(self._settings.store, create=False)
+        return open_store(self._options.store, create=False)
 
     @cached_property
-    def _planner(self) -> Planner:
-        return Planner(self._settings, self._store)
+    def _planner(self) -> OffsetPlanner:
+        return OffsetPlanner(self._options, self._store)
 
     def stop(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
         if "_store" in self.__dict__:
             self._store.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a share."""
-        if not isinstance(partition, Share):
+        """The rows of a task."""
+        if not isinstance(partition, StreamPartition):
             return
-        with open_store(self._settings.store, create=False) as store:
+        with open_store(self._options.store, create=False) as store:
             for piece in partition.ranges:
                 yield from self._events(store, *piece)
         if partition.note is not None:
             yield self._note(*partition.note)
 
     def _events(self, store: Store, segment: str, at: int, end: int) -> Iterator[pa.RecordBatch]:
-        settings = self._settings
+        options = self._options
         while at < end:
             try:
-                block = store.read(settings.stream, segment, at, READ, before=end)
+                block = store.read(options.stream, segment, at, READ_EVENTS, before=end)
             except InputError:
-                first = store.bounds(settings.stream)[segment][0]
+                first = store.bounds(options.stream)[segment][0]
                 if first <= at:
                     raise
-                at = skipped(settings, segment, at, first)
+                at = skip_truncated(options, segment, at, first)
                 continue
             yield from _batches(block.rows, segment)
             if block.ended:
                 return
             if block.next <= at:
                 raise StreamError(
-                    f"the segment `{segment}` of `{settings.stream}` gives nothing at {at}, though"
+                    f"the segment `{segment}` of `{options.stream}` has no event at {at}, although"
                     f" the batch reads it up to {end}"
                 )
             at = block.next
 
     def _note(self, number: int, time: int) -> pa.RecordBatch:
-        # The number stands for an offset, so that whoever looks at offsets can tell notes apart.
-        row = {"offset": number, "writer": self._settings.stream, "noted": time}
+        # The number of the watermark is the offset of the note, so that notes have unique offsets.
+        row = {"offset": number, "writer": self._options.stream, "noted": time}
         return pa.RecordBatch.from_arrays(
             [pa.array([row.get(field.name)], field.type) for field in _ARROW], schema=_ARROW
         )
@@ -451,17 +451,17 @@ def _batches(rows: pa.Table, segment: str) -> list[pa.RecordBatch]:
     return found
 
 
-class BatchReader(_Rows, DataSourceReader):
-    """Reads once what is in a stream; there are no notes, because nothing comes afterwards."""
+class BatchReader(_StreamRows, DataSourceReader):
+    """Reads a stream once, without notes, as no event follows."""
 
     def partitions(self) -> list[InputPartition]:
         with self._store:
             planner = self._planner
-            return dealt(planner.ranges(planner.start(), planner.last()), None)
+            return to_partitions(planner.ranges(planner.start(), planner.last()), None)
 
 
-class StreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows a stream; the object lives as long as the query, on the side of the driver."""
+class StreamReader(_StreamRows, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a stream in micro-batches; lives as long as the query, on the driver."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return self._planner.start().to_dict()
@@ -470,7 +470,9 @@ class StreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
         return (
-            ReadAllAvailable() if self._settings.most is None else ReadMaxRows(self._settings.most)
+            ReadAllAvailable()
+            if self._options.max_events is None
+            else ReadMaxRows(self._options.max_events)
         )
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -482,53 +484,52 @@ class StreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start is None:
             return self._planner.last().to_dict()
         return self._planner.next(
-            Offset.from_dict(start), getattr(limit, "max_rows", None)
+            StreamOffset.from_dict(start), getattr(limit, "max_rows", None)
         ).to_dict()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        before, after = Offset.from_dict(start), Offset.from_dict(end)
+        before, after = StreamOffset.from_dict(start), StreamOffset.from_dict(end)
         note = (
             (after.number, after.time)
             if after.time is not None and after.number != before.number
             else None
         )
-        return dealt(self._planner.ranges(before, after), note)
+        return to_partitions(self._planner.ranges(before, after), note)
 
 
 class StreamSource(DataSource):
-    """The source as Spark finds it by its name."""
+    """The data source `tidegate`."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        self._settings = Settings.of(options)
+        self._options = StreamOptions.parse(options)
 
     @classmethod
     def name(cls) -> str:
         return NAME
 
     def schema(self) -> str:
-        with open_store(self._settings.store, create=False) as store:
-            # A stream that is not there is an error of the query, and not of its first batch.
-            Stream(store, self._settings.stream).description()
+        with open_store(self._options.store, create=False) as store:
+            # A missing stream fails at the start of the query, not in its first batch.
+            Stream(store, self._options.stream).description()
         return COLUMNS
 
     def reader(self, schema: StructType) -> BatchReader:
         _check_columns(schema)
-        if self._settings.most is not None:
+        if self._options.max_events is not None:
             raise SpecError(
-                "`maxEventsPerTrigger` is for streams, and a batch reads all. Hint:"
-                " spark.readStream"
+                "`maxEventsPerTrigger` is for streaming queries; a batch query reads everything."
+                " Hint: spark.readStream"
             )
-        return BatchReader(self._settings)
+        return BatchReader(self._options)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
         _check_columns(schema)
-        if self._settings.most is not None and not HAS_READ_LIMIT:
+        if self._options.max_events is not None and not HAS_READ_LIMIT:
             raise SetupError(
-                "`maxEventsPerTrigger` needs Spark 4.2 or newer, which asks a source for so much."
-                " Hint: pip install 'pyspark>=4.2'"
+                "`maxEventsPerTrigger` needs Spark 4.2 or newer. Hint: pip install 'pyspark>=4.2'"
             )
-        return StreamReader(self._settings)
+        return StreamReader(self._options)
 
 
 def _check_columns(schema: StructType) -> None:
