@@ -195,8 +195,8 @@ def test_a_broker_that_is_down_is_told_with_a_hint(monkeypatch):
 @pytest.mark.parametrize(
     ("topic", "options", "said"),
     [
-        ("a topic", {}, "the name of a topic"),
-        ("", {}, "the name of a topic"),
+        ("a topic", {}, "a topic name"),
+        ("", {}, "a topic name"),
         ("x" * 245, {}, "1 to 240"),
         ("t", {"transactional.id": "mine"}, "sets transactional.id itself"),
     ],
