@@ -15,9 +15,10 @@ import tidegate as tg
 from tidegate.errors import InputError, SpecError, SpecMismatchError
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Frame
-from tidegate.kernel.joins.buffer import LARGE_WINDOW, Buffer, Query
+from tidegate.kernel.joins.join_buffer import LAYOUTS, JoinBuffer, Query
 from tidegate.kernel.joins.ranges import Index, ordered
 from tidegate.kernel.joins.sessions import Table, follow
+from tidegate.kernel.storage.layout import LARGE_WINDOW
 from tidegate.operators.ingest.delivery import Arrival
 from tidegate.operators.join.operator import WindowedJoin
 from tidegate.spec.join import JoinSpec, Within, equal_fields
@@ -284,33 +285,33 @@ def asked(buffer, lead, low, high):
     )
 
 
-@pytest.mark.parametrize("keyed", [None, True, False])
-def test_a_buffer_finds_rows_in_either_layout_through_merges_and_restarts(keyed):
+@pytest.mark.parametrize("layouts", [LAYOUTS, LAYOUTS[1:] * 2, LAYOUTS[:1] * 2])
+def test_a_buffer_finds_rows_in_either_layout_through_merges_and_restarts(layouts):
     store = MemoryStore()
-    buffer = Buffer(store, "rows", keyed=keyed)
+    buffer = JoinBuffer(store, "rows", layouts=layouts)
     for n in range(9):
         buffer.add(frame([(n % 2, 10 * n), (1, 10 * n + 5)]))
     assert asked(buffer, 1, 15, 35) == ["15", "25", "30", "35"]
     buffer.expire({"at": 30})
     assert (len(buffer), asked(buffer, 1, MIN, 40)) == (12, ["30", "35"])
     manifest = buffer.save()
-    again = Buffer(store, "rows", keyed=keyed)
+    again = JoinBuffer(store, "rows", layouts=layouts)
     again.restore(manifest)
     assert (len(again), asked(again, 1, MIN, 40)) == (12, ["30", "35"])
     assert again.runs < 9
 
 
 def test_a_buffer_is_kept_by_lead_when_it_is_large():
-    buffer = Buffer(MemoryStore(), "rows")
+    buffer = JoinBuffer(MemoryStore(), "rows")
     buffer.add(frame([(n % 7, n) for n in range(10)]))
-    assert not buffer.is_keyed
+    assert str(buffer.layout) == "timestamp, equal_fields, offset"
     buffer.add(frame([(n % 7, n) for n in range(LARGE_WINDOW)]))
-    assert buffer.is_keyed
+    assert str(buffer.layout) == "equal_fields, timestamp, offset"
     assert asked(buffer, 3, 3, 3) == ["3", "3"]
 
 
 def test_rows_that_were_removed_give_their_room_back():
-    buffer = Buffer(MemoryStore(), "rows")
+    buffer = JoinBuffer(MemoryStore(), "rows")
     buffer.add(frame([(0, n) for n in range(100)]))
     before = buffer.held_bytes
     buffer.remove(buffer.places({"at": 60}))
@@ -447,7 +448,7 @@ def test_a_keyed_message_store_finds_the_same_pairs(fields):
     join.add(left=[row(1), row(2, v=1), row(3, "b")], right=[row(4), row(5, v=1), row(5, "b", 1)])
     join.finish()
     assert sorted(told(join), key=str) == [("+", 1, 4), ("+", 2, 5), ("+", 3, None), ("+", None, 5)]
-    assert all(side.buffer.is_keyed for side in join.operator.sides)
+    assert all(side.buffer.layout.fields[0] == "equal_fields" for side in join.operator.sides)
 
 
 # Windows of other kinds

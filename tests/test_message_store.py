@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from tidegate.errors import CorruptStateError, InputError, SpecError, SpecMismatchError
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Frame, to_arrow
-from tidegate.kernel.storage.message_store import Layout, MessageStore, choose_layout
+from tidegate.kernel.storage.layout import Layout, choose_layout
+from tidegate.kernel.storage.message_store import MessageStore
 from tidegate.state.memory import MemoryStore
 
 LAYOUTS = [
@@ -498,10 +499,10 @@ def test_unusable_calls_and_damage_are_named() -> None:
     store.flush()
     segment = backing.names("m/messages/")[0]
     backing.delete(segment)
-    with pytest.raises(CorruptStateError, match="lacks its part"):
+    with pytest.raises(CorruptStateError, match="lacks its table"):
         MessageStore.open(backing, TIME, "m").read(MIN, MAX)
     backing.put_table(segment, messages([1, 2]).to_table())
-    with pytest.raises(CorruptStateError, match="has 2 messages instead of 1"):
+    with pytest.raises(CorruptStateError, match="has 2 rows instead of 1"):
         MessageStore.open(backing, TIME, "m").read(MIN, MAX)
     backing.put_json("m/manifest", {**backing.get_json("m/manifest"), "format": 9})
     with pytest.raises(CorruptStateError, match="has format 9"):

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tidegate.kernel.frame import Frame
-from tidegate.kernel.storage.run_store import MAX_RUNS, Places, SortedRuns, search_sorted
+from tidegate.kernel.frame import Frame, search_sorted
+from tidegate.kernel.storage.keyed_table import KeyedTable
+from tidegate.kernel.storage.run_store import FAN, Places
 from tidegate.state.memory import MemoryStore
 
 IDENTITY = ("key_hash", "key_check", "start")
@@ -64,7 +65,7 @@ class RunsMachine(RuleBasedStateMachine):
     def start(self, spills: bool) -> None:
         self.store, self.spills = MemoryStore(), spills
         self.truth: dict[Identity, Row] = {}
-        self.runs = SortedRuns(self.store, "r", IDENTITY, ("due",))
+        self.runs = KeyedTable(self.store, "r", IDENTITY, ("due",))
 
     @rule(rows=contents)
     def put(self, rows: dict[Identity, Row]) -> None:
@@ -75,7 +76,7 @@ class RunsMachine(RuleBasedStateMachine):
 
     @rule(rows=contents)
     def rewrite(self, rows: dict[Identity, Row]) -> None:
-        self.runs.rewrite(frame(rows))
+        self.runs.reset(frame(rows))
         self.truth = dict(rows)
 
     @rule(wanted=st.lists(identities, unique=True, max_size=8))
@@ -113,7 +114,7 @@ class RunsMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         manifest = self.manifest()
-        self.runs = SortedRuns(self.store, "r", IDENTITY, ("due",))
+        self.runs = KeyedTable(self.store, "r", IDENTITY, ("due",))
         self.runs.restore(manifest)
 
     def manifest(self) -> Any:
@@ -129,7 +130,7 @@ class RunsMachine(RuleBasedStateMachine):
             return
         assert len(self.runs) == len(self.truth)
         assert sorted(rows_of(self.runs.all())) == sorted(self.truth.items())
-        assert self.runs.runs <= MAX_RUNS
+        assert self.runs.runs <= 2 * FAN
         assert self.runs.least("due", NONE) == min(
             (due for due, _ in self.truth.values()), default=NONE
         )
@@ -164,8 +165,9 @@ class RunsMachine(RuleBasedStateMachine):
     def nothing_stays_behind_in_the_store(self) -> None:
         """The store holds what the manifest names, and no table of a run that is gone."""
         manifest = self.manifest()
-        names = [entry[0] for entry, _ in manifest[1]]
-        assert self.store.names("r/") == sorted([*names, *(f"{name}/alive" for name in names)])
+        runs = [(f"r/{number:08d}", dead) for number, _, _, _, dead, *_ in manifest["runs"]]
+        masks = [f"{name}/marks" for name, dead in runs if dead]
+        assert self.store.names("r/") == sorted([*(name for name, _ in runs), *masks])
 
 
 RunsMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
@@ -180,28 +182,28 @@ def test_a_flush_writes_what_was_touched_and_no_more():
             written.append(name)
             super().put_table(name, table)
 
-    runs = SortedRuns(Watched(), "r", IDENTITY, ("due",))
+    runs = KeyedTable(Watched(), "r", IDENTITY, ("due",))
     runs.put(frame({(k, 0, 0): (k, None) for k in range(100)}))
     runs.put(frame({(k, 1, 0): (k, None) for k in range(5)}))
     runs.save()
-    assert sorted(written) == ["r/00000000", "r/00000000/alive", "r/00000001", "r/00000001/alive"]
+    assert sorted(written) == ["r/00000000", "r/00000001"]
     written.clear()
     runs.save()
     assert written == []
     runs.remove(runs.find(query([(3, 1, 0)])))
     runs.save()
-    assert written == ["r/00000001/alive"]
+    assert written == ["r/00000001/marks"]
 
 
 def test_many_small_puts_move_each_row_a_few_times_only():
     moved = 0
-    runs = SortedRuns(MemoryStore(), "r", IDENTITY)
+    runs = KeyedTable(MemoryStore(), "r", IDENTITY)
     append = runs._append
 
-    def counted(rows: Frame) -> None:
+    def counted(rows: Frame, *marks: Any) -> None:
         nonlocal moved
         moved += len(rows)
-        append(rows)
+        append(rows, *marks)
 
     runs._append = counted  # type: ignore[method-assign]
     for k in range(500):
@@ -215,11 +217,11 @@ def test_many_small_puts_move_each_row_a_few_times_only():
 def test_taking_from_nothing_is_an_error():
     nowhere = Places(np.zeros(0, np.int64), np.zeros(0, np.int64))
     with pytest.raises(IndexError, match="no runs"):
-        SortedRuns(MemoryStore(), "r", IDENTITY).take(nowhere)
+        KeyedTable(MemoryStore(), "r", IDENTITY).take(nowhere)
 
 
 def test_taking_no_rows_keeps_the_columns():
-    runs = SortedRuns(MemoryStore(), "r", IDENTITY)
+    runs = KeyedTable(MemoryStore(), "r", IDENTITY)
     runs.put(frame({(1, 0, 0): (0, "x")}))
     nothing = runs.take(Places(np.zeros(0, np.int64), np.zeros(0, np.int64)))
     assert (len(nothing), nothing.names) == (0, [*IDENTITY, "due", "text"])

@@ -107,7 +107,7 @@ class Inspection:
 
     def _cells(self, wiring: Wiring) -> Frame | None:
         """The cells of all windows: one for each key and window."""
-        frames = [f for f in wiring.context.cells.live() if len(f)]
+        frames = [f for f in wiring.context.cells.frames() if len(f)]
         if wiring.slice_buffer is not None:
             frames += wiring.slice_buffer.preview()
         return concat_frames(frames) if frames else None

@@ -84,7 +84,7 @@ class EmbeddedJoin(EmbeddedBase):
 
     def explain(self) -> str:
         """What the join does, as text, with the current layout of its state."""
-        left, right = (side.buffer.is_keyed for side in self.operator.sides)
+        left, right = (side.buffer.is_large for side in self.operator.sides)
         return described(self.spec, (left, right))
 
     def explain_watermark(self) -> Explanation:

@@ -262,3 +262,75 @@ def equal_rows(left: Column, right: Column) -> np.ndarray:
     return pc.or_kleene(pc.fill_null(pc.equal(a, b), False), both_null).to_numpy(
         zero_copy_only=False
     )
+
+
+def search_sorted(
+    frame: Frame, query: Frame, columns: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The first position whose columns are not below the query's, and whether they are equal.
+
+    The frame is sorted by the columns.
+    """
+    first = frame.ints(columns[0])
+    wanted = query.ints(columns[0])
+    low = np.searchsorted(first, wanted, "left")
+    if len(columns) > 1:
+        high = _end_of_equal(first, wanted, low)
+        rest = [(frame.ints(name), query.ints(name)) for name in columns[1:]]
+        while True:
+            open_rows = np.flatnonzero(low < high)
+            if not len(open_rows):
+                break
+            middle = (low[open_rows] + high[open_rows]) // 2
+            below = _is_below([(stored[middle], asked[open_rows]) for stored, asked in rest])
+            low[open_rows[below]] = middle[below] + 1
+            high[open_rows[~below]] = middle[~below]
+    inside = low < len(frame)
+    equal = inside.copy()
+    safe = np.minimum(low, max(0, len(frame) - 1))
+    for name in columns:
+        equal &= frame.ints(name)[safe] == query.ints(name) if len(frame) else False
+    return low, equal
+
+
+def _end_of_equal(stored: np.ndarray, wanted: np.ndarray, low: np.ndarray) -> np.ndarray:
+    """One past the last value that equals the wanted one, whose first position is `low`.
+
+    Most values occur once or not at all.
+    """
+    if not len(stored):
+        return low.copy()
+    last = len(stored) - 1
+    here = (stored[np.minimum(low, last)] == wanted) & (low <= last)
+    again = np.flatnonzero(here & (low < last) & (stored[np.minimum(low + 1, last)] == wanted))
+    high = low + here
+    high[again] = np.searchsorted(stored, wanted[again], "right")
+    return high
+
+
+def _is_below(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Which left tuples are below the right ones."""
+    below = np.zeros(len(pairs[0][0]), bool)
+    tied = np.ones(len(below), bool)
+    for left, right in pairs:
+        below |= tied & (left < right)
+        tied &= left == right
+    return below
+
+
+def search_sorted_end(
+    frame: Frame, keys: Frame, columns: Sequence[str], low: np.ndarray
+) -> np.ndarray:
+    """One past the last row whose columns equal the keys, where the first one is `low`."""
+    high = np.searchsorted(frame.ints(columns[0]), keys.ints(columns[0]), "right")
+    bottom = low.copy()
+    rest = [(frame.ints(name), keys.ints(name)) for name in columns[1:]]
+    while rest:
+        open_rows = np.flatnonzero(bottom < high)
+        if not len(open_rows):
+            break
+        middle = (bottom[open_rows] + high[open_rows]) // 2
+        above = _is_below([(asked[open_rows], stored[middle]) for stored, asked in rest])
+        high[open_rows[above]] = middle[above]
+        bottom[open_rows[~above]] = middle[~above] + 1
+    return high

@@ -68,6 +68,20 @@ def inverse(order: np.ndarray, bound: int | None = None) -> np.ndarray:
     return rank
 
 
+def expand_ranges(first: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """All integers of the ranges that begin at `first`, one range after the other."""
+    return np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
+
+
+def lookup(keys: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The position of each wanted value among sorted keys, and whether it is there."""
+    if not len(keys):
+        return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), bool)
+    position = np.searchsorted(keys, wanted)
+    position[position == len(keys)] = 0
+    return position, keys[position] == wanted
+
+
 def ascending(column: np.ndarray, words: Sequence[int] = (1, 2, 3)) -> np.ndarray:
     """The stable order that sorts 64-bit numbers which differ in the given 16-bit words, the lowest
     word first.

@@ -12,7 +12,7 @@ from tidegate.errors import InputError
 from tidegate.instants import MAX
 from tidegate.kernel.frame import Frame, constant, to_arrow
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.storage.run_store import SortedRuns
+from tidegate.kernel.storage.keyed_table import KeyedTable
 from tidegate.state.store import Store
 
 
@@ -68,7 +68,7 @@ class SeenIds:
     """The ids whose rows could still arrive again within the allowed lateness."""
 
     def __init__(self, store: Store) -> None:
-        self._seen = SortedRuns(store, "ids", ("key_hash", "key_check"), watch=("time",))
+        self._seen = KeyedTable(store, "ids", ("key_hash", "key_check"), watch=("time",))
 
     def __len__(self) -> int:
         return len(self._seen)
@@ -96,10 +96,10 @@ class SeenIds:
         """Remove the ids that expire before the bound."""
         self._seen.remove(self._seen.select("time", before - 1))
 
-    def save(self) -> list[Any]:
+    def save(self) -> dict[str, Any]:
         return self._seen.save()
 
-    def restore(self, manifest: list[Any]) -> None:
+    def restore(self, manifest: dict[str, Any]) -> None:
         self._seen.restore(manifest)
 
     def release(self) -> None:

@@ -1,98 +1,72 @@
-"""Sorted runs: a table of rows that is found by identity, kept as a few immutable sorted frames and
-a mask of the rows that still count.
+"""Run store: rows in immutable sorted runs, with a live mask, marks, retention and compaction.
 
-Contract: every run is sorted by the identity columns and holds an identity at most once; over all
-runs at most one row of an identity is alive. `put` therefore takes only identities that are not
-alive: take the old rows out with `remove` first. A run is written to the store once; after that
-only its mask changes, so that a flush writes what a delivery touched and no more.
+Keyed tables, join buffers, message stores and slices are run stores that differ in how rows are
+looked up.
+
+Contract
+- An added frame becomes a run, sorted by the columns of `order`. Rows that are equal in these keep
+  their order of arrival, however the input was cut into deliveries.
+- A run is written to the store once. After that only its live mask and its marks are, so that a
+  save writes what changed and no more.
+- Marks are small columns that change, such as the number of partners of a row.
+- Rows below the horizon of a watched column are expired, whatever their run still holds. A horizon
+  never goes back.
+- A place (run, position in it) is valid until `tidy`, `expire`, `compact` or `restore`.
+- Compaction is size-tiered: the youngest runs are merged when at least four of them are of one size
+  class, so that each row moves a logarithmic number of times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from tidegate.kernel.frame import Frame, concat_frames
+from tidegate.errors import CorruptStateError
+from tidegate.instants import MAX, MIN
+from tidegate.kernel.frame import Column, Frame, concat_frames, constant, is_constant, to_arrow
 from tidegate.kernel.groups import inverse, present
 from tidegate.kernel.storage.column_encoding import pack, unpack
 from tidegate.state.store import Store
 
-MAX_RUNS = 8
+FULL_BYTES = 64 * 1024 * 1024
+"""Default size from which on a run is not merged again."""
+FAN = 4
+"""Number of runs of one size class that are merged."""
+_DENSE = 4
+"""Rows are taken from whole columns where they are more than this fraction of all rows."""
+_ALWAYS_MERGED = 5
+"""The largest size class that is merged even if equal keys are rare: 16,384 to 32,767 rows."""
+_WORTHWHILE = 0.75
+"""A merge is worthwhile if it leaves at most this share of the rows."""
+
 Adapt = Callable[[Frame], Frame]
-"""Makes a frame that was stored under a former specification one of the present specification."""
+"""Converts a frame that was stored under a former specification to the present one."""
 
 
-@dataclass(slots=True, eq=False)
-class StoredFrame:
-    """A frame that may live in memory, in the store, or in both."""
-
-    name: str
-    rows: int
-    nbytes: int
-    _frame: Frame | None
-    stored: bool = False
-    adapt: Adapt | None = None
-    """What every reading from the store goes through."""
-
-    @classmethod
-    def new(cls, name: str, frame: Frame) -> StoredFrame:
-        return cls(name, len(frame), frame.nbytes, frame)
-
-    def frame(self, store: Store) -> Frame:
-        if self._frame is not None:
-            return self._frame
-        frame = unpack(store.get_table(self.name))
-        return frame if self.adapt is None else self.adapt(frame)
-
-    def save(self, store: Store, *, by_key: bool = False) -> None:
-        if not self.stored and self._frame is not None:
-            store.put_table(self.name, pack(self._frame, by_key=by_key))
-            self.stored = True
-
-    def release(self) -> None:
-        """Forget the frame in memory; the store has it."""
-        if self.stored:
-            self._frame = None
-
-    def delete(self, store: Store) -> None:
-        if self.stored:
-            store.delete(self.name)
-
-    def manifest(self) -> list[Any]:
-        return [self.name, self.rows, self.nbytes]
-
-    @classmethod
-    def from_manifest(cls, entry: Sequence[Any], adapt: Adapt | None = None) -> StoredFrame:
-        return cls(entry[0], entry[1], entry[2], None, stored=True, adapt=adapt)
-
-
-@dataclass(slots=True, eq=False)
-class _Run:
-    body: StoredFrame
-    alive: np.ndarray
-    dead: int = 0
-    touched: bool = True
-    lows: dict[str, int] = field(default_factory=dict)
+class Located(Protocol):
+    """Anything that names rows by run and position."""
 
     @property
-    def live(self) -> int:
-        return self.body.rows - self.dead
+    def run(self) -> np.ndarray: ...
+
+    @property
+    def at(self) -> np.ndarray: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """Where rows were found: the number of the run (-1: nowhere) and the position in it."""
+    """The places of rows: the number of the run (-1: not found) and the position in it."""
 
     run: np.ndarray
     at: np.ndarray
 
     @classmethod
     def of(cls, found: Sequence[tuple[int, np.ndarray]]) -> Places:
-        """Positions by run."""
+        """Places from positions by run."""
         if not found:
             return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
         return cls(
@@ -101,11 +75,11 @@ class Places:
         )
 
     def take(self, index: np.ndarray) -> Places:
-        """Some of the places, by number or by mask."""
+        """The places at an index or under a mask."""
         return Places(self.run[index], self.at[index])
 
     def and_also(self, others: Places) -> Places:
-        """These places and others."""
+        """These places followed by others."""
         return Places(np.concatenate([self.run, others.run]), np.concatenate([self.at, others.at]))
 
     @property
@@ -113,212 +87,609 @@ class Places:
         return self.run >= 0
 
 
-class SortedRuns:
-    """Rows found by identity; see the module's contract."""
+@dataclass(slots=True, eq=False)
+class Run:
+    """A sorted frame in memory, in the store or in both, with what changes about its rows."""
+
+    number: int
+    group: int
+    """Runs of one group were cut from one frame; compaction counts them as one run."""
+    rows: int
+    nbytes: int
+    """Decoded size of the frame."""
+    lows: dict[str, int]
+    """By watched column, a lower bound of the live values."""
+    highs: dict[str, int]
+    marks: dict[str, np.ndarray] = field(default_factory=dict)
+    alive: np.ndarray | None = None
+    """The live mask; None where no row was removed."""
+    dead: int = 0
+    """Number of removed rows."""
+    expired: int = 0
+    """Number of rows that `trim` has counted out."""
+    frame: Frame | None = None
+    order: tuple[str, ...] = ()
+    adapt: Adapt | None = None
+    """Applied to the frame whenever it is read from the store."""
+    is_stored: bool = False
+    is_touched: bool = True
+    """Whether live mask or marks differ from the stored ones."""
+    is_stale: bool = False
+    """Whether rows were removed since the lows were computed."""
+    shrink_from: int = MIN
+    """The horizon from which on half of the rows may have expired."""
+    index: Any = None
+    """A lookup structure that the owner derives from the frame; it goes with the frame."""
+
+    @property
+    def live(self) -> int:
+        return self.rows - self.dead - self.expired
+
+
+class RunStore:
+    """Rows in sorted runs; see the module's contract."""
 
     def __init__(
-        self, store: Store, prefix: str, identity: Sequence[str], watch: Sequence[str] = ()
+        self,
+        store: Store,
+        prefix: str,
+        order: Sequence[str],
+        *,
+        watch: Sequence[str] = (),
+        marks: Mapping[str, Any] | None = None,
+        merge: Callable[[Sequence[Frame]], Frame] | None = None,
+        full_bytes: int | None = FULL_BYTES,
+        dense_keys: bool = False,
     ) -> None:
-        self._store = store
-        self._prefix = prefix
-        self._identity = tuple(identity)
-        self._watch = tuple(watch)
-        self._runs: list[_Run] = []
+        """An empty run store.
+
+        - `watch`: columns whose range is known for each run and that may have a horizon.
+        - `marks`: columns that change, with the value of a new row.
+        - `merge`: merges frames into one sorted frame and combines rows with equal keys. By
+          default, all rows are kept.
+        - `full_bytes`: runs of at least this size are not merged again.
+        - `dense_keys`: runs hold most of the keys there are, so that stored keys are delta-encoded.
+        """
+        self.store = store
+        self.prefix = prefix
+        self.order = tuple(order)
+        self.watched = tuple(watch)
+        self.marks: Mapping[str, Any] = dict(marks or {})
+        self.horizons: dict[str, int] = dict.fromkeys(self.watched, MIN)
+        self.complete: Adapt | None = None
+        """Adds columns that became known later to every frame that is read."""
+        self._merge_frames = merge
+        self._full_bytes = full_bytes
+        self._dense_keys = dense_keys
+        self._is_wide = False
+        """Whether the last merge was not worthwhile, because equal keys are rare."""
+        self._runs: list[Run] = []
         self._next = 0
 
-    def __len__(self) -> int:
-        return sum(run.live for run in self._runs)
+    # Size
 
     @property
     def runs(self) -> int:
-        return len(self._runs)
+        return len({run.group for run in self._runs})
 
     @property
     def nbytes(self) -> int:
-        return sum(run.body.nbytes for run in self._runs)
+        """Decoded size of all rows and marks."""
+        return self.held_bytes + sum(
+            column.nbytes for run in self._runs for column in run.marks.values()
+        )
 
-    def put(self, frame: Frame) -> None:
-        """Add rows whose identities are not alive."""
-        if not len(frame):
-            return
-        self._append(_sorted(frame, self._identity))
-        if len(self._runs) > MAX_RUNS:
-            self._compact()
+    @property
+    def held_bytes(self) -> int:
+        """Decoded size of the rows, in memory or spilled."""
+        return sum(
+            run.nbytes - (run.nbytes * run.expired // run.rows if run.expired else 0)
+            for run in self._runs
+        )
 
-    def find(self, query: Frame) -> Places:
-        """Where the rows with the identities of the query are; each identity at most once in the
-        query.
-        """
-        run_of = np.full(len(query), -1, np.int64)
-        at = np.zeros(len(query), np.int64)
-        for number, run in enumerate(self._runs):
-            open_rows = np.flatnonzero(run_of < 0)
-            if not len(open_rows) or not run.live:
-                continue
-            asked = query.take(open_rows) if len(open_rows) < len(query) else query
-            position, hit = search_sorted(self._frame(run), asked, self._identity)
-            hit &= run.alive[np.minimum(position, run.body.rows - 1)]
-            rows = open_rows[hit]
-            run_of[rows], at[rows] = number, position[hit]
-        return Places(run_of, at)
+    @property
+    def held(self) -> int:
+        """Number of rows that are not known to be gone; expired ones count until they are."""
+        return sum(run.live for run in self._runs)
 
-    def ranges(self, keys: Frame, columns: Sequence[str]) -> Places:
-        """Every live row whose leading identity columns are among the keys (sorted and distinct in
-        those columns).
-        """
-        found: list[tuple[int, np.ndarray]] = []
-        for number, run in enumerate(self._runs):
-            if not run.live:
-                continue
-            frame = self._frame(run)
-            low, hit = search_sorted(frame, keys, columns)
-            low = low[hit]
-            if not len(low):
-                continue
-            high = _upper(frame, keys.take(np.flatnonzero(hit)), columns, low)
-            sizes = high - low
-            position = np.repeat(
-                low - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes
-            ) + np.arange(int(sizes.sum()))
-            found.append((number, position[run.alive[position]]))
-        return Places.of(found)
+    def __len__(self) -> int:
+        """Number of live rows."""
+        return sum(
+            int(np.count_nonzero(self._live(run))) if self._is_cut(run) else run.rows - run.dead
+            for run in self._runs
+        )
 
-    def select(self, column: str, limit: int) -> Places:
-        """Every live row whose watched column is at most the limit."""
-        found: list[tuple[int, np.ndarray]] = []
-        for number, run in enumerate(self._runs):
-            if run.live and run.lows[column] <= limit:
-                found.append(
-                    (number, np.flatnonzero((self._frame(run).ints(column) <= limit) & run.alive))
-                )
-        return Places.of(found)
+    def sizes(self) -> list[int]:
+        """The number of rows in each run; no run is read."""
+        return [run.rows - run.dead for run in self._runs]
 
-    def least(self, column: str, none: int) -> int:
-        """The smallest value of a watched column over the live rows."""
-        best = none
-        for run in self._runs:
-            if run.live and run.lows[column] < best:
-                values = self._frame(run).ints(column)[run.alive]
-                run.lows[column] = int(values.min())
-                best = min(best, run.lows[column])
-        return best
+    @property
+    def is_empty(self) -> bool:
+        return not self._runs or not len(self)
 
-    def take(self, places: Places, columns: Sequence[str] | None = None) -> Frame:
-        """The rows at the places, in their order, all columns or some; every place was found."""
-        if not self._runs:
-            raise IndexError("no runs to take rows from")
-        if not len(places.run):
-            return Frame.empty_like(self._frame(self._runs[0]))
-        numbers = present(places.run, len(self._runs))
-        frames = {int(n): self._frame(self._runs[int(n)]) for n in numbers}
-        if columns is not None:
-            frames = {n: frame.select(columns) for n, frame in frames.items()}
-        if len(numbers) == 1:
-            return frames[int(numbers[0])].take(places.at)
-        parts = [frames[int(n)].take(places.at[places.run == n]) for n in numbers]
-        order = np.concatenate([np.flatnonzero(places.run == n) for n in numbers])
-        return concat_frames(parts).take(inverse(order))
+    # Adding and removing rows
 
-    def remove(self, places: Places) -> None:
-        """The rows at the places stop counting."""
-        for number in present(places.run[places.run >= 0], len(self._runs)):
-            run = self._runs[int(number)]
+    def append(self, frame: Frame) -> None:
+        """Add rows that are sorted already, and compact."""
+        if len(frame):
+            self._append(frame)
+            self.tidy()
+
+    def add(self, frame: Frame) -> None:
+        """Add rows and compact."""
+        if len(frame):
+            self._append(self.sorted(frame))
+            self.tidy()
+
+    def remove(self, places: Located) -> None:
+        """Mark the rows at distinct places as dead."""
+        for number in self._numbers(places.run):
+            run = self._runs[number]
             position = places.at[places.run == number]
+            if run.alive is None:
+                run.alive = np.ones(run.rows, bool)
+            run.dead += int(np.count_nonzero(run.alive[position]))
             run.alive[position] = False
-            run.dead += len(position)
-            run.touched = True
-        for run in [r for r in self._runs if not r.live]:
-            self._drop(run)
-
-    def live(self, names: Sequence[str] | None = None) -> Iterator[Frame]:
-        """All live rows, a frame a run, with the named columns or with all."""
-        for run in self._runs:
-            frame = self._frame(run)
-            yield (frame if names is None else frame.select(names)).where(run.alive)
-
-    def all(self) -> Frame | None:
-        """All live rows as one frame; None where there is none."""
-        frames = [frame for frame in self.live() if len(frame)]
-        return concat_frames(frames) if frames else None
+            run.is_touched = run.is_stale = True
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all rows."""
         for run in list(self._runs):
             self._drop(run)
 
-    def rewrite(self, frame: Frame) -> None:
-        """Replace everything by these rows."""
+    def reset(self, frame: Frame) -> None:
+        """Replace all rows by those of a frame."""
         self.clear()
-        self.put(frame)
+        self.add(frame)
 
-    def compact(self) -> None:
-        """Give the room of dead rows back."""
-        for run in [r for r in self._runs if r.dead]:
-            frame = self._frame(run).where(run.alive)
-            self._drop(run)
-            self._append(frame)
+    def transform(self, change: Adapt) -> None:
+        """Change the frames of all runs; rows, their order and their marks stay."""
+        for run in list(self._runs):
+            changed = self._new_run(change(self._frame(run)), run.marks, run.group)
+            changed.order, changed.alive, changed.dead = run.order, run.alive, run.dead
+            changed.expired, changed.is_stale = run.expired, run.is_stale
+            self._replace(run, changed)
 
-    def save(self) -> list[Any]:
-        """Write what changed; the answer is the manifest to restore from."""
+    # Retention
+
+    def expire(self, horizons: Mapping[str, int]) -> None:
+        """Raise horizons: whole runs go at once, single rows when `shrink` rewrites their run."""
+        raised = {name: limit for name, limit in horizons.items() if limit > self.horizons[name]}
+        self.horizons.update(raised)
+        if raised:
+            for run in list(self._runs):
+                if run.dead == run.rows or any(
+                    run.highs[name] < limit for name, limit in raised.items()
+                ):
+                    self._drop(run)
+
+    def trim(self, name: str) -> None:
+        """Count the rows below the horizon of a column out, where runs are sorted by it."""
+        horizon = np.int64(self.horizons[name])
         for run in self._runs:
-            # A run mostly holds most of its keys, so these are close to each other.
-            run.body.save(self._store, by_key=True)
-            if run.touched:
-                mask = pa.table({"alive": pa.array(run.alive)})
-                self._store.put_table(run.body.name + "/alive", mask)
-                run.touched = False
-        return [self._next, [[run.body.manifest(), run.lows] for run in self._runs]]
+            if run.order[0] == name and run.lows[name] < horizon:
+                end = int(np.searchsorted(self._ints(run, name), horizon))
+                run.expired = end if run.alive is None else int(np.count_nonzero(run.alive[:end]))
+
+    def shrink(self, run: Run) -> None:
+        """Rewrite a run once half of its rows are gone; before, it costs more than it frees."""
+        if not self._is_cut(run) or max(self.horizons.values()) < run.shrink_from:
+            return
+        live = self._live(run)
+        if 2 * int(np.count_nonzero(live)) <= run.rows:
+            self._rewrite(run, live)
+            return
+        # Rows expire about evenly with the horizon.
+        name = self.watched[0]
+        horizon = max(self.horizons[name], run.lows[name])
+        run.shrink_from = min(MAX, horizon + (run.highs[name] - horizon) // 4)
+
+    def compact(self, *, expired: bool = True) -> None:
+        """Free the memory of dead rows, and of expired ones."""
+        for run in list(self._runs):
+            if run.dead or (expired and self._is_cut(run)):
+                self._rewrite(run, self._live(run))
+
+    # Compaction
+
+    def tidy(self) -> None:
+        """Rewrite runs that are mostly dead, and merge the youngest runs of one size class."""
+        for run in [run for run in self._runs if 2 * run.dead > run.rows]:
+            self._rewrite(run, self._live(run))
+        self._sort_runs()
+        while self._runs:
+            groups = self._groups()
+            tier, start = _tier(groups[-1]), len(groups)
+            while (
+                start and _tier(groups[start - 1]) <= tier and not self._is_full(groups[start - 1])
+            ):
+                start -= 1
+            if len(groups) - start < FAN:
+                return
+            self._merge([run for group in groups[start:] for run in group])
+
+    def merge_all(self) -> None:
+        """Merge all runs into one without dead and expired rows."""
+        if self.runs > 1 or any(run.dead or self._is_cut(run) for run in self._runs):
+            self._merge(list(self._runs))
+
+    def _groups(self) -> list[list[Run]]:
+        groups: list[list[Run]] = []
+        for run in self._runs:
+            if groups and groups[-1][0].group == run.group:
+                groups[-1].append(run)
+            else:
+                groups.append([run])
+        return groups
+
+    def _is_full(self, group: Sequence[Run]) -> bool:
+        if self._merge_frames is not None:
+            return self._is_wide and _tier(group) > _ALWAYS_MERGED
+        return self._full_bytes is not None and (
+            sum(run.nbytes for run in group) >= self._full_bytes
+        )
+
+    def _merge(self, runs: Sequence[Run]) -> None:
+        """Replace the youngest runs by one."""
+        live = [self._live(run) for run in runs]
+        frames = [self._frame(run).where(mask) for run, mask in zip(runs, live, strict=True)]
+        marks = {
+            name: np.concatenate(
+                [run.marks[name][mask] for run, mask in zip(runs, live, strict=True)]
+            )
+            for name in self.marks
+        }
+        for run in runs:
+            self._drop(run)
+        if self._merge_frames is not None:
+            merged = self._merge_frames(frames)
+            self._is_wide = len(merged) > _WORTHWHILE * sum(map(len, frames))
+            self._append(merged)
+            return
+        frame = concat_frames(frames)
+        if len(frame):
+            # Older rows come first, so that ties keep their order of arrival.
+            order = self._sort_order(frame)
+            if order is not None:
+                frame = frame.take(order)
+                marks = {name: column[order] for name, column in marks.items()}
+            self._append(frame, marks)
+
+    def _sort_runs(self) -> None:
+        """Sort the runs that were sorted by other columns."""
+        for run in [run for run in self._runs if run.order != self.order]:
+            live = self._live(run)
+            frame = self._frame(run).where(live)
+            marks = {name: column[live] for name, column in run.marks.items()}
+            order = self._sort_order(frame)
+            if order is not None:
+                frame = frame.take(order)
+                marks = {name: column[order] for name, column in marks.items()}
+            if len(frame):
+                self._replace(run, self._new_run(frame, marks, run.group))
+            else:
+                self._drop(run)
+
+    def _rewrite(self, run: Run, live: np.ndarray) -> None:
+        """Keep only the live rows of a run."""
+        if not live.any():
+            self._drop(run)
+            return
+        marks = {name: column[live] for name, column in run.marks.items()}
+        rewritten = self._new_run(self._frame(run).where(live), marks, run.group)
+        rewritten.order = run.order
+        self._replace(run, rewritten)
+
+    # Lookup
+
+    def places(self, below: Mapping[str, int] | None = None) -> Places:
+        """All live rows; with limits, those below one of them."""
+        found = []
+        for number, run in enumerate(self._runs):
+            if below is not None and all(run.lows[name] >= limit for name, limit in below.items()):
+                continue
+            live = self._live(run)
+            if below is not None:
+                live &= self._below(run, below)
+            found.append((number, np.flatnonzero(live)))
+        return Places.of(found)
+
+    def select(self, column: str, limit: int) -> Places:
+        """The live rows whose watched column is at most the limit."""
+        found = []
+        for number, run in enumerate(self._runs):
+            if run.lows[column] <= limit and run.dead < run.rows:
+                mask = self._ints(run, column) <= limit
+                found.append((number, np.flatnonzero(self._live(run) & mask)))
+        return Places.of(found)
+
+    def least(self, column: str, none: int) -> int:
+        """The smallest live value of a watched column; `none` where no row is live."""
+        best = none
+        for run in self._runs:
+            if run.lows[column] >= best or run.dead == run.rows:
+                continue
+            if run.is_stale or self._is_cut(run):
+                values = self._ints(run, column)[self._live(run)]
+                low = int(values.min()) if len(values) else none
+            else:
+                low = run.lows[column]
+            best = min(best, low)
+        return best
+
+    def are_live(self, places: Located) -> np.ndarray:
+        """Which of the rows at places are live."""
+        mask = np.ones(len(places.at), bool)
+        for number in self._numbers(places.run):
+            run = self._runs[number]
+            if run.dead or self._is_cut(run):
+                here = places.run == number
+                mask[here] = self._live(run)[places.at[here]]
+        return mask
+
+    # Reading and marking rows
+
+    def take(self, places: Located, names: Sequence[str] | None = None) -> Frame:
+        """The rows at places, in their order, with all columns or some; every place was found."""
+        if not self._runs:
+            raise IndexError("no runs to take rows from")
+        numbers = self._numbers(places.run)
+        frames = [self._frame(self._runs[number]) for number in numbers or [0]]
+        if names is not None:
+            frames = [frame.select(names) for frame in frames]
+        if not numbers:
+            return Frame.empty_like(frames[0])
+        if len(numbers) == 1:
+            return frames[0].take(places.at)
+        if len(places.at) * _DENSE > sum(map(len, frames)):
+            base = np.zeros(len(self._runs), np.int64)
+            base[numbers] = np.cumsum([0, *map(len, frames[:-1])])
+            index = pa.array(base[places.run] + places.at)
+            columns = {
+                name: _take_chunked([frame[name] for frame in frames], index)
+                for name in frames[0].names
+            }
+            return Frame(columns, len(index))
+        rows = [np.flatnonzero(places.run == number) for number in numbers]
+        parts = [frame.take(places.at[here]) for frame, here in zip(frames, rows, strict=True)]
+        return concat_frames(parts).take(inverse(np.concatenate(rows)))
+
+    def frames(self, names: Sequence[str] | None = None) -> Iterator[Frame]:
+        """All live rows, one frame per run, with all columns or some."""
+        for run in self._runs:
+            frame = self._frame(run)
+            frame = frame if names is None else frame.select(names)
+            yield frame.where(self._live(run)) if run.dead or self._is_cut(run) else frame
+
+    def all(self) -> Frame | None:
+        """All live rows as one frame; None where there are none."""
+        frames = [frame for frame in self.frames() if len(frame)]
+        return concat_frames(frames) if frames else None
+
+    def mark(self, name: str, places: Located) -> np.ndarray:
+        """A mark of the rows at places."""
+        values = np.zeros(len(places.at), np.asarray(self.marks[name]).dtype)
+        for number in self._numbers(places.run):
+            here = places.run == number
+            values[here] = self._runs[number].marks[name][places.at[here]]
+        return values
+
+    def set_mark(self, name: str, places: Located, values: np.ndarray | int) -> None:
+        """Set a mark of the rows at distinct places."""
+        column = np.broadcast_to(values, len(places.at))
+        for number in self._numbers(places.run):
+            run, here = self._runs[number], places.run == number
+            run.marks[name][places.at[here]] = column[here]
+            run.is_touched = True
+
+    def add_to_mark(self, name: str, places: Located, step: int) -> None:
+        """Add to a mark once per place; places may repeat."""
+        for number in self._numbers(places.run):
+            run, here = self._runs[number], places.run == number
+            column = run.marks[name]
+            column += (step * np.bincount(places.at[here], minlength=run.rows)).astype(column.dtype)
+            run.is_touched = True
+
+    def numbers(self, places: Located) -> np.ndarray:
+        """A unique number for each place, to compare and group places by."""
+        base = np.cumsum([0, *(run.rows for run in self._runs)])
+        return base[places.run] + places.at
+
+    # Snapshots
+
+    def save(self) -> dict[str, Any]:
+        """Write what changed, and return the manifest to restore from."""
+        for run in self._runs:
+            name = self._name(run)
+            if not run.is_stored and run.frame is not None:
+                self.store.put_table(name, pack(run.frame, by_key=self._dense_keys))
+                run.is_stored = True
+            if run.is_touched and (run.marks or run.alive is not None):
+                alive = np.ones(run.rows, bool) if run.alive is None else run.alive
+                # Tables in a store do not change, so that they get copies.
+                columns = {name: pa.array(column.copy()) for name, column in run.marks.items()}
+                self.store.put_table(
+                    name + "/marks", pa.table({"alive": pa.array(alive), **columns})
+                )
+            run.is_touched = False
+        return {
+            "next": self._next,
+            "horizons": list(self.horizons.values()),
+            "is_wide": self._is_wide,
+            "runs": [
+                [
+                    run.number,
+                    run.group,
+                    run.rows,
+                    run.nbytes,
+                    run.dead,
+                    run.expired,
+                    list(run.lows.values()),
+                    list(run.highs.values()),
+                ]
+                for run in self._runs
+            ],
+        }
 
     def release(self) -> None:
+        """Drop the frames that the store holds from memory."""
         for run in self._runs:
-            run.body.release()
+            self._release(run)
 
-    def restore(self, manifest: Sequence[Any], adapt: Adapt | None = None) -> None:
-        self._next = manifest[0]
-        for entry, lows in manifest[1]:
-            body = StoredFrame.from_manifest(entry, adapt)
-            alive = self._store.get_table(body.name + "/alive").column("alive").to_numpy().copy()
-            self._runs.append(
-                _Run(body, alive, int(len(alive) - alive.sum()), touched=False, lows=dict(lows))
+    def restore(self, manifest: Mapping[str, Any], adapt: Adapt | None = None) -> None:
+        """Continue from a manifest."""
+        self._next, self._is_wide = manifest["next"], manifest["is_wide"]
+        self.horizons = dict(zip(self.watched, manifest["horizons"], strict=True))
+        for number, group, rows, nbytes, dead, expired, lows, highs in manifest["runs"]:
+            run = Run(
+                number,
+                group,
+                rows,
+                nbytes,
+                dict(zip(self.watched, lows, strict=True)),
+                dict(zip(self.watched, highs, strict=True)),
+                dead=dead,
+                expired=expired,
+                order=self.order,
+                adapt=adapt,
+                is_stored=True,
+                is_touched=False,
+                is_stale=dead > 0,
             )
+            if self.marks or dead:
+                self._restore_marks(run)
+            self._runs.append(run)
 
-    def _frame(self, run: _Run) -> Frame:
-        return run.body.frame(self._store)
+    def _restore_marks(self, run: Run) -> None:
+        table = self._get_table(self._name(run) + "/marks")
+        columns = {
+            name: to_arrow(table.column(name)).to_numpy(zero_copy_only=False).copy()
+            for name in table.column_names
+        }
+        run.alive = columns["alive"] if run.dead else None
+        run.marks = {
+            name: columns[name].astype(np.asarray(start).dtype, copy=False)
+            for name, start in self.marks.items()
+        }
 
-    def _append(self, frame: Frame) -> None:
-        body = StoredFrame.new(f"{self._prefix}/{self._next:08d}", frame)
+    # One run
+
+    def _name(self, run: Run) -> str:
+        return f"{self.prefix}/{run.number:08d}"
+
+    def _frame(self, run: Run) -> Frame:
+        if run.frame is None:
+            frame = unpack(self._get_table(self._name(run)))
+            if len(frame) != run.rows:
+                raise CorruptStateError(
+                    f"the stored table `{self._name(run)}` has {len(frame)} rows instead of"
+                    f" {run.rows}. Hint: restore the state from a copy, or replay the input"
+                )
+            run.frame = frame if run.adapt is None else run.adapt(frame)
+        return run.frame if self.complete is None else self.complete(run.frame)
+
+    def _get_table(self, name: str) -> pa.Table:
+        try:
+            return self.store.get_table(name)
+        except KeyError:
+            raise CorruptStateError(
+                f"the state lacks its table `{name}`. Hint: restore the state from a copy, or"
+                " replay the input"
+            ) from None
+
+    def _ints(self, run: Run, name: str) -> np.ndarray:
+        return self._frame(run).ints(name)
+
+    def _is_cut(self, run: Run) -> bool:
+        """Whether a horizon hides rows of a run."""
+        return any(run.lows[name] < horizon for name, horizon in self.horizons.items())
+
+    def _live(self, run: Run) -> np.ndarray:
+        """A new mask of the live rows of a run."""
+        live = np.ones(run.rows, bool) if run.alive is None else run.alive.copy()
+        for name, horizon in self.horizons.items():
+            if run.lows[name] < horizon:
+                live &= self._ints(run, name) >= horizon
+        return live
+
+    def _below(self, run: Run, limits: Mapping[str, int]) -> np.ndarray:
+        """Which rows of a run are below one of the limits."""
+        mask = np.zeros(run.rows, bool)
+        for name, limit in limits.items():
+            mask |= self._ints(run, name) < limit
+        return mask
+
+    def _append(self, frame: Frame, marks: Mapping[str, np.ndarray] | None = None) -> None:
+        """Add the runs of a sorted frame, which are one group."""
+        group = self._next
+        for start, end in self._cuts(frame):
+            whole = start == 0 and end == len(frame)
+            # Rows are taken, not sliced: a run frees its memory when it is dropped.
+            part = frame if whole else frame.take(np.arange(start, end))
+            own = {
+                name: column if whole else column[start:end].copy()
+                for name, column in (marks or {}).items()
+            }
+            self._runs.append(self._new_run(part, own, group))
+
+    def _cuts(self, frame: Frame) -> Sequence[tuple[int, int]]:
+        """The ranges of rows that become a run each."""
+        return [(0, len(frame))]
+
+    def _new_run(self, frame: Frame, marks: dict[str, np.ndarray], group: int) -> Run:
+        columns = {name: frame.ints(name) for name in self.watched}
+        run = Run(
+            self._next,
+            group,
+            len(frame),
+            frame.nbytes,
+            {name: int(column.min()) for name, column in columns.items()},
+            {name: int(column.max()) for name, column in columns.items()},
+            marks,
+            frame=frame,
+            order=self.order,
+        )
         self._next += 1
-        lows = {name: int(frame.ints(name).min()) for name in self._watch}
-        self._runs.append(_Run(body, np.ones(len(frame), bool), lows=lows))
+        return run
 
-    def _drop(self, run: _Run) -> None:
-        if run.body.stored:
-            self._store.delete(run.body.name + "/alive")
-        run.body.delete(self._store)
+    def _replace(self, run: Run, other: Run) -> None:
+        at = self._runs.index(run)
+        self._drop(run)
+        self._runs.insert(at, other)
+
+    def _drop(self, run: Run) -> None:
+        if run.is_stored:
+            if run.marks or run.alive is not None:
+                self.store.delete(self._name(run) + "/marks")
+            self.store.delete(self._name(run))
         self._runs.remove(run)
 
-    def _compact(self) -> None:
-        """Merge the smaller half of the runs, so that each row is moved a logarithmic number of
-        times.
-        """
-        by_size = sorted(self._runs, key=lambda run: run.live)
-        small = by_size[: MAX_RUNS // 2 + 1]
-        merged = concat_frames([self._frame(run).where(run.alive) for run in small])
-        for run in small:
-            self._drop(run)
-        self._append(_sorted(merged, self._identity))
+    def _release(self, run: Run) -> None:
+        if run.is_stored:
+            run.frame = run.index = None
 
+    def _numbers(self, run: np.ndarray) -> list[int]:
+        """The different runs among places that were found, ascending."""
+        if not len(run):
+            return []
+        if is_constant(run):
+            return [int(run[0])] if run[0] >= 0 else []
+        return present(run if run.min() >= 0 else run[run >= 0], len(self._runs)).tolist()
 
-def _sorted(frame: Frame, columns: Sequence[str]) -> Frame:
-    keys = [frame.ints(name) for name in columns]
-    if _is_sorted(keys):
-        return frame
-    varying = [k for k in keys if len(k) and (k[0] != k).any()]
-    if len(varying) <= 1:
-        order = np.argsort(varying[0] if varying else keys[0], kind="stable")
-    else:
-        order = np.lexsort(varying[::-1])
-    return frame.take(order)
+    def sorted(self, frame: Frame) -> Frame:
+        """Rows sorted as those of a run."""
+        order = self._sort_order(frame)
+        return frame if order is None else frame.take(order)
+
+    def _sort_order(self, frame: Frame) -> np.ndarray | None:
+        """The stable order of rows by the columns of the store; None where they are sorted."""
+        keys = [frame.ints(name) for name in self.order]
+        if _is_sorted(keys):
+            return None
+        varying = [key for key in keys if (key[0] != key).any()]
+        if len(varying) == 1:
+            return np.argsort(varying[0], kind="stable")
+        return np.lexsort(varying[::-1])
 
 
 def _is_sorted(keys: Sequence[np.ndarray]) -> bool:
@@ -330,69 +701,22 @@ def _is_sorted(keys: Sequence[np.ndarray]) -> bool:
     return True
 
 
-def search_sorted(
-    frame: Frame, query: Frame, columns: Sequence[str]
-) -> tuple[np.ndarray, np.ndarray]:
-    """The first position whose columns are not below the query's, and whether they are equal
-    there.
-    """
-    first = frame.ints(columns[0])
-    wanted = query.ints(columns[0])
-    low = np.searchsorted(first, wanted, "left")
-    if len(columns) > 1:
-        high = _past(first, wanted, low)
-        rest = [(frame.ints(name), query.ints(name)) for name in columns[1:]]
-        while True:
-            open_rows = np.flatnonzero(low < high)
-            if not len(open_rows):
-                break
-            middle = (low[open_rows] + high[open_rows]) // 2
-            below = _lexicographic([(stored[middle], asked[open_rows]) for stored, asked in rest])
-            low[open_rows[below]] = middle[below] + 1
-            high[open_rows[~below]] = middle[~below]
-    inside = low < len(frame)
-    equal = inside.copy()
-    safe = np.minimum(low, max(0, len(frame) - 1))
-    for name in columns:
-        equal &= frame.ints(name)[safe] == query.ints(name) if len(frame) else False
-    return low, equal
+def _tier(group: Sequence[Run]) -> int:
+    """The size class of a run: all small runs are one class, the others a factor of four apart."""
+    return max(0, sum(run.live for run in group).bit_length() - 4) // 2
 
 
-def _past(stored: np.ndarray, wanted: np.ndarray, low: np.ndarray) -> np.ndarray:
-    """One past the last value that equals the wanted one, from where it first could be; most values
-    are there once, or not at all.
-    """
-    if not len(stored):
-        return low.copy()
-    last = len(stored) - 1
-    here = (stored[np.minimum(low, last)] == wanted) & (low <= last)
-    again = np.flatnonzero(here & (low < last) & (stored[np.minimum(low + 1, last)] == wanted))
-    high = low + here
-    high[again] = np.searchsorted(stored, wanted[again], "right")
-    return high
-
-
-def _lexicographic(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """Where the left tuple is below the right one."""
-    below = np.zeros(len(pairs[0][0]), bool)
-    tied = np.ones(len(below), bool)
-    for left, right in pairs:
-        below |= tied & (left < right)
-        tied &= left == right
-    return below
-
-
-def _upper(frame: Frame, keys: Frame, columns: Sequence[str], low: np.ndarray) -> np.ndarray:
-    """One past the last row whose columns equal the keys; the rows from `low` on do."""
-    high = np.searchsorted(frame.ints(columns[0]), keys.ints(columns[0]), "right")
-    bottom = low.copy()
-    rest = [(frame.ints(name), keys.ints(name)) for name in columns[1:]]
-    while rest:
-        open_rows = np.flatnonzero(bottom < high)
-        if not len(open_rows):
-            break
-        middle = (bottom[open_rows] + high[open_rows]) // 2
-        above = _lexicographic([(asked[open_rows], stored[middle]) for stored, asked in rest])
-        high[open_rows[above]] = middle[above]
-        bottom[open_rows[~above]] = middle[~above] + 1
-    return high
+def _take_chunked(columns: Sequence[Column], index: pa.Array) -> Column:
+    """Values of one column that lies in pieces, without concatenating these."""
+    if (
+        all(is_constant(column) for column in columns)
+        and len({column[0] for column in columns}) == 1
+    ):
+        return constant(columns[0][0], len(index))
+    numeric = all(isinstance(column, np.ndarray) for column in columns)
+    arrays = [to_arrow(column) for column in columns]
+    kind = next(
+        (array.type for array in arrays if not pa.types.is_null(array.type)), arrays[0].type
+    )
+    taken = to_arrow(pa.chunked_array([array.cast(kind) for array in arrays], kind).take(index))
+    return taken.to_numpy(zero_copy_only=False) if numeric else taken

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from tidegate.instants import MIN, saturating_add
-from tidegate.kernel.frame import Frame, constant
+from tidegate.kernel.frame import Frame, constant, search_sorted
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.keys import KEY
-from tidegate.kernel.storage.run_store import Places, SortedRuns, search_sorted
+from tidegate.kernel.storage.keyed_table import KeyedTable
+from tidegate.kernel.storage.run_store import Places
 from tidegate.state.store import Store
 
 _REMEMBERED = 4
@@ -40,7 +41,7 @@ class KeyProgress:
     def __init__(self, store: Store, disorder: int, max_keys: int | None) -> None:
         self._disorder = disorder
         self._max_keys = max_keys
-        self._keys = SortedRuns(store, "key_progress", KEY, watch=("watermark",))
+        self._keys = KeyedTable(store, "key_progress", KEY, watch=("watermark",))
         self._met: _Met | None = None
         self._asked: list[tuple[np.ndarray, np.ndarray, _Found]] = []
 
@@ -107,7 +108,7 @@ class KeyProgress:
         """The floor, raised to the slowest keys where more are ahead of it than may be."""
         if self._max_keys is None or len(self._keys) <= self._max_keys:
             return floor
-        marks = np.concatenate([frame.ints("watermark") for frame in self._keys.live()])
+        marks = np.concatenate([frame.ints("watermark") for frame in self._keys.frames()])
         over = len(marks) - self._max_keys
         return max(floor, int(np.partition(marks, over - 1)[over - 1]))
 
@@ -125,7 +126,7 @@ class KeyProgress:
         everybody = self._keys.all()
         if everybody is not None:
             # Keys are looked up with every delivery, so they do not stay in the store alone.
-            self._keys.rewrite(everybody)
+            self._keys.reset(everybody)
 
     def _found(self, key_hash: np.ndarray, key_check: np.ndarray) -> _Found:
         met = self._met

@@ -14,11 +14,10 @@ from tidegate.errors import StateError
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.accumulations import lists
 from tidegate.kernel.accumulations.protocol import Rows
-from tidegate.kernel.frame import Column, Frame, to_arrow
+from tidegate.kernel.frame import Column, Frame, search_sorted, to_arrow
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.keys import KEY, identify
 from tidegate.kernel.storage.message_store import MessageStore
-from tidegate.kernel.storage.run_store import search_sorted
 from tidegate.kernel.windows.evictors import kept
 from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.context import OperatorContext

@@ -23,8 +23,8 @@ from tidegate.kernel.frame import (
     to_arrow,
 )
 from tidegate.kernel.keys import KEY
+from tidegate.kernel.storage.keyed_table import KeyedTable
 from tidegate.kernel.storage.message_store import MessageStore
-from tidegate.kernel.storage.run_store import SortedRuns
 from tidegate.kernel.triggers import Machine, TriggerContext
 from tidegate.operators.aggregate.aggregate_set import AggregateSet
 from tidegate.operators.aggregate.cell_watermarks import CellWatermarks
@@ -48,7 +48,7 @@ class OperatorContext:
     schema: pa.Schema
     aggregates: AggregateSet
     progress: Progress
-    cells: SortedRuns
+    cells: KeyedTable
     messages: MessageStore | None
     allowed_lateness: int
     """How long windows are kept after their end; `MAX` is for ever."""

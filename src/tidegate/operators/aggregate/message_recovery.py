@@ -11,7 +11,7 @@ import numpy as np
 
 from tidegate.kernel.events.event_time import OK
 from tidegate.kernel.frame import Frame
-from tidegate.kernel.storage.run_store import SortedRuns
+from tidegate.kernel.storage.keyed_table import KeyedTable
 from tidegate.operators.aggregate.cell_values import CellValues, message_ids
 from tidegate.operators.ingest.delivery import Delivery
 from tidegate.spec.windows import Axis
@@ -22,7 +22,7 @@ class MessageRecovery:
     """Which messages were turned away, and how far a rebuild has come."""
 
     def __init__(self, store: Store) -> None:
-        self._rejected = SortedRuns(store, "rejected", ("uid",), watch=("at",))
+        self._rejected = KeyedTable(store, "rejected", ("uid",), watch=("at",))
         self._left: dict[str, int] = {}
 
     @property

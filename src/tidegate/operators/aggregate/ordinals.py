@@ -9,7 +9,7 @@ import numpy as np
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.keys import KEY
-from tidegate.kernel.storage.run_store import SortedRuns
+from tidegate.kernel.storage.keyed_table import KeyedTable
 from tidegate.operators.ingest.delivery import Delivery
 from tidegate.state.store import Store
 
@@ -18,7 +18,7 @@ class Ordinals:
     """How many messages of each key have come."""
 
     def __init__(self, store: Store) -> None:
-        self._counts = SortedRuns(store, "ordinals", KEY)
+        self._counts = KeyedTable(store, "ordinals", KEY)
 
     def __len__(self) -> int:
         return len(self._counts)

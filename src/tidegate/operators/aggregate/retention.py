@@ -12,7 +12,8 @@ from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.frame import Frame, concat_frames
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.keys import KEY
-from tidegate.kernel.storage.run_store import Places, SortedRuns
+from tidegate.kernel.storage.keyed_table import KeyedTable
+from tidegate.kernel.storage.run_store import Places
 from tidegate.kernel.windows.assigners import Assigned
 from tidegate.operators.aggregate.cell_values import CellValues
 from tidegate.operators.aggregate.collector import Collector
@@ -29,7 +30,7 @@ class RetentionBounds:
         self._context = context
         self._firing = firing
         self._cell_values = cell_values
-        self._by_key = SortedRuns(context.store, "retention", KEY, watch=("end",))
+        self._by_key = KeyedTable(context.store, "retention", KEY, watch=("end",))
         self._everywhere = MIN
 
     @property

@@ -11,10 +11,10 @@ from typing import cast
 
 import numpy as np
 
-from tidegate.kernel.frame import Column, Frame, concat_frames, constant
+from tidegate.kernel.frame import Column, Frame, concat_frames, constant, search_sorted
 from tidegate.kernel.groups import Groups, present
 from tidegate.kernel.keys import KEY
-from tidegate.kernel.storage.run_store import Places, search_sorted
+from tidegate.kernel.storage.run_store import Places
 from tidegate.kernel.windows.assigners import Assigned
 from tidegate.kernel.windows.sessions import Merged, merge_intervals
 from tidegate.operators.aggregate.cell_update import CellRows, CellUpdate

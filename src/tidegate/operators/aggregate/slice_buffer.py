@@ -14,9 +14,9 @@ import numpy as np
 
 from tidegate.instants import MAX
 from tidegate.kernel.accumulations.protocol import Rows
-from tidegate.kernel.frame import Frame, concat_frames, constant
+from tidegate.kernel.frame import Frame, concat_frames, constant, search_sorted
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.storage.run_store import Adapt, search_sorted
+from tidegate.kernel.storage.run_store import Adapt
 from tidegate.kernel.windows.assigners import Aligned, Assigned
 from tidegate.operators.aggregate.aggregate_set import AggregateSet
 from tidegate.operators.aggregate.collector import Collector

@@ -1,14 +1,12 @@
-"""Slices hold what came for windows that are not complete yet, as short lists of immutable runs;
-nothing is read back before a window fires.
+"""Slices: partial aggregates of incomplete windows, by slice and key.
 
-An event lands in exactly one slice, whatever the number of windows over it. A window is the merge
-of its slices.
+An event belongs to exactly one slice, however many windows cover it. A window is the merge of its
+slices. A slice is a run store, and nothing is read back before a window fires or runs are merged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,22 +14,12 @@ import numpy as np
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Column, Frame, concat_frames, constant, is_constant
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.storage.run_store import Adapt, StoredFrame
+from tidegate.kernel.keys import KEY
+from tidegate.kernel.storage.run_store import Adapt, RunStore
 from tidegate.operators.aggregate.aggregate_set import AggregateSet
 from tidegate.state.store import Store
 
 Bounds = tuple[int, int]
-_FAN = 8
-_SMALL = 4
-"""The largest size class that is merged in any case: about thirty thousand rows."""
-_WORTH_IT = 0.75
-
-
-@dataclass(slots=True, eq=False)
-class _Slice:
-    runs: list[StoredFrame] = field(default_factory=list)
-    is_wide: bool = False
-    """Whether the last merge was not worth it."""
 
 
 class Slices:
@@ -41,114 +29,82 @@ class Slices:
         self._store = store
         self._bundle = bundle
         self._timestamp = timestamp
-        self._slices: dict[Bounds, _Slice] = {}
+        self._slices: dict[Bounds, RunStore] = {}
         self._next = 0
 
     @property
     def runs(self) -> int:
-        return sum(len(s.runs) for s in self._slices.values())
+        return sum(piece.runs for piece in self._slices.values())
 
     @property
     def nbytes(self) -> int:
-        return sum(run.nbytes for s in self._slices.values() for run in s.runs)
+        return sum(piece.nbytes for piece in self._slices.values())
 
     def bounds(self) -> list[Bounds]:
         return sorted(self._slices)
 
     def append(self, bounds: Bounds, frame: Frame) -> None:
-        """Add a run of partial aggregates, one row a key, sorted by key."""
-        piece = self._slices.setdefault(bounds, _Slice())
-        piece.runs.append(self._stored(frame))
-        self._compact(piece)
+        """Add partial aggregates to a slice: one row per key, sorted by key."""
+        piece = self._slices.get(bounds)
+        if piece is None:
+            piece = self._slices[bounds] = self._slice(f"slices/{self._next:08d}")
+            self._next += 1
+        piece.append(frame)
+
+    def _slice(self, prefix: str) -> RunStore:
+        return RunStore(self._store, prefix, KEY, merge=self.merge)
 
     def sizes(self, bounds: Bounds) -> list[int]:
-        """How many rows each run of a slice has; nothing is read for it."""
-        return [run.rows for run in self._slices[bounds].runs]
+        """The number of rows in each run of a slice; no run is read."""
+        return self._slices[bounds].sizes()
 
     def frames(self, bounds: Bounds) -> list[Frame]:
-        return [run.frame(self._store) for run in self._slices[bounds].runs]
+        return list(self._slices[bounds].frames())
 
     def merged(self, bounds: Sequence[Bounds]) -> Frame:
-        """The merge of some slices, one row a key, sorted by key."""
+        """The merge of some slices: one row per key, sorted by key."""
         return self.merge([frame for piece in bounds for frame in self.frames(piece)])
 
     def merge(self, frames: Sequence[Frame]) -> Frame:
-        """One row a key from frames that are sorted by key."""
+        """One row per key from frames that are sorted by key."""
         if len(frames) == 1:
             return frames[0]
         whole = concat_frames(frames)
         order, starts = _by_key(whole.ints("key_hash"), whole.ints("key_check"))
         groups = Groups(np.empty(len(whole), np.int64), int(np.count_nonzero(starts)))
         groups.ids[order] = np.cumsum(starts) - 1
-        first = order[starts]
-        columns: dict[str, Column] = dict(
-            whole.select(
-                [n for n in whole.names if n in ("key_hash", "key_check") or n.startswith("k.")]
-            )
-            .take(first)
-            .columns
-        )
+        keys = whole.select([n for n in whole.names if n in KEY or n.startswith("k.")])
+        columns: dict[str, Column] = dict(keys.take(order[starts]).columns)
         columns.update(merged_contents(self._bundle, whole, groups, self._timestamp))
         return Frame(columns, groups.n)
 
     def retype(self, bundle: AggregateSet, retyped: Callable[[Frame], Frame]) -> None:
-        """Bring all runs to the types of another bundle."""
+        """Convert all runs to the types of another set of aggregates."""
         self._bundle = bundle
         for piece in self._slices.values():
-            frames = [retyped(run.frame(self._store)) for run in piece.runs]
-            for run in piece.runs:
-                run.delete(self._store)
-            piece.runs = [self._stored(frame) for frame in frames]
+            piece.transform(retyped)
 
     def drop(self, bounds: Bounds) -> None:
-        for run in self._slices.pop(bounds).runs:
-            run.delete(self._store)
-
-    def _stored(self, frame: Frame) -> StoredFrame:
-        self._next += 1
-        return StoredFrame.new(f"slices/{self._next:08d}", frame)
-
-    def _compact(self, piece: _Slice) -> None:
-        """Merge runs of about one size when there are enough of them, so that each row is moved a
-        few times at most.
-
-        Small runs are always merged, because many of them are slow to read. Large ones are merged
-        as long as that makes them smaller: where nearly every row has a key of its own, it does
-        not.
-        """
-        while len(piece.runs) >= _FAN:
-            tail = piece.runs[-_FAN:]
-            size = _size_class(tail[-1].rows)
-            if _size_class(tail[0].rows) > size or (size > _SMALL and piece.is_wide):
-                return
-            before = sum(run.rows for run in tail)
-            merged = self.merge([run.frame(self._store) for run in tail])
-            for run in tail:
-                run.delete(self._store)
-            piece.runs[-_FAN:] = [self._stored(merged)]
-            piece.is_wide = len(merged) > _WORTH_IT * before
+        self._slices.pop(bounds).clear()
 
     def save(self) -> Any:
-        for piece in self._slices.values():
-            for run in piece.runs:
-                run.save(self._store)
-        entries = [
-            [list(bounds), piece.is_wide, [run.manifest() for run in piece.runs]]
-            for bounds, piece in sorted(self._slices.items())
-        ]
-        return {"next": self._next, "slices": entries}
+        return {
+            "next": self._next,
+            "slices": [
+                [list(bounds), piece.prefix, piece.save()]
+                for bounds, piece in sorted(self._slices.items(), key=lambda item: item[0])
+            ],
+        }
 
     def release(self) -> None:
         for piece in self._slices.values():
-            for run in piece.runs:
-                run.release()
+            piece.release()
 
     def restore(self, document: Any, adapt: Adapt | None = None) -> None:
         self._next = document["next"]
-        for (start, end), is_wide, runs in document["slices"]:
-            self._slices[(start, end)] = _Slice(
-                [StoredFrame.from_manifest(run, adapt) for run in runs], is_wide
-            )
+        for (start, end), prefix, manifest in document["slices"]:
+            piece = self._slices[(start, end)] = self._slice(prefix)
+            piece.restore(manifest, adapt)
 
 
 def held_by(timestamp: str, x: np.ndarray, good: np.ndarray, groups: Groups) -> dict[str, Column]:
@@ -201,11 +157,6 @@ def merged_hold(frame: Frame, groups: Groups, timestamp: str) -> np.ndarray:
     if timestamp == "latest":
         return groups.max(np.where(has_on_time, hold, MIN))
     return groups.min(np.where(has_on_time, hold, MAX))
-
-
-def _size_class(rows: int) -> int:
-    """Sizes a factor of eight apart are different classes."""
-    return (rows.bit_length() + 2) // 3 - 1
 
 
 def _by_key(key_hash: np.ndarray, key_check: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

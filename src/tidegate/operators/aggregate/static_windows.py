@@ -12,7 +12,7 @@ from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.keys import KEY
-from tidegate.kernel.storage.run_store import SortedRuns
+from tidegate.kernel.storage.keyed_table import KeyedTable
 from tidegate.kernel.windows.assigners import Aligned
 from tidegate.operators.aggregate.context import IDENTITY, OperatorContext
 from tidegate.operators.aggregate.slice_buffer import SliceBuffer
@@ -25,7 +25,7 @@ class StaticWindows:
     def __init__(self, context: OperatorContext, assigner: Aligned) -> None:
         self._context = context
         self._assigner = assigner
-        self._keys = SortedRuns(context.store, "known_keys", KEY)
+        self._keys = KeyedTable(context.store, "known_keys", KEY)
         self._made = MIN
 
     def learn(self, delivery: Delivery) -> None:

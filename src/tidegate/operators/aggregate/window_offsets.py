@@ -10,7 +10,8 @@ import numpy as np
 
 from tidegate.kernel.frame import Frame, concat_frames
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.storage.run_store import Places, SortedRuns
+from tidegate.kernel.storage.keyed_table import KeyedTable
+from tidegate.kernel.storage.run_store import Places
 from tidegate.state.store import Store
 
 _WINDOW = ("key_hash", "key_check", "start", "end")
@@ -21,7 +22,7 @@ class WindowOffsets:
     """Offsets by window (or slice, where windows share slices) and partition."""
 
     def __init__(self, store: Store) -> None:
-        self._rows = SortedRuns(store, "metadata", _ROW, watch=("end",))
+        self._rows = KeyedTable(store, "metadata", _ROW, watch=("end",))
         self._partitions: list[str] = []
 
     def __len__(self) -> int:

@@ -10,8 +10,9 @@ import pyarrow as pa
 from tidegate.errors import StateError
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.frame import Frame
-from tidegate.kernel.storage.message_store import MessageStore, choose_layout
-from tidegate.kernel.storage.run_store import SortedRuns
+from tidegate.kernel.storage.keyed_table import KeyedTable
+from tidegate.kernel.storage.layout import choose_layout
+from tidegate.kernel.storage.message_store import MessageStore
 from tidegate.kernel.triggers import Machine
 from tidegate.kernel.windows.assigners import Aligned, Assigner, build
 from tidegate.operators.aggregate.aggregate_set import AggregateSet
@@ -77,7 +78,7 @@ class Wiring:
     ) -> Wiring:
         aggregates = AggregateSet.bound(spec, schema, retractions=retracts)
         messages = _messages(spec, store, aggregates, retracts=retracts)
-        cells = SortedRuns(
+        cells = KeyedTable(
             store, "cells", IDENTITY, watch=("watermark_due", "clock_due", "start", "end")
         )
         context = OperatorContext(
@@ -142,7 +143,7 @@ class Wiring:
         context.schema, context.aggregates = schema, aggregates
         cells = context.cells.all()
         if cells is not None:
-            context.cells.rewrite(context.retyped(cells))
+            context.cells.reset(context.retyped(cells))
         if context.messages is not None:
             context.messages.widen({PAYLOAD + field.name: field.type for field in schema})
         if self.slice_buffer is not None:

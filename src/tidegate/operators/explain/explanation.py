@@ -426,7 +426,7 @@ class _Waiting:
         ]
         names += context.key_columns if per_key else []
         names += ["ordinal"] if context.spec.window.axis is Axis.ORDINAL else []
-        frames = [frame for frame in context.cells.live(names) if len(frame)]
+        frames = [frame for frame in context.cells.frames(names) if len(frame)]
         if not frames:
             return []
         cells = concat_frames(frames)

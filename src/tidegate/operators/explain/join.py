@@ -8,10 +8,11 @@ import dataclasses
 from typing import Any
 
 from tidegate.instants import MIN, format_duration
-from tidegate.kernel.storage.message_store import LARGE_WINDOW, Layout, choose_layout
+from tidegate.kernel.storage.layout import LARGE_WINDOW
 from tidegate.operators.explain.explanation import explain_inputs
 from tidegate.operators.explain.facts import Explanation, time_text
 from tidegate.operators.join.operator import WindowedJoin
+from tidegate.operators.join.side import layout_of
 from tidegate.operators.progress import late_by_reason
 from tidegate.spec.join import LEFT, RIGHT, SIDES, AsOf, JoinSpec, Rows, Within
 from tidegate.spec.windows import Hopping, Session, Tumbling
@@ -24,25 +25,6 @@ _KINDS = {
     "semi": "a semi join: left rows with a partner come out, once",
     "anti": "an anti join: left rows without a partner come out",
 }
-
-
-def layout_of(spec: JoinSpec, *, is_large: bool) -> Layout:
-    """The order in which the messages of a side are kept."""
-    return choose_layout(
-        axis="tuple" if isinstance(spec.window, Rows) else "time",
-        operation="join",
-        equal_fields=bool(spec.on),
-        time_range=not isinstance(spec.window, AsOf) and not _is_unbounded(spec),
-        large=is_large or spec.layout is not None,
-        session_key=isinstance(spec.window, Session),
-    )
-
-
-def _is_unbounded(spec: JoinSpec) -> bool:
-    """Whether no condition on time narrows what a row looks at."""
-    return bool(spec.bounds) and all(
-        bound.low is None or bound.high is None for bound in spec.bounds
-    )
 
 
 def described(spec: JoinSpec, sizes: tuple[bool, bool] | None = None) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.frame import Frame, concat_frames
-from tidegate.kernel.joins.buffer import Buffer, Query
+from tidegate.kernel.joins.join_buffer import JoinBuffer, Query
 from tidegate.kernel.joins.ranges import Found, ordered
 from tidegate.kernel.storage.run_store import Places
 from tidegate.operators.join.collector import JoinCollector
@@ -45,7 +45,7 @@ class AsOfJoin(JoinMatching):
     """The time up to which right rows that can answer no left row were looked for."""
 
     def __post_init__(self) -> None:
-        self.past = Buffer(self.sides[RIGHT].store, "past")
+        self.past = JoinBuffer(self.sides[RIGHT].store, "past")
         """Right rows that retention has pushed out and that still are answers of left rows."""
 
     @classmethod
@@ -287,12 +287,10 @@ class AsOfJoin(JoinMatching):
         for held in (self.sides[RIGHT].buffer, self.past):
             found = held.probe(query)
             if len(found.row):
-                found = found.where(
-                    Frame(held.take(found, ["seq"]), len(found.row)).ints("seq") == seq[found.row]
-                )
+                found = found.where(held.take(found, ["seq"]).ints("seq") == seq[found.row])
             if len(found.row):
                 row.append(found.row)
-                frames.append(Frame(held.take(found, names), len(found.row)))
+                frames.append(held.take(found, names))
         return concat_frames(frames).take(np.argsort(np.concatenate(row)))
 
     def retract(self, side: int, rows: Taken, out: JoinCollector) -> None:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Frame, is_constant, to_arrow
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.joins.buffer import Query
+from tidegate.kernel.joins.join_buffer import Query
 from tidegate.kernel.joins.ranges import Found
 from tidegate.kernel.keys import identify
 from tidegate.kernel.storage.run_store import Places
@@ -129,9 +129,7 @@ class JoinContext:
                 },
                 0,
             )
-        return Frame(
-            self.sides[side].buffer.take(places, list(dict.fromkeys(names))), len(places.at)
-        )
+        return self.sides[side].buffer.take(places, list(dict.fromkeys(names)))
 
     def asking(self, side: int, places: Places, names: Sequence[str]) -> Frame:
         """Stored rows with the columns that `probe` needs, and some more."""

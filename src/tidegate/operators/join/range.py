@@ -11,7 +11,7 @@ import numpy as np
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.joins.buffer import Query
+from tidegate.kernel.joins.join_buffer import Query
 from tidegate.kernel.joins.match_bounds import AT, WindowBounds, match_bounds
 from tidegate.kernel.joins.ranges import Found, Ordered, ordered
 from tidegate.kernel.storage.run_store import Places

@@ -12,7 +12,7 @@ import numpy as np
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.frame import Frame, concat_frames
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.joins.buffer import Query
+from tidegate.kernel.joins.join_buffer import Query
 from tidegate.kernel.joins.ranges import ordered
 from tidegate.kernel.storage.run_store import Places
 from tidegate.operators.join.collector import JoinCollector

@@ -11,7 +11,7 @@ import numpy as np
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.groups import inverse
-from tidegate.kernel.joins.buffer import Query
+from tidegate.kernel.joins.join_buffer import Query
 from tidegate.kernel.joins.ranges import Found, ordered
 from tidegate.kernel.storage.run_store import Places
 from tidegate.operators.join.collector import JoinCollector

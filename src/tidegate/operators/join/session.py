@@ -13,11 +13,12 @@ import numpy as np
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.frame import Frame, concat_frames
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.joins.buffer import Query
+from tidegate.kernel.joins.join_buffer import Query
 from tidegate.kernel.joins.ranges import ordered
 from tidegate.kernel.joins.sessions import Followed, Table, follow
 from tidegate.kernel.keys import KEY
-from tidegate.kernel.storage.run_store import Places, SortedRuns
+from tidegate.kernel.storage.keyed_table import KeyedTable
+from tidegate.kernel.storage.run_store import Places
 from tidegate.kernel.windows.sessions import merge_intervals
 from tidegate.operators.join.collector import JoinCollector
 from tidegate.operators.join.matching import (
@@ -48,10 +49,10 @@ class SessionJoin(PairMatching):
     """
 
     def __post_init__(self) -> None:
-        self.sessions = SortedRuns(
+        self.sessions = KeyedTable(
             self.emitter.store, "sessions", (*KEY, "start"), watch=("due", "end")
         )
-        self.pairs = SortedRuns(self.emitter.store, "pairs", _PAIR, watch=("end",))
+        self.pairs = KeyedTable(self.emitter.store, "pairs", _PAIR, watch=("end",))
         """Pairs with the session that they were told with, where they may be taken back."""
 
     @classmethod
@@ -516,7 +517,7 @@ class SessionJoin(PairMatching):
         own, other = self.sides[side], self.sides[1 - side]
         promise = min(own.watermark, other.watermark, self.emitter.least(side))
         limit = self.complete()
-        for frame in self.sessions.live(("start", "end")):
+        for frame in self.sessions.frames(("start", "end")):
             starts = frame.ints("start")[frame.ints("end") > limit]
             promise = min(promise, int(starts.min(initial=MAX)))
         if self.spec.pads(side) and self.spec.padding != "early":

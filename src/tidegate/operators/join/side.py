@@ -25,9 +25,10 @@ from tidegate.kernel.events.event_time import (
     read_times,
 )
 from tidegate.kernel.frame import Column, Frame, repeat, to_arrow
-from tidegate.kernel.joins.buffer import Buffer
+from tidegate.kernel.joins.join_buffer import JoinBuffer
 from tidegate.kernel.joins.ranges import Ordered, ordered
 from tidegate.kernel.keys import identify
+from tidegate.kernel.storage.layout import Layout, choose_layout
 from tidegate.operators.ingest.delivery import Arrival, Delivery, DeliveryReader
 from tidegate.operators.ingest.ingest import Ingest, IngestHooks, Windows, observed_columns
 from tidegate.operators.ingest.schema_cast import bindable, widened
@@ -36,7 +37,8 @@ from tidegate.operators.join.collector import JoinCollector
 from tidegate.operators.join.output import NOBODY, PAYLOAD
 from tidegate.operators.output import LateRows, class_names, texts
 from tidegate.operators.progress import Progress
-from tidegate.spec.join import SIDES, JoinSpec
+from tidegate.spec.join import SIDES, AsOf, JoinSpec, Rows
+from tidegate.spec.windows import Session
 from tidegate.state.store import PrefixedStore, Store
 
 _TAKEN = np.uint64(1 << 63)
@@ -113,9 +115,12 @@ class Side:
         self._lead = tuple(
             fields[n] for n, pair in enumerate(self.spec.on) if lead is not None and pair[0] in lead
         )
-        keyed = None if lead is None else True
-        self.buffer = Buffer(
-            self.store, "rows", self.marks_of_rows, tuple(self.columns.values()) or ("at",), keyed
+        self.buffer = JoinBuffer(
+            self.store,
+            "rows",
+            self.marks_of_rows,
+            tuple(self.columns.values()) or ("at",),
+            (layout_of(self.spec, is_large=False), layout_of(self.spec, is_large=True)),
         )
 
     # The schema
@@ -145,7 +150,7 @@ class Side:
             return False
         former, self.schema = self.schema, wider
         if former is not None:
-            self.buffer.rewrite(lambda frame: self._widened(frame, wider))
+            self.buffer.transform(lambda frame: self._widened(frame, wider))
         return True
 
     @staticmethod
@@ -482,6 +487,21 @@ class SideLateOutput:
                 side.number,
             )
         )
+
+
+def layout_of(spec: JoinSpec, *, is_large: bool) -> Layout:
+    """The order in which the messages of a side are stored."""
+    is_unbounded = bool(spec.bounds) and all(
+        bound.low is None or bound.high is None for bound in spec.bounds
+    )
+    return choose_layout(
+        axis="tuple" if isinstance(spec.window, Rows) else "time",
+        operation="join",
+        equal_fields=bool(spec.on),
+        time_range=not isinstance(spec.window, AsOf) and not is_unbounded,
+        large=is_large or spec.layout is not None,
+        session_key=isinstance(spec.window, Session),
+    )
 
 
 def taken_from(mark: int, lateness: int) -> int:

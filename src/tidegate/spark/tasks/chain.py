@@ -17,7 +17,7 @@ from tidegate.errors import StateError
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Frame, concat_frames
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.storage.run_store import SortedRuns
+from tidegate.kernel.storage.keyed_table import KeyedTable
 from tidegate.operators import snapshot as stored
 from tidegate.operators.aggregate.migration import check_same
 from tidegate.operators.aggregate.operator import WindowedAggregate
@@ -478,9 +478,9 @@ def _check_floor(combined: Frame, watermark: int) -> None:
         )
 
 
-def _first_windows(cells: SortedRuns) -> list[tuple[tuple[int, int], int | None]]:
+def _first_windows(cells: KeyedTable) -> list[tuple[tuple[int, int], int | None]]:
     """The first windows to end among those that are stored per key, with their number of keys."""
-    frames = [frame for frame in cells.live(("start", "end", "closed")) if len(frame)]
+    frames = [frame for frame in cells.frames(("start", "end", "closed")) if len(frame)]
     if not frames:
         return []
     whole = concat_frames(frames)

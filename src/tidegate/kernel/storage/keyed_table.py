@@ -1,0 +1,81 @@
+"""Keyed table: a run store whose rows are found by a unique identity.
+
+Contract: at most one live row has an identity. `put` takes only identities that are not live; use
+`upsert` where some may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tidegate.kernel.frame import Frame, search_sorted, search_sorted_end
+from tidegate.kernel.groups import expand_ranges
+from tidegate.kernel.storage.run_store import Located, Places, RunStore
+from tidegate.state.store import Store
+
+
+class KeyedTable(RunStore):
+    """Rows found by identity; see the module's contract."""
+
+    def __init__(
+        self, store: Store, prefix: str, identity: Sequence[str], watch: Sequence[str] = ()
+    ) -> None:
+        # A lookup searches every run, so that runs of any size are merged.
+        super().__init__(store, prefix, identity, watch=watch, full_bytes=None, dense_keys=True)
+
+    def find(self, query: Frame) -> Places:
+        """The places of the rows with the identities of the query, which are distinct."""
+        run_of = np.full(len(query), -1, np.int64)
+        at = np.zeros(len(query), np.int64)
+        for number, run in enumerate(self._runs):
+            missing = np.flatnonzero(run_of < 0)
+            if not len(missing):
+                break
+            wanted = query.take(missing) if len(missing) < len(query) else query
+            position, hit = search_sorted(self._frame(run), wanted, self.order)
+            if run.alive is not None:
+                hit &= run.alive[np.minimum(position, run.rows - 1)]
+            rows = missing[hit]
+            run_of[rows], at[rows] = number, position[hit]
+        return Places(run_of, at)
+
+    def ranges(self, keys: Frame, columns: Sequence[str]) -> Places:
+        """All rows whose leading identity columns are among the keys, sorted and distinct."""
+        found: list[tuple[int, np.ndarray]] = []
+        for number, run in enumerate(self._runs):
+            frame = self._frame(run)
+            low, hit = search_sorted(frame, keys, columns)
+            low = low[hit]
+            if not len(low):
+                continue
+            high = search_sorted_end(frame, keys.take(np.flatnonzero(hit)), columns, low)
+            position = expand_ranges(low, high - low)
+            if run.alive is not None:
+                position = position[run.alive[position]]
+            found.append((number, position))
+        return Places.of(found)
+
+    def put(self, rows: Frame) -> None:
+        """Add rows whose identities are not live."""
+        self.add(rows)
+
+    def values(self, places: Places, name: str, default: int) -> np.ndarray:
+        """An int64 column of the rows at places, with a default where no row was found."""
+        values = np.full(len(places.run), default, np.int64)
+        found = np.flatnonzero(places.found)
+        if len(found):
+            values[found] = self.take(places.take(found), (name,)).ints(name)
+        return values
+
+    def upsert(self, rows: Frame, places: Places | None = None) -> None:
+        """Add rows, in place of those with the same identities; `places` are those if known."""
+        self.remove(self.find(rows) if places is None else places)
+        self.put(rows)
+
+    def remove(self, places: Located) -> None:
+        """Remove the rows at distinct places; places that were not found are ignored."""
+        super().remove(places)
+        for run in [run for run in self._runs if run.dead == run.rows]:
+            self._drop(run)
