@@ -79,14 +79,14 @@ def test_replay_of_what_cannot_be_read(
     if content is not None:
         path.write_text(content, "utf-8")
     assert main(["replay", passing, str(path)]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("tidegate replay: ")
-    assert "odd.yaml" in told.err
+    reported = capsys.readouterr()
+    assert reported.out == ""
+    assert reported.err.startswith("tidegate replay: ")
+    assert "odd.yaml" in reported.err
 
 
 @pytest.mark.parametrize(
-    ("lacking", "told"),
+    ("lacking", "reported"),
     [
         ("pyspark", "needs `pyspark`, which is not installed"),
         ("pyspark.sql.streaming.datasource", "scenarios run on Spark 4.2 or newer"),
@@ -94,7 +94,7 @@ def test_replay_of_what_cannot_be_read(
 )
 def test_replay_on_a_spark_that_is_missing_or_too_old(
     lacking: str,
-    told: str,
+    reported: str,
     passing: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -107,7 +107,7 @@ def test_replay_on_a_spark_that_is_missing_or_too_old(
     imported = builtins.__import__
     monkeypatch.setattr(builtins, "__import__", absent)
     assert main(["replay", "--runtime", "spark", passing]) == 2
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err
 
 
 def test_replay_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,10 +74,10 @@ def test_the_store_may_come_from_the_environment(
 @pytest.mark.parametrize("action", ["write", "read", "scale", "marks", "tail", "delete"])
 def test_a_stream_that_is_not_there(clicks: Command, action: str):
     words = ["--segments", 2] if action == "scale" else []
-    told = clicks(action, "visits", *words, given="1\n")
-    assert (told.status, told.out) == (2, "")
+    output = clicks(action, "visits", *words, given="1\n")
+    assert (output.status, output.out) == (2, "")
     assert (
-        told.err
+        output.err
         == f"tidegate stream {action}: there is no stream `visits`. Hint: the store has clicks\n"
     )
 
@@ -85,24 +85,24 @@ def test_a_stream_that_is_not_there(clicks: Command, action: str):
 @pytest.mark.parametrize("action", ["write", "read", "marks", "tail", "delete", "list", "control"])
 def test_a_store_that_is_not_there_is_not_made(tidegate: Command, tmp_path: Path, action: str):
     words = [] if action in {"list", "control"} else ["clicks"]
-    told = tidegate(action, *words)
-    assert told.status == 2
-    assert "there is no store" in told.err
+    output = tidegate(action, *words)
+    assert output.status == 2
+    assert "there is no store" in output.err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_is_no_store(tidegate: Command, tmp_path: Path):
     file = tmp_path / "text.txt"
     file.write_text("a text that is longer than what SQLite reads first\n" * 100, "utf-8")
-    told = tidegate.bare("tail", file, "clicks")
-    assert told.status == 2
-    assert "not a SQLite file" in told.err
+    output = tidegate.bare("tail", file, "clicks")
+    assert output.status == 2
+    assert "not a SQLite file" in output.err
     assert tidegate.bare("create", file, "clicks").status == 2
     assert tidegate.bare("create", tmp_path / "no" / "folder.db", "clicks").status == 2
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "output"),
     [
         (["create", "clicks"], "the stream `clicks` already exists"),
         (["create", "a b"], "the name of a stream"),
@@ -155,11 +155,11 @@ def test_a_file_that_is_no_store(tidegate: Command, tmp_path: Path):
         (["control", "--period", "1 minute"], "shorter than `lease`"),
     ],
 )
-def test_words_that_cannot_be_followed(clicks: Command, words: list[str], told: str):
+def test_words_that_cannot_be_followed(clicks: Command, words: list[str], output: str):
     done = clicks(words[0], *words[1:])
     assert (done.status, done.out) == (2, "")
     assert done.err.startswith(f"tidegate stream {words[0]}: ")
-    assert told in done.err
+    assert output in done.err
     assert len(done.err.splitlines()) == 1
 
 
@@ -223,7 +223,7 @@ def test_marks_and_watermarks_are_shown(clicks: Command, store: str):
                 two.flush()
                 assert controller.round()
             shown = clicks("marks", "clicks").lines
-            told = clicks("marks", "clicks", "--json", "--limit", 2).json
+            output = clicks("marks", "clicks", "--json", "--limit", 2).json
     assert re.split(r"\s{2,}", shown[0].strip()) == [
         "writer",
         "time",
@@ -238,12 +238,12 @@ def test_marks_and_watermarks_are_shown(clicks: Command, store: str):
         "watermark",
         *(f"1970-01-01T00:00:{s}Z" for s in (30, 20, 10)),
     ]
-    assert [(one["writer"], one["time"], one["alive"]) for one in told["writers"]] == [
+    assert [(one["writer"], one["time"], one["alive"]) for one in output["writers"]] == [
         ("w1", 30_000_000, True),
         ("w2", 35_000_000, True),
     ]
-    assert all(one["lag"] > 10**15 for one in told["writers"])
-    assert [(one["time"], one["upper"]) for one in told["watermarks"]] == [
+    assert all(one["lag"] > 10**15 for one in output["writers"])
+    assert [(one["time"], one["upper"]) for one in output["watermarks"]] == [
         (30_000_000, 35_000_000),
         (20_000_000, 25_000_000),
     ]

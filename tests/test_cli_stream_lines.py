@@ -97,11 +97,11 @@ def test_broken_lines_are_told_and_the_rest_goes_on(clicks: Command):
     )
     assert done.status == 1
     assert done.out.startswith("2 events written, 12 lines broken, position ")
-    told = done.err.splitlines()
-    assert [line.split(" is broken: ")[0] for line in told] == [
+    output = done.err.splitlines()
+    assert [line.split(" is broken: ")[0] for line in output] == [
         f"tidegate stream write: line {n}" for n in range(2, 14)
     ]
-    reasons = dict(enumerate((line.split(" is broken: ")[1] for line in told), 2))
+    reasons = dict(enumerate((line.split(" is broken: ")[1] for line in output), 2))
     assert reasons[2].startswith("it is not JSON")
     assert reasons[3] == "it has no field `ts`"
     assert reasons[4] == "it is not an object, so it has no field `k`"

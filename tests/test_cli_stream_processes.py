@@ -68,9 +68,9 @@ def test_sigterm_commits_what_was_read_and_lets_go_of_the_writer(
         process.send_signal(signal.SIGTERM)
         status, out, err = ended(process)
     assert (status, err) == (0, b"")
-    told = json.loads(out)
-    assert (told["events"] in (0, 7), told["interrupted"]) == (True, True)
-    assert len(clicks("read", "clicks").lines) == told["events"]
+    output = json.loads(out)
+    assert (output["events"] in (0, 7), output["interrupted"]) == (True, True)
+    assert len(clicks("read", "clicks").lines) == output["events"]
     assert [
         one for one in clicks("marks", "clicks", "--json").json["writers"] if one["alive"]
     ] == []
@@ -125,8 +125,8 @@ def test_a_writer_that_is_killed_goes_on_exactly_once(clicks: Command, store: st
         assert 600 <= before < 30_000
     with started(*words, stdin=subprocess.DEVNULL) as process:
         status, out, _ = ended(process)
-    told = json.loads(out)
-    assert (status, told["skipped"], told["events"] + told["skipped"]) == (0, before, 30_000)
+    output = json.loads(out)
+    assert (status, output["skipped"], output["events"] + output["skipped"]) == (0, before, 30_000)
     found = numbers(clicks("read", "clicks").lines)
     assert sorted(found) == list(range(30_000))
     for user in range(5):
@@ -189,8 +189,8 @@ def test_a_controller_tells_watermarks_until_ctrl_c(clicks: Command, store: str)
                 writer.write("x")
                 writer.note_time(time)
                 writer.flush()
-                told = json.loads(process.stdout.readline())
-                assert (told["stream"], told["time"], told["upper"]) == ("clicks", time, time)
+                output = json.loads(process.stdout.readline())
+                assert (output["stream"], output["time"], output["upper"]) == ("clicks", time, time)
         process.send_signal(signal.SIGINT)
         assert ended(process) == (0, b"", b"")
         assert opened.store.cell("clicks", "owner") is None, (
@@ -217,7 +217,7 @@ PEAK = (
 @pytest.mark.slow
 @pytest.mark.skipif(
     not Path("/proc/self/status").exists(),
-    reason="nobody tells how much memory a process has had at most",
+    reason="the peak memory of a process is not available",
 )
 def test_a_file_larger_than_what_is_held_streams_through(
     clicks: Command, store: str, tmp_path: Path
@@ -232,8 +232,8 @@ def test_a_file_larger_than_what_is_held_streams_through(
         done = subprocess.run(
             [sys.executable, "-c", program, *words], capture_output=True, text=True, check=True
         )
-        told, _, used = done.stdout.splitlines()
-        assert told.startswith(f"{megabytes * 1000:,} events written, 0 lines broken")
+        output, _, used = done.stdout.splitlines()
+        assert output.startswith(f"{megabytes * 1000:,} events written, 0 lines broken")
         return int(used)
 
     # Kilobytes: a file that is 60 MB longer needs no more memory.

@@ -127,14 +127,14 @@ def test_a_session_without_java_says_the_same(java: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("program", "message"),
     [
         ("#!/bin/sh\nexit 1\n", "cannot import tidegate"),
         ("#!/bin/sh\necho 2 7 0.1.0\n", "is Python 2.7"),
     ],
 )
 def test_another_python_for_the_workers_is_a_problem(
-    program: str, said: str, java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: str, message: str, java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = tmp_path / "python"
     other.write_text(program)
@@ -142,7 +142,7 @@ def test_another_python_for_the_workers_is_a_problem(
     monkeypatch.setenv("PYSPARK_PYTHON", str(other))
     finding = found("python of workers")
     assert finding.status == PROBLEM
-    assert said in finding.message
+    assert message in finding.message
     assert f"PYSPARK_PYTHON={sys.executable}" in finding.fix
 
 

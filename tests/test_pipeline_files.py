@@ -536,7 +536,7 @@ def test_dry_run_says_what_would_run_and_touches_nothing(
     (tmp_path / "p.yaml").write_text(WHOLE)
     assert main(["run", "--dry-run", str(tmp_path / "p.yaml")]) == 0
     shown = capsys.readouterr().out
-    for said in (
+    for message in (
         "tumbling(1 minute)",
         'Every("10 seconds")',
         "retracting",
@@ -544,7 +544,7 @@ def test_dry_run_says_what_would_run_and_touches_nothing(
         str(tmp_path / "out" / "ck"),
         "sum(price)",
     ):
-        assert said in shown
+        assert message in shown
     assert [path.name for path in tmp_path.iterdir()] == ["p.yaml"]
 
 
@@ -560,10 +560,10 @@ def test_a_file_with_mistakes_ends_with_status_2_and_all_of_them(
 ) -> None:
     (tmp_path / "p.yaml").write_text(part("mode", "retractin").replace("count", "coun"))
     assert main(["run", str(tmp_path / "p.yaml")]) == 2
-    said = capsys.readouterr().err
-    assert "2 problems" in said
-    assert "did you mean `retracting`?" in said
-    assert "did you mean `count`?" in said
+    message = capsys.readouterr().err
+    assert "2 problems" in message
+    assert "did you mean `retracting`?" in message
+    assert "did you mean `count`?" in message
 
 
 def test_the_example_is_read(repository: Path) -> None:
@@ -579,9 +579,9 @@ def test_the_files_in_the_documentation_are_read(repository: Path) -> None:
     assert len(written) > 3
     for code in written:
         # A block that is not a whole file replaces those parts of one.
-        said = yaml.safe_load(code)
+        document = yaml.safe_load(code)
         text = code
         for line in WHOLE.splitlines():
-            if line and line.partition(":")[0] not in said:
+            if line and line.partition(":")[0] not in document:
                 text += f"{line}\n"
         assert parse(text, environment={"DB_PASSWORD": "x"})

@@ -186,10 +186,10 @@ def test_of_two_processes_one_wins(store: Store) -> None:
         for _ in range(15):
             for child in (one, other):
                 child.tell(str(version))
-            said = [one.hear(), other.hear()]
-            assert sorted(word == "conflict" for word in said) == [False, True]
-            winner = 0 if said[1] == "conflict" else 1
-            version = int(said[winner])
+            lines = [one.hear(), other.hear()]
+            assert sorted(word == "conflict" for word in lines) == [False, True]
+            winner = 0 if lines[1] == "conflict" else 1
+            version = int(lines[winner])
             cell = store.cell(stream, "a")
             assert (cell.version, cell.document) == (version, {"by": ("one", "other")[winner]})
         one.end()

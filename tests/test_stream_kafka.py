@@ -345,9 +345,9 @@ def test_brokers_that_are_away_are_told_in_time_and_without_secrets(monkeypatch)
             lambda: store.swap("s", Swap("a", 1, 0)),
         ]
         for call in calls:
-            with pytest.raises(StateError, match=f"{servers}.*Hint: ") as told:
+            with pytest.raises(StateError, match=f"{servers}.*Hint: ") as output:
                 call()
-            assert "hunter2" not in str(told.value)
+            assert "hunter2" not in str(output.value)
         assert "hunter2" not in repr(store)
 
 

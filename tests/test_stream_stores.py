@@ -610,24 +610,24 @@ def test_another_process_sees_all_that_was_closed(store_url: str) -> None:
 def test_a_process_that_is_killed_loses_nothing_that_it_was_told_is_there(store: Store) -> None:
     dice = random.Random(7)
     stream = opened(store, 2)
-    told: dict[str, int] = {}
+    acknowledged: dict[str, int] = {}
     with Child("appends", store.url, stream, "survivor", "0,1") as survivor:
         assert survivor.hear() == "ready"
         for turn in range(4):
             with Child("appends", store.url, stream, f"killed{turn}", "0,1") as child:
-                said = [child.hear() for _ in range(1 + dice.randrange(5))]
+                lines = [child.hear() for _ in range(1 + dice.randrange(5))]
                 select.select([], [], [], dice.random() * 0.01)
-                said += child.kill()
-            told[f"killed{turn}"] = len(said) - 1
-            check_appends(store, stream, told)
-        told["survivor"] = len(survivor.kill())
-    found = check_appends(store, stream, told)
+                lines += child.kill()
+            acknowledged[f"killed{turn}"] = len(lines) - 1
+            check_appends(store, stream, acknowledged)
+        acknowledged["survivor"] = len(survivor.kill())
+    found = check_appends(store, stream, acknowledged)
     assert found["survivor"] > 1
     store.append(stream, {"0": rows("after:0:0"), "1": rows("after:0:0")}, whole=True)
     assert everything(store, stream, "0")[-1] == b"after:0:0"
 
 
-def check_appends(store: Store, stream: str, told: dict[str, int]) -> dict[str, int]:
+def check_appends(store: Store, stream: str, acknowledged: dict[str, int]) -> dict[str, int]:
     """The appends of each process: all acknowledged ones, and at most one more.
 
     Each is whole and in order.
@@ -635,11 +635,11 @@ def check_appends(store: Store, stream: str, told: dict[str, int]) -> dict[str, 
     deadline = time.monotonic() + 600
     while True:
         ones, others = (appends_in(everything(store, stream, segment)) for segment in "01")
-        for name, count in told.items():
+        for name, count in acknowledged.items():
             assert {ones.get(name, 0), others.get(name, 0)} <= {count, count + 1}
         # An append of a killed process may be committed after its death; then it is in both
         # segments or in none.
-        if all(ones.get(name) == others.get(name) for name in told):
+        if all(ones.get(name) == others.get(name) for name in acknowledged):
             return ones
         assert time.monotonic() < deadline
 

@@ -52,8 +52,8 @@ class Command:
         self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
         self._capsys.readouterr()
         status = main(["stream", *map(str, words)])
-        told = self._capsys.readouterr()
-        return Run(status, told.out, told.err)
+        output = self._capsys.readouterr()
+        return Run(status, output.out, output.err)
 
 
 @pytest.fixture

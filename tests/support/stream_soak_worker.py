@@ -1,10 +1,11 @@
-"""The processes of the streams' soak: writers, controllers, readers and a Spark query, each made to
-be killed and started again.
+"""The processes of the soak test of streams, each killed and restarted at any moment.
+
+They are writers, controllers, readers and a Spark query:
 
     python stream_soak_worker.py ROLE NAME STORE FOLDER SEED
 
-An event is {"w": writer, "l": life of the writer, "n": number, "t": time in µs, "k": key}. Times of
-a writer only grow, over all its lives.
+An event is {"w": writer, "l": life of the writer, "n": number, "t": time in µs, "k": key}. The
+times of a writer only grow, over all of its lives.
 """
 
 from __future__ import annotations

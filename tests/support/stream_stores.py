@@ -258,11 +258,11 @@ def forks(url: str, stream: str) -> None:
         thread.start()
         children = [child(lambda name=f"child{n}": append(name, 3)) for n in range(5)]
         thread.join()
-        (heard, told), (waiting, going) = os.pipe(), os.pipe()
+        (heard, reported), (waiting, going) = os.pipe(), os.pipe()
 
         def work() -> None:
             append("early", 1)
-            os.write(told, b"x")
+            os.write(reported, b"x")
             os.read(waiting, 1)
             append("late", 3)
 

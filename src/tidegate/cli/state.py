@@ -102,7 +102,7 @@ def _sources(operator: OperatorStatus) -> list[str]:
     if not operator.sources:
         return []
     shown = operator.sources[:_SOURCES]
-    rows = [["input", "source", "status", "watermark", "last row at"]]
+    rows = [["input", "source", "status", "watermark", "last seen"]]
     rows += [
         [
             str(given.input),
