@@ -16,6 +16,7 @@ from conformance.generate import run_generate, run_idleness
 from conformance.grouping import group, group_sessions
 from conformance.join_watermarks import run_join_watermark
 from conformance.lazy_joins import run_join_of_any_system
+from conformance.manual import run_panes_of_any_system
 from conformance.microbatch import run_microbatch
 from conformance.stream_cuts import (
     run_compare,
@@ -31,6 +32,7 @@ from tidegate.scenarios import KINDS as OUR_KINDS
 from tidegate.scenarios.extension import Extension, Kind
 
 _FURTHER_KINDS: dict[str, Kind] = {
+    "panes": Kind(run_panes_of_any_system, run_panes_of_any_system),
     "trigger": Kind(run_trigger),
     "assign": Kind(run_assign),
     "groups": Kind(run_groups, group),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from conformance.manual import Manual
 from tidegate.scenarios.document import Scenario, UnsupportedScenarioError
 from tidegate.scenarios.ticks import ticks_of
 from tidegate.scenarios.trigger_words import (
@@ -26,7 +27,6 @@ from tidegate.spec.triggers import (
     AfterWatermark,
     EventInterval,
     Every,
-    Manual,
     Never,
     Policy,
     Repeatedly,

@@ -201,6 +201,13 @@ def test_trigger_words_that_make_no_sense(text: str) -> None:
         READER.read(text)
 
 
+def test_unknown_keys_of_a_trigger_step_are_unsupported() -> None:
+    item = next(item for item in RAW.values() if item["kind"] == "panes")
+    ended = outcome_of({**item, "steps": [{"trigger": {"now": True}}]})
+    reason = "unknown key `now` in a `trigger` step"
+    assert (ended.status, reason in ended.detail) == (UNSUPPORTED, True), ended
+
+
 # The command, and the documentation.
 
 

@@ -17,7 +17,7 @@ from tidegate.instants import MAX, MIN
 from tidegate.scenarios.document import Scenario
 from tidegate.scenarios.joins import terms_of
 from tidegate.scenarios.runner import run_on
-from tidegate.scenarios.runtimes import EMBEDDED, Joining, Rows, Running
+from tidegate.scenarios.runtimes import EMBEDDED, Records, RunningAggregate, RunningJoin
 from tidegate.scenarios.ticks import ticks_of
 from tidegate.spec.join import JoinSpec
 from tidegate.spec.operator import AggregateSpec
@@ -348,13 +348,13 @@ class Silent:
     def restart(self, now: int) -> None:
         self.calls.append("restart")
 
-    def take(self) -> tuple[Rows, Rows]:
+    def take(self) -> tuple[Records, Records]:
         return [], []
 
     def output_watermarks(self) -> dict[str, int]:
         return {"": MIN}
 
-    def held(self, side: int) -> Rows:
+    def held(self, side: int) -> Records:
         return []
 
 
@@ -364,7 +364,7 @@ class Rehearsal:
     def __init__(self) -> None:
         self.opened: list[Silent] = []
 
-    def open(self, spec: AggregateSpec, schema: pa.Schema, now: int) -> Running:
+    def open(self, spec: AggregateSpec, schema: pa.Schema, now: int) -> RunningAggregate:
         return EMBEDDED.open(spec, schema, now)
 
     def open_join(
@@ -373,7 +373,7 @@ class Rehearsal:
         schemas: tuple[pa.Schema, pa.Schema],
         now: int,
         then: AggregateSpec | None = None,
-    ) -> Joining:
+    ) -> RunningJoin:
         self.opened.append(Silent())
         return self.opened[-1]
 

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from hypothesis import given
 
+from conformance.manual import Manual
 from support.reference import Config, Reference
 from support.reference.triggers import Moment, start
 from support.reference.windows import aligned, proto
@@ -78,6 +79,7 @@ def words(scenario: dict[str, Any], text: str) -> t.Trigger:
     if found := re.fullmatch(r"ContinuousEventTime\((\d+)\)", text):
         return t.AfterWatermark(early=t.EventInterval(int(found[1])), late=t.EveryElement())
     named = {
+        "Manual": Manual(),
         "EventTime": t.Default(),
         "ProcessingTime": t.AfterWatermark(),
         "EndOfStream": t.AfterWatermark(),

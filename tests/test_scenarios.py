@@ -159,8 +159,8 @@ def test_a_difference_is_told(step: int, value: dict[str, Any], said: str) -> No
             "unknown key `n` in an entry of `state`",
         ),
         (
-            lambda s: s["steps"].append({"trigger": {"now": True}}),
-            "unknown key `now` in a `trigger` step",
+            lambda s: s["steps"].append({"trigger": {"ready": True}}),
+            "unknown key `trigger` in a step",
         ),
     ],
 )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tidegate as tg
+from conformance.manual import Manual, set_manual
 from tidegate.errors import SpecError
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.triggers import TriggerContext, compile_trigger
@@ -16,19 +17,19 @@ from tidegate.spec.trigger_text import parse_trigger
 
 
 def test_manual_does_as_it_is_told():
-    machine = compile_trigger(parse_trigger("Repeatedly(AfterEach(Manual, Manual))"))
+    machine = compile_trigger(spec.Repeatedly(spec.AfterEach(Manual(), Manual())))
     state, context = machine.initial(2, 0), TriggerContext(100, 0, 0, np.zeros(2, np.int64))
     assert machine.ready(state, context).tolist() == [False, False]
-    machine.set_manual(ready=True, finishes=True)
+    set_manual(machine, ready=True, finishes=True)
     machine.fire(state, np.array([True, False]), context)
     assert state["t.1.at"].tolist() == [1, 0]
     assert machine.ready(state, context).tolist() == [True, True]
-    alone = compile_trigger(spec.Manual())
-    alone.set_manual(ready=True, finishes=False)
+    alone = compile_trigger(Manual())
+    set_manual(alone, ready=True, finishes=False)
     state = alone.initial(2, 0)
     alone.fire(state, np.array([True, True]), context)
     assert alone.finished(state).tolist() == [False, False]
-    alone.set_manual(ready=True, finishes=True)
+    set_manual(alone, ready=True, finishes=True)
     alone.fire(state, np.array([True, False]), context)
     assert alone.finished(state).tolist() == [True, False]
     assert alone.ready(state, context).tolist() == [False, True]

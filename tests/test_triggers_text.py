@@ -23,7 +23,6 @@ from tidegate.spec.triggers import (
     EventInterval,
     Every,
     EveryElement,
-    Manual,
     Never,
     OrFinally,
     Policy,
@@ -33,7 +32,7 @@ from tidegate.spec.triggers import (
 
 _ticks = st.integers(1, MAX)
 _leaves = st.one_of(
-    st.sampled_from([EveryElement(), Never(), Default(), Manual()]),
+    st.sampled_from([EveryElement(), Never(), Default()]),
     st.builds(AfterCount, _ticks),
     st.builds(AfterDelay, st.integers(0, MAX)),
     st.builds(Every, _ticks, st.booleans()),

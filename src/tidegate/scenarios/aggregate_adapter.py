@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.scenarios.matching import Pane
-from tidegate.scenarios.runtimes import EMBEDDED, SHARD, Rows, Runtime, window_of
+from tidegate.scenarios.runtimes import EMBEDDED, SHARD, Adjustment, Records, Runtime, window_of
 from tidegate.scenarios.settings import OperatorSettings
 from tidegate.scenarios.ticks import Ticks
 from tidegate.scenarios.window_words import GAP_COLUMN, gap_of
@@ -156,9 +156,9 @@ class AggregateUnderTest:
         """Forget the operator, and open another one on what it stored."""
         self._running.restart(self.now)
 
-    def set_manual(self, *, ready: bool, finishes: bool) -> None:
-        """What a `Manual` trigger says from now on."""
-        self._running.set_manual(ready=ready, finishes=finishes)
+    def adjust(self, adjustment: Adjustment) -> None:
+        """Apply a function to the operator, until a restart."""
+        self._running.adjust(adjustment)
 
     def take(self) -> tuple[list[Pane], list[LateRow]]:
         """What came out since the last time."""
@@ -271,11 +271,11 @@ def _asks_for_the_first(trigger: Trigger | None) -> bool:
     )
 
 
-def _by_appearance(rows: Rows) -> Rows:
+def _by_appearance(rows: Records) -> Records:
     """Panes that complete one window for several keys at once, in the order in which the keys first
     came; their codes tell it.
     """
-    found: Rows = []
+    found: Records = []
     for (*_, timing), run in groupby(
         rows,
         key=lambda row: (

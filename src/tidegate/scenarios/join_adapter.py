@@ -16,8 +16,7 @@ import pyarrow as pa
 from tidegate.instants import MAX
 from tidegate.scenarios.aggregate_adapter import ValueCodes
 from tidegate.scenarios.join_words import value_column
-from tidegate.scenarios.runtimes import Rows as OutRows
-from tidegate.scenarios.runtimes import Runtime, window_of
+from tidegate.scenarios.runtimes import Records, Runtime, window_of
 from tidegate.scenarios.ticks import Ticks
 from tidegate.spec.join import LEFT, RIGHT, SIDES, Condition, JoinSpec, JoinWindow, Rows
 from tidegate.spec.operator import AggregateSpec, Input, Options
@@ -145,7 +144,7 @@ class JoinUnderTest:
         rows, late = self._running.take()
         return [self._pair(row) for row in rows], self._late(late)
 
-    def take_rows(self) -> tuple[OutRows, list[LateMessage]]:
+    def take_rows(self) -> tuple[Records, list[LateMessage]]:
         """The same where a window stands downstream: its panes."""
         rows, late = self._running.take()
         return rows, self._late([row for row in late if row.keys() & set(SIDES)])
@@ -194,7 +193,7 @@ class JoinUnderTest:
             window_of(row) if "window_start" in row else None,
         )
 
-    def _late(self, rows: OutRows) -> list[LateMessage]:
+    def _late(self, rows: Records) -> list[LateMessage]:
         found = [
             (side, row[name], row["reason"])
             for row in rows

@@ -22,7 +22,7 @@ from tidegate.scenarios.document import (
     steps_of,
 )
 from tidegate.scenarios.matching import TIMINGS, same_bag, same_value, same_window, unmatched
-from tidegate.scenarios.runtimes import EMBEDDED, Rows, Runtime, window_of
+from tidegate.scenarios.runtimes import EMBEDDED, Records, Runtime, window_of
 from tidegate.scenarios.settings import operator_settings
 from tidegate.scenarios.ticks import Ticks, ticks_of
 from tidegate.spec import aggregates
@@ -64,7 +64,7 @@ class _Merge:
         schema = pa.unify_schemas([self._table(n, []).schema for n in range(self._inputs)])
         self._running = runtime.open(_sided(spec), schema, self._now)
         self._watermark = MIN
-        self._panes: Rows = []
+        self._panes: Records = []
 
     def step(self, step: dict[str, Any], where: str) -> None:
         self._act(step)
@@ -132,7 +132,7 @@ class _Merge:
         )
         return pa.table(columns)
 
-    def _same(self, expected: Any, found: Rows, words: frozenset[str], where: str) -> None:
+    def _same(self, expected: Any, found: Records, words: frozenset[str], where: str) -> None:
         if not isinstance(expected, list):
             raise UnsupportedScenarioError(f"{where}: a list was expected, got `{expected}`")
         for one in expected:

@@ -44,7 +44,6 @@ STEP = frozenset(
         "processing_time",
         "clock_only",
         "batch",
-        "trigger",
         "snapshot_restore",
         "end_of_input",
         "expect",
@@ -69,26 +68,23 @@ UNFIRED = "unfired"
 
 def run_panes(scenario: Scenario, runtime: Runtime = EMBEDDED) -> None:
     """Apply the steps in order."""
-    known("the scenario", scenario.body, {"steps"})
-    ticks = ticks_of(scenario)
-    timeline = Timeline(
-        operator_settings(scenario, ticks), scenario.entries("steps"), ticks, runtime
-    )
-    timeline.run()
-    if scenario.must_fail and timeline.has_unread():
-        raise MismatchError("panes were left over that no step expects")
+    PaneTimeline(scenario, runtime).run()
 
 
-class Timeline:
+class PaneTimeline:
     """One run over the steps of a scenario."""
 
-    def __init__(
-        self, settings: OperatorSettings, steps: list[Any], ticks: Ticks, runtime: Runtime
-    ) -> None:
-        self._settings, self._ticks = settings, ticks
-        self._steps = [mapping("a step", step) for step in steps]
+    steps = STEP
+    """The words of a step."""
+
+    def __init__(self, scenario: Scenario, runtime: Runtime) -> None:
+        known("the scenario", scenario.body, {"steps"})
+        self._ticks = ticks = ticks_of(scenario)
+        self._settings = settings = operator_settings(scenario, ticks)
+        self._must_fail = scenario.must_fail
+        self._steps = [mapping("a step", step) for step in scenario.entries("steps")]
         for step in self._steps:
-            known("a step", step, STEP)
+            known("a step", step, self.steps)
         self._operator = AggregateUnderTest(
             settings, list(_events(self._steps)), ticks, runtime=runtime
         )
@@ -100,16 +96,6 @@ class Timeline:
         self._output_watermark = MIN
         self._ordered = settings.ordered
         self._where = ""
-        self._actions: dict[str, Callable[[Any], None]] = {
-            "events": self._operator.add,
-            "watermark": lambda value: self._operator.advance_watermark(ticks.watermark(value)),
-            "processing_time": self._processing_time,
-            "clock_only": lambda value: self._operator.move_clock(ticks(value)),
-            "batch": self._batch,
-            "trigger": self._trigger,
-            "snapshot_restore": lambda _: self._operator.restart(),
-            "end_of_input": lambda _: self._operator.finish(),
-        }
         self._checks: dict[str, Callable[[Any], None]] = {
             "expect": self._expect,
             "expect_count": self._expect_count,
@@ -124,7 +110,21 @@ class Timeline:
             "state": self._state,
         }
 
+    def _actions(self) -> dict[str, Callable[[Any], None]]:
+        ticks = self._ticks
+        return {
+            "events": self._operator.add,
+            "watermark": lambda value: self._operator.advance_watermark(ticks.watermark(value)),
+            "processing_time": self._processing_time,
+            "clock_only": lambda value: self._operator.move_clock(ticks(value)),
+            "batch": self._batch,
+            "snapshot_restore": lambda _: self._operator.restart(),
+            "end_of_input": lambda _: self._operator.finish(),
+        }
+
     def run(self) -> None:
+        """Apply the steps in order."""
+        actions = self._actions()
         for position, step in enumerate(self._steps):
             refused = (
                 bool(self._steps[position + 1].get("error"))
@@ -134,14 +134,16 @@ class Timeline:
             self._where = f"step {position + 1}"
             self._ordered = bool(step.get("ordered", self._settings.ordered))
             for name, value in step.items():
-                if name in self._actions:
-                    self._act(name, value, refused=refused)
+                if name in actions:
+                    self._act(name, value, actions[name], refused=refused)
                 elif name in self._checks and not self._operator.is_rehearsed:
                     self._checks[name](value)
+        if self._must_fail and (self._fresh or self._operator.take()[0]):
+            raise MismatchError("panes were left over that no step expects")
 
-    def _act(self, name: str, value: Any, *, refused: bool) -> None:
+    def _act(self, name: str, value: Any, action: Callable[[Any], None], *, refused: bool) -> None:
         try:
-            self._actions[name](value)
+            action(value)
         except TidegateError as error:
             if not refused:
                 raise MismatchError(f"{self._where}: `{name}` was refused: {error}") from error
@@ -177,12 +179,6 @@ class Timeline:
         if "watermark" in batch:
             self._operator.advance_watermark(self._ticks.watermark(batch["watermark"]))
         self._operator.run_clock()
-
-    def _trigger(self, value: Any) -> None:
-        known("a `trigger` step", mapping("a `trigger` step", value), {"ready", "finishes"})
-        self._operator.set_manual(
-            ready=bool(value.get("ready", False)), finishes=bool(value.get("finishes", False))
-        )
 
     def _expect(self, value: Any) -> None:
         panes, self._fresh = self._fresh, []
@@ -229,10 +225,6 @@ class Timeline:
                 f"{self._where}: expected forwarded watermarks {value}, got"
                 f" {[self._ticks.shown_watermark(w) for w in found]}"
             )
-
-    def has_unread(self) -> bool:
-        """Whether panes came out that no step has looked at."""
-        return bool(self._fresh or self._operator.take()[0])
 
     def _state_windows(self, value: list[Any]) -> None:
         found = self._operator.windows()

@@ -4,7 +4,7 @@ operator whatever runs it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -13,17 +13,19 @@ from tidegate.api import Panes
 from tidegate.embedded.join import EmbeddedJoin
 from tidegate.embedded.operator import EmbeddedOperator
 from tidegate.instants import MAX, MIN
+from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.spec.join import LEFT, RIGHT, JoinSpec
 from tidegate.spec.operator import AggregateSpec
 from tidegate.state.memory import MemoryStore
 
-Rows = list[dict[str, Any]]
+Records = list[dict[str, Any]]
+Adjustment = Callable[[WindowedAggregate], None]
 Window = tuple[int, int]
 SHARD = "shard"
 """Which of several shards put a row out, where there are shards; between them there is no order."""
 
 
-class Running(Protocol):
+class RunningAggregate(Protocol):
     """One operator that runs somewhere."""
 
     is_rehearsed: bool
@@ -44,12 +46,14 @@ class Running(Protocol):
     def restart(self, now: int) -> None:
         """Keep nothing but the stored state, and go on."""
 
-    def set_manual(self, *, ready: bool, finishes: bool) -> None:
-        """What a `Manual` trigger says from now on; no user's operator has one, so there is no verb
-        for it.
+    def adjust(self, adjustment: Adjustment) -> None:
+        """Apply a function to the operator before its next delivery, and again until a restart.
+
+        For extensions: it reaches what no verb of an operator does, such as a trigger of theirs.
+        It must be picklable, because operators of Spark are in other processes.
         """
 
-    def take(self) -> tuple[Rows, Rows]:
+    def take(self) -> tuple[Records, Records]:
         """Panes and late rows since the last time."""
 
     @property
@@ -67,15 +71,15 @@ class Running(Protocol):
     def windows(self) -> list[Window]:
         """The windows that have state, each once."""
 
-    def contents(self) -> Rows:
+    def contents(self) -> Records:
         """Window, key and present value of every open window."""
 
 
-class Joining(Protocol):
+class RunningJoin(Protocol):
     """One join that runs somewhere, alone or with a window after it."""
 
     is_rehearsed: bool
-    """As for `Running`."""
+    """As for `RunningAggregate`."""
 
     def add(self, tables: Mapping[int, pa.Table], now: int) -> None:
         """One delivery of one side, or of both at once."""
@@ -90,7 +94,7 @@ class Joining(Protocol):
     def restart(self, now: int) -> None:
         """Keep nothing but the stored state, and go on."""
 
-    def take(self) -> tuple[Rows, Rows]:
+    def take(self) -> tuple[Records, Records]:
         """What came out at the end of the chain, and late rows, since the last time."""
 
     def output_watermarks(self) -> dict[str, int]:
@@ -98,14 +102,14 @@ class Joining(Protocol):
         empty name.
         """
 
-    def held(self, side: int) -> Rows:
+    def held(self, side: int) -> Records:
         """The rows of a side that are kept."""
 
 
 class Runtime(Protocol):
     """Opens operators."""
 
-    def open(self, spec: AggregateSpec, schema: pa.Schema, now: int) -> Running:
+    def open(self, spec: AggregateSpec, schema: pa.Schema, now: int) -> RunningAggregate:
         """An operator for input with these columns; its clock begins at `now`."""
 
     def open_join(
@@ -114,7 +118,7 @@ class Runtime(Protocol):
         schemas: tuple[pa.Schema, pa.Schema],
         now: int,
         then: AggregateSpec | None = None,
-    ) -> Joining:
+    ) -> RunningJoin:
         """A join for inputs with these columns, and a window downstream of it where there is one;
         the clock begins at `now`.
         """
@@ -123,7 +127,7 @@ class Runtime(Protocol):
 class Embedded:
     """Operators in this process."""
 
-    def open(self, spec: AggregateSpec, schema: pa.Schema, now: int) -> Running:  # noqa: ARG002 - the first delivery tells it
+    def open(self, spec: AggregateSpec, schema: pa.Schema, now: int) -> RunningAggregate:  # noqa: ARG002 - the first delivery tells it
         return _Embedded(spec, now)
 
     def open_join(
@@ -132,7 +136,7 @@ class Embedded:
         schemas: tuple[pa.Schema, pa.Schema],
         now: int,
         then: AggregateSpec | None = None,
-    ) -> Joining:
+    ) -> RunningJoin:
         return _EmbeddedJoin(spec, schemas, now, then)
 
 
@@ -163,10 +167,10 @@ class _Embedded:
         self._operator.flush()
         self._operator = self._opened(now)
 
-    def set_manual(self, *, ready: bool, finishes: bool) -> None:
-        self._operator.operator.machine.set_manual(ready, finishes)
+    def adjust(self, adjustment: Adjustment) -> None:
+        adjustment(self._operator.operator)
 
-    def take(self) -> tuple[Rows, Rows]:
+    def take(self) -> tuple[Records, Records]:
         result = self._operator.get_result()
         self._operator.flush()
         return result.panes.to_pylist(), result.late.to_pylist()
@@ -191,8 +195,8 @@ class _Embedded:
     def windows(self) -> list[Window]:
         return sorted({window_of(row) for row in self._operator.get_windows(None, None)})
 
-    def contents(self) -> Rows:
-        found: Rows = self._operator.peek().to_pylist()
+    def contents(self) -> Records:
+        found: Records = self._operator.peek().to_pylist()
         return found
 
 
@@ -238,7 +242,7 @@ class _EmbeddedJoin:
         self._join.flush()
         self._open(now)
 
-    def take(self) -> tuple[Rows, Rows]:
+    def take(self) -> tuple[Records, Records]:
         joined = self._join.get_result()
         last = joined if self._window is None else self._window.get_result()
         late = [*joined.late.to_pylist(), *([] if last is joined else last.late.to_pylist())]
@@ -248,8 +252,8 @@ class _EmbeddedJoin:
     def output_watermarks(self) -> dict[str, int]:
         return {**self._join.output_watermarks, "": self._join.output_watermark}
 
-    def held(self, side: int) -> Rows:
-        found: Rows = self._join.get_messages(side).to_pylist()
+    def held(self, side: int) -> Records:
+        found: Records = self._join.get_messages(side).to_pylist()
         return found
 
 

@@ -27,9 +27,16 @@ from tidegate.errors import SetupError, TidegateError
 from tidegate.instants import MIN
 from tidegate.scenarios.document import PASS, Outcome, Scenario
 from tidegate.scenarios.runner import run_on
-from tidegate.scenarios.runtimes import SHARD, Joining, Rows, Running, Window
+from tidegate.scenarios.runtimes import (
+    SHARD,
+    Adjustment,
+    Records,
+    RunningAggregate,
+    RunningJoin,
+    Window,
+)
 from tidegate.scenarios.spark_players import CONTENTS, KEPT, SEEN, Players, Role
-from tidegate.scenarios.spark_script import Command, Part, Step, played
+from tidegate.scenarios.spark_script import Command, Part, Step, packed_adjustment, played
 from tidegate.spark.environment.session import check_session, running_session, session
 from tidegate.spark.parallelism import PARTITIONS
 from tidegate.spark.plan.dataflow import edge_of
@@ -107,10 +114,10 @@ def perform(
 class _Shown:
     """What one step put out, and what could be seen after it, from all shards."""
 
-    panes: Rows = field(default_factory=list)
-    late: Rows = field(default_factory=list)
-    contents: Rows = field(default_factory=list)
-    kept: tuple[Rows, Rows] = field(default_factory=lambda: ([], []))
+    panes: Records = field(default_factory=list)
+    late: Records = field(default_factory=list)
+    contents: Records = field(default_factory=list)
+    kept: tuple[Records, Records] = field(default_factory=lambda: ([], []))
     """The rows of each side that a join keeps."""
     seen: list[dict[str, Any]] = field(default_factory=list)
 
@@ -187,7 +194,7 @@ class _Scripted:
         """What the last step does last, and with which input; None where nothing more may be said
         in it.
         """
-        self._manual: tuple[bool, bool] | None = None
+        self._adjustment: str | None = None
         self._taken = 0
 
     def run_clock(self, now: int) -> None:
@@ -197,7 +204,7 @@ class _Scripted:
         self._say((_END, 0), {}, Command(end=True))
 
     def restart(self, now: int) -> None:  # noqa: ARG002 - the clock is stored
-        self._rank = self._manual = None
+        self._rank = self._adjustment = None
         if self.is_rehearsed:
             self._play.cuts.append(len(self._steps))
 
@@ -232,7 +239,7 @@ class _Scripted:
                 rows,
                 (
                     dataclasses.replace(
-                        command, defers_timers=rank[0] != _CLOCK, manual=self._manual
+                        command, defers_timers=rank[0] != _CLOCK, adjustment=self._adjustment
                     ),
                 ),
             )
@@ -245,7 +252,7 @@ class _Scripted:
         if error is not None:
             raise error
 
-    def take(self) -> tuple[Rows, Rows]:
+    def take(self) -> tuple[Records, Records]:
         start, self._taken, self._rank = self._taken, len(self._steps), None
         came = [] if self.is_rehearsed else self._play.shown[start : self._taken]
         return [row for shown in came for row in shown.panes], [
@@ -278,8 +285,8 @@ class _ScriptedAggregate(_Scripted):
     def advance_watermark(self, watermark: int, ordinal: int = 0) -> None:
         self._tell_watermark(watermark, ordinal)
 
-    def set_manual(self, *, ready: bool, finishes: bool) -> None:
-        self._rank, self._manual = None, (ready, finishes)
+    def adjust(self, adjustment: Adjustment) -> None:
+        self._rank, self._adjustment = None, packed_adjustment(adjustment)
 
     @property
     def _asked(self) -> dict[str, Any]:
@@ -306,7 +313,7 @@ class _ScriptedAggregate(_Scripted):
         found: list[Window] = self._asked["windows"]
         return found
 
-    def contents(self) -> Rows:
+    def contents(self) -> Records:
         return [] if self._last is None else self._last.contents
 
 
@@ -322,7 +329,7 @@ class _ScriptedJoin(_Scripted):
     def output_watermarks(self) -> dict[str, int]:
         return {"": MIN} if self._last is None else self._last.output_watermarks
 
-    def held(self, side: int) -> Rows:
+    def held(self, side: int) -> Records:
         return [] if self._last is None else self._last.kept[side]
 
 
@@ -334,7 +341,7 @@ class _Rehearsal:
         self.outcome: Outcome | None = None
         """How the scenario ended, if it did before anything could be played."""
 
-    def open(self, spec: AggregateSpec, schema: pa.Schema, now: int) -> Running:
+    def open(self, spec: AggregateSpec, schema: pa.Schema, now: int) -> RunningAggregate:
         return _ScriptedAggregate(
             self._play(ChainPlan((spec,), schema, has_downstream=True), now),
             is_rehearsed=True,
@@ -346,7 +353,7 @@ class _Rehearsal:
         schemas: tuple[pa.Schema, pa.Schema],
         now: int,
         then: AggregateSpec | None = None,
-    ) -> Joining:
+    ) -> RunningJoin:
         specs = (spec,) if then is None else (spec, then)
         return _ScriptedJoin(
             self._play(ChainPlan(specs, *schemas, has_downstream=True), now),
@@ -365,7 +372,7 @@ class _Playback:
     def __init__(self, plays: Sequence[_Play]) -> None:
         self._plays = iter(plays)
 
-    def open(self, spec: AggregateSpec, schema: pa.Schema, now: int) -> Running:  # noqa: ARG002 - the same as at the rehearsal
+    def open(self, spec: AggregateSpec, schema: pa.Schema, now: int) -> RunningAggregate:  # noqa: ARG002 - the same as at the rehearsal
         return _ScriptedAggregate(next(self._plays), is_rehearsed=False)
 
     def open_join(
@@ -374,7 +381,7 @@ class _Playback:
         schemas: tuple[pa.Schema, pa.Schema],
         now: int,
         then: AggregateSpec | None = None,
-    ) -> Joining:
+    ) -> RunningJoin:
         return _ScriptedJoin(next(self._plays), is_rehearsed=False)
 
 

@@ -6,8 +6,10 @@ and its commands as rows of the kind `COMMAND`; `ScriptedProcessor` runs them in
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
@@ -22,6 +24,7 @@ from pyspark.sql.types import StructType
 from tidegate.instants import MAX
 from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
+from tidegate.scenarios.runtimes import Adjustment
 from tidegate.spark.sources import DirectSource
 from tidegate.spark.tasks.chain import Chain, ChainInput, ChainOutput, ChainPlan
 from tidegate.spark.tasks.edge import Edge
@@ -54,8 +57,8 @@ class Command:
     input: int = 0
     partition: str | None = None
     key: int = 0
-    manual: tuple[bool, bool] | None = None
-    """Whether a manual trigger is ready, and whether it finishes with that firing."""
+    adjustment: str | None = None
+    """A function to apply to the first operator before the rows, as `packed_adjustment` writes it."""
 
     def apply(self, tracker: WatermarkTracker) -> None:
         """Advance the watermark, or mark the source idle."""
@@ -73,8 +76,9 @@ def run_commands(
     """Process a micro-batch and the commands after it, at this clock."""
     first = chain.operators[0]
     for command in commands:
-        if command.manual is not None and isinstance(first, WindowedAggregate):
-            first.machine.set_manual(*command.manual)
+        if command.adjustment is not None and isinstance(first, WindowedAggregate):
+            adjust = pickle.loads(base64.b64decode(command.adjustment))  # noqa: S301 - of our driver
+            adjust(first)
     found = [
         chain.process(batch, now),
         *(chain.change_sources(command.apply) for command in commands),
@@ -84,6 +88,11 @@ def run_commands(
     if any(command.end for command in commands):
         found.append(chain.finish())
     return found
+
+
+def packed_adjustment(adjustment: Adjustment) -> str:
+    """The text of a function that workers apply to an operator."""
+    return base64.b64encode(pickle.dumps(adjustment)).decode()
 
 
 def commands_in(rows: Sequence[ShuffleRow]) -> list[Command]:

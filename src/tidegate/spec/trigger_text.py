@@ -42,7 +42,6 @@ _CLASSES: dict[str, type[Trigger]] = {
             spec.OrFinally,
             spec.Never,
             spec.Default,
-            spec.Manual,
             spec.Policy,
         ),
     )

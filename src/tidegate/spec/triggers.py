@@ -246,11 +246,6 @@ class Default(Trigger):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Manual(Trigger):
-    """Ready and finished as set by the caller; for scenarios and tests."""
-
-
 LATE_UPDATES = AfterDelay(10_000_000)
 """The default late trigger: late updates are batched for ten seconds."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from conformance.manual import Manual
 from tidegate.instants import MIN
 from tidegate.spec import triggers as spec
 
@@ -332,7 +333,7 @@ class PlainPolicy(PlainAfterWatermark):
 
 PLAIN = {
     spec.Never: Plain,
-    spec.Manual: Plain,
+    Manual: Plain,
     spec.Default: PlainDefault,
     spec.EveryElement: PlainEveryElement,
     spec.AfterCount: PlainAfterCount,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from conformance.manual import Manual
 from tidegate.instants import MIN
 from tidegate.spec import triggers as spec
 
@@ -430,7 +431,7 @@ KINDS: dict[type[spec.Trigger], type[Node]] = {
     spec.OrFinally: Until,
     spec.Never: Node,
     spec.Default: Level,
-    spec.Manual: ByHand,
+    Manual: ByHand,
 }
 
 

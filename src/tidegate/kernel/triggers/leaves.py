@@ -229,22 +229,3 @@ class EventIntervalNode(Node):
             _ahead(self.read(state, "due"), ctx.watermark, ctx),
             MAX,
         )
-
-
-class ManualNode(Node):
-    """Ready, and finished when it fires, as set from outside."""
-
-    fields: ClassVar[Mapping[str, Field]] = {"done": FLAG}
-    fires_on_elements = True
-    fires_early = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_ready = False
-        self.finishes = False
-
-    def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:
-        return ~self.read(state, "done") & self.is_ready
-
-    def fire(self, state: State, mask: np.ndarray, ctx: TriggerContext) -> None:
-        self.write(state, "done", mask, self.finishes)

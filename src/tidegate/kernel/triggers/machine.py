@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from tidegate.errors import SpecError
@@ -11,6 +13,17 @@ from tidegate.kernel.triggers import composites, leaves
 from tidegate.kernel.triggers.node import Node, State, TriggerContext
 from tidegate.spec import triggers as spec
 from tidegate.spec.triggers import Trigger
+
+_FURTHER_NODES: dict[type[Trigger], Callable[[], Node]] = {}
+
+
+def register_trigger(trigger: type[Trigger], node: Callable[[], Node]) -> None:
+    """Let machines run a further leaf trigger, each occurrence by a new node.
+
+    Extension point for triggers that Tidegate does not offer. The module of the trigger registers
+    it when it is imported, so that a worker that unpickles a specification knows it too.
+    """
+    _FURTHER_NODES[trigger] = node
 
 
 def compile_trigger(trigger: Trigger) -> Machine:
@@ -29,18 +42,18 @@ class Machine:
     def __init__(self, trigger: Trigger) -> None:
         self.trigger = trigger
         self._root = _node(trigger)
-        self._nodes = list(self._root.walk())
-        for number, node in enumerate(self._nodes):
+        self.nodes = list(self._root.walk())
+        for number, node in enumerate(self.nodes):
             node.number = number
         self.fires_on_elements = self._root.fires_on_elements
         """Whether an element may make a row ready, also in a complete window."""
         self.fires_early = self._root.fires_early
         """Whether a row may fire before its window is complete."""
-        self.needs_clock = any(node.needs_clock for node in self._nodes)
+        self.needs_clock = any(node.needs_clock for node in self.nodes)
         """Whether the clock alone may make a row ready."""
         self.columns = {
             node.name(field): kind.dtype
-            for node in self._nodes
+            for node in self.nodes
             for field, kind in node.fields.items()
         }
         """The state columns and their types."""
@@ -48,7 +61,7 @@ class Machine:
     def initial(self, n: int, now: int) -> State:
         """The columns of n rows created at clock `now`."""
         state: State = {}
-        for node in self._nodes:
+        for node in self.nodes:
             node.start(state, n, now)
         return state
 
@@ -102,14 +115,6 @@ class Machine:
         """
         return np.where(self._root.finished(state), MAX, self._root.clock_due(state, ctx))
 
-    def set_manual(self, ready: bool, finishes: bool) -> None:  # noqa: FBT001 (a scenario step is this pair)
-        """Set for every `Manual` part whether it is ready and whether its next firing finishes
-        it.
-        """
-        for node in self._nodes:
-            if isinstance(node, leaves.ManualNode):
-                node.is_ready, node.finishes = ready, finishes
-
     def count_rule(self) -> tuple[int | None, int | None] | None:
         """(n before, n after completion) if elements fire as "every n-th", None in a phase in which
         they do not; None for other triggers.
@@ -157,8 +162,9 @@ def _leaf(trigger: Trigger) -> Node:
             return leaves.DefaultNode()
         case spec.Never():
             return leaves.NeverNode()
-        case spec.Manual():
-            return leaves.ManualNode()
+    further = _FURTHER_NODES.get(type(trigger))
+    if further is not None:
+        return further()
     raise SpecError(
         f"`{trigger!r}` is not a trigger. Hint: use the triggers of `tidegate.spec.triggers`"
     )
