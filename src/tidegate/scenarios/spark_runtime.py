@@ -77,15 +77,15 @@ class Performance:
     """A scenario that was played."""
 
     scenario: Scenario
-    _rehearsal: _Rehearsal
+    rehearsal: _Rehearsal
 
     def outcome(self, other: Scenario | None = None) -> Outcome:
         """How it ended; another one that does the same but expects something else can be judged by
         what came out, too.
         """
-        if self._rehearsal.outcome is not None:
-            return self._rehearsal.outcome
-        return run_on(self.scenario if other is None else other, _Playback(self._rehearsal.plays))
+        if self.rehearsal.outcome is not None:
+            return self.rehearsal.outcome
+        return run_on(self.scenario if other is None else other, _Playback(self.rehearsal.plays))
 
 
 def perform(
@@ -98,8 +98,8 @@ def perform(
     plays = [
         play
         for one in performances
-        if one._rehearsal.outcome is None
-        for play in one._rehearsal.plays
+        if one.rehearsal.outcome is None
+        for play in one.rehearsal.plays
     ]
     if plays:
         check_session(spark)
@@ -377,10 +377,10 @@ class _Playback:
 
     def open_join(
         self,
-        spec: JoinSpec,
-        schemas: tuple[pa.Schema, pa.Schema],
-        now: int,
-        then: AggregateSpec | None = None,
+        spec: JoinSpec,  # noqa: ARG002 - as above
+        schemas: tuple[pa.Schema, pa.Schema],  # noqa: ARG002
+        now: int,  # noqa: ARG002
+        then: AggregateSpec | None = None,  # noqa: ARG002
     ) -> RunningJoin:
         return _ScriptedJoin(next(self._plays), is_rehearsed=False)
 

@@ -58,7 +58,7 @@ class Command:
     partition: str | None = None
     key: int = 0
     adjustment: str | None = None
-    """A function to apply to the first operator before the rows, as `packed_adjustment` writes it."""
+    """A function to apply to the first operator before the rows, packed by `packed_adjustment`."""
 
     def apply(self, tracker: WatermarkTracker) -> None:
         """Advance the watermark, or mark the source idle."""
