@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tidegate.kernel.triggers.machine import Machine, register_trigger
-from tidegate.kernel.triggers.node import FLAG, Context, Field, Node, State
+from tidegate.kernel.triggers.node import FLAG, Field, Node, State, TriggerContext
 from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.scenarios.document import Scenario, known, mapping
 from tidegate.scenarios.panes import PaneTimeline
@@ -35,10 +35,10 @@ class ManualNode(Node):
         self.is_ready = False
         self.finishes = False
 
-    def ready(self, state: State, ctx: Context) -> np.ndarray:  # noqa: ARG002 - the signature of the base
+    def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:  # noqa: ARG002 - the signature of the base
         return ~self.read(state, "done") & self.is_ready
 
-    def fire(self, state: State, mask: np.ndarray, ctx: Context) -> None:  # noqa: ARG002 - as above
+    def fire(self, state: State, mask: np.ndarray, ctx: TriggerContext) -> None:  # noqa: ARG002 - as above
         self.write(state, "done", mask, self.finishes)
 
 
