@@ -1,6 +1,4 @@
-"""The specification of an async map: which coroutine function is called for every message, how
-answers are ordered, how long calls may take.
-"""
+"""The specification of an async map: the coroutine function, the order of results, the limits."""
 
 from __future__ import annotations
 
@@ -15,18 +13,18 @@ from tidegate.spec.json_form import qualified_name
 
 SECOND = 1_000_000
 LONGEST_PAUSE = 60 * SECOND
-"""Pauses between attempts double up to here (a `backoff` that is longer stays as it is)."""
+"""The maximum that doubling pauses between attempts reach; a longer `backoff` is kept."""
 
 Function = Callable[[dict[str, Any]], Awaitable[Any]]
 
 
 @dataclass(frozen=True)
 class AsyncMap:
-    """A coroutine function that answers every message with a mapping, a list of mappings, or None
-    to leave the message out.
+    """A coroutine function that is called for every message.
 
-    `timeout` and `backoff` are in microseconds: the time one attempt may take, and the pause before
-    the second attempt, which doubles with every further one.
+    It returns a mapping, a list of mappings, or None to drop the message. `timeout` and `backoff`
+    are in microseconds: the time limit of one attempt, and the pause before the first retry, which
+    doubles with every further one.
     """
 
     function: Function
@@ -51,34 +49,32 @@ class AsyncMap:
                     f"`{name}` of an async map is a whole number, at least {least}, got {value!r}"
                 )
         if self.limit >= MAX:
-            told = f"{self.retries + 1} attempts of {format_duration(self.timeout)}"
+            attempts = f"{self.retries + 1} attempts of {format_duration(self.timeout)}"
             raise SpecError(
-                f"every call has to end some time, got {told}. Hint: a shorter `timeout`, fewer"
-                " `retries`"
+                f"every call must end eventually, got {attempts}. Hint: use a shorter `timeout` or"
+                " fewer `retries`"
             )
 
     @property
     def limit(self) -> int:
-        """The longest that a call may take, all attempts and pauses together."""
+        """The longest time of a call, with all attempts and pauses."""
         doubled = [self.pause(attempt) for attempt in range(min(self.retries, 64))]
-        # After 64 doublings a pause grows no more.
+        # A pause does not grow after 64 doublings.
         pauses = sum(doubled) + (self.retries - len(doubled)) * (doubled[-1] if doubled else 0)
         return min(MAX, self.timeout * (self.retries + 1) + pauses)
 
     def pause(self, attempt: int) -> int:
-        """How long to wait after a failed attempt, counted from 0."""
+        """The pause after a failed attempt, counted from 0."""
         return min(self.backoff << min(attempt, 63), max(self.backoff, LONGEST_PAUSE))
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form of what stored state depends on: bounds and patience may change between two
-        runs.
-        """
+        """The JSON form of what stored state depends on; limits may change between two runs."""
         return {"function": qualified_name(self.function), "ordered": self.ordered}
 
 
 def is_coroutine_function(function: object) -> bool:
-    """Whether calling it gives a coroutine: an `async def`, a bound method or partial of one, or an
-    object with such a `__call__`.
+    """Whether a call returns a coroutine: an `async def`, a method or partial of one, or an object
+    with such a `__call__`.
     """
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004

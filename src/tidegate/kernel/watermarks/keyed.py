@@ -1,6 +1,4 @@
-"""A keyed coalescer is one coalescer for each watermark key, over the same inputs, and puts what
-they release into one order of marks.
-"""
+"""The keyed coalescer: one coalescer for each watermark key, over the same inputs."""
 
 from __future__ import annotations
 
@@ -16,10 +14,10 @@ from tidegate.spec.watermarks import checked_key
 
 
 class KeyedCoalescer:
-    """Many inputs, many keys, one output.
+    """Coalesces many inputs with many watermark keys into one sequence of marks.
 
-    A key is there from when it is first mentioned. Then its inputs are what was said of them
-    without a key: idle for all keys, done, gone.
+    A key exists from its first use on. Its inputs then have the status that was set without a key:
+    idle for all keys, done, or gone.
     """
 
     def __init__(self, inputs: int = 0, rules: Rules = OURS, names: Sequence[str] = ()) -> None:
@@ -27,31 +25,29 @@ class KeyedCoalescer:
         self.names = names
         self._keyless = Coalescer(inputs, rules, names)
         self._by_key: dict[int, Coalescer] = {}
-        self._told_idle = False
-        """Whether downstream was told to wait for no key, and this holds for keys it has not heard
-        of.
-        """
+        self._released_idle = False
+        """Whether the last released status is idle for all keys, including unknown ones."""
 
     def __len__(self) -> int:
-        """The inputs that have not left."""
+        """The number of inputs that have not left."""
         return len(self._keyless)
 
     @property
     def keys(self) -> tuple[int, ...]:
-        """The keys that were mentioned, ascending."""
+        """The known keys, ascending."""
         return tuple(sorted(self._by_key))
 
     @property
     def is_idle(self) -> bool:
-        """Whether downstream was told to wait for no key."""
-        return self._told_idle and all(coalescer.is_idle for coalescer in self._by_key.values())
+        """Whether the released status is idle for all keys."""
+        return self._released_idle and all(coalescer.is_idle for coalescer in self._by_key.values())
 
     @property
     def advances(self) -> int:
         return sum(coalescer.advances for coalescer in self._by_key.values())
 
     def coalescer(self, key: int = 0) -> Coalescer:
-        """The coalescer of a key; asking for it mentions the key."""
+        """The coalescer of a key; creates an unknown key."""
         found = self._by_key.get(checked_key(key))
         if found is None:
             found = self._by_key[key] = Coalescer(0, self.rules, self.names)
@@ -62,59 +58,57 @@ class KeyedCoalescer:
                     "status": self._keyless.status.tolist(),
                 }
             )
-            found.is_idle = self._told_idle
+            found.is_idle = self._released_idle
         return found
 
     def promise(self, input: int, value: int, key: int = 0) -> None:
-        """An input promises a value for a key, which is a sign of life for this key; MIN is only
-        that.
+        """Advance the promise of an input for a key, and make it active; `MIN` only does the
+        latter.
         """
         self.coalescer(key).promise(input, value)
         if self.rules.any_key_wakes and (value == MIN or self.rules.woken_by == "any"):
             self._keyless.touch(input)
 
     def touch(self, input: int) -> None:
-        """An event came: the input is active for all keys."""
+        """Record an event: the input is active for all keys."""
         for coalescer in self._all():
             coalescer.touch(input)
 
     def active(self, input: int, key: int | None = None) -> None:
-        """The input is active again, for one key or for all."""
+        """Mark an input as active again, for one key or for all."""
         if key is None:
             self.touch(input)
         else:
             self.promise(input, MIN, key)
 
     def idle(self, input: int, key: int | None = None) -> None:
-        """The input is idle for one key, or for all, also those that are not known yet."""
+        """Mark an input as idle for one key, or for all present and future keys."""
         for coalescer in self._all() if key is None else (self.coalescer(key),):
             coalescer.idle(input)
 
     def done(self, input: int) -> None:
-        """The input has ended."""
+        """End an input."""
         for coalescer in self._all():
             coalescer.done(input)
 
     def add(self, count: int = 1) -> np.ndarray:
-        """Inputs join; all coalescers have had the same joining and leaving, so they give them the
-        same numbers.
-        """
+        """Add inputs and return their numbers, which are the same in all coalescers."""
         rows = self._keyless.add(count)
         for coalescer in self._by_key.values():
             coalescer.add(count)
         return rows
 
     def remove(self, input: int) -> None:
-        """The input leaves."""
+        """Remove an input."""
         for coalescer in self._all():
             coalescer.remove(input)
 
     def lift(self, value: int, key: int = 0) -> None:
-        """A promise for all inputs that have not ended."""
+        """Raise the promises of all inputs that have not ended."""
         self.coalescer(key).lift(value)
 
     def take(self, input: int, mark: Mark) -> None:
-        """A mark came from an input."""
+        """Apply a mark of an input."""
         if isinstance(mark, Watermark):
             self.promise(input, mark.value, mark.key)
         elif isinstance(mark, Idle):
@@ -123,11 +117,10 @@ class KeyedCoalescer:
             self.active(input, mark.key)
 
     def release(self) -> list[Mark]:
-        """The marks that are due: first what is active again, then the watermarks, then what is
-        idle, each by key.
+        """The marks that are due: `Active`, then watermarks, then `Idle`, each by key.
 
-        Who takes these marks as they come knows of every key what this coalescer knows, also of
-        keys that are first mentioned later.
+        A receiver that applies the marks in order knows the status of every key, also of keys that
+        are first used later.
         """
         self._keyless.release()
         released = {key: self._by_key[key].release() for key in self.keys}
@@ -140,14 +133,14 @@ class KeyedCoalescer:
         return [*before, *watermarks, *after]
 
     def _turns(self, released: dict[int, Released]) -> tuple[list[Mark], list[Mark]]:
-        """The news of activity and of idleness."""
+        """The `Active` and the `Idle` marks that are due."""
         went_idle = [key for key, due in released.items() if due.idle is True]
         if self._keyless.is_idle and all(coalescer.is_idle for coalescer in self._by_key.values()):
-            news = bool(went_idle) or not self._told_idle
-            self._told_idle = True
-            return [], [Idle()] if news else []
-        if self._told_idle and not self._keyless.is_idle:
-            self._told_idle = False
+            changed = bool(went_idle) or not self._released_idle
+            self._released_idle = True
+            return [], [Idle()] if changed else []
+        if self._released_idle and not self._keyless.is_idle:
+            self._released_idle = False
             return [Active()], [Idle(key) for key in released if self._by_key[key].is_idle]
         return [Active(key) for key, due in released.items() if due.idle is False], [
             Idle(key) for key in went_idle
@@ -155,7 +148,11 @@ class KeyedCoalescer:
 
     def save(self) -> dict[str, Any]:
         by_key = [[key, self._by_key[key].save()] for key in self.keys]
-        return {"keyless": self._keyless.save(), "by_key": by_key, "told_idle": self._told_idle}
+        return {
+            "keyless": self._keyless.save(),
+            "by_key": by_key,
+            "released_idle": self._released_idle,
+        }
 
     def restore(self, document: dict[str, Any]) -> None:
         self._keyless.restore(document["keyless"])
@@ -163,7 +160,7 @@ class KeyedCoalescer:
         for key, saved in document["by_key"]:
             self._by_key[key] = Coalescer(0, self.rules, self.names)
             self._by_key[key].restore(saved)
-        self._told_idle = document["told_idle"]
+        self._released_idle = document["released_idle"]
 
     def _all(self) -> list[Coalescer]:
         return [self._keyless, *self._by_key.values()]

@@ -1,6 +1,4 @@
-"""Marks are what travels between the events of a stream: watermarks, and the news that a stream has
-fallen idle or is active again.
-"""
+"""Marks between the events of a stream: watermarks, `Idle` and `Active`."""
 
 from __future__ import annotations
 
@@ -11,9 +9,7 @@ from tidegate.spec.watermarks import checked_key
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """No more events with a time below `value` are expected, on the time column that has this
-    key.
-    """
+    """No more events below `value` are expected, on the time column with this watermark key."""
 
     value: int
     key: int = 0
@@ -23,8 +19,8 @@ class Watermark:
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
-    """What Idle and Active share."""
+class _Status:
+    """A status mark, for one watermark key or for all."""
 
     key: int | None = None
 
@@ -34,15 +30,13 @@ class _Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Idle(_Turn):
-    """Nobody should wait for this stream; without a key for no key, also for those that are yet to
-    come.
-    """
+class Idle(_Status):
+    """The stream is idle and holds no watermark back; without a key, for all keys."""
 
 
 @dataclass(frozen=True, slots=True)
-class Active(_Turn):
-    """A stream that was idle counts again, and is waited for."""
+class Active(_Status):
+    """A stream that was idle is active, and holds the watermark back again."""
 
 
 Mark = Watermark | Idle | Active

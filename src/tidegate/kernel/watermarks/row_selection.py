@@ -1,5 +1,6 @@
-"""Condensing picks the few rows of a table that say the same about watermarks as all of them, for
-those who see only a share of the rows.
+"""Row selection: the few rows of a table that have the same effect on watermarks as all of them.
+
+Spark sends them to every shard, since a shard processes only its share of the rows.
 """
 
 from __future__ import annotations
@@ -20,19 +21,18 @@ from tidegate.spec.watermarks import Generated
 from tidegate.spec.windows import Axis
 
 _ROW = "\x00row"
-"""The column that numbers the rows where they are chosen for several time columns."""
+"""The column of row numbers, for a selection by several time columns."""
 
 
 def condense(
     table: pa.Table, given: Input, limit: int | None, *, axis: Axis = Axis.EVENT_TIME
 ) -> pa.Table:
-    """The rows and columns that the progress of an input on an axis is read from, in their order
-    and with their types.
+    """The rows and columns that determine the progress of an input on an axis, in order.
 
-    Rows beyond the limit are from the future and left out. Without a limit it is not known which
-    are, as where the watermark decides that: then every row stays that could matter. Condensed
-    pieces, one after the other, say the same as the condensed whole. What is counted by row (words
-    that were refused or went back) may be counted for fewer rows, but never for none.
+    Rows beyond the limit are from the future and dropped. Without a limit, where the watermark
+    decides what is from the future, every row stays that could matter. Condensing parts of a table
+    one after the other has the same effect as condensing the whole. Counters of refused watermarks
+    and of steps back may count fewer rows, but never none.
     """
     if axis is Axis.OFFSET:
         return _furthest(table.select(_named(given.partition, given.offset)), given)
@@ -60,9 +60,7 @@ def condense(
 
 
 def _by_column(table: pa.Table, given: Input, limit: int | None) -> pa.Table:
-    """The rows that say the same about the watermark of one of the time columns, and of all of
-    them.
-    """
+    """The union of the rows that are selected for each time column."""
     numbered = table.append_column(_ROW, pa.array(np.arange(table.num_rows)))
     single = [
         replace(given, time=time.column, watermark=time.watermark, others=())
@@ -77,7 +75,7 @@ def _by_column(table: pa.Table, given: Input, limit: int | None) -> pa.Table:
 
 
 def _columns(table: pa.Table, given: Input) -> pa.Table:
-    """The columns that watermarks are read from; a user's function may look at any."""
+    """The columns that watermarks are read from; all columns for a user's generator."""
     if any(isinstance(time.watermark, Generated) for time in given.times):
         return table
     named = [
@@ -93,7 +91,7 @@ def _named(*names: str | None) -> list[str]:
 
 
 def _in_order(table: pa.Table, given: Input) -> pa.Table:
-    """The rows in the order of their offsets, in which words are taken."""
+    """The rows in the order of their offsets."""
     if given.offset is None:
         return table
     offset = to_numpy(pc.fill_null(to_arrow(table.column(given.offset)), 0))

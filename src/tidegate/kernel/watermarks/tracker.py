@@ -1,5 +1,6 @@
-"""A source tracker knows the named sources of one input (partitions, writers), what each has
-promised, and when each last showed a sign of life.
+"""The source tracker: the sources of one input (partitions or writers) and their watermarks.
+
+It records what each source has promised and when it was last active.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from tidegate.kernel.watermarks.coalescer import (
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """How a source stands."""
+    """The state of one source."""
 
     name: str
     status: str
     """`active`, `idle` or `ended`."""
     promise: int | None
     spoke_at: int
-    """The clock at its last sign of life; joining is one."""
+    """The clock at its last activity, or when it joined."""
     moved_at: int
-    """The clock when its promise last rose; when it joined if it never did."""
+    """The clock when its promise last advanced, or when it joined."""
     holds: bool
     """Whether it holds the watermark of its input back."""
 
@@ -44,8 +45,8 @@ class SourceState:
 class SourceTracker:
     """The coalescer of the sources of one input, with their names and clocks.
 
-    Sources join with the first thing that is said of them. The coalescer has the promises; the
-    columns here stand beside its columns.
+    A source joins with its first activity. The coalescer holds the promises; the arrays here are
+    parallel to its arrays.
     """
 
     def __init__(
@@ -61,27 +62,27 @@ class SourceTracker:
         for name, span in (("idle_after", idle_after), ("forget_after", forget_after)):
             if span is not None and span <= 0:
                 raise SpecError(
-                    f"`{name}` must be longer than nothing, got {format_duration(span)}. Hint:"
-                    " leave it out to wait without end"
+                    f"`{name}` must be positive, got {format_duration(span)}. Hint: leave it out to"
+                    " wait forever"
                 )
         self.idle_after = idle_after
         self.forget_after = forget_after
         self.names: list[str] = []
-        """The name of each source; that of a vacant slot is empty."""
+        """The name of each source; empty for a free slot."""
         self.coalescer = Coalescer(0, rules, self.names, owner)
         self.spoke_at = np.empty(0, np.int64)
         self.moved_at = np.empty(0, np.int64)
         self.since = now
-        """The clock when the output last rose, or at the start."""
+        """The clock when the output last advanced, or at the start."""
         self._number: dict[str, int] = {}
-        self._lately: tuple[list[str], np.ndarray] = ([], np.empty(0, np.int64))
-        """The names that were looked up last, and their numbers: deliveries mostly name the same
+        self._last_lookup: tuple[list[str], np.ndarray] = ([], np.empty(0, np.int64))
+        """Cache of the last lookup: names and their numbers. Deliveries mostly have the same
         partitions in the same order.
         """
         self.join(declared, now)
 
     def __len__(self) -> int:
-        """The sources that have not left."""
+        """The number of sources that have not left."""
         return len(self.coalescer)
 
     @property
@@ -102,10 +103,11 @@ class SourceTracker:
     def promise(
         self, names: Sequence[str], values: np.ndarray, now: int, *, repeats: bool = False
     ) -> None:
-        """Sources promise values, which is a sign of life; MIN is only that. With `repeats` a
-        smaller one than before is only that, too.
+        """Advance the promises of sources, which also makes them active.
+
+        `MIN` only makes a source active; with `repeats` so does a lower value than before.
         """
-        strangers = (
+        unknown = (
             [name for name in names if name not in self._number]
             if self.coalescer.rules.strict
             else []
@@ -115,34 +117,34 @@ class SourceTracker:
         try:
             self.coalescer.promise(rows, values, repeats=repeats)
         except WatermarkError:
-            # What is refused leaves nobody behind to be waited for.
-            self.leave(strangers)
+            # A refused delivery must not add sources.
+            self.leave(unknown)
             raise
         self.spoke_at[rows] = now
         self.moved_at[rows[self.coalescer.promises[rows] > before]] = now
 
     def idle(self, names: Sequence[str] | None, now: int) -> None:
-        """Sources are idle, all that are known if none is named."""
+        """Mark sources as idle; None stands for all known ones."""
         self.coalescer.idle(self._present() if names is None else self._rows(names, now))
 
     def wake(self, now: int) -> None:
-        """All sources that were idle show a sign of life."""
+        """Make all idle sources active."""
         rows = np.flatnonzero(self.coalescer.status == IDLE)
         self.coalescer.touch(rows)
         self.spoke_at[rows] = now
 
     def end(self, names: Sequence[str] | None, now: int) -> None:
-        """Sources have ended, all that are known if none is named."""
+        """End sources; None stands for all known ones."""
         self.coalescer.done(self._present() if names is None else self._rows(names, now))
 
     def join(self, names: Sequence[str], now: int) -> None:
-        """Sources are there; those that are known already show a sign of life."""
+        """Add sources; those that are known become active."""
         rows = self._rows(names, now)
         self.coalescer.touch(rows)
         self.spoke_at[rows] = now
 
     def leave(self, names: Sequence[str]) -> None:
-        """Sources are gone; a name that comes again is a new source."""
+        """Remove sources; a name that comes back is a new source."""
         self._forget(
             np.array(
                 [self._number[name] for name in dict.fromkeys(names) if name in self._number],
@@ -151,18 +153,18 @@ class SourceTracker:
         )
 
     def lift(self, value: int, now: int) -> None:
-        """A promise for all sources that have not ended, also for those to come; it is nobody's
-        sign of life.
+        """Raise the promises of all present and future sources that have not ended.
+
+        This does not count as their activity.
         """
         before = self.coalescer.promises.copy()
         self.coalescer.lift(value)
         self.moved_at[self.coalescer.promises > before] = now
 
     def tick(self, now: int, spared: np.ndarray | None = None) -> None:
-        """The clock has come to `now`: sources that were silent for long become idle or leave.
+        """Advance the clock: sources that are silent for too long become idle or leave.
 
-        Those in `spared` were not read because they are ahead of others, so their silence says
-        nothing: it is counted from now on.
+        Sources in `spared` are paused, so their silence counts from now on only.
         """
         if spared is not None:
             self.spoke_at[spared] = now
@@ -175,31 +177,29 @@ class SourceTracker:
             silent = (self.coalescer.status != GONE) & (
                 self.spoke_at <= clamp(now - self.forget_after)
             )
-            # However far the clock jumps, a source that can fall idle does so first: what it has
-            # promised may then be released.
+            # However far the clock jumps, a source becomes idle before it leaves, so that its
+            # promise may be released.
             self._forget(
                 np.flatnonzero(silent if self.idle_after is None else silent & idle_already)
             )
 
     @property
     def next_due(self) -> int:
-        """The clock at which the first source becomes idle or leaves if none speaks; `MAX` where
-        none does.
-        """
+        """The clock at which the next silent source becomes idle or leaves; `MAX` if none does."""
         status = self.coalescer.status
         silent = (
             status != GONE if self.idle_after is None else (status != GONE) & (status != ACTIVE)
         )
         spans = ((self.idle_after, status == ACTIVE), (self.forget_after, silent))
         found = [
-            int(saturating_add(int(self.spoke_at[who].min()), span))
-            for span, who in spans
-            if span is not None and who.any()
+            int(saturating_add(int(self.spoke_at[sources].min()), span))
+            for span, sources in spans
+            if span is not None and sources.any()
         ]
         return min(found, default=MAX)
 
     def release(self, now: int) -> Released:
-        """What is due."""
+        """The watermark and the idle status that are due."""
         released = self.coalescer.release()
         if released.watermark is not None:
             self.since = now
@@ -207,26 +207,24 @@ class SourceTracker:
 
     @property
     def slowest(self) -> int | None:
-        """The least promise of the active sources, of which those that have promised nothing do not
-        count; None where there is none.
-        """
+        """The least promise of the active sources that have one; None if there is none."""
         promises = self.coalescer.promises[
             (self.coalescer.status == ACTIVE) & (self.coalescer.promises > MIN)
         ]
         return int(promises.min()) if len(promises) else None
 
     def beyond(self, instant: int) -> np.ndarray:
-        """The active sources whose promise is greater."""
+        """The active sources with a promise beyond an instant."""
         return np.flatnonzero(
             (self.coalescer.status == ACTIVE) & (self.coalescer.promises > instant)
         )
 
     def shift(self, by: int) -> None:
-        """Nothing ran for a while, so nobody's silence grew: it is counted from that much later."""
+        """Exclude downtime from the silence of all sources."""
         self.spoke_at = saturating_add(self.spoke_at, by)
 
     def describe(self) -> list[SourceState]:
-        """How each source stands."""
+        """The state of each source."""
         rows = self._present()
         holds = np.zeros(len(self.names), bool)
         holds[self.coalescer.holders()] = True
@@ -260,7 +258,7 @@ class SourceTracker:
         self.coalescer.restore(document["coalescer"])
         self.names[:] = document["names"]
         self._number = {self.names[row]: row for row in self._present().tolist()}
-        self._lately = ([], np.empty(0, np.int64))
+        self._last_lookup = ([], np.empty(0, np.int64))
         self.spoke_at, self.moved_at = (
             np.array(document[name], np.int64) for name in ("spoke_at", "moved_at")
         )
@@ -270,7 +268,7 @@ class SourceTracker:
         return np.flatnonzero(self.coalescer.status != GONE)
 
     def _rows(self, names: Sequence[str], now: int) -> np.ndarray:
-        """The numbers of some sources; those that are not known join."""
+        """The numbers of sources; unknown ones join."""
         try:
             return self._known(names)
         except KeyError:
@@ -278,12 +276,12 @@ class SourceTracker:
             return self._known(names)
 
     def _known(self, names: Sequence[str]) -> np.ndarray:
-        if names != self._lately[0]:
-            self._lately = (
+        if names != self._last_lookup[0]:
+            self._last_lookup = (
                 list(names),
                 np.fromiter(map(self._number.__getitem__, names), np.int64, len(names)),
             )
-        return self._lately[1]
+        return self._last_lookup[1]
 
     def _join(self, names: Sequence[str], now: int) -> None:
         rows = self.coalescer.add(len(names))
@@ -298,7 +296,7 @@ class SourceTracker:
     def _forget(self, rows: np.ndarray) -> None:
         if not len(rows):
             return
-        self._lately = ([], np.empty(0, np.int64))
+        self._last_lookup = ([], np.empty(0, np.int64))
         self.coalescer.remove(rows)
         for row in rows.tolist():
             del self._number[self.names[row]]
