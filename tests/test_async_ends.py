@@ -1,6 +1,4 @@
-"""How an async map ends and begins again: functions that never answer, block or ignore their end,
-restarts, and a real kill.
-"""
+"""Shutdown and restart of an async map: functions that hang, block or ignore cancellation."""
 
 from __future__ import annotations
 
@@ -115,7 +113,7 @@ def test_close_without_a_message_has_nothing_to_do():
 
 
 class Blocking:
-    """A function that blocks the thread of its loop for the row `block`, until it is set free."""
+    """A function that blocks the thread of its loop for the row `block`, until it is released."""
 
     def __init__(self) -> None:
         self.free, self.inside = threading.Event(), threading.Event()
@@ -129,7 +127,7 @@ class Blocking:
         return row
 
     def end(self) -> None:
-        """Let the thread go on: it has to end by itself."""
+        """Release the thread, which must then end by itself."""
         self.free.set()
         assert self.thread is not None
         self.thread.join(PATIENCE)
@@ -513,7 +511,7 @@ def test_nothing_is_lost_doubled_or_made_late_by_any_traffic(
 
 
 def lives(*arguments: str, kill: bool) -> list[list[Any]]:
-    """What a worker said until it was done, or until it had flushed and was killed."""
+    """The output of a worker until it was done, or until it had flushed and was killed."""
     worker = SUPPORT / "async_worker.py"
     said = []
     with subprocess.Popen(
@@ -553,7 +551,7 @@ def test_a_killed_process_calls_again_what_was_pending(kind, order, tmp_path):
 
 
 class Unusual(BaseException):
-    """What some libraries raise so that nobody catches it."""
+    """The kind of error that some libraries derive from `BaseException`."""
 
 
 @BOTH

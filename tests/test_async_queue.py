@@ -1,6 +1,4 @@
-"""AsyncQueue calls: what may leave and when, against a model that looks at the whole history each
-time.
-"""
+"""The queue of an async map against a model that searches the whole history."""
 
 from __future__ import annotations
 
@@ -47,7 +45,7 @@ def answer(machine: AsyncQueue, *tickets: int) -> None:
 
 
 def travelled(saved: QueueSnapshot) -> QueueSnapshot:
-    """A snapshot as it comes back from a store."""
+    """A snapshot after a round trip through a store."""
     return QueueSnapshot(
         json.loads(json.dumps(saved.document)),
         [dict(row) for row in saved.rows],
@@ -239,7 +237,7 @@ def test_a_mark_that_nobody_wrote_is_refused():
 
 @dataclass
 class Model:
-    """The whole history as one list, looked through from its beginning for every question."""
+    """The whole history as one list, searched from its beginning for every answer."""
 
     ordered: bool
     history: list[list[Any]] = field(default_factory=list)
@@ -247,7 +245,7 @@ class Model:
     answered: list[list[Any]] = field(default_factory=list)
     out: list[Any] = field(default_factory=list)
     fixed: int = 0
-    """How much of `out` was looked at: a mark that was seen cannot be replaced."""
+    """How much of `out` was read: a mark that was read cannot be replaced."""
 
     def submit(self, ticket: int) -> None:
         self.history.append(["event", ticket, None, False])
@@ -320,7 +318,7 @@ steps = st.lists(
 
 
 class Play:
-    """One history on the machine and on the model."""
+    """One history on the queue and on the model."""
 
     def __init__(self, ordered: bool) -> None:
         self.ordered = ordered
@@ -377,7 +375,7 @@ class Play:
         ]
 
     def check(self) -> None:
-        """What must hold whatever the model says."""
+        """Invariants that hold independently of the model."""
         events = [item for item in self.seen if isinstance(item, str)]
         assert sorted(events) == sorted(name for names in self.expected.values() for name in names)
         if self.ordered:

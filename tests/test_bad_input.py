@@ -1,6 +1,4 @@
-"""Bad input: what cannot be read goes to `late` with its reason, a call that cannot be taken
-changes nothing, and nothing vanishes.
-"""
+"""Bad input: unreadable rows go to `late` with a reason, and refused calls change nothing."""
 
 from __future__ import annotations
 
@@ -171,9 +169,7 @@ def test_a_time_column_that_is_no_time_is_refused_and_the_operator_stays_as_it_w
 
 
 def test_a_time_column_that_changes_its_unit_keeps_its_meaning():
-    """Microseconds first, then timestamps in seconds: taken at their instant, or told; never as if
-    seconds were microseconds.
-    """
+    """Microseconds first, then timestamps in seconds: read at their instant, or reported."""
     op = operator()
     op.add_messages([{"ts": 2_000_001, "k": "a"}])
     op.add_messages(pa.table({"ts": pa.array([2], pa.timestamp("s")), "k": ["a"]}))
@@ -271,7 +267,7 @@ def test_a_value_of_a_wrong_type_goes_to_late_with_its_own_text():
 
 @pytest.mark.parametrize("form", ["dicts", "arrow", "pandas"])
 def test_a_fraction_for_a_whole_number_is_never_cut_off(form):
-    """5.5 where integers came before: in `late` or in the sum, but not as 5."""
+    """5.5 after integers: in `late` or in the sum, but never as 5."""
     op = operator(total=tg.sum("v"))
     op.add_messages([{"ts": 1, "k": "a", "v": 4}])
     rows = [{"ts": 2, "k": "a", "v": 5.5}]
@@ -307,9 +303,7 @@ def test_a_pandas_column_of_mixed_objects_stops_nothing():
 
 
 def test_decimals_of_other_digits_are_not_refused():
-    """Arrow gives a Python decimal as few digits as it has; a later one with more is no bad
-    value.
-    """
+    """Arrow gives a Python decimal only the digits that it has; a later one with more is valid."""
     op = operator(total=tg.sum("v"))
     for text in ("1.5", "12.25", "-1000.125"):
         op.add_messages([{"ts": 1, "k": "a", "v": Decimal(text)}])
@@ -351,9 +345,7 @@ def test_a_column_that_stays_away_is_null():
     ],
 )
 def test_an_input_may_have_columns_of_any_name(name):
-    """The names of our own columns are not reserved in the input; what such a column says is still
-    in the late row.
-    """
+    """Names of result columns are not reserved in the input: the late row keeps its values."""
     op = operator()
     op.add_messages([{"ts": 1, "k": "a", name: "mine"}])
     op.advance_watermark(100)
@@ -566,9 +558,7 @@ def test_an_event_that_no_window_holds_is_told():
 
 
 def test_custom_windows_hold_what_was_said_where_messages_are_kept():
-    """Membership is what the function said, also where windows overlap or do not hold the time of
-    their events.
-    """
+    """The function decides the windows, even if they overlap or do not contain the time."""
     for shift in (0, 100):
         window = tg.custom(lambda t, _, shift=shift: (t + shift, t + shift + 3), name="own")
         op = (

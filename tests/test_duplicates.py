@@ -1,6 +1,4 @@
-"""Delivered twice, stored once: a replayed message changes nothing and is not reported again,
-within and across deliveries and restarts.
-"""
+"""Duplicates: a replayed message changes nothing, within and across deliveries and restarts."""
 
 from __future__ import annotations
 
@@ -255,9 +253,7 @@ def test_id_and_offset_together_are_refused():
     st.integers(0, 10**6),
 )
 def test_oracle_replays_of_any_shape_change_nothing(sent, cut, use_ids, seed):
-    """A source that goes back to an earlier offset at random gives what it would have given without
-    that.
-    """
+    """A source that goes back to random earlier offsets gives the same result as without."""
     dice = random.Random(seed)
     rows = [row(o, ts) for o, ts in enumerate(sent)]
     panes = by_id() if use_ids else by_offset()

@@ -87,9 +87,7 @@ def test_the_watermark_is_that_of_the_reference_after_every_call(
 
 
 def safe_promises(slow: SlowIntake) -> dict[tuple[int, str], int]:
-    """What sources promised that were there from the beginning and were never left out: what they
-    send at or after it is late nowhere.
-    """
+    """The promises of sources that were there from the start and never idle."""
     return {
         (ordinal, name): source.promise
         for ordinal, given in enumerate(slow.inputs)

@@ -1,6 +1,4 @@
-"""`explain_watermark` of an async map tells which watermarks wait behind which calls, and who holds
-them back before that.
-"""
+"""`explain_watermark` of an async map: calls, and the watermarks that wait behind them."""
 
 from __future__ import annotations
 
@@ -52,7 +50,7 @@ def text(seconds: float) -> str:
 
 
 def asked(mapped: EmbeddedAsyncMap) -> Explanation:
-    """The explanation, which leaves no trace."""
+    """The explanation, checked to change nothing."""
 
     def held() -> tuple[Any, ...]:
         return (
@@ -81,7 +79,7 @@ def marks(found: Explanation) -> list[tuple[Any, ...]]:
 
 
 def replied(mapped: EmbeddedAsyncMap) -> None:
-    """Wait until an answer has come, and leave it where it is."""
+    """Wait until an answer has arrived, without taking it."""
     loop = mapped._executor._loop
     assert loop is not None
     loop.replies.put(loop.replies.get(timeout=PATIENCE))

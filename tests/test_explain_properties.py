@@ -1,6 +1,4 @@
-"""Explanations of any operator in any state: asking leaves no trace, and what is said to wait or to
-hold the watermark back does so.
-"""
+"""Explanations of any operator in any state change nothing and are true."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ Action = tuple[Any, ...]
 
 
 class Explained(Embedded):
-    """An operator that is asked before and after every step."""
+    """An operator that is explained before and after every step."""
 
     def results(self):
         check(self.operator)
@@ -34,9 +32,7 @@ class Explained(Embedded):
 
 
 def check(op: EmbeddedOperator) -> None:
-    """The windows that are said to wait are those that owe something, and asking leaves no
-    trace.
-    """
+    """The listed windows are those with a pending pane, and explaining changes nothing."""
     before = (op.operator.watermark_tracker.save(), op.operator.progress.to_json())
     found = explained(op)
     assert (op.operator.watermark_tracker.save(), op.operator.progress.to_json()) == before

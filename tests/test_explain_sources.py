@@ -1,6 +1,4 @@
-"""What `explain_watermark` says of sources that are odd: without a name, without a time, behind the
-watermark, or after their end.
-"""
+"""`explain_watermark` for unusual sources: without a name, without a time, or after their end."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Condensed tables say the same about watermarks as whole ones, however these were cut into
-pieces.
-"""
+"""Condensed tables have the same effect on watermarks as whole ones, however they are cut."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ from tidegate.spec.windows import Axis
 
 FAR = 10**9
 BY_ROW = {"steps_back", "refused_promises", "after_end"}
-"""What is counted by row."""
+"""The counters that count rows."""
 
 
 def table(*rows: dict[str, Any], schema: pa.Schema = SCHEMA) -> pa.Table:
@@ -290,7 +288,7 @@ def pieces(rows: list[dict[str, Any]], cuts: list[int]) -> list[pa.Table]:
 
 
 def happened(watermark_tracker: WatermarkTracker, verb: str, *args: Any) -> None:
-    """What a history tells of the only input."""
+    """The watermark of the only input after a history."""
     if verb in {"join", "leave"}:
         getattr(watermark_tracker, verb)(args[1])
     elif verb == "promise":

@@ -27,7 +27,7 @@ steps = histories(st.tuples(st.just("restart"), st.integers(0, 30)), most=25)
 def act(
     found: WatermarkTracker, slow: SlowIntake, step: tuple[Any, ...], count: int
 ) -> tuple[WatermarkTracker, ReleasedMarks | None]:
-    """Do one thing to both."""
+    """Apply one step to the tracker and to the reference."""
     match step:
         case ("deliver", ordinal, rows, wait):
             found.tick(found.now + wait)

@@ -1,6 +1,4 @@
-"""What the tests of the async map share: a service that answers when the test says so, short words
-for results, and a downstream with room.
-"""
+"""Support for tests of the async map: a scripted service, short results, a bounded sink."""
 
 from __future__ import annotations
 
@@ -24,11 +22,11 @@ TOLD = Input("ts", watermark=Explicit())
 MS = 1_000
 LONG = 60_000_000
 PATIENCE = 30
-"""Seconds after which something that must happen has not."""
+"""Seconds after which an expected event counts as missing."""
 
 
 class Service:
-    """A function whose answers the test gives, one by one, whenever it likes."""
+    """A function whose answers the test gives one by one."""
 
     def __init__(self) -> None:
         self._asked: SimpleQueue[tuple[Row, Future]] = SimpleQueue()
@@ -40,18 +38,18 @@ class Service:
         return await asyncio.wrap_future(answer)
 
     def wait_for(self, count: int) -> list[Any]:
-        """Wait until so many calls are open; what they are about."""
+        """Wait until `count` calls are open; returns their `v`."""
         while len(self._open) < count:
             self._open.append(self._asked.get(timeout=PATIENCE))
         return [row["v"] for row, _ in self._open]
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing was asked that the test does not know of."""
+        """Whether there is no call that the test does not know of."""
         return self._asked.empty()
 
     def answer(self, v: Any, reply: Any = ...) -> None:
-        """Answer the first open call about `v`, with its own row unless something else is said."""
+        """Answer the first open call for `v`; the default reply is its own row."""
         while not any(row["v"] == v for row, _ in self._open):
             self._open.append(self._asked.get(timeout=PATIENCE))
         number = next(n for n, (row, _) in enumerate(self._open) if row["v"] == v)
@@ -74,7 +72,7 @@ def made(function: Any, *inputs: Input, ordered: bool = True, **more: Any) -> Em
 
 
 def hear(mapped: EmbeddedAsyncMap, pending: int = 0) -> None:
-    """Wait until so many messages have no answer."""
+    """Wait until only `pending` messages have no answer."""
     while mapped.pending > pending:
         mapped._take_replies(mapped._executor.replies(wait=True))
     mapped.timeout()

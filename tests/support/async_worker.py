@@ -1,6 +1,4 @@
-"""The worker of the kill test: an async map on a store, in a process that is made to be killed
-while calls are pending.
-"""
+"""The worker of the kill test: an async map on a store, in a process that is killed."""
 
 from __future__ import annotations
 
@@ -33,9 +31,7 @@ def say(*words: Any) -> None:
 
 
 def live(kind: str, path: str, order: str, life: str) -> None:
-    """In the first life some calls never answer, and the process waits to be killed; in the second
-    all do.
-    """
+    """In the first life some calls hang until the process is killed; in the second all answer."""
     if life == "second":
         HANGS["v"] = frozenset()
     store = MemoryStore(path) if kind == "memory" else RocksDBStore(path)

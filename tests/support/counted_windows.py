@@ -43,7 +43,7 @@ def rows(*times: int | None, p: str | None = "a", **more: Any) -> list[Row]:
 
 
 def fired(op: tg.EmbeddedOperator) -> list[tuple[int, int]]:
-    """Windows with their counts since the last time this was asked."""
+    """The windows with their counts since the last call."""
     found = [(pane["window_start"], pane["n"]) for pane in op.get_result().panes.to_pylist()]
     op.flush()
     return found

@@ -36,7 +36,7 @@ def started(
     downstream: Any = None,
     **stream: Any,
 ) -> EmbeddedOperator:
-    """An operator whose clock begins at noon and goes on where a call tells it."""
+    """An operator whose clock starts at noon and advances with each call that has one."""
     return panes(watermark, window, trigger=trigger, **stream).embedded(
         now=NOON, downstream=downstream
     )
@@ -56,7 +56,7 @@ def partitioned(watermark: Any, **more: Any) -> EmbeddedOperator:
 
 
 def explained(op: EmbeddedOperator) -> Explanation:
-    """The explanation, which must be fit for JSON and consist of sentences."""
+    """The explanation, checked to be valid JSON and to consist of sentences."""
     found = op.explain_watermark()
     json.dumps(found.to_dict(), allow_nan=False)
     assert str(found) == "\n".join(found.sentences)

@@ -320,7 +320,7 @@ class EmbeddedAsyncMap(SourceControl):
 
     def _call_facts(self) -> CallFacts:
         marks, oldest = self._queue.waiting(), self._executor.oldest()
-        told = waiting_marks(marks)
+        listed = waiting_marks(marks)
         return CallFacts(
             pending=self.pending,
             untaken=self._executor.untaken,
@@ -331,8 +331,8 @@ class EmbeddedAsyncMap(SourceControl):
             limit=self.spec.limit,
             oldest=None if oldest is None else dict(oldest[0]),
             oldest_for=None if oldest is None else int(oldest[1] * 1_000_000),
-            marks=told,
-            more_marks=len(marks) - len(told),
+            marks=listed,
+            more_marks=len(marks) - len(listed),
             error=self._error,
             lost_loops=self._executor.lost_loops,
         )
