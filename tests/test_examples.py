@@ -115,7 +115,7 @@ PRINTS = {
     "watermarks": [
         SILENT,
         BACK,
-        "Partition `south` holds it back: ",
+        "Partition `south` holds the watermark back: ",
         "1 event from the future came: ",
     ],
 }

@@ -155,7 +155,7 @@ def test_a_watermark_behind_the_clock_needs_the_clock():
     )
 
 
-# Who holds it back
+# Sources that hold the watermark back
 
 
 def test_one_partition_holds_it_back():
