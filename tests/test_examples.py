@@ -116,7 +116,7 @@ PRINTS = {
         SILENT,
         BACK,
         "Partition `south` holds the watermark back: ",
-        "1 event from the future came: ",
+        "1 event from the future arrived: ",
     ],
 }
 
