@@ -1,1 +1,1 @@
-"""The query on the driver: start, metadata, publishing, progress, metrics and the state reader."""
+"""The query on the driver: start, settings, metadata, publishing, progress and state reader."""
