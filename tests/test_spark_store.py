@@ -15,10 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tidegate as tg
 from support.spark_fakes import FakeMap, FakeValue
 from tidegate.errors import CorruptStateError, InputError, StateError
+from tidegate.operators.ingest.delivery import Arrival
+from tidegate.spark.query import state_reader
 from tidegate.spark.tasks import local_state_cache
 from tidegate.spark.tasks import state_store as stores
+from tidegate.spark.tasks.chain import Chain, ChainInput, ChainPlan
 from tidegate.spark.tasks.local_state_cache import LocalStateCache
 from tidegate.spark.tasks.state_store import SparkStore
 from tidegate.state.memory import MemoryStore
@@ -352,3 +356,22 @@ def test_operators_that_share_a_store_do_not_see_each_other(small_parts):
     assert (first.names(), second.names(), store.names()) == (["t"], [], ["0/t"])
     store.commit()
     assert PrefixedStore(state.open(), "0/").get_table("t").equals(table(1))
+
+
+def test_the_sources_of_a_chain_are_read_from_its_document():
+    rows = pa.table(
+        {"ts": pa.array([7, 9], pa.timestamp("us", "UTC")), "k": ["a", "b"], "p": ["0", "1"]}
+    )
+    stream = tg.stream(time="ts", key="k", partition="p", watermark=tg.bounded("5 us"))
+    spec = stream.window(tg.tumbling("1 minute")).aggregate(n=tg.count()).spec
+    state = State()
+    store = state.open()
+    chain = Chain(ChainPlan((spec,), rows.schema), store)
+    chain.process(ChainInput([Arrival(0, rows)], [Arrival(0, rows)]), 20)
+    chain.save()
+    store.commit()
+    sources = state_reader._sources(state.meta.get()[2])
+    assert [(one.name, one.status, one.watermark, one.spoke_at) for one in sources] == [
+        ("0", "active", 2, 20),
+        ("1", "active", 4, 20),
+    ]

@@ -167,7 +167,7 @@ def _sources(document: bytes) -> list[SourceStatus]:
     found = []
     for ordinal, columns in enumerate(first["watermark_tracker"]["columns"]):
         for key, column in columns.items():
-            tracker = column["tracker"]
+            tracker = column["sources"]
             status = np.array(tracker["coalescer"]["status"], np.int64)
             promises, spoke_at = tracker["coalescer"]["promises"], tracker["spoke_at"]
             for row in np.flatnonzero(status != GONE).tolist():
