@@ -12,7 +12,7 @@ import numpy as np
 
 from tidegate.errors import SpecError
 from tidegate.kernel.windows.assigners import build
-from tidegate.kernel.windows.sessions import MergingSet, merge_intervals
+from tidegate.kernel.windows.sessions import merge_intervals
 from tidegate.scenarios.document import (
     MismatchError,
     Scenario,
@@ -24,7 +24,7 @@ from tidegate.scenarios.matching import interval, same_bag
 from tidegate.scenarios.settings import CONFIG
 from tidegate.scenarios.ticks import Ticks, ticks_of
 from tidegate.scenarios.window_words import window_of
-from tidegate.spec.windows import Session, Window
+from tidegate.spec.windows import Session, Touch, Window
 
 Interval = tuple[int, int]
 _ORDERS = 200
@@ -257,3 +257,26 @@ def _shown_merges(merges: dict[Interval, list[Interval]], ticks: Ticks) -> str:
         )
         or "no merge"
     )
+
+
+class MergingSet:
+    """The sessions of one key, to which windows are added one by one."""
+
+    def __init__(self, touch: Touch = "separate") -> None:
+        self._touch = touch
+        self.windows: list[Interval] = []
+
+    def add(self, window: Interval) -> tuple[Interval, list[Interval]]:
+        """The session that holds the window, and the sessions it replaced, if any."""
+        met = [other for other in self.windows if self._meet(window, other)]
+        result = min(w[0] for w in (window, *met)), max(w[1] for w in (window, *met))
+        if met == [result]:
+            return result, []
+        self.windows = sorted([w for w in self.windows if w not in met] + [result])
+        return result, met
+
+    def _meet(self, a: Interval, b: Interval) -> bool:
+        if self._touch == "merge":
+            return a[0] <= b[1] and b[0] <= a[1]
+        early, late = (a, b) if (a[0], -a[1]) <= (b[0], -b[1]) else (b, a)
+        return late[0] < early[1] or a == b

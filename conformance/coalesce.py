@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from conformance.coalescers import SystemRules
 from conformance.firings import Firings, window_size
 from conformance.inputs import Inputs, Keyed, Partitioned, Tracked, producers_of
 from conformance.mark_words import (
@@ -21,7 +22,6 @@ from conformance.mark_words import (
 )
 from tidegate.errors import InputError, SpecError, TidegateError
 from tidegate.instants import MIN
-from tidegate.kernel.watermarks.coalescer import Rules
 from tidegate.kernel.watermarks.marks import Idle, Mark
 from tidegate.scenarios.document import (
     MismatchError,
@@ -66,7 +66,7 @@ TOP = ("top", "top_observed")
 class Habits:
     """How a system coalesces, as rules of ours, and what it shows of it."""
 
-    rules: Rules = field(default_factory=Rules)
+    rules: SystemRules = field(default_factory=SystemRules)
     keyed: bool = False
     partitioned: bool = False
     hears_events: bool = True
@@ -78,8 +78,8 @@ class Habits:
     """What is put out beside watermarks; the rest is compared only where a scenario mentions it."""
 
 
-_HAZELCAST = Rules(strict=True, increasing=True, any_key_wakes=True)
-_VALVE = Habits(Rules(realign=True, woken_by="touch"), hears_events=False)
+_HAZELCAST = SystemRules(strict=True, increasing=True, any_key_wakes=True)
+_VALVE = Habits(SystemRules(realign=True, woken_by="touch"), hears_events=False)
 HABITS = {
     "tidegate": Habits(),
     **dict.fromkeys(("min", "beam", "spark", "apex"), Habits(shows=())),
@@ -212,7 +212,7 @@ class _Coalescing:
             )
         return Keyed(names, rules)
 
-    def _rules(self, steps: list[dict[str, Any]]) -> Rules:
+    def _rules(self, steps: list[dict[str, Any]]) -> SystemRules:
         rules, config = self._habits.rules, self._config
         quorum = config.get("quorum", 1.0)
         if isinstance(quorum, bool) or not isinstance(quorum, int | float):
@@ -221,7 +221,7 @@ class _Coalescing:
             )
         # Our own rules leave it open whether a step back is an error; a scenario that expects one
         # asks for the strict option.
-        asked = self._habits.rules == Rules() and any(
+        asked = self._habits.rules == SystemRules() and any(
             "wm" in step and step.get("error") for step in steps
         )
         changed = {name: flag(config, name) for name in ("strict", "realign") if name in config}

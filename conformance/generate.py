@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from conformance.coalesce import frame_of
+from conformance.coalescers import SystemRules
 from conformance.mark_words import Said, read, show, watermark
 from tidegate.errors import InputError, SpecError, TidegateError
 from tidegate.instants import MAX, MIN, clamp
-from tidegate.kernel.watermarks.coalescer import Rules
 from tidegate.kernel.watermarks.generators import Observed, Promises, compile_generator
 from tidegate.kernel.watermarks.tracker import SourceTracker
 from tidegate.scenarios.document import (
@@ -260,7 +260,7 @@ class _Generation:
         )
         self._options: dict[str, Any] = {
             "idle_after": idle_after,
-            "rules": Rules(frame=frame),
+            "rules": SystemRules(frame=frame),
             "now": self._now,
         }
         return SourceTracker(declared=self._parts, **self._options)

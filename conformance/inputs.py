@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from conformance.coalescers import SystemKeyedCoalescer, SystemRules
 from tidegate.errors import InputError
 from tidegate.instants import MIN
 from tidegate.kernel.watermarks.coalescer import (
@@ -20,9 +21,7 @@ from tidegate.kernel.watermarks.coalescer import (
     IDLE,
     Coalescer,
     Released,
-    Rules,
 )
-from tidegate.kernel.watermarks.keyed import KeyedCoalescer
 from tidegate.kernel.watermarks.marks import Active, Idle, Mark, Watermark
 from tidegate.kernel.watermarks.tracker import SourceTracker
 
@@ -95,7 +94,7 @@ class Tracked:
     keys: tuple[int, ...] = ()
 
     def __init__(
-        self, names: Sequence[str], rules: Rules, idle_after: int | None, now: int
+        self, names: Sequence[str], rules: SystemRules, idle_after: int | None, now: int
     ) -> None:
         self._now = now
         self._options: dict[str, Any] = {"idle_after": idle_after, "rules": rules, "now": now}
@@ -189,10 +188,10 @@ def _keyless(key: int | None) -> None:
 class Keyed:
     """Inputs that promise by watermark key."""
 
-    def __init__(self, names: Sequence[str], rules: Rules) -> None:
+    def __init__(self, names: Sequence[str], rules: SystemRules) -> None:
         self._number = {name: number for number, name in enumerate(names)}
         self._rules = rules
-        self._keyed = KeyedCoalescer(len(names), rules, names)
+        self._keyed = SystemKeyedCoalescer(len(names), rules, names)
 
     @property
     def keys(self) -> tuple[int, ...]:
@@ -248,7 +247,7 @@ class Keyed:
 
     def restart(self) -> None:
         saved = json.loads(json.dumps(self._keyed.save()))
-        self._keyed = KeyedCoalescer(0, self._rules)
+        self._keyed = SystemKeyedCoalescer(0, self._rules)
         self._keyed.restore(saved)
 
     def promised(self, name: str) -> int:
@@ -274,7 +273,7 @@ class Partitioned:
     def __init__(
         self,
         producers: dict[str, list[str]],
-        rules: Rules,
+        rules: SystemRules,
         idle_after: int | None,
         now: int,
         quorum: float | None = None,

@@ -1,8 +1,7 @@
-"""Queries of Spark that join two streams, replayed with our join under Spark's system_preset, alone or
-with a window after it.
+"""Queries of Spark that join two streams, replayed with our join, alone or before a window.
 
-Spark has one watermark for the whole query, the least of its inputs'; so it is computed here and
-told to both sides.
+Spark has one watermark for the whole query, the least of its inputs. It is computed here and set on
+both sides.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import json
 import numpy as np
 import pytest
 
+from conformance.coalescers import SystemKeyedCoalescer, SystemRules
 from tidegate.errors import InputError, SpecError, WatermarkError
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.watermarks.coalescer import ACTIVE, IDLE, Coalescer, Released, Rules
@@ -117,7 +118,7 @@ def test_strict_names_the_source_and_both_values_and_takes_nothing():
 
 
 def test_strictly_increasing_promises_can_be_asked_for():
-    c = Coalescer(1, Rules(strict=True, increasing=True))
+    c = SystemRules(strict=True, increasing=True).coalescer(1)
     c.promise(0, 10)
     with pytest.raises(WatermarkError, match="twice"):
         c.promise(0, 10)
@@ -213,7 +214,7 @@ def test_realign_says_nothing_while_all_who_are_active_are_behind():
 
 
 def test_who_is_woken_by_touch_only_is_not_heard_while_idle():
-    c = Coalescer(1, Rules(woken_by="touch"))
+    c = SystemRules(woken_by="touch").coalescer(1)
     assert after(c, "promise", 0, 25).watermark == 25
     c.idle(0)
     assert c.release() == Released(idle=True)
@@ -224,7 +225,7 @@ def test_who_is_woken_by_touch_only_is_not_heard_while_idle():
 
 
 def test_the_maximum_waits_for_nobody():
-    c = Coalescer(3, Rules(policy="max"))
+    c = SystemRules(policy="max").coalescer(3)
     assert after(c, "promise", 1, 10).watermark == 10
     assert after(c, "promise", 0, 5) == Released()
     assert after(c, "promise", 2, 11).watermark == 11
@@ -232,7 +233,7 @@ def test_the_maximum_waits_for_nobody():
 
 
 def test_a_quorum_does_not_wait_for_the_rest():
-    c = Coalescer(4, Rules(quorum=0.5))
+    c = SystemRules(quorum=0.5).coalescer(4)
     assert after(c, "promise", 0, 10) == Released()
     assert c.holders().tolist() == [1, 2, 3]
     assert after(c, "promise", 1, 8).watermark == 8
@@ -241,7 +242,7 @@ def test_a_quorum_does_not_wait_for_the_rest():
 
 
 def test_without_a_quorum_of_active_ones_none_is_left_out():
-    c = Coalescer(4, Rules(quorum=0.5, patient=True))
+    c = SystemRules(quorum=0.5, patient=True).coalescer(4)
     c.promise([0, 1, 2], [10, 20, 30])
     assert c.release() == Released()
     c.idle(3)
@@ -258,7 +259,7 @@ def test_without_a_quorum_of_active_ones_none_is_left_out():
     ("share", "inputs", "needed"), [(0.29, 100, 29), (0.5, 3, 1), (0.1, 3, 1), (0.999, 1000, 999)]
 )
 def test_a_quorum_is_rounded_down_and_at_least_one(share, inputs, needed):
-    c = Coalescer(inputs, Rules(quorum=share))
+    c = SystemRules(quorum=share).coalescer(inputs)
     c.promise(np.arange(needed - 1), 5)
     assert c.release() == Released()
     c.promise(needed - 1, 5)
@@ -266,7 +267,7 @@ def test_a_quorum_is_rounded_down_and_at_least_one(share, inputs, needed):
 
 
 def test_frames_hold_small_steps_back_but_not_the_end():
-    c = Coalescer(1, Rules(frame=10))
+    c = SystemRules(frame=10).coalescer(1)
     assert [after(c, "promise", 0, value).watermark for value in (-11, -1, 0, 9, 10, MAX)] == [
         -20,
         -10,
@@ -275,7 +276,7 @@ def test_frames_hold_small_steps_back_but_not_the_end():
         10,
         MAX,
     ]
-    low = Coalescer(1, Rules(frame=10))
+    low = SystemRules(frame=10).coalescer(1)
     assert after(low, "promise", 0, MIN + 1) == Released()
 
 
@@ -304,7 +305,7 @@ def test_numbers_that_nobody_has_are_refused():
 )
 def test_rules_that_make_no_sense_are_refused(wrong):
     with pytest.raises(SpecError):
-        Rules(**wrong)
+        SystemRules(**wrong)
 
 
 @pytest.mark.parametrize("key", [-1, 128, 1.0, "0", True])
@@ -393,7 +394,7 @@ def test_a_key_that_comes_while_all_is_idle_is_active_before_its_watermark():
 
 @pytest.mark.parametrize("any_key_wakes", [False, True])
 def test_whether_a_watermark_wakes_keys_that_are_yet_to_come_is_an_option(any_key_wakes):
-    c = KeyedCoalescer(2, Rules(any_key_wakes=any_key_wakes))
+    c = SystemKeyedCoalescer(2, SystemRules(any_key_wakes=any_key_wakes))
     c.idle(0)
     c.promise(0, 10, key=1)
     c.promise(1, 20, key=2)

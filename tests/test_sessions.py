@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance.assignment import MergingSet
 from tidegate.instants import MAX, MIN
-from tidegate.kernel.windows.sessions import MergingSet, merge_intervals
+from tidegate.kernel.windows.sessions import merge_intervals
 
 touches = st.sampled_from(["separate", "merge"])
 near = st.integers(-20, 20)

@@ -5,7 +5,7 @@ agree with a slow and obvious reference.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance.coalescers import SystemKeyedCoalescer, SystemRules
 from support.reference.watermarks import SlowCoalescer, SlowTracker, StepBackError
 from tidegate.errors import WatermarkError
 from tidegate.instants import MAX, MIN
@@ -52,15 +53,16 @@ def histories(step: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
 
 
 operations = histories(st.tuples(st.sampled_from(VERBS), st.integers(0, 7), values))
+ours = st.builds(Rules, strict=st.booleans(), realign=st.booleans())
 rules = st.builds(
-    Rules,
+    SystemRules,
     strict=st.booleans(),
     realign=st.booleans(),
     woken_by=st.sampled_from(["any", "any", "touch"]),
     quorum=st.sampled_from([1.0, 1.0, 0.01, 0.29, 0.5, 0.75]),
     patient=st.booleans(),
     frame=st.sampled_from([0, 0, 1, 5]),
-) | st.builds(Rules, policy=st.just("max"), strict=st.booleans())
+) | st.builds(SystemRules, policy=st.just("max"), strict=st.booleans())
 
 
 def again(fresh: Any, old: Any) -> Any:
@@ -74,7 +76,7 @@ def apply(coalescer: Coalescer, op: Op) -> Coalescer:
     verb, number, value = op
     slot = number % max(1, len(coalescer.status))
     if verb == "restore":
-        return again(Coalescer(0, coalescer.rules), coalescer)
+        return again(coalescer.rules.coalescer(), coalescer)
     if verb == "add":
         coalescer.add()
     elif verb == "lift":
@@ -104,9 +106,9 @@ def apply_slowly(slow: SlowCoalescer, op: Op, slots: int) -> None:
         getattr(slow, verb)(slot)
 
 
-@given(rules, operations)
+@given(ours | rules, operations)
 def test_columns_agree_with_the_reference(rule: Rules, history: list[Op]) -> None:
-    ours, slow = Coalescer(START, rule), SlowCoalescer(rule)
+    ours, slow = rule.coalescer(START), SlowCoalescer(SystemRules(**asdict(rule)))
     for _ in range(START):
         slow.add()
     for op in history:
@@ -201,16 +203,17 @@ def test_restarts_at_any_point_change_nothing(history: list[Op], restarts: set[i
 promises = st.lists(st.tuples(st.integers(0, 5), values), max_size=30)
 
 
-@given(rules, operations, promises)
+@given(ours | rules, operations, promises)
 def test_a_column_of_promises_is_the_same_as_one_promise_after_the_other(
     rule: Rules, history: list[Op], given_: list[tuple[int, int]]
 ) -> None:
     # A touch inside the column would let later promises of the same input through.
-    rule = replace(rule, strict=False, woken_by="any")
-    together = Coalescer(6, rule)
+    others = {"woken_by": "any"} if isinstance(rule, SystemRules) else {}
+    rule = replace(rule, strict=False, **others)
+    together = rule.coalescer(6)
     for op in history:
         together = apply(together, op)
-    one_by_one = again(Coalescer(0, rule), together)
+    one_by_one = again(rule.coalescer(), together)
     together.promise([number for number, _ in given_], [value for _, value in given_])
     for number, value in given_:
         one_by_one.promise(number, value)
@@ -254,7 +257,7 @@ keyed_operations = histories(
 def apply_keyed(keyed: KeyedCoalescer, op: tuple[str, int, int, int]) -> KeyedCoalescer:
     verb, number, value, key = op
     if verb == "restore":
-        return again(KeyedCoalescer(0, keyed.rules), keyed)
+        return again(type(keyed)(0, keyed.rules), keyed)
     if verb == "add":
         keyed.add()
     elif verb == "lift":
@@ -300,14 +303,15 @@ def test_a_keyed_coalescer_is_one_without_keys_for_each_key(
 
 @pytest.mark.parametrize(
     "rule",
-    [Rules(), Rules(any_key_wakes=True), Rules(realign=True)],
+    [Rules(), SystemRules(any_key_wakes=True), Rules(realign=True)],
     ids=["ours", "any key wakes", "realign"],
 )
 @given(history=keyed_operations)
 def test_who_takes_the_marks_knows_what_the_coalescer_knows(
     rule: Rules, history: list[tuple[str, int, int, int]]
 ) -> None:
-    upstream, downstream = KeyedCoalescer(2, rule), KeyedCoalescer(1, replace(rule, realign=False))
+    kind = SystemKeyedCoalescer if isinstance(rule, SystemRules) else KeyedCoalescer
+    upstream, downstream = kind(2, rule), kind(1, replace(rule, realign=False))
     for op in history:
         upstream = apply_keyed(upstream, op)
         if op[0] != "release":

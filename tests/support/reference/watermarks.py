@@ -7,8 +7,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from conformance.coalescers import SystemRules
 from tidegate.instants import MAX, MIN
-from tidegate.kernel.watermarks.coalescer import Rules
 
 
 class StepBackError(Exception):
@@ -27,7 +27,7 @@ class SlowInput:
 class SlowCoalescer:
     """Inputs by number; the lowest number that nobody has is given to the next one that joins."""
 
-    rules: Rules = field(default_factory=Rules)
+    rules: SystemRules = field(default_factory=SystemRules)
     inputs: dict[int, SlowInput] = field(default_factory=dict)
     lifted: int = MIN
     output: int = MIN

@@ -9,15 +9,14 @@ leaving needs no more memory than the most inputs there ever were at once.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tidegate.errors import InputError, SpecError, WatermarkError
-from tidegate.instants import MAX, MIN, clamp, format_instant
+from tidegate.errors import InputError, WatermarkError
+from tidegate.instants import MIN, format_instant
 
 ACTIVE, IDLE, DONE, GONE = range(4)
 """What an input is; `GONE` is the slot of one that has left."""
@@ -29,76 +28,21 @@ Inputs = np.ndarray | Sequence[int] | int
 
 @dataclass(frozen=True)
 class Rules:
-    """How promises are judged and put together; the defaults are ours, the rest is there for those
-    who know it from another system.
+    """How a coalescer judges promises.
+
+    Extension point: a subclass that returns a coalescer of its own adds the rules of another
+    system, as the package `conformance` does.
     """
 
     strict: bool = False
     """A promise below the last one of its input is an error; otherwise it is ignored and counted.
     """
-    increasing: bool = False
-    """With `strict`: so are a promise that repeats the last one, and whatever is said of an input
-    after its end (Hazelcast).
-    """
     realign: bool = False
-    """An active input behind the output is left out until it has caught up (Flink); otherwise it is
-    waited for.
-    """
-    woken_by: str = "any"
-    """What ends the idleness of an input: `any` sign of life, or a `touch` only, and promises made
-    meanwhile are ignored (Flink).
-    """
-    policy: str = "min"
-    """The least promise of the active inputs, or with `max` the highest promise of any (Spark)."""
-    quorum: float = 1.0
-    """The share of all inputs that must be active and have spoken (Samza); those that have not
-    spoken are then no longer waited for.
+    """An active input behind the output does not hold it back until it has caught up."""
 
-    With fewer, none is left out for being idle: the least promise of all counts. 1 asks it of the
-    active inputs only.
-    """
-    patient: bool = False
-    """With a `quorum`: an active input that has not spoken is waited for all the same, until it is
-    idle.
-    """
-    frame: int = 0
-    """Outputs are rounded down to a multiple of it, so that small steps are not passed on; 0 passes
-    on all.
-    """
-    any_key_wakes: bool = False
-    """With several keys: a watermark of one key ends the idleness of its input for keys that nobody
-    has mentioned yet (Hazelcast).
-    """
-
-    def __post_init__(self) -> None:
-        if self.policy not in {"min", "max"}:
-            raise SpecError(
-                'the policy of a watermark is "min" or "max" over its inputs, got'
-                f" `{self.policy!r}`"
-            )
-        if self.woken_by not in {"any", "touch"}:
-            raise SpecError(
-                'an idle input is woken by "any" sign of life or by a "touch", got'
-                f" `{self.woken_by!r}`"
-            )
-        if isinstance(self.quorum, bool) or not 0 < self.quorum <= 1:
-            raise SpecError(
-                f"a quorum is a share of the inputs, above 0 and at most 1, got `{self.quorum!r}`"
-            )
-        if self.frame < 0:
-            raise SpecError(
-                f"the frame of a watermark can't be negative, got {self.frame}. Hint: 0 passes"
-                " every step on"
-            )
-        if self.increasing and not self.strict:
-            raise SpecError(
-                "`increasing` makes `strict` stricter, got it alone. Hint: set `strict=True` too"
-            )
-        if self.policy == "max" and (self.quorum < 1 or self.realign):
-            raise SpecError(
-                "the maximum waits for nobody, so it goes with neither `quorum` nor `realign`."
-                " Hint: leave them out"
-            )
+    def coalescer(self, inputs: int = 0, names: Sequence[str] = (), owner: str = "") -> Coalescer:
+        """A coalescer that follows these rules."""
+        return Coalescer(inputs, self, names, owner)
 
 
 OURS = Rules()
@@ -159,8 +103,7 @@ class Coalescer:
         before = self._before(rows, given)
         # After a lift it is not known what the input itself had said, so what is below the lift is
         # no step back.
-        behind = given <= before if self.rules.increasing else given < before
-        behind &= (given > MIN) & (before > self.lifted)
+        behind = self._is_behind(given, before) & (given > MIN) & (before > self.lifted)
         if behind.any() and not repeats:
             if self.rules.strict:
                 first = int(np.flatnonzero(behind)[0])
@@ -184,14 +127,12 @@ class Coalescer:
         """Nobody should wait for these inputs until they show a sign of life."""
         rows = self._rows(inputs)
         ended = self.status[rows] >= DONE
-        self._refuse_after_end(rows[ended])
         self.status[rows[~ended]] = IDLE
 
     def done(self, inputs: Inputs) -> None:
         """These inputs have ended; their last promises stay."""
         rows = self._rows(inputs)
         ended = self.status[rows] >= DONE
-        self._refuse_after_end(rows[ended])
         self.status[rows[~ended]] = DONE
 
     def add(self, count: int = 1) -> np.ndarray:
@@ -237,7 +178,6 @@ class Coalescer:
         each.
         """
         candidate, idle = self._standing()
-        candidate = self._framed(candidate)
         risen = candidate > self.output
         if risen:
             self.output = candidate
@@ -252,20 +192,16 @@ class Coalescer:
         waited for, or those with the least one.
         """
         active = self.status == ACTIVE
-        if self.rules.policy == "max" or not active.any():
-            return np.flatnonzero(active)
         waited = self._waited(active)
         if not waited.any():
             return np.flatnonzero(active)
         silent = waited & (self.promises == MIN)
-        spoken = waited & ~silent
-        if silent.any() and not (self._has_quorum(active) and spoken.any()):
-            return np.flatnonzero(silent)
-        # Those that came back behind the output all have to reach it before it moves.
-        return np.flatnonzero(
-            spoken
-            & ((self.promises == self.promises[spoken].min()) | (self.promises < self.output))
-        )
+        return np.flatnonzero(silent) if silent.any() else self._lowest(waited)
+
+    def _lowest(self, waited: np.ndarray) -> np.ndarray:
+        """The inputs with the least promise, and those that came back behind the output."""
+        least = self.promises[waited].min()
+        return np.flatnonzero(waited & ((self.promises == least) | (self.promises < self.output)))
 
     def save(self) -> dict[str, Any]:
         return {
@@ -301,39 +237,16 @@ class Coalescer:
         active = self.status == ACTIVE
         if not active.any():
             return max(self.lifted, int(self.promises.max())), True
-        if self.rules.policy == "max":
-            return max(self.lifted, int(self.promises.max())), False
         return self._least(active), False
 
     def _least(self, active: np.ndarray) -> int:
         waited = self._waited(active)
         promises = self.promises if waited.all() else self.promises[waited]
-        if not len(promises):
-            return MIN
-        if self.rules.quorum < 1:
-            spoken = promises[promises > MIN]
-            if len(spoken) < len(promises) and self.rules.patient:
-                return MIN
-            if not self._has_quorum(active):
-                return int(self.promises[self.status < DONE].min())
-            return int(spoken.min()) if len(spoken) else MIN
-        return int(promises.min())
+        return int(promises.min()) if len(promises) else MIN
 
     def _waited(self, active: np.ndarray) -> np.ndarray:
         """The active inputs that the output waits for."""
         return active & (self.promises >= self.output) if self.rules.realign else active
-
-    def _has_quorum(self, active: np.ndarray) -> bool:
-        """Whether so many have spoken that the others are not waited for."""
-        if self.rules.quorum == 1:
-            return False
-        # A share such as 0.29 of 100 is meant to be 29, and a float makes it a little less.
-        needed = max(1, math.floor(self.rules.quorum * len(self) + 1e-9))
-        return int(np.count_nonzero(active & (self.promises > MIN))) >= needed
-
-    def _framed(self, value: int) -> int:
-        frame = self.rules.frame
-        return value if frame <= 1 or value in {MIN, MAX} else clamp(value // frame * frame)
 
     def _rows(self, inputs: Inputs) -> np.ndarray:
         rows = np.atleast_1d(np.asarray(inputs, np.int64))
@@ -345,16 +258,16 @@ class Coalescer:
         return rows
 
     def _heard(self, rows: np.ndarray, given: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The promises of inputs that may still promise something."""
-        status = self.status[rows]
-        ended = status >= DONE
-        if ended.any():
-            self._refuse_after_end(rows[ended])
-            self.after_end += int(np.count_nonzero(ended))
-        heard = ~ended
-        if self.rules.woken_by == "touch":
-            heard &= (status == ACTIVE) | (given == MIN)
-        return (rows, given) if heard.all() else (rows[heard], given[heard])
+        """The promises of inputs that have not ended."""
+        ended = self.status[rows] >= DONE
+        if not ended.any():
+            return rows, given
+        self.after_end += int(np.count_nonzero(ended))
+        return rows[~ended], given[~ended]
+
+    def _is_behind(self, given: np.ndarray, before: np.ndarray) -> np.ndarray:
+        """Mask of promises that step back."""
+        return given < before
 
     def _before(self, rows: np.ndarray, given: np.ndarray) -> np.ndarray:
         """The promise that stood before each of the given ones, as if they came one by one; an
@@ -387,24 +300,11 @@ class Coalescer:
         return f"source `{name}` of {self.owner}" if self.owner else f"source `{name}`"
 
     def _went_back(self, who: str, old: int, new: int) -> str:
-        if old == new:
-            return (
-                f"{who} promised {format_instant(new)} twice, and its watermarks must increase."
-                " Hint: `increasing=False` allows it"
-            )
         return (
             f"{who} went back from {format_instant(old)} to {format_instant(new)}, and `strict`"
             " forbids it. Hint: allow for more disorder where its watermark is made, or leave"
             " `strict` out: then a step back is ignored and counted"
         )
-
-    def _refuse_after_end(self, rows: np.ndarray) -> None:
-        if len(rows) and self.rules.increasing:
-            who = self._name(int(rows[0]))
-            raise WatermarkError(
-                f"{who} has ended, and something was said of it again. Hint: let a new one join, or"
-                " leave `increasing` out"
-            )
 
 
 def longer(column: np.ndarray, size: int) -> np.ndarray:

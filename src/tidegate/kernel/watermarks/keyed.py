@@ -23,7 +23,7 @@ class KeyedCoalescer:
     def __init__(self, inputs: int = 0, rules: Rules = OURS, names: Sequence[str] = ()) -> None:
         self.rules = rules
         self.names = names
-        self._keyless = Coalescer(inputs, rules, names)
+        self._keyless = rules.coalescer(inputs, names)
         self._by_key: dict[int, Coalescer] = {}
         self._released_idle = False
         """Whether the last released status is idle for all keys, including unknown ones."""
@@ -50,7 +50,7 @@ class KeyedCoalescer:
         """The coalescer of a key; creates an unknown key."""
         found = self._by_key.get(checked_key(key))
         if found is None:
-            found = self._by_key[key] = Coalescer(0, self.rules, self.names)
+            found = self._by_key[key] = self.rules.coalescer(0, self.names)
             found.restore(
                 {
                     **found.save(),
@@ -66,8 +66,6 @@ class KeyedCoalescer:
         latter.
         """
         self.coalescer(key).promise(input, value)
-        if self.rules.any_key_wakes and (value == MIN or self.rules.woken_by == "any"):
-            self._keyless.touch(input)
 
     def touch(self, input: int) -> None:
         """Record an event: the input is active for all keys."""
@@ -158,7 +156,7 @@ class KeyedCoalescer:
         self._keyless.restore(document["keyless"])
         self._by_key = {}
         for key, saved in document["by_key"]:
-            self._by_key[key] = Coalescer(0, self.rules, self.names)
+            self._by_key[key] = self.rules.coalescer(0, self.names)
             self._by_key[key].restore(saved)
         self._released_idle = document["released_idle"]
 

@@ -19,7 +19,6 @@ from tidegate.kernel.watermarks.coalescer import (
     IDLE,
     OURS,
     STATUS,
-    Coalescer,
     Released,
     Rules,
     longer,
@@ -69,7 +68,7 @@ class SourceTracker:
         self.forget_after = forget_after
         self.names: list[str] = []
         """The name of each source; empty for a free slot."""
-        self.coalescer = Coalescer(0, rules, self.names, owner)
+        self.coalescer = rules.coalescer(0, self.names, owner)
         self.spoke_at = np.empty(0, np.int64)
         self.moved_at = np.empty(0, np.int64)
         self.since = now

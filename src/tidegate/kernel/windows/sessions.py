@@ -131,28 +131,3 @@ def _ascending(values: np.ndarray) -> np.ndarray | None:
 
 def _pick(values: np.ndarray, order: np.ndarray | None) -> np.ndarray:
     return values if order is None else values[order]
-
-
-class MergingSet:
-    """The sessions of one key, to which windows are added one by one."""
-
-    def __init__(self, touch: Touch = "separate") -> None:
-        self._touch = touch
-        self.windows: list[Interval] = []
-
-    def add(self, window: Interval) -> tuple[Interval, list[Interval]]:
-        """The session that the window ends up in, and the sessions that were replaced by it: none
-        when it fell inside one.
-        """
-        met = [other for other in self.windows if self._meet(window, other)]
-        result = min(w[0] for w in (window, *met)), max(w[1] for w in (window, *met))
-        if met == [result]:
-            return result, []
-        self.windows = sorted([w for w in self.windows if w not in met] + [result])
-        return result, met
-
-    def _meet(self, a: Interval, b: Interval) -> bool:
-        if self._touch == "merge":
-            return a[0] <= b[1] and b[0] <= a[1]
-        early, late = (a, b) if (a[0], -a[1]) <= (b[0], -b[1]) else (b, a)
-        return late[0] < early[1] or a == b
