@@ -17,8 +17,8 @@ from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.joins.join_buffer import LAYOUTS, JoinBuffer, Query
 from tidegate.kernel.joins.ranges import Index, ordered
-from tidegate.kernel.joins.sessions import Table, follow
 from tidegate.kernel.storage.layout import LARGE_WINDOW
+from tidegate.kernel.windows.sessions import PointSessions, reach_of, session_history
 from tidegate.operators.ingest.delivery import Arrival
 from tidegate.operators.join.operator import WindowedJoin
 from tidegate.spec.join import JoinSpec, Within, equal_fields
@@ -242,8 +242,8 @@ def test_an_index_finds_the_rows_of_a_lead_in_a_range(rows, asked):
 @given(places, st.integers(1, 5), st.booleans())
 def test_sessions_are_followed_row_by_row(rows, gap, touch):
     code, at = (np.array(column) for column in zip(*rows, strict=True))
-    nothing = np.zeros(0, np.int64)
-    found = follow(code, at, Table(nothing, nothing, nothing), gap, touch=touch)
+    reach = reach_of(gap, "merge" if touch else "separate")
+    found = session_history(code, at, PointSessions.none(), reach)
     sessions: dict[int, list[tuple[int, int]]] = {}
     joined = []
     for n, (key, time) in enumerate(rows):
@@ -253,11 +253,11 @@ def test_sessions_are_followed_row_by_row(rows, gap, touch):
             joined.append(n)
         sessions[key] = sorted([*(s for s in sessions.get(key, []) if s not in near), session])
         assert (found.start[n], found.last[n]) == session
-    assert sorted(found.joined.columns()[0].tolist()) == joined
-    table = found.table
+    assert sorted(found.bridges.row.tolist()) == joined
+    table = found.sessions
     left = [(key, *session) for key in sorted(sessions) for session in sessions[key]]
     assert (
-        list(zip(table.code.tolist(), table.start.tolist(), table.last.tolist(), strict=True))
+        list(zip(table.key.tolist(), table.start.tolist(), table.last.tolist(), strict=True))
         == left
     )
 

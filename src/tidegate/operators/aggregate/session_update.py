@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -16,7 +15,7 @@ from tidegate.kernel.groups import Groups, present
 from tidegate.kernel.keys import KEY
 from tidegate.kernel.storage.run_store import Places
 from tidegate.kernel.windows.assigners import Assigned
-from tidegate.kernel.windows.sessions import Merged, merge_intervals
+from tidegate.kernel.windows.sessions import Extension, extend
 from tidegate.operators.aggregate.cell_update import CellRows, CellUpdate
 from tidegate.operators.aggregate.cell_values import merge_lists
 from tidegate.operators.aggregate.collector import Collector
@@ -27,37 +26,23 @@ from tidegate.spec.windows import Session
 
 
 @dataclass(frozen=True, eq=False)
-class _Meeting:
-    """Intervals of some keys that meet the sessions of these keys, and what they all come to."""
+class _Merge:
+    """Intervals of some keys, merged with the sessions of these keys."""
 
     keys: Frame
     old: Frame
     """The sessions that can grow."""
     places: Places
-    """Where these are."""
-    closed: Frame
-    """The others, by the number of their key, start and end."""
-    merged: Merged
-    """The unions of `old` and, after them, of the intervals."""
-    touched: np.ndarray
-    """The unions that an interval is in."""
-
-    @cached_property
-    def union(self) -> np.ndarray:
-        """The union that each interval is in."""
-        return self.merged.groups.ids[len(self.old) :]
-
-    @cached_property
-    def numbers(self) -> np.ndarray:
-        """The number of each union among those that are touched, -1 for the others."""
-        number = np.full(self.merged.groups.n, -1, np.int64)
-        number[self.touched] = np.arange(len(self.touched))
-        return number
+    """The places of these."""
+    tombstones: Frame
+    """Tombstones of closed sessions: the number of their key, start and end."""
+    extension: Extension
+    """The intervals merged with `old`."""
 
     @property
     def identity(self) -> Frame:
-        """Key and bounds of the sessions that are touched."""
-        merged, touched = self.merged, self.touched
+        """Key and bounds of the touched sessions."""
+        merged, touched = self.extension.merged, self.extension.touched
         return self.keys.take(merged.key[touched]).with_columns(
             start=merged.start[touched], end=merged.end[touched]
         )
@@ -77,21 +62,21 @@ class SessionUpdate(CellUpdate):
         row, start, end = assigned
         if not len(row):
             return
-        met = self._meet(delivery.key_hash[row], delivery.key_check[row], start, end)
-        refused = self._refused(met)
+        merge = self._merge(delivery.key_hash[row], delivery.key_check[row], start, end)
+        refused = self._refused(merge)
         if not refused.any():
             held = len(self.context.cells)
-            refused = self._no_room(delivery, assigned, met, out)
+            refused = self._no_room(delivery, assigned, merge, out)
             if len(self.context.cells) != held:
                 # Room was made, and what was found may have gone: look again.
                 self.absorb(delivery, assigned, out)
                 return
         if refused.any():
-            self._turn_away(delivery, assigned, met, refused, out)
+            self._turn_away(delivery, assigned, merge, refused, out)
             return
-        groups = Groups(met.numbers[met.union], len(met.touched))
+        groups = merge.extension.groups
         keys = delivery.keys(self.context.spec.input.key, row[groups.firsts])
-        cells = self._united(met, keys, groups.max(delivery.seq[row]), out)
+        cells = self._united(merge, keys, groups.max(delivery.seq[row]), out)
         self.join(delivery, CellRows(row, groups, cells), out)
 
     def take_partials(self, pieces: Sequence[Frame], out: Collector) -> None:
@@ -103,10 +88,10 @@ class SessionUpdate(CellUpdate):
         """
         context = self.context
         came = concat_frames([context.received(piece) for piece in pieces])
-        met = self._meet(
+        merge = self._merge(
             came.ints("key_hash"), came.ints("key_check"), came.ints("start"), came.ints("end")
         )
-        groups = Groups(met.numbers[met.union], len(met.touched))
+        groups = merge.extension.groups
         keys = dict(came.select(context.key_columns).take(groups.firsts).columns)
         # They come after all rows.
         seq = np.full(groups.n, context.progress.seq)
@@ -117,11 +102,11 @@ class SessionUpdate(CellUpdate):
         brought = brought.with_columns(
             count=brought.ints("row_count"), seq=seq, first=groups.min(came.ints("start"))
         )
-        self.add(self._united(met, keys, seq, out), brought, out)
+        self.add(self._united(merge, keys, seq, out), brought, out)
 
-    def _meet(
+    def _merge(
         self, key_hash: np.ndarray, key_check: np.ndarray, start: np.ndarray, end: np.ndarray
-    ) -> _Meeting:
+    ) -> _Merge:
         """Find the sessions of the keys of some intervals, and merge all."""
         keys, code = _key_codes(key_hash, key_check)
         places = self.context.cells.ranges(keys, KEY)
@@ -137,20 +122,12 @@ class SessionUpdate(CellUpdate):
             }
         )
         old = old.where(live)
-        merged = merge_intervals(
-            np.concatenate([owner[live], code]),
-            np.concatenate([old.ints("start"), start]),
-            np.concatenate([old.ints("end"), end]),
+        extension = extend(
+            (owner[live], old.ints("start"), old.ints("end")),
+            (code, start, end),
             cast("Session", self.context.spec.window).touch,
         )
-        return _Meeting(
-            keys,
-            old,
-            places.take(live),
-            tombstones,
-            merged,
-            present(merged.groups.ids[len(old) :], merged.groups.n),
-        )
+        return _Merge(keys, old, places.take(live), tombstones, extension)
 
     def _without_old(self, delivery: Delivery, assigned: Assigned, out: Collector) -> Assigned:
         """The windows less those that retention has pushed out; what would have been too late in
@@ -168,26 +145,23 @@ class SessionUpdate(CellUpdate):
         rest = ~(gone & late)
         return self.without_old(delivery, Assigned(*(column[rest] for column in assigned)), out)
 
-    def _refused(self, met: _Meeting) -> np.ndarray:
+    def _refused(self, merge: _Merge) -> np.ndarray:
         """Why sessions cannot take their rows: 1 where a closed session has the same bounds, 2
         where their time is over.
         """
-        merged, touched, tombstones = met.merged, met.touched, met.closed
+        merged, touched = merge.extension.merged, merge.extension.touched
+        tombstones = merge.tombstones
         start, end, code = merged.start[touched], merged.end[touched], merged.key[touched]
         why = np.zeros(len(touched), np.int8)
         if self.windows_expire:
             watermark = self.context.watermarks.of_keys(
-                met.keys.ints("key_hash")[code], met.keys.ints("key_check")[code]
+                merge.keys.ints("key_hash")[code], merge.keys.ints("key_check")[code]
             )
             why[self.context.expired(self.context.expiry(end), watermark)] = 2
         if len(tombstones):
-            tombstones = tombstones.take(
-                np.lexsort(
-                    (tombstones.ints("end"), tombstones.ints("start"), tombstones.ints("code"))
-                )
-            )
+            by = [tombstones.ints(name) for name in ("end", "start", "code")]
             _, equal = search_sorted(
-                tombstones,
+                tombstones.take(np.lexsort(by)),
                 Frame.of({"code": code, "start": start, "end": end}),
                 ("code", "start", "end"),
             )
@@ -195,61 +169,58 @@ class SessionUpdate(CellUpdate):
         return why
 
     def _no_room(
-        self, delivery: Delivery, assigned: Assigned, met: _Meeting, out: Collector
+        self, delivery: Delivery, assigned: Assigned, merge: _Merge, out: Collector
     ) -> np.ndarray:
         """3 where a key holds as many newer sessions as retention allows."""
         if self.context.spec.retention.windows is None:
-            return np.zeros(len(met.touched), np.int8)
-        merged = met.merged
-        whole = Assigned(assigned.row, merged.start[met.union], merged.end[met.union])
-        swallowed = met.old.where(met.numbers[merged.groups.ids[: len(met.old)]] >= 0)
-        full = np.zeros(merged.groups.n, bool)
-        full[met.union] = self.retention.admit(delivery, whole, out, swallowed)
-        return np.where(full[met.touched], 3, 0).astype(np.int8)
+            return np.zeros(len(merge.extension.touched), np.int8)
+        extension = merge.extension
+        absorbed = merge.old.where(extension.absorbed_by >= 0)
+        full = np.zeros(len(extension.touched), bool)
+        whole = _whole(merge, assigned)
+        full[extension.session] = self.retention.admit(delivery, whole, out, absorbed)
+        return np.where(full, 3, 0).astype(np.int8)
 
     def _turn_away(
         self,
         delivery: Delivery,
         assigned: Assigned,
-        met: _Meeting,
+        merge: _Merge,
         refused: np.ndarray,
         out: Collector,
     ) -> None:
         """Send the rows of refused sessions to `late`, and absorb the rest."""
-        of_row = refused[met.numbers[met.union]]
-        told = Assigned(assigned.row, met.merged.start[met.union], met.merged.end[met.union])
-        self.without(delivery, told, of_row == 1, "window_closed", out)
+        of_row = refused[merge.extension.session]
+        whole = _whole(merge, assigned)
+        self.without(delivery, whole, of_row == 1, "window_closed", out)
         self.without(delivery, assigned, of_row == 2, "window_expired", out)
         self.without(delivery, assigned, of_row == 3, "out_of_retention", out)
         rest = of_row == 0
         self.absorb(delivery, Assigned(*(column[rest] for column in assigned)), out)
 
     def _united(
-        self, met: _Meeting, keys: dict[str, Column], position: np.ndarray, out: Collector
+        self, merge: _Merge, keys: dict[str, Column], position: np.ndarray, out: Collector
     ) -> Frame:
         """One cell a touched session, out of the table: as it was where the bounds stay, otherwise
         a new one that holds what the old ones held.
         """
-        group = met.numbers[met.merged.groups.ids[: len(met.old)]]
-        taking = group >= 0
-        old, group, identity = met.old.where(taking), group[taking], met.identity
+        absorbed = merge.extension.absorbed_by >= 0
+        old, identity = merge.old.where(absorbed), merge.identity
+        group, changed = merge.extension.absorbed_by[absorbed], merge.extension.replaced[absorbed]
         fresh = self.context.fresh(identity, keys)
         self.context.progress.counters["windows_opened"] += len(identity) - len(
             present(group, len(identity))
         )
         if not len(old):
             return fresh
-        self.context.cells.remove(met.places.take(taking))
-        same = (old.ints("start") == identity.ints("start")[group]) & (
-            old.ints("end") == identity.ints("end")[group]
-        )
-        replaced = old.where(~same)
+        self.context.cells.remove(merge.places.take(absorbed))
+        replaced = old.where(changed)
         if len(replaced):
-            self.firing.retract(replaced, position[group[~same]], out)
+            self.firing.retract(replaced, position[group[changed]], out)
             if self.context.metadata is not None:
-                self.context.metadata.rename(replaced, identity.take(group[~same]))
-            fresh = self._inherit(fresh, replaced, group[~same])
-        return fresh.replaced(group[same], old.where(same)) if same.any() else fresh
+                self.context.metadata.rename(replaced, identity.take(group[changed]))
+            fresh = self._inherit(fresh, replaced, group[changed])
+        return fresh if changed.all() else fresh.replaced(group[~changed], old.where(~changed))
 
     def _inherit(self, fresh: Frame, old: Frame, group: np.ndarray) -> Frame:
         """Fresh cells that take over the cell_values of the cells they replace."""
@@ -280,6 +251,12 @@ class SessionUpdate(CellUpdate):
         if "evicted" in both:
             columns["evicted"] = merge_lists(both["evicted"], groups)
         return fresh.with_mapping(columns)
+
+
+def _whole(merge: _Merge, assigned: Assigned) -> Assigned:
+    """Rows with the bounds of the sessions that they would be in."""
+    merged, union = merge.extension.merged, merge.extension.union
+    return Assigned(assigned.row, merged.start[union], merged.end[union])
 
 
 def _nothing() -> Frame:

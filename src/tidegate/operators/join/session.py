@@ -11,15 +11,19 @@ from typing import Any
 import numpy as np
 
 from tidegate.instants import MAX, MIN, saturating_add
-from tidegate.kernel.frame import Frame, concat_frames
+from tidegate.kernel.frame import Frame
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.joins.join_buffer import Query
 from tidegate.kernel.joins.ranges import ordered
-from tidegate.kernel.joins.sessions import Followed, Table, follow
 from tidegate.kernel.keys import KEY
 from tidegate.kernel.storage.keyed_table import KeyedTable
 from tidegate.kernel.storage.run_store import Places
-from tidegate.kernel.windows.sessions import merge_intervals
+from tidegate.kernel.windows.sessions import (
+    PointSessions,
+    SessionHistory,
+    reach_of,
+    session_history,
+)
 from tidegate.operators.join.collector import JoinCollector
 from tidegate.operators.join.matching import (
     STEPS,
@@ -72,7 +76,13 @@ class SessionJoin(PairMatching):
 
     @property
     def touches(self) -> bool:
+        """Whether a session that ends where the next one begins is one with it."""
         return isinstance(self.spec.window, Session) and self.spec.window.touch == "merge"
+
+    @property
+    def reach(self) -> int:
+        """How far apart two rows of a session may be, with none between them."""
+        return reach_of(self.gap, "merge" if self.touches else "separate")
 
     @property
     def _key(self) -> str:
@@ -121,16 +131,16 @@ class SessionJoin(PairMatching):
     def match(self, rows: Mapping[int, Taken], out: JoinCollector) -> Matches:
         ((side, taken),) = rows.items()
         n = len(taken)
-        followed = self._followed(taken)
-        standing = self._standing(followed.start, followed.last)
+        history = self._history(taken)
+        standing = self._standing(history.start, history.last)
         frame = self.marked_late(taken, standing.complete)
         if taken.null_key is not None:
             self.nulls[side] |= bool(taken.null_key.any())
         places = self.keep(side, taken, frame)
-        left, right, step = self._found(side, frame, taken, places, followed, out)
+        left, right, step = self._found(side, frame, taken, places, history, out)
         order, pair_order = self.positions(step, n, out)
         matched = np.zeros(n, bool)
-        if len(followed.joined.row):
+        if len(history.bridges.row):
             # Pairs of other rows that a row brings together do not make it a matched one.
             mine = left if side == LEFT else right
             own = (mine.run == places.run[step]) & (mine.at == places.at[step])
@@ -140,19 +150,20 @@ class SessionJoin(PairMatching):
         arrived = [Arrived(side, frame, places, standing, matched, order)]
         return Matches(arrived, left, right, pair_order, standing.take(step).window)
 
-    def _followed(self, rows: Taken) -> Followed:
-        """The sessions of rows as they come, and those of their keys after them, which are
-        noted.
+    def _history(self, rows: Taken) -> SessionHistory:
+        """The sessions of new rows, each when it arrives; the stored sessions are updated.
+
+        A row with a null key is a session of its own, which is not stored.
         """
         frame = rows.frame
         at = frame.ints("at")
         if rows.null_key is not None and rows.null_key.any():
             some = np.flatnonzero(~rows.null_key)
-            found = self._followed(Taken(frame.take(some), rows.late[some], rows.classes[some]))
+            found = self._history(Taken(frame.take(some), rows.late[some], rows.classes[some]))
             start, last = at.copy(), at.copy()
             start[some], last[some] = found.start, found.last
-            found.joined.row = [some[row] for row in found.joined.row]
-            return Followed(start, last, found.joined, found.table)
+            bridges = found.bridges._replace(row=some[found.bridges.row])
+            return SessionHistory(start, last, bridges, found.sessions)
         keys = Groups.by([frame.ints(self._key), frame.ints("key_check")])
         first = frame.select(["lead", "key_check", self._key]).take(keys.firsts)
         asked = Frame.of(
@@ -163,39 +174,29 @@ class SessionJoin(PairMatching):
             },
             keys.n,
         )
-        table = self._taken_out(asked)
-        followed = follow(keys.ids.astype(np.int64), at, table, self.gap, touch=self.touches)
-        self._put(asked, followed.table)
-        return followed
+        sessions = self._take_out(asked)
+        history = session_history(keys.ids.astype(np.int64), at, sessions, self.reach)
+        self._store(asked, history.sessions)
+        return history
 
-    def _taken_out(self, keys: Frame) -> Table:
-        """The sessions of some keys, which are no longer in the table."""
+    def _take_out(self, keys: Frame) -> PointSessions:
+        """The stored sessions of some keys, which are removed."""
         order = np.lexsort((keys.ints("key_check"), keys.ints("key_hash")))
         asked = keys.select(KEY).take(order)
         places = self.sessions.ranges(asked, KEY) if len(asked) else Places.of([])
         if not len(places.run):
-            nothing = np.zeros(0, np.int64)
-            return Table(nothing, nothing, nothing)
+            return PointSessions.none()
         held = self.sessions.take(places, (*KEY, "start", "last"))
         self.sessions.remove(places)
-        both = concat_frames([keys.select(KEY), held.select(KEY)])
-        groups = Groups.by([both.ints("key_hash"), both.ints("key_check")])
-        number = np.empty(groups.n, np.int64)
-        number[groups.ids[: len(keys)]] = np.arange(len(keys))
-        code = number[groups.ids[len(keys) :]]
-        by = np.lexsort((held.ints("start"), code))
-        return Table(code[by], held.ints("start")[by], held.ints("last")[by])
+        return _sorted(_numbers_of(held.select(KEY), keys), held)
 
-    def _put(self, keys: Frame, table: Table) -> None:
-        if len(table.code):
-            end = saturating_add(table.last, self.gap)
-            columns = {name: keys.ints(name)[table.code] for name in (*KEY, "lead")}
-            self.sessions.put(
-                Frame.of(
-                    {**columns, "start": table.start, "last": table.last, "end": end, "due": end},
-                    len(end),
-                )
-            )
+    def _store(self, keys: Frame, sessions: PointSessions) -> None:
+        """Store the sessions of some keys."""
+        if len(sessions.key):
+            end = saturating_add(sessions.last, self.gap)
+            columns = {name: keys.ints(name)[sessions.key] for name in (*KEY, "lead")}
+            columns.update(start=sessions.start, last=sessions.last, end=end, due=end)
+            self.sessions.put(Frame.of(columns, len(end)))
 
     def _found(
         self,
@@ -203,23 +204,20 @@ class SessionJoin(PairMatching):
         frame: Frame,
         rows: Taken,
         places: Places,
-        followed: Followed,
+        history: SessionHistory,
         out: JoinCollector,
     ) -> tuple[Places, Places, np.ndarray]:
         """New pairs: left and right rows, and the row that brings them together, by which they
         are sorted; those of a row by arrival.
         """
-        found = self.probe(side, frame, Query(rows.by, followed.start, followed.last), out)
+        found = self.probe(side, frame, Query(rows.by, history.start, history.last), out)
         mine, theirs, step = (
             [places.take(found.row)],
             [Places(np.asarray(found.run), found.at)],
             [found.row],
         )
-        row, a_start, a_last, b_start, b_last = followed.joined.columns()
-        for one, two in (
-            ((a_start, a_last), (b_start, b_last)),
-            ((b_start, b_last), (a_start, a_last)),
-        ):
+        row, earlier, later = history.bridges
+        for one, two in ((earlier, later), (later, earlier)):
             if len(row):
                 own, other, number = self._across(side, frame, row, one, two, out)
                 mine.append(own)
@@ -322,8 +320,8 @@ class SessionJoin(PairMatching):
                 there=held[side].ints("seq") != gone.ints("seq")[held[side].ints("code")]
             )
             held[1 - side] = held[1 - side].with_columns(there=np.ones(len(held[1 - side]), bool))
-            table = self._rebuilt(keys, held)
-            self._fall_apart(side, keys, held, table, out)
+            sessions = self._rebuilt(keys, held)
+            self._fall_apart(side, keys, held, sessions, out)
 
     def _rows_of(self, side: int, keys: Frame) -> Frame:
         """The rows of some keys: which key each has, its time and arrival number, and where it
@@ -346,23 +344,19 @@ class SessionJoin(PairMatching):
         }
         return Frame.of(columns, len(found.row)).where(keep)
 
-    def _rebuilt(self, keys: Frame, held: list[Frame]) -> Table:
-        """The sessions of some keys, made anew from the rows that are there."""
-        self._taken_out(keys)
+    def _rebuilt(self, keys: Frame, held: list[Frame]) -> PointSessions:
+        """The sessions of some keys, made anew from the rows that are left."""
+        self._take_out(keys)
         some = [rows.where(rows.ints("there")) for rows in held]
         codes, times = (
             np.concatenate([rows.ints(name) for rows in some]) for name in ("code", "at")
         )
-        merged = merge_intervals(
-            codes, times, times + self.gap, "merge" if self.touches else "separate"
-        )
-        order = np.lexsort((merged.start, merged.key))
-        table = Table(merged.key[order], merged.start[order], merged.end[order] - self.gap)
-        self._put(keys, table)
-        return table
+        sessions = PointSessions.of(codes, times, self.reach)
+        self._store(keys, sessions)
+        return sessions
 
     def _fall_apart(
-        self, side: int, keys: Frame, held: list[Frame], table: Table, out: JoinCollector
+        self, side: int, keys: Frame, held: list[Frame], sessions: PointSessions, out: JoinCollector
     ) -> None:
         """Take back the pairs of rows that are gone, and of rows that are in one session no
         more.
@@ -384,11 +378,11 @@ class SessionJoin(PairMatching):
             for ok, rows, at in zip(known, held, index, strict=True)
         ]
         lost = known[side] & ~there[side] & there[1 - side]
-        sessions = [
-            table.before(code, rows.ints("at")[np.maximum(at, 0)]) if len(rows) else code
+        session = [
+            sessions.of_points(code, rows.ints("at")[np.maximum(at, 0)]) if len(rows) else code
             for rows, at in zip(held, index, strict=True)
         ]
-        apart = there[LEFT] & there[RIGHT] & (sessions[LEFT] != sessions[RIGHT])
+        apart = there[LEFT] & there[RIGHT] & (session[LEFT] != session[RIGHT])
         for mask, losing in ((lost, [1 - side]), (apart, [LEFT, RIGHT])):
             rows = np.flatnonzero(mask)
             rows = rows[np.lexsort((told.ints("rseq")[rows], told.ints("lseq")[rows]))]
@@ -419,11 +413,9 @@ class SessionJoin(PairMatching):
             asked.take(np.lexsort((asked.ints("key_check"), asked.ints("key_hash")))), KEY
         )
         held = self.sessions.take(found, (*KEY, "start", "last"))
-        code = _numbers_of(held.select(KEY), asked)
-        by = np.lexsort((held.ints("start"), code))
-        table = Table(code[by], held.ints("start")[by], held.ints("last")[by])
-        at = table.before(keys.ids.astype(np.int64), rows.ints("at")[some]) - 1
-        start[some], last[some] = table.start[at], table.last[at]
+        sessions = _sorted(_numbers_of(held.select(KEY), asked), held)
+        at = sessions.of_points(keys.ids.astype(np.int64), rows.ints("at")[some])
+        start[some], last[some] = sessions.start[at], sessions.last[at]
         return start, last
 
     # Watermarks move
@@ -557,6 +549,12 @@ class SessionJoin(PairMatching):
     def nbytes(self) -> int:
         """What sessions and pairs take beside the rows."""
         return self.sessions.nbytes + self.pairs.nbytes
+
+
+def _sorted(key: np.ndarray, held: Frame) -> PointSessions:
+    """Stored sessions by key number and start."""
+    by = np.lexsort((held.ints("start"), key))
+    return PointSessions(key[by], held.ints("start")[by], held.ints("last")[by])
 
 
 def _numbers_of(rows: Frame, keys: Frame) -> np.ndarray:
