@@ -45,7 +45,7 @@ def frames(draw: st.DrawFn) -> Frame:
         )
     keys = [column for name, column in columns.items() if name.startswith(("k.", "m."))]
     if draw(st.booleans()):
-        columns["lead"], columns["key_check"] = identify(keys, rows)
+        columns["equal_hash"], columns["key_check"] = identify(keys, rows)
     columns["key_hash"], columns["key_check"] = identify(keys, rows)
     if draw(st.booleans()) and rows:
         columns["key_hash"] = columns["key_hash"] ^ np.uint64(1)
@@ -122,7 +122,7 @@ def test_rows_of_a_join_are_kept_in_what_their_columns_say():
     }
     frame = Frame.of(
         {
-            "lead": lead,
+            "equal_hash": lead,
             "key_check": key_check,
             "at": at,
             "seq": np.arange(1000) + 5_000_000_000,

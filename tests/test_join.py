@@ -16,7 +16,7 @@ from tidegate.errors import InputError, SpecError, SpecMismatchError
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.joins.join_buffer import LAYOUTS, JoinBuffer, Query
-from tidegate.kernel.joins.ranges import Index, ordered
+from tidegate.kernel.joins.range_matching import Index, ordered
 from tidegate.kernel.storage.layout import LARGE_WINDOW
 from tidegate.kernel.windows.sessions import PointSessions, reach_of, session_history
 from tidegate.operators.ingest.delivery import Arrival
@@ -269,8 +269,8 @@ def frame(rows):
     lead, at = (np.array(column) for column in zip(*rows, strict=True))
     return Frame.of(
         {
-            "lead": lead.astype(np.uint64),
-            "at": at,
+            "equal_hash": lead.astype(np.uint64),
+            "position": at,
             "seq": np.arange(len(rows)),
             "m.v": pa.array([f"{a}" for a in at]),
         }
@@ -292,7 +292,7 @@ def test_a_buffer_finds_rows_in_either_layout_through_merges_and_restarts(layout
     for n in range(9):
         buffer.add(frame([(n % 2, 10 * n), (1, 10 * n + 5)]))
     assert asked(buffer, 1, 15, 35) == ["15", "25", "30", "35"]
-    buffer.expire({"at": 30})
+    buffer.expire({"position": 30})
     assert (len(buffer), asked(buffer, 1, MIN, 40)) == (12, ["30", "35"])
     manifest = buffer.save()
     again = JoinBuffer(store, "rows", layouts=layouts)
@@ -314,7 +314,7 @@ def test_rows_that_were_removed_give_their_room_back():
     buffer = JoinBuffer(MemoryStore(), "rows")
     buffer.add(frame([(0, n) for n in range(100)]))
     before = buffer.held_bytes
-    buffer.remove(buffer.places({"at": 60}))
+    buffer.remove(buffer.places({"position": 60}))
     assert len(buffer) == 40
     buffer.tidy()
     assert buffer.held_bytes < before / 2

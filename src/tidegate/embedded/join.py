@@ -136,7 +136,7 @@ class EmbeddedJoin(EmbeddedBase):
         `key` selects the messages with these equal fields.
         """
         own, frame = self._held(side, key)
-        at = frame.ints("at") if own.spec.is_timed else self._offsets(own, frame)
+        at = frame.ints("position") if own.spec.is_timed else self._offsets(own, frame)
         low, high = self._range(start, end)
         wanted = (at >= low) & (at <= high)
         if start_offset is not None or end_offset is not None:
@@ -201,7 +201,7 @@ class EmbeddedJoin(EmbeddedBase):
         if key is None or not len(frame):
             return own, frame
         key_hash, key_check = self._identity(own, key)
-        column = "key_hash" if "key_hash" in frame else "lead"
+        column = "key_hash" if "key_hash" in frame else "equal_hash"
         return own, frame.where(
             (frame.ints(column) == key_hash) & (frame.ints("key_check") == key_check)
         )
@@ -224,9 +224,9 @@ def kept(side: Side) -> Frame:
     payload = {PAYLOAD + field.name: pa.array([], field.type) for field in side.schema or ()}
     return Frame.of(
         {
-            "lead": nothing.astype(np.uint64),
+            "equal_hash": nothing.astype(np.uint64),
             "key_check": nothing,
-            "at": nothing,
+            "position": nothing,
             "seq": nothing,
             **payload,
         },

@@ -4,7 +4,7 @@ It is a run store in the layout of the join. The layout changes once there are m
 `LARGE_WINDOW` rows, and stays so.
 
 Contract
-- `lead` is the hash of the equal fields, `at` the position (time or offset) that ranges go by.
+- `equal_hash` is the hash of the equal fields, `position` the time or offset that ranges go by.
   Other columns are the caller's.
 - `put` moves nothing, so that places stay valid until `tidy`.
 """
@@ -20,12 +20,12 @@ import numpy as np
 from tidegate.instants import MIN
 from tidegate.kernel.frame import Frame, is_constant
 from tidegate.kernel.groups import inverse
-from tidegate.kernel.joins.ranges import NOTHING, Found, Index, Ordered, ordered, pairs
+from tidegate.kernel.joins.range_matching import NOTHING, Found, Index, Ordered, ordered, pairs
 from tidegate.kernel.storage.layout import LARGE_WINDOW, Layout
 from tidegate.kernel.storage.run_store import Adapt, Places, Run, RunStore
 from tidegate.state.store import Store
 
-BY_FIELDS = ("lead", "at")
+BY_FIELDS = ("equal_hash", "position")
 LAYOUTS = (
     Layout(("timestamp", "equal_fields", "offset")),
     Layout(("equal_fields", "timestamp", "offset")),
@@ -59,7 +59,7 @@ class JoinBuffer(RunStore):
         store: Store,
         prefix: str,
         marks: Mapping[str, Any] | None = None,
-        watch: Sequence[str] = ("at",),
+        watch: Sequence[str] = ("position",),
         layouts: tuple[Layout, Layout] = LAYOUTS,
     ) -> None:
         self.layouts = layouts
@@ -101,7 +101,7 @@ class JoinBuffer(RunStore):
 
     def _sort_order(self, frame: Frame) -> np.ndarray:
         if _is_by_fields(self.order, frame):
-            return ordered(frame.ints("lead"), frame.ints("at")).order
+            return ordered(frame.ints("equal_hash"), frame.ints("position")).order
         return np.lexsort([frame.ints(name) for name in reversed(self.order)])
 
     def expire(self, horizons: Mapping[str, int]) -> None:
@@ -124,7 +124,11 @@ class JoinBuffer(RunStore):
         low, high, codes = query.low[order], query.high[order], code[order]
         lowest, highest = int(low.min()), int(high.max())
         for number, run in enumerate(self._runs):
-            if run.highs["at"] < lowest or run.lows["at"] > highest or run.dead == run.rows:
+            if (
+                run.highs["position"] < lowest
+                or run.lows["position"] > highest
+                or run.dead == run.rows
+            ):
                 continue
             first, last = self._index(run).ranges.ranges(keys, codes, low, high)
             blocks.append((number, _by_arrival(first, order), _by_arrival(last, order)))
@@ -150,7 +154,7 @@ class JoinBuffer(RunStore):
             first, last = (
                 _by_arrival(column, order) for column in index.ranges(keys, codes, low, high)
             )
-            live, at = self._live(run), self._ints(run, "at")
+            live, at = self._live(run), self._ints(run, "position")
             place = last - 1
             pending = np.flatnonzero(place >= first)
             while len(pending):
@@ -165,7 +169,7 @@ class JoinBuffer(RunStore):
                 pending = pending[place[pending] >= first[pending]]
         return best
 
-    def owing(self, below: Mapping[str, int] | None) -> Places:
+    def pending(self, below: Mapping[str, int] | None) -> Places:
         """The live rows that have no partner and were not emitted without one; with limits, those
         below one of them.
         """
@@ -173,9 +177,9 @@ class JoinBuffer(RunStore):
         for number, run in enumerate(self._runs):
             if below is not None and all(run.lows[name] >= limit for name, limit in below.items()):
                 continue
-            pending = run.marks["alone"] == 0
-            if "n" in run.marks:
-                pending &= run.marks["n"] == 0
+            pending = run.marks["emitted"] == 0
+            if "partners" in run.marks:
+                pending &= run.marks["partners"] == 0
             if not pending.any():
                 continue
             pending &= self._live(run)
@@ -186,12 +190,12 @@ class JoinBuffer(RunStore):
 
     def _index(self, run: Run) -> _RunIndex:
         if run.index is None:
-            lead, at = self._ints(run, "lead"), self._ints(run, "at")
+            equal_hash, at = self._ints(run, "equal_hash"), self._ints(run, "position")
             rows = None
             if not _is_by_fields(run.order, self._frame(run)):
-                rows = ordered(lead, at).order
-                lead, at = lead[rows], at[rows]
-            run.index = _RunIndex(Index.over(lead, at), rows)
+                rows = ordered(equal_hash, at).order
+                equal_hash, at = equal_hash[rows], at[rows]
+            run.index = _RunIndex(Index.over(equal_hash, at), rows)
         return run.index
 
     # Snapshots
@@ -209,13 +213,18 @@ class JoinBuffer(RunStore):
 
 def _order(layout: Layout) -> tuple[str, ...]:
     """The columns of the buffer to sort by; the key of a session is its equal fields."""
-    names = {"session_key": "lead", "equal_fields": "lead", "timestamp": "at", "offset": "at"}
+    names = {
+        "session_key": "equal_hash",
+        "equal_fields": "equal_hash",
+        "timestamp": "position",
+        "offset": "position",
+    }
     return tuple(dict.fromkeys(names[field] for field in layout.fields))
 
 
 def _is_by_fields(order: tuple[str, ...], frame: Frame) -> bool:
     """Whether an order is that of (equal-field hash, position)."""
-    return order == BY_FIELDS or (order[0] == "at" and is_constant(frame["lead"]))
+    return order == BY_FIELDS or (order[0] == "position" and is_constant(frame["equal_hash"]))
 
 
 def _by_arrival(column: np.ndarray, order: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Match bounds: the range of positions that the partners of a row have, and when it is complete.
 
-Sides are numbers (0 is left). Time columns have the names that buffers give them: `at` is the one
-that ranges are on.
+Sides are numbers (0 is left). Time columns have the names that buffers give them; `position` is the
+one that ranges are on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidegate.spec.join import LEFT, RIGHT, JoinSpec, Within
 from tidegate.spec.windows import Hopping, Tumbling
 
 Times = Mapping[str, np.ndarray]
-AT = "at"
+POSITION = "position"
 
 
 class MatchBounds(Protocol):
@@ -80,10 +80,10 @@ class TimeBounds:
     def columns(self, side: int) -> dict[str, str]:
         first = self._column(self.narrowest, side)
         used = [first, self.mains[side], *(self._column(bound, side) for bound in self.bounds)]
-        return {name: AT if name == first else f"{AT}.{name}" for name in used}
+        return {name: POSITION if name == first else f"{POSITION}.{name}" for name in used}
 
     def reach(self, side: int, times: Times) -> tuple[np.ndarray, np.ndarray]:
-        low, high, at = self.narrowest.low, self.narrowest.high, times[AT]
+        low, high, at = self.narrowest.low, self.narrowest.high, times[POSITION]
         if side == LEFT:
             low, high = (None if high is None else -high), (None if low is None else -low)
         first = constant(np.int64(MIN), len(at)) if low is None else saturating_add(at, low)
@@ -151,7 +151,7 @@ class WindowBounds:
         )
 
     def columns(self, side: int) -> dict[str, str]:
-        return {self.mains[side]: AT}
+        return {self.mains[side]: POSITION}
 
     def first_start(self, at: np.ndarray) -> np.ndarray:
         """The start of the first window that ends after each instant."""
@@ -167,7 +167,9 @@ class WindowBounds:
         return self._aligned(at, 0) + self.size > at
 
     def reach(self, side: int, times: Times) -> tuple[np.ndarray, np.ndarray]:  # noqa: ARG002
-        return self.first_start(times[AT]), self._aligned(times[AT], 0) + (self.size - 1)
+        return self.first_start(times[POSITION]), self._aligned(times[POSITION], 0) + (
+            self.size - 1
+        )
 
     def windows_of(self, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """All windows that hold one of these instants, by start."""
@@ -182,7 +184,7 @@ class WindowBounds:
         return None
 
     def limits(self, side: int, marks: Mapping[str, int]) -> dict[str, int]:
-        return {AT: self._open_from(marks[self.mains[1 - side]])}
+        return {POSITION: self._open_from(marks[self.mains[1 - side]])}
 
     def _open_from(self, mark: int) -> int:
         """The start of the first window that a watermark has not completed."""

@@ -23,7 +23,7 @@ from tidegate.kernel.keys import KEY, identify, is_word
 
 _CONSTANTS, _NARROWED, _TWINS, _TIMES = b"constants", b"narrowed", b"twins", b"times"
 _IDENTITY, _HASHES, _STEPS = b"identity", b"hashes", b"steps"
-_IDENTITIES = (("k.", KEY), ("m.", ("lead", "key_check")))
+_IDENTITIES = (("k.", KEY), ("m.", ("equal_hash", "key_check")))
 """How the columns are named that an identity may follow from, and what the two words of it are
 called.
 """

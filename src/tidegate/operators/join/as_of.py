@@ -18,7 +18,7 @@ import numpy as np
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.frame import Frame, concat_frames
 from tidegate.kernel.joins.join_buffer import JoinBuffer, Query
-from tidegate.kernel.joins.ranges import Found, ordered
+from tidegate.kernel.joins.range_matching import Found, ordered
 from tidegate.kernel.storage.run_store import Places
 from tidegate.operators.join.collector import JoinCollector
 from tidegate.operators.join.matching import (
@@ -53,7 +53,7 @@ class AsOfJoin(JoinMatching):
         """What each left row was answered with."""
         if side == RIGHT:
             return {}
-        return {"alone": np.int8(0), "answer": np.int64(MIN), "answered": np.int64(MIN)}
+        return {"emitted": np.int8(0), "answer": np.int64(MIN), "answered": np.int64(MIN)}
 
     @property
     def window(self) -> AsOf:
@@ -130,7 +130,7 @@ class AsOfJoin(JoinMatching):
         for side, taken in rows.items():
             places = self.keep(side, taken, taken.frame)
             if side == LEFT:
-                is_due = taken.frame.ints("at") < self._due_below()
+                is_due = taken.frame.ints("position") < self._due_below()
                 due = np.flatnonzero(is_due & (places.run >= 0))
                 order = out.reserve(STEPS * len(taken)) + STEPS * due
                 self.answer(places.take(due), order, out)
@@ -147,17 +147,19 @@ class AsOfJoin(JoinMatching):
             return
         buffer = self.sides[LEFT].buffer
         rows = self.stored(
-            LEFT, left, ["lead", "at", "seq", "late", *self.compared, *self.payload(LEFT)]
+            LEFT,
+            left,
+            ["equal_hash", "position", "seq", "late", *self.compared, *self.payload(LEFT)],
         )
         right, has = self._best(rows)
         late = rows.ints("late") > 0
         answer, answered = np.full(len(order), MIN), np.full(len(order), MIN)
         if has.any():
-            best = self.stored(RIGHT, right, ["seq", "at", "late"])
-            answer[has], answered[has] = best.ints("seq"), best.ints("at")
+            best = self.stored(RIGHT, right, ["seq", "position", "late"])
+            answer[has], answered[has] = best.ints("seq"), best.ints("position")
             late[has] |= best.ints("late") > 0
         timing = np.where(
-            late, LATE, np.where(rows.ints("at") < self.complete(), ON_TIME, EARLY)
+            late, LATE, np.where(rows.ints("position") < self.complete(), ON_TIME, EARLY)
         ).astype(np.int8)
         if has.any():
             self._tell(left.take(has), right, 1, timing[has], order[has] + 2, out)
@@ -167,7 +169,7 @@ class AsOfJoin(JoinMatching):
             self.put_single(
                 LEFT, pads, op=1, timing=timing[unmatched], order=order[unmatched] + 2, out=out
             )
-        buffer.set_mark("alone", left, np.where(has | unmatched, timing + 1, _NOT_SHOWN))
+        buffer.set_mark("emitted", left, np.where(has | unmatched, timing + 1, _NOT_SHOWN))
         buffer.set_mark("answer", left, answer)
         buffer.set_mark("answered", left, answered)
 
@@ -191,15 +193,16 @@ class AsOfJoin(JoinMatching):
     def _best(self, rows: Frame) -> tuple[Places, np.ndarray]:
         """The latest right row of left rows, of those that have one; and which have."""
         query = Query(
-            ordered(rows.ints("lead"), rows.ints("at")), *self._reach(LEFT, rows.ints("at"))
+            ordered(rows.ints("equal_hash"), rows.ints("position")),
+            *self._reach(LEFT, rows.ints("position")),
         )
         if self.spec.where is None:
             query = self._latest(rows, query)
         found = self.probe(LEFT, rows, query, None)
         if not len(found.row):
             return Places.of([]), np.zeros(len(rows), bool)
-        held = self.stored(RIGHT, found, ["at", "seq"])
-        order = np.lexsort((held.ints("seq"), held.ints("at"), found.row))
+        held = self.stored(RIGHT, found, ["position", "seq"])
+        order = np.lexsort((held.ints("seq"), held.ints("position"), found.row))
         last = order[np.concatenate([np.diff(found.row[order]) > 0, [True]])]
         has = np.zeros(len(rows), bool)
         has[found.row[last]] = True
@@ -217,11 +220,11 @@ class AsOfJoin(JoinMatching):
         """New right rows are better answers for left rows that have one: each in its turn, and what
         it replaces is taken back.
         """
-        at, buffer = rows.frame.ints("at"), self.sides[LEFT].buffer
+        at, buffer = rows.frame.ints("position"), self.sides[LEFT].buffer
         found = self.probe(RIGHT, rows.frame, Query(rows.by, *self._reach(RIGHT, at)), out)
         base = out.reserve(STEPS * (len(found.row) + 1))
         if len(found.row):
-            found = found.where(buffer.mark("alone", found) > 0)
+            found = found.where(buffer.mark("emitted", found) > 0)
         if not len(found.row):
             return
         number, given = buffer.numbers(found), buffer.mark("answered", found)
@@ -239,10 +242,10 @@ class AsOfJoin(JoinMatching):
         buffer = self.sides[LEFT].buffer
         left, right = Places(np.asarray(found.run), found.at), places.take(found.row)
         number = buffer.numbers(left)
-        held = self.stored(LEFT, left, ["at", "late"])
+        held = self.stored(LEFT, left, ["position", "late"])
         late = (held.ints("late") > 0) | (rows.frame.ints("late")[found.row] > 0)
         timing = np.where(
-            late, LATE, np.where(held.ints("at") < self.complete(), ON_TIME, EARLY)
+            late, LATE, np.where(held.ints("position") < self.complete(), ON_TIME, EARLY)
         ).astype(np.int8)
         first = np.zeros(len(number), bool)
         first[firsts(number)] = True
@@ -254,9 +257,9 @@ class AsOfJoin(JoinMatching):
             self._tell(left.take(now), right.take(before), -1, timing[before], order[now] + 1, out)
         self._tell(left, right, 1, timing, order + 2, out)
         last = by[np.concatenate([np.diff(number[by]) > 0, [True]])]
-        buffer.set_mark("alone", left.take(last), timing[last] + 1)
+        buffer.set_mark("emitted", left.take(last), timing[last] + 1)
         buffer.set_mark("answer", left.take(last), rows.frame.ints("seq")[found.row[last]])
-        buffer.set_mark("answered", left.take(last), rows.frame.ints("at")[found.row[last]])
+        buffer.set_mark("answered", left.take(last), rows.frame.ints("position")[found.row[last]])
 
     # Answers are taken back
 
@@ -265,7 +268,7 @@ class AsOfJoin(JoinMatching):
         if not len(order):
             return
         buffer = self.sides[LEFT].buffer
-        codes, answer = buffer.mark("alone", left), buffer.mark("answer", left)
+        codes, answer = buffer.mark("emitted", left), buffer.mark("answer", left)
         paired = answer > MIN
         pads = ~paired & (codes > 0) & (codes < _NOT_SHOWN)
         if pads.any():
@@ -274,7 +277,7 @@ class AsOfJoin(JoinMatching):
         if paired.any():
             some = left.take(paired)
             self._tell(some, self._answers(some), -1, codes[paired] - 1, order[paired], out)
-        buffer.set_mark("alone", left, 0)
+        buffer.set_mark("emitted", left, 0)
         buffer.set_mark("answer", left, MIN)
         buffer.set_mark("answered", left, MIN)
 
@@ -282,7 +285,9 @@ class AsOfJoin(JoinMatching):
         """The right rows that left rows were answered with."""
         buffer, names = self.sides[LEFT].buffer, self.shown(RIGHT, paired=True)
         seq, at = buffer.mark("answer", left), buffer.mark("answered", left)
-        query = Query(ordered(self.stored(LEFT, left, ["lead"]).ints("lead"), at), at, at)
+        query = Query(
+            ordered(self.stored(LEFT, left, ["equal_hash"]).ints("equal_hash"), at), at, at
+        )
         row, frames = [], []
         for held in (self.sides[RIGHT].buffer, self.past):
             found = held.probe(query)
@@ -306,10 +311,13 @@ class AsOfJoin(JoinMatching):
 
     def _remove_right(self, places: Places, base: int, out: JoinCollector) -> None:
         """Right rows go; left rows that they are the answers of get another one."""
-        gone = self.stored(RIGHT, places, ["lead", "at", "seq", *self.compared])
+        gone = self.stored(RIGHT, places, ["equal_hash", "position", "seq", *self.compared])
         buffer = self.sides[LEFT].buffer
         found = buffer.probe(
-            Query(ordered(gone.ints("lead"), gone.ints("at")), *self._reach(RIGHT, gone.ints("at")))
+            Query(
+                ordered(gone.ints("equal_hash"), gone.ints("position")),
+                *self._reach(RIGHT, gone.ints("position")),
+            )
         )
         if len(found.row):
             found = found.where(buffer.mark("answer", found) == gone.ints("seq")[found.row])
@@ -322,13 +330,13 @@ class AsOfJoin(JoinMatching):
     # Watermarks move
 
     def due_limits(self, side: int) -> dict[str, int]:  # noqa: ARG002
-        return {"at": self._due_below()}
+        return {"position": self._due_below()}
 
     def due_at(self, side: int, first: int) -> int:  # noqa: ARG002
         return int(saturating_add(first, 1 - int(self.window.strict)))
 
     def expire(self) -> None:
-        self.sides[LEFT].buffer.expire({"at": self.expired()})
+        self.sides[LEFT].buffer.expire({"position": self.expired()})
         self._clean()
 
     def clear(self) -> None:
@@ -350,7 +358,7 @@ class AsOfJoin(JoinMatching):
         self._cleaned = first
         buffer = self.sides[RIGHT].buffer
         if tolerance is not None:
-            buffer.expire({"at": int(saturating_add(first, -tolerance))})
+            buffer.expire({"position": int(saturating_add(first, -tolerance))})
         if self.spec.where is not None:
             return
         # Of a row that may be taken back the one before it may be needed again.
@@ -358,14 +366,19 @@ class AsOfJoin(JoinMatching):
             int(saturating_add(first, 1 - strict)),
             taken_from(self.sides[RIGHT].watermark, lateness) if self.retracts else MAX,
         )
-        places = buffer.places({"at": certain})
+        places = buffer.places({"position": certain})
         if len(places.at) < 2:
             return
-        rows = self.stored(RIGHT, places, ["lead", "key_check", "at", "seq"])
+        rows = self.stored(RIGHT, places, ["equal_hash", "key_check", "position", "seq"])
         order = np.lexsort(
-            (rows.ints("seq"), rows.ints("at"), rows.ints("key_check"), rows.ints("lead"))
+            (
+                rows.ints("seq"),
+                rows.ints("position"),
+                rows.ints("key_check"),
+                rows.ints("equal_hash"),
+            )
         )
-        same = (np.diff(rows.ints("lead")[order]) == 0) & (
+        same = (np.diff(rows.ints("equal_hash")[order]) == 0) & (
             np.diff(rows.ints("key_check")[order]) == 0
         )
         buffer.remove(places.take(order[:-1][same]))
@@ -374,7 +387,7 @@ class AsOfJoin(JoinMatching):
 
     def push_out(self, side: int, horizon: int, out: JoinCollector) -> None:
         if side == RIGHT:
-            self._remember(self.sides[RIGHT].buffer.places({"at": horizon}))
+            self._remember(self.sides[RIGHT].buffer.places({"position": horizon}))
         super().push_out(side, horizon, out)
 
     def push_rows(self, side: int, places: Places, out: JoinCollector) -> None:
@@ -395,7 +408,7 @@ class AsOfJoin(JoinMatching):
         answers = np.unique(left.mark("answer", held)) if len(held.at) else np.zeros(0, np.int64)
         frames = [frame.where(np.isin(frame.ints("seq"), answers)) for frame in self.past.frames()]
         if len(places.at):
-            names = ["lead", "at", "seq", "late", *self.compared, *self.payload(RIGHT)]
+            names = ["equal_hash", "position", "seq", "late", *self.compared, *self.payload(RIGHT)]
             gone = self.stored(RIGHT, places, names)
             frames.append(gone.where(np.isin(gone.ints("seq"), answers)))
         frames = [frame for frame in frames if len(frame)]
@@ -416,7 +429,7 @@ class AsOfJoin(JoinMatching):
         of any age, but for the tolerance.
         """
         left, right = self.sides
-        waiting = self.stored(LEFT, self.pending(LEFT), ["at"]).ints("at")
+        waiting = self.stored(LEFT, self.pending(LEFT), ["position"]).ints("position")
         least = int(waiting.min(initial=MAX))
         if side == LEFT:
             # A row without an answer that is due gets none any more where rows are not padded.
@@ -441,13 +454,13 @@ class AsOfJoin(JoinMatching):
         side.
         """
         frames = (
-            [frame.ints("at") for frame in self.sides[LEFT].buffer.frames()]
+            [frame.ints("position") for frame in self.sides[LEFT].buffer.frames()]
             if side == RIGHT
             else []
         )
         others = np.unique(np.concatenate([*frames, np.zeros(0, np.int64)]))
         start, last = self._reach(LEFT, others)
-        at = np.sort(rows.ints("at"))
+        at = np.sort(rows.ints("position"))
         end = saturating_add(np.asarray(last), 1)
         count = np.searchsorted(at, end) - np.searchsorted(at, start)
         return Frame.of({"start": np.asarray(start), "end": end, "count": count}, len(count)).where(

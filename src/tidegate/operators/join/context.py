@@ -18,7 +18,7 @@ from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Frame, is_constant, to_arrow
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.joins.join_buffer import Query
-from tidegate.kernel.joins.ranges import Found
+from tidegate.kernel.joins.range_matching import Found
 from tidegate.kernel.keys import identify
 from tidegate.kernel.storage.run_store import Places
 from tidegate.operators.join.collector import JoinCollector
@@ -76,20 +76,24 @@ class JoinContext:
             []
             if paired and side != LEFT
             else (
-                ["key_hash"] if self.has_key_hash else ["lead"] if paired else ["lead", "key_check"]
+                ["key_hash"]
+                if self.has_key_hash
+                else ["equal_hash"]
+                if paired
+                else ["equal_hash", "key_check"]
             )
         )
-        at = ["at"] if self.spec.has_windows or self.emitter.keeps_times else []
+        at = ["position"] if self.spec.has_windows or self.emitter.keeps_times else []
         return [*known, "seq", *at, *(PAYLOAD + name for name in names if name is not None)]
 
     @property
     def has_key_hash(self) -> bool:
-        """Whether rows store the hash of their key apart: `lead` covers some equal fields only."""
+        """Whether rows store a key hash too, because `equal_hash` covers some equal fields only."""
         return self.spec.layout is not None and set(self.spec.layout) != set(self.spec.fields(LEFT))
 
     @property
     def compared(self) -> list[str]:
-        """The columns that tell keys with the same `lead` apart."""
+        """The columns that tell keys with the same `equal_hash` apart."""
         return ["key_check", "key_hash"] if self.has_key_hash else ["key_check"]
 
     def table(self, side: int, rows: Frame) -> pa.Table:
@@ -134,7 +138,7 @@ class JoinContext:
     def asking(self, side: int, places: Places, names: Sequence[str]) -> Frame:
         """Stored rows with the columns that `probe` needs, and some more."""
         return self.stored(
-            side, places, ["lead", "seq", *self.compared, *names, *self.payload(side)]
+            side, places, ["equal_hash", "seq", *self.compared, *names, *self.payload(side)]
         )
 
     # Partners
@@ -216,7 +220,7 @@ class JoinContext:
         Of equal rows the oldest goes first. A retraction without such a row goes to `late`.
         """
         frame, buffer = rows.frame, self.sides[side].buffer
-        at = frame.ints("at")
+        at = frame.ints("position")
         # The retraction of a message has an offset of its own.
         low, high = (
             (at, at) if self.spec.is_timed else (np.full(len(at), MIN), np.full(len(at), MAX))

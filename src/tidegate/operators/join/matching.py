@@ -25,7 +25,7 @@ import numpy as np
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Column, Frame, squeezed
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.joins.ranges import Found
+from tidegate.kernel.joins.range_matching import Found
 from tidegate.kernel.storage.run_store import Places
 from tidegate.operators.join.collector import JoinCollector, Window
 from tidegate.operators.join.context import JoinContext, Times
@@ -55,7 +55,7 @@ class JoinMatching(JoinContext, ABC):
     @classmethod
     def time_columns(cls, spec: JoinSpec, side: int) -> dict[str, str]:
         """The names that the buffer has for the time columns of a side."""
-        return {spec.inputs[side].time or "": "at"}
+        return {spec.inputs[side].time or "": "position"}
 
     @classmethod
     def last_instant(cls, spec: JoinSpec) -> Callable[[np.ndarray], np.ndarray] | None:  # noqa: ARG003
@@ -137,13 +137,13 @@ class JoinMatching(JoinContext, ABC):
         """The rows of a side without a partner that have not come out, below the limits if any."""
         if not self.awaits_partner(side):
             return Places.of([])
-        return self.sides[side].buffer.owing(limits)
+        return self.sides[side].buffer.pending(limits)
 
     def is_pending(self, side: int, places: Places) -> np.ndarray:
         """Which stored rows have no partner and have not come out."""
         buffer = self.sides[side].buffer
-        mask = buffer.mark("alone", places) == 0
-        return mask & (buffer.mark("n", places) == 0) if "n" in buffer.marks else mask
+        mask = buffer.mark("emitted", places) == 0
+        return mask & (buffer.mark("partners", places) == 0) if "partners" in buffer.marks else mask
 
     def pad_in_order(self, side: int, places: Places, out: JoinCollector) -> None:
         """Put out stored rows that have no partner, in the order of arrival."""
@@ -174,7 +174,7 @@ class JoinMatching(JoinContext, ABC):
         for side in (LEFT, RIGHT):
             places = self.pending(side)
             if len(places.at) and self.spec.padding != "early":
-                first = int(self.stored(side, places, ["at"]).ints("at").min())
+                first = int(self.stored(side, places, ["position"]).ints("position").min())
                 least = min(least, self.due_at(side, first))
         return least
 
@@ -266,7 +266,9 @@ class PairMatching(JoinMatching):
 
     @classmethod
     def row_marks(cls, spec: JoinSpec, side: int) -> dict[str, Any]:
-        return {"n": np.int32(0), "alone": np.int8(0)} if _counts_partners(spec, side) else {}
+        return (
+            {"partners": np.int32(0), "emitted": np.int8(0)} if _counts_partners(spec, side) else {}
+        )
 
     @abstractmethod
     def match(self, rows: Mapping[int, Taken], out: JoinCollector) -> Matches:
@@ -354,14 +356,14 @@ class PairMatching(JoinMatching):
         for side, places in ((LEFT, left), (RIGHT, right)):
             if _counts_partners(self.spec, side):
                 buffer = self.sides[side].buffer
-                emitted = buffer.mark("alone", places) > 0
+                emitted = buffer.mark("emitted", places) > 0
                 rows = np.flatnonzero(~emitted if semi else emitted)
                 rows = rows[firsts(buffer.numbers(places.take(rows)))]
                 if semi:
                     self._emit_semi(matches, rows, out)
                 else:
                     self.take_back(side, places.take(rows), order[rows] + 1, out)
-                buffer.add_to_mark("n", places, 1)
+                buffer.add_to_mark("partners", places, 1)
         if self.spec.shows_pairs:
             self._put_pairs(left, right, 1, order + 2, window, out)
 
@@ -382,9 +384,9 @@ class PairMatching(JoinMatching):
         for side in losing:
             if _counts_partners(self.spec, side):
                 places, buffer = (right if side == RIGHT else left), self.sides[side].buffer
-                buffer.add_to_mark("n", places, -1)
+                buffer.add_to_mark("partners", places, -1)
                 last = len(order) - 1 - firsts(buffer.numbers(places)[::-1])[::-1]
-                lost = last[buffer.mark("n", places.take(last)) == 0]
+                lost = last[buffer.mark("partners", places.take(last)) == 0]
                 self._unmatched(side, places.take(lost), order[lost] + 3, out)
 
     def _put_pairs(
@@ -464,7 +466,7 @@ class PairMatching(JoinMatching):
         self, side: int, places: Places, timing: np.ndarray, window: Window | None
     ) -> None:
         buffer = self.sides[side].buffer
-        buffer.set_mark("alone", places, timing + 1)
+        buffer.set_mark("emitted", places, timing + 1)
         if window is not None and "start" in buffer.marks:
             buffer.set_mark("start", places, window[0])
             buffer.set_mark("end", places, window[1])
@@ -474,15 +476,15 @@ class PairMatching(JoinMatching):
         if not len(order) or not _counts_partners(self.spec, side):
             return
         buffer = self.sides[side].buffer
-        emitted = np.flatnonzero(buffer.mark("alone", places) > 0)
+        emitted = np.flatnonzero(buffer.mark("emitted", places) > 0)
         places, order = places.take(emitted), order[emitted]
-        rows = self.stored(side, places, ["at", *self.shown(side)])
-        window = self.own_window(rows.ints("at"))
+        rows = self.stored(side, places, ["position", *self.shown(side)])
+        window = self.own_window(rows.ints("position"))
         if "start" in buffer.marks:
             window = buffer.mark("start", places), buffer.mark("end", places)
-        timing = buffer.mark("alone", places) - 1
+        timing = buffer.mark("emitted", places) - 1
         self.put_single(side, rows, op=-1, timing=timing, order=order, out=out, window=window)
-        buffer.set_mark("alone", places, 0)
+        buffer.set_mark("emitted", places, 0)
 
 
 def by_side(rows: Mapping[int, Taken], numbered: Callable[[Taken], np.ndarray]) -> Iterator[Turn]:
@@ -504,7 +506,7 @@ def by_side(rows: Mapping[int, Taken], numbered: Callable[[Taken], np.ndarray]) 
 
 def one_by_one(rows: Taken) -> np.ndarray:
     """Turn numbers in which every row of a key has a turn of its own."""
-    return Groups.by([rows.frame.ints(name) for name in ("lead", "key_check")]).ranks
+    return Groups.by([rows.frame.ints(name) for name in ("equal_hash", "key_check")]).ranks
 
 
 def below(times: Times, limits: Mapping[str, int], n: int) -> np.ndarray:

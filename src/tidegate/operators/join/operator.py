@@ -236,7 +236,7 @@ class WindowedJoin:
         if side.schema is not known:
             self.name_columns()
         delivery, times = side.judged(delivery, out)
-        inside = self.matching.has_window(times["at"])
+        inside = self.matching.has_window(times["position"])
         if not inside.all():
             rows = np.flatnonzero(~inside)
             late = side.late_output(out)

@@ -42,8 +42,8 @@ PAYLOAD = "m."
 """Names of input columns begin with this in the buffers of a join."""
 _NONE = MIN
 """The arrival number of a row that is not there."""
-NOBODY = (np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFFFE))
-"""The lead of rows whose equal fields are null, by side: they meet nobody."""
+NULL_KEY = (np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFFFE))
+"""The equal-field hash of rows with a null among their equal fields, by side: they never match."""
 _LARGE = 65_536
 """From this many rows on a piece of the output stays on its own."""
 
@@ -208,11 +208,11 @@ class Emitter:
                 columns.update(
                     {name: some[name] for name in some.names if name.startswith(PAYLOAD)}
                 )
-        for name, frame in (("lseq", left), ("rseq", right)):
+        for name, frame in (("left_seq", left), ("right_seq", right)):
             columns[name] = constant(np.int64(_NONE), n) if frame is None else frame["seq"]
         if self.keeps_times:
-            for name, frame in (("lat", left), ("rat", right)):
-                columns[name] = constant(np.int64(MAX), n) if frame is None else frame["at"]
+            for name, frame in (("left_position", left), ("right_position", right)):
+                columns[name] = constant(np.int64(MAX), n) if frame is None else frame["position"]
         columns["op"] = constant(np.int8(op), n)
         columns["timing"] = squeezed(np.broadcast_to(np.asarray(timing, np.int8), n))
         if window is not None:
@@ -281,7 +281,11 @@ class Emitter:
             if not name.startswith(PAYLOAD) and name != "side"
         }
         if not self.holds_back:
-            rest = {name: column for name, column in rest.items() if name not in ("lat", "rat")}
+            rest = {
+                name: column
+                for name, column in rest.items()
+                if name not in ("left_position", "right_position")
+            }
         return Frame({**columns, **rest}, len(frame))
 
     # Holding rows back
@@ -355,7 +359,7 @@ class Emitter:
 
     def least(self, side: int) -> int:
         """The least time of a side among what waits."""
-        name = "rat" if side == RIGHT else "lat"
+        name = "right_position" if side == RIGHT else "left_position"
         return min(
             (
                 int(frame.ints(name).min())
@@ -404,11 +408,11 @@ def _identity(rows: Frame) -> Column:
     """
     if "key_hash" in rows:
         return rows["key_hash"]
-    lead = rows.ints("lead")
+    equal_hash = rows.ints("equal_hash")
     if "key_check" not in rows:
-        return lead
-    nobody = (lead == NOBODY[LEFT]) | (lead == NOBODY[RIGHT])
-    return np.where(nobody, rows.ints("key_check"), lead) if nobody.any() else lead
+        return equal_hash
+    nobody = (equal_hash == NULL_KEY[LEFT]) | (equal_hash == NULL_KEY[RIGHT])
+    return np.where(nobody, rows.ints("key_check"), equal_hash) if nobody.any() else equal_hash
 
 
 def _columns(
@@ -521,7 +525,7 @@ def pair_ids(frame: Frame) -> pa.Array:
     """
     key = frame.ints("key_hash").astype(">u8").view(np.uint8).reshape(len(frame), 8)
     words = [hex_text(key)]
-    for name in ("lseq", "rseq"):
+    for name in ("left_seq", "right_seq"):
         seq = frame.ints(name)
         known = pa.array(seq, mask=seq == _NONE) if (seq == _NONE).any() else pa.array(seq)
         words.append(pc.fill_null(known.cast(pa.string()), "-"))

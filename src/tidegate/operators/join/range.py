@@ -12,8 +12,8 @@ from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.joins.join_buffer import Query
-from tidegate.kernel.joins.match_bounds import AT, WindowBounds, match_bounds
-from tidegate.kernel.joins.ranges import Found, Ordered, ordered
+from tidegate.kernel.joins.match_bounds import POSITION, WindowBounds, match_bounds
+from tidegate.kernel.joins.range_matching import Found, Ordered, ordered
 from tidegate.kernel.storage.run_store import Places
 from tidegate.operators.join.collector import JoinCollector, Window
 from tidegate.operators.join.context import Times
@@ -47,7 +47,7 @@ class RangeJoin(PairMatching):
         bounds = match_bounds(spec)
         if not isinstance(bounds, WindowBounds):
             return None
-        return lambda at: bounds.reach(LEFT, {AT: at})[1]
+        return lambda at: bounds.reach(LEFT, {POSITION: at})[1]
 
     @classmethod
     def row_marks(cls, spec: JoinSpec, side: int) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class RangeJoin(PairMatching):
         return self.closed(side) if self.spec.padding == "final" else self.complete(side)
 
     def due_at(self, side: int, first: int) -> int:
-        _, last = self.bounds.reach(side, {AT: np.array([first])})
+        _, last = self.bounds.reach(side, {POSITION: np.array([first])})
         late = self.spec.allowed_lateness if self.spec.padding == "final" else 0
         return int(saturating_add(int(saturating_add(int(last[0]), late)), 1))
 
@@ -131,7 +131,7 @@ class RangeJoin(PairMatching):
 
     def partners(self, side: int, places: Places) -> Found:
         rows = self.asking(side, places, self.sides[side].buffer.watched)
-        return self._found(side, rows, ordered(rows.ints("lead"), rows.ints(AT)), None)
+        return self._found(side, rows, ordered(rows.ints("equal_hash"), rows.ints(POSITION)), None)
 
     def _found(self, side: int, rows: Frame, by: Ordered, out: JoinCollector | None) -> Found:
         query = Query(by, *self.bounds.reach(side, self._times(side, rows)))
@@ -142,9 +142,9 @@ class RangeJoin(PairMatching):
         return self._standing(side, self._times(side, self.stored(side, places, names)))
 
     def _standing(self, side: int, times: Times) -> Standing:
-        n, limits = len(times[AT]), self.due_limits(side)
+        n, limits = len(times[POSITION]), self.due_limits(side)
         due = np.ones(n, bool) if limits is None else below(times, limits, n)
-        return Standing(below(times, self.complete(side), n), due, self.own_window(times[AT]))
+        return Standing(below(times, self.complete(side), n), due, self.own_window(times[POSITION]))
 
     def _times(self, side: int, rows: Frame) -> Times:
         return {name: rows.ints(name) for name in self.sides[side].buffer.watched}
@@ -172,19 +172,20 @@ class RangeJoin(PairMatching):
         if not self.spec.has_windows:
             return None
         times = [
-            self.stored(side, places, [AT]).ints(AT) for side, places in enumerate((left, right))
+            self.stored(side, places, [POSITION]).ints(POSITION)
+            for side, places in enumerate((left, right))
         ]
         return self.bounds.window(*times)
 
     def windows(self, side: int, rows: Frame) -> Frame:
         """The windows that rows match in, or the ranges that rows of the other side look into."""
-        at = np.sort(rows.ints(AT))
+        at = np.sort(rows.ints(POSITION))
         if isinstance(self.bounds, WindowBounds):
             start, end = self.bounds.windows_of(at)
         else:
-            frames = [frame.ints(AT) for frame in self.sides[1 - side].buffer.frames()]
+            frames = [frame.ints(POSITION) for frame in self.sides[1 - side].buffer.frames()]
             others = np.unique(np.concatenate([*frames, np.zeros(0, np.int64)]))
-            start, last = self.bounds.reach(1 - side, {AT: others})
+            start, last = self.bounds.reach(1 - side, {POSITION: others})
             end = saturating_add(np.asarray(last), 1)
         count = np.searchsorted(at, end) - np.searchsorted(at, start)
         found = Frame.of(
@@ -196,7 +197,7 @@ class RangeJoin(PairMatching):
         own, other = self.sides[side], self.sides[1 - side]
         least = self.emitter.least(side)
         if self.spec.padding == "final":
-            pending = self.stored(side, self.pending(side), [AT]).ints(AT)
+            pending = self.stored(side, self.pending(side), [POSITION]).ints(POSITION)
             least = min(least, int(pending.min(initial=MAX)))
         found = self.bounds.promised(side, own.marks, other.marks)
         return {name: min(promise, least) for name, promise in found.items()}
@@ -207,7 +208,7 @@ def _alternations(rows: Taken) -> np.ndarray:
     if rows.weight is None:
         return np.zeros(len(rows), np.int64)
     frame = rows.frame
-    keys = Groups.by([frame.ints(name) for name in ("lead", "key_check")])
+    keys = Groups.by([frame.ints(name) for name in ("equal_hash", "key_check")])
     retracts = rows.weight[keys.order] < 0
     first = np.zeros(len(rows), bool)
     first[keys.offsets[:-1]] = True

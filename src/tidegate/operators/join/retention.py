@@ -13,7 +13,7 @@ from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.frame import Frame, concat_frames
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.joins.join_buffer import Query
-from tidegate.kernel.joins.ranges import ordered
+from tidegate.kernel.joins.range_matching import ordered
 from tidegate.kernel.storage.run_store import Places
 from tidegate.operators.join.collector import JoinCollector
 from tidegate.operators.join.matching import JoinMatching
@@ -40,10 +40,10 @@ class JoinRetention:
         if limit is None or not len(rows):
             return rows
         frame, compared = rows.frame, self.matching.compared
-        keys = Groups.by([frame.ints(name) for name in ("lead", *compared)])
-        self._keys[side].append(frame.select(["lead", *compared]).take(keys.firsts))
+        keys = Groups.by([frame.ints(name) for name in ("equal_hash", *compared)])
+        self._keys[side].append(frame.select(["equal_hash", *compared]).take(keys.firsts))
         found = self._of_keys(
-            side, frame, saturating_add(frame.ints("at"), 1), np.full(len(frame), MAX)
+            side, frame, saturating_add(frame.ints("position"), 1), np.full(len(frame), MAX)
         )
         full = np.bincount(found[0], minlength=len(frame)) >= limit
         if rows.weight is not None:
@@ -65,7 +65,7 @@ class JoinRetention:
         they are.
         """
         found = self.matching.sides[side].buffer.probe(
-            Query(ordered(asking.ints("lead"), low), low, high)
+            Query(ordered(asking.ints("equal_hash"), low), low, high)
         )
         rows = self.matching.stored(side, found, self.matching.compared)
         keep = np.ones(len(found.row), bool)
@@ -88,14 +88,14 @@ class JoinRetention:
             return
         whole = concat_frames(frames)
         keys = whole.take(
-            Groups.by([whole.ints(name) for name in ("lead", *self.matching.compared)]).firsts
+            Groups.by([whole.ints(name) for name in ("equal_hash", *self.matching.compared)]).firsts
         )
         nothing = np.zeros(len(keys), np.int64)
         key, places = self._of_keys(side, keys, nothing + MIN, nothing + MAX)
         if not len(key):
             return
-        rows = self.matching.stored(side, places, ["at", "seq"])
-        newest = np.lexsort((-rows.ints("seq"), -rows.ints("at"), key))
+        rows = self.matching.stored(side, places, ["position", "seq"])
+        newest = np.lexsort((-rows.ints("seq"), -rows.ints("position"), key))
         begins = np.concatenate([[True], np.diff(key[newest]) != 0])
         rank = np.arange(len(key)) - np.maximum.accumulate(np.where(begins, np.arange(len(key)), 0))
         over = newest[rank >= limit]
@@ -111,7 +111,7 @@ class JoinRetention:
         gone = min(count, -(-(held - limit) * count // held))
         places = {side.number: side.buffer.places() for side in sides}
         at = {
-            side: self.matching.stored(side, found, ["at"]).ints("at")
+            side: self.matching.stored(side, found, ["position"]).ints("position")
             for side, found in places.items()
         }
         every = np.concatenate([at[LEFT], at[RIGHT]])

@@ -12,7 +12,7 @@ from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.groups import inverse
 from tidegate.kernel.joins.join_buffer import Query
-from tidegate.kernel.joins.ranges import Found, ordered
+from tidegate.kernel.joins.range_matching import Found, ordered
 from tidegate.kernel.storage.run_store import Places
 from tidegate.operators.join.collector import JoinCollector
 from tidegate.operators.join.matching import (
@@ -63,7 +63,7 @@ class RowsJoin(PairMatching):
         return int(self._window_start(side, np.array([self.highest[side]]))[0])
 
     def due_limits(self, side: int) -> dict[str, int]:
-        return {"at": self.complete(side)}
+        return {"position": self.complete(side)}
 
     def due_at(self, side: int, first: int) -> int:  # noqa: ARG002
         """Never: rows leave windows by offsets, not by watermarks."""
@@ -71,7 +71,7 @@ class RowsJoin(PairMatching):
 
     def expire(self) -> None:
         for side in self.sides:
-            side.buffer.expire({"at": self.complete(side.number)})
+            side.buffer.expire({"position": self.complete(side.number)})
 
     # Rows
 
@@ -79,7 +79,7 @@ class RowsJoin(PairMatching):
         """New rows of both sides up to a retraction, or retractions of one side, in one order."""
         for side, taken in rows.items():
             if self.first[side] is None:
-                self.first[side] = int(taken.frame.ints("at")[0])
+                self.first[side] = int(taken.frame.ints("position")[0])
         if all(taken.weight is None for taken in rows.values()):
             if rows:
                 yield 1, rows
@@ -101,7 +101,7 @@ class RowsJoin(PairMatching):
 
     def _steps(self, rows: Mapping[int, Taken]) -> dict[int, np.ndarray]:
         """The position of each row in the order of both sides: by distance, left before right."""
-        at = {side: taken.frame.ints("at") for side, taken in rows.items()}
+        at = {side: taken.frame.ints("position") for side, taken in rows.items()}
         distance = [at[side] - (self.first[side] or 0) for side in at]
         number = np.concatenate([np.full(len(at[side]), side) for side in at])
         order = np.lexsort((number, np.concatenate(distance)))
@@ -138,7 +138,7 @@ class RowsJoin(PairMatching):
             for side, taken in rows.items()
         ]
         for side, taken in rows.items():
-            self.highest[side] = max(self.highest[side], int(taken.frame.ints("at")[-1]))
+            self.highest[side] = max(self.highest[side], int(taken.frame.ints("position")[-1]))
         return Matches(
             arrived, _places(left[order]), _places(right[order]), base + STEPS * when[order]
         )
@@ -153,7 +153,7 @@ class RowsJoin(PairMatching):
             return highest
         before = np.searchsorted(step[other], step[side])
         return np.where(
-            before > 0, rows[other].frame.ints("at")[np.maximum(before - 1, 0)], highest
+            before > 0, rows[other].frame.ints("position")[np.maximum(before - 1, 0)], highest
         )
 
     def _pairs(
@@ -176,13 +176,17 @@ class RowsJoin(PairMatching):
         return left, right, step[found.row]
 
     def partners(self, side: int, places: Places) -> Found:
-        rows = self.asking(side, places, ["at", "seen"])
+        rows = self.asking(side, places, ["position", "seen"])
         n = len(rows)
-        query = Query(ordered(rows.ints("lead"), rows.ints("at")), np.full(n, MIN), np.full(n, MAX))
+        query = Query(
+            ordered(rows.ints("equal_hash"), rows.ints("position")),
+            np.full(n, MIN),
+            np.full(n, MAX),
+        )
         found = self.probe(side, rows, query, None)
-        held, mine = self.stored(1 - side, found, ["at", "seen"]), rows.take(found.row)
-        paired = self._saw(side, mine.ints("seen"), held.ints("at")) | self._saw(
-            1 - side, held.ints("seen"), mine.ints("at")
+        held, mine = self.stored(1 - side, found, ["position", "seen"]), rows.take(found.row)
+        paired = self._saw(side, mine.ints("seen"), held.ints("position")) | self._saw(
+            1 - side, held.ints("seen"), mine.ints("position")
         )
         return found.where(paired) if len(found.row) else found
 
@@ -191,7 +195,9 @@ class RowsJoin(PairMatching):
         return (at <= seen) & (at >= self._window_start(1 - side, seen))
 
     def standing(self, side: int, places: Places) -> Standing:
-        return self._standing(self.stored(side, places, ["at"]).ints("at") < self.complete(side))
+        return self._standing(
+            self.stored(side, places, ["position"]).ints("position") < self.complete(side)
+        )
 
     def _standing(self, complete: np.ndarray) -> Standing:
         return Standing(complete, complete | (self.spec.padding == "early"))
@@ -212,7 +218,7 @@ class RowsJoin(PairMatching):
 
     def windows(self, side: int, rows: Frame) -> Frame:  # noqa: ARG002
         """The window of a side: from its first to its last offset."""
-        at = rows.ints("at")
+        at = rows.ints("position")
         size = 1 if len(at) else 0
         start, end = (at.min(initial=MAX), at.max(initial=MIN) + 1) if size else (0, 0)
         return Frame.of(

@@ -14,7 +14,7 @@ from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.joins.join_buffer import Query
-from tidegate.kernel.joins.ranges import ordered
+from tidegate.kernel.joins.range_matching import ordered
 from tidegate.kernel.keys import KEY
 from tidegate.kernel.storage.keyed_table import KeyedTable
 from tidegate.kernel.storage.run_store import Places
@@ -35,12 +35,12 @@ from tidegate.operators.join.matching import (
     by_side,
     one_by_one,
 )
-from tidegate.operators.join.output import NOBODY
+from tidegate.operators.join.output import NULL_KEY
 from tidegate.operators.join.side import Taken, taken_from
 from tidegate.spec.join import LEFT, RIGHT, JoinSpec
 from tidegate.spec.windows import Session
 
-_PAIR = (*KEY, "lseq", "rseq")
+_PAIR = (*KEY, "left_seq", "right_seq")
 
 
 @dataclass(eq=False)
@@ -87,7 +87,7 @@ class SessionJoin(PairMatching):
     @property
     def _key(self) -> str:
         """The column that has the first half of a key's identity."""
-        return "key_hash" if self.has_key_hash else "lead"
+        return "key_hash" if self.has_key_hash else "equal_hash"
 
     # Limits
 
@@ -156,7 +156,7 @@ class SessionJoin(PairMatching):
         A row with a null key is a session of its own, which is not stored.
         """
         frame = rows.frame
-        at = frame.ints("at")
+        at = frame.ints("position")
         if rows.null_key is not None and rows.null_key.any():
             some = np.flatnonzero(~rows.null_key)
             found = self._history(Taken(frame.take(some), rows.late[some], rows.classes[some]))
@@ -165,12 +165,12 @@ class SessionJoin(PairMatching):
             bridges = found.bridges._replace(row=some[found.bridges.row])
             return SessionHistory(start, last, bridges, found.sessions)
         keys = Groups.by([frame.ints(self._key), frame.ints("key_check")])
-        first = frame.select(["lead", "key_check", self._key]).take(keys.firsts)
+        first = frame.select(["equal_hash", "key_check", self._key]).take(keys.firsts)
         asked = Frame.of(
             {
                 "key_hash": first.ints(self._key),
                 "key_check": first.ints("key_check"),
-                "lead": first.ints("lead"),
+                "equal_hash": first.ints("equal_hash"),
             },
             keys.n,
         )
@@ -194,7 +194,7 @@ class SessionJoin(PairMatching):
         """Store the sessions of some keys."""
         if len(sessions.key):
             end = saturating_add(sessions.last, self.gap)
-            columns = {name: keys.ints(name)[sessions.key] for name in (*KEY, "lead")}
+            columns = {name: keys.ints(name)[sessions.key] for name in (*KEY, "equal_hash")}
             columns.update(start=sessions.start, last=sessions.last, end=end, due=end)
             self.sessions.put(Frame.of(columns, len(end)))
 
@@ -238,11 +238,11 @@ class SessionJoin(PairMatching):
         mixed[row] = True
         here = np.flatnonzero(mixed[steps[order]])
         some = order[here]
-        lseq, rseq = (
+        left_seq, right_seq = (
             self.stored(number, places.take(some), ["seq"]).ints("seq")
             for number, places in ((LEFT, left), (RIGHT, right))
         )
-        order[here] = some[np.lexsort((rseq, lseq, steps[some]))]
+        order[here] = some[np.lexsort((right_seq, left_seq, steps[some]))]
         return left.take(order), right.take(order), steps[order]
 
     def _across(
@@ -258,9 +258,9 @@ class SessionJoin(PairMatching):
         rows have joined.
         """
         asking = frame.take(row)
-        lead = asking.ints("lead")
-        own = self.sides[side].buffer.probe(Query(ordered(lead, mine[0]), mine[0], mine[1]))
-        held = self.stored(side, own, ["lead", "seq", *self.compared, *self.payload(side)])
+        equal_hash = asking.ints("equal_hash")
+        own = self.sides[side].buffer.probe(Query(ordered(equal_hash, mine[0]), mine[0], mine[1]))
+        held = self.stored(side, own, ["equal_hash", "seq", *self.compared, *self.payload(side)])
         keep = held.ints("seq") < asking.ints("seq")[own.row]
         for name in self.compared:
             keep &= held.ints(name) == asking.ints(name)[own.row]
@@ -269,7 +269,7 @@ class SessionJoin(PairMatching):
             side,
             held,
             Query(
-                ordered(held.ints("lead"), theirs[0][own.row]),
+                ordered(held.ints("equal_hash"), theirs[0][own.row]),
                 theirs[0][own.row],
                 theirs[1][own.row],
             ),
@@ -286,14 +286,14 @@ class SessionJoin(PairMatching):
         if not self.retracts or not len(left.at) or window is None:
             return
         rows = self.stored(LEFT, left, [self._key, "key_check", "seq"])
-        rseq = self.stored(RIGHT, right, ["seq"]).ints("seq")
+        right_seq = self.stored(RIGHT, right, ["seq"]).ints("seq")
         columns = {
             "key_hash": rows.ints(self._key),
             "key_check": rows.ints("key_check"),
-            "lseq": rows.ints("seq"),
-            "rseq": rseq,
+            "left_seq": rows.ints("seq"),
+            "right_seq": right_seq,
         }
-        self.pairs.put(Frame.of({**columns, "start": window[0], "end": window[1]}, len(rseq)))
+        self.pairs.put(Frame.of({**columns, "start": window[0], "end": window[1]}, len(right_seq)))
 
     def retract(self, side: int, rows: Taken, out: JoinCollector) -> None:
         """Take back one row a key, with its pairs and those across the sessions that it joined."""
@@ -302,14 +302,14 @@ class SessionJoin(PairMatching):
             return
         own = self.sides[side]
         self.take_back(side, places, out.reserve(len(kept)) + np.arange(len(kept)), out)
-        gone = self.stored(side, places, ["lead", "seq", "key_check", self._key])
-        somebody = gone.ints("lead") != NOBODY[side]
+        gone = self.stored(side, places, ["equal_hash", "seq", "key_check", self._key])
+        somebody = gone.ints("equal_hash") != NULL_KEY[side]
         gone = gone.where(somebody)
         keys = Frame.of(
             {
                 "key_hash": gone.ints(self._key),
                 "key_check": gone.ints("key_check"),
-                "lead": gone.ints("lead"),
+                "equal_hash": gone.ints("equal_hash"),
             },
             len(gone),
         )
@@ -329,15 +329,15 @@ class SessionJoin(PairMatching):
         """
         zeros = np.zeros(len(keys), np.int64)
         found = self.sides[side].buffer.probe(
-            Query(ordered(keys.ints("lead"), zeros), zeros + MIN, zeros + MAX)
+            Query(ordered(keys.ints("equal_hash"), zeros), zeros + MIN, zeros + MAX)
         )
-        rows = self.stored(side, found, ["at", "seq", *self.compared])
+        rows = self.stored(side, found, ["position", "seq", *self.compared])
         keep = rows.ints("key_check") == keys.ints("key_check")[found.row]
         if self.has_key_hash:
             keep &= rows.ints("key_hash") == keys.ints("key_hash")[found.row]
         columns = {
             "code": found.row,
-            "at": rows.ints("at"),
+            "position": rows.ints("position"),
             "seq": rows.ints("seq"),
             "run": np.asarray(found.run),
             "place": found.at,
@@ -349,7 +349,7 @@ class SessionJoin(PairMatching):
         self._take_out(keys)
         some = [rows.where(rows.ints("there")) for rows in held]
         codes, times = (
-            np.concatenate([rows.ints(name) for rows in some]) for name in ("code", "at")
+            np.concatenate([rows.ints(name) for rows in some]) for name in ("code", "position")
         )
         sessions = PointSessions.of(codes, times, self.reach)
         self._store(keys, sessions)
@@ -370,7 +370,7 @@ class SessionJoin(PairMatching):
         code = _numbers_of(told.select(KEY), keys.select(KEY))
         index = [
             _positions(rows, code, told.ints(name))
-            for rows, name in zip(held, ("lseq", "rseq"), strict=True)
+            for rows, name in zip(held, ("left_seq", "right_seq"), strict=True)
         ]
         known = [at >= 0 for at in index]
         there = [
@@ -379,13 +379,15 @@ class SessionJoin(PairMatching):
         ]
         lost = known[side] & ~there[side] & there[1 - side]
         session = [
-            sessions.of_points(code, rows.ints("at")[np.maximum(at, 0)]) if len(rows) else code
+            sessions.of_points(code, rows.ints("position")[np.maximum(at, 0)])
+            if len(rows)
+            else code
             for rows, at in zip(held, index, strict=True)
         ]
         apart = there[LEFT] & there[RIGHT] & (session[LEFT] != session[RIGHT])
         for mask, losing in ((lost, [1 - side]), (apart, [LEFT, RIGHT])):
             rows = np.flatnonzero(mask)
-            rows = rows[np.lexsort((told.ints("rseq")[rows], told.ints("lseq")[rows]))]
+            rows = rows[np.lexsort((told.ints("right_seq")[rows], told.ints("left_seq")[rows]))]
             left, right = (
                 Places(part.ints("run")[at[rows]], part.ints("place")[at[rows]])
                 for part, at in zip(held, index, strict=True)
@@ -398,9 +400,9 @@ class SessionJoin(PairMatching):
 
     def session_of(self, side: int, places: Places) -> tuple[np.ndarray, np.ndarray]:
         """The first and the last time of the sessions that stored rows are in."""
-        rows = self.stored(side, places, ["at", "lead", "key_check", self._key])
-        start, last = rows.ints("at").copy(), rows.ints("at").copy()
-        some = np.flatnonzero(rows.ints("lead") != NOBODY[side])
+        rows = self.stored(side, places, ["position", "equal_hash", "key_check", self._key])
+        start, last = rows.ints("position").copy(), rows.ints("position").copy()
+        some = np.flatnonzero(rows.ints("equal_hash") != NULL_KEY[side])
         if not len(some):
             return start, last
         keys = Groups.by([rows.ints(self._key)[some], rows.ints("key_check")[some]])
@@ -414,7 +416,7 @@ class SessionJoin(PairMatching):
         )
         held = self.sessions.take(found, (*KEY, "start", "last"))
         sessions = _sorted(_numbers_of(held.select(KEY), asked), held)
-        at = sessions.of_points(keys.ids.astype(np.int64), rows.ints("at")[some])
+        at = sessions.of_points(keys.ids.astype(np.int64), rows.ints("position")[some])
         start[some], last[some] = sessions.start[at], sessions.last[at]
         return start, last
 
@@ -436,7 +438,7 @@ class SessionJoin(PairMatching):
         for side in sides:
             if self.nulls[side]:
                 places = self._null_rows(side, limit)
-                at = self.stored(side, places, ["at"]).ints("at")
+                at = self.stored(side, places, ["position"]).ints("position")
                 self._pad_pending(side, places, at, at, out)
 
     def _pad_pending(
@@ -459,7 +461,7 @@ class SessionJoin(PairMatching):
     def _members(self, side: int, table: Frame) -> tuple[Places, np.ndarray, np.ndarray]:
         """The rows of a side that are in sessions, and the first and last time of these."""
         query = Query(
-            ordered(table.ints("lead"), table.ints("start")),
+            ordered(table.ints("equal_hash"), table.ints("start")),
             table.ints("start"),
             table.ints("last"),
         )
@@ -478,10 +480,10 @@ class SessionJoin(PairMatching):
     def _null_rows(self, side: int, limit: int) -> Places:
         """Rows of sessions of their own that end at or before a limit."""
         places = self.sides[side].buffer.places(
-            {"at": int(saturating_add(int(saturating_add(limit, -self.gap)), 1))}
+            {"position": int(saturating_add(int(saturating_add(limit, -self.gap)), 1))}
         )
-        rows = self.stored(side, places, ["lead"])
-        return places.take(rows.ints("lead") == NOBODY[side])
+        rows = self.stored(side, places, ["equal_hash"])
+        return places.take(rows.ints("equal_hash") == NULL_KEY[side])
 
     def expire(self) -> None:
         limit = self.closed()
@@ -513,7 +515,7 @@ class SessionJoin(PairMatching):
             starts = frame.ints("start")[frame.ints("end") > limit]
             promise = min(promise, int(starts.min(initial=MAX)))
         if self.spec.pads(side) and self.spec.padding != "early":
-            pending = self.stored(side, self.pending(side), ["at"]).ints("at")
+            pending = self.stored(side, self.pending(side), ["position"]).ints("position")
             promise = min(promise, int(pending.min(initial=MAX)))
         return {own.given.time or "": promise}
 
@@ -525,7 +527,7 @@ class SessionJoin(PairMatching):
             return Frame.of({"start": nothing, "end": nothing, "count": nothing}, 0)
         found = self.sides[side].buffer.probe(
             Query(
-                ordered(held.ints("lead"), held.ints("start")),
+                ordered(held.ints("equal_hash"), held.ints("start")),
                 held.ints("start"),
                 held.ints("last"),
             )

@@ -26,7 +26,7 @@ from tidegate.kernel.events.event_time import (
 )
 from tidegate.kernel.frame import Column, Frame, repeat, to_arrow
 from tidegate.kernel.joins.join_buffer import JoinBuffer
-from tidegate.kernel.joins.ranges import Ordered, ordered
+from tidegate.kernel.joins.range_matching import Ordered, ordered
 from tidegate.kernel.keys import identify
 from tidegate.kernel.storage.layout import Layout, choose_layout
 from tidegate.operators.ingest.delivery import Arrival, Delivery, DeliveryReader
@@ -34,7 +34,7 @@ from tidegate.operators.ingest.ingest import Ingest, IngestHooks, Windows, obser
 from tidegate.operators.ingest.schema_cast import bindable, widened
 from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
 from tidegate.operators.join.collector import JoinCollector
-from tidegate.operators.join.output import NOBODY, PAYLOAD
+from tidegate.operators.join.output import NULL_KEY, PAYLOAD
 from tidegate.operators.output import LateRows, class_names, texts
 from tidegate.operators.progress import Progress
 from tidegate.spec.join import SIDES, AsOf, JoinSpec, Rows
@@ -64,8 +64,8 @@ class Taken:
 
     @cached_property
     def by(self) -> Ordered:
-        """The order by lead and position."""
-        return ordered(self.frame.ints("lead"), self.frame.ints("at"))
+        """The order by equal-field hash and position."""
+        return ordered(self.frame.ints("equal_hash"), self.frame.ints("position"))
 
     def take(self, index: np.ndarray) -> Taken:
         weight, null_key = (
@@ -110,16 +110,18 @@ class Side:
         self.keys = {time.column: time.key for time in self.given.times if time.column is not None}
         self.marks: dict[str, int] = dict.fromkeys(self.keys, MIN)
         """The watermarks of the time columns."""
-        lead = self.spec.layout
+        equal_hash = self.spec.layout
         fields = self.spec.fields(self.number)
-        self._lead = tuple(
-            fields[n] for n, pair in enumerate(self.spec.on) if lead is not None and pair[0] in lead
+        self._layout_fields = tuple(
+            fields[n]
+            for n, pair in enumerate(self.spec.on)
+            if equal_hash is not None and pair[0] in equal_hash
         )
         self.buffer = JoinBuffer(
             self.store,
             "rows",
             self.marks_of_rows,
-            tuple(self.columns.values()) or ("at",),
+            tuple(self.columns.values()) or ("position",),
             (layout_of(self.spec, is_large=False), layout_of(self.spec, is_large=True)),
         )
 
@@ -250,7 +252,7 @@ class Side:
         """
         if not self.spec.is_timed:
             self.shared.counters["on_time"] += len(delivery)
-            return delivery, {"at": delivery.offset}
+            return delivery, {"position": delivery.offset}
         delivery, times = self._timed(delivery, out)
         options, lateness = self.spec.options, self.spec.allowed_lateness
         kinds = []
@@ -324,30 +326,30 @@ class Side:
         """The rows as buffers keep them."""
         n, table = len(delivery), delivery.table
         late = delivery.verdict == MILDLY_LATE if self.spec.is_timed else np.zeros(n, bool)
-        lead, key_check = delivery.key_hash, delivery.key_check
+        equal_hash, key_check = delivery.key_hash, delivery.key_check
         missing = self._nulls(table)
-        if self._lead and self._lead != self.spec.fields(self.number):
-            lead, _ = identify([table.column(name) for name in self._lead], n)
-        unlucky = (lead == NOBODY[0]) | (lead == NOBODY[1])
+        if self._layout_fields and self._layout_fields != self.spec.fields(self.number):
+            equal_hash, _ = identify([table.column(name) for name in self._layout_fields], n)
+        unlucky = (equal_hash == NULL_KEY[0]) | (equal_hash == NULL_KEY[1])
         if unlucky.any():
-            lead, key_check = (
-                np.where(unlucky, lead ^ _TAKEN, lead),
+            equal_hash, key_check = (
+                np.where(unlucky, equal_hash ^ _TAKEN, equal_hash),
                 np.where(unlucky, key_check ^ _TAKEN, key_check),
             )
         if missing is not None:
             # The second word still tells keys apart, which are null in part only.
-            lead, key_check = (
-                np.where(missing, NOBODY[self.number], lead),
+            equal_hash, key_check = (
+                np.where(missing, NULL_KEY[self.number], equal_hash),
                 np.where(missing, delivery.key_hash, key_check),
             )
         columns: dict[str, Column] = {
-            "lead": lead,
+            "equal_hash": equal_hash,
             "key_check": key_check,
             **times,
             "seq": delivery.seq,
             "late": late.astype(np.int8),
         }
-        if self._lead and self._lead != self.spec.fields(self.number):
+        if self._layout_fields and self._layout_fields != self.spec.fields(self.number):
             columns["key_hash"] = delivery.key_hash
         columns.update(
             {

@@ -1,9 +1,8 @@
-"""Range matching: rows sorted by (lead, position) are asked for ranges of positions, and answer
-with ranges of rows.
+"""Range matching: finds rows with the same equal-field hash and a position in a range.
 
-A lead is the 64-bit identity of what must be equal, a position is a time or an offset. All leads
-lie one after the other on one line of integers, so that one binary search finds a lead and a
-position at once. Two keys may share a lead: who needs to know compares more.
+An equal-field hash is the 64-bit hash of the values that must be equal. A position is a time or an
+offset. The rows of all hashes lie one after the other on one line of integers, so that one binary
+search finds hash and position at once. Two keys may share a hash; callers compare further columns.
 """
 
 from __future__ import annotations
@@ -21,31 +20,30 @@ _WORD = 64
 
 
 class Ordered(NamedTuple):
-    """Rows in the order of (lead, position), those that are equal in both in their order of
-    arrival.
-    """
+    """Rows in the order of (equal-field hash, position); rows equal in both by arrival."""
 
     order: np.ndarray
-    """The row at each place of the order."""
+    """The row at each position of the order."""
     keys: np.ndarray
-    """The different leads, ascending."""
+    """The distinct equal-field hashes, ascending."""
     code: np.ndarray
-    """For each row, as it came, which of them it has."""
+    """For each row, in the order of arrival, which of them it has."""
 
 
-def ordered(lead: np.ndarray, at: np.ndarray) -> Ordered:
-    """Put rows into order."""
-    n = len(lead)
-    if n == 0 or is_constant(lead):
-        keys, code = lead[:1].copy(), np.zeros(n, np.int64)
+def ordered(equal_hash: np.ndarray, at: np.ndarray) -> Ordered:
+    """Sort rows by equal-field hash and position."""
+    n = len(equal_hash)
+    if n == 0 or is_constant(equal_hash):
+        keys, code = equal_hash[:1].copy(), np.zeros(n, np.int64)
     else:
-        code, keys = ranked_values(lead)
+        code, keys = ranked_values(equal_hash)
     return Ordered(_order(code, len(keys), at), keys, code)
 
 
 def _order(code: np.ndarray, keys: int, at: np.ndarray) -> np.ndarray:
-    """The stable order of (code, position): both and the number of the row in one word where they
-    fit, which sorts quickest.
+    """The stable order of (code, position).
+
+    Both and the number of the row are sorted as one 64-bit word if they fit, which is fastest.
     """
     n = len(code)
     if n < 2:
@@ -65,26 +63,24 @@ def _order(code: np.ndarray, keys: int, at: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Index:
-    """Sorted rows laid on one line: the different leads, and for each row its place on the line."""
+    """Sorted rows on one line of integers."""
 
     keys: np.ndarray
     line: np.ndarray
     low: int
     high: int
     ranks: np.ndarray | None = None
-    """The different positions, where leads and positions are too far apart to be laid on a line as
-    they are.
-    """
+    """The distinct positions, if the line has their ranks because their values do not fit."""
 
     @classmethod
-    def over(cls, lead: np.ndarray, at: np.ndarray) -> Index:
-        """The index of rows that are sorted by (lead, position)."""
-        if is_constant(lead):
-            keys, code = lead[:1].copy(), np.zeros(len(lead), np.int64)
+    def over(cls, equal_hash: np.ndarray, at: np.ndarray) -> Index:
+        """The index of rows that are sorted by (equal-field hash, position)."""
+        if is_constant(equal_hash):
+            keys, code = equal_hash[:1].copy(), np.zeros(len(equal_hash), np.int64)
         else:
-            starts = np.ones(len(lead), bool)
-            np.not_equal(lead[1:], lead[:-1], out=starts[1:])
-            keys, code = lead[starts], np.cumsum(starts) - 1
+            starts = np.ones(len(equal_hash), bool)
+            np.not_equal(equal_hash[1:], equal_hash[:-1], out=starts[1:])
+            keys, code = equal_hash[starts], np.cumsum(starts) - 1
         low, high = int(at.min()), int(at.max())
         stride = high - low + 1
         if len(keys) * stride < 1 << 62:
@@ -97,17 +93,16 @@ class Index:
         return self.keys.nbytes + self.line.nbytes
 
     def ranges(
-        self, lead: np.ndarray, code: np.ndarray, low: np.ndarray, high: np.ndarray
+        self, equal_hash: np.ndarray, code: np.ndarray, low: np.ndarray, high: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """For each asking row the first of the rows with its lead and a position from low to high,
-        both included, and one past the last.
+        """For each row of a query, the first row in its range and one past the last.
 
-        `lead` are the different leads that are asked for, and `code` says which of them each row
-        asks for.
+        `equal_hash` are the distinct hashes of the query, ascending, and `code` tells which of them
+        each row has. `low` and `high` are positions, both included.
         """
-        at = np.searchsorted(self.keys, lead)
+        at = np.searchsorted(self.keys, equal_hash)
         at[at == len(self.keys)] = 0
-        known = self.keys[at] == lead
+        known = self.keys[at] == equal_hash
         stride, begin, end = self._clipped(low, high)
         base = at[code] * stride
         first = np.searchsorted(self.line, base + begin)
@@ -117,7 +112,7 @@ class Index:
         return first, np.maximum(first, last)
 
     def _clipped(self, low: np.ndarray, high: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
-        """How long the stretch of a lead is, and where in it ranges begin and end."""
+        """The length of the line of one hash, and where on it ranges begin and end."""
         if self.ranks is not None:
             return (
                 len(self.ranks),
@@ -130,14 +125,14 @@ class Index:
 
 
 def expanded(first: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """All integers of the ranges that begin at `first`, one range after the other."""
+    """The integers of all ranges that begin at `first`, one range after the other."""
     total = int(counts.sum())
     ends = np.cumsum(counts)
     return np.repeat(first - (ends - counts), counts) + np.arange(total)
 
 
 class Found(NamedTuple):
-    """Pairs of an asking row and a row of a run, by asking row."""
+    """Pairs of a row of the query and a stored row (run, position in it), by row of the query."""
 
     row: np.ndarray
     run: np.ndarray
@@ -154,9 +149,7 @@ NOTHING = Found(*(np.zeros(0, np.int64) for _ in range(3)))
 
 
 def pairs(blocks: Sequence[tuple[int, np.ndarray, np.ndarray]]) -> Found:
-    """The pairs of ranges in several runs: blocks are (run, first, last) with a range for each
-    asking row.
-    """
+    """The pairs of ranges in several runs; a block is (run, first, last) with a range a row."""
     kept = []
     for run, first, last in blocks:
         rows = np.flatnonzero(last > first)
