@@ -20,7 +20,7 @@ from conformance.microbatch_joins import STAGES, run_joins
 from conformance.query_watermark import POLICIES, QueryWatermark
 from tidegate.errors import SpecError
 from tidegate.instants import MAX
-from tidegate.scenarios.aggregate_adapter import FIRST_COME, TOLD, AggregateUnderTest
+from tidegate.scenarios.aggregate_adapter import FIRST_COME, SET_BY_SCENARIO, AggregateUnderTest
 from tidegate.scenarios.document import (
     MismatchError,
     Scenario,
@@ -147,7 +147,7 @@ class _Plan:
 
     def watermarks(self, ticks: Ticks) -> tuple[Watermarks, ...]:
         if self.is_told:
-            return TOLD
+            return SET_BY_SCENARIO
         if self.policy == "max" and len(self.delays) > 1:
             # All rows come in one input, and each says how far its own stream is with it.
             return (Punctuated(column="mark"),)

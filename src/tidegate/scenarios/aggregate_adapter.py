@@ -1,6 +1,4 @@
-"""The adapter between scenarios and an operator: what they write becomes its input, and what it
-puts out is told in their words.
-"""
+"""Adapter between a scenario and an aggregation: events in, panes and late rows out."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ from tidegate.spec.windows import Axis
 
 RESULT = "result"
 FIRST_COME = "first_come"
-"""An aggregate that only some kinds use: the value that came first, whatever its time."""
+"""The aggregate of the first value to arrive, whatever its time; for extensions."""
 _AGGREGATES: dict[str, Callable[[], aggregates.Aggregate]] = {
     "list": lambda: aggregates.list_("v"),
     "count": aggregates.count,
@@ -35,12 +33,12 @@ _AGGREGATES: dict[str, Callable[[], aggregates.Aggregate]] = {
     FIRST_COME: lambda: aggregates.arg_min("v", "seq"),
 }
 _CODED = frozenset({"list", "count", FIRST_COME})
-TOLD: tuple[Watermarks, ...] = (Explicit(),)
-"""One input, whose watermark the scenario tells."""
+SET_BY_SCENARIO: tuple[Watermarks, ...] = (Explicit(),)
+"""One input, whose watermark the scenario sets."""
 
 
 def specification(
-    settings: OperatorSettings, *, keyed: bool, watermarks: Sequence[Watermarks] = TOLD
+    settings: OperatorSettings, *, keyed: bool, watermarks: Sequence[Watermarks] = SET_BY_SCENARIO
 ) -> AggregateSpec:
     """The specification of the operator, with an input for each of the watermarks."""
     axis = settings.window.axis
@@ -66,9 +64,7 @@ def specification(
 
 
 class ValueCodes:
-    """Values of any type as integers and back, because a scenario may mix types that no Arrow
-    column can hold.
-    """
+    """Values of any type as integers and back: a scenario may mix types in one column."""
 
     def __init__(self) -> None:
         self._values: list[Any] = []
@@ -97,9 +93,7 @@ class LateRow:
 
 
 class AggregateUnderTest:
-    """An operator under a scenario: takes events as they are written, gives panes as they are
-    expected.
-    """
+    """The operator of a scenario: takes events as written, returns panes as expected."""
 
     def __init__(
         self,
@@ -107,7 +101,7 @@ class AggregateUnderTest:
         events: Sequence[Mapping[str, Any]],
         ticks: Ticks,
         *,
-        watermarks: Sequence[Watermarks] = TOLD,
+        watermarks: Sequence[Watermarks] = SET_BY_SCENARIO,
         runtime: Runtime = EMBEDDED,
     ) -> None:
         self._settings = settings
@@ -126,11 +120,11 @@ class AggregateUnderTest:
 
     @property
     def is_rehearsed(self) -> bool:
-        """Whether nothing runs yet, so that there is nothing to be checked."""
+        """Whether nothing runs yet, so that there is nothing to check."""
         return self._running.is_rehearsed
 
     def add(self, events: Sequence[Mapping[str, Any]], ordinal: int = 0) -> None:
-        """One delivery, or one a message where the trigger asks which message came first."""
+        """One delivery, or one per message where the trigger depends on the first message."""
         alone = self._settings.options.get("granularity") == "element" and _asks_for_the_first(
             self._settings.trigger
         )
@@ -142,18 +136,18 @@ class AggregateUnderTest:
         self._running.advance_watermark(watermark)
 
     def move_clock(self, now: int) -> None:
-        """The time of the calls that follow; nothing that is due runs before them."""
+        """Set the clock of the following calls; nothing runs before them."""
         self.now = now
 
     def run_clock(self) -> None:
-        """Run what is due at the present time."""
+        """Run what is due at the current clock."""
         self._running.run_clock(self.now)
 
     def finish(self) -> None:
         self._running.finish()
 
     def restart(self) -> None:
-        """Forget the operator, and open another one on what it stored."""
+        """Drop the operator and restore another one from its store."""
         self._running.restart(self.now)
 
     def adjust(self, adjustment: Adjustment) -> None:
@@ -161,7 +155,7 @@ class AggregateUnderTest:
         self._running.adjust(adjustment)
 
     def take(self) -> tuple[list[Pane], list[LateRow]]:
-        """What came out since the last time."""
+        """Panes and late rows since the last call."""
         panes, late = self._running.take()
         return [self._pane(row) for row in _by_appearance(panes)], [self._late(row) for row in late]
 
@@ -186,7 +180,7 @@ class AggregateUnderTest:
         return self._running.windows()
 
     def contents(self) -> list[tuple[tuple[int, int], Any, Any]]:
-        """Window, key and present value of every open window."""
+        """Window, key and current value of every open window."""
         return [
             (window_of(row), self._keys.value(row.get("k")), self._decoded(row[RESULT]))
             for row in self._running.contents()
@@ -272,9 +266,7 @@ def _asks_for_the_first(trigger: Trigger | None) -> bool:
 
 
 def _by_appearance(rows: Records) -> Records:
-    """Panes that complete one window for several keys at once, in the order in which the keys first
-    came; their codes tell it.
-    """
+    """The panes, with those that complete one window for several keys ordered by key code."""
     found: Records = []
     for (*_, timing), run in groupby(
         rows,

@@ -1,8 +1,7 @@
-"""A meeting is a join under a scenario: messages go in as they are written, and pairs come out with
-the messages that they were made from.
+"""Adapter between a scenario and a join: messages in, pairs of messages out.
 
-Every message has a number in a column of its own side, so that a row of the output tells by these
-two columns which messages it has.
+Every message has a number in a column of its side, so that these two columns of an output row
+identify its messages.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ KEY = "k"
 
 @dataclass(frozen=True)
 class Terms:
-    """Everything that a join is made from, except the columns of its inputs."""
+    """The settings of a join, except the columns of its inputs."""
 
     window: JoinWindow
     how: str = "inner"
@@ -45,7 +44,7 @@ class Terms:
         return isinstance(self.window, Rows)
 
     def spec(self) -> JoinSpec:
-        """The specification: the watermark of each side is told."""
+        """The specification; the scenario sets the watermark of each side."""
         left, right = (
             Input(
                 time=None if self.counts else time_column(side),
@@ -71,7 +70,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Pair:
-    """One row that came out."""
+    """One output row."""
 
     left: Message | None
     right: Message | None
@@ -85,7 +84,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class LateMessage:
-    """A message that was refused."""
+    """A message of the late output."""
 
     side: int
     message: Message
@@ -112,7 +111,7 @@ class JoinUnderTest:
 
     @property
     def is_rehearsed(self) -> bool:
-        """Whether nothing runs yet, so that there is nothing to be checked."""
+        """Whether nothing runs yet, so that there is nothing to check."""
         return self._running.is_rehearsed
 
     def add(self, left: Sequence[Message] = (), right: Sequence[Message] = ()) -> None:
@@ -129,7 +128,7 @@ class JoinUnderTest:
         self._running.advance_watermark(side, watermark)
 
     def run_clock(self, now: int) -> None:
-        """The clock has come to an instant, and what is due runs."""
+        """Advance the clock and run what is due."""
         self.now = now
         self._running.run_clock(now)
 
@@ -140,22 +139,22 @@ class JoinUnderTest:
         self._running.restart(self.now)
 
     def take(self) -> tuple[list[Pair], list[LateMessage]]:
-        """Pairs and late messages since the last time."""
+        """Pairs and late messages since the last call."""
         rows, late = self._running.take()
         return [self._pair(row) for row in rows], self._late(late)
 
     def take_rows(self) -> tuple[Records, list[LateMessage]]:
-        """The same where a window stands downstream: its panes."""
+        """The panes of a window downstream, and late messages, since the last call."""
         rows, late = self._running.take()
         return rows, self._late([row for row in late if row.keys() & set(SIDES)])
 
     def output_watermark(self, side: int | None = None) -> int:
-        """What is promised for the time of a side, or for both."""
+        """The output watermark for the time of a side, or the least of both."""
         found = self._running.output_watermarks()
         return found[""] if side is None else found.get(time_column(side), found[""])
 
     def held(self, side: int) -> list[Message]:
-        """The messages of a side that are kept."""
+        """The buffered messages of a side."""
         return [self._messages[row[SIDES[side]]] for row in self._running.held(side)]
 
     def _table(self, side: int, messages: Sequence[Message]) -> pa.Table:

@@ -1,6 +1,4 @@
-"""Join words: how scenarios write which rows of two streams meet, as a mapping of bounds or as the
-text of a condition.
-"""
+"""Join words: which rows of two streams match, as a mapping of bounds or a text."""
 
 from __future__ import annotations
 
@@ -59,7 +57,7 @@ class _Ends:
     includes_high: bool = True
 
     def demand(self, op: str, apart: int) -> None:
-        """One more thing that must hold of `left.t - right.t`."""
+        """Add a bound of `left.t - right.t`."""
         if op in (">", ">=", "="):
             if self.low is not None:
                 raise UnsupportedScenarioError(
@@ -87,7 +85,7 @@ class _Ends:
 
 @dataclass(frozen=True)
 class Condition:
-    """What a text demands of two rows that meet."""
+    """The condition that a text states for two rows."""
 
     bound: Within | None = None
     keyed: bool = False
@@ -96,7 +94,7 @@ class Condition:
 
 
 @dataclass
-class _Reading:
+class _ParsedCondition:
     ends: _Ends = field(default_factory=_Ends)
     keyed: bool = False
     shares_window: bool = False
@@ -129,7 +127,7 @@ def read_condition(text: Any, ticks: Ticks) -> Condition:
     """A text such as `key = key AND left.t BETWEEN right.t - 5 AND right.t + 5 AND left.value >
     4`.
     """
-    reading = _Reading()
+    reading = _ParsedCondition()
     for atom in _atoms(str(text)):
         _read_atom(reading, atom, ticks)
     where = reduce(lambda a, b: a & b, reading.values) if reading.values else None
@@ -148,7 +146,7 @@ def _atoms(text: str) -> Iterator[str]:
     yield from re.split(r"\s+AND\s+", plain, flags=re.IGNORECASE)
 
 
-def _read_atom(reading: _Reading, text: str, ticks: Ticks) -> None:
+def _read_atom(reading: _ParsedCondition, text: str, ticks: Ticks) -> None:
     atom = _ATOM.fullmatch(text.strip())
     if atom is None:
         raise UnsupportedScenarioError(f"the condition `{text}` cannot be read")
@@ -174,7 +172,7 @@ def _read_atom(reading: _Reading, text: str, ticks: Ticks) -> None:
 
 
 def _step(time: re.Match[str], ticks: Ticks) -> int:
-    """What is added to a time: a number of units, or a duration."""
+    """The offset of a time: a number of units, or a duration."""
     if not time[2]:
         return 0
     amount = ticks(
@@ -188,7 +186,7 @@ def _step(time: re.Match[str], ticks: Ticks) -> int:
 
 
 def value_column(side: int) -> str:
-    """The column in which a side has the value that conditions look at."""
+    """The value column of a side, for conditions."""
     return f"{SIDES[side]}_v"
 
 

@@ -65,7 +65,7 @@ def run_join(scenario: Scenario, runtime: Runtime = EMBEDDED) -> None:
 
 
 def terms_of(scenario: Scenario, ticks: Ticks) -> Terms:
-    """What a scenario's config asks for on top of the preset of its system."""
+    """The settings of a join: the config of a scenario on top of its preset."""
     config = scenario.config
     known("`config`", config, CONFIG)
     check_preset(scenario)
@@ -113,7 +113,7 @@ def _messages(scenario: Scenario) -> list[Message]:
 
 
 def _listed(given: Any) -> list[Message]:
-    """One message, or several of a delivery."""
+    """One message, or the messages of a delivery."""
     messages = [
         mapping("a message", message) for message in (given if isinstance(given, list) else [given])
     ]
@@ -220,7 +220,7 @@ class JoinTimeline:
             )
 
     def _wanted(self, one: Any) -> dict[str, Any]:
-        """A pair as it is written: `[left, right]`, or a mapping that says more of it."""
+        """An expected pair: `[left, right]`, or a mapping with more fields."""
         wanted = {"pair": one} if not isinstance(one, dict) else one
         known("an expected pair", wanted, PAIR)
         pair = wanted.get("pair")
@@ -262,7 +262,7 @@ class JoinTimeline:
         }
 
     def _late_rows(self, side: int, expected: Any) -> None:
-        """Either all rows so far or those since the last look, as for panes."""
+        """Compare with all rows so far, or with those since the last look, as for panes."""
         if not isinstance(expected, list):
             raise UnsupportedScenarioError(f"late rows must be a list, got `{expected}`")
         for one in expected:
@@ -289,7 +289,7 @@ class JoinTimeline:
                 )
 
     def _out_wm(self, expected: Any) -> None:
-        """Watermarks that went on, as numbers, or with `left` or `right` before each."""
+        """Compare forwarded watermarks: numbers, or pairs of `left` or `right` and a number."""
         forwarded, self._forwarded = self._forwarded, []
         keyed = [one for one in expected if isinstance(one, list)]
         if keyed and (
@@ -312,7 +312,7 @@ class JoinTimeline:
                 )
 
     def _output_watermark(self, expected: Any) -> None:
-        """The least promise, or those of the sides."""
+        """Compare the least output watermark, or those of the sides."""
         wanted = expected if isinstance(expected, dict) else {"": expected}
         known("`output_watermark`", wanted, {"", *SIDES})
         for name, number in wanted.items():
@@ -325,7 +325,7 @@ class JoinTimeline:
 
 
 def _name(message: Message | None) -> Any:
-    """How a scenario calls a message: by its value, or by its time where it has none."""
+    """The name of a message in a scenario: its value, or its time where it has none."""
     return None if message is None else message.get("v", message.get("t"))
 
 

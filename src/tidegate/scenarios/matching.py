@@ -1,6 +1,4 @@
-"""Matching: whether the panes that came out are those a scenario expects, and the difference in
-words when they are not.
-"""
+"""Matching of output with expectations, and the text of the difference."""
 
 from __future__ import annotations
 
@@ -53,7 +51,7 @@ class Pane:
 
 
 def check_expected(panes: Any, aggregate: str) -> list[dict[str, Any]]:
-    """The expected panes of a step, refused where they name what this runner cannot see."""
+    """The expected panes of a step; refuses unknown fields."""
     if not isinstance(panes, list):
         raise UnsupportedScenarioError(f"expected panes must be a list, got `{panes}`")
     for pane in panes:
@@ -76,9 +74,7 @@ def check_expected(panes: Any, aggregate: str) -> list[dict[str, Any]]:
 
 
 def fits(expected: dict[str, Any], pane: Pane, ticks: Ticks) -> bool:
-    """Whether a pane is the expected one; what is not named is not asked, but a retraction must
-    be.
-    """
+    """Whether a pane is the expected one; compares the named fields, and always `retract`."""
     if bool(expected.get("retract", False)) != pane.retract:
         return False
     tests: dict[str, Callable[[Any], bool]] = {
@@ -115,7 +111,7 @@ def same_window(expected: Any, window: tuple[int, int], ticks: Ticks) -> bool:
 
 
 def same_value(expected: Any, value: Any) -> bool:
-    """Equality that tells 1 from true and from "1", but not 1 from 1.0."""
+    """Equality that distinguishes 1 from true and "1", but not from 1.0."""
     if (
         isinstance(expected, float)
         and isinstance(value, int | float)
@@ -177,7 +173,7 @@ def _same_row(expected: Any, found: Any) -> bool:
 def demand(
     expected: list[dict[str, Any]], panes: list[Pane], ticks: Ticks, *, ordered: bool, where: str
 ) -> None:
-    """Raise the difference between what is expected and what came."""
+    """Raise the difference between expected and actual panes."""
     if ordered and len(expected) == len(panes):
         panes = _interleaved(expected, panes, ticks)
         wrong = [(e, p) for e, p in zip(expected, panes, strict=True) if not fits(e, p, ticks)]

@@ -1,6 +1,4 @@
-"""The kind `cogroup`: messages of several inputs come together by window and key, and each input
-keeps a side of its own.
-"""
+"""The kind `cogroup`: a merge of several inputs by window and key, with the values of each."""
 
 from __future__ import annotations
 
@@ -117,9 +115,7 @@ class _Merge:
             self._running.advance_watermark(watermark, number)
 
     def _table(self, ordinal: int, messages: list[dict[str, Any]]) -> pa.Table:
-        """Messages of an input; a message without a time is at 0, and each input has a column of
-        its own for its values.
-        """
+        """Messages of an input, with its own value column. Default time: 0."""
         columns = {
             "t": pa.array([self._ticks(message.get("t", 0)) for message in messages], pa.int64())
         }
@@ -155,12 +151,12 @@ class _Merge:
             [self._values.value(code) for code in row[_side(number)] or []]
             for number in range(self._inputs)
         ]
-        told = {"timing": row["timing"], "retract": row["op"] == "-"} if "op" in row else {}
+        pane = {"timing": row["timing"], "retract": row["op"] == "-"} if "op" in row else {}
         return {
             "window": window_of(row),
             "k": self._keys.value(row.get("k")),
             "sides": sides,
-            **told,
+            **pane,
         }
 
     def _fits(self, expected: dict[str, Any], row: dict[str, Any]) -> bool:

@@ -1,6 +1,4 @@
-"""The kinds `panes` and `panes_by_window`: a timeline of input, and the panes that must come out of
-it.
-"""
+"""The kinds `panes` and `panes_by_window`: a timeline of input, and the expected panes."""
 
 from __future__ import annotations
 
@@ -170,7 +168,7 @@ class PaneTimeline:
         self._operator.run_clock()
 
     def _batch(self, value: Any) -> None:
-        """The events, then the watermark, and what the clock makes due once at the end."""
+        """The events, then the watermark, then what the clock makes due, once."""
         batch = mapping("a batch", value)
         known("a batch", batch, {"processing_time", "events", "watermark"})
         if "processing_time" in batch:
@@ -233,9 +231,7 @@ class PaneTimeline:
             raise MismatchError(f"{self._where}: expected state of windows {value}, got {shown}")
 
     def _state_windows_hint(self, value: dict[str, Any]) -> None:
-        """Some windows that have state, and some that have none but perhaps a mark that they are
-        closed; the others may be either.
-        """
+        """Compare windows with state, and windows without state except a tombstone."""
         known(
             "`state_windows_hint`",
             mapping("`state_windows_hint`", value),
@@ -280,9 +276,7 @@ class PaneTimeline:
         )
 
     def _late_output(self, value: list[Any]) -> None:
-        """Either all rows so far or those since the last look: systems differ in which of the two
-        they show.
-        """
+        """Compare with all late rows so far, or with those since the last look."""
         for row in value:
             known("a late row", mapping("a late row", row), LATE)
         fresh, self._fresh_late = self._fresh_late, []
@@ -300,9 +294,7 @@ class PaneTimeline:
             raise MismatchError(f"{self._where}: expected late rows {value}, got {shown}")
 
     def _is_late(self, row: LateRow, *, named: bool) -> bool:
-        """Whether other systems would call it late: it is in none of its windows, and was not kept
-        until the window closed unfired.
-        """
+        """Whether a row missed all its windows; `unfired` counts only if a reason is named."""
         if row.reason == UNFIRED and not named:
             return False
         if row.t is None or not row.windows or isinstance(self._settings.window, Session):
@@ -319,7 +311,7 @@ class PaneTimeline:
 
 
 def _events(steps: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Every event of the timeline, refused where it has a field that nobody reads."""
+    """Every event of the timeline; refuses unknown fields."""
     for step in steps:
         batch = step.get("batch")
         for event in [
@@ -331,9 +323,7 @@ def _events(steps: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def run_panes_by_window(scenario: Scenario, runtime: Runtime = EMBEDDED) -> None:
-    """Run the data once for every size of bundle; the panes of each window must come in the order
-    given.
-    """
+    """Run the data once per bundle size; the panes of each window must come in order."""
     known("the scenario", scenario.body, {"data", "late_data", "bundle_sizes", "expect"})
     ticks = ticks_of(scenario)
     settings = operator_settings(scenario, ticks)

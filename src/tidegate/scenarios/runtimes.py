@@ -1,6 +1,4 @@
-"""Runtimes: where the operators of scenarios run, and the few verbs that a scenario has for an
-operator whatever runs it.
-"""
+"""Runtimes: where the operators of scenarios run, and the interface of a running operator."""
 
 from __future__ import annotations
 
@@ -22,16 +20,14 @@ Records = list[dict[str, Any]]
 Adjustment = Callable[[WindowedAggregate], None]
 Window = tuple[int, int]
 SHARD = "shard"
-"""Which of several shards put a row out, where there are shards; between them there is no order."""
+"""Column with the shard of a row; there is no order between shards."""
 
 
 class RunningAggregate(Protocol):
     """One operator that runs somewhere."""
 
     is_rehearsed: bool
-    """Whether the scenario only tells what it is going to do: nothing runs yet, and nothing that is
-    asked has a meaning.
-    """
+    """Whether steps are only recorded: nothing runs yet, and results have no meaning."""
 
     def add(self, table: pa.Table, now: int, ordinal: int = 0) -> None:
         """One delivery."""
@@ -44,7 +40,7 @@ class RunningAggregate(Protocol):
     def finish(self) -> None: ...
 
     def restart(self, now: int) -> None:
-        """Keep nothing but the stored state, and go on."""
+        """Drop everything but the stored state, and continue."""
 
     def adjust(self, adjustment: Adjustment) -> None:
         """Apply a function to the operator before its next delivery, and again until a restart.
@@ -54,7 +50,7 @@ class RunningAggregate(Protocol):
         """
 
     def take(self) -> tuple[Records, Records]:
-        """Panes and late rows since the last time."""
+        """Panes and late rows since the last call."""
 
     @property
     def dropped(self) -> int: ...
@@ -72,7 +68,7 @@ class RunningAggregate(Protocol):
         """The windows that have state, each once."""
 
     def contents(self) -> Records:
-        """Window, key and present value of every open window."""
+        """Window, key and current value of every open window."""
 
 
 class RunningJoin(Protocol):
@@ -92,18 +88,16 @@ class RunningJoin(Protocol):
     def finish(self) -> None: ...
 
     def restart(self, now: int) -> None:
-        """Keep nothing but the stored state, and go on."""
+        """Drop everything but the stored state, and continue."""
 
     def take(self) -> tuple[Records, Records]:
-        """What came out at the end of the chain, and late rows, since the last time."""
+        """The output of the last operator, and late rows, since the last call."""
 
     def output_watermarks(self) -> dict[str, int]:
-        """By time column of the join's output what is promised, and the least of them under an
-        empty name.
-        """
+        """Output watermarks by time column, and the least of them under the empty name."""
 
     def held(self, side: int) -> Records:
-        """The rows of a side that are kept."""
+        """The buffered rows of a side."""
 
 
 class Runtime(Protocol):
@@ -265,6 +259,6 @@ def _instant(watermark: int) -> int | str:
 
 
 def window_of(row: Mapping[str, Any]) -> Window:
-    """The window of a row, with the ends of time where it has none."""
+    """The window of a row; a missing end is the end of time."""
     start, end = row["window_start"], row["window_end"]
     return MIN if start is None else start, MAX if end is None else end

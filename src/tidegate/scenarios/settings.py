@@ -69,7 +69,7 @@ _LATE_DELAY = 10_000_000
 
 @dataclass(frozen=True)
 class OperatorSettings:
-    """Everything an operator is built from, except the columns of its input."""
+    """The settings of an operator, except the columns of its input."""
 
     window: Window
     trigger: Trigger
@@ -85,9 +85,7 @@ class OperatorSettings:
 def operator_settings(
     scenario: Scenario, ticks: Ticks, *, more: frozenset[str] = frozenset()
 ) -> OperatorSettings:
-    """The settings of a scenario; `more` names config keys that its kind knows beside the usual
-    ones.
-    """
+    """The operator settings of a scenario; `more` names further config keys of its kind."""
     config = scenario.config
     known("`config`", config, CONFIG | more)
     if scenario.system not in NAMES:
@@ -122,9 +120,7 @@ def _trigger(scenario: Scenario, ticks: Ticks) -> ParsedTrigger:
 
 
 def _on_clock(scenario: Scenario, ticks: Ticks) -> Window:
-    """A trigger on the clock means windows on the clock, and they must not be said to be on event
-    time.
-    """
+    """The window on the clock, for a trigger that needs one; refuses event time."""
     if scenario.config.get("time_domain", "processing") != "processing":
         raise UnsupportedScenarioError(
             f"trigger `{scenario.config['trigger']}` needs `time_domain: processing`"
@@ -136,7 +132,7 @@ def _on_clock(scenario: Scenario, ticks: Ticks) -> Window:
 
 
 def choice(config: Mapping[str, Any], name: str, words: Mapping[str, Any], default: Any) -> Any:
-    """The meaning of one of a few words."""
+    """The value of an option that is one of a few words."""
     if name not in config:
         return default
     word = config[name]
@@ -146,7 +142,7 @@ def choice(config: Mapping[str, Any], name: str, words: Mapping[str, Any], defau
 
 
 def lateness_of(scenario: Scenario, ticks: Ticks) -> int:
-    """The allowed lateness: as the config says it, or as it is with its system."""
+    """The allowed lateness of the config. Default: that of the preset."""
     if "allowed_lateness" in scenario.config:
         return ticks(scenario.config["allowed_lateness"])
     habit = system_preset(scenario.system).allowed_lateness
@@ -154,8 +150,9 @@ def lateness_of(scenario: Scenario, ticks: Ticks) -> int:
 
 
 def _options(scenario: Scenario, ticks: Ticks, parsed: ParsedTrigger) -> dict[str, Any]:
-    """The preset, then the words of the trigger, then what the config says; the guard against
-    future events is off unless it is named.
+    """The options: those of the config over those of the trigger over those of the preset.
+
+    The guard against events from the future is off by default.
     """
     config = scenario.config
     options: dict[str, Any] = {"future_tolerance": MAX, **system_preset(scenario.system).options}

@@ -1,6 +1,4 @@
-"""Players: the stateful operator of a query in which every shard plays a part of another scenario,
-and tells what could be seen in it.
-"""
+"""The stateful processor of a query in which every shard plays its part of a scenario."""
 
 from __future__ import annotations
 
@@ -27,16 +25,14 @@ from tidegate.spec.join import SIDES
 from tidegate.state.serialization import encode_table
 
 SEEN, CONTENTS = "seen", "contents"
-"""The outputs that a script has beside those of every query: what can be asked of an operator, and
-the values in its open windows.
-"""
+"""Further outputs of a script: facts of the operator, and the values of its open windows."""
 KEPT = tuple(f"kept_{side}" for side in SIDES)
-"""And the rows that a join keeps of each side."""
+"""And the buffered rows of each side of a join."""
 
 
 @dataclass(frozen=True)
 class Role:
-    """What a shard plays."""
+    """The part of a shard."""
 
     plan: ChainPlan
     layout: ShardLayout
@@ -45,7 +41,7 @@ class Role:
 
 
 class Players(ScriptedProcessor):
-    """As many operators as there are roles; each is the one that a query of its own would have."""
+    """One operator per role; each is the one that its own query would have."""
 
     def __init__(self, roles: Mapping[int, Role], *, keeps: bool) -> None:
         """With `keeps` a worker keeps operators from batch to batch as usual; without, each is read
@@ -127,7 +123,7 @@ def _aggregate_seen(operator: WindowedAggregate) -> Iterator[tuple[str, bytes]]:
 
 
 class _Inside(Inspection):
-    """An operator of a chain, looked at as an embedded one is."""
+    """An operator of a chain, with the inspection of an embedded one."""
 
     def __init__(self, operator: WindowedAggregate) -> None:
         self.operator = operator

@@ -1,10 +1,9 @@
-"""Scenarios on Spark: each is rehearsed to learn its steps, all are played in one query, and then
-each is checked against what came out.
+"""Scenarios on Spark: rehearsed to learn their steps, played in one query, then checked.
 
-The k-th micro-batch holds the k-th steps of all scenarios, and every scenario has shards of its
-own: rows take the way of every query, by the edge, the shuffle, the stateful operator with its
-state in Spark's store, and the packed outputs. The query is stopped and started again on the way,
-where a scenario says so, and for the others in the middle.
+The k-th micro-batch holds the k-th steps of all scenarios, and every scenario has its own shards.
+Rows take the path of every query: the edge, the shuffle, the stateful operator with its state in
+Spark's store, and the packed outputs. The query is restarted where a scenario has a restart, and in
+the middle for all others.
 """
 
 from __future__ import annotations
@@ -53,16 +52,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SHARDS = 2
-"""Over how many shards the keys of a scenario are spread."""
+"""Number of shards of a scenario."""
 _PARTITIONS = 2
 _ROWS, _WATERMARK, _CLOCK, _END = range(4)
 """The order of what a micro-batch does."""
 
 
 def run_on_spark(scenarios: Iterable[Scenario]) -> list[Outcome]:
-    """The outcomes of all scenarios, in a session that ends with them unless it was there
-    before.
-    """
+    """The outcomes of all scenarios; stops the session unless it was running before."""
     before = running_session()
     spark = session("tidegate-replay", cores=_PARTITIONS) if before is None else before
     try:
@@ -80,9 +77,7 @@ class Performance:
     rehearsal: _Rehearsal
 
     def outcome(self, other: Scenario | None = None) -> Outcome:
-        """How it ended; another one that does the same but expects something else can be judged by
-        what came out, too.
-        """
+        """The outcome; or that of another scenario with the same steps and other expectations."""
         if self.rehearsal.outcome is not None:
             return self.rehearsal.outcome
         return run_on(self.scenario if other is None else other, _Playback(self.rehearsal.plays))
@@ -91,9 +86,7 @@ class Performance:
 def perform(
     scenarios: Iterable[Scenario], spark: SparkSession, *, shards: int = SHARDS, keeps: bool = False
 ) -> list[Performance]:
-    """Play all scenarios; with `keeps` workers keep operators from batch to batch, as they do in
-    every other query.
-    """
+    """Play all scenarios; with `keeps`, workers cache operators between batches, as in a query."""
     performances = [Performance(scenario, _rehearsed(scenario)) for scenario in scenarios]
     plays = [
         play
@@ -112,7 +105,7 @@ def perform(
 
 @dataclass
 class _Shown:
-    """What one step put out, and what could be seen after it, from all shards."""
+    """The output of one step and the state after it, from all shards."""
 
     panes: Records = field(default_factory=list)
     late: Records = field(default_factory=list)
@@ -123,7 +116,7 @@ class _Shown:
 
     @property
     def asked(self) -> dict[str, Any]:
-        """What can be asked of an operator, of all shards as if they were one."""
+        """The facts of an aggregation, over all shards."""
         holds = [seen["hold"] for seen in self.seen if seen["hold"] is not None]
         return {
             "dropped": sum(seen["dropped"] for seen in self.seen),
@@ -137,14 +130,14 @@ class _Shown:
 
     @property
     def output_watermarks(self) -> dict[str, int]:
-        """What a join promises, of all shards."""
+        """The output watermarks of a join, over all shards."""
         promises = [promise for seen in self.seen for promise in seen["output_watermarks"].items()]
         return {
             column: min(mark for name, mark in promises if name == column) for column, _ in promises
         }
 
     def error(self) -> Exception | None:
-        """What was wrong with the step."""
+        """The error of the step, if any."""
         for seen in self.seen:
             if "refused" in seen:
                 return TidegateError(seen["refused"])
@@ -267,13 +260,13 @@ class _Scripted:
 
 
 def _merged(commands: tuple[Command, ...], more: Command) -> tuple[Command, ...]:
-    """What was said, and more, in one word."""
-    said = {
+    """The commands with a further one merged into the last."""
+    changed = {
         name: value
         for name, value in dataclasses.asdict(more).items()
         if value != getattr(Command(), name)
     }
-    return (*commands[:-1], dataclasses.replace(commands[-1], **said))
+    return (*commands[:-1], dataclasses.replace(commands[-1], **changed))
 
 
 class _ScriptedAggregate(_Scripted):
@@ -398,9 +391,7 @@ def _rehearsed(scenario: Scenario) -> _Rehearsal:
 
 @dataclass(frozen=True)
 class _Writer:
-    """Keeps the packed rows of a batch in a file, which whoever runs this and whoever started the
-    query both see.
-    """
+    """Writes the packed rows of a batch to a file that the driver reads."""
 
     folder: str
 
@@ -412,7 +403,7 @@ class _Writer:
 
 
 def _play(spark: SparkSession, plays: Sequence[_Play], shards: int, *, keeps: bool) -> None:
-    """Play all of them, one act after the other, and tell each what it showed."""
+    """Play all of them, act by act, and store the output of each step."""
     layouts = [
         ShardLayout(_PARTITIONS, tuple(range(n * shards, (n + 1) * shards)))
         for n in range(len(plays))
@@ -462,9 +453,7 @@ def _play(spark: SparkSession, plays: Sequence[_Play], shards: int, *, keeps: bo
 
 
 def _schedules(acts: Sequence[Sequence[range]]) -> tuple[list[list[int]], list[int]]:
-    """In which micro-batch each step of each play is, and where each act ends: all plays begin an
-    act together.
-    """
+    """The micro-batch of each step of each play, and the end of each act; acts start together."""
     schedules: list[list[int]] = [[] for _ in acts]
     ends: list[int] = []
     start = 0
@@ -491,7 +480,7 @@ def _edges(plan: ChainPlan, layout: ShardLayout) -> tuple[Edge, ...]:
 
 
 def _read(folder: Path) -> dict[tuple[int, int], list[tuple[str, bytes]]]:
-    """By batch and shard what came out, in its order."""
+    """The outputs by batch and shard, in order."""
     found: dict[tuple[int, int], list[tuple[str, bytes]]] = defaultdict(list)
     for path in sorted(folder.glob("*.parquet")):
         for row in pq.read_table(path).to_pylist():

@@ -1,5 +1,4 @@
-"""Ticks: the numbers and texts in which a scenario writes time, as whole ticks of the kernel and
-back.
+"""Conversion of the times of a scenario to whole ticks and back.
 
 One unit of the scenario is one tick. Where a scenario writes fractions, all its times are scaled by
 the smallest power of ten that makes them whole, and what comes out is floored back. Calendar
@@ -86,7 +85,7 @@ class Ticks:
             ) from error
 
     def microseconds(self, amount: int) -> int:
-        """A real duration in ticks, for defaults that are said in seconds."""
+        """A real duration in ticks, for defaults in seconds."""
         return clamp(amount * self.scale // MICROSECONDS[self.unit])
 
     def watermark(self, value: Any) -> int:
@@ -101,7 +100,7 @@ class Ticks:
         )
 
     def shown(self, ticks: int | None) -> Any:
-        """Ticks as the scenario would write them, for texts that people read."""
+        """Ticks in the notation of the scenario."""
         if ticks is None or ticks in (MIN, MAX):
             return {None: None, MIN: "-inf", MAX: "+inf"}[ticks]
         if self.unit == "iso":
