@@ -102,11 +102,11 @@ def _refusal(scenario: Scenario, case: dict[str, Any]) -> str | None:
     merged = replace(scenario, config=config)
     try:
         settings = operator_settings(merged, ticks_of(merged))
-        specification(
-            replace(settings, options={**settings.options, "keep_fired": kept}), keyed=False
-        )
+        made = specification(settings, keyed=False)
     except SpecError as error:
         return str(error)
+    if not kept and (made.mode == "retracting" or made.options.fire_only_updated):
+        return "fired values are needed, and the configuration has no storage for them"
     return None
 
 

@@ -192,11 +192,11 @@ class Inspection:
         return list(found.values())
 
     def _offsets(self, window: tuple[int, int], cells: Frame, i: int) -> dict[str, tuple[int, int]]:
-        if self.operator.metadata is None:
+        if self.operator.window_offsets is None:
             return {}
         if self.operator.wiring is not None and self.operator.wiring.cell_update.shares_offsets:
-            return self.operator.metadata.within(*window, None, None)
-        return self.operator.metadata.within(
+            return self.operator.window_offsets.within(*window, None, None)
+        return self.operator.window_offsets.within(
             *window, int(cells.ints("key_hash")[i]), int(cells.ints("key_check")[i])
         )
 

@@ -11,15 +11,12 @@ import pyarrow as pa
 from tidegate.errors import CorruptStateError
 from tidegate.operators.aggregate import migration
 from tidegate.operators.aggregate.operator import WindowedAggregate
+from tidegate.operators.aggregate.wiring import Wiring
 from tidegate.operators.chain import Operator
 from tidegate.operators.join import snapshot as join_stored
 from tidegate.operators.join.operator import WindowedJoin
 
-FORMAT = 4
-_READABLE = (2, 3, 4)
-"""Format 2 knew of no migrations, format 3 of no frames in the order of their keys; they are the
-same otherwise.
-"""
+FORMAT = 1
 NAME = "operator"
 """The name of the snapshot's document in the store."""
 
@@ -40,29 +37,34 @@ def save(operator: Operator) -> None:
         "keys": None if operator.keys is None else operator.keys.save(),
         "marks": operator.marks.marks,
         "ids": operator.ids.save(),
-        "metadata": None if operator.metadata is None else operator.metadata.save(),
-        "rebuild": None if operator.rebuild is None else operator.rebuild.save(),
+        "window_offsets": None
+        if operator.window_offsets is None
+        else operator.window_offsets.save(),
+        "recovery": None if operator.recovery is None else operator.recovery.save(),
         "schema": None,
         "migrated": None,
     }
-    wiring = operator.wiring
-    if wiring is not None:
-        document["schema"] = base64.b64encode(
-            wiring.context.schema.serialize().to_pybytes()
-        ).decode()
-        migrated = migration.Migrated.of(wiring.context)
-        document["migrated"] = None if migrated is None else migrated.to_json()
-        document["cells"] = wiring.context.cells.save()
-        document["retention"] = wiring.retention.save()
-        document["ordinals"] = wiring.ordinals.save()
-        document["open"] = None if wiring.slice_buffer is None else wiring.slice_buffer.save()
-        document["static"] = None if wiring.static is None else wiring.static.save()
-        document["messages"] = (
-            wiring.context.messages is not None and wiring.context.messages.count > 0
-        )
-        if wiring.context.messages is not None:
-            wiring.context.messages.flush()
+    if operator.wiring is not None:
+        document.update(_saved_wiring(operator.wiring))
     operator.store.put_json(NAME, document)
+
+
+def _saved_wiring(wiring: Wiring) -> dict[str, Any]:
+    """The part of a snapshot that depends on the schema of the input."""
+    context, slices, static = wiring.context, wiring.slice_buffer, wiring.static_windows
+    migrated = migration.Migrated.of(context)
+    if context.messages is not None:
+        context.messages.flush()
+    return {
+        "schema": base64.b64encode(context.schema.serialize().to_pybytes()).decode(),
+        "migrated": None if migrated is None else migrated.to_json(),
+        "cells": context.cells.save(),
+        "retention": wiring.retention.save(),
+        "ordinals": wiring.ordinals.save(),
+        "slices": None if slices is None else slices.save(),
+        "static_windows": None if static is None else static.save(),
+        "messages": context.messages is not None and context.messages.count > 0,
+    }
 
 
 def release(operator: Operator) -> None:
@@ -90,17 +92,15 @@ def restore(operator: Operator, *, counts: int = 0) -> bool:
     if isinstance(operator, WindowedJoin):
         join_stored.restore(operator, document, counts=counts)
         return True
-    if document.get("format") not in _READABLE:
+    if document.get("format") != FORMAT:
         raise CorruptStateError(
-            f"state of format {document.get('format')!r} cannot be read; this version reads formats"
-            f" {_READABLE[0]} to {FORMAT}"
+            f"state of format {document.get('format')!r} cannot be read; this version reads"
+            f" format {FORMAT}"
         )
     changed = migration.changes(document["spec"], operator.declared.to_dict())
     if document["followed_lateness"] is not None:
-        fed = document.get("panes_from", range(len(operator.spec.inputs)))
-        operator.take_panes(
-            max(document["followed_lateness"], operator.declared.allowed_lateness), fed
-        )
+        lateness = max(document["followed_lateness"], operator.declared.allowed_lateness)
+        operator.take_panes(lateness, document["panes_from"])
     if operator.merging is not None and document["merging"] is not None:
         operator.merging.restore(document["merging"])
     operator.progress.restore(document["progress"])
@@ -109,16 +109,16 @@ def restore(operator: Operator, *, counts: int = 0) -> bool:
         operator.keys.restore(document["keys"])
     operator.marks.marks = dict(document["marks"])
     operator.ids.restore(document["ids"])
-    if operator.metadata is not None and document["metadata"] is not None:
-        operator.metadata.restore(document["metadata"])
-    if operator.rebuild is not None and document["rebuild"] is not None:
-        operator.rebuild.restore(document["rebuild"])
+    if operator.window_offsets is not None and document["window_offsets"] is not None:
+        operator.window_offsets.restore(document["window_offsets"])
+    if operator.recovery is not None and document["recovery"] is not None:
+        operator.recovery.restore(document["recovery"])
     if document["schema"] is not None:
-        _restore_parts(operator, document, changed)
+        _restore_wiring(operator, document, changed)
     return True
 
 
-def _restore_parts(
+def _restore_wiring(
     operator: WindowedAggregate, document: dict[str, Any], changed: migration.Changes
 ) -> None:
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(document["schema"])))
@@ -131,9 +131,9 @@ def _restore_parts(
     wiring.retention.restore(document["retention"])
     wiring.ordinals.restore(document["ordinals"])
     if wiring.slice_buffer is not None:
-        wiring.slice_buffer.restore(document["open"], wiring.context.migrated)
-    if wiring.static is not None:
-        wiring.static.restore(document["static"])
+        wiring.slice_buffer.restore(document["slices"], wiring.context.migrated)
+    if wiring.static_windows is not None:
+        wiring.static_windows.restore(document["static_windows"])
     messages = wiring.context.messages
     if messages is not None and document["messages"] and messages.count == 0:
         operator.lose_messages()
@@ -146,7 +146,7 @@ def _migrated(
     schema: pa.Schema,
 ) -> migration.Migrated | None:
     """The former migrations of the stored state, with the current changes."""
-    former = document.get("migrated")
+    former = document["migrated"]
     if document["followed_lateness"] is not None and changed.former_lateness is not None:
         # The lateness of an upstream may have been the longer one before, too.
         stayed = document["followed_lateness"] >= operator.spec.allowed_lateness

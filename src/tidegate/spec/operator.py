@@ -193,7 +193,6 @@ class Options:
     granularity: str = "element"
     timestamp: str = "end_of_window"
     strict: bool = False
-    keep_fired: bool = True
     keep_messages: bool = False
 
     def __post_init__(self) -> None:
@@ -326,13 +325,6 @@ class AggregateSpec:
             raise SpecError(
                 "`fire_only_updated` contradicts discarding: a discarded pane has no former"
                 " value. Hint: use accumulating or retracting"
-            )
-        if not self.options.keep_fired and (
-            self.mode == "retracting" or self.options.fire_only_updated
-        ):
-            raise SpecError(
-                "`keep_fired=False` forgets the values that were fired, but retracting and"
-                " `fire_only_updated` need them"
             )
 
     def _check_axis(self) -> None:

@@ -252,9 +252,9 @@ class CellUpdate:
         elif self.context.messages is not None:
             rows = present(joining.row, len(delivery))
             self.cell_values.store(delivery.take(rows[self.is_new(rows)]))
-        if self.context.metadata is not None and not self.shares_offsets:
+        if self.context.window_offsets is not None and not self.shares_offsets:
             windows = joining.cells.select(IDENTITY).take(joining.groups.ids)
-            self.context.metadata.note(
+            self.context.window_offsets.note(
                 windows,
                 delivery.partitions,
                 delivery.partition[joining.row],

@@ -53,7 +53,7 @@ class OperatorContext:
     allowed_lateness: int
     """How long windows are kept after their end; `MAX` is for ever."""
     watermarks: CellWatermarks
-    metadata: WindowOffsets | None = None
+    window_offsets: WindowOffsets | None = None
     is_migrated: bool = False
     """Whether there may be stored frames that were written under a former specification."""
     expired_at_migration: int = MIN
@@ -294,3 +294,8 @@ class OperatorContext:
         table = delivery.table.take(pa.array(index))
         weight = None if delivery.weight is None else delivery.weight[index]
         return Rows(table, delivery.time[index], delivery.seq[index], weight)
+
+
+def expired_end(watermark: int, lateness: int) -> int:
+    """The latest end of windows that have expired under a watermark."""
+    return MIN if watermark == MIN or lateness == MAX else int(saturating_add(watermark, -lateness))

@@ -75,8 +75,8 @@ class Firing:
             cells = self._shut(cells, finished)
         if expiring.any():
             keep = ~expiring
-            if context.metadata is not None and context.spec.window.axis is Axis.ORDINAL:
-                context.metadata.forget(cells.where(expiring))
+            if context.window_offsets is not None and context.spec.window.axis is Axis.ORDINAL:
+                context.window_offsets.forget(cells.where(expiring))
             self._cell_values.expired(cells.where(expiring))
             context.progress.counters["windows_closed"] += int(expiring.sum())
             cells, state = cells.where(keep), {name: column[keep] for name, column in state.items()}

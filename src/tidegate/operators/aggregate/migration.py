@@ -18,8 +18,8 @@ import pyarrow as pa
 from tidegate.errors import SpecError, SpecMismatchError
 from tidegate.instants import MIN
 from tidegate.operators.aggregate.aggregate_set import AggregateSet
-from tidegate.operators.aggregate.context import OperatorContext
-from tidegate.operators.aggregate.wiring import expired_end, needs_messages
+from tidegate.operators.aggregate.context import OperatorContext, expired_end
+from tidegate.operators.aggregate.requirements import needs_messages
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.watermarks import PerKey
 from tidegate.spec.windows import Axis, Inherited

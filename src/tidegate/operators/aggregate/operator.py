@@ -19,13 +19,9 @@ from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.events.duplicates import partitions_of
 from tidegate.kernel.events.event_time import FUTURE, OK, VERY_LATE, classify, read_times
 from tidegate.kernel.frame import Frame
-from tidegate.kernel.groups import Groups, present
-from tidegate.kernel.keys import KEY
-from tidegate.kernel.storage.run_store import Places
 from tidegate.kernel.triggers import compile_trigger
 from tidegate.kernel.watermarks.generators import columns_of
 from tidegate.kernel.watermarks.per_key import KeyProgress
-from tidegate.kernel.windows.assigners import Aligned, Assigned, SessionAssigner
 from tidegate.operators.aggregate.cell_watermarks import CellWatermarks
 from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.message_recovery import MessageRecovery
@@ -44,13 +40,13 @@ from tidegate.operators.ingest.merge_inputs import MergedInputs
 from tidegate.operators.ingest.micro_batch import MicroBatch
 from tidegate.operators.ingest.schema_cast import bindable, widened
 from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
-from tidegate.operators.output import Output, class_names
+from tidegate.operators.output import Output
 from tidegate.operators.progress import Progress
 from tidegate.spec.join import Upstream
 from tidegate.spec.operator import AggregateSpec, input_of
 from tidegate.spec.triggers import Never
 from tidegate.spec.watermarks import PerKey
-from tidegate.spec.windows import Axis, ByDifference, Custom, Hopping, Inherited, Session
+from tidegate.spec.windows import Axis, Custom, Inherited
 from tidegate.state.store import Store
 
 
@@ -70,9 +66,9 @@ class WindowedAggregate:
         self.machine = compile_trigger(spec.firing)
         self._ingest = Ingest(spec.inputs, store, self.progress)
         self.marks, self.ids = self._ingest.marks, self._ingest.ids
-        self.metadata = WindowOffsets(store) if spec.input.offset is not None else None
+        self.window_offsets = WindowOffsets(store) if spec.input.offset is not None else None
         self.wiring: Wiring | None = None
-        self.rebuild = MessageRecovery(store) if spec.input.offset is not None else None
+        self.recovery = MessageRecovery(store) if spec.input.offset is not None else None
         inherits = isinstance(spec.window, Inherited)
         # A pane of a window without end has no time; it is in its window all the same.
         self._reader = DeliveryReader(
@@ -87,8 +83,6 @@ class WindowedAggregate:
         )
         self.is_fed = False
         """Whether an upstream operator tells the watermark."""
-        self._outlived = 0
-        """How many messages at most lie before all windows of their keys."""
         self._batch = MicroBatch()
         """The micro-batch that has not ended."""
         self._watched = spec.window.axis is Axis.EVENT_TIME
@@ -165,7 +159,8 @@ class WindowedAggregate:
         elif self._watched:
             self._advance(out)
         if self.wiring is not None:
-            self._settle(self.wiring.context.cells.select("clock_due", self.progress.now), out)
+            due = self.wiring.context.cells.select("clock_due", self.progress.now)
+            self.wiring.watermark_advance.settle(due, out)
         return self._in_order(out)
 
     def finish(self) -> Output:
@@ -279,7 +274,7 @@ class WindowedAggregate:
         return min(
             wiring.context.cells.least("watermark_due", MAX),
             opened,
-            MAX if wiring.static is None else wiring.static.next_end(),
+            MAX if wiring.static_windows is None else wiring.static_windows.next_end(),
         )
 
     # Taking a delivery
@@ -318,10 +313,11 @@ class WindowedAggregate:
             self.spec,
             self.store,
             self.machine,
-            self.progress,
             schema,
-            self.metadata,
             self.watermarks,
+            self.ids,
+            self.window_offsets,
+            self.recovery,
             retracts=self.takes_panes,
         )
 
@@ -421,7 +417,7 @@ class WindowedAggregate:
             if looks and self._watched:
                 self._observe(new, reader, ordinal)
 
-        rebuilds = self.rebuild is not None and self.rebuild.under_way
+        rebuilds = self.recovery is not None and self.recovery.under_way
         taken = self._ingest.take(
             table,
             reader,
@@ -431,16 +427,15 @@ class WindowedAggregate:
         wiring.cell_values.begin()
         delivery = self._classified(taken.events, out)
         if len(delivery):
-            delivery = self._placed(delivery)
-            self._note_offsets(delivery)
-            self._take_in(delivery, out)
+            delivery = wiring.row_update.place(delivery)
+            wiring.row_update.take(delivery, out)
             self._purge_keys(delivery)
             counts = delivery.verdict < VERY_LATE
             self._batch.observe_times(delivery.time if counts.all() else delivery.time[counts])
             if self.keys is not None:
                 self._batch.observe_keys(delivery, counts)
-        if self.rebuild is not None and wiring.context.messages is not None:
-            self.rebuild.note_rejected(taken.new, wiring.cell_values.stored)
+        if self.recovery is not None and wiring.context.messages is not None:
+            self.recovery.note_rejected(taken.new, wiring.cell_values.stored)
 
     def _observe(self, delivery: Delivery, reader: DeliveryReader, ordinal: int) -> None:
         """Let the watermark tracker observe the new rows of an input."""
@@ -514,8 +509,8 @@ class WindowedAggregate:
 
     def _recover(self, duplicates: Delivery) -> None:
         """Take messages that were delivered before into a message store that is rebuilt."""
-        if self.rebuild is not None:
-            self.rebuild.take(duplicates, self.bound().cell_values, self.spec.window.axis)
+        if self.recovery is not None:
+            self.recovery.take(duplicates, self.bound().cell_values, self.spec.window.axis)
 
     def _id_expiry(self, delivery: Delivery) -> np.ndarray:
         """The time at which the id of each row expires: its event time, or the end of its last
@@ -543,186 +538,8 @@ class WindowedAggregate:
             self._classes(delivery),
             self.spec.options,
             out,
-            self._windows_of,
+            self.bound().row_update.windows_of,
         )
-
-    def _windows_of(self, delivery: Delivery, rows: np.ndarray) -> Assigned | None:
-        """The windows that rows would have been in, for the late output."""
-        if not len(rows):
-            return None
-        chosen = delivery.take(rows)
-        row, start, end = self.bound().cell_update.assigner.assign(chosen.time, as_frame(chosen))
-        inside = start <= chosen.time[row]
-        if isinstance(self.spec.window, Session):
-            inside &= ~self._bad_gaps(chosen)[row]
-        return Assigned(row[inside], start[inside], end[inside])
-
-    def _placed(self, delivery: Delivery) -> Delivery:
-        """Every row gets its position on the axis."""
-        match self.spec.window.axis:
-            case Axis.CLOCK:
-                x = np.full(len(delivery), self.progress.now)
-            case Axis.OFFSET:
-                x = delivery.offset
-            case Axis.ORDINAL:
-                x = self.bound().ordinals.number(delivery)
-            case _:
-                x = delivery.time
-        return delivery.with_position(x)
-
-    def _note_offsets(self, delivery: Delivery) -> None:
-        """WindowOffsets by slice where windows follow from the axis; sessions note their offsets
-        when their bounds are known.
-        """
-        assigner = self.bound().cell_update.assigner
-        if (
-            self.metadata is not None
-            and isinstance(assigner, Aligned)
-            and self.bound().cell_update.shares_offsets
-        ):
-            start, end = assigner.slice_of(delivery.position)
-            nobody = np.zeros(len(delivery), np.uint64)
-            windows = Frame.of(
-                {"key_hash": nobody, "key_check": nobody, "start": start, "end": end}, len(delivery)
-            )
-            self.metadata.note(windows, delivery.partitions, delivery.partition, delivery.offset)
-
-    def _take_in(self, delivery: Delivery, out: Collector) -> None:
-        wiring = self.bound()
-        assigner = wiring.cell_update.assigner
-        if isinstance(assigner, SessionAssigner):
-            bad = self._bad_gaps(delivery)
-            rows = np.flatnonzero(bad)
-            out.late_rows(delivery, rows, "bad_gap", class_names(delivery.verdict[rows]))
-            delivery = delivery.where(~bad)
-        if not len(delivery):
-            return
-        delivery, assigned = self._with_windows(delivery, out)
-        if not len(delivery):
-            return
-        if wiring.static is not None:
-            wiring.static.learn(delivery)
-        if assigned is None:
-            assigned = (
-                wiring.slice_buffer.take(delivery, out)
-                if wiring.slice_buffer is not None
-                else assigner.assign(delivery.position)
-            )
-        self._absorb(delivery, assigned, out)
-
-    def _with_windows(self, delivery: Delivery, out: Collector) -> tuple[Delivery, Assigned | None]:
-        """The rows that are in some window; the others go to `late`. The windows come along where
-        finding that out took finding them.
-        """
-        window, assigner = self.spec.window, self.bound().cell_update.assigner
-        if (
-            isinstance(window, Hopping)
-            and window.slide > window.size
-            and isinstance(assigner, Aligned)
-        ):
-            start, end = assigner.slice_of(delivery.position)
-            return self._without_window(delivery, start < end, out), None
-        if not isinstance(window, Session | Custom | Inherited):
-            return delivery, None
-        assigned = assigner.assign(delivery.position, as_frame(delivery))
-        if isinstance(window, Session):
-            return delivery, assigned
-        inside = np.zeros(len(delivery), bool)
-        inside[assigned.row] = True
-        number = np.cumsum(inside) - 1
-        return self._without_window(delivery, inside, out), Assigned(
-            number[assigned.row], assigned.start, assigned.end
-        )
-
-    def _without_window(self, delivery: Delivery, inside: np.ndarray, out: Collector) -> Delivery:
-        rows = np.flatnonzero(~inside)
-        out.late_rows(delivery, rows, "no_window", class_names(delivery.verdict[rows]))
-        return delivery.where(inside)
-
-    def _bad_gaps(self, delivery: Delivery) -> np.ndarray:
-        assigner = self.bound().cell_update.assigner
-        return (
-            assigner.bad_gaps(as_frame(delivery))
-            if isinstance(assigner, SessionAssigner)
-            else np.zeros(len(delivery), bool)
-        )
-
-    def _absorb(self, delivery: Delivery, assigned: Assigned, out: Collector) -> None:
-        """One step for the whole delivery where that makes no difference, otherwise one step for
-        the n-th row of every key at a time.
-        """
-        wiring = self.bound()
-        counted = (
-            self.spec.retention.windows is not None or self.spec.retention.messages is not None
-        )
-        if (
-            wiring.count_panes is not None
-            and self.spec.options.granularity == "element"
-            and delivery.weight is None
-        ):
-            assigned = wiring.count_panes.take(
-                delivery, wiring.cell_update.without_expired(delivery, assigned, out), out
-            )
-        alone = (
-            self.machine.fires_on_elements
-            or counted
-            or isinstance(self.spec.window, ByDifference)
-            or wiring.cell_update.merges_late_rows
-        )
-        one_by_one = self.spec.options.granularity == "element" and alone
-        rows = present(assigned.row, len(delivery))
-        if not len(rows):
-            return
-        steps = (
-            self._steps(delivery, rows, assigned) if one_by_one else np.zeros(len(rows), np.int64)
-        )
-        if not steps.any():
-            wiring.cell_update.absorb(delivery, assigned, out)
-            wiring.retention.enforce_counts(delivery, out)
-            return
-        entry_step = steps[np.searchsorted(rows, assigned.row)]
-        entries, by_step = np.argsort(entry_step, kind="stable"), np.argsort(steps, kind="stable")
-        entry_bounds = np.concatenate([[0], np.cumsum(np.bincount(entry_step))])
-        row_bounds = np.concatenate([[0], np.cumsum(np.bincount(steps))])
-        for step in range(len(row_bounds) - 1):
-            chosen = rows[by_step[row_bounds[step] : row_bounds[step + 1]]]
-            row, start, end = (
-                column[entries[entry_bounds[step] : entry_bounds[step + 1]]] for column in assigned
-            )
-            part = delivery.take(chosen)
-            windows = Assigned(np.searchsorted(chosen, row), start, end)
-            wiring.cell_update.absorb(part, windows, out)
-            wiring.retention.enforce_counts(part, out)
-
-    def _steps(self, delivery: Delivery, rows: np.ndarray, assigned: Assigned) -> np.ndarray:
-        """In which step each row is taken: the rows of a key one after the other where one of them
-        may fire by itself.
-        """
-        steps = np.zeros(len(rows), np.int64)
-        # Which windows by difference a message misses depends on the messages before it, so drops
-        # by window look at each.
-        difference = (
-            isinstance(self.spec.window, ByDifference) and self.spec.options.drop_by == "window"
-        )
-        if self.machine.fires_early or self.spec.retention or difference:
-            return self._ranks(delivery, rows)
-        complete = np.flatnonzero(assigned.end <= self.watermarks.of_rows(delivery, assigned.row))
-        if self.spec.window.axis is Axis.ORDINAL or not len(complete):
-            return steps
-        # Few keys have such rows, so that looking each row's key up among them is quicker than
-        # grouping all rows.
-        few = np.unique(delivery.key_hash[assigned.row[complete]])
-        key_hash = delivery.key_hash[rows]
-        alone = np.flatnonzero(
-            few[np.minimum(np.searchsorted(few, key_hash), len(few) - 1)] == key_hash
-        )
-        steps[alone] = self._ranks(delivery, rows[alone])
-        return steps
-
-    @staticmethod
-    def _ranks(delivery: Delivery, rows: np.ndarray) -> np.ndarray:
-        keys = Groups.by([delivery.key_hash[rows], delivery.key_check[rows]])
-        return keys.ranks if delivery.weight is None else _pair_ranks(keys, delivery.weight[rows])
 
     def _purge_keys(self, delivery: Delivery) -> None:
         """On ordinals every key has its own progress, so what it no longer needs goes when its
@@ -740,7 +557,7 @@ class WindowedAggregate:
         """The message store is gone: take the messages of the present windows once more, from
         `resume_offsets` on.
         """
-        if self.rebuild is None:
+        if self.recovery is None:
             raise StateError(
                 "the message store is lost and the input has no offsets to read it again from."
                 " Hint: start from a new store"
@@ -762,13 +579,17 @@ class WindowedAggregate:
                 "the message store is lost, and discarding over several partitions it cannot be"
                 " rebuilt. Hint: start from a new store"
             )
-        self.rebuild.begin(self.marks.marks)
+        self.recovery.begin(self.marks.marks)
 
     def resume_offsets(self) -> dict[str, int]:
         """By partition, the first offset to deliver after a restart."""
         offsets = {name: mark + 1 for name, mark in self.marks.marks.items()}
-        if self.rebuild is not None and self.rebuild.under_way and self.metadata is not None:
-            offsets.update(self.metadata.earliest())
+        if (
+            self.recovery is not None
+            and self.recovery.under_way
+            and self.window_offsets is not None
+        ):
+            offsets.update(self.window_offsets.earliest())
         return offsets
 
     @property
@@ -818,18 +639,6 @@ class WindowedAggregate:
         self._move_watermark(self.keys.bounded(watermark), out, risen=risen)
         self.keys.forget(self.progress.watermark)
 
-    def _due_by_key(self, risen: Frame) -> Places:
-        """The cells that are due because their key rose, and not because the floor did."""
-        context = self.bound().context
-        places = context.cells.ranges(risen, KEY)
-        if not len(places.run):
-            return places
-        found = context.cells.take(places, (*KEY, "watermark_due"))
-        due = found.ints("watermark_due")
-        return places.take(
-            (due <= context.watermarks.of_cells(found)) & (due > self.progress.watermark)
-        )
-
     def _move_watermark(
         self,
         watermark: int,
@@ -838,105 +647,11 @@ class WindowedAggregate:
         finishing: bool = False,
         risen: Frame | None = None,
     ) -> None:
-        """The watermark moves, and with it, in the same step, those of the keys that rose above
-        it.
-        """
-        if watermark <= self.progress.watermark and not finishing:
-            if risen is not None:
-                self._settle(self._due_by_key(risen), out)
-            return
-        self.progress.watermark = watermark
+        """Move the watermark of the operator; before the first schema nothing else is there."""
         if self.wiring is None:
-            return
-        wiring = self.wiring
-        if wiring.static is not None:
-            wiring.static.open_until(watermark, wiring.slice_buffer)
-        if wiring.slice_buffer is not None:
-            for cells in wiring.slice_buffer.complete(watermark):
-                state = wiring.context.trigger_state(cells)
-                wiring.context.cells.put(
-                    wiring.firing.settle(cells, state, out, finishing=finishing)
-                )
-        due = wiring.context.cells.select("start" if finishing else "watermark_due", watermark)
-        self._settle(
-            due if risen is None else due.and_also(self._due_by_key(risen)),
-            out,
-            finishing=finishing,
-        )
-        self._purge()
-
-    def _settle(self, places: Places, out: Collector, *, finishing: bool = False) -> None:
-        wiring = self.bound()
-        if not len(places.run):
-            return
-        cells = wiring.context.cells.take(places)
-        wiring.context.cells.remove(places)
-        if finishing and self.spec.window.axis is Axis.ORDINAL:
-            # No key counts on: whatever it has seen is all there is.
-            cells = cells.with_columns(ordinal=np.full(len(cells), MAX))
-        watched = wiring.forgets_by_key or (
-            self.keys is not None and wiring.context.messages is not None
-        )
-        over = (
-            cells.where(
-                wiring.context.expired(
-                    cells.ints("expiry"), wiring.context.watermarks.of_cells(cells)
-                )
-            )
-            if watched
-            else None
-        )
-        state = wiring.context.trigger_state(cells)
-        wiring.context.cells.put(wiring.firing.settle(cells, state, out, finishing=finishing))
-        if over is None or not len(over):
-            return
-        if wiring.forgets_by_key:
-            wiring.cell_values.trim(over.ints("key_hash"), over.ints("key_check"))
+            self.progress.watermark = max(self.progress.watermark, watermark)
         else:
-            self._outlived += int(over.ints("row_count").sum())
-            self._trim_outlived()
-
-    def _trim_outlived(self) -> None:
-        """Where keys are ahead of the floor, their messages go without it: all at once, when they
-        may be half of what is kept.
-        """
-        context = self.bound().context
-        if context.messages is None or 2 * self._outlived < context.messages.count:
-            return
-        self._outlived = 0
-        held = context.messages.read(MIN, MAX)
-        if len(held):
-            taken = saturating_add(
-                np.asarray(context.watermarks.of_cells(held)), -context.event_lateness
-            )
-            self.bound().cell_values.trim(held.ints("key_hash"), held.ints("key_check"), taken)
-
-    def _purge(self) -> None:
-        """Forget what can no longer matter."""
-        wiring = self.bound()
-        context, watermark = wiring.context, self.progress.watermark
-        bound = (
-            MIN
-            if context.event_lateness == MAX and watermark != MAX
-            else int(
-                saturating_add(
-                    watermark, -context.event_lateness if context.event_lateness != MAX else 0
-                )
-            )
-        )
-        if bound != MIN and self.spec.window.axis is Axis.EVENT_TIME:
-            self.ids.forget(bound)
-        elif watermark == MAX:
-            self.ids.forget(MAX)
-        wiring.retention.forget(watermark)
-        first = wiring.first_needed(bound)
-        if context.messages is not None:
-            context.messages.expire(first)
-            wiring.drop_orphans()
-        if self.rebuild is not None:
-            self.rebuild.forget(first)
-        if self.metadata is not None and bound != MIN:
-            self.metadata.forget_before(min(bound, wiring.oldest_start()))
+            self.wiring.watermark_advance.move(watermark, out, finishing=finishing, risen=risen)
 
     def _owed(self) -> int | None:
         if self.wiring is None or (
@@ -953,14 +668,3 @@ class WindowedAggregate:
                 owed.append(int(wiring.firing.owed(cells).min()))
         found = [time for time in owed if time is not None]
         return min(found) if found else None
-
-
-def _pair_ranks(keys: Groups, weight: np.ndarray) -> np.ndarray:
-    """Positions inside groups in which a retraction goes together with what replaces it, so that
-    nobody sees the state between.
-    """
-    plus = (weight > 0)[keys.order].astype(np.int64)
-    before = np.cumsum(plus) - plus
-    ranks = np.empty(len(weight), np.int64)
-    ranks[keys.order] = before - np.repeat(before[keys.offsets[:-1]], keys.counts)
-    return ranks

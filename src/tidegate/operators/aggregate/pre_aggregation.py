@@ -22,8 +22,8 @@ from tidegate.kernel.events.event_time import OK, ON_TIME
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.windows.assigners import Aligned, Assigner, build
 from tidegate.operators.aggregate.aggregate_set import AggregateSet
+from tidegate.operators.aggregate.requirements import takes_partials
 from tidegate.operators.aggregate.slice_buffer import partials_of
-from tidegate.operators.aggregate.wiring import takes_partials
 from tidegate.operators.ingest.delivery import Delivery, DeliveryReader
 from tidegate.operators.ingest.schema_cast import bindable
 from tidegate.spec.aggregates import AllTrue, AnyTrue, Count, Max, Mean, Min, Stddev, Sum, Variance

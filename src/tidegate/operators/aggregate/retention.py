@@ -210,11 +210,7 @@ class RetentionBounds:
 
     def restore(self, document: Any) -> None:
         self._everywhere = document["everywhere"]
-        # Before starts were kept, all windows with the end of the newest were behind the horizon.
-        self._by_key.restore(
-            document["by_key"],
-            lambda old: old if "start" in old else old.with_columns(start=np.full(len(old), MAX)),
-        )
+        self._by_key.restore(document["by_key"])
 
 
 def _newest(windows: Frame) -> Frame:

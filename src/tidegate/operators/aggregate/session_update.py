@@ -217,13 +217,13 @@ class SessionUpdate(CellUpdate):
         replaced = old.where(changed)
         if len(replaced):
             self.firing.retract(replaced, position[group[changed]], out)
-            if self.context.metadata is not None:
-                self.context.metadata.rename(replaced, identity.take(group[changed]))
+            if self.context.window_offsets is not None:
+                self.context.window_offsets.rename(replaced, identity.take(group[changed]))
             fresh = self._inherit(fresh, replaced, group[changed])
         return fresh if changed.all() else fresh.replaced(group[~changed], old.where(~changed))
 
     def _inherit(self, fresh: Frame, old: Frame, group: np.ndarray) -> Frame:
-        """Fresh cells that take over the cell_values of the cells they replace."""
+        """Fresh cells that take over the content of the cells they replace."""
         context, n = self.context, len(fresh)
         both = concat_frames([fresh, old])
         groups = Groups(np.concatenate([np.arange(n), group]), n)

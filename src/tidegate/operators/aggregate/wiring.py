@@ -1,4 +1,4 @@
-"""The wiring of a windowed aggregate once its input's schema is known, wired together."""
+"""Wiring: the steps of a windowed aggregate, made once the schema of its input is known."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tidegate.errors import StateError
-from tidegate.instants import MAX, MIN, saturating_add
+from tidegate.kernel.events.duplicates import SeenIds
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.storage.keyed_table import KeyedTable
 from tidegate.kernel.storage.layout import choose_layout
@@ -20,38 +20,32 @@ from tidegate.operators.aggregate.cell_update import CellUpdate
 from tidegate.operators.aggregate.cell_values import PAYLOAD, CellValues
 from tidegate.operators.aggregate.cell_watermarks import CellWatermarks
 from tidegate.operators.aggregate.collector import Collector
-from tidegate.operators.aggregate.context import IDENTITY, OperatorContext
+from tidegate.operators.aggregate.context import IDENTITY, OperatorContext, expired_end
 from tidegate.operators.aggregate.count_panes import CountPanes
 from tidegate.operators.aggregate.difference_update import DifferenceUpdate
 from tidegate.operators.aggregate.firing import Firing
+from tidegate.operators.aggregate.message_recovery import MessageRecovery
 from tidegate.operators.aggregate.ordinals import Ordinals
+from tidegate.operators.aggregate.requirements import (
+    needs_messages,
+    takes_partials,
+    window_lateness,
+)
 from tidegate.operators.aggregate.retention import RetentionBounds
+from tidegate.operators.aggregate.row_update import RowUpdate
 from tidegate.operators.aggregate.session_update import SessionUpdate
 from tidegate.operators.aggregate.slice_buffer import SliceBuffer
 from tidegate.operators.aggregate.static_windows import StaticWindows
+from tidegate.operators.aggregate.watermark_advance import WatermarkAdvance
 from tidegate.operators.aggregate.window_offsets import WindowOffsets
-from tidegate.operators.progress import Progress
 from tidegate.spec.operator import AggregateSpec
-from tidegate.spec.triggers import AfterWatermark, Default, Never, Policy, Trigger
-from tidegate.spec.watermarks import PerKey
-from tidegate.spec.windows import (
-    Axis,
-    ByDifference,
-    Calendar,
-    Cumulative,
-    Custom,
-    Hopping,
-    Inherited,
-    Session,
-    Tumbling,
-    Window,
-)
+from tidegate.spec.windows import Axis, ByDifference, Session, Window
 from tidegate.state.store import Store
 
 
 @dataclass(frozen=True, eq=False)
 class Wiring:
-    """Everything that depends on the schema."""
+    """The steps of one operator, bound to the schema of its input."""
 
     context: OperatorContext
     cell_values: CellValues
@@ -60,8 +54,9 @@ class Wiring:
     cell_update: CellUpdate
     slice_buffer: SliceBuffer | None
     ordinals: Ordinals
-    static: StaticWindows | None
-    count_panes: CountPanes | None
+    static_windows: StaticWindows | None
+    row_update: RowUpdate
+    watermark_advance: WatermarkAdvance
 
     @classmethod
     def made(
@@ -69,30 +64,29 @@ class Wiring:
         spec: AggregateSpec,
         store: Store,
         machine: Machine,
-        progress: Progress,
         schema: pa.Schema,
-        metadata: WindowOffsets | None,
         watermarks: CellWatermarks,
+        ids: SeenIds,
+        window_offsets: WindowOffsets | None,
+        recovery: MessageRecovery | None,
         *,
         retracts: bool,
     ) -> Wiring:
         aggregates = AggregateSet.bound(spec, schema, retractions=retracts)
-        messages = _messages(spec, store, aggregates, retracts=retracts)
-        cells = KeyedTable(
-            store, "cells", IDENTITY, watch=("watermark_due", "clock_due", "start", "end")
-        )
         context = OperatorContext(
             spec,
             store,
             machine,
             schema,
             aggregates,
-            progress,
-            cells,
-            messages,
-            _lateness(spec),
+            watermarks.progress,
+            KeyedTable(
+                store, "cells", IDENTITY, watch=("watermark_due", "clock_due", "start", "end")
+            ),
+            _messages(spec, store, aggregates, retracts=retracts),
+            window_lateness(spec),
             watermarks,
-            metadata,
+            window_offsets,
         )
         cell_values = CellValues(context)
         firing = Firing(context, cell_values)
@@ -101,7 +95,8 @@ class Wiring:
         cell_update = _cell_update_kind(spec.window)(
             context, firing, cell_values, assigner, retention
         )
-        static = (
+        ordinals, slice_buffer = Ordinals(store), _slice_buffer(context, assigner)
+        static_windows = (
             StaticWindows(context, assigner)
             if isinstance(assigner, Aligned) and spec.window.create == "static"
             else None
@@ -113,10 +108,22 @@ class Wiring:
             firing,
             retention,
             cell_update,
-            _slice_buffer(context, assigner),
-            Ordinals(store),
-            static,
-            count_panes,
+            slice_buffer,
+            ordinals,
+            static_windows,
+            RowUpdate(
+                context, cell_update, retention, ordinals, slice_buffer, static_windows, count_panes
+            ),
+            WatermarkAdvance(
+                context,
+                cell_values,
+                firing,
+                retention,
+                slice_buffer,
+                static_windows,
+                ids,
+                recovery,
+            ),
         )
 
     def take_partials(self, pieces: Sequence[Frame], out: Collector) -> None:
@@ -169,104 +176,11 @@ class Wiring:
             context.allowed_lateness = lateness
             self.migrate(context.aggregates.recent, max(context.expired_at_migration, expired))
 
-    def oldest_start(self) -> int:
-        """The start of the oldest window that is held."""
-        opened = MAX if self.slice_buffer is None else self.slice_buffer.oldest_start()
-        return min(self.context.cells.least("start", MAX), opened)
-
-    def first_needed(self, bound: int) -> int:
-        """The position below which no message can matter: that of the oldest window, or of the
-        oldest event that is still taken.
-        """
-        reach = _reach(self.context.spec)
-        if bound == MIN:
-            return MIN
-        oldest = self.context.cells.least("start", MAX)
-        if bound == MAX:
-            return oldest
-        if reach is None:
-            return MIN
-        return min(oldest, int(saturating_add(bound, -reach)))
-
-    @property
-    def forgets_by_key(self) -> bool:
-        """Whether messages have to be forgotten key by key, because no position tells which are of
-        no use any more.
-        """
-        return (
-            self.context.messages is not None
-            and isinstance(self.context.spec.window, Session)
-            and _reach(self.context.spec) is None
-        )
-
-    def drop_orphans(self) -> None:
-        """Where no position is known below which messages cannot matter, they go when there is no
-        window left.
-        """
-        messages = self.context.messages
-        if (
-            messages is not None
-            and messages.count
-            and _reach(self.context.spec) is None
-            and not len(self.context.cells)
-        ):
-            messages.remove(messages.read(MIN, MAX))
-
-
-def expired_end(watermark: int, lateness: int) -> int:
-    """The latest end of windows that have expired under a watermark."""
-    return MIN if watermark == MIN or lateness == MAX else int(saturating_add(watermark, -lateness))
-
-
-_DAY = 86_400_000_000
-_LONGEST = {"day": 2 * _DAY, "week": 8 * _DAY, "month": 32 * _DAY, "year": 367 * _DAY}
-"""No calendar window is longer, whatever its zone does with its clocks."""
-
-
-def _reach(spec: AggregateSpec) -> int | None:
-    """How far before the oldest event that is still taken a message can matter; None where that is
-    not known.
-    """
-    match spec.window:
-        case ByDifference(size=size):
-            return size
-        case Custom() | Inherited():
-            # They lie at the end of their windows.
-            return 0
-        case _ if spec.options.drop_by == "event":
-            return 0
-        case Calendar(unit=unit, n=n):
-            return n * _LONGEST[unit]
-        case Tumbling(size=size) | Hopping(size=size) | Cumulative(size=size):
-            return size
-        case Session(gap=int(gap)) if spec.options.session_lateness == "own":
-            # Otherwise a session may grow backwards, message by message, without end.
-            return gap
-    return None
-
-
-def _lateness(spec: AggregateSpec) -> int:
-    """Allowed lateness counts on event time; on the other axes nothing is late."""
-    if isinstance(spec.window, Inherited) or spec.window.axis is Axis.EVENT_TIME:
-        return spec.allowed_lateness
-    return 0
-
-
-def needs_messages(spec: AggregateSpec, aggregates: AggregateSet, *, retracts: bool) -> bool:
-    """Whether panes are made from the messages themselves."""
-    return (
-        aggregates.full_state
-        or spec.evictor is not None
-        or spec.options.keep_messages
-        or isinstance(spec.window, ByDifference)
-        or (retracts and not aggregates.invertible)
-    )
-
 
 def _messages(
     spec: AggregateSpec, store: Store, aggregates: AggregateSet, *, retracts: bool
 ) -> MessageStore | None:
-    """The message store where the messages themselves are needed, opened as it was last flushed."""
+    """The message store as of the last flush, where messages are kept."""
     if not needs_messages(spec, aggregates, retracts=retracts):
         return None
     layout = choose_layout(
@@ -289,16 +203,14 @@ def _cell_update_kind(window: Window) -> type[CellUpdate]:
 def _count_panes(
     context: OperatorContext, firing: Firing, cell_values: CellValues, cell_update: CellUpdate
 ) -> CountPanes | None:
-    """CountPanes serve where windows never merge, no message has to be looked at, and elements fire
-    by being counted.
-    """
+    """Count panes serve count triggers on windows that never merge, without messages."""
     rule = context.machine.count_rule()
-    shared = context.spec.window.axis is not Axis.ORDINAL and context.watermarks.keys is None
     plain = (
         type(cell_update) is CellUpdate
         and context.messages is None
         and not context.spec.retention
-        and shared
+        and context.spec.window.axis is not Axis.ORDINAL
+        and context.watermarks.keys is None
     )
     return (
         CountPanes(context, firing, cell_values, cell_update, rule)
@@ -307,35 +219,7 @@ def _count_panes(
     )
 
 
-def _is_quiet(trigger: Trigger) -> bool:
-    """Whether elements leave no trace in the trigger before the window is complete."""
-    if isinstance(trigger, Policy):
-        return trigger.early is None and trigger.full is None
-    return isinstance(trigger, Default | Never) or (
-        isinstance(trigger, AfterWatermark) and trigger.early is None
-    )
-
-
-def takes_partials(spec: AggregateSpec, *, keeps_messages: bool) -> bool:
-    """Whether nothing looks at a row before its window is complete, and what rows are together in
-    follows from how far they are apart.
-    """
-    by_key = isinstance(spec.input.watermark, PerKey)
-    plain = (
-        spec.window.axis is not Axis.ORDINAL
-        and not by_key
-        and not keeps_messages
-        and not spec.retention
-    )
-    fixed = isinstance(build(spec.window), Aligned) or (
-        isinstance(spec.window, Session) and spec.window.gap is not None
-    )
-    return plain and fixed and _is_quiet(spec.firing)
-
-
 def _slice_buffer(context: OperatorContext, assigner: Assigner) -> SliceBuffer | None:
-    """Where windows follow from the axis and nothing looks at a cell before its window is complete,
-    slices serve.
-    """
+    """Slices serve windows that all keys share, if nothing looks at them before completion."""
     lazy = takes_partials(context.spec, keeps_messages=context.messages is not None)
     return SliceBuffer(context, assigner) if lazy and isinstance(assigner, Aligned) else None
