@@ -287,7 +287,7 @@ def test_chunks_and_no_key_columns():
             table_of([]).append_column("_change_type", pa.array([], pa.string())),
             KEY,
             "discarding",
-            "_change_type is there",
+            "already have _change_type",
         ),
     ],
 )

@@ -1,6 +1,4 @@
-"""A change log says of every pane what it does to the table of results: the rows of Delta's change
-data feed instead of `+` and `-`.
-"""
+"""Change logs: panes as the rows of a change data feed, as Delta Lake has it."""
 
 from __future__ import annotations
 
@@ -25,17 +23,18 @@ _INTERNAL = ("op", "pane_id")
 def changelog(
     panes: pa.Table, identity: Sequence[str], mode: str, version: int | None = None
 ) -> pa.Table:
-    """The rows of the panes, or of a join, in their order, with `_change_type` in the place of
-    `op`, and `_commit_timestamp`: when the pane came out.
+    """The rows of panes, or of a join, with `_change_type` instead of `op`, in the same order.
 
-    A pane that is taken back and replaced in the same table is an `update_preimage` and an
-    `update_postimage`; one that is only taken back (a session that another one swallowed, or a
-    replacement that is in a later table) is a `delete`. A pane that takes the place of nothing is
-    an `insert`. Without retractions the former value is not known: in accumulating mode the first
-    pane of a window is an `insert` and each later one an `update_postimage`; in discarding mode
-    each pane stands for itself and is an `insert`. With a `version` there is a column
-    `_commit_version` too. A column `pane_id` stays the last one. `identity` names the columns that
-    say what is replaced: for panes the key and the window.
+    `_commit_timestamp` is the time at which the pane was emitted. With a `version` there is a
+    column `_commit_version` too. A column `pane_id` stays the last one. `identity` names the
+    columns that identify what is replaced: for panes the key and the window.
+
+    A pane that is retracted and replaced in the same table is an `update_preimage` and an
+    `update_postimage`. A pane that is only retracted (its session was merged into another, or its
+    replacement is in a later table) is a `delete`. A pane that replaces nothing is an `insert`.
+    Without retractions the former value is not known: in accumulating mode the first pane of a
+    window is an `insert` and each later one an `update_postimage`; in discarding mode every pane is
+    an `insert`.
     """
     _check(panes, identity, mode)
     columns: dict[str, pa.Array | pa.ChunkedArray] = {
@@ -53,27 +52,26 @@ def changelog(
 def _check(panes: pa.Table, identity: Sequence[str], mode: str) -> None:
     if mode not in _MODES:
         raise InputError(
-            f"the mode of a change log is one of {', '.join(_MODES)}; came: {mode!r}. Hint: take"
+            f"the mode of a change log must be one of {', '.join(_MODES)}; got {mode!r}. Hint: pass"
             " the mode of the panes"
         )
     needed = [*identity, *_OURS, *(["is_first"] if mode == "accumulating" else [])]
     missing = [name for name in needed if name not in panes.column_names]
     if missing:
         raise InputError(
-            "a change log is made of panes, and these columns of panes are missing:"
-            f" {', '.join(missing)}. Hint: give it what came out of an operator, and the names of"
-            " the columns that identify a pane as they are there"
+            f"a change log needs all columns of panes; missing: {', '.join(missing)}. Hint: pass"
+            " the panes of an operator, and the names of the columns that identify a pane"
         )
     taken = [name for name in CHANGE_COLUMNS if name in panes.column_names]
     if taken:
         raise InputError(
-            f"a change log adds the columns {', '.join(CHANGE_COLUMNS)}, and {', '.join(taken)} is"
-            " there. Hint: rename it"
+            f"a change log adds the columns {', '.join(CHANGE_COLUMNS)}, but the panes already have"
+            f" {', '.join(taken)}. Hint: rename it"
         )
 
 
 def _changes(panes: pa.Table, identity: Sequence[str], mode: str) -> np.ndarray:
-    """The number of the change of each row."""
+    """The change of each row, as an index into `CHANGES`."""
     rows = panes.num_rows
     alone = np.full(rows, _INSERT, np.int8)
     if mode == "accumulating":
@@ -82,8 +80,7 @@ def _changes(panes: pa.Table, identity: Sequence[str], mode: str) -> np.ndarray:
     if not taken_back.any():
         return alone
     groups = Groups.by(identify([panes.column(name) for name in identity], rows))
-    # By key and window, in each the order in which the rows came: a row that is taken back and the
-    # next one is what replaces it.
+    # By key and window, then by arrival: the row after a retraction replaces the retracted row.
     order = groups.order
     back, of = taken_back[order], groups.ids[order]
     replaced = np.zeros(rows, bool)

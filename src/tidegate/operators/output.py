@@ -1,6 +1,4 @@
-"""What an operator puts out: panes and late rows as frames of plain columns, collected in order
-while a call runs.
-"""
+"""Output of an operator: panes and late rows as frames of plain columns."""
 
 from __future__ import annotations
 
@@ -18,8 +16,9 @@ EARLY, ON_TIME, LATE = range(3)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LateRows:
-    """Rows that are in no pane, with the reason; `table` is None where a whole window is meant and
-    not a row.
+    """Rows that are in no pane, with the reason.
+
+    `table` is None where a whole window is meant instead of rows.
     """
 
     table: pa.Table | None
@@ -30,10 +29,10 @@ class LateRows:
     starts: pa.ListArray
     ends: pa.ListArray
     watermark: np.ndarray | int
-    """That of the operator, or of each row's key."""
+    """The watermark of the operator, or of the key of each row."""
     emitted_at: int
     input: int = 0
-    """Whose rows they are, where an operator tells its inputs apart."""
+    """The input of the rows, for operators with several inputs."""
 
     def __len__(self) -> int:
         return len(self.lateness)
@@ -41,7 +40,7 @@ class LateRows:
 
 @dataclass(eq=False)
 class Output:
-    """Panes and late rows of one call."""
+    """The panes and late rows of one call."""
 
     panes: list[Frame] = field(default_factory=list)
     late: list[LateRows] = field(default_factory=list)
@@ -78,5 +77,5 @@ def class_names(classes: np.ndarray) -> pa.Array:
 
 
 def texts(value: str | None, n: int) -> pa.Array:
-    """One text, or none, for n rows."""
+    """A column with one text, or null, in n rows."""
     return repeat(value, n, pa.string())

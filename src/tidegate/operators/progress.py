@@ -1,6 +1,4 @@
-"""How far an operator has come: watermark, clock, newest event and the counters that `stats`
-shows.
-"""
+"""Progress of an operator: watermark, clock, newest event and the counters of `stats`."""
 
 from __future__ import annotations
 
@@ -17,14 +15,14 @@ from tidegate.kernel.events.event_time import CLASSES
 
 @dataclass
 class Progress:
-    """The scalars of an operator's state."""
+    """The scalar state of an operator."""
 
     now: int = 0
     watermark: int = MIN
     before: int = MIN
-    """The watermark when the current call began: a pane that was complete then is late."""
+    """The watermark when the current call began: a window that was complete then fires late."""
     newest: int = MIN
-    """The newest event that is not future."""
+    """The newest event time, future rows excluded."""
     seq: int = 0
     counters: Counter[str] = field(default_factory=Counter)
 
@@ -52,9 +50,7 @@ class Progress:
 
 
 def late_by_reason(counters: Mapping[str, int]) -> dict[str, int]:
-    """How many rows went to `late`, by reason; among other counts their names begin with
-    `reason.`.
-    """
+    """The number of late rows by reason, from counters whose names begin with `reason.`."""
     return {
         name.removeprefix("reason."): n
         for name, n in sorted(counters.items())

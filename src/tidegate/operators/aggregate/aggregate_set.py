@@ -36,9 +36,8 @@ class _Everywhere:
 class AggregateSet:
     """All aggregates of a specification over one input schema.
 
-    A `recent` aggregate was added when state was there already. A boolean column beside its
-    partials says whether it has seen all that the window holds; where it has not, its result is
-    null.
+    A `recent` aggregate was added to existing state. A boolean column beside its partials tells
+    whether it covers the whole window; its result is null where it does not.
     """
 
     def __init__(
@@ -60,8 +59,7 @@ class AggregateSet:
 
     @classmethod
     def bound(cls, spec: AggregateSpec, schema: pa.Schema, *, retractions: bool) -> AggregateSet:
-        # Of a column that has held nothing but nulls so far nothing is known; any type that its
-        # aggregates take holds nothing just as well.
+        # The type of a column of nulls is unknown; any type that its aggregates take will do.
         flags = {name for _, aggregate in spec.aggregates for name in _flags(aggregate)}
         untyped = {
             f.name: pa.bool_() if f.name in flags else pa.float64()
@@ -76,23 +74,23 @@ class AggregateSet:
         return cls(bound, retractions=retractions, untyped=untyped)
 
     def since(self, recent: Sequence[str]) -> AggregateSet:
-        """The same aggregates, of which some were added when state was there already."""
+        """The same aggregates, with some of them marked as added to existing state."""
         return AggregateSet(
             self._accumulations, retractions=self.retractions, untyped=self._untyped, recent=recent
         )
 
     @property
     def recent(self) -> tuple[str, ...]:
-        """The aggregates that were added when state was there already."""
+        """The aggregates that were added to existing state."""
         return tuple(self._known)
 
     @property
     def known_columns(self) -> list[str]:
-        """The columns that say whether a recent aggregate has seen all that a window holds."""
+        """The columns that tell whether a recent aggregate covers the whole window."""
         return list(self._known.values())
 
     def all_known(self, n: int) -> dict[str, Column]:
-        """The known columns of n windows of which every aggregate has seen all."""
+        """The known columns of n windows that every aggregate covers."""
         return {column: constant(np.True_, n) for column in self._known.values()}
 
     def unseen(self, frame: Frame) -> list[str]:
@@ -100,7 +98,7 @@ class AggregateSet:
         return [name for name, column in self._known.items() if column not in frame]
 
     def nothing_seen(self, names: Sequence[str], schema: pa.Schema, n: int) -> dict[str, Column]:
-        """Partials of aggregates that have seen nothing of n windows."""
+        """Partials of aggregates that cover no row of n windows."""
         nothing = np.zeros(0, np.int64)
         rows, groups = self._typed(Rows(schema.empty_table(), nothing, nothing)), Groups(nothing, n)
         columns: dict[str, Column] = {}
@@ -124,7 +122,7 @@ class AggregateSet:
         return {name: a.result_type for name, a in self._accumulations.items()}
 
     def lift(self, rows: Rows, groups: Groups) -> tuple[dict[str, Column], np.ndarray | None, str]:
-        """Partials by group, the rows that a user's function refused, and why."""
+        """Partials by group, the rows that a user function refused, and why."""
         columns: dict[str, Column] = {}
         failed: np.ndarray | None = None
         why = ""
@@ -151,7 +149,7 @@ class AggregateSet:
         return replace(rows, table=table)
 
     def combine(self, frame: Frame, groups: Groups) -> dict[str, Column]:
-        """One row a group from the partial columns of a frame."""
+        """One row per group from the partial columns of a frame."""
         columns: dict[str, Column] = {}
         for name, accumulation in self._accumulations.items():
             names = self._names[name]
@@ -163,7 +161,7 @@ class AggregateSet:
         return columns
 
     def combine_known(self, frame: Frame, groups: Groups) -> dict[str, Column]:
-        """The known columns of each group: what one part does not know, the whole does not."""
+        """The known columns of each group: all parts have to be known."""
         return _Everywhere().combine(
             {column: frame[column] for column in self._known.values()}, groups
         )
@@ -187,8 +185,9 @@ class AggregateSet:
     def lower(
         self, frame: Frame
     ) -> tuple[dict[str, pa.Array], dict[str, tuple[np.ndarray, str, str]]]:
-        """Results by row, and for each aggregate the rows that have no right result, with reason
-        and detail.
+        """Results by row, and the failures of each aggregate.
+
+        A failure lists the rows without a correct result, with reason and detail.
         """
         values: dict[str, pa.Array] = {}
         failures: dict[str, tuple[np.ndarray, str, str]] = {}
@@ -212,6 +211,6 @@ class AggregateSet:
         ]
 
     def empty(self, schema: pa.Schema, n: int) -> dict[str, Column]:
-        """Partials of n windows in which nothing came."""
+        """Partials of n empty windows."""
         nothing = np.zeros(0, np.int64)
         return self.lift(Rows(schema.empty_table(), nothing, nothing), Groups(nothing, n))[0]

@@ -1,6 +1,4 @@
-"""Absorbing puts the rows of a delivery into the cells of their windows, and lets the cells fire
-that became ready.
-"""
+"""Cell update: rows of a delivery into the cells of their windows, which then fire if ready."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ from tidegate.spec.windows import Axis, Custom, Inherited, Session
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CellRows:
-    """Rows on their way into cells: which rows, which cell each goes to, and the cells as they were
-    before.
-    """
+    """Rows that go to cells: the rows, the cell of each, and the cells before the update."""
 
     row: np.ndarray
     groups: Groups
@@ -52,8 +48,8 @@ class CellUpdate:
         self.cell_values = cell_values
         self.assigner = assigner
         self.retention = retention
-        # Where the event's own time decides, a window that it is in still matters; only a custom
-        # assigner may know better.
+        # Where the event time decides, the window of an accepted event has not expired; a custom
+        # assigner may still return older windows.
         by_window = context.spec.options.drop_by == "window" or isinstance(
             context.spec.window, Custom
         )
@@ -67,23 +63,20 @@ class CellUpdate:
             and context.spec.options.session_lateness == "merged"
         )
         self.merges_late_rows = self.windows_expire and late_joins
-        """Whether a late row is taken if it joins what came before it, so that it matters what came
-        before it in its own delivery.
+        """Whether a late row is taken if it merges with a session that is not late.
+
+        Then the order of rows inside a delivery matters.
         """
 
     @property
     def shares_offsets(self) -> bool:
-        """Whether offsets are noted by slice for all keys together, because windows follow from the
-        axis alone.
-        """
+        """Whether offsets are noted by slice, because all keys share their windows."""
         return (
             isinstance(self.assigner, Aligned) and self.context.spec.window.axis is not Axis.ORDINAL
         )
 
     def absorb(self, delivery: Delivery, assigned: Assigned, out: Collector) -> None:
-        """Take one step: every row counts once in each of its windows, then triggers are looked at
-        once.
-        """
+        """Take one step: count every row in each of its windows, then evaluate triggers."""
         if self.context.spec.retention.windows is None:
             self._place(delivery, self.without_expired(delivery, assigned, out), out)
         else:
@@ -91,8 +84,10 @@ class CellUpdate:
             self._place(delivery, self._with_room(delivery, in_time, out), out)
 
     def _with_room(self, delivery: Delivery, assigned: Assigned, out: Collector) -> Assigned:
-        """The windows less those behind a horizon and those that their key has no room for; one
-        late row tells both.
+        """The windows that retention admits.
+
+        One late row per event lists both the windows behind the retention bounds and those without
+        room.
         """
         gone = self.retention.beyond(delivery, assigned)
         old = np.zeros(len(assigned.row), bool) if gone is None else gone
@@ -105,7 +100,7 @@ class CellUpdate:
         return Assigned(*(column[~full] for column in rest))
 
     def _without_closed(self, delivery: Delivery, assigned: Assigned, out: Collector) -> Assigned:
-        """The windows of the rows less those that a finished trigger has closed."""
+        """The windows that no finished trigger has closed."""
         groups, _, places = self.look_up(delivery, assigned)
         found = np.flatnonzero(places.found)
         if not len(found):
@@ -115,7 +110,7 @@ class CellUpdate:
         return self.without(delivery, assigned, shut[groups.ids], "window_closed", out)
 
     def _place(self, delivery: Delivery, assigned: Assigned, out: Collector) -> None:
-        """Put rows into windows that still matter; those whose window is closed go to `late`."""
+        """Put rows into windows that have not expired; rows of closed windows go to `late`."""
         groups, identity, places = self.look_up(delivery, assigned)
         if not groups.n:
             return
@@ -129,13 +124,11 @@ class CellUpdate:
         self.join(delivery, CellRows(assigned.row, groups, cells), out)
 
     def without_expired(self, delivery: Delivery, assigned: Assigned, out: Collector) -> Assigned:
-        """The windows of the rows less those whose time is over; the rows learn what they
-        missed.
-        """
+        """The windows that have neither expired nor been evicted; the others go to `late`."""
         return self.without_old(delivery, self._in_time(delivery, assigned, out), out)
 
     def _in_time(self, delivery: Delivery, assigned: Assigned, out: Collector) -> Assigned:
-        """The windows of the rows less those that have expired."""
+        """The windows that have not expired."""
         if self.windows_expire:
             over = self.context.expired(
                 self.context.expiry(assigned.end),
@@ -148,7 +141,7 @@ class CellUpdate:
         return self.without(delivery, assigned, over, "window_expired", out)
 
     def without_old(self, delivery: Delivery, assigned: Assigned, out: Collector) -> Assigned:
-        """The windows of the rows less those that retention has pushed out."""
+        """The windows that retention has not evicted."""
         gone = self.retention.beyond(delivery, assigned)
         return (
             assigned
@@ -164,7 +157,7 @@ class CellUpdate:
         reason: str,
         out: Collector,
     ) -> Assigned:
-        """The rest of the windows; one late row per event lists those that it missed."""
+        """The windows that are not missed; one late row per event lists the missed ones."""
         if not missed.any():
             return assigned
         row, start, end = (column[missed] for column in assigned)
@@ -181,14 +174,14 @@ class CellUpdate:
         return Assigned(*(column[~missed] for column in assigned))
 
     def join(self, delivery: Delivery, joining: CellRows, out: Collector) -> None:
-        """Add rows to cells that are out of the table, let them fire, and put them back."""
+        """Add rows to cells that are out of the table, fire them, and put them back."""
         joining, partials = self._lifted(delivery, joining, out)
         row, groups, cells = joining.row, joining.groups, joining.cells
         if not groups.n:
             return
         self._keep(delivery, joining)
         weight = np.ones(len(row), np.int64) if delivery.weight is None else delivery.weight[row]
-        # A retraction and what replaces it are one change to whoever counts.
+        # A retraction and its replacement count as one element.
         counts = (
             groups.counts
             if delivery.weight is None
@@ -204,19 +197,18 @@ class CellUpdate:
         self.add(cells, brought.with_columns(count=counts, seq=seq, first=first), out)
 
     def add(self, cells: Frame, brought: Frame, out: Collector) -> None:
-        """Add what came for each of some cells that are out of the table, let them fire, and put
-        them back.
+        """Add partial results to cells that are out of the table, fire them, and put them back.
 
-        What was brought are partial aggregates, if cells hold any, with how many rows they are of,
-        how often these `count` for the trigger, the last arrival and the first position among them,
-        and what of them came on time.
+        `brought` has one row per cell: partial aggregates (if cells hold any), `row_count`, the
+        `count` for the trigger, the last arrival number `seq`, the `first` position and the on-time
+        columns.
         """
         context = self.context
         cells = cells.with_mapping(self._with_partials(cells, brought))
         seq, counts, pending = brought.ints("seq"), brought.ints("count"), cells.ints("pending")
         cells = cells.with_columns(row_count=cells.ints("row_count") + brought.ints("row_count"))
         if context.messages is not None:
-            # Only messages are asked whether they came since the last pane.
+            # Arrival numbers select the messages since the last pane.
             cells = cells.with_columns(newest_seq=np.maximum(cells.ints("newest_seq"), seq))
         cells = cells.with_mapping(self._held(cells, brought))
         state = context.trigger_state(cells)
@@ -227,24 +219,22 @@ class CellUpdate:
         context.cells.put(self.firing.settle(cells, state, out, seq))
 
     def _with_partials(self, cells: Frame, brought: Frame) -> Mapping[str, Column]:
-        """The partial aggregates of the cells and of what was brought together."""
+        """The partial aggregates of the cells combined with those of the rows."""
         context, n = self.context, len(cells)
         if context.messages is not None:
             return {}
         partials = brought.select(context.aggregates.partial_columns)
-        # A recent aggregate may not know what a cell held before everything in it was taken back.
+        # A recent aggregate may not know rows that were retracted before.
         if not (cells.ints("row_count") == 0).all() or context.aggregates.recent:
             both = concat_frames([cells.select(context.aggregates.partial_columns), partials])
             return context.aggregates.combine(both, Groups(np.tile(np.arange(n), 2), n))
         return partials.columns
 
     def _keep(self, delivery: Delivery, joining: CellRows) -> None:
-        """Store the messages where they are needed, and note their offsets where windows are not
-        the same for all keys.
-        """
+        """Store the messages where needed, and their offsets where windows depend on the key."""
         if self.context.messages is not None and self.context.has_explicit_windows:
             cell = joining.groups.ids
-            self.cell_values.store_said(
+            self.cell_values.store_in_windows(
                 delivery.take(joining.row),
                 joining.cells.ints("start")[cell],
                 joining.cells.ints("end")[cell],
@@ -262,11 +252,11 @@ class CellUpdate:
             )
 
     def is_new(self, rows: np.ndarray) -> np.ndarray:
-        """Which rows came with this delivery."""
+        """Which rows belong to this delivery."""
         return np.ones(len(rows), bool)
 
     def look_up(self, delivery: Delivery, assigned: Assigned) -> tuple[Groups, Frame, Places]:
-        """Which entries go to the same cell, who these cells are, and where they are."""
+        """The cell of each entry as groups, the identity of these cells, and their places."""
         row, start, end = assigned
         groups = Groups.by([delivery.key_hash[row], delivery.key_check[row], start, end])
         first = groups.firsts
@@ -282,7 +272,7 @@ class CellUpdate:
         return groups, identity, self.context.cells.find(identity)
 
     def base(self, identity: Frame, keys: dict[str, Column], places: Places) -> Frame:
-        """The cells as they are: those that were found, and fresh ones for the rest."""
+        """The stored cells, and fresh ones where none is stored."""
         found, new = np.flatnonzero(places.found), np.flatnonzero(~places.found)
         self.context.progress.counters["windows_opened"] += len(new)
         if not len(found):
@@ -300,8 +290,9 @@ class CellUpdate:
     def _lifted(
         self, delivery: Delivery, joining: CellRows, out: Collector
     ) -> tuple[CellRows, dict[str, Column]]:
-        """The joining with partial aggregates of its rows by cell; rows that a user's function
-        refuses go to `late`, and are left out.
+        """Partial aggregates of the rows by cell.
+
+        Rows that a user function refuses go to `late`, and are left out.
         """
         context = self.context
         if context.messages is not None:
@@ -338,7 +329,7 @@ class CellUpdate:
         )
         untouched = np.ones(joining.groups.n, bool)
         untouched[joining.groups.ids[~failed]] = False
-        # Cells that only failed rows would have touched go back as they were, unless they are new.
+        # Cells with failed rows only go back unchanged, unless they are new.
         self.context.cells.put(
             joining.cells.where(
                 untouched & (joining.cells.ints("pane_index") + joining.cells.ints("row_count") > 0)
@@ -358,7 +349,7 @@ class CellUpdate:
     def holds(
         self, delivery: Delivery, row: np.ndarray, groups: Groups, cells: Frame
     ) -> dict[str, Column]:
-        """Whether something came on time since the last pane, and the earliest or latest of it."""
+        """Per cell: whether an on-time row arrived since the last pane, and their hold time."""
         return self._held(cells, Frame(self._held_by(delivery, row, groups), groups.n))
 
     def _held_by(self, delivery: Delivery, row: np.ndarray, groups: Groups) -> dict[str, Column]:
@@ -370,7 +361,7 @@ class CellUpdate:
         )
 
     def _held(self, cells: Frame, brought: Frame) -> dict[str, Column]:
-        """What of the cells and of what was brought came on time."""
+        """The on-time columns of the cells together with those of the rows."""
         kind = self.context.spec.options.timestamp
         has_on_time, hold = cells.ints("has_on_time"), cells.ints("hold_time")
         fresh, best = brought.ints("has_on_time"), brought.ints("hold_time")

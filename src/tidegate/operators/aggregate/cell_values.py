@@ -1,6 +1,4 @@
-"""CellValues gives the values of cells: from their partial aggregates, or from the messages where
-those are kept.
-"""
+"""Values of cells: from their partial aggregates, or from the messages where these are kept."""
 
 from __future__ import annotations
 
@@ -25,11 +23,11 @@ from tidegate.operators.ingest.delivery import Delivery
 from tidegate.spec.windows import Axis, ByDifference, Session
 
 PAYLOAD = "m."
-"""Names of input columns begin with this in the message store."""
-_PASSING = frozenset(
+"""Prefix of the input columns in the message store."""
+_VOLATILE = frozenset(
     PAYLOAD + name for name in ("op", "is_last", "watermark", "emitted_at", "pane_id")
 )
-"""Columns of panes in which a retraction differs from what it takes back."""
+"""Pane columns in which a retraction may differ from the pane that it retracts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,8 +47,8 @@ class CellValues:
     def __init__(self, context: OperatorContext) -> None:
         self._context = context
         self._stored: list[np.ndarray] = []
-        # Merging sessions have no common "fired up to", so discarding takes fired messages out
-        # instead.
+        # Merged sessions have no common arrival number that has fired, so discarding removes fired
+        # messages instead.
         self._forgets = (
             context.messages is not None
             and context.spec.mode == "discarding"
@@ -58,19 +56,20 @@ class CellValues:
         )
 
     def begin(self) -> None:
-        """A delivery begins: nothing of it is stored yet."""
+        """Begin a delivery: none of its rows is stored yet."""
         self._stored = []
 
     @property
     def stored(self) -> np.ndarray:
-        """The arrival numbers of what was stored of the present delivery."""
+        """The arrival numbers of the rows of the current delivery that are stored."""
         return np.concatenate(self._stored) if self._stored else np.zeros(0, np.int64)
 
     def trim(
         self, key_hash: np.ndarray, key_check: np.ndarray, seen: np.ndarray | None = None
     ) -> None:
-        """Forget the messages of keys that lie before all their windows; with `seen`, also closed
-        windows that no message can reach any more.
+        """Purge the messages of keys that lie before all their windows.
+
+        With `seen`, closed windows that no further message can reach are purged too.
         """
         context = self._context
         keys = Groups.by([key_hash, key_check])
@@ -90,7 +89,7 @@ class CellValues:
                 over = cells.ints("closed") & (cells.ints("end") <= asked.ints("seen")[owner])
                 context.cells.remove(places.take(over))
             if isinstance(context.spec.window, Session):
-                # A closed session holds no messages, and others may have come and gone inside it.
+                # A closed session holds no messages, and others may have existed inside it.
                 over |= cells.ints("closed")
             np.minimum.at(first, owner[~over], cells.ints("start")[~over])
         if isinstance(context.spec.window, ByDifference):
@@ -131,7 +130,7 @@ class CellValues:
         return values
 
     def after(self, cells: Frame, given: np.ndarray) -> Frame:
-        """Cells after a firing: evictors that run after the function take their messages out."""
+        """The cells after a firing; an evictor may remove messages after the function."""
         evictor = self._context.spec.evictor
         if self._forgets and given.any():
             self._messages.remove(self._members(cells.where(given)).messages)
@@ -145,9 +144,7 @@ class CellValues:
         return cells.with_columns(evicted=evicted)
 
     def closed(self, cells: Frame) -> None:
-        """A closed session never merges again, so a later one in its place must not find its
-        messages.
-        """
+        """Purge the messages of closed sessions: a later session must not find them."""
         if (
             self._context.messages is not None
             and isinstance(self._context.spec.window, Session)
@@ -156,8 +153,9 @@ class CellValues:
             self._messages.remove(self._members(cells).messages)
 
     def expired(self, cells: Frame) -> None:
-        """A message without a gap sits on the end of its session, where a later one may begin,
-        which must not find it.
+        """Purge messages without a gap with their sessions.
+
+        They lie on the end of their session, where a later session may begin.
         """
         window = self._context.spec.window
         if isinstance(window, Session) and window.gap_column is not None:
@@ -168,28 +166,24 @@ class CellValues:
             )
 
     def emptied(self, cells: Frame, mask: np.ndarray) -> dict[str, Column]:
-        """The partial columns with those of the given cells back to nothing, as discarding wants
-        it.
-        """
+        """The partial columns, empty in some cells; discarding mode."""
         context = self._context
         if context.messages is not None or not mask.any():
             return {}
         rows = np.flatnonzero(mask)
-        # Panes of one window add up, so what was not known of the first is not known of the next.
+        # Panes of a window add up, so an aggregate that is unknown for one is so for the next.
         nothing = Frame(context.aggregates.empty(context.schema, len(rows)), len(rows)).drop(
             context.aggregates.known_columns
         )
         return dict(cells.select(nothing.names).replaced(rows, nothing).columns)
 
-    def store_said(self, delivery: Delivery, start: np.ndarray, end: np.ndarray) -> None:
-        """Keep messages under the windows that were said for them, each once a window; they lie at
-        the last place of it.
-        """
+    def store_in_windows(self, delivery: Delivery, start: np.ndarray, end: np.ndarray) -> None:
+        """Store messages with explicit windows, once per window, at the last position of it."""
         last = np.where(end == MAX, MAX - 1, end - 1)
         self._store(delivery.with_position(last), {"w_start": start, "w_end": end})
 
     def store(self, delivery: Delivery) -> None:
-        """Keep the messages of a delivery, each once."""
+        """Store the messages of a delivery once each."""
         self._store(delivery, {})
 
     def _store(self, delivery: Delivery, windows: dict[str, Column]) -> None:
@@ -294,8 +288,9 @@ class CellValues:
         return members if not (members.messages.ints("weight") < 0).any() else _netted(members)
 
     def _upto(self, cells: Frame) -> np.ndarray:
-        """The position before which a cell's messages are: its end, or just after it where a
-        message without a gap may sit on it.
+        """The end of the positions of the messages of a cell.
+
+        That is its end, or one more where a message without a gap may lie on it.
         """
         end, window = cells.ints("end"), self._context.spec.window
         if not isinstance(window, Session):
@@ -310,7 +305,7 @@ class CellValues:
 
 
 def message_ids(delivery: Delivery) -> np.ndarray:
-    """What tells messages apart over all partitions and restarts, in one word."""
+    """A hash per message that is unique over partitions and restarts."""
     names = pa.array(delivery.partitions, pa.string()).take(pa.array(delivery.partition))
     return identify([names, pa.array(delivery.offset)], len(delivery))[0]
 
@@ -327,13 +322,11 @@ def payload(messages: Frame) -> pa.Table:
 
 
 def _netted(members: _Members) -> _Members:
-    """Messages less those that were taken back: a retraction cancels the newest equal message of
-    its cell.
-    """
+    """The messages that are not retracted: a retraction cancels the newest equal message."""
     same = [
         to_arrow(c)
         for name, c in members.messages.columns.items()
-        if name.startswith(PAYLOAD) and name not in _PASSING
+        if name.startswith(PAYLOAD) and name not in _VOLATILE
     ]
     key_hash, key_check = identify([*same, pa.array(members.cell)], len(members.cell))
     weight = members.messages.ints("weight")

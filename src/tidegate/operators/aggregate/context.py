@@ -1,5 +1,29 @@
-"""The context is what the wiring of a windowed aggregate share: specification, trigger machine,
-aggregates, state and the output under way.
+"""The context that the steps of a windowed aggregate share, and the columns of its cells.
+
+A cell is the state of one key in one window. Its columns:
+
+    key_hash, key_check, start, end   identity: the hashed key and the bounds of the window
+    k.NAME                            key columns
+    expiry                            the watermark at which the cell expires
+    row_count                         rows in the window
+    pending                           rows since the last firing
+    has_on_time                       whether an on-time row arrived since the last firing
+    hold_time                         earliest or latest position of those rows (`timestamp` option)
+    has_hold                          whether the pending pane holds back the output watermark
+    pane_index                        index of the next pane
+    nonspeculative_index              index of the next pane among those that are not early
+    fired_on_time                     whether the window has fired after completion
+    closed                            whether the trigger has finished; the cell is a tombstone
+    emitted                           whether a pane of the cell was emitted
+    last_pane_index, last_nonspeculative_index, last_timing, last_output_time
+                                      numbers of the last pane, for its retraction
+    newest_seq, fired_seq             arrival numbers: newest row, and newest row that has fired
+    watermark_due, clock_due          when the cell has to be settled next
+    ordinal, ordinal_before           ordinal axis: messages of the key now, and before the call
+    p.NAME.PART, known.NAME           partial aggregates (see `AggregateSet`)
+    v.NAME                            values of the last pane, where they are kept
+    evicted                           arrival numbers of evicted messages
+    further columns                   state of the trigger (see `kernel.triggers`)
 """
 
 from __future__ import annotations
@@ -40,7 +64,7 @@ IDENTITY = (*KEY, "start", "end")
 
 @dataclass(eq=False)
 class OperatorContext:
-    """Shared by the wiring of one operator; a cell is the state of one key in one window."""
+    """Specification, trigger, aggregates and state of one operator, shared by its steps."""
 
     spec: AggregateSpec
     store: Store
@@ -51,25 +75,22 @@ class OperatorContext:
     cells: KeyedTable
     messages: MessageStore | None
     allowed_lateness: int
-    """How long windows are kept after their end; `MAX` is for ever."""
+    """How long windows are kept after their end; `MAX` is unlimited."""
     watermarks: CellWatermarks
     window_offsets: WindowOffsets | None = None
     is_migrated: bool = False
-    """Whether there may be stored frames that were written under a former specification."""
+    """Whether frames of a former specification may be stored."""
     expired_at_migration: int = MIN
-    """Windows that end here or before had expired when the lateness was made longer: they stay so.
-    """
+    """Windows that end here or before had expired when the lateness was extended; they stay so."""
 
     @property
     def keeps_fired_values(self) -> bool:
-        """Whether the last fired values are part of a cell."""
+        """Whether cells keep the values of their last pane."""
         return self.spec.mode == "retracting" or self.spec.options.fire_only_updated
 
     @property
     def has_explicit_windows(self) -> bool:
-        """Whether messages are in the windows that somebody said, and not in those that hold their
-        position.
-        """
+        """Whether a message carries its windows, instead of its position deciding them."""
         return isinstance(self.spec.window, Custom | Inherited)
 
     @property
@@ -78,8 +99,9 @@ class OperatorContext:
 
     @property
     def event_lateness(self) -> int:
-        """How late an event may be: not so late that what it needs was given up before the lateness
-        was made longer.
+        """How late an event may be.
+
+        After the lateness was extended, an event may not need state that had expired before.
         """
         watermark = self.progress.watermark
         if self.expired_at_migration == MIN or watermark == MAX or not self._needs_expired_state:
@@ -90,16 +112,14 @@ class OperatorContext:
 
     @property
     def _needs_expired_state(self) -> bool:
-        """Whether taking an event needs more than its window: its id, older messages, or the
-        sessions that it may join.
-        """
+        """Whether an event needs more than its window: its id, older messages, or sessions."""
         spec = self.spec
         return spec.options.drop_by == "event" and (
             spec.input.id is not None or isinstance(spec.window, Session | ByDifference)
         )
 
     def expiry(self, end: np.ndarray) -> np.ndarray:
-        """When a window no longer matters; `MAX` is never."""
+        """The watermark at which windows expire; `MAX` is never."""
         if self.expired_at_migration != MIN and (end <= self.expired_at_migration).any():
             return np.where(end <= self.expired_at_migration, end, self._expiry(end))
         return self._expiry(end)
@@ -114,9 +134,7 @@ class OperatorContext:
         )
 
     def expired(self, expiry: np.ndarray, watermark: np.ndarray | int) -> np.ndarray:
-        """Which windows no longer matter under a watermark; with infinite lateness all do until the
-        input ends.
-        """
+        """Which windows have expired; with unlimited lateness none does before the end of input."""
         return (
             np.asarray(expiry < MAX)
             if self.allowed_lateness == MAX
@@ -131,13 +149,13 @@ class OperatorContext:
         )
 
     def trigger_state(self, frame: Frame) -> dict[str, np.ndarray]:
-        """A copy of the trigger columns that may be changed."""
+        """A writable copy of the trigger columns."""
         return {name: frame.ints(name).copy() for name in self.machine.columns}
 
     def fresh(
         self, identity: Frame, keys: dict[str, Column], partials: Mapping[str, Column] | None = None
     ) -> Frame:
-        """Cells in which nothing has come yet, or nothing but what the partials hold."""
+        """New cells: empty, or with the given partial aggregates."""
         n = len(identity)
         zeros, no, never = (
             constant(np.int64(0), n),
@@ -195,9 +213,7 @@ class OperatorContext:
         return Frame(columns, n)
 
     def received(self, piece: Frame) -> Frame:
-        """What was aggregated before it came here, with the columns that partial aggregates have
-        here.
-        """
+        """A pre-aggregated frame with the partial columns of this operator."""
         partials = [
             name
             for name in self.aggregates.partial_columns
@@ -217,7 +233,7 @@ class OperatorContext:
         return piece.select(names).with_mapping(self.aggregates.all_known(len(piece)))
 
     def retyped(self, frame: Frame) -> Frame:
-        """A frame whose partial aggregates are replaced by nothing where their type has changed."""
+        """The frame with empty partial aggregates where their type has changed."""
         # Where messages are kept, cells hold no partial aggregates.
         nothing = Frame(
             self.aggregates.empty(self.schema, len(frame)) if self.messages is None else {},
@@ -238,9 +254,7 @@ class OperatorContext:
         return frame.drop(stale).with_mapping({**nothing.select(names).columns, **values})
 
     def migrated(self, frame: Frame) -> Frame:
-        """A stored frame as the present specification has it: what was added has seen nothing of
-        it, and windows are kept as long as now.
-        """
+        """A stored frame under the current specification: new aggregates are unknown to it."""
         if not self.is_migrated:
             return frame
         columns: dict[str, Column] = {}
@@ -260,13 +274,11 @@ class OperatorContext:
         return frame.with_mapping(columns)
 
     def due(self, frame: Frame, state: dict[str, np.ndarray]) -> Frame:
-        """The frame with its trigger columns and with the instants at which it has to be looked at
-        again.
-        """
+        """The cells with their trigger state, and when they have to be settled next."""
         trigger_context = self.trigger_context(frame, frame.ints("pending"))
         closed = frame.ints("closed")
         expiry = frame.ints("expiry")
-        # Every window is looked at when it completes, whatever its trigger waits for.
+        # Every window is settled when it completes, whatever its trigger waits for.
         end = np.where(frame.ints("end") > self.watermarks.of_cells(frame), frame.ints("end"), MAX)
         watermark = np.where(
             closed,
@@ -282,13 +294,11 @@ class OperatorContext:
         return frame.with_mapping({name: squeezed(column) for name, column in state.items()})
 
     def position_of(self, messages: Frame) -> np.ndarray:
-        """Where messages are on the window's axis."""
+        """The positions of messages on the axis of the window."""
         return messages.ints("time" if self.spec.window.axis.is_time else "offset")
 
     def rows_of(self, delivery: Delivery, index: np.ndarray | None = None) -> Rows:
-        """The rows of a delivery as accumulations see them, all or some; a row may be in several
-        windows.
-        """
+        """The rows of a delivery, or some of them, as accumulations take them."""
         if index is None:
             return Rows(delivery.table, delivery.time, delivery.seq, delivery.weight)
         table = delivery.table.take(pa.array(index))

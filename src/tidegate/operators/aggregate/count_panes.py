@@ -1,9 +1,8 @@
-"""CountPanes: many panes of one window in one delivery, all taken from grouped prefixes instead of
-from one event after the other.
+"""Count panes: many panes of one window in one delivery, computed from grouped prefixes.
 
 A trigger that fires with every n-th element cuts the rows of a cell into segments whose ends are
-known beforehand. Each segment is lifted once, a prefix over the segments of a cell gives the values
-of all its panes, and the cell ends up as if its elements had come one by one.
+known beforehand. Each segment is lifted once, and a prefix over the segments of a cell gives the
+values of all its panes. The cell ends as if its elements had arrived one by one.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ class _Segments:
     cell: np.ndarray
     """The cell of each segment; cells ascend."""
     fires: np.ndarray
-    """Whether a pane fires at the end of a segment; only the last segment of a cell may go without.
-    """
+    """Whether a pane fires at the end of a segment; only the last of a cell may not."""
 
     @property
     def is_first(self) -> np.ndarray:
@@ -91,8 +89,10 @@ class CountPanes:
         return Assigned(*(column[~mine] for column in assigned))
 
     def _eligible(self, identity: Frame, places: Places, groups: Groups) -> np.ndarray:
-        """Cells that get several rows and whose firings are a matter of counting: open ones, and
-        complete ones that have fired on time.
+        """Which cells can be taken at once.
+
+        They get several rows, and counting decides when they fire: they are open, or complete and
+        have fired on time.
         """
         complete = identity.ints("end") <= self._context.progress.watermark
         eligible = groups.counts > 1
@@ -153,15 +153,16 @@ class CountPanes:
         self._put_back(cells, segments, after)
 
     def _contents_of(self, cells: Frame, segments: _Segments, lifted: Frame) -> Frame:
-        """What a cell holds after each of its segments: all so far, or in discarding mode the
-        segment and what was pending before it.
+        """The partial aggregates of a cell after each of its segments.
+
+        They cover all rows so far or, in discarding mode, the segment and the rows pending before
+        it.
         """
         context, m = self._context, len(cells)
         both = concat_frames([cells.select(context.aggregates.partial_columns), lifted])
         cell = np.concatenate([np.arange(m), segments.cell])
         if context.spec.mode == "discarding":
-            # Each segment is a group of its own, but for the first of a cell, which takes in what
-            # the cell held.
+            # Each segment is a group of its own; the first of a cell includes the former content.
             group = np.concatenate(
                 [np.flatnonzero(segments.is_first), np.arange(len(segments.cell))]
             )
@@ -169,7 +170,7 @@ class CountPanes:
                 context.aggregates.combine(both, Groups(group, len(segments.cell))),
                 len(segments.cell),
             )
-            # What was not known of a window is not known of any of its panes.
+            # An aggregate that is unknown for a window is so for all of its panes.
             return alone.with_mapping(
                 cells.select(context.aggregates.known_columns).take(segments.cell).columns
             )
@@ -180,8 +181,9 @@ class CountPanes:
         return prefix.take(inverse(order)[m:])
 
     def _holds(self, delivery: Delivery, cells: Frame, segments: _Segments) -> dict[str, Column]:
-        """What came on time in each segment, and its earliest or latest; the first segment of a
-        cell goes on from what was pending.
+        """The on-time columns after each segment.
+
+        The first segment of a cell continues from the pending rows.
         """
         before = cells.take(segments.cell)
         goes_on = segments.is_first

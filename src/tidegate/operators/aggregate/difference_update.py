@@ -1,5 +1,6 @@
-"""Windows by difference: every event opens the window that ends with it and the one that begins
-after it, and is in those of its neighbours.
+"""Windows by difference: each event is in the windows of its neighbours.
+
+Every event opens the window that ends with it and the window that begins after it.
 """
 
 from __future__ import annotations
@@ -26,16 +27,18 @@ from tidegate.spec.windows import ByDifference
 
 
 class DifferenceUpdate(CellUpdate):
-    """Rows into windows by difference; a window that appears holds older messages too, so these are
-    kept.
+    """Rows into windows by difference.
+
+    A new window holds older messages too, so messages are kept.
     """
 
     _older_rows = 0
-    """How many rows of the present step had come before it."""
+    """How many rows of the current step are older messages."""
 
     def absorb(self, delivery: Delivery, assigned: Assigned, out: Collector) -> None:
-        """`assigned` says which windows the rows open; which they are in depends on the other rows
-        of their keys.
+        """Take one step; `assigned` lists the windows that the rows open.
+
+        Which windows the rows are in depends on the other rows of their keys.
         """
         older = self._older(delivery)
         both, n = _with_older(delivery, older, self.context.position_of(older)), len(older)
@@ -57,7 +60,7 @@ class DifferenceUpdate(CellUpdate):
             members.row, fresh & ~over & ~self._closed(places)[of_member], n, len(delivery)
         )
         if refused.any():
-            # A row that no window takes opens none either.
+            # A row that no window takes does not open one.
             entries = fresh & refused[np.maximum(members.row - n, 0)]
             super().absorb(
                 both,
@@ -67,15 +70,15 @@ class DifferenceUpdate(CellUpdate):
             self._absorb_rest(delivery, assigned, ~refused, out)
             return
         exists = places.found[of_member]
-        # A window that exists has counted its older messages; one that appears counts them now,
-        # unless its time is over.
+        # A stored window has counted its older messages; a new one counts them now, unless it has
+        # expired.
         counts = fresh | (touched[of_member] & ~exists & ~over)
         super().absorb(
             both, Assigned(members.row[counts], members.start[counts], members.end[counts]), out
         )
 
     def _is_over(self, both: Delivery, members: Assigned) -> np.ndarray:
-        """Which windows no longer matter, by lateness or by retention."""
+        """Which windows have expired or were evicted."""
         over = self.context.expired(
             self.context.expiry(members.end), self.context.watermarks.of_rows(both, members.row)
         )
@@ -113,7 +116,7 @@ class DifferenceUpdate(CellUpdate):
         return rows >= self._older_rows
 
     def _older(self, delivery: Delivery) -> Frame:
-        """The messages that came before and can be in one window with the rows."""
+        """The stored messages that share a window with the rows."""
         size = cast("ByDifference", self.context.spec.window).size
         x = delivery.position
         low, high = (
@@ -125,8 +128,7 @@ class DifferenceUpdate(CellUpdate):
         )
         if self.context.watermarks.keys is None or not len(found):
             return found
-        # The store forgets by the floor, and some time after the key itself could do without the
-        # message.
+        # The store purges by the watermark of all keys, later than that of the key allows.
         taken = saturating_add(
             np.asarray(self.context.watermarks.of_cells(found)), -self.context.event_lateness
         )
@@ -134,7 +136,7 @@ class DifferenceUpdate(CellUpdate):
 
 
 def _with_older(delivery: Delivery, older: Frame, x: np.ndarray) -> Delivery:
-    """A delivery that begins with messages that came before."""
+    """The delivery with older messages before its rows."""
     if not len(older):
         return delivery
     added = replace(

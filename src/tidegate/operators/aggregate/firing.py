@@ -49,7 +49,7 @@ class Firing:
                     cells.take(order),
                     {name: column[order] for name, column in state.items()},
                 )
-            # After everything that single elements of the same delivery fired.
+            # After all panes that single elements of the same delivery fire.
             position = np.full(len(cells), context.progress.seq)
         open_ = ~cells.ints("closed")
         trigger_context = context.trigger_context(cells, cells.ints("pending"))
@@ -92,13 +92,13 @@ class Firing:
     ) -> tuple[Frame, np.ndarray]:
         """Number and emit panes, each after the retraction of the pane that it replaces.
 
-        A row of `panes` is a cell as it is when the pane fires, with the numbers that it had before
-        this call. `cell` says which rows are panes of the same cell: they are consecutive and in
-        order. Without it every row is a cell of its own. With `fire_only_updated` a pane that
-        equals the one before it is left out.
+        A row of `panes` is a cell at the moment when the pane fires, with the pane numbers that it
+        had before this call. `cell` identifies the cell of each row; panes of a cell are
+        consecutive and in order. Without `cell` every row is a cell of its own. With
+        `fire_only_updated`, a pane that equals the one before it is left out.
 
-        Returns for each pane that is emitted the columns in which its cell remembers it, and which
-        panes are emitted.
+        Returns, for each emitted pane, the columns in which its cell remembers it, and which panes
+        are emitted.
         """
         values = self._cell_values.values(panes, out)
         emitted = np.ones(len(panes), bool)
@@ -158,7 +158,7 @@ class Firing:
         return Frame(columns, n)
 
     def push_out(self, cells: Frame, position: int, out: Collector) -> None:
-        """Fire what the cells hold as their last pane: retention has no room for them any more."""
+        """Fire cells that retention evicts, as their last pane."""
         held = ~cells.ints("closed")
         if self._context.spec.options.closing != "always":
             held &= cells.ints("pending") > 0
@@ -189,17 +189,16 @@ class Firing:
         )
 
     def owed(self, cells: Frame) -> np.ndarray:
-        """The output time of the pane that each cell still owes; for what came late that is the
-        moment the window expires.
-        """
+        """The output time of the pending pane; late rows are due when the window expires."""
         last = cells.ints("expiry")
         return np.where(
             cells.ints("has_hold"), self.output_time(cells), np.where(last == MAX, MAX, last - 1)
         )
 
     def _wanted(self, cells: Frame, firing: np.ndarray, again: np.ndarray) -> np.ndarray:
-        """Which firings give a pane: empty ones do not, unless the options say so, nor repetitions,
-        unless an interval wants them `again`.
+        """Which firings emit a pane.
+
+        Empty firings do so by option only, and repeated ones where an interval refires (`again`).
         """
         context = self._context
         fresh = cells.ints("pending") > 0
@@ -231,15 +230,12 @@ class Firing:
             return cells
         wanted = closing if context.spec.options.closing == "always" else fresh
         if context.spec.options.on_time == "always":
-            # The window completes and expires in one step without its trigger: its on-time pane is
-            # due all the same.
+            # The window completes and expires in one step, so its trigger has not fired on time.
             wanted = wanted | (closing & (self._timing(cells) == ON_TIME) & cells.ints("emitted"))
         return self._fire(cells, wanted, wanted, wanted, position, out)[0]
 
     def _shut(self, cells: Frame, finished: np.ndarray) -> Frame:
-        """A finished trigger closes the window: what comes later goes to `late`; only a tombstone
-        is kept.
-        """
+        """Close windows with a finished trigger: a tombstone stays, further rows are late."""
         self._cell_values.closed(cells.where(finished & ~cells.ints("closed")))
         return cells.with_columns(
             closed=cells.ints("closed") | finished,

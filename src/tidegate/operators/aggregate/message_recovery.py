@@ -1,5 +1,6 @@
-"""Rebuilding a lost message store: messages that were delivered before are taken once more, but for
-those that had gone to `late`.
+"""Recovery of a lost message store from input that is delivered again.
+
+Messages that had gone to `late` are not stored again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tidegate.state.store import Store
 
 
 class MessageRecovery:
-    """Which messages were turned away, and how far a rebuild has come."""
+    """Which messages no window took, and how far a recovery has come."""
 
     def __init__(self, store: Store) -> None:
         self._rejected = KeyedTable(store, "rejected", ("uid",), watch=("at",))
@@ -30,13 +31,11 @@ class MessageRecovery:
         return bool(self._left)
 
     def begin(self, marks: Mapping[str, int]) -> None:
-        """Everything up to the marks is to be delivered again."""
+        """Begin a recovery: all input up to the marks is to be delivered again."""
         self._left = dict(marks)
 
     def note_rejected(self, delivery: Delivery, stored: np.ndarray) -> None:
-        """Remember the rows of a delivery that no window took, because a rebuild must not take them
-        either.
-        """
+        """Remember the rows of a delivery that no window took; a recovery skips them."""
         if not len(stored):
             rejected = delivery
         else:
@@ -49,7 +48,7 @@ class MessageRecovery:
             )
 
     def take(self, delivery: Delivery, cell_values: CellValues, axis: Axis) -> None:
-        """Put messages back that some window had taken."""
+        """Store messages again that some window had taken."""
         sound = delivery.where(delivery.verdict == OK)
         sound = sound.where(
             ~self._rejected.find(Frame.of({"uid": message_ids(sound)}, len(sound))).found

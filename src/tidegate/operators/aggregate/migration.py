@@ -1,9 +1,8 @@
-"""Migration: which changes of a specification stored state can follow, and what has to be
-remembered of them.
+"""Migration: the changes of a specification that stored state can follow.
 
-Aggregates may be added. What was stored before knows nothing of them, so they are null for the
-windows (of a key) that held something then. Lateness may be made longer. Windows that had expired
-by then are gone, so they stay expired. Every other change is refused.
+Aggregates may be added. They are null for windows (of a key) that held rows before. The allowed
+lateness may be extended. Windows that had expired before stay expired. Every other change is
+refused.
 """
 
 from __future__ import annotations
@@ -29,9 +28,7 @@ _HINT = "Hint: use a new store, or the old specification"
 
 @dataclass(frozen=True)
 class Migrated:
-    """What state has gone through: the aggregates that were added to it, and the end by which
-    windows had expired.
-    """
+    """The migrations of stored state: added aggregates, and the latest end of expired windows."""
 
     recent: tuple[str, ...] = ()
     expired_at_migration: int = MIN
@@ -54,21 +51,20 @@ class Migrated:
 
 @dataclass(frozen=True)
 class Changes:
-    """How a specification differs from the stored one, where that can be followed."""
+    """How a specification differs from the stored one, where state can follow."""
 
     added: tuple[str, ...] = ()
     former_lateness: int | None = None
-    """What the lateness was before it was made longer; None where it was not."""
+    """The lateness before it was extended; None if it was not."""
 
     def __bool__(self) -> bool:
         return bool(self.added) or self.former_lateness is not None
 
 
 def changes(stored: dict[str, Any], wanted: dict[str, Any]) -> Changes:
-    """What has changed; refused where state cannot follow."""
+    """The changes from the stored specification; raises where state cannot follow."""
     if "aggregates" not in stored or "aggregates" not in wanted:
-        # The rows of a join have met by the former specification, and those that were freed cannot
-        # meet again.
+        # A join has matched rows by the former specification, and purged rows cannot match again.
         check_same(stored, wanted)
         return Changes()
     added = tuple(name for name in wanted["aggregates"] if name not in stored["aggregates"])
@@ -91,7 +87,7 @@ def changes(stored: dict[str, Any], wanted: dict[str, Any]) -> Changes:
 
 
 def check_same(stored: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Refuse state that was written under another specification, and say what differs."""
+    """Raise if the stored specification differs, and list the differences."""
     found = _differences("", stored, wanted)
     if found:
         raise SpecMismatchError(
@@ -147,9 +143,7 @@ def _differences(path: str, stored: Any, wanted: Any) -> list[_Difference]:
 
 
 def with_columns(changed: Changes, spec: AggregateSpec, schema: pa.Schema) -> pa.Schema:
-    """The stored schema, and the columns that only new aggregates read: nothing is known of these
-    until they come.
-    """
+    """The stored schema with the columns that only new aggregates read, as null columns."""
     aggregates = dict(spec.aggregates)
     named: list[str] = []
     for name in changed.added:
@@ -177,8 +171,9 @@ def followed(
     retracts: bool,
     has_messages: bool,
 ) -> Migrated | None:
-    """What state has gone through with these changes; None where it is as it was first specified.
-    Refused where state cannot follow.
+    """The migrations of state including these changes; None without any.
+
+    Raises where state cannot follow.
     """
     if not changed:
         return former
@@ -209,9 +204,7 @@ def _check_added(
     retracts: bool,
     has_messages: bool,
 ) -> None:
-    """New aggregates must fit what is stored: the types of the columns, and the messages where they
-    need these.
-    """
+    """Raise if new aggregates do not fit the stored columns and messages."""
     names = ", ".join(f"`aggregates.{name}`" for name in added)
     former = dataclasses.replace(
         spec, aggregates=tuple(given for given in spec.aggregates if given[0] not in added)

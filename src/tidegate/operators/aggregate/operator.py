@@ -1,9 +1,8 @@
-"""The windowed aggregate: takes deliveries, watermarks and the clock, and gives panes and late
-rows.
+"""The windowed aggregate: deliveries, watermarks and the clock in, panes and late rows out.
 
-Contract: the answer of every verb is a function of the state, the rows in (partition, offset) order
-and the clock that was told; nothing here reads a wall clock, draws a random number or depends on
-the order of a set. Watermarks move at the end of a micro-batch.
+Contract: the output of every verb is a function of the state, the rows in (partition, offset) order
+and the clock that is passed in. Nothing here reads a wall clock, draws a random number or depends
+on the order of a set. Watermarks move at the end of a micro-batch.
 """
 
 from __future__ import annotations
@@ -55,11 +54,11 @@ class WindowedAggregate:
 
     def __init__(self, spec: AggregateSpec, store: Store, *, now: int = 0) -> None:
         self.declared = spec
-        """What was asked for: `spec` differs from it by the lateness of an upstream."""
+        """The specification of the user; `spec` may have the longer lateness of an upstream."""
         self.spec = spec
         self.store = store
         self.progress = Progress(now=now)
-        # A window is made on one time column, so the watermarks of the others end here.
+        # Windows use one time column, so the watermarks of the others end here.
         self.watermark_tracker = WatermarkTracker(
             [dataclasses.replace(given, others=()) for given in spec.inputs], spec.options, now=now
         )
@@ -70,7 +69,7 @@ class WindowedAggregate:
         self.wiring: Wiring | None = None
         self.recovery = MessageRecovery(store) if spec.input.offset is not None else None
         inherits = isinstance(spec.window, Inherited)
-        # A pane of a window without end has no time; it is in its window all the same.
+        # A pane of a window without end has no time, but it belongs to its window.
         self._reader = DeliveryReader(
             spec.input, "op" if inherits else None, MAX - 1 if inherits else None
         )
@@ -82,13 +81,13 @@ class WindowedAggregate:
             KeyProgress(store, mark.disorder, mark.max_keys) if isinstance(mark, PerKey) else None
         )
         self.is_fed = False
-        """Whether an upstream operator tells the watermark."""
+        """Whether an upstream operator provides the watermark."""
         self._batch = MicroBatch()
         """The micro-batch that has not ended."""
         self._watched = spec.window.axis is Axis.EVENT_TIME
         self.watermarks = CellWatermarks(spec.window.axis, self.progress, self.keys)
 
-    # The verbs
+    # Verbs
 
     def process(self, table: pa.Table, now: int | None = None, ordinal: int = 0) -> Output:
         """Take a delivery of one input."""
@@ -105,13 +104,12 @@ class WindowedAggregate:
         combined: Sequence[Frame] = (),
         hold: bool = False,
     ) -> Output:
-        """Take a micro-batch: all that arrives is judged by the watermark that stood before, which
-        moves once, at the end.
+        """Take a micro-batch; the watermark moves once, at its end.
 
-        With `observed` watermarks are read from those rows and not from the arrivals, which may be
-        a share of what came (see `condense`). What is `combined` was aggregated on its way, as
-        `PreAggregator` does it, and is on time. With `hold` the micro-batch goes on in the next
-        call, and the watermark stays.
+        All rows are classified by the watermark before the micro-batch. With `observed`, watermarks
+        are generated from those rows instead of the arrivals, which may be a share of the input
+        (see `condense`). `combined` holds on-time rows that `PreAggregator` has aggregated. With
+        `hold`, the micro-batch continues in the next call and the watermark stays.
         """
         out = self._begin()
         self._tell_clock(now)
@@ -130,7 +128,7 @@ class WindowedAggregate:
     def refuse(
         self, table: pa.Table, now: int, reason: str, detail: str, ordinal: int = 0
     ) -> Output:
-        """Send rows that cannot be delivered to `late`; they are no sign of life."""
+        """Send rows that cannot be delivered to `late`; they are no activity of a source."""
         out = self._begin()
         self._tell_clock(now)
         if table.num_rows:
@@ -141,8 +139,9 @@ class WindowedAggregate:
         return out.output.by_position()
 
     def change_sources(self, change: Callable[[WatermarkTracker], object]) -> Output:
-        """Change what is known of the sources; on other axes than event time progress is the clock,
-        the offsets or the counts themselves.
+        """Apply a change of the sources to the watermark tracker.
+
+        On other axes than event time, progress is the clock, the offsets or the counts themselves.
         """
         out = self._begin()
         if self._watched:
@@ -151,7 +150,7 @@ class WindowedAggregate:
         return self._in_order(out)
 
     def advance_clock(self, now: int) -> Output:
-        """The clock has come to this instant; it never goes back."""
+        """Advance the clock; it never goes back."""
         out = self._begin()
         self._tell_clock(now)
         if self.spec.window.axis is Axis.CLOCK:
@@ -164,7 +163,7 @@ class WindowedAggregate:
         return self._in_order(out)
 
     def finish(self) -> Output:
-        """The input has ended: everything fires, and nothing is left."""
+        """End the input: everything fires, and no state is left."""
         out = self._begin()
         self._move_watermark(MAX, out, finishing=True)
         if self.keys is not None:
@@ -177,7 +176,7 @@ class WindowedAggregate:
         self.progress.now = max(self.progress.now, now)
         self.watermark_tracker.tick(self.progress.now)
 
-    # What can be asked
+    # Queries
 
     @property
     def ticks(self) -> bool:
@@ -185,7 +184,7 @@ class WindowedAggregate:
         schema = self.schema
         if not self.spec.window.axis.is_time or schema is None:
             return True
-        # Not every input of a merge need have spoken.
+        # Not every input of a merge has a schema yet.
         spoken = [
             given for given in self.spec.inputs if given.time is None or given.time in schema.names
         ]
@@ -225,31 +224,26 @@ class WindowedAggregate:
 
     @property
     def hold(self) -> int | None:
-        """The earliest output time of the panes that are still owed."""
+        """The earliest output time of the panes that are pending; None without one."""
         return self._owed()
 
     @property
     def output_watermark(self) -> int:
-        """What may be promised downstream: the watermark, but not beyond a pane that is still
-        owed.
-        """
+        """The watermark for the downstream: at most the output time of a pending pane."""
         owed = self._owed()
         return self.progress.watermark if owed is None else min(self.progress.watermark, owed)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody downstream has to wait for this operator: its inputs are idle or done, and
-        it owes no pane.
-        """
+        """Whether all inputs are idle or done, and no pane is pending."""
         return self._watched and self.watermark_tracker.is_idle(self.key) and self._owed() is None
 
     @property
     def next_due(self) -> int | None:
-        """The first instant after now at which `advance_clock` may put something out or find a
-        source idle, if nothing comes before.
+        """The next instant at which `advance_clock` may emit panes or find a source idle.
 
-        Where the watermark follows the clock, it moves in between, and nothing waits for it. None
-        where the clock brings nothing.
+        This holds if no row arrives before. A watermark that follows the clock moves in between,
+        but nothing is due then. None where the clock changes nothing.
         """
         due, waits = MAX, self.waits_for
         if self.wiring is not None:
@@ -277,11 +271,12 @@ class WindowedAggregate:
             MAX if wiring.static_windows is None else wiring.static_windows.next_end(),
         )
 
-    # Taking a delivery
+    # Deliveries
 
     def _bind_or_widen(self, schema: pa.Schema) -> None:
-        """Bind to the first schema; a column that has held nothing but nulls takes the type that
-        comes later, and new ones are taken along.
+        """Bind to the first schema, and widen the schema later.
+
+        A column of nulls takes the first type that arrives, and new columns are added.
         """
         if self.wiring is None:
             self.bind(schema)
@@ -294,12 +289,12 @@ class WindowedAggregate:
             self.wiring.widen(wider)
 
     def bind(self, schema: pa.Schema) -> None:
-        """Fix the input's schema: aggregates are bound to its types."""
+        """Fix the schema of the input, and bind the aggregates to its types."""
         for time in {given.time: None for given in self.spec.inputs if given.time in schema.names}:
-            # A column that can say no time is refused here, before anything depends on it.
+            # Refuse a column that cannot hold times before anything depends on it.
             read_times(schema.empty_table().column(time), time)
         schema = schema if self.merging is None else self.merging.whole(schema)
-        # Columns that only another input says its watermark in get their type when it speaks.
+        # Watermark columns of other inputs get their type with their first delivery.
         named = [
             name
             for given in self.spec.inputs
@@ -322,8 +317,9 @@ class WindowedAggregate:
         )
 
     def follow(self, upstream: Upstream | None, ordinal: int | None = None) -> None:
-        """Take the watermark of an input, or of all, from an upstream; and of a window its
-        retractions and for inherited windows its lateness.
+        """Take the watermark of an input, or of all, from an upstream.
+
+        An upstream window adds its retractions and, for inherited windows, its allowed lateness.
         """
         self.is_fed = True
         self.watermark_tracker.follow(ordinal)
@@ -340,7 +336,7 @@ class WindowedAggregate:
                 " connect it before the first message"
             )
         elif lateness > self.spec.allowed_lateness:
-            # The upstream of restored state has become more patient.
+            # The upstream of restored state has a longer lateness now.
             self.take_panes(lateness, fed)
             self.wiring.extend_lateness(lateness)
 
@@ -350,26 +346,24 @@ class WindowedAggregate:
         return self._reader.op_column is not None
 
     def take_panes(self, lateness: int, ordinals: Iterable[int]) -> None:
-        """Read retractions from some inputs, and keep windows as long as this lateness says."""
+        """Read retractions from some inputs, and keep windows for this lateness."""
         self.panes_from.update(ordinals)
         self._reader = dataclasses.replace(self._reader, op_column="op")
         self.spec = dataclasses.replace(self.spec, allowed_lateness=lateness)
 
     def _begin(self) -> Collector:
-        """Begin a call: the answer collects what it puts out."""
+        """Begin a call; the collector receives its output."""
         self.progress.before = self.progress.watermark
         if self.keys is not None:
             self.keys.begin()
         return Collector(self.spec.input.key, self.progress, self.watermarks)
 
     def _in_order(self, out: Collector) -> Output:
-        """The output of a call that takes no rows; static windows come from several places."""
+        """The output of a call without rows; static windows of several sources are sorted."""
         return out.output.by_window() if self.spec.window.create == "static" else out.output
 
     def _reader_of(self, ordinal: int) -> DeliveryReader:
-        """What reads an input; partitions of several inputs are told apart by the number of
-        theirs.
-        """
+        """The reader of an input; with several inputs, partitions get the prefix of theirs."""
         given = input_of(self.spec.inputs, ordinal)
         if not self.spec.also:
             return self._reader
@@ -384,9 +378,7 @@ class WindowedAggregate:
         return self.schema if self.merging is None else self.merging.expected(ordinal, self.schema)
 
     def _admitted(self, table: pa.Table, reader: DeliveryReader, ordinal: int) -> pa.Table:
-        """The table as the operator takes it: that of a merge fits those of its other inputs, and
-        says whose it is.
-        """
+        """The table with the label of its input; a merge checks it against its other inputs."""
         if self.merging is not None:
             self.merging.check(ordinal, table.schema, self.schema)
         return reader.labelled(table)
@@ -400,7 +392,7 @@ class WindowedAggregate:
         try:
             self._deliver(table, reader, arrival.ordinal, out, looks=looks)
         except (InputError, WatermarkError):
-            # A first delivery that is refused must not decide what the next ones have to look like.
+            # A first delivery that is refused does not fix the schema.
             self.wiring = None if fresh else self.wiring
             raise
         if self.merging is not None:
@@ -460,7 +452,7 @@ class WindowedAggregate:
         self.watermark_tracker.observe(ordinal, seen, self.key)
 
     def _look_at(self, seen: Arrival) -> None:
-        """Observe rows that another shard processes, for the watermark or the offsets."""
+        """Observe rows for watermarks and progress only."""
         reader = self._reader_of(seen.ordinal)
         if self.spec.window.axis is Axis.OFFSET:
             partition, names = partitions_of(seen.table, reader.spec.partition)
@@ -483,7 +475,7 @@ class WindowedAggregate:
             self._batch.observe_times(times[classes < VERY_LATE])
 
     def _classes(self, delivery: Delivery) -> np.ndarray:
-        """The class of each row by the watermark that counts for its key."""
+        """The lateness class of each row, by the watermark of its key."""
         options, context = self.spec.options, self.bound().context
         watermark = self.watermarks.of_keys(delivery.key_hash, delivery.key_check)
         return classify(
@@ -513,8 +505,9 @@ class WindowedAggregate:
             self.recovery.take(duplicates, self.bound().cell_values, self.spec.window.axis)
 
     def _id_expiry(self, delivery: Delivery) -> np.ndarray:
-        """The time at which the id of each row expires: its event time, or the end of its last
-        window where windows decide what is late.
+        """The time at which the id of each row expires.
+
+        That is its event time or, where windows decide what is late, the end of its last window.
         """
         time = delivery.time
         if self.spec.options.drop_by == "window":
@@ -527,9 +520,7 @@ class WindowedAggregate:
         return np.maximum(np.where(delivery.verdict == OK, time, MIN), self.progress.watermark)
 
     def _classified(self, delivery: Delivery, out: Collector) -> Delivery:
-        """Every row gets its class; what is too late by its own time, or too far ahead, goes to
-        `late`.
-        """
+        """The rows with their classes; very late and rejected future rows go to `late`."""
         if self.spec.window.axis is not Axis.EVENT_TIME or isinstance(self.spec.window, Inherited):
             self.progress.counters["on_time"] += len(delivery)
             return delivery
@@ -542,9 +533,7 @@ class WindowedAggregate:
         )
 
     def _purge_keys(self, delivery: Delivery) -> None:
-        """On ordinals every key has its own progress, so what it no longer needs goes when its
-        messages come; elsewhere ids age by the clock.
-        """
+        """Purge state of keys that count their own messages, and ids that age by the clock."""
         axis = self.spec.window.axis
         if axis is Axis.ORDINAL:
             self.bound().cell_values.trim(
@@ -554,12 +543,10 @@ class WindowedAggregate:
             self.ids.forget(int(saturating_add(self.progress.now, -self.spec.allowed_lateness)))
 
     def lose_messages(self) -> None:
-        """The message store is gone: take the messages of the present windows once more, from
-        `resume_offsets` on.
-        """
+        """Begin to rebuild the message store from input after `resume_offsets`."""
         if self.recovery is None:
             raise StateError(
-                "the message store is lost and the input has no offsets to read it again from."
+                "the message store is lost, and the input has no offsets to read it again from."
                 " Hint: start from a new store"
             )
         if self.spec.window.axis is Axis.ORDINAL:
@@ -569,8 +556,8 @@ class WindowedAggregate:
             )
         if isinstance(self.spec.window, Custom | Inherited):
             raise StateError(
-                "the message store is lost, and the windows that were said for its messages with"
-                " it. Hint: start from a new store"
+                "the message store is lost, and the windows of its messages with it. Hint: start"
+                " from a new store"
             )
         if self.spec.mode == "discarding" and (
             self.spec.input.partition is not None or self.spec.also
@@ -594,9 +581,7 @@ class WindowedAggregate:
 
     @property
     def nbytes(self) -> int:
-        """What cells, slices, messages, ids and watermarks of keys take, decoded; the small tables
-        beside them are not counted.
-        """
+        """The decoded size of cells, slices, messages, ids and key watermarks, in bytes."""
         if self.wiring is None:
             return 0
         context, opened = self.wiring.context, self.wiring.slice_buffer
@@ -612,9 +597,7 @@ class WindowedAggregate:
     # Watermarks
 
     def _end_batch(self, out: Collector) -> None:
-        """At the end of a micro-batch what it taught comes into force, and the watermark moves as
-        the specification says.
-        """
+        """End the micro-batch: apply what its rows have shown, and move the watermark."""
         batch, self._batch = self._batch, MicroBatch()
         batch.advance_offsets(self.marks)
         self.progress.newest = max(self.progress.newest, batch.newest)
@@ -626,12 +609,11 @@ class WindowedAggregate:
         if self.spec.window.axis is Axis.OFFSET:
             self._move_watermark(self.marks.progress() or MIN, out)
         elif self._watched:
-            # Where nothing has come the clock may have: watermarks follow it, and sources fall
-            # silent.
+            # Without rows the clock may have moved: watermarks follow it, and sources fall idle.
             self._advance(out, risen)
 
     def _advance(self, out: Collector, risen: Frame | None = None) -> None:
-        """Move to the watermark that the tracker releases; `risen`: the keys whose own rose."""
+        """Move to the watermark that the tracker releases; `risen` holds keys with a higher one."""
         watermark = max(self.progress.watermark, self.watermark_tracker.release().watermark)
         if self.keys is None:
             self._move_watermark(watermark, out)

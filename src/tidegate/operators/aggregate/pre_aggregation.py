@@ -1,11 +1,10 @@
-"""Combining aggregates rows where they are read, before they travel: only those that nobody ever
-has to see one by one.
+"""Pre-aggregation of rows where they are read, before the shuffle.
 
-Those are rows that are on time for sure, because the watermark that judges them is known, in
-windows whose trigger looks at nothing but the watermark. It pays only where many rows share a key
-and a slice, which is found out anew for every table. Rows of a key that are less than a gap apart
-are in one session, so slices of one gap serve for sessions: what is in one of them is a part of a
-session, from its first row to one gap after its last.
+It takes rows that are certainly on time, because the watermark that classifies them is known, in
+windows whose trigger depends on the watermark only. It pays where many rows share a key and a
+slice, which is estimated for every table. Rows of a key that are less than a gap apart are in one
+session, so slices of one gap serve for sessions: each is a part of a session, from its first row to
+one gap after its last.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from tidegate.spec.watermarks import Bounded, Implied, Lagging, Noted
 from tidegate.spec.windows import Axis, Session
 
 _UNORDERED = (Count, Sum, Mean, Min, Max, Variance, Stddev, AnyTrue, AllTrue)
-"""Aggregates that do not ask which row came first."""
+"""Aggregates that do not depend on the order of rows."""
 _QUIET = (Bounded, Implied, Lagging, Noted)
-"""Watermarks under which a row with a time is an event, whatever else it says."""
+"""Watermarks under which every row with a time is an event."""
 _SAMPLE = 64
-"""One row of so many is looked at to see whether keys repeat."""
+"""One row of this many is sampled to see whether keys repeat."""
 _WORTH_IT = 0.5
-"""The share of the rows that may be left at most."""
+"""The largest share of rows that may be left."""
 
 
 def can_combine(spec: AggregateSpec) -> bool:
@@ -72,7 +71,7 @@ def can_combine(spec: AggregateSpec) -> bool:
 
 @dataclass(frozen=True)
 class PreAggregator:
-    """Combines rows of one operator, whose input has these columns."""
+    """Aggregates rows of one operator with this input schema."""
 
     spec: AggregateSpec
     schema: pa.Schema
@@ -87,16 +86,18 @@ class PreAggregator:
 
     @cached_property
     def _above(self) -> int:
-        """How far above the watermark a row has to be at least: a session that ends with the
-        watermark has fired, and must not be touched.
+        """How far above the watermark a row has to be at least.
+
+        A session that ends with the watermark has fired, and must not be touched.
         """
         return (
             1 if isinstance(self.spec.window, Session) and self.spec.window.touch == "merge" else 0
         )
 
     def combine(self, table: pa.Table, floor: int, limit: int) -> tuple[Frame, pa.Table] | None:
-        """Partial aggregates of the rows from the watermark up to the limit, by slice and key, and
-        the other rows; None where it does not pay.
+        """Partial aggregates of the rows from `floor` to `limit`, and the other rows.
+
+        The partials are by slice and key. None where it does not pay.
         """
         time = self.spec.input.time
         if (
@@ -126,8 +127,10 @@ class PreAggregator:
         )
 
     def _numbers(self, time: np.ndarray, sure: np.ndarray, floor: int, limit: int) -> np.ndarray:
-        """What tells slices apart: of sessions the last one ends with the newest row, because most
-        rows are less than a gap older.
+        """The number of the slice of each row.
+
+        The last slice of sessions ends with the newest row, because most rows are less than a gap
+        older.
         """
         if isinstance(self._assigner, Aligned):
             return self._assigner.numbers_of(time)
@@ -147,7 +150,7 @@ class PreAggregator:
         )
         frame, failed, _ = partials_of(self._aggregates, self.spec, delivery, groups)
         if failed is not None:
-            # A row that a function refuses has to be told one by one.
+            # The operator reports rows that a function refuses one by one.
             return None
         if isinstance(self._assigner, Aligned):
             start, end = self._assigner.slice_of(delivery.time[groups.lasts])
@@ -160,11 +163,10 @@ class PreAggregator:
 
 
 def _repeats(delivery: Delivery) -> bool:
-    """Whether rows share their keys so often that aggregating them may pay, as far as a sample
-    tells.
+    """Whether enough rows share their keys, estimated from a sample.
 
     With K keys, n rows leave K (1 - exp(-n / K)) groups: half of them at K = 0.63 n. Of a sample of
-    s rows then s / 2 K have a key that was there before.
+    s rows then s / 2 K have a key that occurred before.
     """
     sample = len(delivery) // _SAMPLE
     if sample < _SAMPLE:

@@ -1,6 +1,4 @@
-"""RetentionBounds are the bounds of retention: windows that lie behind them are pushed out, and
-messages for them come too late.
-"""
+"""Retention: windows behind its bounds are evicted, and rows for them are late."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ from tidegate.spec.windows import Axis
 
 
 class RetentionBounds:
-    """Retention by time, windows, messages and bytes."""
+    """The retention bounds of one operator, by time, windows, messages and bytes."""
 
     def __init__(self, context: OperatorContext, firing: Firing, cell_values: CellValues) -> None:
         self._context = context
@@ -41,7 +39,7 @@ class RetentionBounds:
         return MIN if span is None or newest == MIN else int(saturating_add(newest, -span))
 
     def beyond(self, delivery: Delivery, assigned: Assigned) -> np.ndarray | None:
-        """Which windows are behind a horizon; None where there is no retention."""
+        """Which windows are behind a bound; None without retention."""
         if not self._context.spec.retention:
             return None
         gone = assigned.end <= max(self._by_time, self._everywhere)
@@ -53,13 +51,12 @@ class RetentionBounds:
                 keys.n,
             )
             end, start = (bound[keys.ids] for bound in self._horizon(query))
-            # Of windows that end together the one that starts later is newer, as it is where they
-            # compete for room.
+            # Of windows with the same end, the one with the later start is newer.
             gone |= (assigned.end < end) | ((assigned.end == end) & (assigned.start <= start))
         return gone
 
     def _horizon(self, keys: Frame) -> tuple[np.ndarray, np.ndarray]:
-        """End and start of the newest window of each key that was pushed out."""
+        """End and start of the newest evicted window of each key."""
         places = self._by_key.find(keys)
         end, start = np.full(len(keys), MIN), np.full(len(keys), MIN)
         found = np.flatnonzero(places.found)
@@ -75,10 +72,10 @@ class RetentionBounds:
         out: Collector,
         replaced: Frame | None = None,
     ) -> np.ndarray:
-        """Which windows a key has no room for, because it holds as many newer ones; older ones make
-        room by being pushed out.
+        """Which windows a key has no room for, because it holds as many newer ones.
 
-        `replaced` are windows that the wanted ones swallow: they take no room.
+        Older windows are evicted to make room. `replaced` windows merge into the wanted ones, and
+        take no room.
         """
         limit = self._context.spec.retention.windows
         no = np.zeros(len(assigned.row), bool)
@@ -104,9 +101,7 @@ class RetentionBounds:
         return over[: len(wanted)]
 
     def enforce(self, out: Collector) -> None:
-        """At the end of a delivery, push out what is behind the retention of time and bytes, oldest
-        first.
-        """
+        """At the end of a micro-batch, evict windows behind the bounds of time and bytes."""
         retention = self._context.spec.retention
         if retention.time is not None:
             self._push(self._context.cells.select("end", self._by_time), out)
@@ -114,8 +109,9 @@ class RetentionBounds:
             self._push_by_bytes(retention.bytes, out)
 
     def enforce_counts(self, delivery: Delivery, out: Collector) -> None:
-        """After a step, push out the oldest windows of its keys while they hold too many messages;
-        the newest always stays.
+        """After a step, evict the oldest windows of keys with too many messages.
+
+        The newest window always stays.
         """
         limit = self._context.spec.retention.messages
         if limit is None or not len(delivery):
@@ -168,7 +164,7 @@ class RetentionBounds:
             self._raise(pushed)
 
     def _raise(self, pushed: Frame) -> None:
-        """Remember per key how far windows were pushed out."""
+        """Remember the newest evicted window of each key."""
         found = _newest(pushed.select(IDENTITY))
         places = self._by_key.find(found)
         known = np.flatnonzero(places.found)
@@ -180,7 +176,7 @@ class RetentionBounds:
         self._by_key.put(found)
 
     def _push_by_bytes(self, limit: int, out: Collector) -> None:
-        """Push out whole windows, oldest first, until the rest fits or one is left."""
+        """Evict whole windows, oldest first, until the rest fits or one is left."""
         context = self._context
         while (
             size := context.cells.nbytes
@@ -197,7 +193,7 @@ class RetentionBounds:
             self._everywhere = max(self._everywhere, bound)
 
     def forget(self, watermark: int) -> None:
-        """RetentionBounds that lateness has passed no longer matter."""
+        """Forget bounds that lateness has passed."""
         if len(self._by_key) and self._context.event_lateness != MAX and watermark != MIN:
             self._by_key.remove(
                 self._by_key.select(

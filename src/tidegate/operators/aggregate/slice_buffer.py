@@ -1,5 +1,6 @@
-"""Opening keeps rows of incomplete windows in slices until the watermark passes a window's end, and
-then hands the window over whole.
+"""The slice buffer: rows of incomplete windows, kept in slices until the window completes.
+
+When the watermark passes the end of a window, its slices are merged into cells.
 """
 
 from __future__ import annotations
@@ -31,9 +32,7 @@ from tidegate.spec.operator import AggregateSpec
 def partials_of(
     aggregates: AggregateSet, spec: AggregateSpec, delivery: Delivery, groups: Groups
 ) -> tuple[Frame, np.ndarray | None, str]:
-    """The partial aggregates of each group of rows, the rows that a user's function refused, and
-    why.
-    """
+    """Partial aggregates by group, the rows that a user function refused, and why."""
     partials, failed, why = aggregates.lift(
         Rows(delivery.table, delivery.time, delivery.seq, delivery.weight), groups
     )
@@ -51,7 +50,7 @@ def partials_of(
 
 
 class SliceBuffer:
-    """The windows that no watermark has reached, for triggers that are quiet until then."""
+    """The incomplete windows of an operator whose trigger fires by the watermark only."""
 
     def __init__(self, context: OperatorContext, assigner: Aligned) -> None:
         self._context = context
@@ -62,9 +61,7 @@ class SliceBuffer:
         """The open windows of each slice."""
 
     def take(self, delivery: Delivery, out: Collector) -> Assigned:
-        """Keep the rows for their open windows; what comes back is the part that belongs to windows
-        that are complete already.
-        """
+        """Buffer the rows of open windows; returns the entries of windows that are complete."""
         watermark, x = self._context.progress.watermark, delivery.position
         start, end = self._assigner.slice_of(x)
         if self._assigner.is_sliced:
@@ -100,9 +97,7 @@ class SliceBuffer:
             self._add((int(starts[at]), int(ends[at])), frame.slice(at, until))
 
     def take_partials(self, pieces: Sequence[Frame]) -> None:
-        """Keep what was aggregated before it came here, of rows that are on time: pieces that are
-        sorted by slice and key.
-        """
+        """Buffer pre-aggregated on-time rows; the pieces are sorted by slice and key."""
         by_slice: dict[Bounds, list[Frame]] = {}
         for piece in pieces:
             starts, ends = piece.ints("start"), piece.ints("end")
@@ -132,9 +127,7 @@ class SliceBuffer:
         )
 
     def complete(self, watermark: int) -> list[Frame]:
-        """The cells of all windows whose end the watermark has reached, by end; they leave this
-        place.
-        """
+        """Remove and return the cells of all windows that the watermark completes, by end."""
         due = sorted(
             {w for windows in self._windows.values() for w in windows if w[1] <= watermark},
             key=lambda w: (w[1], w[0]),
@@ -157,9 +150,7 @@ class SliceBuffer:
         return cells
 
     def retype(self, aggregates: AggregateSet, retyped: Callable[[Frame], Frame]) -> None:
-        """Bring what is kept to the types of another aggregates; merges of the old types are
-        forgotten.
-        """
+        """Convert the slices to the types of other aggregates, and drop merges of the old types."""
         self.slices.retype(aggregates, retyped)
         self._shared = TwoStacks(self.slices.merge, self.slices.frames)
 
@@ -176,11 +167,9 @@ class SliceBuffer:
         )
 
     def waiting(self, limit: int, rows: int) -> tuple[list[tuple[Bounds, int | None]], int]:
-        """The open windows that end first with how many keys they have, and how many open windows
-        there are.
+        """The open windows that end first with their numbers of keys, and how many are open.
 
-        Keys are counted as long as that looks at no more than so many rows; a window whose keys
-        were not counted has None.
+        Keys are counted while that reads at most `rows` rows; other windows have None.
         """
         windows = {window for found in self._windows.values() for window in found}
         slices = sorted(self._windows)
@@ -210,7 +199,7 @@ class SliceBuffer:
         return counted, len(windows)
 
     def preview(self) -> list[Frame]:
-        """What the open windows would be as cells; nothing leaves."""
+        """The cells that the open windows would become; nothing is removed."""
         windows = sorted({w for windows in self._windows.values() for w in windows})
         merged = [
             (w, self.slices.merged([b for b, open_ in sorted(self._windows.items()) if w in open_]))
@@ -235,7 +224,7 @@ class SliceBuffer:
         )
 
     def holds(self, window: Bounds, keys: Frame) -> np.ndarray:
-        """Which of the keys have something in an open window."""
+        """Which of the keys have rows in an open window."""
         found = np.zeros(len(keys), bool)
         for bounds, windows in self._windows.items():
             if window in windows:
@@ -244,7 +233,7 @@ class SliceBuffer:
         return found
 
     def earliest_owed(self) -> int | None:
-        """The earliest output time among the panes that open windows owe."""
+        """The earliest output time of the pending panes of open windows."""
         if not self._windows:
             return None
         ends = min(w[1] for windows in self._windows.values() for w in windows) - 1

@@ -1,5 +1,6 @@
-"""Static windows fire even where nothing came: for every key that is known, each window up to the
-watermark gets a cell.
+"""Static windows fire without rows.
+
+Every known key gets a cell in each window up to the watermark.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tidegate.operators.ingest.delivery import Delivery
 
 
 class StaticWindows:
-    """The keys that have been seen, and how far their windows were made."""
+    """The known keys, and how far their windows are made."""
 
     def __init__(self, context: OperatorContext, assigner: Aligned) -> None:
         self._context = context
@@ -29,7 +30,7 @@ class StaticWindows:
         self._made = MIN
 
     def learn(self, delivery: Delivery) -> None:
-        """Remember keys; windows are made from the first one in which something came."""
+        """Remember keys; their windows begin with the first one that has a row."""
         groups = Groups.by([delivery.key_hash, delivery.key_check])
         first = groups.firsts
         seen = Frame(
@@ -46,8 +47,9 @@ class StaticWindows:
             self._made = int(start.min())
 
     def open_until(self, watermark: int, slice_buffer: SliceBuffer | None) -> None:
-        """Make the windows that end by the watermark and in which nothing came; at the end of
-        input, those up to the newest event.
+        """Make the windows without rows that end by the watermark.
+
+        At the end of input, these are the windows up to the newest event.
         """
         keys = self._keys.all()
         if self._made == MIN or keys is None:
@@ -58,7 +60,7 @@ class StaticWindows:
         self._made = max(self._made, limit)
 
     def next_end(self) -> int:
-        """The end of the first window that was not made yet; `MAX` where no key is known."""
+        """The end of the first window that is not made yet; `MAX` without a known key."""
         if self._made == MIN or not len(self._keys):
             return MAX
         return next((end for _, end in self._assigner.windows_ending_in(self._made, MAX)), MAX)
@@ -81,7 +83,7 @@ class StaticWindows:
                 identity.take(absent).select(IDENTITY),
                 dict(keys.select(names).take(absent).columns),
             )
-            # Due at once: the watermark that makes them also completes them.
+            # They are due at once: the watermark that makes them completes them.
             self._context.cells.put(
                 cells.with_columns(
                     watermark_due=np.full(len(absent), MIN), clock_due=np.full(len(absent), MAX)

@@ -1,11 +1,11 @@
-"""Sharing keeps the merges that neighbouring windows have in common, so that a window over many
-slices costs a few merges and not one a slice.
+"""Two stacks: shared merges of neighbouring windows.
 
-Windows come with ascending bounds, so slices enter at one end and leave at the other: a queue. It
-is kept as two wiring. The back is one aggregate of all slices that entered since the last turn. The
-front holds aggregates from each slice up to the turn, so that the first slice can leave by dropping
-its aggregate; when the front is used up, the back is turned into a new one. To bound memory, front
-aggregates are made for one chunk of slices at a time, from an aggregate at the end of each chunk.
+A window over many slices costs a few merges instead of one per slice. Windows have ascending
+bounds, so slices enter at one end and leave at the other: a queue, kept as two stacks. The back is
+one aggregate of all slices that entered since the last turn. The front holds aggregates from each
+slice up to the turn, so that the first slice leaves by dropping its aggregate. When the front is
+used up, the back is turned into a new one. To bound memory, front aggregates are made for one chunk
+of slices at a time, from an aggregate at the end of each chunk.
 """
 
 from __future__ import annotations
@@ -42,14 +42,13 @@ class TwoStacks:
                 self._back.append(piece)
                 self._back_frames = [self._merge([*self._back_frames, *self._frames(piece)])]
         self._front = self._front[bisect_left(self._front, first) :]
-        # A slice that appeared after later ones is in the back too, and the back cannot let go of
-        # one slice.
+        # The back cannot drop a single slice, and a slice that arrived late is in the back.
         if not self._front or min(self._back, default=first) < first:
             self._turn(first)
         return self._merge([*self._aggregate(0), *self._back_frames])
 
     def patch(self, piece: Bounds, frame: Frame) -> None:
-        """Rows came for a slice that is part of aggregates already."""
+        """Add rows to a slice that is already part of aggregates."""
         if piece in self._back:
             self._back_frames.append(frame)
         for start, frames in self._fine.items():
@@ -60,13 +59,12 @@ class TwoStacks:
                 frames.append(frame)
 
     def _turn(self, first: Bounds) -> None:
-        """The back becomes the front, without slices that no window needs any more."""
+        """Turn the back into the front, without slices that no window needs any more."""
         self._front = [piece for piece in sorted([*self._front, *self._back]) if piece >= first]
         self._back, self._back_frames, self._fine, self._coarse = [], [], {}, {}
         self._chunk = max(1, isqrt(len(self._front)))
         tail: list[Frame] = []
-        # From the end: what begins a chunk is kept, so that the chunk before it can be made from
-        # there.
+        # From the end: the aggregate at the start of a chunk is stored for the chunk before it.
         for at in range(len(self._front) - 1, -1, -1):
             tail = [self._merge([*self._frames(self._front[at]), *tail])]
             if (len(self._front) - at) % self._chunk == 0:
@@ -84,8 +82,9 @@ class TwoStacks:
         return self._fine[piece]
 
     def _make_chunk(self, at: int) -> None:
-        """Make the aggregates from one slice up to the next that is kept; those before are of no
-        use any more.
+        """Make the aggregates from one slice up to the next stored one.
+
+        Aggregates of earlier slices are dropped.
         """
         until = next(
             (i for i in range(at, len(self._front)) if self._front[i] in self._coarse),
