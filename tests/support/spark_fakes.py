@@ -1,6 +1,4 @@
-"""State variables, timers and a handle as Spark gives them to a stateful processor, over
-dictionaries; and all shards of a query on them.
-"""
+"""Fakes of Spark's state variables, timers and handle, and a whole query that runs on them."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ Row = dict[str, Any]
 
 
 class FakeValue:
-    """One value of a shard; like Spark's, it keeps a copy."""
+    """One value state of a shard; like Spark's, it stores a copy."""
 
     def __init__(self, held: dict[Any, Any], name: str) -> None:
         self._held, self._name = held, name
@@ -50,7 +48,7 @@ class FakeValue:
 
 
 class FakeMap:
-    """One map of a shard."""
+    """One map state of a shard."""
 
     def __init__(self, held: dict[Any, Any], name: str) -> None:
         self._held, self._name = held, name
@@ -66,21 +64,21 @@ class FakeMap:
 
 
 def _checked(value: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A value that can cross to the JVM."""
+    """The value, if Spark can send it to the JVM."""
     assert all(isinstance(one, int | str | bytes) for one in value), [type(one) for one in value]
     return tuple(value)
 
 
 @dataclass
 class Shard:
-    """What Spark keeps of one shard."""
+    """The state and the timers of one shard."""
 
     state: dict[Any, Any] = field(default_factory=dict)
     timers: set[int] = field(default_factory=set)
 
 
 class _Microseconds(int):
-    """Milliseconds with a fraction, as the only thing that is done with them sees them."""
+    """Microseconds in place of milliseconds: the factor 1000 of the processor is ignored."""
 
     def __mul__(self, _: int) -> int:
         return int(self)
@@ -112,7 +110,7 @@ class FakeHandle:
 
 @dataclass
 class Found:
-    """What came out: rows by output, in the order of shards."""
+    """The output rows of a batch, in the order of shards."""
 
     panes: list[Row] = field(default_factory=list)
     late: list[Row] = field(default_factory=list)
@@ -139,9 +137,7 @@ class Stage:
         self._operate = Commanded(plan, layout, name=name)
 
     def run(self, rows: Iterable[ShuffleRow], now: int, *, all_timers: bool = False) -> list[Any]:
-        """A batch as Spark runs it: rows first, shard by shard, and then the timers that have
-        expired.
-        """
+        """Run a batch like Spark: the rows of each shard first, then the expired timers."""
         by_shard: dict[int, list[ShuffleRow]] = {}
         for row in rows:
             by_shard.setdefault(row.shard, []).append(row)
@@ -156,7 +152,7 @@ class Stage:
             expired = sorted(at for at in kept.timers if at * 1000 <= now)
             for at in expired if not all_timers else [None]:
                 found += self._opened(shard).handleExpiredTimer((shard,), FakeTimers(now), at)
-                # Like Spark, which removes it when it was handled, be it set again meanwhile.
+                # Like Spark, which removes a handled timer even if it was set again.
                 kept.timers.discard(at)
         return found
 
@@ -167,14 +163,14 @@ class Stage:
 
     @property
     def next_timer(self) -> int | None:
-        """In microseconds, the first instant at which a timer of some shard has expired."""
+        """The first instant at which a timer of any shard expires, in microseconds."""
         return min((at * 1000 for kept in self.shards.values() for at in kept.timers), default=None)
 
     def watermarks(self) -> set[int]:
         return {summary["watermark"] for summary in self.summaries()}
 
     def summaries(self) -> list[dict[str, Any]]:
-        """What each shard tells of itself from outside."""
+        """The stored summary of each shard."""
         return [
             json.loads(kept.state["meta"][1])
             for kept in self.shards.values()
@@ -183,7 +179,7 @@ class Stage:
 
 
 class Columns(DirectSource):
-    """A source of which only the columns are known; a test delivers its rows."""
+    """A source with columns only; a test delivers its rows."""
 
     isStreaming = True  # noqa: N815 - the name that a DataFrame has for it
 
@@ -199,7 +195,7 @@ class Columns(DirectSource):
 
 
 class Fleet:
-    """A whole query: edges, one stage for each chain, and re-keying between them."""
+    """A whole query: edges, one stage for each chain, and the shuffles between them."""
 
     def __init__(
         self, plans: Sequence[ChainPlan], edges: Sequence[Edge], layout: ShardLayout
@@ -213,13 +209,11 @@ class Fleet:
             (number, Reshuffle(stage.plan.specs[0].inputs[0].key, layout))
             for number, stage in followers
         ]
-        """The stage that each but the last feeds, and how."""
+        """For each stage but the last, the stage that it feeds and the shuffle to it."""
 
     @classmethod
     def of(cls, pipeline: Pipeline[Any], layout: ShardLayout) -> Fleet:
-        """The query of a pipeline, be it a tree; its edges are those of its sources in their
-        order.
-        """
+        """The query of a pipeline, possibly a tree; its edges follow the order of its sources."""
         plan = plan_of(pipeline)
         numbers = {id(stage): number for number, stage in enumerate(plan.stages)}
         fleet = cls(plan.chains(layout), [], layout)
@@ -238,7 +232,7 @@ class Fleet:
         return fleet
 
     def snapshot(self) -> Any:
-        """What a checkpoint holds."""
+        """The state of all stages, as in a checkpoint."""
         return copy.deepcopy([stage.shards for stage in self.stages])
 
     def restore(self, saved: Any) -> None:
@@ -247,7 +241,7 @@ class Fleet:
 
     @staticmethod
     def forget_workers() -> None:
-        """All Python workers are gone, and what they kept with them."""
+        """Clear the chains that Python workers cache, as if all workers had exited."""
         processor._chain_cache.clear()
 
     def deliver(
@@ -259,8 +253,9 @@ class Fleet:
         commands: Sequence[Command] = (),
         batch: int | None = None,
     ) -> Found:
-        """A batch of what tasks read (input, task, its tables); Spark brings rows of a shard in any
-        order.
+        """Run a batch of tables, given as (input, task, tables).
+
+        `shuffle` reorders the rows of a stage: Spark delivers them in any order.
         """
         rows: dict[int, list[ShuffleRow]] = {}
         for number, task, tables in given:
@@ -278,13 +273,13 @@ class Fleet:
         )
 
     def counters(self) -> Counter[str]:
-        """What was counted, in all shards together."""
+        """The counters of all shards together."""
         return sum(
             (Counter(summary["counters"]) for summary in self.stages[0].summaries()), Counter()
         )
 
     def wake(self, now: int, *, all_timers: bool = False) -> Found:
-        """A batch without rows: only timers."""
+        """Run a batch without rows: only timers."""
         return self._run({}, now, all_timers=all_timers)
 
     def _run(
@@ -318,5 +313,5 @@ def _batch(rows: Sequence[Any]) -> pa.RecordBatch:
 
 
 def shipped(batches: Iterable[pa.RecordBatch]) -> list[ShuffleRow]:
-    """The rows of record batches that an edge made."""
+    """The shuffle rows in record batches of an edge."""
     return [ShuffleRow(**row) for batch in batches for row in batch.to_pylist()]

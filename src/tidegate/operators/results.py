@@ -114,9 +114,12 @@ def words_of(words: Sequence[str], codes: np.ndarray) -> pa.Array:
 def hex_text(raw: np.ndarray) -> pa.Array:
     """The rows of a matrix of bytes as hexadecimal text."""
     rows, width = raw.shape
-    offsets = np.arange(rows + 1, dtype=np.int64) * (2 * width)
+    is_large = 2 * width * rows > np.iinfo(np.int32).max
+    step = 2 * width
+    offsets = np.arange(0, step * (rows + 1), step, dtype=np.int64 if is_large else np.int32)
+    kind = pa.LargeStringArray if is_large else pa.StringArray
     text = _HEX[raw].view(np.uint8)
-    return pa.LargeStringArray.from_buffers(
+    return kind.from_buffers(
         rows, pa.py_buffer(offsets.tobytes()), pa.py_buffer(text.tobytes())
     ).cast(pa.string())
 
