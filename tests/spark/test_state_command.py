@@ -171,6 +171,6 @@ def test_a_folder_that_is_no_checkpoint_is_refused_without_a_session(tmp_path, c
         told = capsys.readouterr()
         assert told.out == ""
         assert (
-            f"{name} is no checkpoint of a query that has run a batch: it has no folder `offsets`."
+            f"{name} is not the checkpoint of a query that has run a batch: it has no folder `offsets`."
             " Hint: " in told.err
         )
