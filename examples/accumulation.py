@@ -1,5 +1,5 @@
-"""Accumulations of one's own: a mean price weighted by amount over whole columns, and the item
-ordered most often in plain Python.
+"""User-defined accumulations: a weighted mean over columns, and the most frequent item in
+Python.
 """
 
 # ruff: noqa: INP001, T201
@@ -15,18 +15,18 @@ import tidegate as tg
 
 
 def lift(table: pa.Table, groups: Any) -> dict[str, np.ndarray]:
-    """One partial value for each group of rows: what was paid, and for how much."""
+    """One partial per group of rows: the amount paid, and the quantity."""
     price, amount = (table.column(name).to_numpy() for name in ("price", "amount"))
     return {"paid": groups.sum(price * amount), "amount": groups.sum(amount)}
 
 
 def combine(partials: dict[str, np.ndarray], groups: Any) -> dict[str, np.ndarray]:
-    """One partial value for each group of partials."""
+    """One partial per group of partials."""
     return {name: groups.sum(column) for name, column in partials.items()}
 
 
 def lower(partials: dict[str, np.ndarray]) -> np.ndarray:
-    """One result for each partial."""
+    """One result per partial."""
     return partials["paid"] / partials["amount"]
 
 
@@ -41,13 +41,13 @@ MEAN_PRICE = tg.columnar(
 
 
 def add(counts: dict[str, int], item: str, by: int = 1) -> dict[str, int]:
-    """Count an item; the state is a dictionary, which JSON can hold."""
+    """Count an item; the state is a dictionary, which JSON can represent."""
     counts[item] = counts.get(item, 0) + by
     return counts
 
 
 def merge(left: dict[str, int], right: dict[str, int]) -> dict[str, int]:
-    """Both counts together."""
+    """Add two states of counts."""
     for item, count in right.items():
         add(left, item, count)
     return left

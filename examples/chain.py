@@ -1,6 +1,4 @@
-"""A chain: clicks per user and minute feed clicks per city and minute, and a late click corrects
-both through retractions.
-"""
+"""A chain: clicks per user and minute feed clicks per city; a late click corrects both."""
 
 # ruff: noqa: INP001, T201
 
@@ -26,12 +24,12 @@ CITIES = (
 
 
 def click(second: int, city: str, user: str) -> dict[str, object]:
-    """A click in the minute that begins at noon."""
+    """A click in the minute that starts at noon."""
     return {"ts": f"2025-03-14T12:00:{second:02}Z", "city": city, "user": user}
 
 
 def show(cities: tg.EmbeddedOperator) -> None:
-    """Print the panes of the cities, and let go of them."""
+    """Print and release the panes of the cities."""
     for pane in cities.get_result().panes.to_pylist():
         print(
             f"  {pane['op']} {pane['city']:<6} {pane['timing']:<8} clicks {pane['clicks']}  busiest"
@@ -41,7 +39,7 @@ def show(cities: tg.EmbeddedOperator) -> None:
 
 
 def main() -> None:
-    """The downstream names no window: it takes those of the panes that come."""
+    """The downstream has no window of its own: it inherits those of the incoming panes."""
     cities = CITIES.embedded(now="2025-03-14T12:00:00Z")
     users = USERS.embedded(downstream=cities, now="2025-03-14T12:00:00Z")
     users.add_messages(

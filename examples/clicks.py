@@ -1,6 +1,4 @@
-"""Clicks per user and minute: an early pane for every second click, one on time, corrections for
-late clicks, and what came too late.
-"""
+"""Clicks per user and minute: early panes, an on-time pane, corrections, and late rows."""
 
 # ruff: noqa: INP001, T201
 
@@ -19,12 +17,12 @@ PANES = (
 
 
 def click(second: int, user: str, price: int) -> dict[str, object]:
-    """A click at a second of the minute that begins at noon."""
+    """A click at a second of the minute that starts at noon."""
     return {"ts": f"2025-03-14T12:00:{second:02}Z", "user": user, "price": price}
 
 
 def show(op: tg.EmbeddedOperator) -> None:
-    """Print the results that wait, and let go of them."""
+    """Print and release the waiting results."""
     results = op.get_result()
     for pane in results.panes.to_pylist():
         window = f"{pane['window_start']:%H:%M} to {pane['window_end']:%H:%M}"

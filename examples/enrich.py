@@ -1,5 +1,5 @@
-"""An async map: orders are completed with prices of a slow service, summed by minute on time, and
-those without a price go to the late output.
+"""An async map: orders get prices from a slow service, are summed by minute, and failures are
+late.
 """
 
 # ruff: noqa: INP001, T201
@@ -17,15 +17,15 @@ PRICES = {"tea": 3, "cup": 8, "pot": 21}
 
 
 class PriceService:
-    """A service that takes its time, and is not there when it is first asked for a pot."""
+    """A slow service that fails the first request for a pot."""
 
     def __init__(self) -> None:
         self.asked = 0
         self._was_down = False
 
     async def __call__(self, order: dict[str, Any]) -> dict[str, Any]:
-        """The order with its price; the offset goes along, so that the downstream recognises an
-        order that comes twice.
+        """The order with its price and its offset, by which the downstream recognises
+        duplicates.
         """
         self.asked += 1
         await asyncio.sleep(0.02)
@@ -36,7 +36,7 @@ class PriceService:
 
 
 def order(offset: int, second: int, user: str, item: str) -> dict[str, object]:
-    """An order of somebody for something."""
+    """An order of a user for an item."""
     return {"offset": offset, "ts": NOON + timedelta(seconds=second), "user": user, "item": item}
 
 
@@ -52,9 +52,7 @@ ORDERS = [
 
 
 def main() -> None:
-    """The map reads the watermark off the orders and tells it downstream, behind the last answer
-    that it holds for.
-    """
+    """The map computes the watermark from the orders and forwards it behind the last result."""
     service = PriceService()
     priced = tg.stream(time="ts", offset="offset", watermark=tg.bounded("5 seconds")).async_map(
         service, max_in_flight=4, retries=1, backoff="10 ms"

@@ -1,6 +1,4 @@
-"""Crash and resume: a process is killed between two flushes, the next one continues from RocksDB,
-and no pane is lost or counted twice.
-"""
+"""Crash and resume: a killed process continues from RocksDB; no pane is lost or counted twice."""
 
 # ruff: noqa: INP001, T201, S603
 
@@ -23,7 +21,7 @@ PANES = (
     .aggregate(clicks=tg.count(), spent=tg.sum("price"))
 )
 NOON = datetime(2025, 3, 14, 12, tzinfo=UTC)
-# The input can be read again from any offset, as a partition of Kafka can.
+# The input can be read again from any offset, like a partition of Kafka.
 LOG = [
     {"offset": n, "ts": NOON + timedelta(seconds=n), "user": ["ann", "bob"][n % 2], "price": n}
     for n in range(40)
@@ -32,8 +30,8 @@ DELIVERY = 5
 
 
 def consume(folder: Path, *, dies: bool) -> None:
-    """Read the log from where the last flush left it. Every second delivery: put out what waits,
-    then flush.
+    """Read the log from the last flush on. Every second delivery: emit waiting panes, then
+    flush.
     """
     op = PANES.embedded(store=tg.RocksDBStore(folder))
     start = op.resume_offsets().get("", 0)
@@ -52,16 +50,14 @@ def consume(folder: Path, *, dies: bool) -> None:
 
 
 def put_out(op: tg.EmbeddedOperator) -> None:
-    """A line for every pane that waits, under its id."""
+    """Print one line per waiting pane, under its id."""
     for pane in op.get_result().panes.to_pylist():
         window = f"{pane['window_start']:%H:%M:%S} to {pane['window_end']:%H:%M:%S}"
         print(f"  {pane['pane_id'][:8]} {pane['user']} {window} spent {pane['spent']}", flush=True)
 
 
 def main() -> None:
-    """One process that is killed and one that ends, and a sink that keeps what it gets by pane
-    id.
-    """
+    """One process that is killed, one that ends, and a sink that stores panes by id."""
     sink: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         for mode in ("dies", "lives"):

@@ -1,6 +1,4 @@
-"""Sessions: a late message joins two sessions that had been put out, and both are taken back before
-the one that replaces them.
-"""
+"""Sessions: a late message merges two fired sessions, and both are retracted first."""
 
 # ruff: noqa: INP001, T201
 
@@ -19,12 +17,12 @@ PANES = (
 
 
 def view(minute: int, page: str) -> dict[str, object]:
-    """A page that ann looked at."""
+    """A page view of ann."""
     return {"ts": f"2025-03-14T12:{minute:02}:00Z", "user": "ann", "page": page}
 
 
 def show(op: tg.EmbeddedOperator) -> None:
-    """Print the panes that wait, and let go of them."""
+    """Print and release the waiting panes."""
     for pane in op.get_result().panes.to_pylist():
         window = f"{pane['window_start']:%H:%M} to {pane['window_end']:%H:%M}"
         print(

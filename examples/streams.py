@@ -1,6 +1,4 @@
-"""A stream whose writers say the time: a watermark that waits for the slower one, a scaling in
-between, and readers that know where they are.
-"""
+"""A stream whose writers note the time: a slow writer, a scaling, and readers with time windows."""
 
 # ruff: noqa: INP001, T201
 
@@ -17,7 +15,7 @@ SECOND = 1_000_000
 
 
 class Clock:
-    """A clock that moves only where it is told."""
+    """A clock that moves only by assignment."""
 
     def __init__(self) -> None:
         self.now = NOON
@@ -26,7 +24,7 @@ class Clock:
         return self.now
 
 
-def told(time: int | None) -> str:
+def clock_time(time: int | None) -> str:
     """A time of the hour from noon on."""
     return (
         "?"
@@ -36,36 +34,32 @@ def told(time: int | None) -> str:
 
 
 def look(controller: tg.streams.Controller, clock: Clock, seconds: int) -> None:
-    """Let the clock come to so many seconds past noon, and the controller look at what the writers
-    have said.
-    """
+    """Move the clock to a number of seconds past noon and run a round of the controller."""
     clock.now = NOON + seconds * SECOND
     mark = controller.round().get("readings")
     news = (
         "nothing new"
         if mark is None
-        else f"all is written up to {told(mark.time)}, cut {dict(sorted(mark.cut.items()))}"
+        else f"all is written up to {clock_time(mark.time)}, cut {dict(sorted(mark.cut.items()))}"
     )
-    print(f"  {told(clock.now)} the controller: {news}")
+    print(f"  {clock_time(clock.now)} the controller: {news}")
 
 
 def measure(writer: tg.streams.Writer, first: int, last: int) -> None:
-    """One reading every five seconds; then the writer says how far it is."""
+    """Write one reading every five seconds, then note the time."""
     for second in range(first, last, 5):
         writer.write({"second": second, "by": writer.id}, routing_key=f"{writer.id}-{second % 3}")
     writer.note_time(NOON + last * SECOND)
     writer.flush()
-    print(f"  {writer.id} has written all up to {told(NOON + last * SECOND)}")
+    print(f"  {writer.id} has written all up to {clock_time(NOON + last * SECOND)}")
 
 
 def read_all(stream: tg.streams.Stream) -> None:
-    """Two readers share the segments, and a minute is complete when their group has passed its
-    end.
-    """
+    """Two readers share the segments; a minute is complete when their group has passed its end."""
     group = stream.group("report")
     readers = [group.reader("r1"), group.reader("r2")]
     for reader in readers:
-        reader.checkpoint()  # now that both are there, each has its share
+        reader.checkpoint()  # both readers are there now, so each gets its share
     minutes: Counter[int] = Counter()
     seen = -1
     while seen < sum(minutes.values()):
@@ -76,7 +70,7 @@ def read_all(stream: tg.streams.Stream) -> None:
             window = reader.current_time_window()
             reader.checkpoint()
             if events:
-                times = f"between {told(window.lower)} and {told(window.upper)}"
+                times = f"between {clock_time(window.lower)} and {clock_time(window.upper)}"
                 print(
                     f"  {reader.id} read {len(events)} of the segment {events[0].segment}; the"
                     f" group is {times}"
@@ -91,7 +85,7 @@ def read_all(stream: tg.streams.Stream) -> None:
 
 
 def main() -> None:
-    """Two writers, one of which falls silent and comes back."""
+    """Two writers, one of which falls silent and returns."""
     clock = Clock()
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -105,7 +99,7 @@ def main() -> None:
         )
         controller = store.controller(
             lease="1 hour"
-        )  # no other controller takes over between two looks
+        )  # no other controller takes over between two rounds
         north, south = stream.writer("north", linger=None), stream.writer("south", linger=None)
         print("both write")
         measure(north, 0, 30)

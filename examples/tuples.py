@@ -1,6 +1,4 @@
-"""Windows on messages instead of time: every three messages of a key, the last four every two, and
-sessions on offsets.
-"""
+"""Windows on messages instead of time: three per key, the last four every two, offset sessions."""
 
 # ruff: noqa: INP001, T201
 
@@ -38,7 +36,7 @@ def run(title: str, window: tg.Windowed, **aggregates: object) -> None:
 
 
 def main() -> None:
-    """The same nine readings in three kinds of windows; no window here needs a time column."""
+    """The same nine readings in three kinds of windows; none of them needs a time column."""
     by_sensor = tg.stream(key="sensor")
     run(
         "three messages of a sensor",

@@ -1,6 +1,4 @@
-"""Watermarks of partitions: one that falls silent is waited for and then left out, one that comes
-back corrects, and a wrong clock closes nothing.
-"""
+"""Watermarks of partitions: one becomes idle, one returns with late data, one has a wrong clock."""
 
 # ruff: noqa: INP001, T201
 
@@ -25,12 +23,12 @@ PANES = (
 
 
 def at(seconds: int) -> datetime:
-    """So many seconds past noon."""
+    """A number of seconds past noon."""
     return NOON + timedelta(seconds=seconds)
 
 
 def show(op: tg.EmbeddedOperator) -> None:
-    """Print the panes that wait and let go of them, then why there are no others."""
+    """Print and release the waiting panes, then why there are no others."""
     for pane in op.get_result().panes.to_pylist():
         print(
             f"  {pane['op']} {pane['window_start']:%H:%M} to {pane['window_end']:%H:%M} "
@@ -41,13 +39,13 @@ def show(op: tg.EmbeddedOperator) -> None:
     for source in why["sources"]:
         print(
             f"  {source['name']}: {source['status']}, promised"
-            f" {source['promise']}{', is waited for' if source['holds'] else ''}"
+            f" {source['promise']}{', holds the watermark back' if source['holds'] else ''}"
         )
     print(f"  the watermark is {why['watermark']}")
 
 
 def main() -> None:
-    """The clock is told with each delivery, and moves nowhere else."""
+    """The clock moves only with deliveries."""
     op = PANES.embedded(now=NOON)
     print("both partitions speak")
     op.add_messages([{"ts": at(40), "line": "north"}, {"ts": at(44), "line": "south"}], now=at(45))
@@ -61,7 +59,7 @@ def main() -> None:
     print("a row of next year: it is counted, and moves nothing")
     op.add_message({"ts": at(365 * 86400), "line": "north"}, now=at(76))
     show(op)
-    print("south comes back with what it had kept, and is waited for again")
+    print("south comes back with what it had kept, and holds the watermark back again")
     op.add_message({"ts": at(50), "line": "south"}, now=at(77))
     show(op)
     print(op.explain_watermark())

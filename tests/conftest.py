@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from support.services.processes import SHORT_LIVED
+from support.services.processes import PATIENT, SHORT_LIVED
 from tidegate.errors import SetupError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ pytest_plugins = [
 ]
 
 # Inherited by the processes that tests start.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(SHORT_LIVED))
+os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(SHORT_LIVED + PATIENT))
 # Programs of tests/support import it as a package, as the tests do.
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]

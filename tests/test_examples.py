@@ -51,20 +51,20 @@ asked 9 times for 7 orders; 0 came late to the windows
 SILENT = """\
 south falls silent, north goes on
   north: active, promised 2025-03-14T12:01:05Z
-  south: active, promised 2025-03-14T12:00:39Z, is waited for
+  south: active, promised 2025-03-14T12:00:39Z, holds the watermark back
   the watermark is 2025-03-14T12:00:39Z
 south has been silent for 30 seconds
   + 12:00 to 12:01  on_time  n 2
-  north: active, promised 2025-03-14T12:01:05Z, is waited for
+  north: active, promised 2025-03-14T12:01:05Z, holds the watermark back
   south: idle, promised 2025-03-14T12:00:39Z
   the watermark is 2025-03-14T12:01:05Z
 """
 BACK = """\
-south comes back with what it had kept, and is waited for again
+south comes back with what it had kept, and holds the watermark back again
   - 12:00 to 12:01  on_time  n 2
   + 12:00 to 12:01  late     n 3
   north: active, promised 2025-03-14T12:01:05Z
-  south: active, promised 2025-03-14T12:00:45Z, is waited for
+  south: active, promised 2025-03-14T12:00:45Z, holds the watermark back
   the watermark is 2025-03-14T12:01:05Z
 """
 STREAM = """\

@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 SHORT_LIVED = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""For Java: the many processes of the tests end before its better compiler and collector pay."""
+"""Java options: test processes end before the optimising compiler and collector pay off."""
+PATIENT = ("-Dspark.python.authenticate.socketTimeout=600s",)
+"""Java options: a Python worker may take minutes to connect on a busy machine."""
 
 
 class ServiceUnavailable(Exception):  # noqa: N818 - a reason to skip, not a fault
