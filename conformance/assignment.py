@@ -97,9 +97,7 @@ def run_merge(scenario: Scenario) -> None:
 
 
 def run_merge_sequence(scenario: Scenario) -> None:
-    """Windows are added one by one; each case says where the addition ends up and what it
-    swallowed.
-    """
+    """Each case adds one window: the resulting session, and the sessions that it merges."""
     ticks = start(scenario)
     known("`config`", scenario.config, CONFIG)
     sessions = MergingSet(session_of(scenario, ticks).touch)

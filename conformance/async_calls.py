@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from conformance.mark_words import Said, of_mark, read, show
+from conformance.mark_words import Signal, of_mark, read, show
 from tidegate.kernel.watermarks.marks import Active, Idle, Watermark
 from tidegate.operators.async_map.queue import AnswerBatch, AsyncQueue, FailedCall, async_queue
 from tidegate.scenarios.document import (
@@ -116,7 +116,7 @@ class _Calls:
         self._ticks, self._order, self._endings, self._most = ticks, order, endings, most
         self._pending: AsyncQueue = async_queue(ordered=order == "ordered")
         self._tickets: list[tuple[Any, int, list[Any]]] = []
-        self._found: list[Said] = []
+        self._found: list[Signal] = []
 
     def step(self, step: dict[str, Any], where: str) -> None:
         if "accepted" not in step or self._accepted(step, where):
@@ -222,29 +222,29 @@ class _Calls:
     def _take(self) -> None:
         for item in self._pending.release():
             if isinstance(item, AnswerBatch):
-                self._found += [Said("row", row["result"]) for row in item.rows]
+                self._found += [Signal("row", row["result"]) for row in item.rows]
             elif isinstance(item, FailedCall):
-                self._found.append(Said("failed", item.error))
+                self._found.append(Signal("failed", item.error))
             else:
                 self._found.append(of_mark(item))
 
     # What is compared
 
-    def _read(self, written: Any) -> list[Said]:
+    def _read(self, written: Any) -> list[Signal]:
         if not isinstance(written, list):
             raise UnsupportedScenarioError(f"what comes out must be a list, got `{written}`")
         return [self._read_one(entry) for entry in written]
 
-    def _read_one(self, entry: Any) -> Said:
+    def _read_one(self, entry: Any) -> Signal:
         if isinstance(entry, dict):
             return (
-                Said("failed", str(entry["failed"]))
+                Signal("failed", str(entry["failed"]))
                 if entry.keys() == {"failed"}
                 else read(entry, self._ticks)
             )
         if isinstance(entry, list):
             raise UnsupportedScenarioError(f"a result is a text or a number, got `{entry}`")
-        return Said("row", entry)
+        return Signal("row", entry)
 
     def _same(self, step: dict[str, Any], where: str) -> None:
         allowed = [self._read(step["out"])]

@@ -1,7 +1,6 @@
-"""The kind `coalesce`: what many inputs promise, and the one watermark that comes of it.
+"""The kind `coalesce`: the watermarks of many inputs, and the one watermark of the output.
 
-Where a system differs from our rules its habits are options of the kernel's coalescer, or a matter
-of when it is asked; how a system shows the same thing is translated here.
+The rules of other systems are in `coalescers`; this module translates how a system shows them.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from conformance.firings import Firings, window_size
 from conformance.inputs import Inputs, Keyed, Partitioned, Tracked, producers_of
 from conformance.mark_words import (
     TURNS,
-    Said,
+    Signal,
     of_mark,
     read,
     show,
@@ -165,7 +164,7 @@ class _Coalescing:
         emission = choice(
             self._config, "emit", EMISSIONS, "periodic" if self._is_deferred() else ""
         )
-        # A scenario whose batches end after every step has no steps that say so.
+        # A scenario whose batches end after every step has no `emit` steps.
         self._on_emit = emission == "periodic" or (
             emission == "batch" and any(step.keys() & set(EMITS) for step in steps)
         )
@@ -255,9 +254,9 @@ class _Coalescing:
         ]
         if not fires:
             return None
-        said = [self._watermark(step["wm"]) for step in steps if "wm" in step]
+        signals = [self._watermark(step["wm"]) for step in steps if "wm" in step]
         firings = Firings(
-            window_size(dict(self._config), fires, self._ticks), [*said, self._inputs.output(0)]
+            window_size(dict(self._config), fires, self._ticks), [*signals, self._inputs.output(0)]
         )
         firings.upto(self._inputs.output(0))
         return firings
@@ -274,11 +273,15 @@ class _Coalescing:
             found = self._inputs.release() if due else []
         except TidegateError as refusal:
             if not is_set(step, "error"):
-                raise MismatchError(f"{where}: {_told(step)} was refused: {refusal}") from refusal
+                raise MismatchError(
+                    f"{where}: {_action_text(step)} was refused: {refusal}"
+                ) from refusal
             found = []
         else:
             if is_set(step, "error"):
-                raise MismatchError(f"{where}: {_told(step)} must be refused, but it was accepted")
+                raise MismatchError(
+                    f"{where}: {_action_text(step)} must be refused, but it was accepted"
+                )
         for name in ("result", "returns"):
             if step.get(name, known_before) != known_before:
                 raise MismatchError(f"{where}: expected {name} {step[name]}, got {known_before}")
@@ -349,14 +352,14 @@ class _Coalescing:
         self._pending_idle = self._pending_idle or went_idle
         if "out" in step:
             expected = [read(entry, self._ticks) for entry in _list(step["out"], "out")]
-            said = self._said(step, found)
-            if said != expected:
+            signals = self._signals(step, found)
+            if signals != expected:
                 raise MismatchError(
                     f"{where}: expected {show(expected, self._ticks)}, got"
-                    f" {show(said, self._ticks)}"
+                    f" {show(signals, self._ticks)}"
                 )
         if "idle_pending" in step:
-            # The flag is there until somebody looks at it.
+            # Reading the flag resets it.
             pending, self._pending_idle = self._pending_idle, False
             if pending != is_set(step, "idle_pending"):
                 raise MismatchError(
@@ -366,25 +369,25 @@ class _Coalescing:
             self._look(step["state"], step, where)
         self._look({name: step[name] for name in ("keys", "aligned") if name in step}, step, where)
 
-    def _said(self, step: dict[str, Any], found: list[Mark]) -> list[Said]:
+    def _signals(self, step: dict[str, Any], found: list[Mark]) -> list[Signal]:
         if not self._habits.keyed or self._habits.rules != _HAZELCAST:
             return [
-                said
-                for said in map(of_mark, found)
-                if said.word == "wm" or said.word in self._shows
+                signals
+                for signals in map(of_mark, found)
+                if signals.word == "wm" or signals.word in self._shows
             ]
-        # Hazelcast says once for all keys that everybody is idle, each time that an input says so
+        # Hazelcast emits one idle mark for all keys, each time that an input becomes idle by a mark
         # of itself, and never because one ended.
-        told_idle = is_set(step, "idle")
-        said = [
+        is_idle_step = is_set(step, "idle")
+        signals = [
             one
             for one in map(of_mark, found)
-            if one.word == "wm" or (told_idle and one.word == "idle" and "key" in step)
+            if one.word == "wm" or (is_idle_step and one.word == "idle" and "key" in step)
         ]
-        everybody = (
-            told_idle and "key" not in step and self._inputs.is_idle and not self._inputs.ended
+        all_idle = (
+            is_idle_step and "key" not in step and self._inputs.is_idle and not self._inputs.ended
         )
-        return [*said, Said("idle")] if everybody else said
+        return [*signals, Signal("idle")] if all_idle else signals
 
     def _look(self, wanted: Any, step: dict[str, Any], where: str) -> None:
         if not isinstance(wanted, dict):
@@ -456,10 +459,10 @@ class _Coalescing:
             )
 
 
-def _told(step: dict[str, Any]) -> str:
+def _action_text(step: dict[str, Any]) -> str:
     """The action of a step, for people."""
-    told = {name: value for name, value in step.items() if name in {"in", "key", *ACTIONS}}
-    return f"`{', '.join(f'{name}: {value}' for name, value in told.items())}`"
+    found_value = {name: value for name, value in step.items() if name in {"in", "key", *ACTIONS}}
+    return f"`{', '.join(f'{name}: {value}' for name, value in found_value.items())}`"
 
 
 def _mentioned(steps: list[dict[str, Any]], turn: str) -> bool:

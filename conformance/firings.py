@@ -49,7 +49,7 @@ class Firings:
 
 
 def window_size(config: dict[str, Any], fires: list[Any], ticks: Ticks) -> int:
-    """The size of the windows: as the config says it, or else as the windows are that fire."""
+    """The window size of the config, or that of the first window that fires."""
     if "window" in config:
         window = mapping("`window`", config["window"])
         if window.get("type") != "fixed" or window.keys() != {"type", "size"}:

@@ -1,6 +1,4 @@
-"""The kinds `generate` and `idleness`: events and clock times go in, watermarks come out; and who
-is silent for long is idle.
-"""
+"""The kinds `generate` and `idleness`: watermarks of generators, and timers of silent sources."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ import pyarrow as pa
 
 from conformance.coalesce import frame_of
 from conformance.coalescers import SystemRules
-from conformance.mark_words import Said, read, show, watermark
+from conformance.mark_words import Signal, read, show, watermark
 from tidegate.errors import InputError, SpecError, TidegateError
 from tidegate.instants import MAX, MIN, clamp
 from tidegate.kernel.watermarks.generators import Observed, Promises, compile_generator
@@ -126,7 +124,7 @@ def _refused(scenario: Scenario, step: Mapping[str, Any], where: str) -> None:
 
 
 def run_idleness(scenario: Scenario) -> None:
-    """A timer alone: `check` says whether its source is idle."""
+    """A timer alone: `check` compares whether its source is idle."""
     known("`config`", scenario.config, OF_OPERATORS | {"inputs", *TIMEOUTS})
     ticks = ticks_of(scenario)
     now, timer = 0, None
@@ -150,9 +148,7 @@ def run_idleness(scenario: Scenario) -> None:
 
 
 def _timed(scenario: Scenario) -> list[dict[str, Any]]:
-    """The steps; a timeout of the config stands before them, and what is said of nothing else is
-    said of it.
-    """
+    """The steps, after a timeout of the config; a first `error` alone belongs to that timeout."""
     steps = steps_of(scenario, IDLENESS_STEP)
     first = [{"timeout": scenario.config[name]} for name in TIMEOUTS if name in scenario.config]
     if first and steps and steps[0].keys() == {"error"}:
@@ -224,7 +220,7 @@ class _Generation:
         self._hazelcast, self._flink = scenario.system.startswith("hazelcast"), _is_flink(scenario)
         self._spec = _specification(scenario, self._ticks)
         self._generator = compile_generator(self._spec)
-        self._says_itself = not any(_MARK in step for step in steps)
+        self._marks_itself = not any(_MARK in step for step in steps)
         self._emission = choice(self._config, "emit", EMISSIONS, self._usual_emission())
         # Hazelcast understands a frame of no size as never to emit, and we as emitting every step;
         # in an endless one nothing is ever due.
@@ -331,12 +327,12 @@ class _Generation:
         ):
             raise MismatchError(
                 f"{where}: expected `wm` {wanted['wm']}, got"
-                f" {show([Said('wm', value, 0)], self._ticks)[0]}"
+                f" {show([Signal('wm', value, 0)], self._ticks)[0]}"
             )
 
     def _without_repeats(
-        self, expected: list[Said], found: list[Said], step: dict[str, Any]
-    ) -> list[Said]:
+        self, expected: list[Signal], found: list[Signal], step: dict[str, Any]
+    ) -> list[Signal]:
         """A bare generator says at each emission where it stands; we say what is new, so a repeated
         watermark is no news.
         """
@@ -345,10 +341,10 @@ class _Generation:
         ):
             return expected
         return [
-            one for one in expected if one in found or one != Said("wm", self._tracker.output, 0)
+            one for one in expected if one in found or one != Signal("wm", self._tracker.output, 0)
         ]
 
-    def _happened(self, step: dict[str, Any]) -> list[Said]:
+    def _happened(self, step: dict[str, Any]) -> list[Signal]:
         event = step.get("event")
         joining = _times(step, "add") + _times(step, "add_partitions")
         for _ in range(joining):
@@ -360,7 +356,7 @@ class _Generation:
             self._tracker.lift(MAX, self._now)
         if event is not None:
             self._observe(step)
-        itself = [] if event is None else [Said("ev", self._ticks(event))]
+        itself = [] if event is None else [Signal("ev", self._ticks(event))]
         asked = is_set(step, "emit") or is_set(step, "end_of_input")
         quiet = self._emission == "never" or (
             self._emission == "periodic" and not (asked or self._due)
@@ -373,8 +369,8 @@ class _Generation:
     def _observe(self, step: dict[str, Any]) -> None:
         name, written = self._part(step), step["event"]
         time = self._ticks(self._time_of(step))
-        said = step.get(_MARK, written if self._says_itself else None)
-        mark = None if said is None else self._ticks.watermark(said)
+        signals = step.get(_MARK, written if self._marks_itself else None)
+        mark = None if signals is None else self._ticks.watermark(signals)
         table = pa.table({"t": pa.array([time], pa.int64()), _MARK: pa.array([mark], pa.int64())})
         seen = Observed(
             table,
@@ -435,7 +431,7 @@ class _Generation:
         self._timers.pop(name, None)
         self._tracker.leave([name])
 
-    def _released(self) -> list[Said]:
+    def _released(self) -> list[Signal]:
         by_clock = self._generator.tick(self._now)
         if by_clock.names:
             self._tracker.promise(by_clock.names, by_clock.values, self._now, repeats=True)
@@ -443,19 +439,19 @@ class _Generation:
             timer.settle(self._now)
         self._tracker.tick(self._now)
         released = self._tracker.release(self._now)
-        # To Hazelcast a source without partitions is idle; to us it only has nothing to say.
+        # To Hazelcast a source without partitions is idle; to us it has no watermark.
         idle = self._tracker.is_idle or (self._hazelcast and not len(self._tracker))
         turned, self._was_idle = idle != self._was_idle, idle
-        said = (
+        signals = (
             []
             if released.watermark is None or self._silent
-            else [Said("wm", released.watermark, 0)]
+            else [Signal("wm", released.watermark, 0)]
         )
         if idle and (turned or (released.idle and not self._hazelcast)):
-            said.append(Said("idle"))
+            signals.append(Signal("idle"))
         elif turned and not self._hazelcast and not self._flink:
-            said.insert(0, Said("active"))
-        return said
+            signals.insert(0, Signal("active"))
+        return signals
 
 
 def _times(step: dict[str, Any], name: str) -> int:

@@ -1,6 +1,4 @@
-"""Inputs are what a scenario's inputs say, told to the kernel: to a tracker of sources, to
-partitions of producers, or by watermark key.
-"""
+"""The inputs of a scenario: tracked sources, partitions of producers, or inputs by key."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ from tidegate.kernel.watermarks.tracker import SourceTracker
 
 
 class Inputs(Protocol):
-    """What can be said of inputs by their names, and what can be asked."""
+    """The verbs and facts of inputs, by name."""
 
     @property
     def keys(self) -> tuple[int, ...]: ...
@@ -203,7 +201,7 @@ class Keyed:
 
     @property
     def ended(self) -> bool:
-        # The keys know the same of the ends of inputs as a key does that nobody has mentioned.
+        # An input ends for all keys, so the keyless coalescer knows it.
         return _all_done(np.array(self._keyed.save()["keyless"]["status"]))
 
     @property
@@ -217,7 +215,7 @@ class Keyed:
         return name in self._number
 
     def tick(self, now: int) -> None:
-        """There are no timers here: idleness is told."""
+        """Keyed inputs have no timers: idleness is explicit."""
 
     def lift(self, value: int) -> None:
         self._keyed.lift(value)
@@ -358,7 +356,7 @@ class Partitioned:
         tracker.tick(self._now)
         status = tracker.coalescer.status
         if (status == IDLE).any() and not (status == ACTIVE).any():
-            # Where nobody is active Samza has nothing to go by, and leaves the watermark where it
+            # Without an active producer Samza leaves the watermark of the partition where it
             # is.
             return
         if self._quorum is not None:

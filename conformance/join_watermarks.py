@@ -22,7 +22,7 @@ from tidegate.scenarios.ticks import MICROSECONDS, Ticks, ticks_of
 from tidegate.spec.join import LEFT, RIGHT, SIDES
 from tidegate.spec.presets import system_preset
 
-# A promise does not depend on batches, but plans of Spark say how theirs are cut.
+# A watermark does not depend on batches, but plans of Spark name their batches.
 WATERMARK_CONFIG = frozenset(
     {"no_data_batches", "input_watermark", "input_watermark_ms", "semantics", "each_case_fresh"}
 )
@@ -111,8 +111,8 @@ class _Promise:
         for side, wanted, scale in looks:
             found = self._meeting.output_watermark(side)
             number = self._ticks.shown_watermark(found)
-            told = (
+            found_value = (
                 number if isinstance(number, str) else (Fraction(str(number)) - self._later) * scale
             )
-            if (Fraction(str(wanted)) if not isinstance(wanted, str) else wanted) != told:
-                raise MismatchError(f"{where}: expected {wanted} to be promised, got {told}")
+            if (Fraction(str(wanted)) if not isinstance(wanted, str) else wanted) != found_value:
+                raise MismatchError(f"{where}: expected {wanted} to be promised, got {found_value}")

@@ -1,6 +1,4 @@
-"""The words in which scenarios write what comes out of watermarks: numbers, `idle`, `active`,
-events and rows, and the steps that say them.
-"""
+"""Notation of watermark output: numbers, `idle`, `active`, events and rows."""
 
 from __future__ import annotations
 
@@ -17,33 +15,31 @@ TURNS = ("idle", "active")
 
 
 @dataclass(frozen=True)
-class Said:
-    """One thing that came out: `wm`, `idle` or `active`, maybe with a key, an event `ev`, or a
-    `row`.
-    """
+class Signal:
+    """One output: `wm`, `idle` or `active`, maybe with a key, an event `ev`, or a `row`."""
 
     word: str
     value: Any = None
     key: int | None = None
 
 
-def of_mark(mark: Mark) -> Said:
+def of_mark(mark: Mark) -> Signal:
     """A mark of ours."""
     match mark:
         case Watermark(value=value, key=key):
-            return Said("wm", value, key)
+            return Signal("wm", value, key)
         case Idle(key=key):
-            return Said("idle", key=key)
+            return Signal("idle", key=key)
         case Active(key=key):
-            return Said("active", key=key)
+            return Signal("active", key=key)
 
 
-def read(written: Any, ticks: Ticks) -> Said:
+def read(written: Any, ticks: Ticks) -> Signal:
     """One entry of an `out` list: `7`, `idle`, `[key, 7]`, `{wm: 7, key: 1}`, `{idle: true, key:
     1}` or `{ev: 10}`.
     """
     if isinstance(written, str) and written in TURNS:
-        return Said(written)
+        return Signal(written)
     if isinstance(written, list):
         if len(written) != 2:
             raise UnsupportedScenarioError(
@@ -51,23 +47,23 @@ def read(written: Any, ticks: Ticks) -> Said:
             )
         key, what = written
         return (
-            Said(what, key=_key(key))
+            Signal(what, key=_key(key))
             if what in TURNS
-            else Said("wm", watermark(what, ticks), _key(key))
+            else Signal("wm", watermark(what, ticks), _key(key))
         )
     if not isinstance(written, dict):
-        return Said("wm", watermark(written, ticks), 0)
+        return Signal("wm", watermark(written, ticks), 0)
     known("an entry of `out`", written, {"wm", "ev", "key", *TURNS})
     if "ev" in written:
-        return Said("ev", ticks(written["ev"]))
+        return Signal("ev", ticks(written["ev"]))
     if "wm" in written:
-        return Said("wm", watermark(written["wm"], ticks), _key(written.get("key", 0)))
+        return Signal("wm", watermark(written["wm"], ticks), _key(written.get("key", 0)))
     word = next((word for word in TURNS if written.get(word) is True), None)
     if word is None:
         raise UnsupportedScenarioError(
             f"an entry of `out` has none of `wm`, `ev`, `idle`, `active`: {written}"
         )
-    return Said(word, key=_key(written["key"]) if "key" in written else None)
+    return Signal(word, key=_key(written["key"]) if "key" in written else None)
 
 
 def _key(written: Any) -> int:
@@ -77,19 +73,19 @@ def _key(written: Any) -> int:
 
 
 def watermark(written: Any, ticks: Ticks) -> int:
-    """A watermark as it is written; nothing is the same as the beginning of time."""
+    """A watermark as written; null is the beginning of time."""
     return MIN if written is None else ticks.watermark(written)
 
 
-def show(said: Iterable[Said], ticks: Ticks) -> list[Any]:
-    """What came out, as a scenario would write it."""
-    return [_shown(one, ticks) for one in said]
+def show(signal: Iterable[Signal], ticks: Ticks) -> list[Any]:
+    """Signals in the notation of a scenario."""
+    return [_shown(one, ticks) for one in signal]
 
 
-def _shown(said: Said, ticks: Ticks) -> Any:
-    if said.word == "wm":
-        number = ticks.shown_watermark(said.value)
-        return [said.key, number] if said.key else number
-    if said.word in TURNS:
-        return said.word if said.key is None else [said.key, said.word]
-    return {"ev": ticks.shown(said.value)} if said.word == "ev" else said.value
+def _shown(signal: Signal, ticks: Ticks) -> Any:
+    if signal.word == "wm":
+        number = ticks.shown_watermark(signal.value)
+        return [signal.key, number] if signal.key else number
+    if signal.word in TURNS:
+        return signal.word if signal.key is None else [signal.key, signal.word]
+    return {"ev": ticks.shown(signal.value)} if signal.word == "ev" else signal.value

@@ -6,7 +6,7 @@ before, and it moves at the end. What counts rows by event time is a window of o
 Deduplication within the watermark is a session as long as the delay, of which the row that came
 first is put out; what replaces a session is taken back, so the sum of what came out is what Spark
 puts out. Where several inputs come together Spark has one watermark for the whole query, which is
-computed here and told.
+computed here and set on the operator.
 """
 
 from __future__ import annotations
@@ -139,14 +139,14 @@ class _Plan:
         )
 
     @property
-    def is_told(self) -> bool:
+    def has_query_watermark(self) -> bool:
         """Whether the watermark follows Spark's own rule: where it lags by a batch, and where
         inputs' progress is lost in a restart.
         """
         return not self.no_data_batches or (len(self.delays) > 1 and self.habits == _SPARK)
 
     def watermarks(self, ticks: Ticks) -> tuple[Watermarks, ...]:
-        if self.is_told:
+        if self.has_query_watermark:
             return SET_BY_SCENARIO
         if self.policy == "max" and len(self.delays) > 1:
             # All rows come in one input, and each says how far its own stream is with it.
@@ -220,7 +220,7 @@ class _Query:
         self._dropped = self._watermark = 0
         delays = [ticks(delay) for delay in plan.delays.values()]
         self._query_watermark = (
-            QueryWatermark(delays, POLICIES[plan.policy]) if plan.is_told else None
+            QueryWatermark(delays, POLICIES[plan.policy]) if plan.has_query_watermark else None
         )
 
     def run(self) -> None:

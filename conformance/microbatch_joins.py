@@ -222,7 +222,7 @@ class _Query:
         self._watermark = QueryWatermark(
             [None if delay is None else ticks(delay) for delay in delays], plan.policy
         )
-        self._told = 0
+        self._last_watermark = 0
         self._sink: list[Any] = []
 
     def step(self, step: Mapping[str, Any], where: str) -> None:
@@ -268,8 +268,8 @@ class _Query:
         return found[LEFT], found[RIGHT]
 
     def _tell(self, watermark: int) -> None:
-        if watermark > self._told:
-            self._told = watermark
+        if watermark > self._last_watermark:
+            self._last_watermark = watermark
             for side in (LEFT, RIGHT):
                 self._meeting.advance_watermark(side, watermark)
 
@@ -323,9 +323,9 @@ class _Query:
         knows.
         """
         found = self._meeting.output_watermark(self._plan.by)
-        told = Fraction(found * MICROSECONDS[self._ticks.unit], 1000 * self._ticks.scale) - 1
-        if told != expected:
-            raise MismatchError(f"{where}: expected agg_watermark_ms {expected}, got {told}")
+        found_value = Fraction(found * MICROSECONDS[self._ticks.unit], 1000 * self._ticks.scale) - 1
+        if found_value != expected:
+            raise MismatchError(f"{where}: expected agg_watermark_ms {expected}, got {found_value}")
 
 
 def _downstream(plan: _Plan, scenario: Scenario) -> AggregateSpec | None:

@@ -27,7 +27,7 @@ from tidegate.scenarios.document import (
 )
 
 _ROUNDS = 4
-"""So many timeouts are waited for something that is to come, or for nothing to come."""
+"""Number of timeouts to wait for a watermark, or for silence."""
 
 
 def run_stream_cut(scenario: Scenario) -> None:

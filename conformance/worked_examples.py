@@ -1,6 +1,4 @@
-"""The kind `worked_example`: examples from design documents, told by the wall clock; aggregations
-are here, joins beside it.
-"""
+"""The kind `worked_example` for aggregations: examples of design documents by the wall clock."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Worked examples of joins: two streams told by the wall clock, of which one has a window and the
-other none.
-"""
+"""The kind `worked_example` for joins: one stream with a window, one unbounded."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from tidegate.scenarios.ticks import Ticks
 from tidegate.spec.join import LEFT, RIGHT, Rows, Within
 
 WINDOW = "_window"
-"""How the config's words end that say the window of a stream."""
+"""Suffix of the config keys with the window of a stream."""
 _CONFIG = frozenset({"equal", "output"})
 _EVERY = r"(?:,\s*update every (\S+))?"
 _TUPLES = re.compile(rf"(\d+) tuples{_EVERY}")
