@@ -15,7 +15,8 @@ from hypothesis import example, given, settings
 
 from support.join_machines import Bare, Embedded, Model, late_shapes, name, net, play, shapes
 from support.join_strategies import HOWS, TIMED, Case, Step, cases, cut_cases
-from support.reference.join import LEFT, RIGHT, AsOf, JoinConfig, Row, Within, batch_answer
+from support.reference.batch_join import batch_answer
+from support.reference.join import LEFT, RIGHT, AsOf, JoinConfig, Row, Within
 from tidegate.instants import MIN
 from tidegate.spec.windows import Hopping, Tumbling
 from tidegate.state.rocksdb import RocksDBStore

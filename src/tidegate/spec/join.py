@@ -1,9 +1,7 @@
-"""The specification of a windowed join: two inputs, the fields that must be equal, the window in
-which rows meet, and what comes out.
+"""Specification of a windowed join: inputs, equal fields, the window of matches, and the output.
 
-Sizes are int64 ticks, microseconds of event time or messages. The dataclasses take ticks as they
-are; the functions in lower case take what people write ("1 hour", `timedelta`, an integer with
-`unit=`).
+Sizes are int64 ticks: microseconds of event time, or messages. The dataclasses take ticks. The
+functions in lower case take durations in any form ("1 hour", `timedelta`, an integer with `unit=`).
 """
 
 from __future__ import annotations
@@ -27,20 +25,21 @@ SIDES = ("left", "right")
 HOWS = ("inner", "left", "right", "full", "semi", "anti")
 PADDINGS = ("complete", "early", "final")
 ADDED = ("op", "timing", "pair_id", "watermark", "emitted_at")
-"""Columns that every row of a join has after those of its inputs."""
+"""Columns that every output row has after the columns of the inputs."""
 BOUNDS = ("window_start", "window_end")
-"""Columns before them where rows meet in windows."""
+"""Columns before them if rows match in windows."""
 Closed = Literal["both", "left", "right", "neither"]
 Condition: TypeAlias = "pc.Expression | Callable[[Any], Any]"
-"""An expression of Arrow over the output's columns, or a function from a table of candidate pairs
+"""An Arrow expression over the columns of the output, or a function from a table of candidate pairs
 to a boolean column.
 """
 
 
 @dataclass(frozen=True)
 class Within:
-    """`left.t` lies in [`right.t - before`, `right.t + after`]; an end of None is no bound, and one
-    of `left` and `right` of `closed` is included.
+    """`left.t` lies in [`right.t - before`, `right.t + after`]; None is no bound on that end.
+
+    `closed` tells which ends are included.
     """
 
     before: int | None
@@ -76,7 +75,7 @@ class Within:
         return None if self.after is None else self.after - (self.closed not in ("both", "right"))
 
     def column(self, side: int) -> str | None:
-        """The time column of a side that is compared; None is the main one."""
+        """The time column of a side that is compared; None for the main one."""
         return self.right if side == RIGHT else self.left
 
     def to_dict(self) -> dict[str, Any]:
@@ -86,7 +85,7 @@ class Within:
 
 @dataclass(frozen=True)
 class Rows:
-    """The window of a side is its last n messages by offset; None is unbounded within retention."""
+    """A window of the last n messages of each side by offset; None keeps what retention keeps."""
 
     left: int | None = None
     right: int | None = None
@@ -103,7 +102,7 @@ class Rows:
                 )
 
     def size(self, side: int) -> int | None:
-        """How many messages the window of a side has."""
+        """The number of messages in the window of a side."""
         return self.right if side == RIGHT else self.left
 
     def to_dict(self) -> dict[str, Any]:
@@ -113,8 +112,9 @@ class Rows:
 
 @dataclass(frozen=True)
 class AsOf:
-    """Each left row meets the latest right row at or before it; not at it where it is strict, and
-    none that is older by more than the tolerance.
+    """Each left row matches the latest right row at or before it, at most `tolerance` older.
+
+    With `strict`, the right row is before the left row.
     """
 
     tolerance: int | None = None
@@ -139,17 +139,17 @@ JoinWindow: TypeAlias = tuple[Within, ...] | Tumbling | Hopping | Session | Rows
 
 @dataclass(frozen=True, eq=False)
 class JoinSpec:
-    """A windowed join, whole."""
+    """A windowed join."""
 
     left: Input
     right: Input
     window: JoinWindow
     on: tuple[tuple[str, str], ...] = ()
-    """The equal fields, as they are named on the left and on the right."""
+    """The equal fields: pairs of a left and a right column."""
     how: str = "inner"
     where: Condition | None = None
     names: tuple[str, str] = ("left_", "right_")
-    """What stands before a column's name in the output where both sides have it."""
+    """Prefixes of output columns that both sides have."""
     allowed_lateness: int = 60 * SECOND
     options: Options = field(default_factory=Options)
     retention: Retention = field(default_factory=Retention)
@@ -157,9 +157,7 @@ class JoinSpec:
     on_time_period: int | None = None
     late_period: int | None = None
     layout: tuple[str, ...] | None = None
-    """The equal fields (as on the left) by which messages are kept first; None where the query
-    decides.
-    """
+    """The equal fields (left names) that messages are sorted by first. Default: by the query."""
 
     def __post_init__(self) -> None:
         for name, value, allowed in (("how", self.how, HOWS), ("padding", self.padding, PADDINGS)):
@@ -180,51 +178,49 @@ class JoinSpec:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns of what comes out that it is kept by: the equal fields."""
+        """The key columns of the output: the equal fields."""
         return self.fields(LEFT)
 
     @property
     def mode(self) -> str:
-        """As panes are said to come out: what no longer holds is taken back."""
+        """The accumulation mode of the output: retracting."""
         return "retracting"
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """The columns that say which row of the output is taken back."""
+        """The columns that identify an output row for its retraction."""
         return (*self.key, "pair_id")
 
     @property
     def bounds(self) -> tuple[Within, ...]:
-        """The bounds between time columns; none where rows meet otherwise."""
+        """The bounds between time columns; none for other windows."""
         return self.window if isinstance(self.window, tuple) else ()
 
     @property
     def is_timed(self) -> bool:
-        """Whether rows are judged by event time."""
+        """Whether rows match by event time."""
         return not isinstance(self.window, Rows)
 
     @property
     def has_windows(self) -> bool:
-        """Whether rows meet in windows that have a start and an end."""
+        """Whether rows match in windows with a start and an end."""
         return isinstance(self.window, Tumbling | Hopping | Session)
 
     @property
     def shows_pairs(self) -> bool:
-        """Whether rows of both sides come out together."""
+        """Whether the output has pairs."""
         return self.how not in ("semi", "anti")
 
     def pads(self, side: int) -> bool:
-        """Whether rows of a side come out alone where they have no partner."""
+        """Whether unmatched rows of a side come out, padded with nulls."""
         return self.how in (("right", "full") if side == RIGHT else ("left", "full", "anti"))
 
     def fields(self, side: int) -> tuple[str, ...]:
-        """The equal fields as a side names them."""
+        """The equal fields of a side."""
         return tuple(pair[side] for pair in self.on)
 
     def times(self, side: int) -> tuple[TimeColumn, ...]:
-        """The time columns of a side that rows are judged by and state is freed by, the main one
-        first.
-        """
+        """The time columns of a side that decide lateness and expiry, the main one first."""
         given = self.inputs[side]
         if not self.is_timed:
             return ()
@@ -265,7 +261,7 @@ class JoinSpec:
         }
 
     def __eq__(self, other: object) -> bool:
-        # Expressions of Arrow compare to an expression and not to a truth value.
+        # Comparing Arrow expressions gives an expression, not a truth value.
         return isinstance(other, JoinSpec) and self.to_dict() == other.to_dict()
 
     def __hash__(self) -> int:
@@ -413,7 +409,7 @@ class JoinSpec:
 
 
 Upstream: TypeAlias = AggregateSpec | JoinSpec
-"""What may stand before an operator and put out retractions."""
+"""An operator upstream, whose output may have retractions."""
 
 
 def within(
@@ -425,10 +421,10 @@ def within(
     right: str | None = None,
     unit: str | None = None,
 ) -> Within:
-    """Rows meet where `left.t` is in [`right.t - before`, `right.t + after`]; None is no bound on
-    that end, negative bounds are allowed.
+    """Match rows if `left.t` is in [`right.t - before`, `right.t + after`].
 
-    `left` and `right` name time columns where the streams have several.
+    None is no bound on that end. Bounds may be negative. `left` and `right` name the time columns
+    of streams that have several.
 
     >>> within("1 hour", 0)
     Within(before=3600000000, after=0, closed='both', left=None, right=None)
@@ -439,8 +435,9 @@ def within(
 
 
 def rows(left: int | None = None, right: int | None = None) -> Rows:
-    """The window of a side is its last n messages by offset; a side that is left out has no window,
-    and keeps what retention keeps.
+    """Match rows in the last n messages of each side by offset.
+
+    A side without a number keeps what retention keeps.
 
     >>> rows(left=3)
     Rows(left=3, right=None)
@@ -451,8 +448,9 @@ def rows(left: int | None = None, right: int | None = None) -> Rows:
 def as_of(
     tolerance: Duration | None = None, *, strict: bool = False, unit: str | None = None
 ) -> AsOf:
-    """Each left row meets the latest right row at or before it (before it where it is `strict`), no
-    older than the tolerance.
+    """Match each left row with the latest right row at or before it, at most `tolerance` older.
+
+    With `strict`, the right row is before the left row.
     """
     reach = None if tolerance is None else duration(tolerance, unit=unit)
     return AsOf(None if reach == MAX else reach, strict)
@@ -461,7 +459,7 @@ def as_of(
 def equal_fields(
     on: str | Sequence[str] | Mapping[str, str] | None, left: Input, right: Input
 ) -> tuple[tuple[str, str], ...]:
-    """The equal fields as pairs: those that were named, or the key that both streams have."""
+    """The equal fields as pairs of columns. Default: the key, if both streams have the same."""
     if on is None:
         return tuple((name, name) for name in left.key) if left.key == right.key else ()
     pairs = (

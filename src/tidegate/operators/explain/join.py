@@ -1,6 +1,4 @@
-"""A join explained: what was asked for, in words, before it runs; and what it waits for while it
-does.
-"""
+"""Explanations of a join: its specification in words, and what its output waits for."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ _KINDS = {
 
 
 def described(spec: JoinSpec, sizes: tuple[bool, bool] | None = None) -> str:
-    """The join in words; `sizes` says of each side whether its windows have turned out to be
-    large.
-    """
+    """The join in words; `sizes`: by side, whether its window is large, if that is known."""
     lines = [
         f"Kind: {_KINDS[spec.how]}.",
         f"Equal fields: {_fields(spec)}.",
@@ -108,7 +104,7 @@ def _shifted(name: str, step: int) -> str:
 
 
 def _freed(spec: JoinSpec, side: int) -> str:
-    """When rows of a side are let go."""
+    """When rows of a side are dropped."""
     other, late = SIDES[1 - side], format_duration(spec.allowed_lateness)
     kept = _retained(spec)
     match spec.window:
@@ -228,9 +224,7 @@ def _when(spec: JoinSpec) -> str:
 
 
 def explain_join(operator: WindowedJoin, **facts: Any) -> Explanation:
-    """What a join waits for, with facts that only the runtime knows; nothing is changed by
-    asking.
-    """
+    """What a join waits for, with facts of the runtime; the join does not change."""
     progress = operator.progress
     counters = {
         name: progress.counters[name]
@@ -257,26 +251,28 @@ def explain_join(operator: WindowedJoin, **facts: Any) -> Explanation:
 
 
 def _held(operator: WindowedJoin) -> list[str]:
-    said = []
+    sentences = []
     for side in operator.sides:
         mark = (
             "has no watermark yet"
             if side.watermark == MIN
             else f"is at {time_text(side.watermark, ticks=operator.ticks)}"
         )
-        said.append(f"The {SIDES[side.number]} side {mark} and holds {len(side.buffer):,} rows.")
+        sentences.append(
+            f"The {SIDES[side.number]} side {mark} and holds {len(side.buffer):,} rows."
+        )
     for number, (own, other) in enumerate((SIDES, SIDES[::-1])):
-        owed = len(operator.matching.pending(number).at)
-        if owed:
-            said.append(
-                f"{owed:,} {own} rows have no partner and wait for the {other} watermark before"
+        pending = len(operator.matching.pending(number).at)
+        if pending:
+            sentences.append(
+                f"{pending:,} {own} rows have no partner and wait for the {other} watermark before"
                 " they come out alone."
             )
     if operator.emitter.waiting:
-        said.append(f"{operator.emitter.waiting:,} rows of the output wait for the clock.")
+        sentences.append(f"{operator.emitter.waiting:,} rows of the output wait for the clock.")
     if operator.emitter.unnamed:
-        said.append(
+        sentences.append(
             f"{operator.emitter.unnamed:,} rows of the output wait until the columns of the other"
             " side are known. Hint: give `schemas`."
         )
-    return said
+    return sentences

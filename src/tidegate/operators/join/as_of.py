@@ -72,7 +72,7 @@ class AsOfJoin(JoinMatching):
         )
 
     def closed(self) -> int:
-        """The time of left rows below which no better answer could be taken."""
+        """The time of left rows below which a better answer would be too late."""
         right = self.sides[RIGHT]
         return (
             MAX
@@ -85,8 +85,9 @@ class AsOfJoin(JoinMatching):
         )
 
     def expired(self) -> int:
-        """The time of left rows below which they are of no use; one that may be taken back is,
-        until that would be too late.
+        """The time of left rows below which they are of no use.
+
+        A row that may be retracted is of use until its retraction would be too late.
         """
         left = self.sides[LEFT]
         if left.op_column is None or self.finishing:
@@ -103,9 +104,7 @@ class AsOfJoin(JoinMatching):
         )
 
     def _reach(self, side: int, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The times of right rows that may answer left rows, or of left rows that right rows may
-        answer.
-        """
+        """The range of times of the rows that rows of a side can be answered by, or can answer."""
         strict, tolerance = int(self.window.strict), self.window.tolerance
         if side == LEFT:
             return (
@@ -142,7 +141,7 @@ class AsOfJoin(JoinMatching):
         self.answer(places, order, out)
 
     def answer(self, left: Places, order: np.ndarray, out: JoinCollector) -> None:
-        """Left rows get their answers: the best there is."""
+        """Answer left rows by the best right row of each."""
         if not len(order):
             return
         buffer = self.sides[LEFT].buffer
@@ -162,7 +161,7 @@ class AsOfJoin(JoinMatching):
             late, LATE, np.where(rows.ints("position") < self.complete(), ON_TIME, EARLY)
         ).astype(np.int8)
         if has.any():
-            self._tell(left.take(has), right, 1, timing[has], order[has] + 2, out)
+            self._put_answer(left.take(has), right, 1, timing[has], order[has] + 2, out)
         unmatched = ~has & self.spec.pads(LEFT)
         if unmatched.any():
             pads = self.stored(LEFT, left.take(unmatched), self.shown(LEFT))
@@ -173,7 +172,7 @@ class AsOfJoin(JoinMatching):
         buffer.set_mark("answer", left, answer)
         buffer.set_mark("answered", left, answered)
 
-    def _tell(
+    def _put_answer(
         self,
         left: Places,
         right: Places | Frame,
@@ -191,7 +190,7 @@ class AsOfJoin(JoinMatching):
         out.put(mine, theirs, op=op, timing=timing, order=order)
 
     def _best(self, rows: Frame) -> tuple[Places, np.ndarray]:
-        """The latest right row of left rows, of those that have one; and which have."""
+        """The latest right rows of the left rows that have one, and which left rows have one."""
         query = Query(
             ordered(rows.ints("equal_hash"), rows.ints("position")),
             *self._reach(LEFT, rows.ints("position")),
@@ -209,17 +208,13 @@ class AsOfJoin(JoinMatching):
         return Places(np.asarray(found.run)[last], found.at[last]), has
 
     def _latest(self, rows: Frame, query: Query) -> Query:
-        """The same question about the latest time only that has a row, so that not all older ones
-        are looked at.
-        """
+        """The query narrowed to the latest time that has a row, so that older rows are not read."""
         times = self.sides[RIGHT].buffer.latest(query, rows, self.compared)
         known = times > MIN
         return Query(query.by, np.where(known, times, 0), np.where(known, times, -1))
 
     def _improve(self, rows: Taken, places: Places, out: JoinCollector) -> None:
-        """New right rows are better answers for left rows that have one: each in its turn, and what
-        it replaces is taken back.
-        """
+        """Correct the answers of left rows by better new right rows, in the order of arrival."""
         at, buffer = rows.frame.ints("position"), self.sides[LEFT].buffer
         found = self.probe(RIGHT, rows.frame, Query(rows.by, *self._reach(RIGHT, at)), out)
         base = out.reserve(STEPS * (len(found.row) + 1))
@@ -254,17 +249,19 @@ class AsOfJoin(JoinMatching):
         again = np.flatnonzero(~first[by])
         if len(again):
             now, before = by[again], by[again - 1]
-            self._tell(left.take(now), right.take(before), -1, timing[before], order[now] + 1, out)
-        self._tell(left, right, 1, timing, order + 2, out)
+            self._put_answer(
+                left.take(now), right.take(before), -1, timing[before], order[now] + 1, out
+            )
+        self._put_answer(left, right, 1, timing, order + 2, out)
         last = by[np.concatenate([np.diff(number[by]) > 0, [True]])]
         buffer.set_mark("emitted", left.take(last), timing[last] + 1)
         buffer.set_mark("answer", left.take(last), rows.frame.ints("seq")[found.row[last]])
         buffer.set_mark("answered", left.take(last), rows.frame.ints("position")[found.row[last]])
 
-    # Answers are taken back
+    # Retractions
 
     def unanswer(self, left: Places, order: np.ndarray, out: JoinCollector) -> None:
-        """What was told of left rows is taken back."""
+        """Take back the answers of left rows."""
         if not len(order):
             return
         buffer = self.sides[LEFT].buffer
@@ -276,13 +273,13 @@ class AsOfJoin(JoinMatching):
             self.put_single(LEFT, rows, op=-1, timing=codes[pads] - 1, order=order[pads], out=out)
         if paired.any():
             some = left.take(paired)
-            self._tell(some, self._answers(some), -1, codes[paired] - 1, order[paired], out)
+            self._put_answer(some, self._answers(some), -1, codes[paired] - 1, order[paired], out)
         buffer.set_mark("emitted", left, 0)
         buffer.set_mark("answer", left, MIN)
         buffer.set_mark("answered", left, MIN)
 
     def _answers(self, left: Places) -> Frame:
-        """The right rows that left rows were answered with."""
+        """The right rows that are the answers of left rows."""
         buffer, names = self.sides[LEFT].buffer, self.shown(RIGHT, paired=True)
         seq, at = buffer.mark("answer", left), buffer.mark("answered", left)
         query = Query(
@@ -310,7 +307,7 @@ class AsOfJoin(JoinMatching):
             self._remove_right(places, base, out)
 
     def _remove_right(self, places: Places, base: int, out: JoinCollector) -> None:
-        """Right rows go; left rows that they are the answers of get another one."""
+        """Remove right rows, and answer the left rows again whose answers they were."""
         gone = self.stored(RIGHT, places, ["equal_hash", "position", "seq", *self.compared])
         buffer = self.sides[LEFT].buffer
         found = buffer.probe(
@@ -344,8 +341,9 @@ class AsOfJoin(JoinMatching):
         self.past.clear()
 
     def _clean(self) -> None:
-        """Right rows go that answer nobody: a later one of their key is before all left rows that
-        may still come or be corrected.
+        """Drop right rows that cannot be an answer any more.
+
+        A later row of their key is before all left rows that may still come or be corrected.
         """
         lateness, strict, tolerance = (
             self.spec.allowed_lateness,
@@ -361,7 +359,7 @@ class AsOfJoin(JoinMatching):
             buffer.expire({"position": int(saturating_add(first, -tolerance))})
         if self.spec.where is not None:
             return
-        # Of a row that may be taken back the one before it may be needed again.
+        # If a row may be retracted, the one before it may be needed again.
         certain = min(
             int(saturating_add(first, 1 - strict)),
             taken_from(self.sides[RIGHT].watermark, lateness) if self.retracts else MAX,
@@ -402,7 +400,7 @@ class AsOfJoin(JoinMatching):
         self.finishing = before
 
     def _remember(self, places: Places) -> None:
-        """Right rows go that are answers of left rows: there they stay what they are."""
+        """Keep right rows that are pushed out but are the answers of left rows."""
         left = self.sides[LEFT].buffer
         held = left.places()
         answers = np.unique(left.mark("answer", held)) if len(held.at) else np.zeros(0, np.int64)
@@ -425,14 +423,15 @@ class AsOfJoin(JoinMatching):
     # What can be asked
 
     def promised(self, side: int) -> dict[str, int]:
-        """The lesser of both watermarks for left rows, if none waits beyond it; right rows may be
-        of any age, but for the tolerance.
+        """For left rows the lesser of both watermarks and the rows without an answer.
+
+        Right rows may be of any age within the tolerance.
         """
         left, right = self.sides
         waiting = self.stored(LEFT, self.pending(LEFT), ["position"]).ints("position")
         least = int(waiting.min(initial=MAX))
         if side == LEFT:
-            # A row without an answer that is due gets none any more where rows are not padded.
+            # In an inner join, a row that is due and has no right row does not come out.
             unanswered = (
                 least
                 if self.spec.pads(LEFT)
@@ -450,9 +449,7 @@ class AsOfJoin(JoinMatching):
         return {self.sides[side].given.time or "": min(promise, self.emitter.least(side))}
 
     def windows(self, side: int, rows: Frame) -> Frame:
-        """What left rows look into on the right; a left row itself looks at nothing of its own
-        side.
-        """
+        """The ranges of right rows that left rows can be answered by; none on the left side."""
         frames = (
             [frame.ints("position") for frame in self.sides[LEFT].buffer.frames()]
             if side == RIGHT
@@ -469,8 +466,9 @@ class AsOfJoin(JoinMatching):
 
 
 def _records(group: np.ndarray, value: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """In groups that follow each other, where a value is not below what the group began with nor
-    any value before it.
+    """Where a value is not below `start` nor any value before it in its group.
+
+    The rows of a group follow each other.
     """
     n = len(group)
     begins = np.ones(n, bool)

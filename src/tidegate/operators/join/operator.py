@@ -1,9 +1,8 @@
-"""The windowed join: takes deliveries of two inputs, their watermarks and the clock, and gives
-pairs, rows without a partner and late rows.
+"""The windowed join: turns deliveries of two inputs into pairs, unmatched rows and late rows.
 
-Contract: the answer of every verb is a function of the state, the rows in (input, partition,
-offset) order and the clock that was told. Left comes before right inside a delivery. Watermarks
-move at the end of a micro-batch, each side's on its own.
+Contract: the output of every verb is a function of the state, the rows in (input, partition,
+offset) order and the clock passed in. Left comes before right inside a delivery. Watermarks move at
+the end of a micro-batch, each side's on its own.
 """
 
 from __future__ import annotations
@@ -48,9 +47,7 @@ class WindowedJoin:
         now: int = 0,
         op_column: str | Sequence[str | None] | None = None,
     ) -> None:
-        """A new join; `op_column` names the column that tells retractions apart, for both sides or
-        for each.
-        """
+        """Create a join; `op_column` marks retractions: one column, or one for each side."""
         self.declared = self.spec = spec
         self.store = store
         self.progress = Progress(now=now)
@@ -60,7 +57,7 @@ class WindowedJoin:
         ]
         self.watermark_tracker = WatermarkTracker(inputs, spec.options, now=now)
         self.is_fed = False
-        """Whether an upstream operator tells a watermark."""
+        """Whether an upstream operator sends a watermark."""
         self.emitter = Emitter(
             spec, store, counters=self.progress.counters, is_named=not spec.shows_pairs
         )
@@ -76,9 +73,7 @@ class WindowedJoin:
         self.retention = JoinRetention(self.matching)
 
     def _used(self, side: int) -> tuple[Any, ...]:
-        """The further time columns of a side that are looked at; the watermarks of the others end
-        here.
-        """
+        """The time columns of a side, beside the main one, that the join compares."""
         given = self.spec.inputs[side]
         return tuple(time for time in self.spec.times(side) if time.column != given.time)
 
@@ -100,7 +95,7 @@ class WindowedJoin:
         )
 
     def intake_input(self, side: int) -> Any:
-        """The input of a side with the time columns that are looked at."""
+        """The input of a side with the time columns that the join compares."""
         return dataclasses.replace(self.spec.inputs[side], others=self._used(side))
 
     # The verbs
@@ -119,12 +114,11 @@ class WindowedJoin:
         observed: Sequence[Arrival] | None = None,
         hold: bool = False,
     ) -> Output:
-        """Take a micro-batch: all that arrives is judged by the watermarks that stood before, which
-        move once, at the end.
+        """Take a micro-batch; watermarks move once, after all rows.
 
-        With `observed` watermarks are read from those rows and not from the arrivals, which may be
-        a share of what came. With `hold` the micro-batch goes on in the next call, and the
-        watermarks stay.
+        With `observed`, watermarks follow those rows instead of the arrivals, which may be the
+        share of one shard. With `hold`, the micro-batch goes on in the next call, and watermarks
+        stay.
         """
         out = self._begin()
         self._tell_clock(now, out)
@@ -143,7 +137,7 @@ class WindowedJoin:
     def refuse(
         self, table: pa.Table, now: int, reason: str, detail: str, ordinal: int = 0
     ) -> Output:
-        """Send rows that cannot be delivered to `late`; they are no sign of life."""
+        """Send rows that cannot be delivered to `late`; they do not make a source active."""
         out = self._begin()
         self._tell_clock(now, out)
         if table.num_rows:
@@ -156,23 +150,21 @@ class WindowedJoin:
         return self._finish_call(out)
 
     def change_sources(self, change: Callable[[WatermarkTracker], object]) -> Output:
-        """Change what is known of the sources."""
+        """Change the watermarks or the status of sources."""
         out = self._begin()
         change(self.watermark_tracker)
         self._advance(out)
         return self._finish_call(out)
 
     def advance_clock(self, now: int) -> Output:
-        """The clock has come to this instant; it never goes back."""
+        """Advance the clock; it never goes back."""
         out = self._begin()
         self._tell_clock(now, out)
         self._advance(out)
         return self._finish_call(out)
 
     def finish(self) -> Output:
-        """The input has ended: every row without a partner comes out, what waits too, and nothing
-        is left.
-        """
+        """End the input: unmatched and held back rows come out, and no state is left."""
         out = self._begin()
         self.matching.finishing = True
         self.matching.settle(out)
@@ -205,7 +197,7 @@ class WindowedJoin:
     # Taking a delivery
 
     def bind(self, *schemas: pa.Schema | None) -> None:
-        """Fix the schemas of the inputs, left and right, as far as they are known."""
+        """Set the schemas of the inputs, left and right, as far as they are known."""
         for side, schema in zip(self.sides, schemas, strict=False):
             if schema is not None:
                 self._bound(side, schema)
@@ -215,7 +207,7 @@ class WindowedJoin:
             self.name_columns()
 
     def name_columns(self) -> None:
-        """Give the output its columns, as far as they are known."""
+        """Set the columns of the output, as far as they are known."""
         schemas = [side.schema for side in self.sides]
         _check_types(self.spec, schemas)
         dropped = [side.op_column for side in self.sides]
@@ -248,9 +240,7 @@ class WindowedJoin:
         return self.retention.admitted(side.number, side.taken(delivery, times), out)
 
     def follow(self, upstream: Upstream | None, ordinal: int | None = None) -> None:
-        """Take the watermark of an input, or of both, from an upstream; and where that puts out
-        retractions, these.
-        """
+        """Take the watermark of an input, or of both, from an upstream, and its retractions."""
         self.is_fed = True
         self.watermark_tracker.follow(ordinal)
         if upstream is not None:
@@ -259,7 +249,7 @@ class WindowedJoin:
 
     @property
     def takes_panes(self) -> tuple[bool, bool]:
-        """Of which side rows may be retractions."""
+        """By side, whether rows may be retractions."""
         return (self.sides[LEFT].op_column is not None, self.sides[RIGHT].op_column is not None)
 
     # Watermarks
@@ -308,11 +298,11 @@ class WindowedJoin:
 
     @property
     def schemas(self) -> tuple[pa.Schema | None, pa.Schema | None]:
-        """The schemas that the inputs are brought to, as far as they are known."""
+        """The schemas that the inputs are cast to, as far as they are known."""
         return self.sides[LEFT].schema, self.sides[RIGHT].schema
 
     def expected(self, ordinal: int = 0) -> pa.Schema | None:
-        """The schema that an input is brought to, as far as it is known."""
+        """The schema that an input is cast to, as far as it is known."""
         return self.sides[ordinal].schema
 
     @property
@@ -326,7 +316,7 @@ class WindowedJoin:
 
     @property
     def output_watermarks(self) -> dict[str, int]:
-        """By time column of the output, the time that no row that is yet to come is below."""
+        """By time column of the output, the least time that rows still to come can have."""
         found: dict[str, int] = {}
         promises = [self.matching.promised(side) for side in (LEFT, RIGHT)]
         for column in self.emitter.columns:
@@ -342,7 +332,7 @@ class WindowedJoin:
 
     @property
     def output_watermark(self) -> int:
-        """The least of them."""
+        """The least of the output watermarks."""
         promises = [
             promise for side in (LEFT, RIGHT) for promise in self.matching.promised(side).values()
         ]
@@ -350,9 +340,7 @@ class WindowedJoin:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody downstream has to wait for this operator: both inputs are idle or done,
-        and nothing waits.
-        """
+        """Whether this operator holds no watermark back: its inputs are idle and no row waits."""
         return (
             self.watermark_tracker.is_idle(self.key)
             and self.emitter.waiting == 0
@@ -361,8 +349,9 @@ class WindowedJoin:
 
     @property
     def next_due(self) -> int | None:
-        """The first instant after now at which `advance_clock` may put something out or find a
-        source idle; None where the clock brings nothing.
+        """The next instant at which `advance_clock` may put out rows or find a source idle.
+
+        None if the clock changes nothing.
         """
         due = min(self.emitter.next_due, self.watermark_tracker.next_due)
         waits = self.waits_for
@@ -372,12 +361,12 @@ class WindowedJoin:
 
     @property
     def waits_for(self) -> int:
-        """The least watermark at which something comes out; `MAX` where nothing waits for one."""
+        """The least watermark at which a row comes out; `MAX` if none waits for a watermark."""
         return self.matching.waits_for()
 
     @property
     def nbytes(self) -> int:
-        """What the rows of both sides, ids and held output take, decoded."""
+        """Decoded size of the rows of both sides, ids and held output."""
         return sum(side.nbytes for side in self.sides) + self.emitter.nbytes + self.matching.nbytes
 
     def resume_offsets(self) -> dict[str, int]:

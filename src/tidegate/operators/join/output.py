@@ -1,6 +1,4 @@
-"""What a join puts out: rows of both sides side by side under the names that the output has, held
-back where updates come in periods.
-"""
+"""Output of a join: the columns of both sides, rows that are held back, and rendered results."""
 
 from __future__ import annotations
 
@@ -39,18 +37,18 @@ from tidegate.spec.join import ADDED, BOUNDS, LEFT, RIGHT, SIDES, JoinSpec
 from tidegate.state.store import Store
 
 PAYLOAD = "m."
-"""Names of input columns begin with this in the buffers of a join."""
+"""Prefix of input columns in the buffers of a join."""
 _NONE = MIN
-"""The arrival number of a row that is not there."""
+"""The arrival number of a missing row."""
 NULL_KEY = (np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFFFE))
 """The equal-field hash of rows with a null among their equal fields, by side: they never match."""
 _LARGE = 65_536
-"""From this many rows on a piece of the output stays on its own."""
+"""From this many rows on a piece of the output is not copied into a larger one."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutColumn:
-    """A column of the output, and the columns of the sides that it comes from."""
+    """A column of the output, and the columns of the sides that it is taken from."""
 
     name: str
     left: str | None
@@ -169,15 +167,15 @@ class Emitter:
     is_named: bool = True
     """Whether the output has its columns: where it has those of both sides, both must be known."""
     _held: Frame | None = None
-    """What waits for the clock."""
+    """Rows that wait for the clock."""
     _unnamed: Frame | None = None
-    """What waits for the names of its columns: rows of the one side that is known."""
+    """Rows of one side that wait until the columns of the other side are known."""
     _saved: bool = True
 
     # Making rows
 
     def candidates(self, left: Frame, right: Frame) -> pa.Table:
-        """Pairs as conditions see them."""
+        """Candidate pairs, with the columns that conditions read."""
         columns = _columns(self.paired, left, right, len(left))
         return pa.table(
             {column.name: to_arrow(columns[f"o.{column.name}"]) for column in self.paired}
@@ -262,7 +260,7 @@ class Emitter:
         self._saved = False
 
     def _named(self, frame: Frame) -> Frame:
-        """Rows that have waited for their columns, with these."""
+        """Rows that waited for the columns of the output, with these columns."""
         side = int(frame.ints("side")[0])
         known = [column.left if side == LEFT else column.right for column in self.columns]
         missing = [name for name in known if name is not None and PAYLOAD + name not in frame]
@@ -291,7 +289,7 @@ class Emitter:
     # Holding rows back
 
     def _hold(self, frame: Frame, now: int) -> Frame:
-        """What comes out at once; the rest waits until the next multiple of its period."""
+        """The rows that come out at once; the others wait for the next multiple of their period."""
         spec = self.spec
         if not self.holds_back:
             return frame
@@ -312,7 +310,7 @@ class Emitter:
 
     @staticmethod
     def _widened(held: Frame, new: Frame) -> Frame:
-        """Held rows with the columns that have become known since."""
+        """Held rows with the columns that new rows have."""
         missing = {
             name: repeat(None, len(held), to_arrow(new[name]).type)
             for name in new.names
@@ -350,7 +348,7 @@ class Emitter:
 
     @property
     def keeps_times(self) -> bool:
-        """Whether the times of rows are kept with them, because they may wait."""
+        """Whether rows keep their times, because they may wait."""
         return self.holds_back or not self.is_named
 
     @property
@@ -358,7 +356,7 @@ class Emitter:
         return MAX if self._held is None else int(self._held.ints("due").min())
 
     def least(self, side: int) -> int:
-        """The least time of a side among what waits."""
+        """The least time of a side among the rows that wait."""
         name = "right_position" if side == RIGHT else "left_position"
         return min(
             (
@@ -384,7 +382,7 @@ class Emitter:
         return sum(frame.nbytes for frame in (self._held, self._unnamed) if frame is not None)
 
     def save(self) -> list[str]:
-        """Write what waits; the names under which something does."""
+        """Write the rows that wait, and return the names of the tables."""
         found = {"held": self._held, "unnamed": self._unnamed}
         if not self._saved:
             for name, frame in found.items():

@@ -1,6 +1,4 @@
-"""Retention of a join: rows that are too many for their key, or too many bytes for the operator,
-are pushed out, the oldest first.
-"""
+"""Retention of a join: pushes out the oldest rows beyond the messages of a key or the bytes."""
 
 from __future__ import annotations
 
@@ -24,18 +22,14 @@ from tidegate.spec.join import LEFT, RIGHT
 
 @dataclass(eq=False)
 class JoinRetention:
-    """What retention does at the end of a micro-batch, and which rows it refuses, judged by what
-    was there before it.
-    """
+    """Refuses rows older than retention when they arrive, and enforces it after a micro-batch."""
 
     matching: JoinMatching
     _keys: dict[int, list[Frame]] = field(default_factory=lambda: {LEFT: [], RIGHT: []})
-    """The keys that rows of the present micro-batch have, by side."""
+    """The keys of the rows of the current micro-batch, by side."""
 
     def admitted(self, side: int, rows: Taken, out: JoinCollector) -> Taken:
-        """The rows that their keys have room for: one that is older than as many as a key may have
-        goes to `late`.
-        """
+        """The rows that retention keeps; a row older than all that its key may have is late."""
         limit = self.matching.spec.retention.messages
         if limit is None or not len(rows):
             return rows
@@ -47,7 +41,7 @@ class JoinRetention:
         )
         full = np.bincount(found[0], minlength=len(frame)) >= limit
         if rows.weight is not None:
-            # A row that is taken back makes room.
+            # A retraction makes room.
             full &= rows.weight > 0
         if not full.any():
             return rows
@@ -61,9 +55,7 @@ class JoinRetention:
     def _of_keys(
         self, side: int, asking: Frame, low: np.ndarray, high: np.ndarray
     ) -> tuple[np.ndarray, Places]:
-        """The rows with the keys of asking rows and a position in a range: who asked, and where
-        they are.
-        """
+        """The rows of some keys with a position in a range: the key, and the place."""
         found = self.matching.sides[side].buffer.probe(
             Query(ordered(asking.ints("equal_hash"), low), low, high)
         )
@@ -74,7 +66,7 @@ class JoinRetention:
         return found.row[keep], Places(np.asarray(found.run)[keep], found.at[keep])
 
     def enforce(self, out: JoinCollector) -> None:
-        """At the end of a micro-batch, after rows have met."""
+        """Push out rows at the end of a micro-batch, after matching."""
         retention = self.matching.spec.retention
         if retention.messages is not None:
             for side in (LEFT, RIGHT):
@@ -102,7 +94,7 @@ class JoinRetention:
         self.matching.push_rows(side, places.take(np.sort(over)), out)
 
     def _enforce_bytes(self, limit: int, out: JoinCollector) -> None:
-        """Push out the oldest rows of both sides while they take more than allowed."""
+        """Push out the oldest rows of both sides until they take no more than the limit."""
         sides = self.matching.sides
         held = sum(side.buffer.held_bytes for side in sides)
         count = sum(len(side.buffer) for side in sides)

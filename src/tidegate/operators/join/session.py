@@ -1,6 +1,4 @@
-"""Session joins: rows of both sides make the sessions of a key together, and meet when they become
-members of one.
-"""
+"""Session joins: rows of both sides form the sessions of a key, and match within a session."""
 
 from __future__ import annotations
 
@@ -45,19 +43,17 @@ _PAIR = (*KEY, "left_seq", "right_seq")
 
 @dataclass(eq=False)
 class SessionJoin(PairMatching):
-    """A join in sessions: these are kept beside the rows, found by key and start."""
+    """A join in sessions, which are stored beside the rows by key and start."""
 
     nulls: list[bool] = field(default_factory=lambda: [False, False])
-    """Of which sides there may be rows with a null among their equal fields; each is a session of
-    its own.
-    """
+    """By side, whether there may be rows with a null key; each is a session of its own."""
 
     def __post_init__(self) -> None:
         self.sessions = KeyedTable(
             self.emitter.store, "sessions", (*KEY, "start"), watch=("due", "end")
         )
         self.pairs = KeyedTable(self.emitter.store, "pairs", _PAIR, watch=("end",))
-        """Pairs with the session that they were told with, where they may be taken back."""
+        """Pairs with the session that they came out with, if rows may be retracted."""
 
     @classmethod
     def row_marks(cls, spec: JoinSpec, side: int) -> dict[str, Any]:
@@ -86,7 +82,7 @@ class SessionJoin(PairMatching):
 
     @property
     def _key(self) -> str:
-        """The column that has the first half of a key's identity."""
+        """The column with the first word of the hash of a key."""
         return "key_hash" if self.has_key_hash else "equal_hash"
 
     # Limits
@@ -254,9 +250,7 @@ class SessionJoin(PairMatching):
         theirs: tuple[np.ndarray, np.ndarray],
         out: JoinCollector,
     ) -> tuple[Places, Places, np.ndarray]:
-        """Pairs of rows of this side in one session with rows of the other side in another, which
-        rows have joined.
-        """
+        """Pairs of rows of this side and of the other side, whose sessions were joined."""
         asking = frame.take(row)
         equal_hash = asking.ints("equal_hash")
         own = self.sides[side].buffer.probe(Query(ordered(equal_hash, mine[0]), mine[0], mine[1]))
@@ -324,9 +318,7 @@ class SessionJoin(PairMatching):
             self._fall_apart(side, keys, held, sessions, out)
 
     def _rows_of(self, side: int, keys: Frame) -> Frame:
-        """The rows of some keys: which key each has, its time and arrival number, and where it
-        is.
-        """
+        """The rows of some keys: number of the key, time, arrival number and place."""
         zeros = np.zeros(len(keys), np.int64)
         found = self.sides[side].buffer.probe(
             Query(ordered(keys.ints("equal_hash"), zeros), zeros + MIN, zeros + MAX)
@@ -358,9 +350,7 @@ class SessionJoin(PairMatching):
     def _fall_apart(
         self, side: int, keys: Frame, held: list[Frame], sessions: PointSessions, out: JoinCollector
     ) -> None:
-        """Take back the pairs of rows that are gone, and of rows that are in one session no
-        more.
-        """
+        """Take back the pairs of removed rows, and of rows that no longer share a session."""
         found = self.pairs.ranges(
             keys.select(KEY).take(np.lexsort((keys.ints("key_check"), keys.ints("key_hash")))), KEY
         )
@@ -478,7 +468,7 @@ class SessionJoin(PairMatching):
         )
 
     def _null_rows(self, side: int, limit: int) -> Places:
-        """Rows of sessions of their own that end at or before a limit."""
+        """Rows with a null key whose sessions end at or before a limit."""
         places = self.sides[side].buffer.places(
             {"position": int(saturating_add(int(saturating_add(limit, -self.gap)), 1))}
         )
@@ -549,7 +539,7 @@ class SessionJoin(PairMatching):
 
     @property
     def nbytes(self) -> int:
-        """What sessions and pairs take beside the rows."""
+        """Decoded size of sessions and pairs."""
         return self.sessions.nbytes + self.pairs.nbytes
 
 

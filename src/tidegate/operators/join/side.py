@@ -1,6 +1,4 @@
-"""A side of a join: its input up to the rows that are taken, its watermarks, and the buffer that
-the rows are kept in.
-"""
+"""A side of a join: its ingest, its watermarks and the buffer of its rows."""
 
 from __future__ import annotations
 
@@ -42,22 +40,22 @@ from tidegate.spec.windows import Session
 from tidegate.state.store import PrefixedStore, Store
 
 _TAKEN = np.uint64(1 << 63)
-"""What tells a key apart whose identity happens to be that of nobody."""
+"""Flipped in the hash of a key that happens to be the null key."""
 
 
 @dataclass(frozen=True, eq=False)
 class Taken:
-    """Rows that a side takes: columns as buffers keep them, in the order of arrival."""
+    """Rows that a side accepted: the columns of the buffer, in the order of arrival."""
 
     frame: Frame
     late: np.ndarray
-    """Whether each was behind the watermark when it came."""
+    """Whether each row was behind the watermark when it came."""
     classes: np.ndarray
-    """How each was judged."""
+    """The lateness class of each row."""
     weight: np.ndarray | None = None
-    """-1 for a retraction; None where there are none."""
+    """-1 for a retraction; None if there are none."""
     null_key: np.ndarray | None = None
-    """Whether each has a null among its equal fields; None where none has."""
+    """Whether each row has a null among its equal fields; None if none has."""
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -303,7 +301,7 @@ class Side:
     def _retained(
         self, delivery: Delivery, times: dict[str, np.ndarray], out: JoinCollector
     ) -> tuple[Delivery, dict[str, np.ndarray]]:
-        """What is not older than retention."""
+        """The rows that are not older than retention."""
         horizon = max(self.pushed, self.horizon)
         gone = times[self.columns[self.given.time or ""]] < horizon
         if not gone.any():
@@ -323,7 +321,7 @@ class Side:
         )
 
     def taken(self, delivery: Delivery, times: Mapping[str, np.ndarray]) -> Taken:
-        """The rows as buffers keep them."""
+        """The rows with the columns of the buffer."""
         n, table = len(delivery), delivery.table
         late = delivery.verdict == MILDLY_LATE if self.spec.is_timed else np.zeros(n, bool)
         equal_hash, key_check = delivery.key_hash, delivery.key_check
@@ -337,7 +335,7 @@ class Side:
                 np.where(unlucky, key_check ^ _TAKEN, key_check),
             )
         if missing is not None:
-            # The second word still tells keys apart, which are null in part only.
+            # The second word still tells keys apart that are null in part only.
             equal_hash, key_check = (
                 np.where(missing, NULL_KEY[self.number], equal_hash),
                 np.where(missing, delivery.key_hash, key_check),
@@ -369,7 +367,7 @@ class Side:
         )
 
     def _nulls(self, table: pa.Table) -> np.ndarray | None:
-        """Which rows have a null among their equal fields; None where none has."""
+        """Which rows have a null among their equal fields; None if none has."""
         found: np.ndarray | None = None
         for name in self.spec.fields(self.number):
             column = table.column(name)
@@ -400,7 +398,7 @@ class Side:
         }
 
     def forget_ids(self) -> None:
-        """Let go of ids that cannot come again in time."""
+        """Forget ids whose duplicates would be too late."""
         if self.given.id is None:
             return
         lateness = self.spec.allowed_lateness
@@ -507,14 +505,14 @@ def layout_of(spec: JoinSpec, *, is_large: bool) -> Layout:
 
 
 def taken_from(mark: int, lateness: int) -> int:
-    """The time from which on rows are taken under a watermark."""
+    """The earliest time of rows that are not too late under a watermark."""
     if mark in (MIN, MAX):
         return mark
     return MIN if lateness == MAX else int(saturating_add(mark, -lateness))
 
 
 def _worst(kinds: Sequence[np.ndarray], *, rejects: bool) -> np.ndarray:
-    """One class for rows that have one by each of their times."""
+    """The class of rows with several times: the worst of the classes of each."""
     if len(kinds) == 1:
         return kinds[0]
     found = np.zeros(len(kinds[0]), np.int8)

@@ -1,4 +1,8 @@
-"""Stored state of a join: what it writes at a flush, and how another one continues from it."""
+"""Snapshot of a join: what a flush writes, and how a join is restored from it.
+
+It is a module of its own because it imports the operator, as `operators.snapshot` does for
+aggregates.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,11 @@ from tidegate.errors import CorruptStateError
 from tidegate.operators.aggregate.migration import check_same
 from tidegate.operators.join.operator import WindowedJoin
 
-FORMAT = 2
-_READABLE = (1, 2)
-"""Format 1 knew of no frames in the order of their keys; it is the same otherwise."""
+FORMAT = 1
 
 
 def save(operator: WindowedJoin) -> dict[str, Any]:
-    """Write what changed since the last flush; the answer is the document to restore from."""
+    """Write what changed since the last flush, and return the document to restore from."""
     return {
         "format": FORMAT,
         "kind": "join",
@@ -33,18 +35,18 @@ def save(operator: WindowedJoin) -> dict[str, Any]:
 
 
 def release(operator: WindowedJoin) -> None:
-    """Let go of what the store can give back."""
+    """Free the memory of what the store can read again."""
     for side in operator.sides:
         side.ingest.ids.release()
         side.buffer.release()
 
 
 def restore(operator: WindowedJoin, document: dict[str, Any], *, counts: int = 0) -> None:
-    """Continue from the last flush."""
-    if document.get("kind") == "join" and document.get("format") not in _READABLE:
-        told = f"this version reads formats {_READABLE[0]} to {FORMAT}"
+    """Continue from the last flush; `counts` of the time since then is silence of sources."""
+    if document.get("kind") == "join" and document.get("format") != FORMAT:
         raise CorruptStateError(
-            f"state of a join of format {document.get('format')!r} cannot be read; {told}"
+            f"state of a join of format {document.get('format')!r} cannot be read; this version"
+            f" reads format {FORMAT}"
         )
     check_same(document["spec"], operator.declared.to_dict())
     operator.progress.restore(document["progress"])
