@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import feather
 
+from support.examples import examples
 from tidegate.errors import CorruptStateError, InputError, SpecError
 from tidegate.operators.ingest.schema_cast import BROKEN
 from tidegate.spark.sources import files as files_module
@@ -181,7 +182,7 @@ def test_a_clock_that_went_back_does_not_go_back_in_offsets() -> None:
     assert first.after([FileEntry("b", 1, 2)], 20, None).clock == 50
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(
     st.lists(
         st.lists(
@@ -236,7 +237,7 @@ def test_shares_keep_the_order_and_are_about_equal() -> None:
     assert len(many) >= 8, "a task does not read more than it should"
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.lists(st.integers(1, 300 << 20), max_size=40), st.integers(1, 16))
 def test_every_part_is_in_one_share(sizes: list[int], tasks: int) -> None:
     parts = parts_of([FileEntry(str(n), size, 0) for n, size in enumerate(sizes)], splits=True)

@@ -14,10 +14,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import tidegate as tg
+from support.examples import examples
 from support.spark_fakes import Fleet, Found, shipped
 from support.strategies import Case, cases, per_key_cases
 from test_differential import SCHEMA, specification
@@ -55,7 +56,7 @@ def many_shards(test: Any) -> Any:
     """Every step is one of seven shards with state that is written and read, so fewer examples have
     to do.
     """
-    return pytest.mark.slow(settings(max_examples=15)(test))
+    return pytest.mark.slow(examples(15)(test))
 
 
 @pytest.fixture(autouse=True)

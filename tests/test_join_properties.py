@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 
+from support.examples import examples
 from support.join_machines import Bare, Embedded, Model, late_shapes, name, net, play, shapes
 from support.join_strategies import HOWS, TIMED, Case, Step, cases, cut_cases
 from support.reference.batch_join import batch_answer
@@ -290,7 +291,7 @@ def test_retention_is_that_of_the_reference(case):
 
 @pytest.mark.slow
 @pytest.mark.rocksdb
-@settings(max_examples=25)
+@examples(25)
 @given(case=cases(retracts=True, periods=True))
 def test_state_on_disk_is_that_of_the_reference(case):
     with tempfile.TemporaryDirectory() as folder:

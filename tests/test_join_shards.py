@@ -11,10 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import tidegate as tg
+from support.examples import examples
 from support.join_machines import Bare, late_shapes, shapes, specification
 from support.join_strategies import Case, cases
 from support.reference.join import JoinConfig
@@ -160,7 +161,7 @@ Pair = tuple[Row | None, Row | None]
 
 def trees(test: Any) -> Any:
     """Two stages or three with all their shards at every step, so a few examples have to do."""
-    return pytest.mark.slow(settings(max_examples=12)(test))
+    return pytest.mark.slow(examples(12)(test))
 
 
 def source() -> tg.Stream:

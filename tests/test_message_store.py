@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from support.examples import examples
 from tidegate.errors import CorruptStateError, InputError, SpecError, SpecMismatchError
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Frame, to_arrow
@@ -189,7 +190,7 @@ def remove_every(
 
 @every_layout
 @pytest.mark.parametrize("spills", [False, True], ids=["keeps", "spills"])
-@settings(max_examples=60, deadline=None)
+@examples(60, deadline=None)
 @given(steps=st.lists(STEP, max_size=25))
 def test_differential_against_a_list(
     layout: Layout, spills: bool, steps: list[tuple[str, Any]]

@@ -11,10 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tidegate as tg
+from support.examples import examples
 
 pytestmark = pytest.mark.slow
 
@@ -184,7 +185,7 @@ def compare_with_new_from_the_start(
     op.close()
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50, deadline=None)
 @given(data=st.data())
 def test_oracle_a_new_aggregate_is_null_for_windows_that_were_open_and_right_for_all_others(
     data, tmp_path_factory
@@ -207,7 +208,7 @@ def test_oracle_a_new_aggregate_is_null_for_windows_that_were_open_and_right_for
     compare_with_new_from_the_start(made, base, calls, cuts, lambda: tg.MemoryStore(path))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40, deadline=None)
 @given(data=st.data())
 def test_oracle_values_that_did_not_change_do_not_fire_again_after_a_migration(
     data, tmp_path_factory
@@ -593,7 +594,7 @@ def longer_and_longer(draw: st.DrawFn) -> tuple[list[Call], dict[int, int], int]
     return calls, dict(zip(cuts, rest, strict=False)), first
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50, deadline=None)
 @given(
     history=longer_and_longer(),
     window=st.sampled_from(["tumbling", "hopping"]),
@@ -629,7 +630,7 @@ def test_oracle_with_a_longer_lateness_a_pane_holds_every_row_that_was_taken(
         )
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50, deadline=None)
 # A trigger that finishes is left out: it closes its session, and a later one may lie over it.
 @given(history=longer_and_longer(), trigger=st.sampled_from([None, EAGER]), whole=st.booleans())
 def test_oracle_with_a_longer_lateness_sessions_never_overlap_one_that_is_gone(

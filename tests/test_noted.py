@@ -11,10 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tidegate as tg
+from support.examples import examples
 from support.reference.watermark_tracker import SlowIntake, is_event
 from support.source_histories import SCHEMA, row, watched
 from support.spark_fakes import Columns, Fleet
@@ -385,7 +386,7 @@ keyed = st.builds(event, st.integers(0, 9), k=st.sampled_from(["a", "b", "c", No
 
 
 @pytest.mark.parametrize("granularity", ["batch", "element"])
-@settings(max_examples=25)
+@examples(25)
 @given(
     history=st.lists(
         st.tuples(st.lists(keyed, max_size=5), st.integers(1, 20)), min_size=1, max_size=5

@@ -10,10 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tidegate as tg
+from support.examples import examples
 from support.spark_fakes import Fleet, Found, shipped
 from test_edge import Whole, check
 from tidegate.errors import StateError
@@ -210,21 +211,21 @@ def check_history(spec: Any, history: list[list[list[dict[str, Any]]]], *, forge
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@examples(60)
 @given(configured(), histories, st.booleans())
 def test_panes_are_the_same_as_those_of_rows_one_by_one(spec, history, forgetful):
     check_history(spec, history, forgetful=forgetful)
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
+@examples(30)
 @given(configured(sessions), histories, st.booleans())
 def test_sessions_are_the_same_as_those_of_rows_one_by_one(spec, history, forgetful):
     check_history(spec, history, forgetful=forgetful)
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
+@examples(30)
 @given(
     configured(watermark=tg.noted()),
     st.lists(st.lists(st.lists(noting_rows, max_size=8), min_size=1, max_size=3), max_size=5),

@@ -12,10 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tidegate as tg
+from support.examples import examples
 
 Opener = Callable[[], Any]
 EAGER = tg.after_watermark(early=tg.after_count(2), late=tg.after_count(1))
@@ -152,7 +153,7 @@ def test_crashes_between_flushes_do_not_show(window, aggregates, open_store):
     assert bool(quiet.late) == (WINDOWS[window].axis is tg.Axis.EVENT_TIME)
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(
     st.integers(1, 3),
     st.lists(st.sampled_from(["step", "step", "step", "flush", "crash"]), max_size=20),

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from support.examples import examples
 from support.source_histories import SCHEMA, histories, row, specs
 from tidegate.errors import WatermarkError
 from tidegate.instants import MAX, MIN
@@ -324,7 +325,7 @@ all_cuts = st.lists(cuts, min_size=6, max_size=6)
     rarely,
     st.booleans(),
 )
-@settings(max_examples=250)
+@examples(250)
 @example(
     Noted("wm"),
     [("deliver", 0, [{"writer": None, "p": "a", "wm": 4, "ts": 5, "m": None}], 0)],

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from support.examples import examples
 from tidegate.kernel.frame import Frame, search_sorted
 from tidegate.kernel.storage.keyed_table import KeyedTable
 from tidegate.kernel.storage.run_store import FAN, Places
@@ -170,7 +171,7 @@ class RunsMachine(RuleBasedStateMachine):
         assert self.store.names("r/") == sorted([*(name for name, _ in runs), *masks])
 
 
-RunsMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+RunsMachine.TestCase.settings = examples(25, stateful_step_count=25, deadline=None)
 TestRuns = RunsMachine.TestCase
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from support.examples import examples
 from tidegate.errors import CorruptStateError, InputError, MissingExtraError, StateError
 from tidegate.state import rocksdb
 from tidegate.state.memory import MemoryStore
@@ -173,7 +174,7 @@ STEP = st.one_of(
 
 
 @durable
-@settings(max_examples=40, deadline=None)
+@examples(40, deadline=None)
 @given(steps=st.lists(STEP, max_size=30))
 def test_differential_store_against_two_dicts(
     open_store: Opener, tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, int]]

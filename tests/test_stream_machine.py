@@ -26,6 +26,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from support.examples import examples
 from support.stream_worlds import HandClock, Meddled
 from tidegate.errors import InputError, StateError, StreamError
 from tidegate.kernel.streams.segments import PASSED
@@ -433,9 +434,9 @@ class StreamMachine(RuleBasedStateMachine):
             self.stream.truncate({name: at + 1 for name, at in self.stream.tail().items()})
 
 
-def patience(examples: int, steps: int, **more: Any) -> settings:
-    return settings(
-        max_examples=examples,
+def patience(count: int, steps: int, **more: Any) -> settings:
+    return examples(
+        count,
         stateful_step_count=steps,
         deadline=None,
         suppress_health_check=list(HealthCheck),

@@ -11,9 +11,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from support.examples import examples
 from support.stream_stores import Child, blocks, everything, open_store, rows
 from tidegate.errors import CorruptStateError, InputError, SetupError, SpecError, StateError
 from tidegate.streams import sqlite, sqlite_blocks
@@ -373,7 +374,7 @@ appended = st.lists(
 )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(appended=appended, data=st.data())
 def test_any_part_of_any_blocks_is_read_exactly(
     tmp_path_factory: pytest.TempPathFactory, appended: list[Events], data: st.DataObject

@@ -12,9 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from support.examples import examples
 from support.stream_stores import (
     Child,
     blocks,
@@ -508,8 +509,8 @@ class Model:
             assert everything(self.store, self.stream, name, 5) == left
 
 
-@settings(
-    max_examples=20,
+@examples(
+    20,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(steps=steps)

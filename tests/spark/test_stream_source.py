@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import LongType, StructField, StructType
 
 import tidegate as tg
+from support.examples import examples
 from support.spark_streams import Run, finished
 from support.stream_worlds import HandClock
 from tidegate.errors import SetupError, SpecError, StreamError
@@ -231,7 +232,7 @@ turns = st.tuples(
 )
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.lists(turns, max_size=8), st.integers(0, 99))
 def test_whatever_happens_events_come_once_in_order_and_never_behind_a_note(history, seed):
     dice = random.Random(seed)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.services.processes import SHORT_LIVED, Process, ServiceUnavailable, free_ports
+from support.services.processes import PATIENT, SHORT_LIVED, Process, ServiceUnavailable, free_ports
 from tidegate.spark.environment.java import find_java
 
 WORKERS = 2
@@ -100,7 +100,7 @@ def spark_environment(folder: Path) -> dict[str, str]:
     return kept | {
         "SPARK_HOME": str(spark_home()),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_SUBMIT_OPTS": " ".join(SHORT_LIVED),
+        "SPARK_SUBMIT_OPTS": " ".join(SHORT_LIVED + PATIENT),
         "SPARK_DAEMON_JAVA_OPTS": " ".join(SHORT_LIVED),
         "SPARK_LOCAL_DIRS": str(folder / "local"),
         "SPARK_WORKER_DIR": str(folder / "work"),
