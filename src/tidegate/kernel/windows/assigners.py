@@ -116,8 +116,8 @@ def build(window: Window) -> Assigner:
         case Inherited():
             return InheritedAssigner()
     raise SpecError(
-        f"`{window!r}` is not a window. Hint: create one with tg.tumbling(...), tg.session(...) and the"
-        " like"
+        f"`{window!r}` is not a window. Hint: create one with tg.tumbling(...), tg.session(...) or"
+        " another window function"
     )
 
 

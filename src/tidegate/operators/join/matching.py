@@ -25,7 +25,7 @@ import numpy as np
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Column, Frame, squeezed
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.joins.range_matching import Found
+from tidegate.kernel.joins.range_matching import NOTHING, Found
 from tidegate.kernel.storage.run_store import Places
 from tidegate.operators.join.collector import JoinCollector, Window
 from tidegate.operators.join.context import JoinContext, Times
@@ -94,9 +94,12 @@ class JoinMatching(JoinContext, ABC):
     def windows(self, side: int, rows: Frame) -> Frame:
         """The windows of a side with `start`, `end` and how many of these rows each holds."""
 
-    def due_limits(self, side: int) -> Mapping[str, int] | None:
-        """By column, the positions below which unmatched rows are due; None if all are."""
-        raise NotImplementedError(f"{type(self).__name__} has a `pad_due` of its own")
+    def due_limits(self, side: int) -> Mapping[str, int] | None:  # noqa: ARG002
+        """By column, the positions below which unmatched rows are due; None if all are.
+
+        Not used by shapes that override `pad_due`.
+        """
+        return None
 
     def has_window(self, at: np.ndarray) -> np.ndarray:
         """Which rows are in a window at all."""
@@ -278,9 +281,12 @@ class PairMatching(JoinMatching):
     def standing(self, side: int, places: Places) -> Standing:
         """How stored rows stand that have no partner."""
 
-    def partners(self, side: int, places: Places) -> Found:
-        """The rows that stored rows of a side are paired with."""
-        raise NotImplementedError(f"{type(self).__name__} has a `retract` of its own")
+    def partners(self, side: int, places: Places) -> Found:  # noqa: ARG002
+        """The rows that stored rows of a side are paired with.
+
+        Not used by shapes that override `retract`.
+        """
+        return NOTHING
 
     def pair_window(self, left: Places, right: Places) -> Window | None:  # noqa: ARG002
         """The windows of pairs, if they follow from the times of the rows."""
