@@ -280,9 +280,9 @@ class CellValues:
         members = _Members(found.take(position), cell)
         members = members.where(members.messages.ints("key_check") == cells.ints("key_check")[cell])
         if context.has_explicit_windows:
-            for said, bound in (("w_start", "start"), ("w_end", "end")):
+            for own, bound in (("w_start", "start"), ("w_end", "end")):
                 members = members.where(
-                    members.messages.ints(said) == cells.ints(bound)[members.cell]
+                    members.messages.ints(own) == cells.ints(bound)[members.cell]
                 )
         members = self._by_arrival(_without_evicted(members, cells))
         return members if not (members.messages.ints("weight") < 0).any() else _netted(members)

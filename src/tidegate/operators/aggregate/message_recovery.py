@@ -27,7 +27,7 @@ class MessageRecovery:
         self._left: dict[str, int] = {}
 
     @property
-    def under_way(self) -> bool:
+    def is_active(self) -> bool:
         return bool(self._left)
 
     def begin(self, marks: Mapping[str, int]) -> None:

@@ -91,7 +91,7 @@ def check_same(stored: dict[str, Any], wanted: dict[str, Any]) -> None:
     found = _differences("", stored, wanted)
     if found:
         raise SpecMismatchError(
-            f"the stored state belongs to another specification: {_told(found)}. {_HINT}"
+            f"the stored state belongs to another specification: {_listed(found)}. {_HINT}"
         )
 
 
@@ -111,7 +111,7 @@ def _refusal(
     if any(one.path.startswith("aggregates.") for one in obstacles):
         rules.append("Aggregates can be added, but not changed or left out")
     return ". ".join(
-        [f"the stored state belongs to another specification: {_told(found)}", *rules, _HINT]
+        [f"the stored state belongs to another specification: {_listed(found)}", *rules, _HINT]
     )
 
 
@@ -125,7 +125,7 @@ class _Difference:
         return f"`{self.path}` was {self.stored!r} and is now {self.wanted!r}"
 
 
-def _told(found: Sequence[_Difference]) -> str:
+def _listed(found: Sequence[_Difference]) -> str:
     return "; ".join(map(str, found))
 
 

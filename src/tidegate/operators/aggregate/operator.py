@@ -409,7 +409,7 @@ class WindowedAggregate:
             if looks and self._watched:
                 self._observe(new, reader, ordinal)
 
-        rebuilds = self.recovery is not None and self.recovery.under_way
+        rebuilds = self.recovery is not None and self.recovery.is_active
         taken = self._ingest.take(
             table,
             reader,
@@ -573,7 +573,7 @@ class WindowedAggregate:
         offsets = {name: mark + 1 for name, mark in self.marks.marks.items()}
         if (
             self.recovery is not None
-            and self.recovery.under_way
+            and self.recovery.is_active
             and self.window_offsets is not None
         ):
             offsets.update(self.window_offsets.earliest())

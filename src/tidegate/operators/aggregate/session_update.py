@@ -80,11 +80,10 @@ class SessionUpdate(CellUpdate):
         self.join(delivery, CellRows(row, groups, cells), out)
 
     def take_partials(self, pieces: Sequence[Frame], out: Collector) -> None:
-        """Take what was aggregated before it came here: partial sessions that end after the
-        watermark.
+        """Take partial sessions, aggregated before the shuffle, that end after the watermark.
 
-        Whatever they join ends after it too, so it has not fired, and is neither closed nor too
-        old: nobody has to see their rows one by one.
+        A session that they merge with ends after it too: it has not fired, is not closed and not
+        late.
         """
         context = self.context
         came = concat_frames([context.received(piece) for piece in pieces])
@@ -130,8 +129,9 @@ class SessionUpdate(CellUpdate):
         return _Merge(keys, old, places.take(live), tombstones, extension)
 
     def _without_old(self, delivery: Delivery, assigned: Assigned, out: Collector) -> Assigned:
-        """The windows less those that retention has pushed out; what would have been too late in
-        any case is told as that.
+        """The windows that retention has not evicted.
+
+        An evicted window that has expired as well counts as expired.
         """
         gone = self.retention.beyond(delivery, assigned)
         if gone is None:
@@ -140,8 +140,8 @@ class SessionUpdate(CellUpdate):
             self.context.expiry(assigned.end),
             self.context.watermarks.of_rows(delivery, assigned.row),
         )
-        told = Assigned(*(column[gone & late] for column in assigned))
-        self.without(delivery, told, np.ones(len(told.row), bool), "window_expired", out)
+        missed = Assigned(*(column[gone & late] for column in assigned))
+        self.without(delivery, missed, np.ones(len(missed.row), bool), "window_expired", out)
         rest = ~(gone & late)
         return self.without_old(delivery, Assigned(*(column[rest] for column in assigned)), out)
 

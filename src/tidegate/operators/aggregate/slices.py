@@ -108,8 +108,10 @@ class Slices:
 
 
 def held_by(timestamp: str, x: np.ndarray, good: np.ndarray, groups: Groups) -> dict[str, Column]:
-    """Whether something of a group is good, which is on time, and the earliest or latest of that
-    where panes are told the time by it.
+    """The on-time columns of each group.
+
+    They are `has_on_time`, `has_hold` and `hold_time`: whether any row was on time, and the
+    earliest or latest position of such rows where the output time depends on it.
     """
     late = np.flatnonzero(~good)
     # Few rows are late, so they are counted and not those that are on time.
@@ -133,12 +135,12 @@ def held_by(timestamp: str, x: np.ndarray, good: np.ndarray, groups: Groups) -> 
 def merged_contents(
     bundle: AggregateSet, frame: Frame, groups: Groups, timestamp: str
 ) -> dict[str, Column]:
-    """What the partial aggregates of each group are together."""
+    """The partial aggregates and counts of each group."""
     return {**merged_counts(frame, groups, timestamp), **bundle.combine(frame, groups)}
 
 
 def merged_counts(frame: Frame, groups: Groups, timestamp: str) -> dict[str, Column]:
-    """How many rows each group is of, and what of them came on time."""
+    """The row counts and on-time columns of each group."""
     columns: dict[str, Column] = {
         "row_count": groups.sum(frame.ints("row_count")),
         "hold_time": merged_hold(frame, groups, timestamp),
@@ -150,7 +152,7 @@ def merged_counts(frame: Frame, groups: Groups, timestamp: str) -> dict[str, Col
 
 
 def merged_hold(frame: Frame, groups: Groups, timestamp: str) -> np.ndarray:
-    """The earliest or latest of what came on time in the rows of each group."""
+    """The earliest or latest hold time of the on-time rows of each group."""
     hold, has_on_time = frame.ints("hold_time"), frame.ints("has_on_time")
     if is_constant(hold):
         return constant(hold[0], groups.n)

@@ -76,7 +76,7 @@ class WatermarkAdvance:
         cells = context.cells.take(places)
         context.cells.remove(places)
         if finishing and context.spec.window.axis is Axis.ORDINAL:
-            # No further message of any key comes.
+            # There are no further messages of any key.
             cells = cells.with_columns(ordinal=np.full(len(cells), MAX))
         expired = None
         if self._purges_by_key or (

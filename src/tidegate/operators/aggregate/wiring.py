@@ -127,7 +127,7 @@ class Wiring:
         )
 
     def take_partials(self, pieces: Sequence[Frame], out: Collector) -> None:
-        """Take rows that were aggregated before they came here, as `PreAggregator` does it."""
+        """Take rows that `PreAggregator` has aggregated before the shuffle."""
         if takes_partials(self.context.spec, keeps_messages=self.context.messages is not None):
             if isinstance(self.cell_update, SessionUpdate):
                 self.cell_update.take_partials(pieces, out)
