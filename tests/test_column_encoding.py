@@ -141,14 +141,6 @@ def test_rows_of_a_join_are_kept_in_what_their_columns_say():
     assert all(equal_rows(found[name], frame[name]).all() for name in frame.names)
 
 
-def test_numbers_that_former_versions_narrowed_are_read():
-    table = pa.table({"n": pa.array([1, 2], pa.uint8())}).replace_schema_metadata(
-        {"narrowed": '{"n": "<i8"}', "identity": ""}
-    )
-    assert unpack(table).ints("n").tolist() == [1, 2]
-    assert unpack(table).ints("n").dtype == np.int64
-
-
 KEYED = st.lists(
     st.tuples(st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3), st.integers(0, 5)),
     min_size=1,

@@ -1,9 +1,8 @@
-"""A frame is a set of equally long named columns: NumPy arrays where every value is fixed-width and
-present, Arrow arrays otherwise.
+"""Frame: named columns of one length, the data structure of the kernel.
 
-It is the currency of the kernel. NumPy columns are cheap to compare and to scatter into; Arrow
-columns carry what NumPy cannot (nulls, strings, decimals, nested values). Frames are treated as
-immutable: every verb returns a new one.
+Columns are NumPy arrays where values are fixed-width and not null, and Arrow arrays otherwise.
+NumPy columns are cheap to compare and to scatter into; Arrow columns hold nulls, strings, decimals
+and nested values. Frames are immutable: every method returns a new one.
 """
 
 from __future__ import annotations
@@ -18,9 +17,7 @@ import pyarrow.compute as pc
 
 Column = np.ndarray | pa.Array
 _LARGE = 65_536
-"""From this many rows on Arrow moves columns: its memory pool keeps pages, while NumPy asks the
-system for new ones each time.
-"""
+"""From this many rows on, Arrow moves columns: its memory pool reuses pages, NumPy does not."""
 
 
 def take(column: Column, index: np.ndarray) -> Column:
@@ -35,24 +32,24 @@ def take(column: Column, index: np.ndarray) -> Column:
 
 
 def constant(value: Any, n: int) -> np.ndarray:
-    """One value n times, in the memory of one."""
+    """A column that holds one value n times in the memory of one."""
     return np.broadcast_to(value, n)
 
 
 def is_constant(column: Column) -> bool:
-    """Whether a column is known to hold one value all over."""
+    """Whether a column was made by `constant`."""
     return isinstance(column, np.ndarray) and column.strides == (0,) and len(column) > 0
 
 
 def squeezed(column: np.ndarray) -> np.ndarray:
-    """The same column, in the memory of one value where it holds just one."""
+    """The column, as a constant where all values are equal."""
     if len(column) < 2 or is_constant(column) or (column != column[0]).any():
         return column
     return constant(column[0], len(column))
 
 
 def concat(columns: Sequence[Column]) -> Column:
-    """One column after the other; a mixture of NumPy and Arrow becomes Arrow."""
+    """The columns concatenated; a mixture of NumPy and Arrow becomes Arrow."""
     numeric = [column for column in columns if isinstance(column, np.ndarray)]
     if len(numeric) == len(columns):
         total = sum(len(column) for column in numeric)
@@ -67,7 +64,7 @@ def concat(columns: Sequence[Column]) -> Column:
 
 
 def cast_to(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """A column with this type; what Arrow cannot write as text is written as Python does."""
+    """A column cast to a type; nested values become text as in Python."""
     if column.type == kind:
         return column
     if pa.types.is_nested(column.type) and (
@@ -98,7 +95,7 @@ def to_arrow(column: Column | pa.ChunkedArray) -> pa.Array:
 
 
 def to_numpy(column: Column) -> np.ndarray:
-    """The column as NumPy, copied only where Arrow's layout demands it."""
+    """The column as NumPy, copied only where the layout of Arrow requires it."""
     return column if isinstance(column, np.ndarray) else column.to_numpy(zero_copy_only=False)
 
 
@@ -112,9 +109,7 @@ def repeat(value: Any, n: int, type: pa.DataType | None = None) -> pa.Array:
 
 
 def recast(array: pa.Array, type: pa.DataType) -> pa.Array:
-    """What was made of a column before its type was known, in the type that it has now: nulls, and
-    empty lists or lists of nulls.
-    """
+    """Values from before the type of a column was known (nulls, lists of nulls) in this type."""
     if array.type == type or array.null_count == len(array):
         return array if array.type == type else repeat(None, len(array), type)
     try:
@@ -236,7 +231,7 @@ class Frame:
 
 
 def concat_frames(frames: Sequence[Frame]) -> Frame:
-    """Rows of all frames in order; every frame has the same columns."""
+    """The rows of all frames in order; every frame has the same columns."""
     frames = [f for f in frames if len(f)] or list(frames[:1])
     if len(frames) == 1:
         return frames[0]
@@ -247,7 +242,7 @@ def concat_frames(frames: Sequence[Frame]) -> Frame:
 
 
 def equal_rows(left: Column, right: Column) -> np.ndarray:
-    """Where two columns hold the same value; null equals null, NaN equals NaN."""
+    """Which rows of two columns are equal; null equals null, NaN equals NaN."""
     if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
         same = left == right
         if left.dtype.kind == "f" and right.dtype.kind == "f":

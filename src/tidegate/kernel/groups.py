@@ -1,8 +1,8 @@
-"""Groups say which rows belong together, and reduce columns by them without a loop over rows.
+"""Groups: a partition of rows, and vectorised reductions by group.
 
 Contract: `ids` holds one group number per row, from 0 to `n - 1`, and reductions return one value
-per group in group order. A group may be empty: its count and sum are 0, `any` is False, and
-`firsts`, `lasts`, `min` and `max` may not be asked. Rows of a group keep their order, so "first"
+per group in group order. A group may be empty: its count and sum are 0 and `any` is False, while
+`firsts`, `lasts`, `min` and `max` are undefined. Rows of a group keep their order, so that "first"
 and "last" mean the order of arrival.
 """
 
@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 _FEW = 4096
-"""Below this many rows counting does not pay."""
+"""Below this many rows, a counting sort does not pay."""
 _CLOSE = 1024
-"""Numbers within so many are close together."""
+"""Range of integers that are ranked by a table."""
 _RARELY = 0.96
-"""The share of different values in a sample from which on sorting is quicker than hashing."""
+"""Share of distinct values in a sample from which on sorting is faster than hashing."""
 _SPARSE = 4
-"""A table of numbers is not worth it where it has more than so many entries a row."""
+"""A lookup table with more entries per row than this is not worthwhile."""
 
 
 def _codes(column: np.ndarray) -> tuple[np.ndarray, int]:
@@ -31,17 +31,16 @@ def _codes(column: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def present(numbers: np.ndarray, bound: int) -> np.ndarray:
-    """The different numbers below the bound that occur, ascending; a mask does what sorting or
-    hashing would do more slowly.
-    """
+    """The distinct numbers below a bound, ascending; a mask is faster than sorting or hashing."""
     seen = np.zeros(bound, bool)
     seen[numbers] = True
     return np.flatnonzero(seen)
 
 
 def _ranked(column: np.ndarray) -> tuple[np.ndarray, int]:
-    """The rank of each value among the different ones, and how many there are; those that are close
-    together are told apart without hashing.
+    """The rank of each value among the distinct ones, and their number.
+
+    Values in a small range are ranked without hashing.
     """
     low, high = column.min(), column.max()
     span = int(high) - int(low) + 1
@@ -60,9 +59,7 @@ def _ranked(column: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def inverse(order: np.ndarray, bound: int | None = None) -> np.ndarray:
-    """Where each row went under an order; of rows below a bound only some may be in it, and the
-    others went anywhere.
-    """
+    """The position of each row in an order; undefined for rows below `bound` that are not in it."""
     rank = np.empty(len(order) if bound is None else bound, np.int64)
     rank[order] = np.arange(len(order))
     return rank
@@ -83,12 +80,10 @@ def lookup(keys: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def ascending(column: np.ndarray, words: Sequence[int] = (1, 2, 3)) -> np.ndarray:
-    """The stable order that sorts 64-bit numbers which differ in the given 16-bit words, the lowest
-    word first.
+    """The stable order of 64-bit integers that differ in the given 16-bit words, lowest first.
 
-    NumPy sorts 16-bit numbers by counting, which beats comparing. Numbers that differ elsewhere,
-    such as hashes that share their upper 48 bits, are found out at the end, and then all are
-    compared.
+    NumPy sorts 16-bit integers by counting, which beats comparing. If the integers differ in other
+    words too, such as hashes that share their upper 48 bits, they are compared after all.
     """
     if len(column) < _FEW or not words:
         return np.argsort(column, kind="stable")
@@ -101,16 +96,15 @@ def ascending(column: np.ndarray, words: Sequence[int] = (1, 2, 3)) -> np.ndarra
 
 
 def _mostly_different(column: np.ndarray) -> bool:
-    """Whether rows rarely share their value, as far as a sample tells; it decides only how the same
-    answer is found.
-    """
+    """Whether a sample has few equal values; decides between two ways to the same result."""
     sample = len(column) // 64
     return sample > 0 and len(pa.array(column[:sample]).unique()) > _RARELY * sample
 
 
 def ranked_values(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The rank of each value among the different ones, and these in order: by sorting where values
-    rarely repeat, else by hashing.
+    """The rank of each value among the distinct ones, and these in order.
+
+    Found by sorting where values rarely repeat, else by hashing.
     """
     if _mostly_different(column):
         order = ascending(column)
@@ -134,9 +128,7 @@ def _collide(codes: np.ndarray, n: int, key_check: np.ndarray) -> bool:
 
 
 def _dense(codes: np.ndarray, bound: int) -> tuple[np.ndarray, int]:
-    """Codes below the bound, renumbered in their order so that every number occurs; without sorting
-    where the range is small.
-    """
+    """Codes below a bound, renumbered in their order without gaps, and how many there are."""
     if bound > _SPARSE * len(codes):
         values, number = np.unique(codes, return_inverse=True)
         return number, len(values)
@@ -147,9 +139,7 @@ def _dense(codes: np.ndarray, bound: int) -> tuple[np.ndarray, int]:
 
 
 def _parted(ids: np.ndarray, n: int, parts: np.ndarray, many: int) -> tuple[np.ndarray, int]:
-    """The numbers of groups whose rows have the same id and the same part, by part, then by id; and
-    how many there are.
-    """
+    """Group numbers for equal id and part, ordered by part and then id, and how many there are."""
     return (ids, n) if many == 1 else _dense(parts * n + ids, many * n)
 
 
@@ -162,7 +152,7 @@ class Groups:
 
     @classmethod
     def by(cls, columns: Sequence[np.ndarray]) -> Groups:
-        """Rows with the same integers in every column are one group."""
+        """Group rows by the integers in all columns."""
         rows = len(columns[0])
         varying = [
             column
@@ -180,9 +170,7 @@ class Groups:
 
     @classmethod
     def in_order(cls, key_hash: np.ndarray, key_check: np.ndarray, part: np.ndarray) -> Groups:
-        """Rows with the same key and part are one group, and groups are numbered by part, then by
-        key.
-        """
+        """Group rows by key and part; groups are numbered by part, then by key."""
         if not len(part):
             return cls.single(0)
         if key_hash.strides == (0,):
@@ -200,8 +188,8 @@ class Groups:
     def of_numbers(
         cls, numbers: np.ndarray, key_hash_of: Callable[[np.ndarray], np.ndarray], part: np.ndarray
     ) -> Groups:
-        """The same where keys are small numbers from 0: a table ranks them, and only those that
-        occur are asked for their identities.
+        """Like `in_order`, for keys that are small integers: a table ranks them, and only those
+        that occur are hashed.
         """
         if not len(part):
             return cls.single(0)
@@ -225,18 +213,18 @@ class Groups:
 
     @classmethod
     def single(cls, rows: int) -> Groups:
-        """All rows are one group."""
+        """All rows in one group."""
         return cls(np.zeros(rows, np.int64), 1 if rows else 0)
 
     @classmethod
     def runs(cls, starts: np.ndarray) -> Groups:
-        """Rows are sorted already; True marks the first row of each group."""
+        """Groups of sorted rows; True marks the first row of each."""
         ids = np.cumsum(starts) - 1
         return cls(ids, int(ids[-1]) + 1 if len(ids) else 0)
 
     @cached_property
     def order(self) -> np.ndarray:
-        """Row numbers by group, rows of one group in their order of arrival."""
+        """Row numbers sorted by group, in order of arrival within a group."""
         return np.argsort(self.ids, kind="stable")
 
     @cached_property
@@ -245,7 +233,7 @@ class Groups:
 
     @cached_property
     def offsets(self) -> np.ndarray:
-        """Where each group begins in `order`, and one past the end."""
+        """The start of each group in `order`, and one past the end."""
         return np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int64)
 
     @cached_property
@@ -270,9 +258,7 @@ class Groups:
         return rank
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """Sums in the type of the values (booleans count as int64). Integer sums wrap: the caller
-        keeps them in range.
-        """
+        """Sums in the type of the values, int64 for booleans; integer sums wrap on overflow."""
         if values.dtype.kind == "f":
             return np.bincount(self.ids, values, minlength=self.n).astype(values.dtype, copy=False)
         total = np.zeros(self.n, np.int64 if values.dtype.kind == "b" else values.dtype)
@@ -294,7 +280,7 @@ class Groups:
         return ~self.any(~values)
 
     def _extreme(self, pick: np.ufunc, values: np.ndarray) -> np.ndarray:
-        # Any row of a group will do to begin with.
+        # Any row of a group is a valid start.
         best = values[self.firsts if "firsts" in vars(self) else self.lasts]
         pick.at(best, self.ids, values)
         return best

@@ -1,8 +1,7 @@
-"""Planes: a column of words as one column for each of their bytes, where these compress better one
-by one.
+"""Byte split: fixed-width columns as one column per byte, where these compress better.
 
-The high bytes of numbers that are alike are nearly all the same, but between the low ones, which
-are not, a compressor does not see it.
+The high bytes of similar numbers are nearly all equal, which a compressor misses while low bytes
+lie between them.
 """
 
 from __future__ import annotations
@@ -12,21 +11,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-_SCHEMA = b"tidegate.planes"
-"""Under this name the schema of a split table tells how it was."""
-_FEWEST = 1024
-"""In a table of fewer rows the descriptions of more columns would cost what they save."""
+_SCHEMA = b"tidegate.byte_split"
+"""Metadata key of the original schema of a split table."""
+_MIN_ROWS = 1024
+"""Smallest table that is split; below, more columns cost what they save."""
 _SAMPLE = 8192
-"""So many words are compressed both ways to see which is better."""
+"""Number of values that are compressed both ways to compare."""
 _PAYS = 0.97
 _WORDS = {16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
 
 
 def split(table: pa.Table) -> pa.Table:
-    """The table with columns of words split into their bytes where that pays; the same table where
-    it does nowhere.
-    """
-    if table.num_rows < _FEWEST:
+    """The table with columns split into their bytes where that pays; else the table itself."""
+    if table.num_rows < _MIN_ROWS:
         return table
     columns: dict[str, Any] = {}
     for number, column in enumerate(table.columns):
@@ -43,18 +40,18 @@ def split(table: pa.Table) -> pa.Table:
 
 
 def joined(table: pa.Table) -> pa.Table:
-    """The inverse of `split`."""
-    told = (table.schema.metadata or {}).get(_SCHEMA)
-    if told is None:
+    """Restore a table that `split` returned."""
+    schema_bytes = (table.schema.metadata or {}).get(_SCHEMA)
+    if schema_bytes is None:
         return table
-    schema = pa.ipc.read_schema(pa.py_buffer(told))
+    schema = pa.ipc.read_schema(pa.py_buffer(schema_bytes))
     return pa.table(
         [_column(table, number, field.type) for number, field in enumerate(schema)], schema=schema
     )
 
 
 def _words(column: pa.ChunkedArray) -> np.ndarray | None:
-    """The column as unsigned words; None where it has none, or nulls."""
+    """The column as unsigned integers; None for nulls and other types."""
     kind = column.type
     if column.null_count or not pa.types.is_primitive(kind) or kind.bit_width not in _WORDS:
         return None
@@ -64,14 +61,12 @@ def _words(column: pa.ChunkedArray) -> np.ndarray | None:
 
 
 def _planes(words: np.ndarray) -> np.ndarray:
-    """The first bytes of all words, the second ones, and so on."""
+    """The first bytes of all values, the second ones, and so on."""
     return np.ascontiguousarray(words.view(np.uint8).reshape(len(words), words.itemsize).T)
 
 
 def _pays(words: np.ndarray) -> bool:
-    """Whether bytes compress better one by one: not where the same few words come again and
-    again.
-    """
+    """Whether single bytes compress better; they do not where few values repeat often."""
     codec = pa.Codec("zstd")
     sample = words[:_SAMPLE]
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tidegate.kernel.frame import is_constant
-from tidegate.kernel.groups import ascending, ranked_values
+from tidegate.kernel.groups import ascending, expand_ranges, lookup, ranked_values
 
 _WORD = 64
 
@@ -100,9 +100,7 @@ class Index:
         `equal_hash` are the distinct hashes of the query, ascending, and `code` tells which of them
         each row has. `low` and `high` are positions, both included.
         """
-        at = np.searchsorted(self.keys, equal_hash)
-        at[at == len(self.keys)] = 0
-        known = self.keys[at] == equal_hash
+        at, known = lookup(self.keys, equal_hash)
         stride, begin, end = self._clipped(low, high)
         base = at[code] * stride
         first = np.searchsorted(self.line, base + begin)
@@ -122,13 +120,6 @@ class Index:
         begin = np.clip(low, self.low, self.high + 1) - self.low
         end = np.clip(high, self.low - 1, self.high) + 1 - self.low
         return self.high - self.low + 1, begin, end
-
-
-def expanded(first: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The integers of all ranges that begin at `first`, one range after the other."""
-    total = int(counts.sum())
-    ends = np.cumsum(counts)
-    return np.repeat(first - (ends - counts), counts) + np.arange(total)
 
 
 class Found(NamedTuple):
@@ -161,10 +152,14 @@ def pairs(blocks: Sequence[tuple[int, np.ndarray, np.ndarray]]) -> Found:
         run, row, first, counts = kept[0]
         total = int(counts.sum())
         return Found(
-            np.repeat(row, counts), np.broadcast_to(np.int64(run), total), expanded(first, counts)
+            np.repeat(row, counts),
+            np.broadcast_to(np.int64(run), total),
+            expand_ranges(first, counts),
         )
     row = np.concatenate([block[1] for block in kept])
     order = np.argsort(row, kind="stable")
     runs = np.concatenate([np.full(len(block[1]), block[0]) for block in kept])[order]
     first, counts = (np.concatenate([block[n] for block in kept])[order] for n in (2, 3))
-    return Found(np.repeat(row[order], counts), np.repeat(runs, counts), expanded(first, counts))
+    return Found(
+        np.repeat(row[order], counts), np.repeat(runs, counts), expand_ranges(first, counts)
+    )

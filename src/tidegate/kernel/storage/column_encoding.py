@@ -1,11 +1,10 @@
-"""Packing: frames as tables that take little room in a store, because what can be told in a word,
-in fewer bytes or from another column is.
+"""Column encoding: compact tables with constant, duplicate, narrow and delta-encoded columns.
 
-A column of one value is a word in the schema, and one that is the same as another is the name of
-that. Whole numbers and times are stored in as few bytes as their range needs. The identity of a key
-that is one number is left out: it is a function of that number. A frame that is sorted by identity
-may be stored in the order of such a key, of which then only the steps are told. Reading gives back
-the frame as it was, types included.
+A constant column is a value in the schema metadata, and a duplicate of another column is its name.
+Integers and timestamps take as few bytes as their range needs. The hashes of a key that is one
+integer are left out, because they follow from it. A frame sorted by hash may be stored sorted by
+such a key, which is then delta-encoded. Decoding restores rows and types; the order of columns may
+change.
 """
 
 from __future__ import annotations
@@ -21,22 +20,18 @@ from tidegate.kernel.frame import Column, Frame, constant, to_arrow
 from tidegate.kernel.groups import ascending
 from tidegate.kernel.keys import KEY, identify, is_word
 
-_CONSTANTS, _NARROWED, _TWINS, _TIMES = b"constants", b"narrowed", b"twins", b"times"
-_IDENTITY, _HASHES, _STEPS = b"identity", b"hashes", b"steps"
+_CONSTANTS, _NARROWED, _DUPLICATES, _TIMES = b"constants", b"narrowed", b"duplicates", b"times"
+_IDENTITY, _HASHES, _DELTAS = b"identity", b"hashes", b"deltas"
 _IDENTITIES = (("k.", KEY), ("m.", ("equal_hash", "key_check")))
-"""How the columns are named that an identity may follow from, and what the two words of it are
-called.
-"""
+"""Prefixes of the columns from which hashes may follow, and the names of the hash columns."""
 _WORDS = (np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.uint32))
-_TRIED = 16
+_SAMPLED = 16
 
 
 def pack(frame: Frame, *, by_key: bool = False) -> pa.Table:
-    """The frame as a table for a store; in the order of its key where that is asked for and can be
-    undone.
-    """
+    """Encode a frame as a table; `by_key` sorts it by its key where that can be undone."""
     key, hashes = _key_of(frame)
-    ordered, steps = _in_steps(frame, key, hashes) if by_key and key else (frame, [])
+    ordered, deltas = _delta_encoded(frame, key, hashes) if by_key and key else (frame, [])
     columns = {name: column for name, column in ordered.columns.items() if name not in hashes}
     constants: dict[str, Any] = {}
     narrowed: dict[str, Any] = {}
@@ -56,25 +51,25 @@ def pack(frame: Frame, *, by_key: bool = False) -> pa.Table:
             if word is not None and word.itemsize < column.dtype.itemsize:
                 narrowed[name] = [column.dtype.str, base]
                 columns[name] = (column - column.dtype.type(base) if base else column).astype(word)
-    twins = _twins(columns)
-    columns = {name: column for name, column in columns.items() if name not in twins}
+    duplicates = _duplicates(columns)
+    columns = {name: column for name, column in columns.items() if name not in duplicates}
     if not columns:
-        # A table needs a column to have rows.
+        # A table without columns has no rows.
         return frame.to_table()
     lists: dict[bytes, Any] = {
         _CONSTANTS: constants,
         _NARROWED: narrowed,
-        _TWINS: twins,
+        _DUPLICATES: duplicates,
         _TIMES: times,
         _HASHES: hashes,
-        _STEPS: steps,
+        _DELTAS: deltas,
     }
-    told = {_IDENTITY: key, **{name: json.dumps(value) for name, value in lists.items()}}
-    return Frame(columns, len(frame)).to_table().replace_schema_metadata(told)
+    metadata = {_IDENTITY: key, **{name: json.dumps(value) for name, value in lists.items()}}
+    return Frame(columns, len(frame)).to_table().replace_schema_metadata(metadata)
 
 
 def _narrowest(low: int, high: int) -> tuple[np.dtype[Any] | None, int]:
-    """The word that holds the numbers from low to high, and what is taken off each for that."""
+    """The narrowest type for integers from low to high, and the base subtracted from each."""
     word, plain = (
         next((word for word in _WORDS if most <= np.iinfo(word).max), None)
         for most in (high - low, high)
@@ -82,31 +77,26 @@ def _narrowest(low: int, high: int) -> tuple[np.dtype[Any] | None, int]:
     return word, 0 if low >= 0 and word == plain else low
 
 
-def _twins(columns: Mapping[str, Column]) -> dict[str, str]:
-    """The columns that are the same as one before them: a sum and a maximum where keys rarely
-    repeat, or several counts of the same rows.
-    """
+def _duplicates(columns: Mapping[str, Column]) -> dict[str, str]:
+    """The columns that duplicate an earlier one, such as the sum and maximum of single rows."""
     found: dict[str, str] = {}
     seen: dict[tuple[Any, ...], list[tuple[str, np.ndarray]]] = {}
     for name, column in columns.items():
         if not isinstance(column, np.ndarray) or column.dtype.kind not in "uif" or not len(column):
             continue
-        # Bits are compared, so that one zero is not taken for the other, and one NaN is as good as
-        # the same.
+        # Comparing bits tells 0.0 from -0.0 and finds equal NaNs.
         bits = np.ascontiguousarray(column).view(f"u{column.dtype.itemsize}")
         alike = seen.setdefault((column.dtype, bits[0], bits[-1]), [])
-        twin = next((other for other, its in alike if np.array_equal(its, bits)), None)
-        if twin is None:
+        original = next((other for other, its in alike if np.array_equal(its, bits)), None)
+        if original is None:
             alike.append((name, bits))
         else:
-            found[name] = twin
+            found[name] = original
     return found
 
 
 def _numbers(column: Column) -> np.ndarray | None:
-    """The column where it holds whole numbers, flags or times and no nulls; all but times are read
-    back as NumPy, whatever they were.
-    """
+    """A column of integers, booleans or timestamps without nulls as NumPy; else None."""
     if isinstance(column, np.ndarray):
         return column if column.dtype.kind in "bui" else None
     if column.null_count or not (
@@ -119,44 +109,41 @@ def _numbers(column: Column) -> np.ndarray | None:
 
 
 def unpack(table: pa.Table) -> Frame:
-    """The inverse of `pack`."""
-    told = table.schema.metadata or {}
+    """Decode a table that `pack` encoded."""
+    metadata = table.schema.metadata or {}
     columns = dict(Frame.from_table(table).columns)
-    for name, twin in json.loads(told.get(_TWINS, b"{}")).items():
-        columns[name] = columns[twin]
-    for name, given in json.loads(told.get(_NARROWED, b"{}")).items():
-        # Former versions took nothing off.
-        kind, base = (given, 0) if isinstance(given, str) else given
+    for name, original in json.loads(metadata.get(_DUPLICATES, b"{}")).items():
+        columns[name] = columns[original]
+    for name, given in json.loads(metadata.get(_NARROWED, b"{}")).items():
+        kind, base = given
         column = np.asarray(columns[name]).astype(kind)
         columns[name] = column + column.dtype.type(base) if base else column
-    for name, (kind, value) in json.loads(told.get(_CONSTANTS, b"{}")).items():
+    for name, (kind, value) in json.loads(metadata.get(_CONSTANTS, b"{}")).items():
         columns[name] = constant(np.dtype(kind).type(value), table.num_rows)
-    for name, (unit, zone) in json.loads(told.get(_TIMES, b"{}")).items():
+    for name, (unit, zone) in json.loads(metadata.get(_TIMES, b"{}")).items():
         columns[name] = to_arrow(columns[name]).cast(pa.timestamp(unit, zone))
-    key = told.get(_IDENTITY, b"").decode()
+    key = metadata.get(_IDENTITY, b"").decode()
     if not key:
         return Frame(columns, table.num_rows)
-    steps = json.loads(told.get(_STEPS, b"[]"))
-    if steps:
-        kind, first = steps
+    deltas = json.loads(metadata.get(_DELTAS, b"[]"))
+    if deltas:
+        kind, first = deltas
         columns[key] = (np.cumsum(columns[key], dtype=np.uint64) + np.uint64(first)).astype(kind)
-    hashes = json.loads(told[_HASHES]) if _HASHES in told else KEY
+    hashes = json.loads(metadata[_HASHES])
     columns.update(zip(hashes, identify([to_arrow(columns[key])], table.num_rows), strict=True))
     frame = Frame(columns, table.num_rows)
-    return frame.take(ascending(frame.ints(hashes[0]))) if steps else frame
+    return frame.take(ascending(frame.ints(hashes[0]))) if deltas else frame
 
 
 def _key_of(frame: Frame) -> tuple[str, tuple[str, ...]]:
-    """The column that identities follow from, and what these are called; nothing where there are
-    several, or one that is costly to hash.
-    """
+    """The key column that hashes follow from, and their names; empty where there is none."""
     for prefix, hashes in _IDENTITIES:
         if len(frame) and all(name in frame for name in hashes):
             found = next(
                 (
                     name
                     for name in frame.names
-                    if name.startswith(prefix) and _gives(frame, name, hashes)
+                    if name.startswith(prefix) and _gives_hashes(frame, name, hashes)
                 ),
                 None,
             )
@@ -165,12 +152,10 @@ def _key_of(frame: Frame) -> tuple[str, tuple[str, ...]]:
     return "", ()
 
 
-def _in_steps(frame: Frame, key: str, hashes: tuple[str, ...]) -> tuple[Frame, list[Any]]:
-    """The frame in the order of its key, with the steps from one to the next in its place, and what
-    tells the key by them.
+def _delta_encoded(frame: Frame, key: str, hashes: tuple[str, ...]) -> tuple[Frame, list[Any]]:
+    """The frame sorted by its key, which is delta-encoded, and how to decode the key.
 
-    The same frame and nothing where sorting by identity would not give back the order that the
-    frame has.
+    The frame as it is and an empty list where sorting by hash would not restore its order.
     """
     column = frame[key]
     values = (
@@ -183,7 +168,7 @@ def _in_steps(frame: Frame, key: str, hashes: tuple[str, ...]) -> tuple[Frame, l
     key_hash = frame.ints(hashes[0])
     if not ((key_hash[1:] > key_hash[:-1]) | (values[1:] == values[:-1])).all():
         return frame, []
-    # From the least one on, because steps between signed numbers may be too large for them.
+    # Offsets from the smallest key are unsigned, so that no delta overflows.
     first = values.min().astype(np.uint64)
     above = values.astype(np.uint64) - first
     order = ascending(above, [word for word in range(4) if int(above.max()) >> 16 * word])
@@ -193,11 +178,11 @@ def _in_steps(frame: Frame, key: str, hashes: tuple[str, ...]) -> tuple[Frame, l
     ]
 
 
-def _gives(frame: Frame, name: str, hashes: tuple[str, ...]) -> bool:
-    """Whether a column gives the identities; a few rows mostly tell that it does not."""
+def _gives_hashes(frame: Frame, name: str, hashes: tuple[str, ...]) -> bool:
+    """Whether the hashes follow from a column; a few rows mostly show that they do not."""
     array = to_arrow(frame[name])
     return is_word(array.type) and all(
         np.array_equal(found, frame.ints(its)[:rows])
-        for rows in (min(_TRIED, len(frame)), len(frame))
+        for rows in (min(_SAMPLED, len(frame)), len(frame))
         for found, its in zip(identify([array.slice(0, rows)], rows), hashes, strict=True)
     )

@@ -13,7 +13,7 @@ from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.accumulations import lists
 from tidegate.kernel.accumulations.protocol import Rows
 from tidegate.kernel.frame import Column, Frame, search_sorted, to_arrow
-from tidegate.kernel.groups import Groups
+from tidegate.kernel.groups import Groups, expand_ranges
 from tidegate.kernel.keys import KEY, identify
 from tidegate.kernel.storage.message_store import MessageStore
 from tidegate.kernel.windows.evictors import kept
@@ -276,7 +276,7 @@ class CellValues:
             )
         sizes = np.maximum(high - low, 0)
         cell = np.repeat(np.arange(len(cells)), sizes)
-        position = np.repeat(low - (np.cumsum(sizes) - sizes), sizes) + np.arange(len(cell))
+        position = expand_ranges(low, sizes)
         members = _Members(found.take(position), cell)
         members = members.where(members.messages.ints("key_check") == cells.ints("key_check")[cell])
         if context.has_explicit_windows:

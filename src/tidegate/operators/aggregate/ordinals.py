@@ -1,4 +1,4 @@
-"""Ordinals number the messages of each key from 0, over the life of the operator."""
+"""Ordinals: the number of each message among those of its key, from 0."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidegate.state.store import Store
 
 
 class Ordinals:
-    """How many messages of each key have come."""
+    """The number of messages of each key so far."""
 
     def __init__(self, store: Store) -> None:
         self._counts = KeyedTable(store, "ordinals", KEY)
@@ -24,24 +24,19 @@ class Ordinals:
         return len(self._counts)
 
     def number(self, delivery: Delivery) -> np.ndarray:
-        """The ordinal of every row, which is counted with that."""
+        """Count the rows of a delivery and return the ordinal of each."""
         keys = Groups.by([delivery.key_hash, delivery.key_check])
         first = keys.firsts
         query = Frame.of(
             {"key_hash": delivery.key_hash[first], "key_check": delivery.key_check[first]}, keys.n
         )
         places = self._counts.find(query)
-        known = np.flatnonzero(places.found)
-        before = np.zeros(keys.n, np.int64)
-        if len(known):
-            there = places.take(known)
-            before[known] = self._counts.take(there).ints("count")
-            self._counts.remove(there)
-        self._counts.put(query.with_columns(count=before + keys.counts))
+        before = self._counts.values(places, "count", 0)
+        self._counts.upsert(query.with_columns(count=before + keys.counts), places)
         return before[keys.ids] + keys.ranks
 
     def clear(self) -> None:
-        """The input has ended: no key counts on."""
+        """Remove all keys, because the input has ended."""
         self._counts.clear()
 
     def save(self) -> Any:

@@ -58,12 +58,7 @@ class RetentionBounds:
     def _horizon(self, keys: Frame) -> tuple[np.ndarray, np.ndarray]:
         """End and start of the newest evicted window of each key."""
         places = self._by_key.find(keys)
-        end, start = np.full(len(keys), MIN), np.full(len(keys), MIN)
-        found = np.flatnonzero(places.found)
-        if len(found):
-            newest = self._by_key.take(places.take(found))
-            end[found], start[found] = newest.ints("end"), newest.ints("start")
-        return end, start
+        return self._by_key.values(places, "end", MIN), self._by_key.values(places, "start", MIN)
 
     def admit(
         self,
@@ -167,13 +162,10 @@ class RetentionBounds:
         """Remember the newest evicted window of each key."""
         found = _newest(pushed.select(IDENTITY))
         places = self._by_key.find(found)
-        known = np.flatnonzero(places.found)
-        if len(known):
-            there = places.take(known)
-            old = self._by_key.take(there)
-            self._by_key.remove(there)
-            found = _newest(concat_frames([found, old.select(IDENTITY)]))
-        self._by_key.put(found)
+        if places.found.any():
+            old = self._by_key.take(places.take(places.found)).select(IDENTITY)
+            found = _newest(concat_frames([found, old]))
+        self._by_key.upsert(found)
 
     def _push_by_bytes(self, limit: int, out: Collector) -> None:
         """Evict whole windows, oldest first, until the rest fits or one is left."""

@@ -114,7 +114,7 @@ def held_by(timestamp: str, x: np.ndarray, good: np.ndarray, groups: Groups) -> 
     earliest or latest position of such rows where the output time depends on it.
     """
     late = np.flatnonzero(~good)
-    # Few rows are late, so they are counted and not those that are on time.
+    # Late rows are few, so that they are counted instead of those on time.
     has_on_time = constant(np.True_, groups.n)
     if len(late):
         has_on_time = groups.counts > np.bincount(groups.ids[late], minlength=groups.n)
@@ -162,9 +162,7 @@ def merged_hold(frame: Frame, groups: Groups, timestamp: str) -> np.ndarray:
 
 
 def _by_key(key_hash: np.ndarray, key_check: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The order that brings equal keys together, and where a new key begins in it; runs that are
-    sorted already make this cheap.
-    """
+    """The order that sorts rows by key, and where a new key begins; cheap for sorted runs."""
     order = np.argsort(key_hash, kind="stable")
     key_hashes = key_hash[order]
     starts = np.ones(len(order), bool)

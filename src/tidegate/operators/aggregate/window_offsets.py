@@ -1,5 +1,6 @@
-"""Window metadata: the first and last offset of each partition in each window, so that lost
-messages can be read again from the right place.
+"""Window offsets: the first and last offset of each partition in each window.
+
+They tell from which offsets lost messages are replayed.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Frame, concat_frames
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.storage.keyed_table import KeyedTable
@@ -31,7 +33,7 @@ class WindowOffsets:
     def note(
         self, windows: Frame, names: list[str], partition: np.ndarray, offset: np.ndarray
     ) -> None:
-        """Rows with these windows, partitions (indices into names) and offsets came."""
+        """Add the offsets of rows; `partition` holds indices into `names`."""
         if not len(windows):
             return
         for name in names:
@@ -42,7 +44,7 @@ class WindowOffsets:
         self._put(rows)
 
     def rename(self, old: Frame, new: Frame) -> None:
-        """Windows were replaced by others, row by row."""
+        """Move the offsets of windows to others, row by row."""
         places, owner = self._of(old)
         if len(places.run):
             rows = self._rows.take(places)
@@ -54,11 +56,11 @@ class WindowOffsets:
         self._rows.remove(places)
 
     def forget_before(self, end: int) -> None:
-        """Windows that end at or before this are gone."""
+        """Remove the windows that end at or before a position."""
         self._rows.remove(self._rows.select("end", end))
 
     def earliest(self) -> dict[str, int]:
-        """The first offset of each partition that some window still needs."""
+        """The first offset of each partition that a window still needs."""
         rows = self._rows.all()
         if rows is None:
             return {}
@@ -72,7 +74,7 @@ class WindowOffsets:
     def within(
         self, start: int, end: int, key_hash: int | None, key_check: int | None
     ) -> dict[str, tuple[int, int]]:
-        """First and last offset by partition of what lies inside a window (of a key)."""
+        """First and last offset by partition inside a window, of all keys or of one."""
         rows = self._rows.all()
         if rows is None:
             return {}
@@ -92,7 +94,7 @@ class WindowOffsets:
         return found
 
     def _of(self, windows: Frame) -> tuple[Places, np.ndarray]:
-        """The rows of the windows, and which window each belongs to."""
+        """The places of the rows of windows, and the window that each belongs to."""
         order = np.lexsort([windows.ints(name) for name in reversed(_WINDOW)])
         asked = windows.select(_WINDOW).take(order)
         places = self._rows.ranges(asked, _WINDOW)
@@ -111,16 +113,9 @@ class WindowOffsets:
             first=groups.min(rows.ints("first")), last=groups.max(rows.ints("last"))
         )
         places = self._rows.find(rows)
-        known = np.flatnonzero(places.found)
-        if len(known):
-            there = places.take(known)
-            old = self._rows.take(there)
-            self._rows.remove(there)
-            first, last = rows.ints("first").copy(), rows.ints("last").copy()
-            first[known] = np.minimum(first[known], old.ints("first"))
-            last[known] = np.maximum(last[known], old.ints("last"))
-            rows = rows.with_columns(first=first, last=last)
-        self._rows.put(rows)
+        first = np.minimum(rows.ints("first"), self._rows.values(places, "first", MAX))
+        last = np.maximum(rows.ints("last"), self._rows.values(places, "last", MIN))
+        self._rows.upsert(rows.with_columns(first=first, last=last), places)
 
     def save(self) -> Any:
         return {"partitions": self._partitions, "rows": self._rows.save()}
