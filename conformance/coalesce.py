@@ -207,7 +207,7 @@ class _Coalescing:
             return Tracked(names, rules, idle_after, start)
         if idle_after is not None:
             raise UnsupportedScenarioError(
-                "keyed inputs have no `idle_timeout`: they are told to be idle"
+                "keyed inputs have no `idle_timeout`: idleness is a step"
             )
         return Keyed(names, rules)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +13,7 @@ from tidegate.kernel.triggers.node import FLAG, Field, Node, State, TriggerConte
 from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.scenarios.document import Scenario, known, mapping
 from tidegate.scenarios.panes import PaneTimeline
-from tidegate.scenarios.runtimes import EMBEDDED, Runtime
+from tidegate.scenarios.runtimes import EMBEDDED, Adjustment, Runtime
 from tidegate.spec.triggers import Trigger
 
 
@@ -35,10 +34,10 @@ class ManualNode(Node):
         self.is_ready = False
         self.finishes = False
 
-    def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:  # noqa: ARG002 - the signature of the base
+    def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:  # noqa: ARG002
         return ~self.read(state, "done") & self.is_ready
 
-    def fire(self, state: State, mask: np.ndarray, ctx: TriggerContext) -> None:  # noqa: ARG002 - as above
+    def fire(self, state: State, mask: np.ndarray, ctx: TriggerContext) -> None:  # noqa: ARG002
         self.write(state, "done", mask, self.finishes)
 
 
@@ -52,7 +51,8 @@ def set_manual(machine: Machine, *, ready: bool, finishes: bool) -> None:
             node.is_ready, node.finishes = ready, finishes
 
 
-def _set_operator(operator: WindowedAggregate, *, ready: bool, finishes: bool) -> None:
+def set_operator(operator: WindowedAggregate, *, ready: bool, finishes: bool) -> None:
+    """Set every `Manual` part of an operator's trigger."""
     set_manual(operator.machine, ready=ready, finishes=finishes)
 
 
@@ -67,10 +67,9 @@ class ManualTimeline(PaneTimeline):
     def _trigger(self, value: Any) -> None:
         known("a `trigger` step", mapping("a `trigger` step", value), {"ready", "finishes"})
         self._operator.adjust(
-            partial(
-                _set_operator,
-                ready=bool(value.get("ready", False)),
-                finishes=bool(value.get("finishes", False)),
+            Adjustment(
+                f"{__name__}:set_operator",
+                {name: bool(value.get(name, False)) for name in ("ready", "finishes")},
             )
         )
 

@@ -23,7 +23,7 @@ class ShutdownRequest:
     def __init__(self) -> None:
         self.stop = False
 
-    def __call__(self, number: int, frame: object) -> None:  # noqa: ARG002 - the signature of a signal handler
+    def __call__(self, number: int, frame: object) -> None:  # noqa: ARG002
         if self.stop and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.stop = True

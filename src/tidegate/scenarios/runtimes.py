@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -17,10 +19,22 @@ from tidegate.spec.operator import AggregateSpec
 from tidegate.state.memory import MemoryStore
 
 Records = list[dict[str, Any]]
-Adjustment = Callable[[WindowedAggregate], None]
 Window = tuple[int, int]
 SHARD = "shard"
 """Column with the shard of a row; there is no order between shards."""
+
+
+@dataclass(frozen=True)
+class Adjustment:
+    """A function of an importable module that is applied to an operator, as JSON can hold it."""
+
+    function: str
+    """`module:name` of a function that takes the operator and the arguments."""
+    arguments: Mapping[str, Any]
+
+    def __call__(self, operator: WindowedAggregate) -> None:
+        module, _, name = self.function.partition(":")
+        getattr(import_module(module), name)(operator, **self.arguments)
 
 
 class RunningAggregate(Protocol):
@@ -46,7 +60,7 @@ class RunningAggregate(Protocol):
         """Apply a function to the operator before its next delivery, and again until a restart.
 
         For extensions: it reaches what no verb of an operator does, such as a trigger of theirs.
-        It must be picklable, because operators of Spark are in other processes.
+        Operators on Spark are in other processes, so it is a name with arguments and no closure.
         """
 
     def take(self) -> tuple[Records, Records]:

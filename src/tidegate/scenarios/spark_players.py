@@ -73,7 +73,7 @@ class Players(ScriptedProcessor):
         except TidegateError as error:
             # As after a batch that failed, nothing has been stored.
             rows, seen = [], [(SEEN, encode_json_payload({"refused": str(error)}))]
-        except Exception as error:  # noqa: BLE001 - one scenario that breaks off must not end the others
+        except Exception as error:  # noqa: BLE001
             rows, seen = (
                 [],
                 [(SEEN, encode_json_payload({"broken": f"{type(error).__name__}: {error}"}))],

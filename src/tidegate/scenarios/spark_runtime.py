@@ -35,7 +35,7 @@ from tidegate.scenarios.runtimes import (
     Window,
 )
 from tidegate.scenarios.spark_players import CONTENTS, KEPT, SEEN, Players, Role
-from tidegate.scenarios.spark_script import Command, Part, Step, packed_adjustment, played
+from tidegate.scenarios.spark_script import Command, Part, Step, played
 from tidegate.spark.environment.session import check_session, running_session, session
 from tidegate.spark.parallelism import PARTITIONS
 from tidegate.spark.plan.dataflow import edge_of
@@ -187,7 +187,7 @@ class _Scripted:
         """What the last step does last, and with which input; None where nothing more may be said
         in it.
         """
-        self._adjustment: str | None = None
+        self._adjustment: Adjustment | None = None
         self._taken = 0
 
     def run_clock(self, now: int) -> None:
@@ -279,7 +279,7 @@ class _ScriptedAggregate(_Scripted):
         self._tell_watermark(watermark, ordinal)
 
     def adjust(self, adjustment: Adjustment) -> None:
-        self._rank, self._adjustment = None, packed_adjustment(adjustment)
+        self._rank, self._adjustment = None, adjustment
 
     @property
     def _asked(self) -> dict[str, Any]:

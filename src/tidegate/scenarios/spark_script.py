@@ -6,10 +6,8 @@ and its commands as rows of the kind `COMMAND`; `ScriptedProcessor` runs them in
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import json
-import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
@@ -57,8 +55,14 @@ class Command:
     input: int = 0
     partition: str | None = None
     key: int = 0
-    adjustment: str | None = None
-    """A function to apply to the first operator before the rows, packed by `packed_adjustment`."""
+    adjustment: Adjustment | None = None
+    """A function to apply to the first operator before the rows."""
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Command:
+        document = json.loads(text)
+        adjustment = document.pop("adjustment")
+        return cls(**document, adjustment=None if adjustment is None else Adjustment(**adjustment))
 
     def apply(self, tracker: WatermarkTracker) -> None:
         """Advance the watermark, or mark the source idle."""
@@ -77,8 +81,7 @@ def run_commands(
     first = chain.operators[0]
     for command in commands:
         if command.adjustment is not None and isinstance(first, WindowedAggregate):
-            adjust = pickle.loads(base64.b64decode(command.adjustment))  # noqa: S301 - of our driver
-            adjust(first)
+            command.adjustment(first)
     found = [
         chain.process(batch, now),
         *(chain.change_sources(command.apply) for command in commands),
@@ -90,15 +93,10 @@ def run_commands(
     return found
 
 
-def packed_adjustment(adjustment: Adjustment) -> str:
-    """The text of a function that workers apply to an operator."""
-    return base64.b64encode(pickle.dumps(adjustment)).decode()
-
-
 def commands_in(rows: Sequence[ShuffleRow]) -> list[Command]:
     """The commands among shipped rows, in order."""
     return [
-        Command(**json.loads(bytes(row.payload)))
+        Command.from_json(bytes(row.payload))
         for row in sorted(rows, key=lambda row: row.order)
         if row.kind == COMMAND
     ]

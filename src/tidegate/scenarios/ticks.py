@@ -150,7 +150,7 @@ def _scale(scenario: Scenario) -> int:
 
 
 def _decimals(number: float) -> int:
-    if number in {float("inf"), float("-inf")} or number != number:  # noqa: PLR0124 - the test for NaN
+    if number in {float("inf"), float("-inf")} or number != number:  # noqa: PLR0124
         return 0
     denominator = Fraction(str(number)).denominator
     places = 0

@@ -75,7 +75,7 @@ SELECT block.id + count FROM block WHERE block.id < (segment.id + 1) << {OFFSET_
 ORDER BY block.id DESC LIMIT 1
 """  # noqa: S608 - the number is a constant
 END = f"max(next, coalesce(({_LAST}), 0) - (segment.id << {OFFSET_BITS}))"
-SEGMENT = f"SELECT name, id, first, {END}, sealed FROM segment WHERE stream = ?"  # noqa: S608 - constants
+SEGMENT = f"SELECT name, id, first, {END}, sealed FROM segment WHERE stream = ?"  # noqa: S608
 APPEND = f"""
 INSERT INTO block SELECT (segment.id << {OFFSET_BITS}) + {END}, ?, ?, ?
 FROM segment WHERE stream = ? AND name = ? AND NOT sealed
@@ -100,7 +100,7 @@ class SqliteStore(Store):
                 f'`synchronous` is "full" or "normal", got {synchronous!r}. Hint: with "normal" a'
                 " power failure may lose the last changes"
             )
-        self.path = Path(os.path.abspath(path))  # noqa: PTH100 - symbolic links are kept: their target may move
+        self.path = Path(os.path.abspath(path))  # noqa: PTH100
         if "?" in str(self.path):
             raise SpecError(
                 "the path of a store must not contain `?`, which starts the options of its"
@@ -369,7 +369,7 @@ class SqliteStore(Store):
 
     def _prepare(self) -> None:
         """Create the file if it is missing; otherwise check that it is a store."""
-        if not os.path.isdir(self.path.parent):  # noqa: PTH112 - also false if the folder is not accessible
+        if not os.path.isdir(self.path.parent):  # noqa: PTH112
             raise SetupError(
                 f"the folder of a store must exist, got {self.path}. Hint: mkdir -p"
                 f" {self.path.parent}"

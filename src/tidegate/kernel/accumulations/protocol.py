@@ -124,7 +124,7 @@ class Base:
     def lower(self, partials: Partials) -> pa.Array:
         return self.evaluate(partials).values
 
-    def overflowed(self, partials: Partials) -> np.ndarray | None:  # noqa: ARG002 - nothing can go wrong, whatever they are
+    def overflowed(self, partials: Partials) -> np.ndarray | None:  # noqa: ARG002
         return None
 
 

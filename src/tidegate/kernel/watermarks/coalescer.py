@@ -1,10 +1,10 @@
-"""A coalescer makes one watermark of the promises of many inputs: the least promise of those that
-are active, and never a smaller one than before.
+"""A coalescer computes one watermark from the promises of many inputs: the minimum of the active
+ones.
 
-All is kept in columns with one entry an input, and every call costs at most a few passes over them.
-The verbs only change the columns; `release` looks at them once and says what is due. An input that
-has left leaves a slot behind, which the next one to join takes over, so that endless joining and
-leaving needs no more memory than the most inputs there ever were at once.
+The output never decreases. State is columns with one entry per input, and every call costs at most
+a few passes over them. The verbs only change the columns; `release` evaluates them once and returns
+what is due. An input that leaves frees its slot for the next one that joins, so memory is bounded
+by the largest number of inputs at one time.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tidegate.errors import InputError, WatermarkError
 from tidegate.instants import MIN, format_instant
 
 ACTIVE, IDLE, DONE, GONE = range(4)
-"""What an input is; `GONE` is the slot of one that has left."""
+"""Status of an input; `GONE` is the free slot of one that has left."""
 STATUS = {ACTIVE: "active", IDLE: "idle", DONE: "ended"}
-"""The same in words, for those that are there."""
+"""Names of the statuses of present inputs."""
 
 Inputs = np.ndarray | Sequence[int] | int
 
@@ -35,7 +35,8 @@ class Rules:
     """
 
     strict: bool = False
-    """A promise below the last one of its input is an error; otherwise it is ignored and counted.
+    """Whether a promise below the last one of its input is an error; otherwise it is ignored and
+    counted.
     """
     realign: bool = False
     """An active input behind the output does not hold it back until it has caught up."""
@@ -50,8 +51,8 @@ OURS = Rules()
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What is due: first that the output is active again (`idle` is False), then the watermark,
-    then that it is idle (`idle` is True).
+    """What is due, in order: the output is active again (`idle` is False), the watermark, the
+    output is idle (`idle` is True).
     """
 
     watermark: int | None = None
@@ -62,26 +63,26 @@ NOTHING = Released()
 
 
 class Coalescer:
-    """The promises of many inputs, one key, one output."""
+    """The promises of many inputs for one watermark key."""
 
     def __init__(
         self, inputs: int = 0, rules: Rules = OURS, names: Sequence[str] = (), owner: str = ""
     ) -> None:
         self.rules = rules
         self.names = names
-        """What the inputs are called in the text of an error."""
+        """What the inputs are called in error messages."""
         self.owner = owner
-        """Whose they are, where that has to be said."""
+        """The owner of the inputs in error messages."""
         self.promises = np.full(inputs, MIN, np.int64)
         self.status = np.full(inputs, ACTIVE, np.int8)
         self.lifted = MIN
-        """What was promised for all inputs, also those to come."""
+        """The promise for all inputs, including those that join later."""
         self.output = MIN
         self.is_idle = False
         self.steps_back = 0
         self.advances = 0
         self.after_end = 0
-        """Promises and signs of life that came from an input after its end."""
+        """Number of promises and signs of life from inputs after their end."""
         self._gone = 0
 
     def __len__(self) -> int:
@@ -91,18 +92,17 @@ class Coalescer:
     def promise(
         self, inputs: Inputs, values: np.ndarray | Sequence[int] | int, *, repeats: bool = False
     ) -> None:
-        """Each input promises a value, which is a sign of life too; MIN is only that, and so is a
-        value that came before.
+        """Record a promise per input, which is also a sign of life; MIN is only a sign of life.
 
-        With `repeats` the values only tell what was seen, and a smaller one than before is no step
-        back but a sign of life.
+        With `repeats` values only describe what was seen, and a smaller one than before is no step
+        back.
         """
         rows = self._rows(inputs)
         given = np.broadcast_to(np.asarray(values, np.int64), rows.shape)
         rows, given = self._heard(rows, given)
         before = self._before(rows, given)
-        # After a lift it is not known what the input itself had said, so what is below the lift is
-        # no step back.
+        # After a lift the own promise of the input is unknown, so a value below the lift is no step
+        # back.
         behind = self._is_behind(given, before) & (given > MIN) & (before > self.lifted)
         if behind.any() and not repeats:
             if self.rules.strict:
@@ -117,26 +117,26 @@ class Coalescer:
         self.status[rows] = ACTIVE
 
     def touch(self, inputs: Inputs) -> None:
-        """An event came: an idle input is active again."""
+        """Record a sign of life: an idle input becomes active."""
         rows = self._rows(inputs)
         ended = self.status[rows] >= DONE
         self.after_end += int(np.count_nonzero(ended))
         self.status[rows[~ended]] = ACTIVE
 
     def idle(self, inputs: Inputs) -> None:
-        """Nobody should wait for these inputs until they show a sign of life."""
+        """Mark inputs idle until their next sign of life."""
         rows = self._rows(inputs)
         ended = self.status[rows] >= DONE
         self.status[rows[~ended]] = IDLE
 
     def done(self, inputs: Inputs) -> None:
-        """These inputs have ended; their last promises stay."""
+        """Mark inputs ended; their last promises stay."""
         rows = self._rows(inputs)
         ended = self.status[rows] >= DONE
         self.status[rows[~ended]] = DONE
 
     def add(self, count: int = 1) -> np.ndarray:
-        """Inputs join, active and without a promise of their own; the answer is their numbers."""
+        """Add inputs, active and without a promise; returns their numbers."""
         if count < 0:
             raise InputError(f"only a number of inputs that is not negative can join, got {count}")
         vacant = (
@@ -151,13 +151,13 @@ class Coalescer:
         return rows
 
     def remove(self, inputs: Inputs) -> None:
-        """Inputs leave and count for nothing from now on; the others keep their numbers."""
+        """Remove inputs; the others keep their numbers."""
         rows = self._rows(inputs)
         self.promises[rows], self.status[rows] = MIN, GONE
         self._gone = int(np.count_nonzero(self.status == GONE))
 
     def lift(self, value: int) -> None:
-        """A promise for all inputs that have not ended, also for those to come; it is nobody's sign
+        """Promise a value for all inputs that have not ended, including later ones. It is no sign
         of life.
         """
         if value < self.lifted:
@@ -174,8 +174,7 @@ class Coalescer:
     def release(self) -> Released:
         """The watermark that is due, if any, and whether the output has become idle or active.
 
-        Who forwards a watermark shows a sign of life, so an output that is idle says so again after
-        each.
+        Forwarding a watermark is a sign of life, so an idle output repeats its idleness after each.
         """
         candidate, idle = self._standing()
         risen = candidate > self.output
@@ -188,8 +187,8 @@ class Coalescer:
         return Released(candidate if risen else None, idle if turned or idle else None)
 
     def holders(self) -> np.ndarray:
-        """The active inputs that hold the output where it is: those without a promise if they are
-        waited for, or those with the least one.
+        """The active inputs that hold the output back: those without a promise, or those with the
+        least one.
         """
         active = self.status == ACTIVE
         waited = self._waited(active)
@@ -231,7 +230,7 @@ class Coalescer:
         )
 
     def _standing(self) -> tuple[int, bool]:
-        """How far the inputs would let the output go, and whether all of them are idle or done."""
+        """The watermark that the inputs allow, and whether all of them are idle or ended."""
         if not len(self):
             return self.lifted, self.is_idle
         active = self.status == ACTIVE
@@ -245,7 +244,7 @@ class Coalescer:
         return int(promises.min()) if len(promises) else MIN
 
     def _waited(self, active: np.ndarray) -> np.ndarray:
-        """The active inputs that the output waits for."""
+        """The active inputs that can hold the output back."""
         return active & (self.promises >= self.output) if self.rules.realign else active
 
     def _rows(self, inputs: Inputs) -> np.ndarray:
@@ -270,8 +269,8 @@ class Coalescer:
         return given < before
 
     def _before(self, rows: np.ndarray, given: np.ndarray) -> np.ndarray:
-        """The promise that stood before each of the given ones, as if they came one by one; an
-        input may come several times.
+        """The promise before each of the given ones, in their order; an input may occur several
+        times.
         """
         stood = self.promises[rows]
         if len(rows) < 2:
@@ -285,8 +284,8 @@ class Coalescer:
         again = rows[order][1:] == rows[order][:-1]
         group = np.concatenate([[0], np.cumsum(~again)])
         values, rank = np.unique(np.maximum(stood, given)[order], return_inverse=True)
-        # Ranks of a later group lie above those of all earlier ones, so one running maximum serves
-        # all groups.
+        # Ranks of a later group are above those of all earlier ones, so one running maximum
+        # serves all groups.
         highest = values[np.maximum.accumulate(group * len(values) + rank) - group * len(values)]
         before = stood[order]
         before[1:][again] = highest[:-1][again]
@@ -308,8 +307,8 @@ class Coalescer:
 
 
 def longer(column: np.ndarray, size: int) -> np.ndarray:
-    """The column with room for more entries at its end; it grows by doubling, so that joining one
-    by one costs what joining at once does.
+    """The column with room for more entries; it grows by doubling, so that joining one by one is
+    cheap.
     """
     room = column if column.base is None else column.base
     if size > len(room):

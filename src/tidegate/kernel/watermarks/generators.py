@@ -328,7 +328,7 @@ class _Noted(Generator):
             + writers.drop_null().indices.to_numpy(zero_copy_only=False),
         )
 
-    def alive(self, seen: Observed) -> Promises:  # noqa: ARG002 - who wrote is what could not be read
+    def alive(self, seen: Observed) -> Promises:  # noqa: ARG002
         return _NOTHING
 
 

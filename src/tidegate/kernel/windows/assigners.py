@@ -60,7 +60,7 @@ class Aligned(Assigner):
     has_gaps: bool = False
     """Whether an event may be in no window."""
 
-    def assign(self, x: np.ndarray, rows: Frame | None = None) -> Assigned:  # noqa: ARG002 - aligned windows need no columns
+    def assign(self, x: np.ndarray, rows: Frame | None = None) -> Assigned:  # noqa: ARG002
         return self.windows_of(x)
 
     @abstractmethod
@@ -450,7 +450,7 @@ class ByDifferenceAssigner(Assigner):
     def __init__(self, spec: ByDifference) -> None:
         self._size = spec.size
 
-    def assign(self, x: np.ndarray, rows: Frame | None = None) -> Assigned:  # noqa: ARG002 - the times say it all
+    def assign(self, x: np.ndarray, rows: Frame | None = None) -> Assigned:  # noqa: ARG002
         """The two windows that each event opens. The second does not contain the event and counts
         only if it contains another: see `members`.
         """
@@ -544,7 +544,7 @@ class CustomAssigner(Assigner):
 class InheritedAssigner(Assigner):
     """Uses the windows in the rows; a missing bound is infinite."""
 
-    def assign(self, x: np.ndarray, rows: Frame | None = None) -> Assigned:  # noqa: ARG002 - the rows say it all
+    def assign(self, x: np.ndarray, rows: Frame | None = None) -> Assigned:  # noqa: ARG002
         if rows is None or "window_start" not in rows or "window_end" not in rows:
             raise InputError(
                 "inherited windows need `window_start` and `window_end`, got"

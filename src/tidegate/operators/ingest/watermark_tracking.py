@@ -237,7 +237,7 @@ class WatermarkTracker:
         before = column.generator.save() if self._options.strict else None
         try:
             promises = column.generator.observe(seen)
-        except Exception as error:  # noqa: BLE001 - the rows are processed even if a generator fails
+        except Exception as error:  # noqa: BLE001
             self._failed(error)
             promises = column.generator.alive(seen)
         tracker, names, values = column.sources, promises.names, promises.values

@@ -240,8 +240,8 @@ class Emitter:
                 frame = concat_frames(frames)
                 frames = [frame if in_turn else frame.take(np.argsort(order, kind="stable"))]
         for frame in frames:
-            told = frame.with_columns(watermark=constant(np.int64(watermark), len(frame)))
-            found += self._emitted(told if finishing else self._hold(told, now), now)
+            marked = frame.with_columns(watermark=constant(np.int64(watermark), len(frame)))
+            found += self._emitted(marked if finishing else self._hold(marked, now), now)
         return found
 
     # Waiting for names
@@ -401,16 +401,14 @@ class Emitter:
 
 
 def _identity(rows: Frame) -> Column:
-    """The identity of keys in ids of pairs; that of a row without a key is told by its second
-    word.
-    """
+    """The key identity in pair ids; for a null key its second word."""
     if "key_hash" in rows:
         return rows["key_hash"]
     equal_hash = rows.ints("equal_hash")
     if "key_check" not in rows:
         return equal_hash
-    nobody = (equal_hash == NULL_KEY[LEFT]) | (equal_hash == NULL_KEY[RIGHT])
-    return np.where(nobody, rows.ints("key_check"), equal_hash) if nobody.any() else equal_hash
+    null_key = (equal_hash == NULL_KEY[LEFT]) | (equal_hash == NULL_KEY[RIGHT])
+    return np.where(null_key, rows.ints("key_check"), equal_hash) if null_key.any() else equal_hash
 
 
 def _columns(
@@ -498,7 +496,7 @@ class JoinRenderer(Renderer):
         return late_table(columns, rows, ticks=self.ticks)
 
     def _late_types(self) -> dict[str, pa.DataType]:
-        """The columns of both sides; where they disagree about a type, it is told as text."""
+        """The columns of both sides; where they disagree about a type, the type is text."""
         kinds: dict[str, pa.DataType] = {}
         for field_ in [f for schema in self.schemas if schema is not None for f in schema]:
             name = late_name(field_.name)

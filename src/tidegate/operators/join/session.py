@@ -297,8 +297,8 @@ class SessionJoin(PairMatching):
         own = self.sides[side]
         self.take_back(side, places, out.reserve(len(kept)) + np.arange(len(kept)), out)
         gone = self.stored(side, places, ["equal_hash", "seq", "key_check", self._key])
-        somebody = gone.ints("equal_hash") != NULL_KEY[side]
-        gone = gone.where(somebody)
+        has_key = gone.ints("equal_hash") != NULL_KEY[side]
+        gone = gone.where(has_key)
         keys = Frame.of(
             {
                 "key_hash": gone.ints(self._key),
@@ -356,10 +356,10 @@ class SessionJoin(PairMatching):
         )
         if not len(found.run):
             return
-        told = self.pairs.take(found)
-        code = _numbers_of(told.select(KEY), keys.select(KEY))
+        emitted = self.pairs.take(found)
+        code = _numbers_of(emitted.select(KEY), keys.select(KEY))
         index = [
-            _positions(rows, code, told.ints(name))
+            _positions(rows, code, emitted.ints(name))
             for rows, name in zip(held, ("left_seq", "right_seq"), strict=True)
         ]
         known = [at >= 0 for at in index]
@@ -377,14 +377,21 @@ class SessionJoin(PairMatching):
         apart = there[LEFT] & there[RIGHT] & (session[LEFT] != session[RIGHT])
         for mask, losing in ((lost, [1 - side]), (apart, [LEFT, RIGHT])):
             rows = np.flatnonzero(mask)
-            rows = rows[np.lexsort((told.ints("right_seq")[rows], told.ints("left_seq")[rows]))]
+            rows = rows[
+                np.lexsort((emitted.ints("right_seq")[rows], emitted.ints("left_seq")[rows]))
+            ]
             left, right = (
                 Places(part.ints("run")[at[rows]], part.ints("place")[at[rows]])
                 for part, at in zip(held, index, strict=True)
             )
             order = out.reserve(STEPS * len(rows)) + STEPS * np.arange(len(rows))
             self.unpair(
-                left, right, order, (told.ints("start")[rows], told.ints("end")[rows]), losing, out
+                left,
+                right,
+                order,
+                (emitted.ints("start")[rows], emitted.ints("end")[rows]),
+                losing,
+                out,
             )
         self.pairs.remove(found.take(apart | (known[side] & ~there[side])))
 

@@ -58,7 +58,7 @@ def start(
         )
     if is_local(checkpoint) and not checkpoint.startswith("file:"):
         # Spark, this process and the workers may have different working directories.
-        checkpoint = os.path.abspath(checkpoint)  # noqa: PTH100 - keeps links: their target may move
+        checkpoint = os.path.abspath(checkpoint)  # noqa: PTH100
     available = trigger == "available_now"
     interval = 0 if available else _interval(trigger)
     plan = plan.for_query(

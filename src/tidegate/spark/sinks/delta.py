@@ -136,7 +136,7 @@ class _Spool(AbstractContextManager["_Spool"]):
     """Buffers the rows of a batch, on disk if they are many, until their common types are known."""
 
     def __init__(self) -> None:
-        self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - closed by __exit__
+        self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115
         self._sizes: list[int] = []
         self._schema = pa.schema([])
         self.rows = 0

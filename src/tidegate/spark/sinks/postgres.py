@@ -412,7 +412,7 @@ def _indexed(target: SinkTarget) -> Composed:
     return _sql()(", ").join(_index_term(target, name) for name in _identity(target))
 
 
-def _match(target: SinkTarget, name: str, is_null: bool) -> Composed:  # noqa: FBT001 - from a row of booleans
+def _match(target: SinkTarget, name: str, is_null: bool) -> Composed:  # noqa: FBT001
     """A condition that uses the index: `IS NOT DISTINCT FROM` would scan the table."""
     sql = _sql()
     if is_null:
