@@ -24,7 +24,7 @@ class WindowOffsets:
     """Offsets by window (or slice, where windows share slices) and partition."""
 
     def __init__(self, store: Store) -> None:
-        self._rows = KeyedTable(store, "metadata", _ROW, watch=("end",))
+        self._rows = KeyedTable(store, "window_offsets", _ROW, watch=("end",))
         self._partitions: list[str] = []
 
     def __len__(self) -> int:
