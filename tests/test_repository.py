@@ -34,6 +34,11 @@ TEXTS = [
         )
     ),
 ]
+PROSE = [path for path in TEXTS if path.is_relative_to(REPOSITORY / "src") or path.suffix == ".md"]
+RIDDLES = re.compile(
+    r"\b(?:unless sa" + r"id|is to" + r"ld|are to" + r"ld|no" + r"body|some" + r"body)\b"
+)
+"""Phrases that no reader would search for."""
 MODULE_LINES = 800
 FUNCTION_LINES = 80
 SAYS_NOTHING = {"util", "utils", "helper", "helpers", "common", "misc"}
@@ -174,3 +179,13 @@ def test_the_rules_can_fail() -> None:
     assert MACHINE_PATH.search("see /ho" + "me/me/file")
     assert not MACHINE_PATH.search("docs/home/page")
     assert canonical("Types_PyYAML>=6") == "types-pyyaml"
+
+
+@pytest.mark.parametrize(("name", "lines"), [("README.md", 170), ("docs/architecture.md", 200)])
+def test_first_pages_stay_short(name: str, lines: int) -> None:
+    assert len((REPOSITORY / name).read_text("utf-8").splitlines()) <= lines
+
+
+@pytest.mark.parametrize("path", [*PROSE], ids=names(PROSE))
+def test_prose_uses_the_words_of_the_field(path: Path) -> None:
+    assert RIDDLES.findall(path.read_text("utf-8")) == []
