@@ -12,8 +12,8 @@ Contract
 - Rows below the horizon of a watched column are expired, whatever their run still holds. A horizon
   never goes back.
 - A place (run, position in it) is valid until `tidy`, `expire`, `compact` or `restore`.
-- Compaction is size-tiered: the youngest runs are merged when at least four of them are of one size
-  class, so that each row moves a logarithmic number of times.
+- Compaction is size-tiered: the youngest runs are merged when four of them are of the size class of
+  the youngest and none is larger, so that each row moves a logarithmic number of times.
 """
 
 from __future__ import annotations
@@ -299,12 +299,13 @@ class RunStore:
         self._sort_runs()
         while self._runs:
             groups = self._groups()
-            tier, start = _tier(groups[-1]), len(groups)
-            while (
-                start and _tier(groups[start - 1]) <= tier and not self._is_full(groups[start - 1])
-            ):
+            tiers = [_tier(group) for group in groups]
+            start, alike = len(groups), 0
+            while start and tiers[start - 1] <= tiers[-1] and not self._is_full(groups[start - 1]):
                 start -= 1
-            if len(groups) - start < FAN:
+                alike += tiers[start] == tiers[-1]
+            # A large run alone is not worth moving with the small ones before it.
+            if alike < FAN:
                 return
             self._merge([run for group in groups[start:] for run in group])
 
