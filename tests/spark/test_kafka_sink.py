@@ -178,7 +178,7 @@ def test_an_empty_batch_touches_no_broker():
 
 
 def test_a_broker_that_is_down_is_told_with_a_hint(monkeypatch):
-    monkeypatch.setattr(sys.modules[KafkaSink.__module__], "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(sys.modules[KafkaSink.__module__], "METADATA_TIMEOUT", 0.5)
     sink = kafka_sink(f"127.0.0.1:{free_ports(1)[0]}", "panes", options={"sasl.password": "secret"})
     target = pane_target(name())
     for attempt in (
