@@ -260,7 +260,8 @@ def named(text: str | None, cases: Mapping[str, Case] = CASES) -> list[Case]:
     )
     unknown = [name for name in names if name not in cases]
     if unknown or not names:
-        raise SpecError(f"unknown benchmark case `{text}`. Hint: use one of {', '.join(cases)}")
+        wrong = ", ".join(unknown) or text
+        raise SpecError(f"unknown benchmark case `{wrong}`. Hint: use one of {', '.join(cases)}")
     return [cases[name] for name in names]
 
 

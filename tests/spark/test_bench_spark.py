@@ -165,7 +165,7 @@ def test_a_run_in_a_process_of_its_own_tells_what_its_workers_did(
 
 
 def test_a_run_that_cannot_start_says_why() -> None:
-    with pytest.raises(SetupError, match=r"(?s)ended with status \d.*tidegate doctor"):
+    with pytest.raises(SetupError, match=r"(?s)exited with status \d.*tidegate doctor"):
         spark_job.apart(Job(Shape("tumbling"), SMALL, memory="nonsense"), lambda line: None)
 
 
@@ -187,7 +187,7 @@ def test_a_job_survives_being_told_to_another_process() -> None:
 def test_sides_that_differ_are_found(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(spark_sides.WINDOWS, "tumbling", lambda: tumbling("30 seconds"))
     with pytest.raises(
-        spark_check.UnequalError, match=r"the same tumbling panes: .* panes of Tidegate"
+        spark_check.UnequalError, match=r"emit different tumbling panes: .* panes of Tidegate"
     ):
         spark_check.check(spark, Shape("tumbling"), SMALL)
 
@@ -236,7 +236,7 @@ def test_pairs_are_compared_by_both_of_their_rows() -> None:
 def test_equality_of_nothing_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_check, "our_panes", lambda *_: panes().slice(2))
     monkeypatch.setattr(spark_check, "their_panes", lambda *_: panes().slice(2))
-    with pytest.raises(spark_check.UnequalError, match="neither put out any"):
+    with pytest.raises(spark_check.UnequalError, match="neither side emitted any"):
         spark_check.check(None, Shape("tumbling"), SMALL)
 
 
@@ -358,9 +358,9 @@ def test_unknown_cases_and_options_of_other_parts_are_refused(
 ) -> None:
     assert list(race.CASES) == NAMES
     assert list(race.JOINS) == JOINS
-    with pytest.raises(SpecError, match="no case rolling"):
+    with pytest.raises(SpecError, match="unknown benchmark case `rolling`"):
         main(["spark", "--cases", "session,rolling"])
-    with pytest.raises(SpecError, match=r"no case session\. Hint: one of interval, "):
+    with pytest.raises(SpecError, match=r"case `session`\. Hint: use one of interval, "):
         main(["joins", "--cases", "session"])
     for words in (
         ["kernel", "--files", "3"],
