@@ -51,7 +51,7 @@ def test_it_shows_panes_corrections_late_rows_and_a_picture(spark, tmp_path, cap
         "  - ann",
         "very_late",
         "future",
-        "came twice",
+        "arrived twice",
         "<e-",
         "<O-",
         "|",
