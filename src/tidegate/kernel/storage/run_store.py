@@ -12,8 +12,9 @@ Contract
 - Rows below the horizon of a watched column are expired, whatever their run still holds. A horizon
   never goes back.
 - A place (run, position in it) is valid until `tidy`, `expire`, `compact` or `restore`.
-- Compaction is size-tiered: the youngest runs are merged when four of them are of the size class of
-  the youngest and none is larger, so that each row moves a logarithmic number of times.
+- Compaction is size-tiered: the youngest runs are merged when at least four of them are of at most
+  the size class of the youngest, and the result is much larger than each of them, so that each row
+  moves a logarithmic number of times.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ FULL_BYTES = 64 * 1024 * 1024
 """Default size from which on a run is not merged again."""
 FAN = 4
 """Number of runs of one size class that are merged."""
+_GROWTH = 2.5
+"""How many times larger than the largest of its runs a merged run is at least."""
 _DENSE = 4
 """Rows are taken from whole columns where they are more than this fraction of all rows."""
 _ALWAYS_MERGED = 5
@@ -299,13 +302,14 @@ class RunStore:
         self._sort_runs()
         while self._runs:
             groups = self._groups()
-            tiers = [_tier(group) for group in groups]
-            start, alike = len(groups), 0
-            while start and tiers[start - 1] <= tiers[-1] and not self._is_full(groups[start - 1]):
+            tier, start = _tier(groups[-1]), len(groups)
+            while (
+                start and _tier(groups[start - 1]) <= tier and not self._is_full(groups[start - 1])
+            ):
                 start -= 1
-                alike += tiers[start] == tiers[-1]
-            # A large run alone is not worth moving with the small ones before it.
-            if alike < FAN:
+            rows = [sum(run.live for run in group) for group in groups[start:]]
+            # One or two large runs are not worth moving with the small ones around them.
+            if len(rows) < FAN or sum(rows) < _GROWTH * max(rows):
                 return
             self._merge([run for group in groups[start:] for run in group])
 
