@@ -11,7 +11,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from enum import StrEnum
 from typing import Any, ClassVar, Literal
 from zoneinfo import ZoneInfo
@@ -22,6 +22,9 @@ from tidegate.instants import MAX, Duration, duration, format_duration
 Create = Literal["demand", "static"]
 Touch = Literal["separate", "merge"]
 Unit = Literal["day", "week", "month", "year"]
+DAY = 86_400_000_000
+_UNITS = ("day", "week", "month", "year")
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
 
 class Axis(StrEnum):
@@ -183,7 +186,10 @@ class Session(Window):
 
 @dataclass(frozen=True)
 class Calendar(Window):
-    """Windows of n days, weeks, months or years of a time zone, counted from a date."""
+    """Windows of n days, weeks, months or years of a time zone, counted from a date.
+
+    They begin at midnight of the zone, or at the local time `offset` after midnight.
+    """
 
     kind: ClassVar[str] = "calendar"
     unit: Unit
@@ -192,9 +198,10 @@ class Calendar(Window):
     start: str | None = None
     axis: Axis = Axis.EVENT_TIME
     create: Create = "demand"
+    offset: int = 0
 
     def __post_init__(self) -> None:
-        _one_of("calendar", "unit", self.unit, ("day", "week", "month", "year"))
+        _one_of("calendar", "unit", self.unit, _UNITS)
         _positive("calendar", n=self.n)
         _zone(self.zone)
         first = (
@@ -209,6 +216,18 @@ class Calendar(Window):
             raise SpecError(
                 f"calendar needs a time axis, got `{self.axis}`. Hint: use tumbling on tuples"
             )
+        if not 0 <= _whole("calendar", "offset", self.offset) < DAY:
+            raise SpecError(
+                "calendar `offset` must be at least 0 and shorter than a day, got"
+                f" {format_duration(self.offset)}. Hint: move `start` by whole days"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form; an offset of 0 is omitted."""
+        form = super().to_dict()
+        if not self.offset:
+            del form["offset"]
+        return form
 
     @property
     def anchor(self) -> date:
@@ -385,22 +404,77 @@ def session(
 
 
 def calendar(
-    unit: Unit,
+    unit: Unit | Literal["quarter", "decade"],
     n: int = 1,
     *,
     zone: str = "UTC",
     start: str | date | None = None,
+    week_start: str | None = None,
+    year_start: str | None = None,
+    offset: Duration = 0,
     axis: Axis | str = Axis.EVENT_TIME,
     create: Create = "demand",
 ) -> Calendar:
-    """Windows of n days, weeks, months or years of a zone, counted from the date `start`.
+    """Windows of n days, weeks, months, quarters, years or decades of a zone.
+
+    - `start`: a date at which a window begins; windows are counted from it, in both directions.
+      Default: the first suitable date of 1970.
+    - `week_start`: the first day of a week, by name. Default: Monday.
+    - `year_start`: the first day of a year as `month-day`; months, quarters and decades follow it.
+      Default: `"01-01"`.
+    - `offset`: the local time at which a day begins, as the duration since midnight.
 
     >>> calendar("month", 7, start="2014-03-05").to_dict()["start"]
     '2014-03-05'
+    >>> calendar("week", 2, week_start="sunday").start
+    '1970-01-04'
+    >>> calendar("quarter", year_start="04-06") == Calendar("month", 3, start="1970-04-06")
+    True
     """
-    return Calendar(
-        unit, n, zone, start.isoformat() if isinstance(start, date) else start, _axis(axis), create
-    )
+    _one_of("calendar", "unit", unit, (*_UNITS, "quarter", "decade"))
+    _positive("calendar", n=n)
+    base: Unit
+    if unit == "quarter":
+        base, n = "month", 3 * n
+    elif unit == "decade":
+        base, n = "year", 10 * n
+    else:
+        base = unit
+    if week_start is not None:
+        _follows_start("week_start", start, "weeks", fits=base == "week")
+        start = _first_weekday(week_start)
+    if year_start is not None:
+        _follows_start("year_start", start, "months and years", fits=base in ("month", "year"))
+        start = _first_of_year(year_start)
+    first = start.isoformat() if isinstance(start, date) else start
+    return Calendar(base, n, zone, first, _axis(axis), create, duration(offset))
+
+
+def _follows_start(field: str, start: object, units: str, *, fits: bool) -> None:
+    if not fits:
+        raise SpecError(f"calendar `{field}` is for {units}. Hint: omit it, or use `start`")
+    if start is not None:
+        raise SpecError(
+            f"calendar takes `start` or `{field}`, got both. Hint: `start` is a date, and windows"
+            " begin on its day"
+        )
+
+
+def _first_weekday(name: str) -> date:
+    """The first such weekday from Sunday 1970-01-04 on; that of Monday is the default anchor."""
+    known = str(name).lower()
+    _one_of("calendar", "week_start", known, _WEEKDAYS)
+    return date(1970, 1, 4) + timedelta(days=(_WEEKDAYS.index(known) + 1) % len(_WEEKDAYS))
+
+
+def _first_of_year(month_day: str) -> date:
+    try:
+        return date.fromisoformat(f"1970-{month_day}")
+    except ValueError:
+        raise SpecError(
+            "calendar `year_start` must be a month and a day that every year has, got"
+            f' `{month_day}`. Hint: year_start="04-06"; for 29 February use start="2000-02-29"'
+        ) from None
 
 
 def global_window(*, axis: Axis | str = Axis.EVENT_TIME) -> Global:
