@@ -207,6 +207,19 @@ def test_verbs_before_any_message_are_no_error(kind):
     assert op.peek().num_rows == 0
 
 
+def test_peek_selects_by_key_and_range():
+    op = counting()
+    op.add_messages([row(1, "a"), row(2, "b"), row(12, "a"), row(25, "a")])
+
+    def peeked(*bounds: int, **key: Any) -> list[tuple[Any, ...]]:
+        return [(r["k"], r["window_start"], r["n"]) for r in op.peek(*bounds, **key).to_pylist()]
+
+    assert peeked(key="a") == [("a", 0, 1), ("a", 10, 1), ("a", 20, 1)]
+    assert sorted(peeked(5, 5)) == [("a", 0, 1), ("b", 0, 1)], "the window that contains 5"
+    assert peeked(10, 19, key={"k": "a"}) == [("a", 10, 1)]
+    assert peeked(key="c") == []
+
+
 @pytest.mark.parametrize("options", [{}, {"downstream": lambda _: True}], ids=["buffer", "offer"])
 def test_the_first_message_is_cheap(options):
     panes = windowed().aggregate(n=tg.count(), total=tg.sum("v"))

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidegate.embedded.base import Consumer, EmbeddedBase
-from tidegate.embedded.inspection import Inspection
 from tidegate.embedded.result_queue import Downstream
 from tidegate.embedded.rows import to_table
 from tidegate.instants import Instant
 from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.operators.explain.explanation import explain, worded
 from tidegate.operators.explain.facts import Explanation
+from tidegate.operators.inspection.aggregate import AggregateInspection
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.watermarks import Explicit
 from tidegate.state.store import Store
@@ -23,7 +23,7 @@ _BUFFER_SPAN = 100_000
 """Maximum age of the buffer, and so the error of its arrival clock, in microseconds."""
 
 
-class EmbeddedOperator(Inspection, EmbeddedBase):
+class EmbeddedOperator(AggregateInspection, EmbeddedBase):
     """One windowed aggregate in this process."""
 
     operator: WindowedAggregate

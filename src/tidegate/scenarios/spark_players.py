@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Row
 
-from tidegate.embedded.inspection import Inspection
-from tidegate.embedded.join import kept, messages_in
 from tidegate.errors import TidegateError
 from tidegate.operators.aggregate.operator import WindowedAggregate
+from tidegate.operators.inspection.aggregate import AggregateInspection
+from tidegate.operators.inspection.join import kept, messages_in
 from tidegate.operators.join.operator import WindowedJoin
 from tidegate.scenarios.runtimes import window_of
 from tidegate.scenarios.spark_script import ScriptedProcessor
@@ -122,7 +122,7 @@ def _aggregate_seen(operator: WindowedAggregate) -> Iterator[tuple[str, bytes]]:
         yield CONTENTS, encode_table(contents).to_pybytes()
 
 
-class _Inside(Inspection):
+class _Inside(AggregateInspection):
     """An operator of a chain, with the inspection of an embedded one."""
 
     def __init__(self, operator: WindowedAggregate) -> None:

@@ -1,4 +1,4 @@
-"""Inspection of an embedded aggregate: windows, messages, current values and counts."""
+"""Inspection of an aggregate: windows, messages, current values and counts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.embedded.rows import key_identity
 from tidegate.errors import InputError
 from tidegate.instants import MAX, MIN, Instant, instant
 from tidegate.kernel.frame import Frame, concat_frames, to_arrow
@@ -17,11 +16,12 @@ from tidegate.kernel.windows.assigners import Aligned
 from tidegate.operators.aggregate.cell_values import payload
 from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.operators.aggregate.wiring import Wiring
+from tidegate.operators.inspection.key_identity import key_identity
 from tidegate.operators.progress import late_by_reason
 from tidegate.spec.windows import Axis
 
 
-class Inspection:
+class AggregateInspection:
     """Read-only access to the windows, messages, values and counts of an operator."""
 
     operator: WindowedAggregate
@@ -112,27 +112,25 @@ class Inspection:
             frames += wiring.slice_buffer.preview()
         return concat_frames(frames) if frames else None
 
-    def peek(self) -> pa.Table:
-        """The current values of all windows that are not closed."""
+    def peek(
+        self, start: Instant | None = None, end: Instant | None = None, *, key: Any = None
+    ) -> pa.Table:
+        """The current values of the windows that are not closed and overlap a range.
+
+        `key` selects the windows of one key.
+        """
         self._drain()
-        wiring, renderer = self.operator.wiring, self.operator.renderer()
-        cells = None if wiring is None else self._cells(wiring)
-        if wiring is None or cells is None:
+        wiring = self.operator.wiring
+        cells = None if wiring is None else self._selected(wiring, start, end, key)
+        if wiring is None or cells is None or not len(cells):
             return pa.table({})
-        cells = cells.where(~cells.ints("closed"))
-        order = np.lexsort((cells.ints("key_hash"), cells.ints("end"), cells.ints("start")))
-        cells = cells.take(order)
-        names = self.operator.spec.input.key
+        renderer, names = self.operator.renderer(), self.operator.spec.input.key
         columns = {name: to_arrow(cells[f"k.{name}"]) for name in names}
         columns.update(
             window_start=renderer.instants(cells.ints("start")),
             window_end=renderer.instants(cells.ints("end")),
         )
-        return (
-            pa.table({**columns, **wiring.cell_values.values(cells)})
-            if len(cells)
-            else pa.table({})
-        )
+        return pa.table({**columns, **wiring.cell_values.values(cells)})
 
     def get_windows(
         self, start: Instant | None = None, end: Instant | None = None, *, key: Any = None
@@ -144,61 +142,68 @@ class Inspection:
         """
         self._drain()
         wiring = self.operator.wiring
-        cells = None if wiring is None else self._cells(wiring)
+        cells = None if wiring is None else self._selected(wiring, start, end, key)
         if wiring is None or cells is None:
             return []
+        return self._describe(cells, per_key=key is not None or not self._shares_windows(wiring))
+
+    def _shares_windows(self, wiring: Wiring) -> bool:
+        """Whether all keys have the same windows."""
+        return isinstance(wiring.cell_update.assigner, Aligned)
+
+    def _selected(
+        self, wiring: Wiring, start: Instant | None, end: Instant | None, key: Any
+    ) -> Frame | None:
+        """The cells that are not closed and overlap a range, of all keys or of one, sorted."""
+        cells = self._cells(wiring)
+        if cells is None:
+            return None
         low, high = (
             MIN if start is None else self._position(start),
             MAX if end is None else self._position(end),
         )
         wanted = ~cells.ints("closed") & (cells.ints("end") > low) & (cells.ints("start") <= high)
-        key_hash = key_check = None
         if key is not None:
             key_hash, key_check = self._identity(wiring, key)
             wanted &= (cells.ints("key_hash") == key_hash) & (cells.ints("key_check") == key_check)
         cells = cells.where(wanted)
-        per_key = key is not None or not isinstance(wiring.cell_update.assigner, Aligned)
         order = np.lexsort((cells.ints("key_hash"), cells.ints("end"), cells.ints("start")))
-        return self._describe(cells.take(order), per_key=per_key)
+        return cells.take(order)
 
     def _describe(self, cells: Frame, *, per_key: bool) -> list[dict[str, Any]]:
-        renderer, names = self.operator.renderer(), self.operator.spec.input.key if per_key else ()
-        starts, ends = (
-            renderer.instants(cells.ints("start")).to_pylist(),
-            renderer.instants(cells.ints("end")).to_pylist(),
+        """One dictionary per window, or per window and key; the cells are sorted."""
+        identity = ("start", "end", *(("key_hash", "key_check") if per_key else ()))
+        groups = Groups.by([cells.ints(name) for name in identity])
+        order = np.argsort(groups.firsts)
+        firsts = groups.firsts[order]
+        shown, renderer = cells.take(firsts), self.operator.renderer()
+        names = self.operator.spec.input.key if per_key else ()
+        columns: dict[str, list[Any]] = {
+            name: to_arrow(shown[f"k.{name}"]).to_pylist() for name in names
+        }
+        columns.update(
+            window_start=renderer.instants(shown.ints("start")).to_pylist(),
+            window_end=renderer.instants(shown.ints("end")).to_pylist(),
+            count=groups.sum(cells.ints("row_count"))[order].tolist(),
+            panes=groups.sum(cells.ints("pane_index"))[order].tolist(),
+            offsets=self._window_offsets(shown),
         )
-        keys = [to_arrow(cells[f"k.{name}"]).to_pylist() for name in names]
-        found: dict[tuple[Any, ...], dict[str, Any]] = {}
-        for i in range(len(cells)):
-            raw = (int(cells.ints("start")[i]), int(cells.ints("end")[i]))
-            identity = (
-                (*raw, int(cells.ints("key_hash")[i]), int(cells.ints("key_check")[i]))
-                if per_key
-                else raw
-            )
-            row = found.get(identity)
-            if row is None:
-                row = {name: keys[k][i] for k, name in enumerate(names)}
-                row.update(
-                    window_start=starts[i],
-                    window_end=ends[i],
-                    count=0,
-                    panes=0,
-                    offsets=self._offsets(raw, cells, i),
-                )
-                found[identity] = row
-            row["count"] += int(cells.ints("row_count")[i])
-            row["panes"] += int(cells.ints("pane_index")[i])
-        return list(found.values())
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def _offsets(self, window: tuple[int, int], cells: Frame, i: int) -> dict[str, tuple[int, int]]:
-        if self.operator.window_offsets is None:
-            return {}
-        if self.operator.wiring is not None and self.operator.wiring.cell_update.shares_offsets:
-            return self.operator.window_offsets.within(*window, None, None)
-        return self.operator.window_offsets.within(
-            *window, int(cells.ints("key_hash")[i]), int(cells.ints("key_check")[i])
-        )
+    def _window_offsets(self, cells: Frame) -> list[dict[str, tuple[int, int]]]:
+        """The first and last offset by partition of each cell's window."""
+        offsets = self.operator.window_offsets
+        if offsets is None:
+            return [{} for _ in range(len(cells))]
+        wiring = self.operator.wiring
+        bounds = zip(cells.ints("start").tolist(), cells.ints("end").tolist(), strict=True)
+        if wiring is not None and wiring.cell_update.shares_offsets:
+            return [offsets.within(start, end, None, None) for start, end in bounds]
+        hashes = zip(cells.ints("key_hash").tolist(), cells.ints("key_check").tolist(), strict=True)
+        return [
+            offsets.within(start, end, key_hash, key_check)
+            for (start, end), (key_hash, key_check) in zip(bounds, hashes, strict=True)
+        ]
 
     def get_messages(
         self,

@@ -1,0 +1,1 @@
+"""Inspection of operators: their windows, messages, current values and counts."""

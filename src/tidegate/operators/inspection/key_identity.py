@@ -1,0 +1,41 @@
+"""The identity of a key that a caller asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.errors import InputError
+from tidegate.kernel.keys import identify
+
+
+def key_identity(
+    key: Any, names: Sequence[str], schema: pa.Schema, noun: str
+) -> tuple[np.uint64, np.uint64]:
+    """The hash and the check of a key: one value, a tuple, or a dictionary by column name."""
+    values = (
+        [key.get(name) for name in names]
+        if isinstance(key, Mapping)
+        else list(key)
+        if isinstance(key, tuple)
+        else [key]
+    )
+    if len(values) != len(names) or (isinstance(key, Mapping) and set(key) != set(names)):
+        raise InputError(
+            f"the {noun} are {list(names)}, got {key!r}. Hint: give a value, a tuple or a"
+            " dictionary"
+        )
+    try:
+        columns = [
+            pa.array([value], schema.field(name).type)
+            for name, value in zip(names, values, strict=True)
+        ]
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise InputError(
+            f"the key {key!r} does not fit the {noun} {list(names)}: {error}"
+        ) from error
+    key_hash, key_check = identify(columns, 1)
+    return key_hash[0], key_check[0]
