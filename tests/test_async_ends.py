@@ -37,7 +37,6 @@ from support.async_service import (
     never,
     rows,
 )
-from tidegate.embedded import async_executor
 from tidegate.embedded.async_map import EmbeddedAsyncMap
 from tidegate.errors import (
     BackpressureError,
@@ -47,6 +46,7 @@ from tidegate.errors import (
     StateError,
 )
 from tidegate.kernel.watermarks.marks import Idle, Mark, Watermark
+from tidegate.operators.async_map import executor as async_executor
 from tidegate.spec.operator import Input
 from tidegate.spec.watermarks import Bounded, Explicit
 from tidegate.state.memory import MemoryStore

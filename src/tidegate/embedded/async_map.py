@@ -19,10 +19,8 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from tidegate.embedded.async_executor import AsyncExecutor, Reply
 from tidegate.embedded.async_rows import (
     AsyncResults,
-    AsyncSchemas,
     ResultItems,
     count_rows,
     item_from_json,
@@ -30,19 +28,17 @@ from tidegate.embedded.async_rows import (
     kind_of,
     late_table,
     marks_of,
-    python_rows,
-    rows_of,
-    table_error,
+    results_of,
 )
 from tidegate.embedded.clock import Clock
 from tidegate.embedded.result_queue import Downstream, ResultQueue
-from tidegate.embedded.rows import to_table
 from tidegate.embedded.source_control import SourceControl
 from tidegate.errors import CorruptStateError, InputError, SpecError, StateError
 from tidegate.instants import MAX, MIN, Instant
 from tidegate.kernel.events.event_time import OK, is_ticks, read_times
 from tidegate.kernel.watermarks.marks import Mark
 from tidegate.operators.aggregate.migration import check_same
+from tidegate.operators.async_map.executor import AsyncExecutor, Reply
 from tidegate.operators.async_map.queue import (
     AnswerBatch,
     FailedCall,
@@ -50,10 +46,12 @@ from tidegate.operators.async_map.queue import (
     Row,
     async_queue,
 )
+from tidegate.operators.async_map.rows import AsyncSchemas, python_rows, rows_of, table_error
 from tidegate.operators.explain.explanation import explain_calls, waiting_marks
 from tidegate.operators.explain.facts import CallFacts, Explanation
 from tidegate.operators.ingest.delivery import Delivery, DeliveryReader
 from tidegate.operators.ingest.ingest import Ingest, IngestHooks, Windows, whole_rows
+from tidegate.operators.ingest.python_rows import to_table
 from tidegate.operators.ingest.schema_cast import BROKEN, bindable, widened
 from tidegate.operators.ingest.watermark_tracking import PausedSource, WatermarkTracker
 from tidegate.operators.output import texts
@@ -119,7 +117,7 @@ class EmbeddedAsyncMap(SourceControl):
         )
         self._progress = Progress(now=self._clock.start)
         self._ingest = Ingest(self.inputs, self._store, self._progress)
-        self._schemas = AsyncSchemas()
+        self._schemas = AsyncSchemas(spec)
         self._queue = async_queue(ordered=spec.ordered)
         self._executor = AsyncExecutor(spec)
         self._unstarted: deque[tuple[int, Row]] = deque()
@@ -208,7 +206,8 @@ class EmbeddedAsyncMap(SourceControl):
         """A copy of the results; `flush` clears them."""
         self._check_not_closed()
         self._finish_call()
-        return self._schemas.results([item for items in self._results.fetch() for item in items])
+        items = [item for items in self._results.fetch() for item in items]
+        return results_of(self._schemas, items)
 
     def flush(self) -> None:
         """Clear the returned results, and make pending messages, results, watermarks and offsets
@@ -373,7 +372,7 @@ class EmbeddedAsyncMap(SourceControl):
         limit, watermark = tracker.limit(key), tracker.output(key)
         hooks = IngestHooks(_LateTables(self._late), partial(self._observe, number), _no_ids)
         events = self._ingest.take(table, reader, schema, hooks).events.table
-        self._schemas.input = schema
+        self._schemas.bind(schema)
         rows, unreadable, errors = python_rows(events)
         self._observe_times(given, events, limit, watermark)
         self._late(unreadable, "bad_value", pa.array(errors, pa.string()))
@@ -494,7 +493,7 @@ class EmbeddedAsyncMap(SourceControl):
 
     def _accepts(self, items: ResultItems) -> bool:
         if self._consumer is not None:
-            return self._consumer(self._schemas.results(items)) is not False
+            return self._consumer(results_of(self._schemas, items)) is not False
         if self._downstream is None or self._downstream.is_refusing:
             return False
         if items[0][0] == "rows":

@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from tidegate.embedded.clock import Clock
 from tidegate.embedded.result_queue import Downstream, ResultQueue
-from tidegate.embedded.rows import to_table
 from tidegate.embedded.source_control import SourceControl
 from tidegate.errors import InputError
 from tidegate.instants import MIN, Instant
 from tidegate.kernel.watermarks.marks import Mark
 from tidegate.operators import snapshot
 from tidegate.operators.chain import Operator, OutputProgress, render
+from tidegate.operators.ingest.python_rows import to_table
 from tidegate.operators.ingest.watermark_tracking import PausedSource, WatermarkTracker
 from tidegate.operators.output import Output
 from tidegate.operators.results import Results

@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from tidegate.embedded.base import Consumer, EmbeddedBase
 from tidegate.embedded.result_queue import Downstream
-from tidegate.embedded.rows import to_table
 from tidegate.instants import Instant
 from tidegate.operators.explain.facts import Explanation
 from tidegate.operators.explain.join import described, explain_join
 from tidegate.operators.ingest.delivery import Arrival
+from tidegate.operators.ingest.python_rows import to_table
 from tidegate.operators.inspection.join import JoinInspection
 from tidegate.operators.join.operator import WindowedJoin
 from tidegate.spec.join import LEFT, RIGHT, SIDES, JoinSpec

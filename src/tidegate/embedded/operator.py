@@ -7,11 +7,11 @@ from typing import Any
 
 from tidegate.embedded.base import Consumer, EmbeddedBase
 from tidegate.embedded.result_queue import Downstream
-from tidegate.embedded.rows import to_table
 from tidegate.instants import Instant
 from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.operators.explain.explanation import explain, worded
 from tidegate.operators.explain.facts import Explanation
+from tidegate.operators.ingest.python_rows import to_table
 from tidegate.operators.inspection.aggregate import AggregateInspection
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.watermarks import Explicit

@@ -7,8 +7,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from tidegate.errors import SpecError
 from tidegate.instants import MAX, format_duration
+from tidegate.spec.columns import extended
 from tidegate.spec.json_form import qualified_name
 
 SECOND = 1_000_000
@@ -25,6 +28,9 @@ class AsyncMap:
     It returns a mapping, a list of mappings, or None to drop the message. `timeout` and `backoff`
     are in microseconds: the time limit of one attempt, and the pause before the first retry, which
     doubles with every further one.
+
+    `schema` declares the columns of the results; with `extends`, in addition to those of the
+    messages. Without it, the first value of a column decides its type.
     """
 
     function: Function
@@ -33,6 +39,8 @@ class AsyncMap:
     timeout: int = 30 * SECOND
     retries: int = 0
     backoff: int = SECOND // 10
+    schema: pa.Schema | None = None
+    extends: bool = False
 
     def __post_init__(self) -> None:
         if not is_coroutine_function(self.function):
@@ -66,6 +74,12 @@ class AsyncMap:
     def pause(self, attempt: int) -> int:
         """The pause after a failed attempt, counted from 0."""
         return min(self.backoff << min(attempt, 63), max(self.backoff, LONGEST_PAUSE))
+
+    def columns(self, messages: pa.Schema) -> pa.Schema | None:
+        """The declared columns of the results of messages with these columns."""
+        if self.schema is None or not self.extends:
+            return self.schema
+        return extended(messages, self.schema)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form of what stored state depends on; limits may change between two runs."""

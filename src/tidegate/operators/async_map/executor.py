@@ -62,19 +62,29 @@ class AsyncExecutor:
     def __len__(self) -> int:
         return len(self._calls)
 
+    def use(self, spec: AsyncMap) -> None:
+        """Call the function of another specification from now on, in the same event loop.
+
+        Calls that still run are cancelled.
+        """
+        if self._calls:
+            self.close()
+        self._replies.clear()
+        self._spec = spec
+
     def start(self, calls: Mapping[int, Row]) -> None:
         """Call the function for rows, by ticket; the first call starts the event loop."""
         if not calls:
             return
         if self._loop is None:
-            self._loop = _LoopThread(self._spec)
+            self._loop = _LoopThread()
             # The thread ends even if `close` is not called.
             weakref.finalize(self, self._loop.end)
         now = time.monotonic()
         if not self._calls:
             self._overdue_at = now + self._limit()
         self._calls.update({ticket: (row, now) for ticket, row in calls.items()})
-        self._loop.start(dict(calls))
+        self._loop.start(self._spec, dict(calls))
 
     def replies(self, *, wait: bool = False) -> list[Reply]:
         """The replies that have arrived; with `wait` at least one if any call is running."""
@@ -200,6 +210,7 @@ class AsyncExecutor:
 class _Attempt:
     """One attempt of a call."""
 
+    spec: AsyncMap
     ticket: int
     row: Row
     number: int
@@ -219,11 +230,10 @@ class _Outcome:
 class _LoopThread:
     """An event loop with its thread and the queue of its replies."""
 
-    def __init__(self, spec: AsyncMap) -> None:
+    def __init__(self) -> None:
         self.replies: SimpleQueue[Reply | None] = SimpleQueue()
         """Replies; None once the loop has ended."""
         self.uncancelled = 0
-        self._spec = spec
         self._lock = threading.Lock()
         self._started: dict[int, float] = {}
         self._active_at = time.monotonic()
@@ -236,10 +246,10 @@ class _LoopThread:
 
     # From outside
 
-    def start(self, calls: dict[int, Row]) -> None:
+    def start(self, spec: AsyncMap, calls: dict[int, Row]) -> None:
         # A loop that has ended is replaced, with its calls, when replies are received.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._start_calls, calls)
+            self._loop.call_soon_threadsafe(self._start_calls, spec, calls)
 
     def progress(self) -> tuple[dict[int, float], float]:
         """When the calls without a reply started, and when the loop was last active."""
@@ -282,9 +292,9 @@ class _LoopThread:
             ):
                 coroutine.close()
 
-    def _start_calls(self, calls: dict[int, Row]) -> None:
+    def _start_calls(self, spec: AsyncMap, calls: dict[int, Row]) -> None:
         for ticket, row in calls.items():
-            self._attempt(_Attempt(ticket, row, 0))
+            self._attempt(_Attempt(spec, ticket, row, 0))
 
     def _attempt(self, attempt: _Attempt) -> None:
         if self._is_abandoned:
@@ -293,7 +303,7 @@ class _LoopThread:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         attempt.timer = self._loop.call_later(
-            self._spec.timeout / 1_000_000, self._time_out, attempt, task
+            attempt.spec.timeout / 1_000_000, self._time_out, attempt, task
         )
 
     async def _call(self, attempt: _Attempt) -> None:
@@ -305,21 +315,9 @@ class _LoopThread:
                 return
             self._active_at = time.monotonic()
             self._started.setdefault(attempt.ticket, self._active_at)
-        outcome = await self._outcome(attempt.row)
+        outcome = await _outcome(attempt)
         if not attempt.is_over:
             self._finish_attempt(attempt, outcome)
-
-    async def _outcome(self, row: Row) -> _Outcome:
-        try:
-            answer = await self._spec.function(_copied(row))
-        except GeneratorExit:
-            raise
-        except BaseException as error:  # noqa: BLE001 - a user's function may raise anything
-            return _Outcome(error=error_text(error))
-        try:
-            return _Outcome(results_of(answer))
-        except Exception as error:  # noqa: BLE001 - a mapping of the user may raise anything
-            return _Outcome(error=error_text(error), is_final=True)
 
     def _time_out(self, attempt: _Attempt, task: asyncio.Task[None]) -> None:
         if not attempt.is_over:
@@ -327,20 +325,19 @@ class _LoopThread:
             self._finish_attempt(
                 attempt,
                 _Outcome(
-                    error=f"TimeoutError: no answer within {format_duration(self._spec.timeout)}"
+                    error=f"TimeoutError: no answer within {format_duration(attempt.spec.timeout)}"
                 ),
             )
 
     def _finish_attempt(self, attempt: _Attempt, outcome: _Outcome) -> None:
         """End an attempt: reply, or retry after a pause."""
         attempt.is_over = True
+        spec = attempt.spec
         if attempt.timer is not None:
             attempt.timer.cancel()
-        if outcome.results is None and not outcome.is_final and attempt.number < self._spec.retries:
-            following = _Attempt(attempt.ticket, attempt.row, attempt.number + 1)
-            self._loop.call_later(
-                self._spec.pause(attempt.number) / 1_000_000, self._attempt, following
-            )
+        if outcome.results is None and not outcome.is_final and attempt.number < spec.retries:
+            following = _Attempt(spec, attempt.ticket, attempt.row, attempt.number + 1)
+            self._loop.call_later(spec.pause(attempt.number) / 1_000_000, self._attempt, following)
             return
         with self._lock:
             if self._is_abandoned:
@@ -369,6 +366,19 @@ class _LoopThread:
         """Ignore errors of cancelled calls, which `close` reports; handle others by default."""
         if context.get("task") not in self._running:
             loop.default_exception_handler(context)
+
+
+async def _outcome(attempt: _Attempt) -> _Outcome:
+    try:
+        answer = await attempt.spec.function(_copied(attempt.row))
+    except GeneratorExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a user's function may raise anything
+        return _Outcome(error=error_text(error))
+    try:
+        return _Outcome(results_of(answer))
+    except Exception as error:  # noqa: BLE001 - a mapping of the user may raise anything
+        return _Outcome(error=error_text(error), is_final=True)
 
 
 def results_of(answer: object) -> list[Row]:

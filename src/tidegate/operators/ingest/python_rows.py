@@ -1,4 +1,4 @@
-"""Conversion of messages to Arrow tables."""
+"""Conversion of messages in any Python form to Arrow tables."""
 
 from __future__ import annotations
 
