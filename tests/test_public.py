@@ -32,6 +32,7 @@ PUBLIC = {
     "sinks",
     "sources",
     "spark_session",
+    "spark_errors",
     "streams",
     # Windows and their axes.
     "Axis",

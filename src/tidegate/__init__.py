@@ -100,6 +100,7 @@ if _typing.TYPE_CHECKING:
     from tidegate import streams
     from tidegate.spark import sinks, sources
     from tidegate.spark.environment.session import session as spark_session
+    from tidegate.spark.failures import spark_errors
 
 __version__ = "0.1.0"
 
@@ -110,6 +111,8 @@ def __getattr__(name: str) -> _typing.Any:
 
     if name == "spark_session":
         return importlib.import_module("tidegate.spark.environment.session").session
+    if name == "spark_errors":
+        return importlib.import_module("tidegate.spark.failures").spark_errors
     if name in {"sinks", "sources"}:
         return importlib.import_module(f"tidegate.spark.{name}")
     if name == "streams":
@@ -204,6 +207,7 @@ __all__ = [
     "sinks",
     "sliding",
     "sources",
+    "spark_errors",
     "spark_session",
     "stddev",
     "stream",

@@ -186,3 +186,11 @@ def test_a_batch_and_its_sinks(seen):
 
 def test_rows_that_are_kept_in_the_server_cannot_be_read_here_and_that_is_said(seen):
     assert "under Spark Connect the rows are in the server's process" in seen["memory"]
+
+
+def test_an_error_of_a_task_is_raised_as_an_error_of_tidegate(seen):
+    message, returned, cause = seen["failing"]
+    assert "went back" in message
+    assert "\n" not in message
+    assert returned == f"WatermarkError({message!r})"
+    assert cause.endswith("Exception")

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 import tidegate as tg
-from tidegate.errors import InputError
+from tidegate.errors import InputError, WatermarkError
 from tidegate.spark.query.settings import NO_DATA_BATCHES, spark_settings
 
 DDL = "user string, ts timestamp, price double"
@@ -179,6 +179,21 @@ def in_memory(spark: SparkSession, feed: str, out: Path) -> str:
         return str(error)
 
 
+def failing(spark: SparkSession, feed: str, out: Path) -> list[str]:
+    """The errors of a query whose strict watermark goes back: raised, and returned."""
+    source = followed(spark, feed).selectExpr("*", "ts as mark")
+    strict = tg.stream(source, time="ts", key="user", watermark=tg.punctuated("mark"))
+    panes = strict.window(tg.tumbling("1 minute")).options(strict=True).aggregate(n=tg.count())
+    query = panes.write(
+        tg.sinks.noop(), checkpoint=str(out / "strict-ck"), trigger="available_now"
+    )
+    try:
+        query.await_termination()
+    except WatermarkError as error:
+        return [str(error), repr(query.exception()), type(error.__cause__).__name__]
+    return []
+
+
 def main(url: str, feed: str, folder: str) -> None:
     out = Path(folder)
     spark = tg.spark_session("clients", remote=url)
@@ -197,6 +212,7 @@ def _seen(spark: SparkSession, feed: str, out: Path) -> dict[str, Any]:
         "streamed": streamed(spark, feed, out),
         "rekeyed": rekeyed(spark, feed, out),
         "memory": in_memory(spark, feed, out),
+        "failing": failing(spark, feed, out),
     }
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate import pipeline
 from tidegate.cli.shutdown import ShutdownRequest, shutdown_requests
 from tidegate.cli.stderr_filter import filtered_stderr
-from tidegate.errors import MissingExtraError
+from tidegate.errors import MissingExtraError, TidegateError
 from tidegate.instants import format_instant
 from tidegate.pipeline.outputs import AVAILABLE_NOW
 
@@ -59,7 +59,9 @@ def run(
         # On shutdown Spark may exit before this process; the micro-batch is abandoned in either
         # case.
         if not shutdown.stop:
-            if not isinstance(error, PySparkException):
+            if not isinstance(error, PySparkException) and not isinstance(
+                error.__cause__, PySparkException
+            ):
                 raise
             report.end("failed")
             return _failed(error)
@@ -223,7 +225,11 @@ def _late(state: dict[str, Any]) -> str:
 
 
 def _failed(error: Exception) -> int:
-    """Print the whole error, and then its essence."""
+    """Print an error of Tidegate as one line; any other whole, and then its essence."""
+    if isinstance(error, TidegateError):
+        name = type(error).__name__
+        print(f"tidegate run: the query failed: {name}: {error}", file=sys.stderr)
+        return 1
     text = str(error)
     found = _ESSENCE.findall(text)
     print(text, file=sys.stderr)

@@ -17,6 +17,7 @@ from tidegate.errors import SpecError
 from tidegate.operators.aggregate.pre_aggregation import PreAggregator, can_combine
 from tidegate.operators.ingest.merge_inputs import check_schemas
 from tidegate.spark import metrics
+from tidegate.spark.failures import marks_errors
 from tidegate.spark.plan.input import PlanInput
 from tidegate.spark.sources import DirectSource
 from tidegate.spark.tasks.batch import batch_function
@@ -379,6 +380,7 @@ def unpack_output(packed: DataFrame, output: str, schema: pa.Schema) -> DataFram
 def _unpacker(
     output: str, schema: pa.Schema
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    @marks_errors
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for kind, payload in zip(

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate.instants import format_instant
 from tidegate.spark import metrics
+from tidegate.spark.failures import spark_errors
 
 _POLL_SECONDS = 0.05
 """How often `process_all_available` reads the progress of a query."""
@@ -43,22 +44,25 @@ class Query:
     def stop(self) -> None:
         """Stop the query; an unfinished batch is discarded, and replayed at the next start."""
         if self._query is not None:
-            self._query.stop()
+            with spark_errors():
+                self._query.stop()
 
     def await_termination(self, timeout: int | None = None) -> bool:
         """Wait until the query ends, at most `timeout` seconds; return whether it has ended.
 
-        Raises the error of a query that failed.
+        Raises the error of a query that failed: an error of Tidegate as such, with the exception of
+        Spark as its cause, any other as the exception of Spark.
         """
         if self._query is None:
             return True
-        ended = self._query.awaitTermination(timeout)
+        with spark_errors():
+            ended = self._query.awaitTermination(timeout)
         return True if timeout is None else bool(ended)
 
     def process_all_available(self) -> None:
         """Wait until all input that is available now is processed and written.
 
-        Raises the error of a query that failed.
+        Raises the error of a query that failed, like `await_termination`.
         """
         if self._query is None:
             return
@@ -74,11 +78,19 @@ class Query:
             ):
                 return
             time.sleep(_POLL_SECONDS)
-        self._query.awaitTermination()
+        self.await_termination()
 
     def exception(self) -> Exception | None:
-        """The error that ended the query, if it failed."""
-        return None if self._query is None else self._query.exception()
+        """The error that ended the query, if it failed, as `await_termination` raises it."""
+        if self._query is None or (reported := self._query.exception()) is None:
+            return None
+        try:
+            # Spark Connect abbreviates the message of an exception that it returns, and sends the
+            # whole message of one that it raises.
+            self.await_termination()
+        except Exception as error:
+            return error
+        return reported
 
     @property
     def progress(self) -> Progress | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from tidegate.spark.failures import marks_errors
 from tidegate.spark.plan.dataflow import unpack_output
 from tidegate.spark.sinks.base import PANE_ID, DriverSink, FrameSink, TaskSink
 from tidegate.spark.tasks.task_output import BoundSink
@@ -15,11 +16,16 @@ from tidegate.spark.tasks.transport import OUTPUT_SCHEMA, PANES
 
 @dataclass(frozen=True)
 class Publisher:
-    """The function for `foreachBatch`; Spark Connect calls it in another process."""
+    """Writes the outputs of batches; it is the function for `foreachBatch`."""
 
     sinks: tuple[BoundSink, ...]
 
+    @marks_errors
     def __call__(self, packed: DataFrame, batch: int) -> None:
+        """Publish a batch; Spark Connect calls this in another process."""
+        self.publish(packed, batch)
+
+    def publish(self, packed: DataFrame, batch: int) -> None:
         """Run the batch once, in which task sinks stage their rows, and write all sinks."""
         frames = [bound for bound in self.sinks if isinstance(bound.sink, FrameSink)]
         if frames:

@@ -15,6 +15,7 @@ from tidegate.instants import Duration, duration
 from tidegate.operators.aggregate import migration
 from tidegate.spark.checkpoint import FOLDER, is_local
 from tidegate.spark.environment.session import check_session
+from tidegate.spark.failures import spark_errors
 from tidegate.spark.parallelism import PARTITIONS, parallelism
 from tidegate.spark.plan.dataflow import Plan, unpack_output
 from tidegate.spark.query.handle import Query
@@ -86,7 +87,8 @@ def start(
         )
         write_metadata(checkpoint, dataclasses.replace(metadata, specs=_documents(plan)))
         try:
-            return Query((writer.queryName(name) if name else writer).start(), metadata.query)
+            with spark_errors():
+                return Query((writer.queryName(name) if name else writer).start(), metadata.query)
         except Exception:
             # Nothing ran, so the state still belongs to the former specification.
             write_metadata(checkpoint, metadata)
@@ -185,8 +187,8 @@ def _run_batch(
         )
     publisher = Publisher(_bind_sinks(plan, metadata, {PANES: to, LATE: late, METRICS: metrics}))
     limits = arrow_batch_limits(plan, metadata.layout, plan.session)
-    with spark_settings(plan.session, limits):
-        publisher(plan.packed(metadata.layout, publisher.sinks), 0)
+    with spark_settings(plan.session, limits), spark_errors():
+        publisher.publish(plan.packed(metadata.layout, publisher.sinks), 0)
     return Query(None, metadata.query)
 
 

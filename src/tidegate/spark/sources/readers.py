@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from tidegate.errors import CorruptStateError
+from tidegate.spark.failures import marks_errors
 from tidegate.spark.sources.files import (
     FileEntry,
     FilePart,
@@ -68,6 +69,7 @@ class _FolderRows:
         parts = parts_of(files, splits=self._scan.reader.format.splits)
         return [FolderPartition(group, clock) for group in group_parts(parts, self._scan.tasks)]
 
+    @marks_errors
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The shuffle rows of a task."""
         if isinstance(partition, FolderPartition):
@@ -84,6 +86,7 @@ class _FolderRows:
 class FolderReader(_FolderRows, DataSourceReader):
     """Reads a folder once."""
 
+    @marks_errors
     def partitions(self) -> list[InputPartition]:
         files = sorted(
             self._scan.reader.folder.files(), key=lambda file: (file.modified, file.path)
@@ -112,15 +115,18 @@ class FolderStreamReader(_FolderRows, DataSourceStreamReader, SupportsTriggerAva
             else ReadMaxBytes(self._scan.max_bytes)
         )
 
+    @marks_errors
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._monitor.freeze()
 
+    @marks_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         max_files = limit.max_files if isinstance(limit, ReadMaxFiles) else None
         max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         found = self._monitor.next(FolderOffset.from_dict(start), _now(), max_files, max_bytes)
         return start if found is None else found.to_dict()
 
+    @marks_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         before, after = FolderOffset.from_dict(start), FolderOffset.from_dict(end)
         if after.batch == before.batch:

@@ -27,6 +27,7 @@ from tidegate.errors import InputError, SetupError, SpecError, StreamError
 from tidegate.kernel.frame import repeat
 from tidegate.kernel.streams.frontier import Frontier
 from tidegate.kernel.streams.segments import Segments
+from tidegate.spark.failures import marks_errors
 from tidegate.streams.store import Store, open_store
 from tidegate.streams.stream import Start, Stream, start_of
 from tidegate.streams.watermark_log import WatermarkLog
@@ -393,6 +394,7 @@ class _StreamRows:
         if "_store" in self.__dict__:
             self._store.close()
 
+    @marks_errors
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task."""
         if not isinstance(partition, StreamPartition):
@@ -454,6 +456,7 @@ def _batches(rows: pa.Table, segment: str) -> list[pa.RecordBatch]:
 class BatchReader(_StreamRows, DataSourceReader):
     """Reads a stream once, without notes, as no event follows."""
 
+    @marks_errors
     def partitions(self) -> list[InputPartition]:
         with self._store:
             planner = self._planner
@@ -463,6 +466,7 @@ class BatchReader(_StreamRows, DataSourceReader):
 class StreamReader(_StreamRows, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a stream in micro-batches; lives as long as the query, on the driver."""
 
+    @marks_errors
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return self._planner.start().to_dict()
 
@@ -475,9 +479,11 @@ class StreamReader(_StreamRows, DataSourceStreamReader, SupportsTriggerAvailable
             else ReadMaxRows(self._options.max_events)
         )
 
+    @marks_errors
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._planner.freeze()
 
+    @marks_errors
     def latestOffset(  # noqa: N802 - the name is Spark's
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
@@ -487,6 +493,7 @@ class StreamReader(_StreamRows, DataSourceStreamReader, SupportsTriggerAvailable
             StreamOffset.from_dict(start), getattr(limit, "max_rows", None)
         ).to_dict()
 
+    @marks_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         before, after = StreamOffset.from_dict(start), StreamOffset.from_dict(end)
         note = (
@@ -500,6 +507,7 @@ class StreamReader(_StreamRows, DataSourceStreamReader, SupportsTriggerAvailable
 class StreamSource(DataSource):
     """The data source `tidegate`."""
 
+    @marks_errors
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
         self._options = StreamOptions.parse(options)
@@ -508,12 +516,14 @@ class StreamSource(DataSource):
     def name(cls) -> str:
         return NAME
 
+    @marks_errors
     def schema(self) -> str:
         with open_store(self._options.store, create=False) as store:
             # A missing stream fails at the start of the query, not in its first batch.
             Stream(store, self._options.stream).description()
         return COLUMNS
 
+    @marks_errors
     def reader(self, schema: StructType) -> BatchReader:
         _check_columns(schema)
         if self._options.max_events is not None:
@@ -523,6 +533,7 @@ class StreamSource(DataSource):
             )
         return BatchReader(self._options)
 
+    @marks_errors
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
         _check_columns(schema)
         if self._options.max_events is not None and not HAS_READ_LIMIT:

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from tidegate.instants import MIN
 from tidegate.spark import metrics
+from tidegate.spark.failures import marks_errors
 from tidegate.spark.tasks.chain import Chain, ChainInput, ChainOutput, ChainPlan
 from tidegate.spark.tasks.processor import to_chain_input
 from tidegate.spark.tasks.task_output import BoundSink, TaskOutput
@@ -78,7 +79,7 @@ def batch_function(
         "batches": Iterator[pa.RecordBatch],
         "return": Iterator[pa.RecordBatch],
     }
-    return run
+    return marks_errors(run)
 
 
 def _process(chain: Chain, rows: list[ShuffleRow]) -> Iterator[ChainOutput]:

@@ -20,6 +20,7 @@ from tidegate.kernel.storage.column_encoding import pack
 from tidegate.kernel.watermarks.row_selection import condense
 from tidegate.operators.aggregate.pre_aggregation import PreAggregator
 from tidegate.operators.ingest.schema_cast import BROKEN
+from tidegate.spark.failures import marks_errors
 from tidegate.spark.tasks.batch_clock import BatchClock
 from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.transport import (
@@ -67,6 +68,7 @@ class Edge:
     clock: BatchClock | None = None
     """The clocks of the batches; without it, the clock is a column."""
 
+    @marks_errors
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Convert the record batches of a Spark task."""
         context = TaskContext.get()

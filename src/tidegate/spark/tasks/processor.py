@@ -21,6 +21,7 @@ from tidegate.kernel.storage import column_encoding
 from tidegate.operators.chain import OutputProgress
 from tidegate.operators.ingest.delivery import Arrival
 from tidegate.spark import metrics
+from tidegate.spark.failures import marks_errors
 from tidegate.spark.tasks.chain import Chain, ChainInput, ChainOutput, ChainPlan, ShardProgress
 from tidegate.spark.tasks.local_state_cache import LocalStateCache
 from tidegate.spark.tasks.shards import ShardLayout, check_layout
@@ -140,6 +141,7 @@ class ChainProcessor(StatefulProcessor):
             ("-1" if context is None else context.getLocalProperty("streaming.sql.batchId")) or -1
         )
 
+    @marks_errors
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         """Process the rows of a shard in a batch."""
         received = [ShuffleRow(*row) for row in rows]
@@ -153,6 +155,7 @@ class ChainProcessor(StatefulProcessor):
         """Process the rows of a micro-batch; override it for rows of other kinds."""
         return chain.run(to_chain_input(rows), now)
 
+    @marks_errors
     def handleExpiredTimer(  # noqa: N802 - the name is Spark's
         self,
         key: Any,

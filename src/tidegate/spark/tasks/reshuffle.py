@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tidegate.spark.failures import marks_errors
 from tidegate.spark.tasks.edge import split_table
 from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.transport import (
@@ -31,6 +32,7 @@ class Reshuffle:
     input: int = 0
     """The input of the downstream operator."""
 
+    @marks_errors
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Route the output of a task; downstream, each upstream shard is a source."""
         seq = 0
