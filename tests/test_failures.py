@@ -28,7 +28,7 @@ def report(error: Exception, *, times: int = 1) -> str:
         fail = marks_errors(fail)
     try:
         fail()
-    except Exception:
+    except type(error):
         return f"Job aborted: {traceback.format_exc()}\n\tat org.apache.spark.Worker.run(1)\n"
     raise AssertionError("it must fail")
 
@@ -57,10 +57,9 @@ def test_a_private_subclass_becomes_the_public_class():
 
 
 def test_the_last_error_of_a_chain_counts():
-    try:
-        raise SinkError("the disk is full") from WatermarkError("went back")
-    except SinkError as error:
-        found = reported_error(RuntimeError(report(error)))
+    error = SinkError("the disk is full")
+    error.__cause__ = WatermarkError("went back")
+    found = reported_error(RuntimeError(report(error)))
     assert isinstance(found, SinkError)
 
 

@@ -527,6 +527,16 @@ def test_any_change_of_a_line_is_read_or_refused_with_a_place(data: st.DataObjec
     assert all(1 <= problem.line <= len(lines) + 1 for problem in tried("\n".join(lines)))
 
 
+def test_optional_columns_are_included_by_name() -> None:
+    to = "{to: noop, checkpoint: ck, include: %s}"
+    assert parse(part("write", to % "time")).output.include == ("time",)
+    read = parse(part("write", to % "[time, pane_id]"))
+    assert read.output.include == ("time", "pane_id")
+    assert read.describe()["include"] == "time, pane_id"
+    problem = only(part("write", to % "[pane]"))
+    assert "`include` takes pane_nonspeculative, time, pane_id, got 'pane'" in problem.rule
+
+
 # The command
 
 

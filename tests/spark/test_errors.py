@@ -18,9 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 def backwards(source):
     """Panes of a strict stream whose watermark column goes back."""
     strict = tg.stream(source, time="ts", key="user", watermark=tg.punctuated("mark"))
-    return (
-        strict.window(tg.tumbling("1 minute")).options(strict=True).aggregate(n=tg.count())
-    )
+    return strict.window(tg.tumbling("1 minute")).options(strict=True).aggregate(n=tg.count())
 
 
 @pytest.fixture

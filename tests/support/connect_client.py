@@ -184,9 +184,7 @@ def failing(spark: SparkSession, feed: str, out: Path) -> list[str]:
     source = followed(spark, feed).selectExpr("*", "ts as mark")
     strict = tg.stream(source, time="ts", key="user", watermark=tg.punctuated("mark"))
     panes = strict.window(tg.tumbling("1 minute")).options(strict=True).aggregate(n=tg.count())
-    query = panes.write(
-        tg.sinks.noop(), checkpoint=str(out / "strict-ck"), trigger="available_now"
-    )
+    query = panes.write(tg.sinks.noop(), checkpoint=str(out / "strict-ck"), trigger="available_now")
     try:
         query.await_termination()
     except WatermarkError as error:

@@ -33,6 +33,8 @@ class Pipeline(Generic[Spec]):
     """
     changes: bool = False
     """Whether the output is a change feed."""
+    included: tuple[str, ...] = ()
+    """The optional columns of panes that the rows on Spark have."""
 
     @property
     def df(self) -> DataFrame:
@@ -126,7 +128,7 @@ def plan_of(pipeline: Pipeline[Any]) -> Plan:
         plan_of(_check_whole(source)) if isinstance(source, Pipeline) else source
         for source in sources
     )
-    return Plan(givens, tuple(specs), changes=pipeline.changes)
+    return Plan(givens, tuple(specs), changes=pipeline.changes, included=pipeline.included)
 
 
 def _known(pipeline: Pipeline[Any]) -> tuple[Any, ...]:

@@ -29,6 +29,7 @@ from tidegate.spec.operator import (
     TimeColumn,
     check_merge,
     check_union,
+    included_columns,
 )
 from tidegate.spec.presets import change_options
 from tidegate.spec.trigger_text import parse_trigger
@@ -320,6 +321,13 @@ class Panes(Pipeline[AggregateSpec]):
 
     It runs embedded, or on Spark if its stream was made from a DataFrame.
     """
+
+    def include(self, *columns: str) -> Panes:
+        """Add optional columns to the rows on Spark; all of them without arguments.
+
+        They are `pane_nonspeculative`, `time` and `pane_id`. Embedded results always have them.
+        """
+        return dataclasses.replace(self, included=included_columns(columns))
 
     def embedded(
         self,

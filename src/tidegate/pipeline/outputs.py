@@ -9,6 +9,7 @@ from typing import Any
 
 from tidegate.errors import SpecError
 from tidegate.instants import duration
+from tidegate.spec.operator import included_columns
 
 SINKS = ("parquet", "delta", "postgres", "kafka", "console", "noop")
 OUTPUTS = ("to", "late", "metrics")
@@ -24,6 +25,8 @@ class PipelineOutput:
     checkpoint: str
     trigger: str = DEFAULT_TRIGGER
     shards: int | None = None
+    include: tuple[str, ...] = ()
+    """The optional columns of the panes."""
     shown: Mapping[str, str] = field(default_factory=dict)
     """The sinks as written, for display."""
 
@@ -33,6 +36,8 @@ class PipelineOutput:
         ):
             raise SpecError(f"`shards` must be a whole number greater than 0, got {self.shards!r}")
         check_trigger(self.trigger)
+        if self.include:
+            included_columns(self.include)
 
 
 def check_trigger(trigger: object) -> None:

@@ -429,7 +429,7 @@ class _PipelineParser:
         if given is None:
             return None
         words = self.section(
-            given, "a key of `write`", (*OUTPUTS, "checkpoint", "trigger", "shards")
+            given, "a key of `write`", (*OUTPUTS, "checkpoint", "trigger", "shards", "include")
         )
         if given.is_mapping and "to" not in words:
             self.problems.add(
@@ -449,7 +449,11 @@ class _PipelineParser:
         checkpoint = (
             self.text(words["checkpoint"], "`checkpoint`") if "checkpoint" in words else None
         )
-        rest = {word: words[word].plain() for word in ("trigger", "shards") if word in words}
+        rest: dict[str, Any] = {
+            word: words[word].plain() for word in ("trigger", "shards") if word in words
+        }
+        if "include" in words:
+            rest["include"] = self.texts(words["include"], "a column of `include`")
         made = self.attempt(
             given, lambda: PipelineOutput(sinks, self.path(checkpoint or ""), shown=shown, **rest)
         )

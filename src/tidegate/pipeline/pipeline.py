@@ -92,7 +92,9 @@ class Pipeline:
     def start(self, spark: SparkSession, *, trigger: str | None = None) -> Query:
         """Start the query; `trigger` overrides the one of the file."""
         output = self.output
-        return self.panes(spark).write(
+        panes = self.panes(spark)
+        panes = panes.include(*output.include) if output.include else panes
+        return panes.write(
             **output.sinks,
             checkpoint=output.checkpoint,
             trigger=trigger or output.trigger,
@@ -118,6 +120,7 @@ class Pipeline:
             "write": {
                 name: _hidden(output.shown[name]) for name in OUTPUTS if name in output.shown
             },
+            **({"include": ", ".join(output.include)} if output.include else {}),
             "checkpoint": output.checkpoint,
             "every": output.trigger,
         }

@@ -93,6 +93,4 @@ def reported_error(error: Exception) -> TidegateError | None:
 
 def _public_class(error: TidegateError) -> str:
     """The name of the first class of an error that `tidegate.errors` defines."""
-    return next(
-        kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__
-    )
+    return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)

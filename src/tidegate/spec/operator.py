@@ -42,6 +42,8 @@ RESERVED = frozenset(
     }
     | {"pane_id", "class", "reason", "detail", "windows"}
 )
+OPTIONAL_COLUMNS = ("pane_nonspeculative", "time", "pane_id")
+"""Columns of panes that rows on Spark have on request."""
 _MODES = ("accumulating", "discarding", "retracting")
 _CHOICES: dict[str, tuple[str, ...]] = {
     "drop_by": ("event", "window"),
@@ -53,6 +55,17 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "granularity": ("element", "batch"),
     "timestamp": ("end_of_window", "earliest", "latest"),
 }
+
+
+def included_columns(columns: Sequence[str]) -> tuple[str, ...]:
+    """The optional columns of panes with these names, in their order; all without names."""
+    for name in columns:
+        if name not in OPTIONAL_COLUMNS:
+            raise SpecError(
+                f"`include` takes {', '.join(OPTIONAL_COLUMNS)}, got {name!r}. Hint: the other"
+                " columns of panes are always there"
+            )
+    return tuple(name for name in OPTIONAL_COLUMNS if not columns or name in columns)
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,8 @@ class Plan:
     inputs: tuple[PlanInput | Plan, ...]
     specs: tuple[Upstream, ...]
     changes: bool = False
+    included: tuple[str, ...] = ()
+    """The optional columns of panes that leave the query."""
     silence: int = SILENCE
     ends: bool = False
     """Whether the query ends when it has read all available input."""
@@ -149,6 +151,7 @@ class Plan:
             silence=self.silence,
             ends=self.ends,
             changes=self.changes,
+            included=self.included,
         )
 
     def schemas(self, layout: ShardLayout) -> dict[str, pa.Schema]:

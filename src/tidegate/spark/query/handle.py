@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tidegate.errors import TidegateError
 from tidegate.instants import format_instant
 from tidegate.spark import metrics
 from tidegate.spark.failures import spark_errors
@@ -88,7 +90,7 @@ class Query:
             # Spark Connect abbreviates the message of an exception that it returns, and sends the
             # whole message of one that it raises.
             self.await_termination()
-        except Exception as error:
+        except (TidegateError, PySparkException) as error:
             return error
         return reported
 

@@ -50,8 +50,9 @@ def _write(bound: BoundSink, batch: int, rows: pa.Table, packed: DataFrame) -> N
             sink.write(target, batch, bound.tables(_payloads(rows, target.output)))
         case FrameSink() as sink:
             frame = unpack_output(packed, target.output, bound.schema)
-            # `select` would read a dot in a name as a field of a struct.
-            frame = frame.drop(PANE_ID) if target.output == PANES else frame
+            if target.output == PANES and PANE_ID not in target.schema.names:
+                # `select` would read a dot in a name as a field of a struct.
+                frame = frame.drop(PANE_ID)
             sink.write_frame(target, batch, frame)
 
 

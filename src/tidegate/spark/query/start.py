@@ -152,9 +152,8 @@ def _bind_sinks(
         if sink is None:
             continue
         schema = schemas[output]
-        shown = pa.schema(
-            [field for field in schema if not (output == PANES and field.name == PANE_ID)]
-        )
+        hides_id = output == PANES and PANE_ID not in plan.included
+        shown = pa.schema([field for field in schema if not (hides_id and field.name == PANE_ID)])
         target = SinkTarget(
             metadata.query, output, shown, plan.last.key, plan.last.mode, plan.last.identity
         )
@@ -200,4 +199,4 @@ def output_frame(plan: Plan, output: str) -> DataFrame:
     )
     schema = plan.schemas(layout)[output]
     frame = unpack_output(plan.packed(layout), output, schema)
-    return frame.drop(PANE_ID) if output == PANES else frame
+    return frame.drop(PANE_ID) if output == PANES and PANE_ID not in plan.included else frame

@@ -24,7 +24,7 @@ class SinkTarget:
     output: str
     """`panes`, `late` or `metrics`."""
     schema: pa.Schema
-    """The columns of the rows, without `pane_id`."""
+    """The columns of the rows; `pane_id` is one of them only on request."""
     key: tuple[str, ...]
     """The key columns of the panes."""
     mode: str
@@ -92,9 +92,11 @@ class FrameSink(Sink, ABC):
 
 
 def without_pane_id(target: SinkTarget, table: pa.Table) -> pa.Table:
-    """The table without `pane_id`, the internal column of panes."""
+    """The table without `pane_id`, which panes always have, if it is no column of the rows."""
     return (
         table.drop_columns([PANE_ID])
-        if target.output == "panes" and PANE_ID in table.column_names
+        if target.output == "panes"
+        and PANE_ID in table.column_names
+        and PANE_ID not in target.schema.names
         else table
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import SpecError
-from tidegate.spark.sinks.base import PANE_ID, FrameSink, SinkTarget
+from tidegate.spark.sinks.base import FrameSink, SinkTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,8 +19,8 @@ class ForeachBatch(FrameSink):
 
     function: Callable[[DataFrame, int], Any]
 
-    def write_frame(self, target: SinkTarget, batch: int, frame: DataFrame) -> None:
-        self.function(frame.drop(PANE_ID) if target.output == "panes" else frame, batch)
+    def write_frame(self, target: SinkTarget, batch: int, frame: DataFrame) -> None:  # noqa: ARG002
+        self.function(frame, batch)
 
 
 def foreach_batch(function: Callable[[DataFrame, int], Any]) -> ForeachBatch:

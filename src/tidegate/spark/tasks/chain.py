@@ -29,9 +29,10 @@ from tidegate.operators.join.operator import WindowedJoin
 from tidegate.operators.output import Output
 from tidegate.operators.results import Results
 from tidegate.spark.metrics import CLASSES
+from tidegate.spark.sinks.base import PANE_ID
 from tidegate.spark.tasks.transport import EDGE_WATERMARK
 from tidegate.spec.join import SIDES, JoinSpec, Upstream
-from tidegate.spec.operator import AggregateSpec
+from tidegate.spec.operator import OPTIONAL_COLUMNS, AggregateSpec
 from tidegate.spec.watermarks import Explicit, Lagging
 from tidegate.state.memory import MemoryStore
 from tidegate.state.store import PrefixedStore, Store
@@ -42,8 +43,6 @@ _SUMMARY_CELLS = 1 << 16
 """A summary lists the windows of single keys only up to this number of cells."""
 _FORWARD_INTERVAL = 1_000_000
 """How often a watermark that follows the clock is forwarded to another chain, in microseconds."""
-_INTERNAL_COLUMNS = ("pane_nonspeculative", "time")
-"""Columns of panes that only operators read."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +72,8 @@ class ChainPlan:
     """
     changes: bool = False
     """Whether panes leave as rows of a change feed."""
+    included: tuple[str, ...] = ()
+    """The optional columns of panes that leave the query; `pane_id` leaves for the sinks anyway."""
     ends: bool = False
     """Whether the query ends when it has read everything, so that no further batch may come."""
     has_downstream: bool = False
@@ -268,11 +269,8 @@ class Chain:
         if self.plan.has_downstream:
             return panes
         spec = self.operators[-1].spec
-        shown = (
-            panes.drop_columns(list(_INTERNAL_COLUMNS))
-            if isinstance(spec, AggregateSpec)
-            else panes
-        )
+        hidden = {*OPTIONAL_COLUMNS} - {*self.plan.included, PANE_ID}
+        shown = panes.drop_columns(sorted(hidden)) if isinstance(spec, AggregateSpec) else panes
         return changelog(shown, spec.identity, spec.mode) if self.plan.changes else shown
 
     # Inspection
