@@ -1,27 +1,27 @@
 """The controller aggregates writer marks into stream watermarks.
 
-Several controllers may run; a lease makes one of them the owner of a stream at a time.
+Several controllers may run. They share the streams, and a lease makes one of them the owner of a
+stream at a time (`streams.ownership`).
 """
 
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import uuid
 from dataclasses import dataclass
+from socket import gethostname
 from types import TracebackType
 from typing import Self
 
 from tidegate.errors import SpecError, StreamError, TidegateError
 from tidegate.instants import Duration, duration
 from tidegate.kernel.streams.watermarks import Aggregation, Marks, StreamMark
-from tidegate.streams.description import CELL
+from tidegate.streams.description import CELL, checked_name
+from tidegate.streams.ownership import Ownership
 from tidegate.streams.store import Cell, Conflict, Store, Swap
 from tidegate.streams.stream import MARKS, Clock, Stream, machine_clock, mark_of
 from tidegate.streams.watermark_log import WatermarkLog
-
-OWNER = "owner"
 
 
 @dataclass
@@ -35,9 +35,10 @@ class _Owned:
 class Controller:
     """Computes the watermarks of streams, one round per period.
 
-    Any number of controllers may run in any processes. Each stream has one owner. If the owner is
-    silent for `lease`, another controller takes over from the last published watermark. An owner
-    that was only slow notices that it lost the lease, and publishes nothing.
+    Any number of controllers may run in any processes, each with its own name. They share the
+    streams evenly, and share them anew when a controller joins or leaves. Each stream has one
+    owner. If the owner is silent for `lease`, another controller takes over from the last published
+    watermark. An owner that was only slow notices that it lost the lease, and publishes nothing.
     """
 
     def __init__(
@@ -51,14 +52,15 @@ class Controller:
         clock: Clock = machine_clock,
     ) -> None:
         """`streams` are the names of the streams to control. Default: all of the store."""
-        self._store, self._streams, self._clock = store, streams, clock
+        self._store, self._clock = store, clock
         self._period, self._lease = duration(period), duration(lease)
         if not 0 < self._period < self._lease:
             raise SpecError(
                 f"`period` must be greater than 0 and shorter than `lease`, got {period!r} and"
                 f" {lease!r}"
             )
-        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.name = _unique_name() if name is None else checked_name("a controller", name)
+        self._ownership = Ownership(store, self.name, streams, self._lease)
         self._owned: dict[str, _Owned] = {}
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -66,33 +68,40 @@ class Controller:
         self.failure: Exception | None = None
         """The error of the last round; None if it succeeded."""
 
+    @property
+    def owned(self) -> list[str]:
+        """The streams that this controller owned after its last round, sorted."""
+        return sorted(self._ownership.owned)
+
     def round(self) -> dict[str, StreamMark]:
-        """Run one round over all streams, and return the new watermarks by stream."""
+        """Run one round over the streams of this controller; returns the new watermarks."""
         found: dict[str, StreamMark] = {}
         failure: TidegateError | None = None
-        for name in self._store.streams() if self._streams is None else self._streams:
-            if self._store.cell(name, CELL) is not None:
-                try:
-                    mark = self._look(name)
-                except TidegateError as error:
-                    # A watermark that was computed but not published does not exist.
-                    self._owned.pop(name, None)
-                    # A conflict is no failure: a new owner took over, a writer noted a time, or the
-                    # stream was deleted.
-                    if not isinstance(error, Conflict) and self._store.cell(name, CELL) is not None:
-                        failure = failure or error
-                    continue
-                if mark is not None:
-                    found[name] = mark
+        share = self._ownership.share(self._clock())
+        self._owned = {name: state for name, state in self._owned.items() if name in share}
+        for name in share:
+            try:
+                mark = self._look(name)
+            except TidegateError as error:
+                # A watermark that was computed but not published does not exist.
+                self._owned.pop(name, None)
+                # A conflict is no failure: a new owner took over, a writer noted a time, or the
+                # stream was deleted.
+                if not isinstance(error, Conflict) and self._store.cell(name, CELL) is not None:
+                    failure = failure or error
+                continue
+            if mark is not None:
+                found[name] = mark
         if failure is not None:
             raise failure
         return found
 
     def _look(self, name: str) -> StreamMark | None:
         now = self._clock()
-        until = self._owns(name, now)
-        if until is None:
+        lease = self._ownership.acquire(name, now)
+        if lease is None or lease.is_new:
             self._owned.pop(name, None)
+        if lease is None:
             return None
         cells = self._store.cells(name, MARKS)
         log = (
@@ -116,7 +125,7 @@ class Controller:
         known = {key: mark_of(cell.document) for key, cell in cells.items()}
         marks = Marks({key: mark for key, mark in known.items() if mark is not None})
         mark = owned.aggregation.compute(marks, described.segments, now)
-        if self._clock() >= until:
+        if self._clock() >= lease.until:
             raise Conflict(
                 f"the lease of the stream `{name}` has expired, so another controller may own it"
             )
@@ -134,31 +143,6 @@ class Controller:
             {**cell.document, "time": None, "position": {}} if cell.document["events"] else None
         )
         self._store.swap(name, Swap(key, document, cell.version))
-
-    def _owns(self, name: str, now: int) -> int | None:
-        """Acquire or renew the lease.
-
-        Returns its end, or None if another controller owns the stream.
-        """
-        cell = self._store.cell(name, OWNER)
-        owner, until = (
-            (None, now) if cell is None else (cell.document["controller"], cell.document["until"])
-        )
-        if owner not in (None, self.name) and until > now:
-            return None
-        if owner == self.name and until - now > self._lease // 2:
-            return int(until)
-        if owner != self.name:
-            self._owned.pop(name, None)
-        self._store.swap(
-            name,
-            Swap(
-                OWNER,
-                {"controller": self.name, "until": now + self._lease},
-                0 if cell is None else cell.version,
-            ),
-        )
-        return now + self._lease
 
     # Background thread
 
@@ -196,8 +180,7 @@ class Controller:
             self._thread.join()
             self._thread = None
         try:
-            for name in list(self._owned):
-                self._release(name)
+            self._ownership.leave()
         finally:
             self._owned.clear()
             if self._died:
@@ -205,14 +188,6 @@ class Controller:
                 raise StreamError(
                     f"the background thread of the controller failed ({self.failure})"
                 ) from self.failure
-
-    def _release(self, name: str) -> None:
-        cell = self._store.cell(name, OWNER)
-        if cell is not None and cell.document["controller"] == self.name:
-            try:
-                self._store.swap(name, Swap(OWNER, None, cell.version))
-            except Conflict:
-                return
 
     def __enter__(self) -> Self:
         return self.start()
@@ -224,3 +199,8 @@ class Controller:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def _unique_name() -> str:
+    host = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in gethostname())
+    return f"{host[:100]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
