@@ -15,6 +15,7 @@ import yaml
 from conformance import EXTENSION, FAIL, FOLDER, KINDS, PASS, UNSUPPORTED, Outcome, load, parse, run
 from conformance.__main__ import main
 from conformance.words import prepared
+from support.contradictions import CONTRADICTIONS
 from support.documents import REPOSITORY, blocks
 from support.mutations import changed, expectations
 from tidegate.instants import MAX
@@ -34,13 +35,6 @@ from tidegate.spec.triggers import (
 
 FILES = sorted(FOLDER.glob("*.yaml"))
 RAW = {item["id"]: item for path in FILES for item in yaml.safe_load(path.read_text("utf-8"))}
-CONTRADICTIONS = dict(
-    re.findall(
-        r"^\| `([\w.]+)` \| (fail|unsupported) \| .+ \|$",
-        (FOLDER.parent / "CONTRADICTIONS.md").read_text("utf-8"),
-        re.MULTILINE,
-    )
-)
 
 
 def outcome(text: str) -> Outcome:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from tidegate.errors import SpecError
 from tidegate.instants import Duration
+from tidegate.spec.composition import exchanged
 from tidegate.spec.join import JoinSpec, Upstream
 
 if TYPE_CHECKING:
@@ -108,11 +109,15 @@ class Pipeline(Generic[Spec]):
         )
 
 
-def plan_of(pipeline: Pipeline[Any]) -> Plan:
-    """The plan of a pipeline: operators with the same key form one chain, others are reshuffled."""
+def plan_of(pipeline: Pipeline[Any], *, feeds: bool = False) -> Plan:
+    """The plan of a pipeline: operators with the same key form one chain, others are reshuffled.
+
+    An operator that feeds another one passes on changes, whatever its mode; `feeds` is whether the
+    last one does.
+    """
     from tidegate.spark.plan.dataflow import Plan
 
-    specs: list[Upstream] = [pipeline.spec]
+    specs: list[Upstream] = [exchanged(pipeline.spec) if feeds else pipeline.spec]
     sources = _known(pipeline)
     while (
         isinstance(upstream := sources[0], Pipeline)
@@ -122,10 +127,10 @@ def plan_of(pipeline: Pipeline[Any]) -> Plan:
         if upstream.spec.key != specs[0].input.key:
             break
         _check_whole(upstream)
-        specs.insert(0, upstream.spec)
+        specs.insert(0, exchanged(upstream.spec))
         sources = _known(upstream)
     givens = tuple(
-        plan_of(_check_whole(source)) if isinstance(source, Pipeline) else source
+        plan_of(_check_whole(source), feeds=True) if isinstance(source, Pipeline) else source
         for source in sources
     )
     return Plan(givens, tuple(specs), changes=pipeline.changes, included=pipeline.included)

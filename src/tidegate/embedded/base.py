@@ -8,7 +8,7 @@ operator refuses input, and `timeout` offers them again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,11 +25,13 @@ from tidegate.operators.ingest.python_rows import to_table
 from tidegate.operators.ingest.watermark_tracking import PausedSource, WatermarkTracker
 from tidegate.operators.output import Output
 from tidegate.operators.results import Results
+from tidegate.spec.composition import exchanged
 from tidegate.spec.join import Upstream
 from tidegate.spec.operator import Input, input_of
 from tidegate.state.memory import MemoryStore
 from tidegate.state.store import Store
 
+Spec = TypeVar("Spec", bound=Upstream)
 Consumer = Callable[[Results], "bool | None"]
 """A function that takes results; it refuses them by returning False."""
 
@@ -44,10 +46,14 @@ class EmbeddedBase(SourceControl):
         store: Store | None,
         downstream: Consumer | Downstream | None,
         now: int | None,
-        spec: Upstream,
-    ) -> None:
-        """Set up everything but the operator, which starts with the clock."""
+        spec: Spec,
+    ) -> Spec:
+        """Set up everything but the operator; returns the specification that it runs with.
+
+        An operator that feeds another one passes on changes, whatever its mode.
+        """
         if downstream is not None and not callable(downstream):
+            spec = exchanged(spec)
             downstream.follow(spec)
         # Arrow imports pandas when it first meets NumPy: do it here, not with the first message.
         pa.array(np.zeros(1, np.int64)).to_numpy()
@@ -64,6 +70,7 @@ class EmbeddedBase(SourceControl):
         self._ended: set[int] = set()
         self._saved_windows = (0, 0)
         """Windows opened and closed when the state was last saved."""
+        return spec
 
     def _restore(self) -> None:
         """Restore the state that the store holds, if any."""
@@ -222,11 +229,11 @@ class EmbeddedBase(SourceControl):
         self._queue.check()
 
     def _emit(self, output: Output) -> None:
-        """Queue the results of a call, and offer them to the downstream window by window."""
-        has_downstream = self._consumer is not None or self._downstream is not None
-        for results in render(self.operator, output, by_window=has_downstream):
+        """Queue the results of a call, and offer them downstream: to a function by window."""
+        # An operator takes the changes of a call in one delivery: no pane shows half of them.
+        for results in render(self.operator, output, by_window=self._consumer is not None):
             self._put(results)
-        if has_downstream:
+        if self._consumer is not None or self._downstream is not None:
             self._offer()
 
     def _put(self, results: Results) -> None:

@@ -35,7 +35,7 @@ class EmbeddedJoin(JoinInspection, EmbeddedBase):
         schemas: tuple[pa.Schema | None, pa.Schema | None] = (None, None),
     ) -> None:
         """With `schemas`, those of both sides, the output columns are known from the start."""
-        self._open(store, downstream, now, spec)
+        spec = self._open(store, downstream, now, spec)
         self.inputs, self.names = spec.inputs, SIDES
         self.operator = WindowedJoin(spec, self._store, now=self._clock.start)
         self._restore()

@@ -36,7 +36,7 @@ class EmbeddedOperator(AggregateInspection, EmbeddedBase):
         downstream: Consumer | Downstream | None = None,
         now: int | None = None,
     ) -> None:
-        self._open(store, downstream, now, spec)
+        spec = self._open(store, downstream, now, spec)
         self.inputs, self.names = spec.inputs, spec.names
         self.operator = WindowedAggregate(spec, self._store, now=self._clock.start)
         self._buffer: list[Mapping[str, Any]] = []

@@ -62,6 +62,7 @@ def _saved_wiring(wiring: Wiring) -> dict[str, Any]:
         "retention": wiring.retention.save(),
         "ordinals": wiring.ordinals.save(),
         "slices": None if slices is None else slices.save(),
+        "withdrawn": None if context.withdrawn is None else context.withdrawn.save(),
         "static_windows": None if static is None else static.save(),
         "messages": context.messages is not None and context.messages.count > 0,
     }
@@ -130,6 +131,8 @@ def _restore_wiring(
     wiring.context.cells.restore(document["cells"], wiring.context.migrated)
     wiring.retention.restore(document["retention"])
     wiring.ordinals.restore(document["ordinals"])
+    if wiring.context.withdrawn is not None:
+        wiring.context.withdrawn.restore(document["withdrawn"])
     if wiring.slice_buffer is not None:
         wiring.slice_buffer.restore(document["slices"], wiring.context.migrated)
     if wiring.static_windows is not None:

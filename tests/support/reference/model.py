@@ -524,7 +524,8 @@ class Reference:
         """
         old = [self.states.pop((key, s)) for s in met]
         for state in old:
-            self._retract(state)
+            if self.config.mode != "discarding":
+                self._retract(state)
         state = self._state(key, whole)
         if old:
             state.trigger.merge([s.trigger for s in old], self._moment(state))
@@ -691,7 +692,8 @@ class Reference:
             and all(state.fired[name] == value[name] for name in self.config.aggregates)
         ):
             return
-        self._retract(state)
+        if self.config.mode == "retracting":
+            self._retract(state)
         timing = self._timing(state)
         pane = {
             **dict(zip(self.config.key, state.key, strict=True)),
@@ -716,7 +718,7 @@ class Reference:
 
     def _retract(self, state: State) -> None:
         """The row that takes the last pane back: the same pane, now."""
-        if self.config.mode == "retracting" and state.fired is not None:
+        if state.fired is not None:
             self.panes.append({**state.fired, "op": "-", **self._stamp(state.key)})
 
     def _stamp(self, key: Key) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from tidegate.errors import StateError
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.accumulations import lists
 from tidegate.kernel.accumulations.protocol import Rows
-from tidegate.kernel.frame import Column, Frame, search_sorted, to_arrow
+from tidegate.kernel.frame import Column, Frame, concat_frames, search_sorted, to_arrow
 from tidegate.kernel.groups import Groups, expand_ranges
 from tidegate.kernel.keys import KEY, identify
 from tidegate.kernel.storage.message_store import MessageStore
@@ -28,6 +28,8 @@ _VOLATILE = frozenset(
     PAYLOAD + name for name in ("op", "is_last", "watermark", "emitted_at", "pane_id")
 )
 """Pane columns in which a retraction may differ from the pane that it retracts."""
+_SAME = frozenset({"key_hash", "key_check", "w_start", "w_end"})
+"""Further columns in which a retraction equals the message that it retracts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -201,9 +203,6 @@ class CellValues:
             "arrival": delivery.seq,
             "event_time": delivery.time,
             "verdict": delivery.verdict,
-            "weight": (
-                delivery.weight if delivery.weight is not None else np.ones(len(delivery), np.int64)
-            ),
         }
         columns.update(
             {
@@ -218,7 +217,33 @@ class CellValues:
             and not windows
         ):
             columns["uid"] = message_ids(delivery)
-        context.messages.add(Frame(columns, len(delivery)))
+        messages = Frame(columns, len(delivery))
+        if delivery.weight is not None and (delivery.weight < 0).any():
+            messages = self._netted(messages, delivery.weight)
+        if len(messages):
+            context.messages.add(messages)
+
+    def _netted(self, messages: Frame, weight: np.ndarray) -> Frame:
+        """The messages that stay; a retraction removes the newest equal one, stored or new."""
+        position = self._context.position_of(messages)
+        minus = weight < 0
+        stored = self._messages.read(
+            int(position.min()), int(position.max()), key_hashes=messages.ints("key_hash")[minus]
+        )
+        same = [name for name in messages.names if name in _SAME or _is_lasting(name)]
+        both = [messages.select(same)]
+        if len(stored):
+            both.insert(0, stored.select(same))
+        m, whole = len(stored), concat_frames(both)
+        weight = np.concatenate([np.ones(m, np.int64), weight])
+        groups = Groups.by(identify([to_arrow(whole[name]) for name in same], len(whole)))
+        kept = weight > 0
+        rank = np.zeros(len(weight), np.int64)
+        rank[kept] = Groups(groups.ids[kept], groups.n).ranks
+        kept &= rank < groups.sum(weight)[groups.ids]
+        if not kept[:m].all():
+            self._messages.remove(stored, ~kept[:m])
+        return messages.where(kept[m:])
 
     def _from_messages(self, cells: Frame, out: Collector | None) -> Frame:
         context = self._context
@@ -284,8 +309,7 @@ class CellValues:
                 members = members.where(
                     members.messages.ints(own) == cells.ints(bound)[members.cell]
                 )
-        members = self._by_arrival(_without_evicted(members, cells))
-        return members if not (members.messages.ints("weight") < 0).any() else _netted(members)
+        return self._by_arrival(_without_evicted(members, cells))
 
     def _upto(self, cells: Frame) -> np.ndarray:
         """The end of the positions of the messages of a cell.
@@ -321,21 +345,9 @@ def payload(messages: Frame) -> pa.Table:
     )
 
 
-def _netted(members: _Members) -> _Members:
-    """The messages that are not retracted: a retraction cancels the newest equal message."""
-    same = [
-        to_arrow(c)
-        for name, c in members.messages.columns.items()
-        if name.startswith(PAYLOAD) and name not in _VOLATILE
-    ]
-    key_hash, key_check = identify([*same, pa.array(members.cell)], len(members.cell))
-    weight = members.messages.ints("weight")
-    groups = Groups.by([key_hash, key_check])
-    net = groups.sum(weight)[groups.ids]
-    rank = np.zeros(len(weight), np.int64)
-    plus = weight > 0
-    rank[plus] = Groups(groups.ids[plus], groups.n).ranks
-    return members.where(plus & (rank < net))
+def _is_lasting(name: str) -> bool:
+    """Whether a column of messages is an input column that a retraction repeats."""
+    return name.startswith(PAYLOAD) and name not in _VOLATILE
 
 
 def _without_evicted(members: _Members, cells: Frame) -> _Members:

@@ -11,6 +11,7 @@ A cell is the state of one key in one window. Its columns:
     hold_time                         earliest or latest position of those rows (`timestamp` option)
     has_hold                          whether the pending pane holds back the output watermark
     pane_index                        index of the next pane
+    first_pane_index                  index of the first pane since the window was opened
     nonspeculative_index              index of the next pane among those that are not early
     fired_on_time                     whether the window has fired after completion
     closed                            whether the trigger has finished; the cell is a tombstone
@@ -53,6 +54,7 @@ from tidegate.kernel.triggers import Machine, TriggerContext
 from tidegate.operators.aggregate.aggregate_set import AggregateSet
 from tidegate.operators.aggregate.cell_watermarks import CellWatermarks
 from tidegate.operators.aggregate.window_offsets import WindowOffsets
+from tidegate.operators.aggregate.withdrawn_windows import WithdrawnWindows
 from tidegate.operators.ingest.delivery import Delivery
 from tidegate.operators.progress import Progress
 from tidegate.spec.operator import AggregateSpec
@@ -80,13 +82,29 @@ class OperatorContext:
     window_offsets: WindowOffsets | None = None
     is_migrated: bool = False
     """Whether frames of a former specification may be stored."""
+    withdrawn: WithdrawnWindows | None = None
+    """The pane numbers of withdrawn windows; None if no window can be opened a second time."""
     expired_at_migration: int = MIN
     """Windows that end here or before had expired when the lateness was extended; they stay so."""
 
     @property
     def keeps_fired_values(self) -> bool:
         """Whether cells keep the values of their last pane."""
-        return self.spec.mode == "retracting" or self.spec.options.fire_only_updated
+        return (
+            self.spec.mode == "retracting"
+            or self.spec.options.fire_only_updated
+            or (self.spec.mode == "accumulating" and self._withdraws)
+        )
+
+    @property
+    def takes_retractions(self) -> bool:
+        """Whether rows may be retractions."""
+        return self.aggregates.retractions
+
+    @property
+    def _withdraws(self) -> bool:
+        """Whether a fired window may disappear: its rows are retracted, or a session grows."""
+        return self.takes_retractions or isinstance(self.spec.window, Session)
 
     @property
     def has_explicit_windows(self) -> bool:
@@ -157,6 +175,7 @@ class OperatorContext:
     ) -> Frame:
         """New cells: empty, or with the given partial aggregates."""
         n = len(identity)
+        index, nonspeculative_index = self._first_numbers(identity)
         zeros, no, never = (
             constant(np.int64(0), n),
             constant(np.False_, n),
@@ -171,8 +190,9 @@ class OperatorContext:
             hold_time=zeros,
             has_on_time=no,
             has_hold=no,
-            pane_index=zeros,
-            nonspeculative_index=zeros,
+            pane_index=index,
+            first_pane_index=index,
+            nonspeculative_index=nonspeculative_index,
         )
         columns.update(
             fired_on_time=no,
@@ -211,6 +231,13 @@ class OperatorContext:
         if self.spec.evictor is not None and self.spec.evictor.after:
             columns["evicted"] = repeat([], n, pa.list_(pa.int64()))
         return Frame(columns, n)
+
+    def _first_numbers(self, identity: Frame) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers of the first panes of windows: a withdrawn window continues its own."""
+        if self.withdrawn is None or not len(self.withdrawn):
+            zeros = constant(np.int64(0), len(identity))
+            return zeros, zeros
+        return self.withdrawn.next_numbers(identity)
 
     def received(self, piece: Frame) -> Frame:
         """A pre-aggregated frame with the partial columns of this operator."""

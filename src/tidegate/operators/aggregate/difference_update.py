@@ -148,7 +148,7 @@ def _with_older(delivery: Delivery, older: Frame, x: np.ndarray) -> Delivery:
         offset=older.ints("offset"),
         partition=np.zeros(len(older), np.int64),
         verdict=older.ints("verdict"),
-        weight=None if delivery.weight is None else older.ints("weight"),
+        weight=None if delivery.weight is None else np.ones(len(older), np.int64),
         window_position=x,
     )
     names = ("time", "seq", "offset", "partition", "verdict", "window_position")

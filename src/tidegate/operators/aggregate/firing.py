@@ -51,6 +51,13 @@ class Firing:
                 )
             # After all panes that single elements of the same delivery fire.
             position = np.full(len(cells), context.progress.seq)
+        empty = self._emptied(cells)
+        if empty is not None:
+            self._withdraw_empty(cells.where(empty), position[empty], out)
+            cells, position = cells.where(~empty), position[~empty]
+            state = {name: column[~empty] for name, column in state.items()}
+            if not len(cells):
+                return context.due(cells, state)
         open_ = ~cells.ints("closed")
         trigger_context = context.trigger_context(cells, cells.ints("pending"))
         expiring = (
@@ -121,7 +128,8 @@ class Firing:
         if cell is not None:
             later = np.flatnonzero(~_starts(cell))
             replaced = panes.replaced(later, after.take(later - 1))
-        self.retract(replaced, position, out)
+        if self._context.spec.mode == "retracting":
+            self._retract(replaced, position, out)
         if len(panes):
             self._count(timing)
             index = panes.ints("pane_index")
@@ -134,7 +142,7 @@ class Firing:
                     timing=timing,
                     pane=index,
                     nonspeculative_index=after.ints("last_nonspeculative_index"),
-                    first=index == 0,
+                    first=index == panes.ints("first_pane_index"),
                     last=last,
                     time=after.ints("last_output_time"),
                 )
@@ -164,10 +172,39 @@ class Firing:
             held &= cells.ints("pending") > 0
         self._fire(cells, held, held, held, np.full(len(cells), position, np.int64), out)
 
-    def retract(self, cells: Frame, position: np.ndarray, out: Collector) -> None:
+    def withdraw(self, cells: Frame, position: np.ndarray, out: Collector) -> None:
+        """Retract the last panes of windows that disappear.
+
+        In discarding mode a pane holds what came since the last one, so that nothing is replaced.
+        """
+        if self._context.spec.mode != "discarding":
+            self._retract(cells, position, out)
+        if self._context.withdrawn is not None:
+            self._context.withdrawn.note(cells.where(cells.ints("pane_index") > 0))
+
+    def _emptied(self, cells: Frame) -> np.ndarray | None:
+        """Which cells have lost all their rows to retractions; None if none has."""
+        if not self._context.takes_retractions or self._static:
+            return None
+        empty = (cells.ints("row_count") <= 0) & ~cells.ints("closed")
+        return empty if empty.any() else None
+
+    def _withdraw_empty(self, cells: Frame, position: np.ndarray, out: Collector) -> None:
+        """Withdraw windows without rows; in discarding mode a last pane takes back their rows."""
+        if self._context.spec.mode == "discarding":
+            shown = cells.ints("emitted")
+            cells, _ = self._fire(cells, shown, shown, shown, position, out)
+        self.withdraw(cells, position, out)
+        self._context.progress.counters["windows_closed"] += len(cells)
+        surplus = cells.where(cells.ints("row_count") < 0)
+        out.late_windows(
+            surplus,
+            "nothing_to_retract",
+            texts("more rows were retracted than the window had", len(surplus)),
+        )
+
+    def _retract(self, cells: Frame, position: np.ndarray, out: Collector) -> None:
         """Retract the panes that cells have emitted last."""
-        if self._context.spec.mode != "retracting":
-            return
         rows = np.flatnonzero(cells.ints("emitted"))
         if not len(rows):
             return
@@ -182,7 +219,7 @@ class Firing:
                 timing=cells.ints("last_timing"),
                 pane=cells.ints("last_pane_index"),
                 nonspeculative_index=cells.ints("last_nonspeculative_index"),
-                first=cells.ints("last_pane_index") == 0,
+                first=cells.ints("last_pane_index") == cells.ints("first_pane_index"),
                 last=np.zeros(len(cells), bool),
                 time=cells.ints("last_output_time"),
             )

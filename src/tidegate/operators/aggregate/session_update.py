@@ -216,7 +216,7 @@ class SessionUpdate(CellUpdate):
         self.context.cells.remove(merge.places.take(absorbed))
         replaced = old.where(changed)
         if len(replaced):
-            self.firing.retract(replaced, position[group[changed]], out)
+            self.firing.withdraw(replaced, position[group[changed]], out)
             if self.context.window_offsets is not None:
                 self.context.window_offsets.rename(replaced, identity.take(group[changed]))
             fresh = self._inherit(fresh, replaced, group[changed])

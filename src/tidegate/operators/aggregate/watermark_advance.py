@@ -120,6 +120,8 @@ class WatermarkAdvance:
         elif watermark == MAX:
             self.ids.forget(MAX)
         self.retention.forget(watermark)
+        if context.withdrawn is not None:
+            context.withdrawn.forget(watermark)
         first = self._first_needed(bound)
         if context.messages is not None:
             context.messages.expire(first)

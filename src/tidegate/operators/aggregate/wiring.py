@@ -38,6 +38,7 @@ from tidegate.operators.aggregate.slice_buffer import SliceBuffer
 from tidegate.operators.aggregate.static_windows import StaticWindows
 from tidegate.operators.aggregate.watermark_advance import WatermarkAdvance
 from tidegate.operators.aggregate.window_offsets import WindowOffsets
+from tidegate.operators.aggregate.withdrawn_windows import WithdrawnWindows
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.windows import Axis, ByDifference, Session, Window
 from tidegate.state.store import Store
@@ -87,6 +88,7 @@ class Wiring:
             window_lateness(spec),
             watermarks,
             window_offsets,
+            withdrawn=WithdrawnWindows(store) if retracts else None,
         )
         cell_values = CellValues(context)
         firing = Firing(context, cell_values)
