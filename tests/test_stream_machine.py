@@ -30,7 +30,7 @@ from support.examples import examples
 from support.stream_worlds import HandClock, Meddled
 from tidegate.errors import InputError, StateError, StreamError
 from tidegate.kernel.streams.segments import PASSED
-from tidegate.streams import Streams
+from tidegate.streams import Streams, TimeWindow
 from tidegate.streams.sqlite import SqliteStore
 from tidegate.streams.store import Store, open_store
 
@@ -353,7 +353,7 @@ class StreamMachine(RuleBasedStateMachine):
     @rule(which=readers, most=st.integers(1, 9), confirm=st.booleans())
     def read(self, which: tuple[str, str], most: int, confirm: bool) -> None:
         eye = self.eye(which)
-        window = eye.object.current_time_window()
+        window = eye.object.current_time_window() or TimeWindow()
         if window.lower is not None and window.upper is not None:
             assert window.lower <= window.upper
         try:

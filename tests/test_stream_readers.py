@@ -540,9 +540,27 @@ def test_who_goes_back_is_back_in_time(timed):
 def test_without_watermarks_there_is_no_time(stream, group):
     fill(stream, 5)
     reader = group.reader("r")
-    assert reader.current_time_window() == TimeWindow(None, None)
+    assert reader.current_time_window() is None
     reader.read()
-    assert reader.current_time_window() == TimeWindow(None, None)
+    assert reader.current_time_window() is None
+
+
+def test_time_does_not_go_back_when_all_writers_are_gone(streams, stream, group, clock):
+    controller = streams.controller()
+    with stream.writer("w", linger=None) as writer:
+        writer.write("a", "k")
+        writer.note_time(10)
+        writer.flush()
+        controller.round()
+    clock.pass_by(3600)
+    controller.round()
+    assert stream.marks().by_writer == {}
+    reader = group.reader("r")
+    assert reader.current_time_window() == TimeWindow(None, 10)
+    fill(stream, 5)
+    while reader.read():
+        pass
+    assert reader.current_time_window() == TimeWindow(10, None), "the last promise stays"
 
 
 def test_a_watermark_in_segments_that_come_while_a_reader_looks(stream, streams, group, local):

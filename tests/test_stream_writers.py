@@ -16,7 +16,6 @@ from tidegate.errors import (
     SpecError,
     StateError,
     StreamError,
-    WatermarkError,
 )
 from tidegate.kernel.streams.segments import PASSED, Segment
 from tidegate.kernel.streams.watermarks import Mark
@@ -158,9 +157,8 @@ def test_a_time_that_goes_back_is_refused_and_the_event_stays(stream, flushed):
         if flushed:
             w.flush()
         w.write("a", "k")
-        with pytest.raises(WatermarkError, match="cannot go back"):
-            w.note_time(4)
-        w.note_time(5)
+        assert not w.note_time(4)
+        assert w.note_time(5)
     assert values(stream) == [b"a"]
     assert stream.marks().get("w").time == 5
 
@@ -195,8 +193,8 @@ def test_a_later_life_goes_on_from_the_time_of_the_former(stream):
     with writer(stream) as w:
         w.note_time(5)
     with writer(stream) as w:
-        with pytest.raises(WatermarkError, match="cannot go back"):
-            w.note_time(4)
+        assert not w.note_time(4)
+        assert w.noted == 5
         assert not stream.marks().get("w").alive
         w.note_time(6)
         w.flush()
@@ -222,32 +220,35 @@ def test_the_times_of_a_later_life_are_for_what_the_former_has_not_noted(stream)
         )
 
 
-def test_one_of_two_lives_at_once_is_told_that_the_other_is_further(stream):
+def test_one_of_two_lives_at_once_learns_that_the_other_is_further(stream):
     old, new = writer(stream), writer(stream)
     new.note_time(50)
     new.flush()
     old.write("a", "k")
-    old.note_time(40)
-    with pytest.raises(WatermarkError, match="cannot go back"):
-        old.flush()
+    assert old.note_time(40), "it is not before the times noted here"
     old.flush()
+    assert old.noted == 50
+    assert not old.note_time(45)
+    assert stream.marks().get("w").time == 50
     old.note_time(60)
     old.flush()
     assert values(stream) == [b"a"]
     assert stream.marks().get("w").time == 60
 
 
-def test_a_time_that_was_refused_in_the_background_is_told_by_the_next_flush(stream):
-    old, new = writer(stream), writer(stream)
-    new.note_time(50)
-    new.flush()
-    old.write("a", "k")
-    old.note_time(40)
-    old._tried(lambda: old._push(note=True))
-    with pytest.raises(WatermarkError, match="cannot go back"):
-        old.flush()
-    old.close()
-    assert values(stream) == [b"a"]
+def test_one_rule_for_a_noted_time_and_a_commit_that_go_back(stream):
+    """Neither is noted, neither raises an error, and no event is lost."""
+    with writer(stream) as w:
+        w.note_time(5)
+    with stream.transactional_writer("w") as transactions:
+        transaction = transactions.begin()
+        transaction.write("a", "k")
+        assert not transaction.commit(4).noted
+    with writer(stream) as w:
+        w.write("b", "k")
+        assert not w.note_time(4)
+    assert values(stream) == [b"a", b"b"]
+    assert stream.marks().get("w").time == 5
 
 
 def test_a_pulse_flushes_and_notes_what_lingers(stream):

@@ -120,7 +120,8 @@ def read(name: str, url: str, folder: Path, dice: random.Random) -> None:
     while True:
         found = reader.read(dice.randint(1, 500), wait="200 ms")
         window = reader.current_time_window()
-        note_down(log, *([one.segment, one.offset, one.json, window.lower] for one in found))
+        lower = None if window is None else window.lower
+        note_down(log, *([one.segment, one.offset, one.json, lower] for one in found))
         try:
             reader.checkpoint()
         except StreamError:

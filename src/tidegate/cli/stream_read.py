@@ -78,7 +78,7 @@ class _GroupReader:
         return self._reader.segments, self._reader.position()
 
     def window(self) -> TimeWindow:
-        return self._reader.current_time_window()
+        return self._reader.current_time_window() or TimeWindow()
 
 
 class _StreamCursor:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from tidegate.cli.shutdown import ShutdownRequest, shutdown_requests
 from tidegate.cli.stream_lines import Events, Form, events_of, lines_of
 from tidegate.cli.tables import by_number, counted, places, when
-from tidegate.errors import InputError, SpecError, TidegateError, WatermarkError
+from tidegate.errors import InputError, SpecError, TidegateError
 from tidegate.instants import duration, saturating_add
 from tidegate.streams import Stream, Streams, TransactionalWriter, Writer
 
@@ -142,11 +142,10 @@ class _BatchSink:
         self._tally.events += len(events)
         self._writer.write_all(*events.columns())
         if (time := self._notes.after(events)) is not None:
-            try:
-                self._writer.note_time(time)
+            if self._writer.note_time(time):
                 self._notes.made(time)
-            except WatermarkError as error:
-                self._notes.refused(str(error))
+            else:
+                self._notes.refused(self._writer.id, time)
 
     def close(self) -> None:
         self._writer.flush()
@@ -192,10 +191,7 @@ class _TransactionSink:
         if done.noted and time is not None:
             self._notes.made(time)
         elif time is not None:
-            self._notes.refused(
-                f"the writer `{self._writer.id}` has noted a later time than {when(time)}, and its"
-                " time cannot go back"
-            )
+            self._notes.refused(self._writer.id, time)
 
 
 class _TimeNotes:
@@ -220,10 +216,13 @@ class _TimeNotes:
     def made(self, time: int) -> None:
         self._promised = self._tally.noted = time
 
-    def refused(self, why: str) -> None:
-        """Report a time that goes back, once; the events are written anyway."""
+    def refused(self, writer: str | None, time: int) -> None:
+        """Report a time that goes back, once."""
         if not self._reported:
-            _report(f"{why}; the events are written anyway")
+            _report(
+                f"the writer `{writer}` has noted a later time than {when(time)}, so this one is"
+                " not noted; the events are written"
+            )
         self._reported = True
 
 

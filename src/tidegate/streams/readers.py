@@ -202,17 +202,19 @@ class Reader:
             else frontier
         )
 
-    def current_time_window(self) -> TimeWindow:
-        """The time window that the group reads in.
+    def current_time_window(self) -> TimeWindow | None:
+        """The time window that the group reads in; None if there is no watermark around it.
 
-        A bound is None if no watermark determines it.
+        A bound is None if no watermark determines it: `lower` before the first watermark, `upper`
+        after the last one.
         """
         self._state = self.group.state()
         self._log.refresh()
         # Read the description last, so that it has all segments that the state refers to.
         self._segments = self._stream.description().segments
         position = self.position().position
-        return time_window(position, self._log.around(position, self._segments), self._segments)
+        found = time_window(position, self._log.around(position, self._segments), self._segments)
+        return None if found == TimeWindow() else found
 
     @property
     def segments(self) -> list[str]:

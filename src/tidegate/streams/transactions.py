@@ -17,8 +17,8 @@ from tidegate.streams.description import checked_name
 from tidegate.streams.events import EventBuffer
 from tidegate.streams.routing import Router
 from tidegate.streams.store import Conflict, EventBatch, Swap
-from tidegate.streams.stream import Stream, mark_of
-from tidegate.streams.writer_cell import WriterCell, committed
+from tidegate.streams.stream import Stream
+from tidegate.streams.writer_cell import WriterCell, committed, goes_back
 
 OPEN, COMMITTED, ABORTED, TIMED_OUT = "open", "committed", "aborted", "timed out"
 
@@ -139,7 +139,8 @@ class Transaction:
     def commit(self, timestamp: Instant | None = None) -> Committed:
         """Make all events visible, and note the timestamp at their position.
 
-        A timestamp that goes back is ignored: the mark stays, and the events are committed.
+        A timestamp that goes back is not noted, as in `Writer.note_time`: the mark stays, and the
+        events are committed.
         """
         time = None if timestamp is None else instant(timestamp)
         with self._lock:
@@ -164,8 +165,7 @@ class Transaction:
             # A former attempt succeeded, and only the response was lost.
             return Committed(last["position"], last["noted"])
         segments = self._stream.description().segments
-        former = mark_of(cell.document)
-        taken = time if former is None or time is None or time >= former.time else None
+        taken = None if time is None or goes_back(cell.document, time) else time
 
         def document(position: Position) -> dict[str, Any]:
             last = {"id": self.id, "position": dict(position), "noted": taken is not None}

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from tidegate.errors import SpecError, StreamError, WatermarkError
-from tidegate.instants import Duration, Instant, duration, format_instant, instant
+from tidegate.errors import SpecError, StreamError
+from tidegate.instants import Duration, Instant, duration, instant
 from tidegate.streams.description import checked_name
 from tidegate.streams.events import EventBuffer
 from tidegate.streams.routing import Router
@@ -107,10 +107,11 @@ class Writer:
             self._buffer.add_all(values, routing_keys)
             self._send_full_batches()
 
-    def note_time(self, time: Instant) -> None:
+    def note_time(self, time: Instant) -> bool:
         """Declare that all events before this time are written.
 
-        Raises `WatermarkError` if time goes back; events already written stay.
+        A time that goes back is not noted: the mark stays, and no event is lost. Returns whether
+        the time is not before the ones noted here. `noted` is the one in the stream.
         """
         if self._cell is None:
             raise SpecError("only a writer with an id can note a time. Hint: stream.writer('id')")
@@ -119,21 +120,22 @@ class Writer:
             self._check_open()
             latest = self._noted if self._pending is None else self._pending
             if latest is not None and moment < latest:
-                details = (
-                    f"{format_instant(latest)}, and its time cannot go back to"
-                    f" {format_instant(moment)}"
-                )
-                raise WatermarkError(f"the writer `{self.id}` has noted {details}")
+                return False
             self._pending = moment
+            return True
+
+    @property
+    def noted(self) -> int | None:
+        """The last time that is noted in the stream under this id, as far as this writer knows."""
+        with self._lock:
+            return self._noted
 
     def flush(self) -> None:
         """Wait until everything written and noted is in the stream."""
         with self._lock:
-            failure, self._failure = self._failure, None
+            self._failure = None
             self._check_open()
             self._push(note=True)
-            if isinstance(failure, WatermarkError):
-                raise failure
 
     def position(self) -> dict[str, int]:
         """The flushed position in each segment; may omit segments covered by their successors."""
@@ -211,12 +213,10 @@ class Writer:
             self._settle()
         pending = self._pending
         if note and pending is not None and self._cell is not None:
-            try:
-                self._cell.note(pending, {**self._before, **self._position}, self._segments)
-            except WatermarkError:
+            position = {**self._before, **self._position}
+            if not self._cell.note(pending, position, self._segments):
                 # Another writer with this id has noted a later time.
-                self._noted, self._pending = self._cell.read().document["time"], None
-                raise
+                pending = self._cell.read().document["time"]
             self._noted, self._pending, self._last_note = pending, None, self._stream.clock()
 
     def _hand_over(self) -> None:

@@ -32,17 +32,19 @@ class WriterCell:
     def read(self) -> Cell:
         return self._stream.store.cell(self._stream.name, self.key) or _NEW
 
-    def note(self, time: int, position: Position, segments: Segments) -> None:
-        """Note a time at a position; raises `WatermarkError` if time goes back."""
+    def note(self, time: int, position: Position, segments: Segments) -> bool:
+        """Note a time at a position, unless it goes back; returns whether it was noted."""
         while True:
             cell, self._kept = self._kept or self.read(), None
+            if goes_back(cell.document, time) and goes_back(self.read().document, time):
+                return False
             try:
                 self._swap(
                     noted(cell.document, self._writer, time, position, segments), cell.version
                 )
             except Conflict:
                 continue
-            return
+            return True
 
     def shut_down(self) -> None:
         """Mark the writer as ended; its last mark stays until the watermark has passed it."""
@@ -57,6 +59,12 @@ class WriterCell:
         self._kept = Cell(
             document, self._stream.store.swap(self._stream.name, Swap(self.key, document, version))
         )
+
+
+def goes_back(document: Mapping[str, Any], time: int) -> bool:
+    """Whether a time is before the mark of the writer; such a time is not noted."""
+    former = mark_of(document)
+    return former is not None and time < former.time
 
 
 def noted(

@@ -50,18 +50,19 @@ class Marks:
     def get(self, writer: str) -> Mark | None:
         return self.by_writer.get(writer)
 
-    def note(self, writer: str, time: int, position: Position) -> None:
-        """Note a time for a writer; raises if time goes back, and the mark stays."""
+    def note(self, writer: str, time: int, position: Position) -> bool:
+        """Note a time for a writer; a time that goes back is ignored: the mark stays.
+
+        Returns whether the time is now the mark.
+        """
         former = self.by_writer.get(writer)
         if former is not None and time < former.time:
-            raise WatermarkError(
-                f"the writer `{writer}` has noted {former.time}, and its time cannot go back to"
-                f" {time}"
-            )
+            return False
         known = {} if former is None else former.position
         furthest = {name: max(at, known.get(name, at)) for name, at in position.items()}
         self.by_writer[writer] = Mark(time, {**known, **furthest})
         self.written += 1
+        return True
 
     def commit(self, commits: Iterable[Commit], position: Position) -> None:
         """Note transactions committed together up to a position.
