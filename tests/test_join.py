@@ -4,6 +4,8 @@ comes out.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -100,7 +102,12 @@ def test_equal_fields_are_said_in_four_ways():
         ({"window": tg.as_of(), "how": "full"}, "inner or a left"),
         ({"window": tg.rows(3)}, "offset="),
         ({"window": tg.within(1, 1, unit="us", left="due")}, "time column `due`"),
-        ({"window": tg.calendar("day")}, "tumbling, hopping or session"),
+        ({"window": tg.tumbling(3, axis="ordinal")}, "share tumbling, hopping, sliding"),
+        (
+            {"window": tg.custom(lambda times, _: (times, times))},
+            "share tumbling, hopping, sliding",
+        ),
+        ({"window": tg.tumbling("1 day", create="static")}, "created on demand"),
         ({"window": ()}, "all `within`"),
         ({"names": ("a_", "a_")}, "two different prefixes"),
         ({"where": 3}, "`where` is an expression"),
@@ -188,6 +195,10 @@ def test_an_explanation_says_kind_bounds_freeing_padding_layout_and_promises():
     [
         (tg.tumbling("1 minute"), "tumbling windows of 1 minute"),
         (tg.hopping("1 minute", "30 seconds"), "the first that holds both"),
+        (tg.cumulative("1 hour", "10 minutes"), "cumulative windows up to 1 hour in steps of 10"),
+        (tg.calendar("month", 2), "calendar windows of a 2 months in UTC"),
+        (tg.sliding("1 hour"), "the window that ends with its later row"),
+        (tg.global_window(), "no bound frees them; give `retain(...)`"),
         (tg.session("1 minute"), "session_key, timestamp, equal_fields, offset"),
         (
             tg.as_of("1 minute", strict=True),
@@ -469,6 +480,44 @@ def test_rows_between_windows_are_in_none():
     join = made(window)
     join.add(left=[row(5)], right=[row(2)])
     assert join.get_result().late.column("reason").to_pylist() == ["no_window"]
+
+
+def test_sessions_go_by_the_session_key_and_further_equal_fields_narrow_the_pairs():
+    """Sessions of `u` hold rows with any `x`, and only rows with the same `x` are pairs."""
+    stream = tg.stream(time="ts", key="u", watermark=tg.explicit())
+    op = stream.join(stream, tg.session(10, unit="us"), on=["u", "x"]).embedded(now=0)
+    op.add_messages([{"ts": 0, "u": 1, "x": 1}], input="left")
+    op.add_messages([{"ts": 8, "u": 1, "x": 2}], input="right")
+    op.add_messages([{"ts": 16, "u": 1, "x": 1}], input="right")
+    assert told(op, "left_ts", "right_ts", "window_start", "window_end") == [("+", 0, 16, 0, 26)]
+    assert op.get_messages("right", key=1).column("ts").to_pylist() == [8, 16]
+    assert op.get_messages("right", key=1, join_key=(1, 2)).column("ts").to_pylist() == [8]
+    assert op.get_messages("right", join_key=(2, 2)).num_rows == 0
+    assert op.get_windows("right", key=1) == [{"window_start": 0, "window_end": 26, "count": 2}]
+    assert "sessions of u over both sides" in op.explain()
+    with pytest.raises(SpecError, match="session key, which is"):
+        stream.join(stream, tg.session("1 s"), on=["u", "x"]).keyed_message_store("x")
+
+
+def test_rows_of_a_calendar_month_meet():
+    window = tg.calendar("month", zone="Europe/Berlin")
+    schema = pa.schema({"ts": pa.timestamp("us", "UTC"), "k": pa.string()})
+    op = (
+        LEFT.join(RIGHT, window, on="k", how="full")
+        .allow_lateness(0)
+        .embedded(now=0, schemas=(schema, schema))
+    )
+    times = ["2024-01-31T22:59:59", "2024-01-31T23:00:00", "2024-02-29T22:59:59"]
+    rows = [{"ts": datetime.fromisoformat(f"{time}+00:00"), "k": "a"} for time in times]
+    op.add(left=rows[1:2], right=rows)
+    assert op.get_windows("left")[0]["window_start"] == rows[1]["ts"]
+    op.advance_watermark("2024-01-31T23:00:00Z", input="left")
+    found = op.get_result().panes.to_pylist()
+    assert [(pane["left_ts"], pane["right_ts"], pane["window_start"]) for pane in found] == [
+        (rows[1]["ts"], rows[1]["ts"], rows[1]["ts"]),
+        (rows[1]["ts"], rows[2]["ts"], rows[1]["ts"]),
+        (None, rows[0]["ts"], datetime(2023, 12, 31, 23, tzinfo=UTC)),
+    ]
 
 
 def test_sessions_that_merge_give_the_pairs_that_become_members():

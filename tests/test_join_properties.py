@@ -17,9 +17,8 @@ from support.examples import examples
 from support.join_machines import Bare, Embedded, Model, late_shapes, name, net, play, shapes
 from support.join_strategies import HOWS, TIMED, Case, Step, cases, cut_cases
 from support.reference.batch_join import batch_answer
-from support.reference.join import LEFT, RIGHT, AsOf, JoinConfig, Row, Within
+from support.reference.join import GRIDS, LEFT, RIGHT, AsOf, JoinConfig, Row, Within
 from tidegate.instants import MIN
-from tidegate.spec.windows import Hopping, Tumbling
 from tidegate.state.rocksdb import RocksDBStore
 from tidegate.state.store import Store
 
@@ -186,7 +185,7 @@ def looked_at(config: JoinConfig) -> Callable[[Any], list[Any]]:
     """What is compared beside the output: the rows in state, and what is promised where that
     follows from the watermarks alone.
     """
-    kept, promises = [LEFT, RIGHT], type(config.window) in (tuple, Tumbling, Hopping)
+    kept, promises = [LEFT, RIGHT], isinstance(config.window, (tuple, *GRIDS))
     if isinstance(config.window, AsOf):
         # A right row may be forgotten as soon as a later one is the answer of all that can come.
         kept = [LEFT]

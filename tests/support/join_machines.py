@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from support.join_strategies import Case, fragile, not_above
 from support.reference.join import LEFT, RIGHT, AsOf, JoinConfig, Row, Rows, reference
 from tidegate.embedded.join import EmbeddedJoin
+from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import to_arrow
 from tidegate.operators import snapshot as stored
 from tidegate.operators.ingest.delivery import Arrival
@@ -112,8 +113,8 @@ def specification(config: JoinConfig) -> spec.JoinSpec:
         for side in (LEFT, RIGHT)
     ]
     left, right = (
-        Input(time=time, id=config.id, offset=config.offset, watermark=mark, others=more)
-        for more in others
+        Input(time, keys, config.id, config.offset, watermark=mark, others=more)
+        for keys, more in zip(session_keys(config), others, strict=True)
     )
     return spec.JoinSpec(
         left,
@@ -129,6 +130,12 @@ def specification(config: JoinConfig) -> spec.JoinSpec:
         on_time_period=config.on_time_every,
         late_period=config.late_every,
     )
+
+
+def session_keys(config: JoinConfig) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The keys of both streams, where these are the session key."""
+    fields = config.on[: config.session_fields] if config.session_fields is not None else ()
+    return tuple(pair[LEFT] for pair in fields), tuple(pair[RIGHT] for pair in fields)
 
 
 class Bare:
@@ -212,7 +219,7 @@ class Bare:
         return [self._pane(row) for row in panes], [_late(row) for row in late]
 
     def _pane(self, row: Row) -> Row:
-        window = None if "window_start" not in row else (row["window_start"], row["window_end"])
+        window = None if "window_start" not in row else _bounds(row)
         sides = {side: self._side(row, side) for side in SIDES}
         return {
             **sides,
@@ -292,6 +299,12 @@ class Embedded(Bare):
 
     def kept(self, side: int) -> list[str]:
         return sorted(map(str, self.runtime.get_messages(SIDES[side]).column("n").to_pylist()))
+
+
+def _bounds(row: Row) -> tuple[int, int]:
+    """The window of a row; the ends of time are null in the output."""
+    start, end = row["window_start"], row["window_end"]
+    return (MIN if start is None else start), (MAX if end is None else end)
 
 
 def _late(row: Row) -> Row:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from support.reference.join import AsOf, JoinConfig, Row, Rows, Within
 from tidegate.instants import MAX
-from tidegate.spec.windows import Hopping, Session, Tumbling
+from tidegate.spec.windows import ByDifference, Cumulative, Global, Hopping, Session, Tumbling
 
 KEYS = ("a", "a", "a", "a", "b", "b", None)
 PAIRS = [
@@ -89,6 +89,13 @@ def windows(draw: st.DrawFn, kinds: tuple[str, ...]) -> Any:
         case "hopping":
             size = draw(st.integers(1, 12))
             return Hopping(size, draw(st.integers(max(1, size // 4), 14)), draw(st.integers(-5, 5)))
+        case "cumulative":
+            size = draw(st.integers(1, 12))
+            return Cumulative(size, draw(st.integers(1, size)), draw(st.integers(-5, 5)))
+        case "global":
+            return Global()
+        case "by_difference":
+            return ByDifference(draw(st.integers(1, 12)))
         case "session":
             return Session(
                 draw(st.integers(1, 8)),
@@ -100,7 +107,8 @@ def windows(draw: st.DrawFn, kinds: tuple[str, ...]) -> Any:
     return AsOf(draw(st.none() | st.integers(int(strict), 10)), strict)
 
 
-RANGES = ("within", "within", "within", "several", "columns", "tumbling", "hopping")
+GRIDS = ("tumbling", "hopping", "cumulative", "global", "by_difference")
+RANGES = ("within", "within", "within", "several", "columns", *GRIDS)
 ALL_KINDS = (*RANGES, "session", "session", "rows", "as_of", "as_of")
 TIMED = tuple(kind for kind in ALL_KINDS if kind != "rows")
 
@@ -138,6 +146,8 @@ def configs(
         config = replace(
             config, padding=draw(st.sampled_from(["complete", "complete", "early", "final"]))
         )
+    if isinstance(window, Session) and len(config.on) > 1:
+        config = replace(config, session_fields=draw(st.sampled_from([None, 1, 1])))
     if periods:
         config = replace(
             config,

@@ -82,8 +82,11 @@ class Joined(Pipeline[JoinSpec]):
         return self._with(on_time_period=periods[0], late_period=periods[1])
 
     def keyed_message_store(self, *fields: str) -> Joined:
-        """Store messages by equal fields first, whatever the window size; default: all of them."""
-        return self._with(layout=fields or tuple(name for name, _ in self.spec.on))
+        """Store messages by equal fields first, whatever the window size.
+
+        Default: all of them; of a session join the session key.
+        """
+        return self._with(layout=fields or tuple(name for name, _ in self.spec.session_on))
 
     def explain(self) -> str:
         """The join as text: how rows match, when state is freed and rows are padded, the layout of

@@ -18,7 +18,17 @@ from tidegate.instants import MAX, Duration, duration, format_duration
 from tidegate.spec.json_form import qualified_name
 from tidegate.spec.operator import SECOND, AggregateSpec, Input, Options, Retention, TimeColumn
 from tidegate.spec.watermarks import PerKey
-from tidegate.spec.windows import Axis, Hopping, Session, Tumbling, Window
+from tidegate.spec.windows import (
+    Axis,
+    ByDifference,
+    Calendar,
+    Cumulative,
+    Global,
+    Hopping,
+    Session,
+    Tumbling,
+    Window,
+)
 
 LEFT, RIGHT = 0, 1
 SIDES = ("left", "right")
@@ -134,7 +144,20 @@ class AsOf:
         return {"type": "as_of", **dataclasses.asdict(self)}
 
 
-JoinWindow: TypeAlias = tuple[Within, ...] | Tumbling | Hopping | Session | Rows | AsOf
+SHARED = (Tumbling, Hopping, ByDifference, Cumulative, Session, Calendar, Global)
+"""The kinds of windows that rows of both sides can share."""
+JoinWindow: TypeAlias = (
+    tuple[Within, ...]
+    | Tumbling
+    | Hopping
+    | ByDifference
+    | Cumulative
+    | Session
+    | Calendar
+    | Global
+    | Rows
+    | AsOf
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +227,7 @@ class JoinSpec:
     @property
     def has_windows(self) -> bool:
         """Whether rows match in windows with a start and an end."""
-        return isinstance(self.window, Tumbling | Hopping | Session)
+        return isinstance(self.window, Window)
 
     @property
     def shows_pairs(self) -> bool:
@@ -218,6 +241,27 @@ class JoinSpec:
     def fields(self, side: int) -> tuple[str, ...]:
         """The equal fields of a side."""
         return tuple(pair[side] for pair in self.on)
+
+    @property
+    def session_on(self) -> tuple[tuple[str, str], ...]:
+        """The equal fields that sessions go by: the key of the streams; all if they have none."""
+        if not isinstance(self.window, Session):
+            return self.on
+        keyed = tuple(
+            pair for pair in self.on if pair[LEFT] in self.left.key or pair[RIGHT] in self.right.key
+        )
+        return keyed or self.on
+
+    @property
+    def hashed_on(self) -> tuple[tuple[str, str], ...]:
+        """The equal fields that stored rows are sorted by first."""
+        if self.layout is None:
+            return self.session_on
+        return tuple(pair for pair in self.on if pair[LEFT] in self.layout)
+
+    def shard_fields(self, side: int) -> tuple[str, ...]:
+        """The fields of a side whose values decide which rows must be processed together."""
+        return tuple(pair[side] for pair in self.session_on) if self.is_timed else ()
 
     def times(self, side: int) -> tuple[TimeColumn, ...]:
         """The time columns of a side that decide lateness and expiry, the main one first."""
@@ -314,13 +358,16 @@ class JoinSpec:
                     )
 
     def _check_shared(self, window: Window) -> None:
-        if (
-            not isinstance(window, Tumbling | Hopping | Session)
-            or window.axis is not Axis.EVENT_TIME
-        ):
+        if not isinstance(window, SHARED) or window.axis is not Axis.EVENT_TIME:
             raise SpecError(
-                f"rows meet in tumbling, hopping or session windows on event time, got {window!r}. "
-                "Hint: tg.within(...) bounds times, tg.rows(...) counts messages"
+                "rows of a join share tumbling, hopping, sliding, cumulative, calendar, session or"
+                f" global windows on event time, got {window!r}. Hint: tg.within(...) bounds times,"
+                " tg.rows(...) counts messages"
+            )
+        if window.create == "static":
+            raise SpecError(
+                "the windows of a join are created on demand, got create='static'. Hint: leave"
+                " `create` out"
             )
         if not isinstance(window, Session):
             return
@@ -377,11 +424,17 @@ class JoinSpec:
                 f"the name(s) {', '.join(sorted(taken))} belong to columns that every row of a join"
                 " has. Hint: rename the column"
             )
-        unknown = [name for name in self.layout or () if name not in self.fields(LEFT)]
+        goes_by = [pair[LEFT] for pair in self.session_on]
+        unknown = [name for name in self.layout or () if name not in goes_by]
         if unknown or (self.layout is not None and not self.on):
+            kind = (
+                "the session key, which is"
+                if isinstance(self.window, Session)
+                else ("equal fields, which are")
+            )
             raise SpecError(
-                f"a keyed message store goes by equal fields, which are {list(self.fields(LEFT))};"
-                f" got {unknown or 'none to go by'}. Hint: name them in `on`"
+                f"a keyed message store goes by {kind} {goes_by}; got {unknown or 'none to go by'}."
+                " Hint: name them in `on`"
             )
 
     def _check_rest(self) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from support.reference.join import LEFT, RIGHT, AsOf, JoinConfig, Row, Rows
+from support.reference.join import GRIDS, LEFT, RIGHT, AsOf, JoinConfig, Row, Rows
 from support.reference.windows import aligned
-from tidegate.spec.windows import Hopping, Session, Tumbling
+from tidegate.spec.windows import Session
 
 
 def batch_answer(
@@ -39,14 +39,14 @@ def _belong(config: JoinConfig, left: list[Row], right: list[Row], a: Row, b: Ro
     if any(a[x] is None or a[x] != b[y] for x, y in config.on):
         return False
     window = config.window
-    if isinstance(window, Tumbling | Hopping):
+    if isinstance(window, GRIDS):
         together = bool(set(aligned(window, a["ts"])) & set(aligned(window, b["ts"])))
     elif isinstance(window, Session):
         times = sorted(
             row["ts"]
             for side, rows in ((LEFT, left), (RIGHT, right))
             for row in rows
-            if all(row[p[side]] == a[p[LEFT]] for p in config.on)
+            if all(row[p[side]] == a[p[LEFT]] for p in config.on[: config.session_fields])
         )
         low, high = sorted((a["ts"], b["ts"]))
         path = [time for time in times if low <= time <= high]

@@ -9,10 +9,20 @@ from typing import Any, Literal
 
 from support.reference.windows import Span, aligned, clamp, meet, proto, union
 from tidegate.instants import MAX, MIN
-from tidegate.spec.windows import Hopping, Session, Tumbling
+from tidegate.spec.windows import (
+    ByDifference,
+    Cumulative,
+    Global,
+    Hopping,
+    Session,
+    Tumbling,
+    Window,
+)
 
 Row = dict[str, Any]
 LEFT, RIGHT = 0, 1
+GRIDS = (Tumbling, Hopping, Cumulative, Global, ByDifference)
+"""Windows that do not depend on other rows."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +89,7 @@ class JoinConfig:
     ticks.
     """
 
-    window: tuple[Within, ...] | Tumbling | Hopping | Session | Rows | AsOf
+    window: tuple[Within, ...] | Window | Rows | AsOf
     how: str = "inner"
     on: tuple[tuple[str, str], ...] = (("k", "k"),)
     where: Callable[[Row, Row], bool | None] | None = None
@@ -94,6 +104,8 @@ class JoinConfig:
     future: str = "process"
     future_tolerance: int = MAX // 2
     retracts: bool = False
+    session_fields: int | None = None
+    """How many of the first equal fields are the session key; None where all are."""
 
     def columns(self, side: int) -> tuple[str, ...]:
         """The time columns of a side that its rows are judged by."""
@@ -354,7 +366,7 @@ class JoinReference:
         window = self.config.window
         if not self._equal(left.row, right.row):
             return None
-        if isinstance(window, Tumbling | Hopping):
+        if isinstance(window, GRIDS):
             shared = set(aligned(window, left.row["ts"])) & set(aligned(window, right.row["ts"]))
             return min(shared, default=None)
         if isinstance(window, Session):
@@ -382,8 +394,8 @@ class JoinReference:
         same = [
             other
             for other in [*self.held, *self.pushed]
-            if self._key(other) == self._key(held)
-            and (None not in self._key(held) or other is held)
+            if self._session_key(other) == self._session_key(held)
+            and (None not in self._session_key(held) or other is held)
         ]
         while whole != grown:
             whole = grown
@@ -393,6 +405,9 @@ class JoinReference:
 
     def _key(self, held: Held) -> tuple[Any, ...]:
         return tuple(held.row[pair[held.side]] for pair in self.config.on)
+
+    def _session_key(self, held: Held) -> tuple[Any, ...]:
+        return self._key(held)[: self.config.session_fields]
 
     def _is_in_window(self, held: Held) -> bool:
         """Whether a row is among the last n of its side."""
@@ -416,13 +431,16 @@ class JoinReference:
         """Whether a row is of no use: no partner could be taken any more, nor, where rows are taken
         back, its retraction.
         """
-        if not self.config.retracts and not self.config.pads(held.side) and None in self._key(held):
-            return True
         columns = self.config.columns(held.side)
         late = not columns or any(
             held.row[column] < self._horizon(self.marks[held.side][column]) for column in columns
         )
         return self._is_free(held) and (not self.config.retracts or self.ended or late)
+
+    def _is_useless(self, held: Held) -> bool:
+        """Whether a row can never be in the output: it equals nothing, and is not padded."""
+        needed = self.config.retracts or self.config.pads(held.side)
+        return None in self._key(held) and not needed
 
     def _is_past(self, held: Held, shifted: Callable[[int], int]) -> bool:
         if self.ended:
@@ -449,7 +467,8 @@ class JoinReference:
                     and shifted(self._mark(RIGHT)) > held.row["ts"] - window.strict
                 )
             case _:
-                return shifted(self._mark(other)) > aligned(window, held.row["ts"])[-1][1] - 1
+                last = aligned(window, held.row["ts"])[-1][1]
+                return shifted(self._mark(other)) > last - 1
 
     def _imply(self, side: int) -> None:
         """A watermark that nobody tells follows the newest row."""
@@ -480,6 +499,10 @@ class JoinReference:
         """Watermarks may have moved: pad what is complete, and let go of what is free."""
         for held in list(self.held):
             self._settle_row(held)
+        # A row that no output needs makes its session longer all the same.
+        useless = [held for held in self.held if self._is_useless(held)]
+        self.held = [held for held in self.held if held not in useless]
+        self.pushed += useless
         self.held, self.pushed = (
             [held for held in rows if not self._is_gone(held)] for rows in (self.held, self.pushed)
         )
@@ -533,7 +556,7 @@ class JoinReference:
         window = self.config.window
         if isinstance(window, Session):
             return self.session(held)
-        return aligned(window, held.row["ts"])[0] if isinstance(window, Tumbling | Hopping) else ()
+        return aligned(window, held.row["ts"])[0] if isinstance(window, GRIDS) else ()
 
     def _take_back(self, held: Held) -> None:
         if held.alone is not None:
@@ -638,7 +661,7 @@ class JoinReference:
                 if side == LEFT
                 else [own, _behind(min([other, *waiting]), window.tolerance)]
             )
-        elif isinstance(window, Tumbling | Hopping):
+        elif isinstance(window, GRIDS):
             # A new row may still meet one from the start of its first window.
             first = min(own, other)
             promises = [
@@ -651,6 +674,14 @@ class JoinReference:
             ]
         elif isinstance(window, Session):
             promises += [self.session(held)[0] for held in self.held if not self._is_complete(held)]
+        if self.config.retain_time is not None and isinstance(window, (tuple, *GRIDS)):
+            # A row that is older than retention does not come out any more.
+            promises = [
+                max(
+                    min(promises),
+                    min(own, clamp(self.newest_before[side] - self.config.retain_time)),
+                )
+            ]
         owed = [
             held.row["ts"]
             for held in self._side(side)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate.instants import MAX, MIN
-from tidegate.spec.windows import Axis, Cumulative, Global, Hopping, Session, Tumbling, Window
+from tidegate.spec.windows import (
+    Axis,
+    ByDifference,
+    Cumulative,
+    Global,
+    Hopping,
+    Session,
+    Tumbling,
+    Window,
+)
 
 Span = tuple[int, int]
 
@@ -33,6 +42,9 @@ def aligned(window: Window, x: int) -> list[Span]:
             return growing(window, x)
         case Global():
             return [(MIN, MAX)]
+        case ByDifference():
+            # All that events around it could open.
+            return [span(start, start + window.size) for start in range(x - window.size + 1, x + 1)]
     raise AssertionError(window)
 
 

@@ -14,8 +14,9 @@ import numpy as np
 
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.frame import constant
+from tidegate.kernel.windows.assigners import Aligned, Assigner, HoppingAssigner, build
 from tidegate.spec.join import LEFT, RIGHT, JoinSpec, Within
-from tidegate.spec.windows import Hopping, Tumbling
+from tidegate.spec.windows import ByDifference, Hopping, Window
 
 Times = Mapping[str, np.ndarray]
 POSITION = "position"
@@ -134,51 +135,53 @@ class TimeBounds:
 
 @dataclass(frozen=True)
 class WindowBounds:
-    """Rows that share an aligned window."""
+    """Rows that share a window of a grid.
 
-    size: int
-    slide: int
-    offset: int
+    Of all windows that hold two rows, the first is the first window of the later row: a window
+    that holds both begins at or after it, and so does every window that ends after the later row.
+    """
+
+    assigner: Aligned
+    shown: Assigner
+    """Assigns the windows that inspection shows."""
     mains: tuple[str, str]
 
     @classmethod
-    def of(cls, window: Tumbling | Hopping, mains: tuple[str, str]) -> WindowBounds:
-        return cls(
-            window.size,
-            window.slide if isinstance(window, Hopping) else window.size,
-            window.offset,
-            mains,
+    def of(cls, window: Window, mains: tuple[str, str]) -> WindowBounds:
+        """The bounds of a window specification.
+
+        Windows by difference that hold two rows are less than their size apart, and the first
+        ends with the later row, so they are hopping windows that start at every tick.
+        """
+        shown = build(window)
+        assigner = (
+            HoppingAssigner(Hopping(window.size, 1)) if isinstance(window, ByDifference) else shown
         )
+        assert isinstance(assigner, Aligned)  # noqa: S101 - the specification allows no other
+        return cls(assigner, shown, mains)
 
     def columns(self, side: int) -> dict[str, str]:
         return {self.mains[side]: POSITION}
 
-    def first_start(self, at: np.ndarray) -> np.ndarray:
-        """The start of the first window that ends after each instant."""
-        return self._aligned(at, -self.size) + self.slide
-
-    def _aligned(self, at: np.ndarray, step: int) -> np.ndarray:
-        room = 4 * (self.size + self.slide)
-        base = np.clip(at, MIN + room, MAX - room) + (step - self.offset)
-        return base // self.slide * self.slide + self.offset
+    def first_window(self, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The first window that ends after each instant."""
+        return self.assigner.first_window(at)
 
     def has_window(self, at: np.ndarray) -> np.ndarray:
         """Which instants are in a window at all."""
-        return self._aligned(at, 0) + self.size > at
+        if not self.assigner.has_gaps:
+            return np.ones(len(at), bool)
+        return self.assigner.last_end(at) > at
 
     def reach(self, side: int, times: Times) -> tuple[np.ndarray, np.ndarray]:  # noqa: ARG002
-        return self.first_start(times[POSITION]), self._aligned(times[POSITION], 0) + (
-            self.size - 1
-        )
+        at = times[POSITION]
+        return self.first_window(at)[0], saturating_add(self.assigner.last_end(at), -1)
 
     def windows_of(self, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """All windows that hold one of these instants, by start."""
-        first, last = self.first_start(at), self._aligned(at, 0)
-        counts = (last - first) // self.slide + 1
-        counts = np.maximum(counts, 0)
-        step = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        start = np.unique(np.repeat(first, counts) + step * self.slide)
-        return start, start + self.size
+        """All windows of these instants, by start."""
+        found = self.shown.assign(np.unique(at))
+        bounds = np.unique(np.column_stack([found.start, found.end]), axis=0)
+        return bounds[:, 0], bounds[:, 1]
 
     def holds(self, left: Times, right: Times) -> np.ndarray | None:  # noqa: ARG002
         return None
@@ -188,11 +191,10 @@ class WindowBounds:
 
     def _open_from(self, mark: int) -> int:
         """The start of the first window that a watermark has not completed."""
-        return mark if mark in (MIN, MAX) else int(self.first_start(np.array([mark]))[0])
+        return mark if mark in (MIN, MAX) else int(self.first_window(np.array([mark]))[0][0])
 
     def window(self, left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        start = self.first_start(np.maximum(left, right))
-        return start, start + self.size
+        return self.first_window(np.maximum(left, right))
 
     def promised(
         self, side: int, own: Mapping[str, int], other: Mapping[str, int]
@@ -204,8 +206,8 @@ class WindowBounds:
 
 
 def match_bounds(spec: JoinSpec) -> MatchBounds:
-    """The bounds of a join within times or in aligned windows."""
+    """The bounds of a join within times or in windows of a grid."""
     mains = (spec.left.time or "", spec.right.time or "")
-    if isinstance(spec.window, Tumbling | Hopping):
+    if isinstance(spec.window, Window):
         return WindowBounds.of(spec.window, mains)
     return TimeBounds(spec.bounds, mains)

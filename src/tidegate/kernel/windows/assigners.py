@@ -78,6 +78,10 @@ class Aligned(Assigner):
         start, end = self.slice_of(x)
         return Assigned(np.arange(len(start)), start, end)
 
+    def first_window(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The first window that ends after each position, also where the position is in none."""
+        return self.slice_of(x)
+
     @abstractmethod
     def last_end(self, x: np.ndarray) -> np.ndarray:
         """The end of the last window of each event; `MIN` without a window."""
@@ -260,6 +264,13 @@ class HoppingAssigner(Aligned):
         distance = into[row] + (counts[row] - 1 - nth) * self._slide
         return Assigned(row, _back(x[row], distance), _ahead(x[row], self._size - distance))
 
+    def first_window(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        into = _position(x, self._slide, self._offset)
+        # Between two windows `before` is -1, and the next one is the first.
+        before = (self._size - 1 - into) // self._slide
+        start = saturating_add(x, -(into + before * self._slide))
+        return start, saturating_add(start, self._size)
+
     def last_end(self, x: np.ndarray) -> np.ndarray:
         left = self._size - _position(x, self._slide, self._offset)
         return (
@@ -310,6 +321,9 @@ class CumulativeAssigner(Aligned):
         ends = np.where(steps == self._steps, self._size, steps * self._step) - into[row]
         found = Assigned(row, _back(x[row], into[row]), _ahead(x[row], ends))
         return _without_twins(found) if len(x) and int(x.max()) > MAX - self._size else found
+
+    def first_window(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return _back(x, _position(x, self._size, self._offset)), self.slice_of(x)[1]
 
     def last_end(self, x: np.ndarray) -> np.ndarray:
         return _ahead(x, self._size - _position(x, self._size, self._offset))

@@ -13,7 +13,16 @@ from tidegate.operators.join.operator import WindowedJoin
 from tidegate.operators.join.side import layout_of
 from tidegate.operators.progress import late_by_reason
 from tidegate.spec.join import LEFT, RIGHT, SIDES, AsOf, JoinSpec, Rows, Within
-from tidegate.spec.windows import Hopping, Session, Tumbling
+from tidegate.spec.windows import (
+    ByDifference,
+    Calendar,
+    Cumulative,
+    Global,
+    Hopping,
+    Session,
+    Tumbling,
+    Window,
+)
 
 _KINDS = {
     "inner": "an inner join: pairs only",
@@ -73,17 +82,44 @@ def _window(spec: JoinSpec) -> str:
                 f"as of: the latest right row {'before' if strict else 'at or before'} the left"
                 f" one{most}"
             )
-        case Tumbling(size=size):
-            return f"tumbling windows of {format_duration(size)} that both rows are in"
-        case Hopping(size=size, slide=slide):
-            return (
-                f"hopping windows of {format_duration(size)} every {format_duration(slide)}; a pair"
-                " comes out once, with the first that holds both"
-            )
         case Session(gap=gap):
             pairs = "as sessions merge, pairs that become members of one come out, once"
-            return f"sessions over both sides with a gap of {format_duration(gap or 0)}; {pairs}"
+            by = ", ".join(a if a == b else f"left {a} = right {b}" for a, b in spec.session_on)
+            of = "sessions" if spec.session_on == spec.on else f"sessions of {by}"
+            return f"{of} over both sides with a gap of {_size(spec, gap or 0)}; {pairs}"
+        case Window():
+            return _shared(spec, spec.window)
     return repr(spec.window)
+
+
+def _shared(spec: JoinSpec, window: Window) -> str:
+    """Windows of a grid that both rows are in."""
+    first = "a pair comes out once, with the first that holds both"
+    match window:
+        case Tumbling(size=size):
+            return f"tumbling windows of {_size(spec, size)} that both rows are in"
+        case Hopping(size=size, slide=slide):
+            return f"hopping windows of {_size(spec, size)} every {_size(spec, slide)}; {first}"
+        case Cumulative(size=size, step=step):
+            return (
+                f"cumulative windows up to {_size(spec, size)} in steps of {_size(spec, step)};"
+                f" {first}"
+            )
+        case ByDifference(size=size):
+            return (
+                f"sliding windows of {_size(spec, size)} that begin or end at a row; a pair comes"
+                " out once, with the window that ends with its later row"
+            )
+        case Calendar(unit=unit, n=n, zone=zone):
+            length = unit if n == 1 else f"{n} {unit}s"
+            return f"calendar windows of a {length} in {zone} that both rows are in"
+        case Global():
+            return "one window over everything"
+    return repr(window)
+
+
+def _size(spec: JoinSpec, size: int) -> str:  # noqa: ARG001
+    return format_duration(size)
 
 
 def _bound(spec: JoinSpec, bound: Within) -> str:
@@ -127,18 +163,24 @@ def _freed(spec: JoinSpec, side: int) -> str:
                 f"kept until a later one of the same key is {late} behind both"
                 f" watermarks{reach}{kept}."
             )
+        case Global():
+            return _unbounded(kept)
         case Session():
             return f"kept until both watermarks are {late} beyond the end of their session{kept}."
         case tuple():
             ends = [bound.before if side == LEFT else bound.after for bound in spec.window]
             known = [end for end in ends if end is not None]
             if not known:
-                return f"no bound frees them{kept or '; give `retain(...)` to bound the state'}."
+                return _unbounded(kept)
             return (
                 f"kept until the {other} watermark is"
                 f" {format_duration(min(known) + spec.allowed_lateness)} beyond them{kept}."
             )
     return f"kept until the {other} watermark is {late} beyond the end of their last window{kept}."
+
+
+def _unbounded(kept: str) -> str:
+    return f"no bound frees them{kept or '; give `retain(...)` to bound the state'}."
 
 
 def _retained(spec: JoinSpec) -> str:
@@ -196,10 +238,17 @@ def _promises(spec: JoinSpec) -> str:
     match spec.window:
         case tuple():
             return ", ".join(_promise(spec, side) for side in (LEFT, RIGHT))
-        case Tumbling() | Hopping():
-            return "the lesser of both, down to the start of the first window that is open"
         case Session():
             return "the lesser of both, down to the start of the first session that is open"
+        case Global():
+            span = spec.retention.time
+            return (
+                "none before the end, because a row of any age may get a partner"
+                if span is None
+                else f"that of the side, but at most {format_duration(span)} behind its newest row"
+            )
+        case Window():
+            return "the lesser of both, down to the start of the first window that is open"
     return "the lesser of both" if all(names) else "none"
 
 

@@ -13,7 +13,7 @@ from tidegate.kernel.frame import Frame, concat_frames, to_arrow
 from tidegate.operators.inspection.key_identity import key_identity
 from tidegate.operators.join.operator import WindowedJoin
 from tidegate.operators.join.output import PAYLOAD
-from tidegate.operators.join.side import Side
+from tidegate.operators.join.side import SESSION_KEY, Side
 from tidegate.operators.progress import late_by_reason
 from tidegate.spec.join import SIDES, Rows
 from tidegate.spec.operator import ordinal_of
@@ -76,12 +76,14 @@ class JoinInspection:
         start_offset: int | None = None,
         end_offset: int | None = None,
         key: Any = None,
+        join_key: Any = None,
     ) -> pa.Table:
         """The messages of a side from (start, start_offset) to (end, end_offset), both included.
 
-        `key` selects the messages with these equal fields.
+        `key` selects the messages of a session key, `join_key` those with these equal fields.
+        Without a session key of its own, a join takes the equal fields as `key` too.
         """
-        own, frame = self._held(side, key)
+        own, frame = self._held(side, key, join_key)
         at = frame.ints("position") if own.spec.is_timed else self._offsets(own, frame)
         low, high = self._range(start, end)
         wanted = (at >= low) & (at <= high)
@@ -99,14 +101,15 @@ class JoinInspection:
         end: Instant | None = None,
         *,
         key: Any = None,
+        join_key: Any = None,
     ) -> list[dict[str, Any]]:
         """The windows of a side that overlap a range, sorted, each with its number of messages.
 
-        `key` selects the windows with these equal fields. Within time bounds, every message of the
-        other side has its own window: the range of times that its partners have. A tuple join has
-        one window per side, from its first to its last offset.
+        `key` and `join_key` select the messages as in `get_messages`. Within time bounds, every
+        message of the other side has its own window: the range of times that its partners have. A
+        tuple join has one window per side, from its first to its last offset.
         """
-        own, frame = self._held(side, key)
+        own, frame = self._held(side, key, join_key)
         low, high = self._range(start, end)
         found = self.operator.matching.windows(own.number, frame)
         wanted = (found.ints("start") <= high) & (found.ints("end") > low)
@@ -140,25 +143,31 @@ class JoinInspection:
             else frame.ints("seq")
         )
 
-    def _held(self, side: int | str, key: Any) -> tuple[Side, Frame]:
-        """A side and its rows in state; only those of `key`, if given."""
-        own = self.operator.sides[ordinal_of(SIDES, side)]
+    def _held(self, side: int | str, key: Any, join_key: Any) -> tuple[Side, Frame]:
+        """A side and its rows in state; only those of the keys, if given."""
+        own, spec = self.operator.sides[ordinal_of(SIDES, side)], self.operator.spec
         frame = kept(own)
-        if key is None or not len(frame):
-            return own, frame
-        key_hash, key_check = self._identity(own, key)
-        column = "key_hash" if "key_hash" in frame else "equal_hash"
-        return own, frame.where(
-            (frame.ints(column) == key_hash) & (frame.ints("key_check") == key_check)
-        )
+        fields = ("key_hash" if "key_hash" in frame else "equal_hash", "key_check")
+        session = fields if spec.session_on == spec.on else SESSION_KEY
+        for value, on, columns, noun in (
+            (key, spec.session_on, session, "key fields"),
+            (join_key, spec.on, fields, "equal fields"),
+        ):
+            if value is not None and len(frame):
+                names = [pair[own.number] for pair in on]
+                identity = key_identity(value, names, self._schema(own), noun)
+                for name, word in zip(columns, identity, strict=True):
+                    frame = frame.where(frame.ints(name) == word)
+        return own, frame
 
-    def _identity(self, own: Side, key: Any) -> tuple[np.uint64, np.uint64]:
+    @staticmethod
+    def _schema(own: Side) -> pa.Schema:
         if own.schema is None:
             raise InputError(
                 f"the {SIDES[own.number]} side has no messages yet, so its columns are unknown."
                 " Hint: give `schemas` to embedded()"
             )
-        return key_identity(key, self.operator.spec.fields(own.number), own.schema, "equal fields")
+        return own.schema
 
 
 def kept(side: Side) -> Frame:

@@ -72,24 +72,15 @@ class JoinContext:
             names = [column.left for column in columns]
         else:
             names = [column.right for column in columns if not paired or column.left is None]
-        known = (
-            []
-            if paired and side != LEFT
-            else (
-                ["key_hash"]
-                if self.has_key_hash
-                else ["equal_hash"]
-                if paired
-                else ["equal_hash", "key_check"]
-            )
-        )
+        key = "key_hash" if self.has_key_hash else "equal_hash"
+        known = [key, "key_check"] if not paired else [key] if side == LEFT else []
         at = ["position"] if self.spec.has_windows or self.emitter.keeps_times else []
         return [*known, "seq", *at, *(PAYLOAD + name for name in names if name is not None)]
 
     @property
     def has_key_hash(self) -> bool:
         """Whether rows store a key hash too, because `equal_hash` covers some equal fields only."""
-        return self.spec.layout is not None and set(self.spec.layout) != set(self.spec.fields(LEFT))
+        return self.spec.hashed_on != self.spec.on
 
     @property
     def compared(self) -> list[str]:

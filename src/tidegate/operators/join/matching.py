@@ -510,9 +510,9 @@ def by_side(rows: Mapping[int, Taken], numbered: Callable[[Taken], np.ndarray]) 
                     yield sign, {side: given.take(chosen)}
 
 
-def one_by_one(rows: Taken) -> np.ndarray:
+def one_by_one(rows: Taken, key: Sequence[str] = ("equal_hash", "key_check")) -> np.ndarray:
     """Turn numbers in which every row of a key has a turn of its own."""
-    return Groups.by([rows.frame.ints(name) for name in ("equal_hash", "key_check")]).ranks
+    return Groups.by([rows.frame.ints(name) for name in key]).ranks
 
 
 def below(times: Times, limits: Mapping[str, int], n: int) -> np.ndarray:

@@ -402,13 +402,11 @@ class Emitter:
 
 def _identity(rows: Frame) -> Column:
     """The key identity in pair ids; for a null key its second word."""
-    if "key_hash" in rows:
-        return rows["key_hash"]
-    equal_hash = rows.ints("equal_hash")
+    key = rows.ints("key_hash" if "key_hash" in rows else "equal_hash")
     if "key_check" not in rows:
-        return equal_hash
-    null_key = (equal_hash == NULL_KEY[LEFT]) | (equal_hash == NULL_KEY[RIGHT])
-    return np.where(null_key, rows.ints("key_check"), equal_hash) if null_key.any() else equal_hash
+        return key
+    null_key = (key == NULL_KEY[LEFT]) | (key == NULL_KEY[RIGHT])
+    return np.where(null_key, rows.ints("key_check"), key) if null_key.any() else key
 
 
 def _columns(

@@ -28,7 +28,6 @@ from tidegate.operators.join.matching import (
 )
 from tidegate.operators.join.side import Taken
 from tidegate.spec.join import LEFT, JoinSpec
-from tidegate.spec.windows import Hopping
 
 
 @dataclass(eq=False)
@@ -51,9 +50,12 @@ class RangeJoin(PairMatching):
 
     @classmethod
     def row_marks(cls, spec: JoinSpec, side: int) -> dict[str, Any]:
-        """The marks of all joins; in a hopping semi join also the window of the first pair."""
-        marks = super().row_marks(spec, side)
-        if marks and spec.how == "semi" and isinstance(spec.window, Hopping):
+        """The marks of all joins; in a semi join also the window of the first pair, if a row is in
+        several.
+        """
+        marks, bounds = super().row_marks(spec, side), match_bounds(spec)
+        overlap = isinstance(bounds, WindowBounds) and bounds.assigner.is_sliced
+        if marks and spec.how == "semi" and overlap:
             marks.update(start=np.int64(0), end=np.int64(0))
         return marks
 
@@ -165,8 +167,7 @@ class RangeJoin(PairMatching):
     def own_window(self, at: np.ndarray) -> Window | None:
         if not isinstance(self.bounds, WindowBounds):
             return None
-        start = self.bounds.first_start(at)
-        return start, start + self.bounds.size
+        return self.bounds.first_window(at)
 
     def pair_window(self, left: Places, right: Places) -> Window | None:
         if not self.spec.has_windows:
@@ -200,6 +201,10 @@ class RangeJoin(PairMatching):
             pending = self.stored(side, self.pending(side), [POSITION]).ints(POSITION)
             least = min(least, int(pending.min(initial=MAX)))
         found = self.bounds.promised(side, own.marks, other.marks)
+        if own.given.time in found:
+            # No row that is older than retention comes out any more.
+            kept = min(own.watermark, own.horizon)
+            found[own.given.time] = max(found[own.given.time], kept)
         return {name: min(promise, least) for name, promise in found.items()}
 
 

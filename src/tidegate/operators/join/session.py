@@ -34,7 +34,7 @@ from tidegate.operators.join.matching import (
     one_by_one,
 )
 from tidegate.operators.join.output import NULL_KEY
-from tidegate.operators.join.side import Taken, taken_from
+from tidegate.operators.join.side import SESSION_KEY, Taken, taken_from
 from tidegate.spec.join import LEFT, RIGHT, JoinSpec
 from tidegate.spec.windows import Session
 
@@ -81,9 +81,27 @@ class SessionJoin(PairMatching):
         return reach_of(self.gap, "merge" if self.touches else "separate")
 
     @property
-    def _key(self) -> str:
-        """The column with the first word of the hash of a key."""
-        return "key_hash" if self.has_key_hash else "equal_hash"
+    def _identity(self) -> tuple[str, str]:
+        """The columns with the identity of the session key."""
+        if self.spec.session_on != self.spec.on:
+            return SESSION_KEY
+        return ("key_hash" if self.has_key_hash else "equal_hash", "key_check")
+
+    def _keys(self, rows: Frame) -> Frame:
+        """The session keys of rows."""
+        names = {**dict(zip(KEY, self._identity, strict=True)), "equal_hash": "equal_hash"}
+        return Frame.of({name: rows.ints(column) for name, column in names.items()}, len(rows))
+
+    def _of_keys(self, rows: Frame, keys: Frame, number: np.ndarray) -> np.ndarray:
+        """Which rows have the session keys with these numbers."""
+        mask = np.ones(len(rows), bool)
+        for name, column in zip(KEY, self._identity, strict=True):
+            mask &= rows.ints(column) == keys.ints(name)[number]
+        return mask
+
+    def keeps_null_keys(self, side: int) -> bool:
+        """Also if rows may be retracted: a row with a null may hold a session together."""
+        return super().keeps_null_keys(side) or self.retracts
 
     # Limits
 
@@ -122,16 +140,14 @@ class SessionJoin(PairMatching):
 
     def turns(self, rows: Mapping[int, Taken]) -> Iterator[Turn]:
         """Rows of a key one by one if some are retractions, which may split sessions."""
-        return by_side(rows, one_by_one)
+        return by_side(rows, lambda taken: one_by_one(taken, self._identity))
 
     def match(self, rows: Mapping[int, Taken], out: JoinCollector) -> Matches:
         ((side, taken),) = rows.items()
         n = len(taken)
-        history = self._history(taken)
+        history = self._history(side, taken)
         standing = self._standing(history.start, history.last)
         frame = self.marked_late(taken, standing.complete)
-        if taken.null_key is not None:
-            self.nulls[side] |= bool(taken.null_key.any())
         places = self.keep(side, taken, frame)
         left, right, step = self._found(side, frame, taken, places, history, out)
         order, pair_order = self.positions(step, n, out)
@@ -146,32 +162,30 @@ class SessionJoin(PairMatching):
         arrived = [Arrived(side, frame, places, standing, matched, order)]
         return Matches(arrived, left, right, pair_order, standing.take(step).window)
 
-    def _history(self, rows: Taken) -> SessionHistory:
+    def _history(self, side: int, rows: Taken) -> SessionHistory:
         """The sessions of new rows, each when it arrives; the stored sessions are updated.
 
-        A row with a null key is a session of its own, which is not stored.
+        A row with a null session key is a session of its own, which is not stored.
         """
         frame = rows.frame
-        at = frame.ints("position")
-        if rows.null_key is not None and rows.null_key.any():
-            some = np.flatnonzero(~rows.null_key)
-            found = self._history(Taken(frame.take(some), rows.late[some], rows.classes[some]))
-            start, last = at.copy(), at.copy()
-            start[some], last[some] = found.start, found.last
-            bridges = found.bridges._replace(row=some[found.bridges.row])
-            return SessionHistory(start, last, bridges, found.sessions)
-        keys = Groups.by([frame.ints(self._key), frame.ints("key_check")])
-        first = frame.select(["equal_hash", "key_check", self._key]).take(keys.firsts)
-        asked = Frame.of(
-            {
-                "key_hash": first.ints(self._key),
-                "key_check": first.ints("key_check"),
-                "equal_hash": first.ints("equal_hash"),
-            },
-            keys.n,
+        is_null = frame.ints("equal_hash") == NULL_KEY[side]
+        if not is_null.any():
+            return self._merged(frame)
+        self.nulls[side] = True
+        some = np.flatnonzero(~is_null)
+        found = self._merged(frame.take(some))
+        start, last = frame.ints("position").copy(), frame.ints("position").copy()
+        start[some], last[some] = found.start, found.last
+        bridges = found.bridges._replace(row=some[found.bridges.row])
+        return SessionHistory(start, last, bridges, found.sessions)
+
+    def _merged(self, frame: Frame) -> SessionHistory:
+        """The sessions of new rows that have a session key."""
+        keys = Groups.by([frame.ints(name) for name in self._identity])
+        asked = self._keys(frame.take(keys.firsts))
+        history = session_history(
+            keys.ids.astype(np.int64), frame.ints("position"), self._take_out(asked), self.reach
         )
-        sessions = self._take_out(asked)
-        history = session_history(keys.ids.astype(np.int64), at, sessions, self.reach)
         self._store(asked, history.sessions)
         return history
 
@@ -254,10 +268,9 @@ class SessionJoin(PairMatching):
         asking = frame.take(row)
         equal_hash = asking.ints("equal_hash")
         own = self.sides[side].buffer.probe(Query(ordered(equal_hash, mine[0]), mine[0], mine[1]))
-        held = self.stored(side, own, ["equal_hash", "seq", *self.compared, *self.payload(side)])
+        held = self.asking(side, Places(np.asarray(own.run), own.at), self._identity)
         keep = held.ints("seq") < asking.ints("seq")[own.row]
-        for name in self.compared:
-            keep &= held.ints(name) == asking.ints(name)[own.row]
+        keep &= self._of_keys(held, self._keys(asking), own.row)
         own, held = own.where(keep), held.where(keep)
         found = self.probe(
             side,
@@ -279,15 +292,14 @@ class SessionJoin(PairMatching):
         left, right, window = matches.left, matches.right, matches.window
         if not self.retracts or not len(left.at) or window is None:
             return
-        rows = self.stored(LEFT, left, [self._key, "key_check", "seq"])
+        rows = self.stored(LEFT, left, ["equal_hash", *self._identity, "seq"])
+        pairs = self._keys(rows).drop(["equal_hash"])
         right_seq = self.stored(RIGHT, right, ["seq"]).ints("seq")
-        columns = {
-            "key_hash": rows.ints(self._key),
-            "key_check": rows.ints("key_check"),
-            "left_seq": rows.ints("seq"),
-            "right_seq": right_seq,
-        }
-        self.pairs.put(Frame.of({**columns, "start": window[0], "end": window[1]}, len(right_seq)))
+        self.pairs.put(
+            pairs.with_columns(
+                left_seq=rows.ints("seq"), right_seq=right_seq, start=window[0], end=window[1]
+            )
+        )
 
     def retract(self, side: int, rows: Taken, out: JoinCollector) -> None:
         """Take back one row a key, with its pairs and those across the sessions that it joined."""
@@ -296,17 +308,9 @@ class SessionJoin(PairMatching):
             return
         own = self.sides[side]
         self.take_back(side, places, out.reserve(len(kept)) + np.arange(len(kept)), out)
-        gone = self.stored(side, places, ["equal_hash", "seq", "key_check", self._key])
-        has_key = gone.ints("equal_hash") != NULL_KEY[side]
-        gone = gone.where(has_key)
-        keys = Frame.of(
-            {
-                "key_hash": gone.ints(self._key),
-                "key_check": gone.ints("key_check"),
-                "equal_hash": gone.ints("equal_hash"),
-            },
-            len(gone),
-        )
+        gone = self.stored(side, places, ["equal_hash", "seq", *self._identity])
+        gone = gone.where(gone.ints("equal_hash") != NULL_KEY[side])
+        keys = self._keys(gone)
         held = [self._rows_of(number, keys) for number in (LEFT, RIGHT)]
         own.buffer.remove(places)
         if len(keys):
@@ -323,10 +327,8 @@ class SessionJoin(PairMatching):
         found = self.sides[side].buffer.probe(
             Query(ordered(keys.ints("equal_hash"), zeros), zeros + MIN, zeros + MAX)
         )
-        rows = self.stored(side, found, ["position", "seq", *self.compared])
-        keep = rows.ints("key_check") == keys.ints("key_check")[found.row]
-        if self.has_key_hash:
-            keep &= rows.ints("key_hash") == keys.ints("key_hash")[found.row]
+        rows = self.stored(side, found, ["position", "seq", *self._identity])
+        keep = self._of_keys(rows, keys, found.row)
         columns = {
             "code": found.row,
             "position": rows.ints("position"),
@@ -397,17 +399,13 @@ class SessionJoin(PairMatching):
 
     def session_of(self, side: int, places: Places) -> tuple[np.ndarray, np.ndarray]:
         """The first and the last time of the sessions that stored rows are in."""
-        rows = self.stored(side, places, ["position", "equal_hash", "key_check", self._key])
+        rows = self.stored(side, places, ["position", "equal_hash", *self._identity])
         start, last = rows.ints("position").copy(), rows.ints("position").copy()
         some = np.flatnonzero(rows.ints("equal_hash") != NULL_KEY[side])
         if not len(some):
             return start, last
-        keys = Groups.by([rows.ints(self._key)[some], rows.ints("key_check")[some]])
-        first = some[keys.firsts]
-        asked = Frame.of(
-            {"key_hash": rows.ints(self._key)[first], "key_check": rows.ints("key_check")[first]},
-            keys.n,
-        )
+        keys = Groups.by([rows.ints(name)[some] for name in self._identity])
+        asked = self._keys(rows.take(some[keys.firsts])).select(KEY)
         found = self.sessions.ranges(
             asked.take(np.lexsort((asked.ints("key_check"), asked.ints("key_hash")))), KEY
         )
@@ -463,10 +461,7 @@ class SessionJoin(PairMatching):
             table.ints("last"),
         )
         found = self.sides[side].buffer.probe(query)
-        rows = self.stored(side, found, self.compared)
-        keep = rows.ints("key_check") == table.ints("key_check")[found.row]
-        if self.has_key_hash:
-            keep &= rows.ints("key_hash") == table.ints("key_hash")[found.row]
+        keep = self._of_keys(self.stored(side, found, [*self._identity]), table, found.row)
         found = found.where(keep) if len(found.row) else found
         return (
             Places(np.asarray(found.run), found.at),
@@ -529,10 +524,9 @@ class SessionJoin(PairMatching):
                 held.ints("last"),
             )
         )
-        there = self.stored(side, found, ["seq", *self.compared])
-        keep = (there.ints("key_check") == held.ints("key_check")[found.row]) & np.isin(
-            there.ints("seq"), rows.ints("seq")
-        )
+        there = self.stored(side, found, ["seq", *self._identity])
+        keep = self._of_keys(there, held, found.row)
+        keep &= np.isin(there.ints("seq"), rows.ints("seq"))
         count = np.bincount(found.row[keep], minlength=len(held))
         return held.select(["start", "end"]).with_columns(count=count).where(count > 0)
 

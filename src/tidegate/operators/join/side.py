@@ -36,11 +36,13 @@ from tidegate.operators.join.output import NULL_KEY, PAYLOAD
 from tidegate.operators.output import LateRows, class_names, texts
 from tidegate.operators.progress import Progress
 from tidegate.spec.join import SIDES, AsOf, JoinSpec, Rows
-from tidegate.spec.windows import Session
+from tidegate.spec.windows import Global, Session
 from tidegate.state.store import PrefixedStore, Store
 
 _TAKEN = np.uint64(1 << 63)
 """Flipped in the hash of a key that happens to be the null key."""
+SESSION_KEY = ("session_hash", "session_check")
+"""The identity of a session key that has fewer fields than the equal fields."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,13 +110,6 @@ class Side:
         self.keys = {time.column: time.key for time in self.given.times if time.column is not None}
         self.marks: dict[str, int] = dict.fromkeys(self.keys, MIN)
         """The watermarks of the time columns."""
-        equal_hash = self.spec.layout
-        fields = self.spec.fields(self.number)
-        self._layout_fields = tuple(
-            fields[n]
-            for n, pair in enumerate(self.spec.on)
-            if equal_hash is not None and pair[0] in equal_hash
-        )
         self.buffer = JoinBuffer(
             self.store,
             "rows",
@@ -324,31 +319,13 @@ class Side:
         """The rows with the columns of the buffer."""
         n, table = len(delivery), delivery.table
         late = delivery.verdict == MILDLY_LATE if self.spec.is_timed else np.zeros(n, bool)
-        equal_hash, key_check = delivery.key_hash, delivery.key_check
-        missing = self._nulls(table)
-        if self._layout_fields and self._layout_fields != self.spec.fields(self.number):
-            equal_hash, _ = identify([table.column(name) for name in self._layout_fields], n)
-        unlucky = (equal_hash == NULL_KEY[0]) | (equal_hash == NULL_KEY[1])
-        if unlucky.any():
-            equal_hash, key_check = (
-                np.where(unlucky, equal_hash ^ _TAKEN, equal_hash),
-                np.where(unlucky, key_check ^ _TAKEN, key_check),
-            )
-        if missing is not None:
-            # The second word still tells keys apart that are null in part only.
-            equal_hash, key_check = (
-                np.where(missing, NULL_KEY[self.number], equal_hash),
-                np.where(missing, delivery.key_hash, key_check),
-            )
+        missing = self._nulls(table, self.spec.on)
         columns: dict[str, Column] = {
-            "equal_hash": equal_hash,
-            "key_check": key_check,
+            **self._key_columns(delivery, missing),
             **times,
             "seq": delivery.seq,
             "late": late.astype(np.int8),
         }
-        if self._layout_fields and self._layout_fields != self.spec.fields(self.number):
-            columns["key_hash"] = delivery.key_hash
         columns.update(
             {
                 PAYLOAD + name: to_arrow(table.column(name))
@@ -366,11 +343,48 @@ class Side:
             missing,
         )
 
-    def _nulls(self, table: pa.Table) -> np.ndarray | None:
-        """Which rows have a null among their equal fields; None if none has."""
+    def _key_columns(self, delivery: Delivery, missing: np.ndarray | None) -> dict[str, np.ndarray]:
+        """The identities of the equal fields and of a narrower session key.
+
+        `equal_hash` is the hash of the fields that rows are sorted by. A row whose `missing` says
+        that a field is null never matches: the hash of its null fields is that of its side.
+        """
+        spec, table, n = self.spec, delivery.table, len(delivery)
+        key_hash, key_check = delivery.key_hash, delivery.key_check
+        equal_hash = key_hash
+        if spec.hashed_on != spec.on:
+            equal_hash, _ = identify(self._columns_of(table, spec.hashed_on), n)
+        unlucky = (equal_hash == NULL_KEY[0]) | (equal_hash == NULL_KEY[1])
+        if unlucky.any():
+            equal_hash, key_check = (
+                np.where(unlucky, equal_hash ^ _TAKEN, equal_hash),
+                np.where(unlucky, key_check ^ _TAKEN, key_check),
+            )
+        found: dict[str, np.ndarray] = {}
+        no_session = missing
+        if spec.session_on != spec.on:
+            found = dict(
+                zip(SESSION_KEY, identify(self._columns_of(table, spec.session_on), n), strict=True)
+            )
+            no_session = self._nulls(table, spec.session_on)
+        if no_session is not None:
+            equal_hash = np.where(no_session, NULL_KEY[self.number], equal_hash)
+        if missing is not None:
+            # The second word still tells keys apart that are null in part only.
+            key_check = np.where(missing, key_hash, key_check)
+        if spec.hashed_on != spec.on:
+            found["key_hash"] = (
+                key_hash if missing is None else np.where(missing, NULL_KEY[self.number], key_hash)
+            )
+        return {"equal_hash": equal_hash, "key_check": key_check, **found}
+
+    def _columns_of(self, table: pa.Table, on: Sequence[tuple[str, str]]) -> list[pa.ChunkedArray]:
+        return [table.column(pair[self.number]) for pair in on]
+
+    def _nulls(self, table: pa.Table, on: Sequence[tuple[str, str]]) -> np.ndarray | None:
+        """Which rows have a null among these equal fields; None if none has."""
         found: np.ndarray | None = None
-        for name in self.spec.fields(self.number):
-            column = table.column(name)
+        for column in self._columns_of(table, on):
             if column.null_count:
                 mask = column.is_null().to_numpy()
                 found = mask if found is None else found | mask
@@ -491,8 +505,8 @@ class SideLateOutput:
 
 def layout_of(spec: JoinSpec, *, is_large: bool) -> Layout:
     """The order in which the messages of a side are stored."""
-    is_unbounded = bool(spec.bounds) and all(
-        bound.low is None or bound.high is None for bound in spec.bounds
+    is_unbounded = isinstance(spec.window, Global) or (
+        bool(spec.bounds) and all(bound.low is None or bound.high is None for bound in spec.bounds)
     )
     return choose_layout(
         axis="tuple" if isinstance(spec.window, Rows) else "time",

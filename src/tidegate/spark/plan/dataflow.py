@@ -267,7 +267,7 @@ def edge_input(spec: Upstream, number: int) -> Input:
         # Row joins count over all keys, which needs a single shard.
         return dataclasses.replace(
             declared,
-            key=spec.fields(number) if spec.is_timed else (),
+            key=spec.shard_fields(number),
             others=spec.times(number)[1:],
         )
     return dataclasses.replace(declared, others=())
