@@ -6,8 +6,11 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import tidegate as tg
+from support.examples import examples
 
 EAGER = tg.after_watermark(early=tg.every_element(), late=tg.every_element())
 LATE_ONLY = tg.after_watermark(late=tg.every_element())
@@ -137,3 +140,88 @@ def test_a_window_that_opens_again_continues_its_pane_numbers():
     assert len({p["pane_id"] for p in found}) == len(found)
     last.add_messages([{**panes, "op": "-"}])
     assert last.stats()["windows"] == 0
+
+
+def test_a_retraction_in_the_middle_of_a_session_splits_it():
+    """A user's session that grows moves its row away, and the sessions of the city fall apart."""
+    last = (
+        tg.stream(time="time", key="c", watermark=tg.explicit())
+        .window(tg.session("10 s"))
+        .trigger(EAGER)
+        .aggregate(n=tg.count(), users=tg.list_("u"))
+        .embedded(now=0)
+    )
+    users = source(window=tg.session("1 s"), trigger=EAGER).aggregate(n=tg.count())
+    with users.embedded(downstream=last, now=0) as op:
+        for at, user in ((0, "a"), (8, "b"), (16, "d")):
+            op.add_messages(seconds(at, u=user))
+        assert current(rows_of(last, "n")) == {(0, 26): (3,)}
+        last.flush()
+        op.add_messages([{"ts": 8_900_000 + 900_000 * i, "c": "x", "u": "b"} for i in range(14)])
+    rows = rows_of(last, "n")
+    assert current([("+", 0, 26, 3), *rows]) == {(0, 10): (1,), (16, 31): (2,)}
+    assert last.stats()["windows"] == 2
+
+
+def sessions_of(times: list[int], gap: int) -> list[tuple[int, int, int]]:
+    """Start, end and number of rows of the sessions of some times."""
+    found: list[tuple[int, int, int]] = []
+    for t in sorted(times):
+        if found and t < found[-1][1]:
+            start, end, n = found.pop()
+            found.append((start, max(end, t + gap), n + 1))
+        else:
+            found.append((t, t + gap, 1))
+    return found
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 60), st.sampled_from("ab"), st.sampled_from("xy")), max_size=20
+    ),
+    st.integers(1, 5),
+    st.sampled_from(["accumulating", "discarding", "retracting"]),
+    st.sampled_from(
+        [EAGER, LATE_ONLY, tg.after_watermark(early=tg.after_count(2), late=tg.after_count(2))]
+    ),
+    st.sampled_from([EAGER, LATE_ONLY]),
+)
+@examples(30)
+def test_oracle_sessions_of_sessions_end_in_the_answer_of_a_batch(events, cut, mode, first, second):
+    last = (
+        tg.stream(time="time", key="c", watermark=tg.explicit())
+        .window(tg.session(9, unit="us"))
+        .trigger(second)
+        .allow_lateness(1000, unit="us")
+        .retracting()
+        .aggregate(n=tg.sum("n"), rows=tg.count())
+        .embedded(now=0)
+    )
+    head = getattr(source(window=tg.session(5, unit="us"), trigger=first), mode)()
+    rows = [{"ts": t, "c": c, "u": u} for t, u, c in events]
+    with (
+        head.allow_lateness(1000, unit="us")
+        .aggregate(n=tg.count())
+        .embedded(downstream=last, now=0) as op
+    ):
+        for at in range(0, len(rows), cut):
+            op.add_messages(rows[at : at + cut])
+            op.advance_watermark(max(r["ts"] for r in rows[: at + cut]) - 5)
+        op.finish()
+    result = last.get_result()
+    assert result.late.num_rows == 0
+    left: Counter[tuple[Any, ...]] = Counter()
+    for p in result.panes.to_pylist():
+        left[p["c"], p["window_start"], p["window_end"], p["n"], p["rows"]] += (
+            1 if p["op"] == "+" else -1
+        )
+    wanted = []
+    for c in "xy":
+        ends = [
+            (end - 1, n)
+            for u in "ab"
+            for _, end, n in sessions_of([t for t, v, w in events if (v, w) == (u, c)], 5)
+        ]
+        for start, end, n in sessions_of([t for t, _ in ends], 9):
+            wanted.append((c, start, end, sum(m for t, m in ends if start <= t < end), n))
+    assert {key: n for key, n in left.items() if n} == dict.fromkeys(wanted, 1)

@@ -131,6 +131,11 @@ class CellValues:
             out.late_windows(broken, reason, pa.repeat(pa.scalar(f"{name}: {why}"), len(broken)))
         return values
 
+    def messages_of(self, windows: Frame) -> tuple[Frame, np.ndarray]:
+        """The messages of windows of keys, and the number of the window of each."""
+        members = self._members(windows)
+        return members.messages, members.cell
+
     def after(self, cells: Frame, given: np.ndarray) -> Frame:
         """The cells after a firing; an evictor may remove messages after the function."""
         evictor = self._context.spec.evictor

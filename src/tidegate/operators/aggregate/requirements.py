@@ -31,7 +31,8 @@ def needs_messages(spec: AggregateSpec, aggregates: AggregateSet, *, retracts: b
         or spec.evictor is not None
         or spec.options.keep_messages
         or isinstance(spec.window, ByDifference)
-        or (retracts and not aggregates.invertible)
+        # A retraction may split a session, which only its messages can tell.
+        or (retracts and (not aggregates.invertible or isinstance(spec.window, Session)))
     )
 
 

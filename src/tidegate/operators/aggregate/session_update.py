@@ -1,5 +1,8 @@
-"""Sessions: windows of a key that overlap become one, and what they had put out under their old
-bounds is taken back.
+"""Sessions: windows of a key that overlap become one.
+
+A session that gets other bounds is another window: the panes of the former one are withdrawn. Rows
+extend and merge sessions; retractions also shorten, split and remove them, which is computed from
+the messages that are left.
 """
 
 from __future__ import annotations
@@ -10,19 +13,28 @@ from typing import cast
 
 import numpy as np
 
-from tidegate.kernel.frame import Column, Frame, concat_frames, constant, search_sorted
-from tidegate.kernel.groups import Groups, present
+from tidegate.kernel.frame import (
+    Column,
+    Frame,
+    concat_frames,
+    constant,
+    search_sorted,
+    to_arrow,
+)
+from tidegate.kernel.groups import Groups, expand_ranges, present
 from tidegate.kernel.keys import KEY
 from tidegate.kernel.storage.run_store import Places
 from tidegate.kernel.windows.assigners import Assigned
-from tidegate.kernel.windows.sessions import Extension, extend
+from tidegate.kernel.windows.sessions import Extension, Merged, extend, merge_intervals
 from tidegate.operators.aggregate.cell_update import CellRows, CellUpdate
-from tidegate.operators.aggregate.cell_values import merge_lists
+from tidegate.operators.aggregate.cell_values import merge_lists, payload
 from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.context import IDENTITY
-from tidegate.operators.aggregate.slices import merged_contents, merged_counts
+from tidegate.operators.aggregate.slices import held_by, merged_contents, merged_counts
 from tidegate.operators.ingest.delivery import Delivery
 from tidegate.spec.windows import Session
+
+_BY_START, _BY_END = ("union", "start"), ("union", "end")
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +87,14 @@ class SessionUpdate(CellUpdate):
             self._turn_away(delivery, assigned, merge, refused, out)
             return
         groups = merge.extension.groups
+        if delivery.weight is not None and (delivery.weight[row] < 0).any():
+            shrinking = groups.any(delivery.weight[row] < 0)[groups.ids]
+            if shrinking.all():
+                self._divide(delivery, assigned, merge, out)
+                return
+            for part in (~shrinking, shrinking):
+                self.absorb(delivery, Assigned(*(column[part] for column in assigned)), out)
+            return
         keys = delivery.keys(self.context.spec.input.key, row[groups.firsts])
         cells = self._united(merge, keys, groups.max(delivery.seq[row]), out)
         self.join(delivery, CellRows(row, groups, cells), out)
@@ -221,6 +241,91 @@ class SessionUpdate(CellUpdate):
                 self.context.window_offsets.rename(replaced, identity.take(group[changed]))
             fresh = self._inherit(fresh, replaced, group[changed])
         return fresh if changed.all() else fresh.replaced(group[~changed], old.where(~changed))
+
+    def _divide(
+        self, delivery: Delivery, assigned: Assigned, merge: _Merge, out: Collector
+    ) -> None:
+        """Apply changes with retractions: find the sessions of the messages that are left.
+
+        A session with the bounds of a former one is that one. Others are new, and continue the
+        triggers of the former sessions that they overlap.
+        """
+        context, row, unions = self.context, assigned.row, merge.extension.groups
+        self.cell_values.store(delivery.take(present(row, len(delivery))))
+        left = self._left(merge.identity)
+        union, start, end = left.key, left.start, left.end
+        absorbed = merge.extension.absorbed_by >= 0
+        old, of_old = merge.old.where(absorbed), merge.extension.absorbed_by[absorbed]
+        found = Frame.of({"union": union, "start": start, "end": end}, left.groups.n)
+        former = old.select(("start", "end")).with_columns(union=of_old)
+        at, stays = search_sorted(found, former, ("union", "start", "end"))
+        seq = unions.max(delivery.seq[row])
+        if len(old):
+            context.cells.remove(merge.places.take(absorbed))
+            self.firing.withdraw(old.where(~stays), seq[of_old[~stays]], out)
+        opened = left.groups.n - len(old)
+        context.progress.counters["windows_opened" if opened > 0 else "windows_closed"] += abs(
+            opened
+        )
+        if not left.groups.n:
+            return
+        identity = merge.identity.take(union).with_columns(start=start, end=end)
+        keys = delivery.keys(context.spec.input.key, row[unions.firsts[union]])
+        cells = context.fresh(identity, keys)
+        parts = former.where(~stays)
+        low, _ = search_sorted(found, parts.with_columns(end=parts.ints("start") + 1), _BY_END)
+        high, _ = search_sorted(found, parts.with_columns(start=parts.ints("end")), _BY_START)
+        sizes = np.maximum(high - low, 0)
+        if sizes.any():
+            whole = old.where(~stays).take(np.repeat(np.arange(len(parts)), sizes))
+            cells = self._inherit(cells, whole, expand_ranges(low, sizes))
+        if stays.any():
+            cells = cells.replaced(at[stays], old.where(stays))
+        brought = self._brought(delivery, assigned, unions.ids, found)
+        self.add(
+            cells,
+            brought.with_columns(
+                seq=seq[union], row_count=left.groups.counts - cells.ints("row_count")
+            ),
+            out,
+        )
+
+    def _left(self, unions: Frame) -> Merged:
+        """The sessions of the messages inside unions of former sessions and new rows."""
+        messages, union = self.cell_values.messages_of(unions)
+        rows = payload(messages)
+        columns = Frame.of({name: to_arrow(rows.column(name)) for name in rows.column_names})
+        _, start, end = self.assigner.assign(self.context.position_of(messages), columns)
+        touch = cast("Session", self.context.spec.window).touch
+        return merge_intervals(union, start, end, touch)
+
+    def _brought(
+        self, delivery: Delivery, assigned: Assigned, union: np.ndarray, sessions: Frame
+    ) -> Frame:
+        """What the new rows bring to each session: counts, positions and the on-time columns.
+
+        A session without new rows has changed too, and counts one element.
+        """
+        weight = cast("np.ndarray", delivery.weight)[assigned.row]
+        position = delivery.position[assigned.row]
+        asked = Frame.of({"union": union, "start": position + 1}, len(union))
+        at = search_sorted(sessions, asked, _BY_START)[0] - 1
+        inside = (weight > 0) & (at >= 0)
+        inside &= (sessions.ints("union")[at] == union) & (position <= sessions.ints("end")[at])
+        row, groups = assigned.row[inside], Groups(at[inside], len(sessions))
+        held = held_by(
+            self.context.spec.options.timestamp,
+            position[inside],
+            delivery.is_on_time[row],
+            groups,
+        )
+        has_rows = groups.counts > 0
+        held["has_on_time"] = held["has_on_time"] & has_rows
+        first = sessions.ints("start").copy()
+        np.minimum.at(first, groups.ids, position[inside])
+        return Frame.of(held, len(sessions)).with_columns(
+            count=np.maximum(groups.counts, 1), first=first
+        )
 
     def _inherit(self, fresh: Frame, old: Frame, group: np.ndarray) -> Frame:
         """Fresh cells that take over the content of the cells they replace."""
