@@ -34,7 +34,7 @@ def consume(folder: Path, *, dies: bool) -> None:
     flush.
     """
     op = PANES.embedded(store=tg.RocksDBStore(folder))
-    start = op.resume_offsets().get("", 0)
+    start = op.resume_offsets()[""]
     print(f"  from offset {start}", flush=True)
     for number, at in enumerate(range(start, len(LOG), DELIVERY), 1):
         op.add_messages(LOG[at : at + DELIVERY])

@@ -177,6 +177,7 @@ def test_offsets_to_resume_from_are_those_of_the_flush_and_by_partition(open_sto
     panes = windowed(partition="p").aggregate(n=tg.count())
     op = panes.embedded(store=open_store(), now=0)
     assert op.resume_offsets() == {}
+    assert op.resume_offsets()["x"] == 0, "everything of a partition without a message is new"
     op.add_messages([{"o": 4, "p": "x", "ts": 1, "k": "a"}, {"o": 9, "p": "y", "ts": 1, "k": "a"}])
     op.flush()
     op.add_messages([{"o": 5, "p": "x", "ts": 1, "k": "a"}])

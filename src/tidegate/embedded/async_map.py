@@ -35,6 +35,7 @@ from tidegate.embedded.result_queue import Downstream, ResultQueue
 from tidegate.embedded.source_control import SourceControl
 from tidegate.errors import CorruptStateError, InputError, SpecError, StateError
 from tidegate.instants import MAX, MIN, Instant
+from tidegate.kernel.events.duplicates import ResumeOffsets
 from tidegate.kernel.events.event_time import OK, is_ticks, read_times
 from tidegate.kernel.watermarks.marks import Mark
 from tidegate.operators.aggregate.migration import check_same
@@ -253,12 +254,12 @@ class EmbeddedAsyncMap(SourceControl):
         """The number of messages without an answer."""
         return len(self._executor) + len(self._unstarted)
 
-    def resume_offsets(self) -> dict[str, int]:
-        """By partition, the first offset to deliver after a restart.
+    def resume_offsets(self) -> ResumeOffsets:
+        """By partition, the first offset to deliver after a restart; 0 before its first message.
 
         Pending messages are stored and called again, so they are not delivered again.
         """
-        return {name: mark + 1 for name, mark in self._ingest.marks.marks.items()}
+        return self._ingest.marks.resume()
 
     def stats(self) -> dict[str, Any]:
         """Counters of messages, results, failures, retries, late rows, watermarks and pending."""

@@ -18,6 +18,7 @@ from tidegate.embedded.result_queue import Downstream, ResultQueue
 from tidegate.embedded.source_control import SourceControl
 from tidegate.errors import InputError
 from tidegate.instants import MIN, Instant
+from tidegate.kernel.events.duplicates import ResumeOffsets
 from tidegate.kernel.watermarks.marks import Mark
 from tidegate.operators import snapshot
 from tidegate.operators.chain import Operator, OutputProgress, render
@@ -202,8 +203,11 @@ class EmbeddedBase(SourceControl):
         self._drain()
         return self.operator.watermark_tracker.paused()
 
-    def resume_offsets(self) -> dict[str, int]:
-        """By partition, of a join by side and partition, the first offset to deliver again."""
+    def resume_offsets(self) -> ResumeOffsets:
+        """By partition, of a join by side and partition, the first offset to deliver again.
+
+        A partition without a delivered message starts at 0.
+        """
         self._drain()
         return self.operator.resume_offsets()
 

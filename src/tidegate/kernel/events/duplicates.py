@@ -34,6 +34,13 @@ def partitions_of(table: pa.Table, column: str | None) -> tuple[np.ndarray, list
     return rank[texts.indices.to_numpy(zero_copy_only=False)], sorted(names)
 
 
+class ResumeOffsets(dict[str, int]):
+    """The first offset to deliver, by partition; 0 for a partition without a delivered row."""
+
+    def __missing__(self, partition: str) -> int:
+        return 0
+
+
 class OffsetMarks:
     """The highest offset taken from each partition."""
 
@@ -58,6 +65,10 @@ class OffsetMarks:
                 partition[groups.firsts].tolist(), groups.max(offset).tolist(), strict=True
             ):
                 self.marks[names[code]] = max(highest, self.marks.get(names[code], highest))
+
+    def resume(self) -> ResumeOffsets:
+        """The first offset to deliver of each partition."""
+        return ResumeOffsets({name: mark + 1 for name, mark in self.marks.items()})
 
     def progress(self) -> int | None:
         """The offset below which all partitions are complete; None before the first row."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tidegate.errors import InputError, StateError, WatermarkError
 from tidegate.instants import MAX, MIN, saturating_add
-from tidegate.kernel.events.duplicates import partitions_of
+from tidegate.kernel.events.duplicates import ResumeOffsets, partitions_of
 from tidegate.kernel.events.event_time import FUTURE, OK, VERY_LATE, classify, read_times
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.triggers import compile_trigger
@@ -568,9 +568,9 @@ class WindowedAggregate:
             )
         self.recovery.begin(self.marks.marks)
 
-    def resume_offsets(self) -> dict[str, int]:
+    def resume_offsets(self) -> ResumeOffsets:
         """By partition, the first offset to deliver after a restart."""
-        offsets = {name: mark + 1 for name, mark in self.marks.marks.items()}
+        offsets = self.marks.resume()
         if (
             self.recovery is not None
             and self.recovery.is_active

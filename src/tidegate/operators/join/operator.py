@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tidegate.errors import InputError
 from tidegate.instants import MAX, MIN
+from tidegate.kernel.events.duplicates import ResumeOffsets
 from tidegate.kernel.watermarks.marks import Watermark
 from tidegate.operators.ingest.delivery import Arrival, merged_arrivals
 from tidegate.operators.ingest.watermark_tracking import ReleasedMarks, WatermarkTracker
@@ -369,13 +370,15 @@ class WindowedJoin:
         """Decoded size of the rows of both sides, ids and held output."""
         return sum(side.nbytes for side in self.sides) + self.emitter.nbytes + self.matching.nbytes
 
-    def resume_offsets(self) -> dict[str, int]:
+    def resume_offsets(self) -> ResumeOffsets:
         """By side and partition, the first offset to deliver after a restart."""
-        return {
-            "/".join(filter(None, (SIDES[side.number], name))): mark + 1
-            for side in self.sides
-            for name, mark in side.ingest.marks.marks.items()
-        }
+        return ResumeOffsets(
+            {
+                "/".join(filter(None, (SIDES[side.number], name))): offset
+                for side in self.sides
+                for name, offset in side.ingest.marks.resume().items()
+            }
+        )
 
 
 def _shape(spec: JoinSpec) -> type[JoinMatching]:
