@@ -96,3 +96,15 @@ def test_an_input_that_no_upstream_feeds_is_told_by_the_program():
     said = str(explained(last))
     assert "has not been advanced for input 1" in said
     assert "The upstream" not in said
+
+
+def test_partitions_under_other_names_than_the_declared_ones_are_named():
+    op = partitioned(tg.bounded("10 seconds", partitions=2))
+    with pytest.warns(RuntimeWarning, match=r"come from `clicks-0`.*declared `0`, `1`.*Hint"):
+        op.add_messages([row(5, p="clicks-0")])
+    op.add_messages([row(5, p="clicks-1")])
+    text = str(explained(op))
+    assert "(declared) have not sent an event yet" in text
+    assert "All messages come from partitions `clicks-0` and `clicks-1`. Hint: declare" in text
+    op.add_messages([row(5, p="1")])
+    assert "All messages come from" not in str(explained(op))

@@ -527,6 +527,34 @@ def test_any_change_of_a_line_is_read_or_refused_with_a_place(data: st.DataObjec
     assert all(1 <= problem.line <= len(lines) + 1 for problem in tried("\n".join(lines)))
 
 
+KAFKA = """{type: kafka, bootstrap_servers: "b:9092", topic: %s, format: text, select: %s,
+  time: ts, partition: partition, watermark: "bounded(2 seconds, partitions=%s)"}"""
+
+
+@pytest.mark.parametrize(
+    ("topic", "select", "declared", "names"),
+    [
+        ("clicks", "[value as ts]", "3", ("clicks-0", "clicks-1", "clicks-2")),
+        ("clicks", "[value as ts]", "[0, 1]", ("clicks-0", "clicks-1")),
+        ("clicks", "[value as ts]", "[clicks-0]", ("clicks-0",)),
+        ('"a, b-c"', "[value as ts]", "[a-0, b-c-0]", ("a-0", "b-c-0")),
+        ("clicks", "[substr(partition, 8) AS partition]", "2", ("0", "1")),
+    ],
+)
+def test_declared_partitions_of_kafka_have_the_names_in_the_rows(
+    topic: str, select: str, declared: str, names: tuple[str, ...]
+) -> None:
+    read = parse(part("input", KAFKA % (topic, select, declared)))
+    assert read.spec.input.watermark.declared == names
+
+
+@pytest.mark.parametrize(("topic", "declared"), [("clicks", "[views-0]"), ('"a,b"', "2")])
+def test_partitions_of_other_topics_are_refused(topic: str, declared: str) -> None:
+    problem = only(part("input", KAFKA % (topic, "[value as ts]", declared)))
+    assert "is no partition of" in problem.rule
+    assert "Hint" in str(problem) or problem.hint
+
+
 def test_optional_columns_are_included_by_name() -> None:
     to = "{to: noop, checkpoint: ck, include: %s}"
     assert parse(part("write", to % "time")).output.include == ("time",)

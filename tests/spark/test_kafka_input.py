@@ -9,6 +9,7 @@ import subprocess
 import sys
 from typing import Self
 
+import pyarrow.parquet as pq
 import pytest
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
@@ -122,3 +123,32 @@ def test_partitions_have_watermarks_of_their_own_and_silent_ones_do_not_hold_the
         # minute is over as well.
         queries.begin("impatient", "2 seconds", 3)
         assert queries.panes() == [*first, ("b", 1, 1, "on_time")]
+
+
+PIPELINE = """
+input:
+  {{type: kafka, bootstrap_servers: "{servers}", topic: {topic}, schema: "user string, t long",
+    starting: earliest, max_offsets_per_trigger: 3,
+    select: [user, timestamp_micros(t) as ts, partition, offset]}}
+stream:
+  {{time: ts, key: user, partition: partition, offset: offset,
+    watermark: "bounded(0 seconds, partitions=2)"}}
+window: tumbling(1 minute)
+aggregate: {{n: count}}
+write: {{to: parquet(panes), checkpoint: ck}}
+"""
+
+
+def test_a_pipeline_file_declares_the_partitions_of_its_topic_by_number(kafka, tmp_path):
+    topic = kafka.create_topic("clicks-of-a-file", 2)
+    send(kafka, topic, 0, ("a", 10), ("a", 190))
+    send(kafka, topic, 1, ("b", 20), ("b", 70))
+    path = tmp_path / "clicks.yaml"
+    path.write_text(PIPELINE.format(servers=kafka.bootstrap_servers, topic=topic))
+    program = "import sys; from tidegate.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, "run", "--until-idle", str(path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    panes = pq.read_table(tmp_path / "panes").to_pylist()
+    found = sorted((row["user"], row["n"]) for row in panes)
+    assert found == [("a", 1), ("b", 1)], "the first minute, and no more: partition 1 is at 70 s"

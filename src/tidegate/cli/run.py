@@ -195,7 +195,8 @@ class _Report:
         print(f"  events       {state['events']:,}")
         print(f"  panes        {_panes(state)}, {state['retractions']:,} retractions")
         print(f"  late output  {state['late_rows']:,} rows{_late(state)}")
-        print(f"  watermark    {state['watermark'] or 'none yet'}")
+        waits = "; `tidegate state` on the checkpoint shows the sources" if state["events"] else ""
+        print(f"  watermark    {state['watermark'] or f'none yet{waits}'}")
         for name, value in more.items():
             print(f"  {name:<12} {value}", flush=True)
 

@@ -132,10 +132,19 @@ def _of_text(part: Part, what: str, problems: Diagnostics) -> Call | None:
         elif word and word.group(1) in named:
             problems.add(part, f"`{word.group(1)}` is given twice in `{part.written}`")
         elif word:
-            named[word.group(1)] = Part(value, part.place)
+            named[word.group(1)] = _as_part(value, part.place)
         else:
             values.append(value)
     return Call(part, found.group("name"), tuple(values), named)
+
+
+def _as_part(value: Any, place: tuple[int, int]) -> Part:
+    """An argument in a text as a part; the items of a list and of a mapping are parts, too."""
+    if isinstance(value, dict):
+        value = {str(word): _as_part(inner, place) for word, inner in value.items()}
+    elif isinstance(value, list):
+        value = [_as_part(inner, place) for inner in value]
+    return Part(value, place)
 
 
 def _value(text: str) -> Any:

@@ -5,6 +5,8 @@ Each is opened as a DataFrame, or read directly.
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import InputError, SpecError
+from tidegate.spec.watermarks import Noted, Watched
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -152,6 +155,20 @@ class KafkaInput:
             else found
         )
 
+    def partition_name(self, declared: str) -> str:
+        """The name that rows carry for a declared partition: its number, or topic and number."""
+        topics = [topic.strip() for topic in self.topic.split(",")]
+        if declared.isdecimal() and len(topics) == 1:
+            return f"{topics[0]}-{int(declared)}"
+        topic, _, number = declared.rpartition("-")
+        if topic in topics and number.isdecimal():
+            return declared
+        hint = f'partitions=["{topics[0]}-0"]' + (", or partitions=3" if len(topics) == 1 else "")
+        raise SpecError(
+            f"`{declared}` is no partition of {', '.join(f'`{topic}`' for topic in topics)}, which"
+            f" are named by topic and number, such as `{topics[0]}-0`. Hint: {hint}"
+        )
+
     def _ddl(self) -> str:
         return (self.schema or "").replace("\\", "\\\\").replace("'", "\\'")
 
@@ -181,6 +198,26 @@ class RateInput:
             .options(rowsPerSecond=self.rows_per_second, **self.options)
             .load()
         )
+
+
+def with_partition_names(
+    source: object, stream: Mapping[str, Any], select: Sequence[str]
+) -> Mapping[str, Any]:
+    """The arguments of `tg.stream` with declared partitions under the names that rows carry.
+
+    A `select` that makes a column `partition` of its own names the partitions itself.
+    """
+    watermark = stream.get("watermark")
+    if (
+        not isinstance(source, KafkaInput)
+        or not isinstance(watermark, Watched)
+        or isinstance(watermark, Noted)
+        or stream.get("partition") != "partition"
+        or any(re.search(r"\sas\s+`?partition`?\s*$", one, re.IGNORECASE) for one in select)
+    ):
+        return stream
+    declared = tuple(source.partition_name(name) for name in watermark.declared)
+    return {**stream, "watermark": dataclasses.replace(watermark, declared=declared)}
 
 
 InputSource = FileInput | KafkaInput | RateInput

@@ -300,6 +300,11 @@ class _PipelineParser:
         )
         if source is None:
             return None
+        words = self.attempt(
+            columns.get("watermark", part), sources.with_partition_names, source, words, select
+        )
+        if words is None:
+            return None
         shown = {
             "from": _written(part),
             **({"direct": True} if direct else {}),

@@ -245,7 +245,18 @@ class WatermarkText:
         return (
             f"{capitalized(words.sources(points))}{declared} {has} not {lack} yet;"
             f" {verb(len(points), 'it', 'they')} {has} held the watermark back since"
-            f" {words.ago(_oldest(points))}."
+            f" {words.ago(_oldest(points))}.{self._undeclared(points)}"
+        )
+
+    def _undeclared(self, silent: list[SourceFacts]) -> str:
+        """A hint if no declared source of an input has sent anything, but undeclared ones have."""
+        given = [point for point in self.found.sources if point.input == silent[0].input]
+        others = [point for point in given if not point.declared and point.promise is not None]
+        if not others or any(point.declared and point not in silent for point in given):
+            return ""
+        return (
+            f" All messages come from {self.words.sources(others)}. Hint: declare the names that"
+            " the messages carry."
         )
 
     def _follows_events(self, ordinal: int) -> bool:

@@ -34,6 +34,8 @@ from tidegate.spec.operator import Input, Options, TimeColumn, input_of
 from tidegate.spec.watermarks import Explicit, Implied, Noted, Watched
 
 _UNWATCHED = Watched()
+_LISTED = 5
+"""The number of sources that a warning names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,8 @@ class TimeColumnTracker:
     """The clock at the last activity of the input as a whole."""
     is_idle: bool = False
     """The status that was released last."""
+    has_warned: bool = False
+    """Whether a warning said that only undeclared sources send rows."""
 
     def touch(self, now: int) -> None:
         """Record activity of the input as a whole."""
@@ -257,9 +261,28 @@ class WatermarkTracker:
                 column.generator.restore(before)
                 raise
             column.is_awake = False
+            self._warn_undeclared(column)
         elif not len(tracker):
             column.touch(self.now)
         tracker.leave(promises.replaced)
+
+    def _warn_undeclared(self, column: TimeColumnTracker) -> None:
+        """Warn once if rows come only from partitions that are not declared."""
+        declared = _watched(column.spec).declared
+        is_known = column.has_warned or column.sources.output > MIN
+        if not declared or is_known or isinstance(column.spec.watermark, Noted):
+            return
+        spoken = {one.name for one in column.sources.describe() if one.promise is not None}
+        if not spoken or not spoken.isdisjoint(declared):
+            return
+        column.has_warned = True
+        warnings.warn(
+            f"rows come from {_listed(sorted(spoken))}, and none from the declared"
+            f" {_listed(declared)}, which hold the watermark back. Hint: declare the names in the"
+            " partition column, or set `idle_after`",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
     def _failed(self, error: Exception) -> None:
         if not isinstance(error, TidegateError):
@@ -590,3 +613,8 @@ def _watched(column: TimeColumn) -> Watched:
 def _markers(column: TimeColumnTracker, seen: Observed) -> int:
     found = column.generator.markers(seen.table, seen.readable, ~seen.readable)
     return 0 if found is None else int(found.sum())
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(f"`{name}`" for name in names[:_LISTED])
+    return shown if len(names) <= _LISTED else f"{shown} and {len(names) - _LISTED} more"
