@@ -28,6 +28,7 @@ from tidegate.spec.windows import Session, Touch, Window
 
 Interval = tuple[int, int]
 _ORDERS = 200
+SESSION_CASE = {"key", "times", "expect"}
 
 
 def run_assign(scenario: Scenario) -> None:
@@ -70,7 +71,7 @@ def run_sessions(scenario: Scenario) -> None:
     ticks = start(scenario)
     known("`config`", scenario.config, CONFIG | {"shuffle_input"})
     window = session_of(scenario, ticks)
-    for case in cases_of(scenario, {"times", "expect"}):
+    for case in cases_of(scenario, SESSION_CASE):
         for times in orders(listed(case, "times")):
             protos = [windows[0] for windows in _windows(window, [ticks(t) for t in times])]
             same_groups(case, _members_at_once(times, protos, window), ticks)

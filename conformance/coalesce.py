@@ -10,7 +10,7 @@ from typing import Any
 
 from conformance.coalescers import SystemRules
 from conformance.firings import Firings, window_size
-from conformance.inputs import Inputs, Keyed, Partitioned, Tracked, producers_of
+from conformance.inputs import Inputs, Keyed, OfWindow, Partitioned, Tracked, producers_of
 from conformance.mark_words import (
     TURNS,
     Signal,
@@ -68,6 +68,8 @@ class Habits:
     rules: SystemRules = field(default_factory=SystemRules)
     keyed: bool = False
     partitioned: bool = False
+    of_window: bool = False
+    """The inputs are those of a window operator."""
     hears_events: bool = True
     lazy: bool = False
     """Joining, leaving and a watermark that does not rise are no updates: they show with the next
@@ -90,6 +92,7 @@ HABITS = {
     "flink_valve": _VALVE,
     "flink_multiplexer": Habits(lazy=True, shows=()),
     "samza": Habits(partitioned=True, shows=()),
+    "window_operator": Habits(keyed=True, of_window=True, shows=()),
 }
 
 
@@ -155,6 +158,10 @@ class _Coalescing:
         self._prefix = "/" if self._habits.partitioned and "partitions" not in self._config else ""
         self._declared = "inputs" in self._config or "partitions" in self._config
         self._inputs = self._made(steps)
+        # The inputs are made at 0; the clock of the steps begins where the scenario starts.
+        self._start = self._ticks(self._config.get("initial_processing_time", 0))
+        if self._start:
+            self._inputs.tick(self._start)
         self._pending_idle = False
         self._shows = {
             turn
@@ -209,7 +216,7 @@ class _Coalescing:
             raise UnsupportedScenarioError(
                 "keyed inputs have no `idle_timeout`: idleness is a step"
             )
-        return Keyed(names, rules)
+        return (OfWindow if self._habits.of_window else Keyed)(names, rules)
 
     def _rules(self, steps: list[dict[str, Any]]) -> SystemRules:
         rules, config = self._habits.rules, self._config
@@ -265,7 +272,7 @@ class _Coalescing:
 
     def step(self, step: dict[str, Any], where: str) -> None:
         if "clock" in step:
-            self._inputs.tick(self._ticks(step["clock"]))
+            self._inputs.tick(self._start + self._ticks(step["clock"]))
         due = self._is_update(step)
         known_before = "in" in step and self._named(step) in self._inputs
         try:

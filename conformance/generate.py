@@ -59,6 +59,7 @@ NATIVE = ("native_time", "native")
 STEP = SETUP | {
     "clock",
     "event",
+    "batch",
     "part",
     "in",
     "mark",
@@ -345,6 +346,8 @@ class _Generation:
         ]
 
     def _happened(self, step: dict[str, Any]) -> list[Signal]:
+        if "batch" in step:
+            return self._batch(step)
         event = step.get("event")
         joining = _times(step, "add") + _times(step, "add_partitions")
         for _ in range(joining):
@@ -365,6 +368,12 @@ class _Generation:
             return itself
         marks = self._released()
         return [*marks, *itself] if self._emission == "before" else [*itself, *marks]
+
+    def _batch(self, step: dict[str, Any]) -> list[Signal]:
+        """Events whose watermark is put out once, after the last of them; they are not shown."""
+        for event in step["batch"]:
+            self._observe({**step, "event": event})
+        return self._released()
 
     def _observe(self, step: dict[str, Any]) -> None:
         name, written = self._part(step), step["event"]
@@ -489,7 +498,8 @@ def _specification(scenario: Scenario, ticks: Ticks) -> Watermarks:
         )
     match name:
         case "fixed_lag" | "bounded_out_of_orderness":
-            return Bounded(ticks(config[needed[name]]))
+            # A strict watermark W completes windows that end before W: one tick later than ours.
+            return Bounded(ticks(config[needed[name]]) + (scenario.wm == "strict"))
         case _ if name in ASCENDING:
             return Bounded(0)
         case "clock_lag":

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from conformance.assignment import (
+    SESSION_CASE,
     Interval,
     cases_of,
     listed,
@@ -47,7 +48,7 @@ def group_sessions(scenario: Scenario, runtime: Runtime) -> None:
     ticks = start(scenario)
     known("`config`", scenario.config, CONFIG | {"shuffle_input"})
     window = session_of(scenario, ticks)
-    for case in cases_of(scenario, {"times", "expect"}):
+    for case in cases_of(scenario, SESSION_CASE):
         lines = [
             [{"t": time, "v": time, "k": number} for time in times]
             for number, times in enumerate(orders(listed(case, "times")))

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from conformance.coalescers import SystemKeyedCoalescer, SystemRules
+from tidegate.embedded.operator import EmbeddedOperator
 from tidegate.errors import InputError
 from tidegate.instants import MIN
 from tidegate.kernel.watermarks.coalescer import (
@@ -22,6 +23,10 @@ from tidegate.kernel.watermarks.coalescer import (
 )
 from tidegate.kernel.watermarks.marks import Active, Idle, Mark, Watermark
 from tidegate.kernel.watermarks.tracker import SourceTracker
+from tidegate.spec import aggregates
+from tidegate.spec.operator import AggregateSpec, Input
+from tidegate.spec.watermarks import Explicit
+from tidegate.spec.windows import Tumbling
 
 
 class Inputs(Protocol):
@@ -261,6 +266,26 @@ class Keyed:
         return self.promised(name)
 
 
+class OfWindow(Keyed):
+    """One input of a windowed aggregate, which forwards the watermark of its window bounds."""
+
+    def __init__(self, names: Sequence[str], rules: SystemRules) -> None:
+        super().__init__(names, rules)
+        spec = AggregateSpec(
+            Input(time="t", watermark=Explicit()), Tumbling(1), (("n", aggregates.count()),)
+        )
+        self._operator = EmbeddedOperator(spec, now=0)
+        self._forwarded = MIN
+
+    def promise(self, name: str, value: int, key: int) -> None:
+        super().promise(name, value, key)
+        self._operator.advance_watermark(value, key=key)
+
+    def release(self) -> list[Mark]:
+        before, self._forwarded = self._forwarded, self._operator.output_watermark
+        return [Watermark(self._forwarded, 0)] if self._forwarded != before else []
+
+
 class Partitioned:
     """Partitions with producers each, `p0/task1`, and the stream over them: the least of the
     producers, then that of the partitions (Samza).
@@ -353,26 +378,42 @@ class Partitioned:
 
     def _pass_on(self, partition: str) -> None:
         tracker, number = self._trackers[partition], self._partitions.index(partition)
-        tracker.tick(self._now)
-        status = tracker.coalescer.status
-        if (status == IDLE).any() and not (status == ACTIVE).any():
-            # Without an active producer Samza leaves the watermark of the partition where it
-            # is.
-            return
-        if self._quorum is not None:
-            # So it does where too few are active, while the kernel goes by all of them then.
-            active = int(np.count_nonzero((status == ACTIVE) & (tracker.coalescer.promises > MIN)))
-            if active < math.floor(self._quorum * len(status) + 1e-9):
-                return
-        for mark in marks(tracker.release(self._now)):
+        # With a quorum Samza leaves idle producers out only where the least promise of all does
+        # not advance the watermark.
+        released = [] if self._quorum is None else self._of_all(tracker)
+        if not any(isinstance(mark, Watermark) for mark in released):
+            released = self._of_active(tracker)
+        for mark in released:
             if isinstance(mark, Watermark):
                 self._stream.promise(number, mark.value)
             elif isinstance(mark, Idle):
                 self._stream.idle(number)
             else:
                 self._stream.touch(number)
-        if _all_done(status):
+        if _all_done(tracker.coalescer.status):
             self._stream.done(number)
+
+    def _of_all(self, tracker: SourceTracker) -> list[Mark]:
+        """What the least promise of all producers releases, idle ones included."""
+        idle = np.flatnonzero(tracker.coalescer.status == IDLE)
+        tracker.coalescer.touch(idle)
+        released = marks(tracker.release(self._now))
+        tracker.coalescer.idle(idle)
+        return released
+
+    def _of_active(self, tracker: SourceTracker) -> list[Mark]:
+        tracker.tick(self._now)
+        status = tracker.coalescer.status
+        if (status == IDLE).any() and not (status == ACTIVE).any():
+            # Without an active producer Samza leaves the watermark of the partition where it
+            # is.
+            return []
+        if self._quorum is not None:
+            # So it does where too few are active, while the kernel goes by all of them then.
+            active = int(np.count_nonzero((status == ACTIVE) & (tracker.coalescer.promises > MIN)))
+            if active < math.floor(self._quorum * len(status) + 1e-9):
+                return []
+        return marks(tracker.release(self._now))
 
     def release(self) -> list[Mark]:
         return marks(self._stream.release())

@@ -14,10 +14,12 @@ from tidegate.scenarios.ticks import Ticks, ticks_of
 from tidegate.spec.join import LEFT, RIGHT
 
 _INTERVAL = "min_cleanup_interval"
+_SQL = "flink.sqljoin."
 
 
 def run_join_of_any_system(scenario: Scenario, runtime: Runtime = EMBEDDED) -> None:
     """The kind `join` with the further config key `min_cleanup_interval`."""
+    scenario = _however_late(scenario)
     if _INTERVAL not in scenario.config:
         run_join(scenario, runtime)
         return
@@ -28,12 +30,17 @@ def run_join_of_any_system(scenario: Scenario, runtime: Runtime = EMBEDDED) -> N
 
 
 def without_cleanup(scenario: Scenario) -> Scenario:
-    """The scenario in our words; Flink's joins in SQL take rows however late they are."""
-    if _INTERVAL not in scenario.config:
+    """The scenario in our words."""
+    ours = _however_late(scenario)
+    config = {name: value for name, value in ours.config.items() if name != _INTERVAL}
+    return replace(ours, config=config)
+
+
+def _however_late(scenario: Scenario) -> Scenario:
+    """Flink's joins in SQL take rows however late they are."""
+    if not scenario.id.startswith(_SQL) and _INTERVAL not in scenario.config:
         return scenario
-    config = {"allowed_lateness": "+inf", **scenario.config}
-    del config[_INTERVAL]
-    return replace(scenario, config=config)
+    return replace(scenario, config={"allowed_lateness": "+inf", **scenario.config})
 
 
 class LazyJoinTimeline(JoinTimeline):

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from conformance.microbatch_chains import is_chain, run_chain
 from conformance.microbatch_joins import STAGES, run_joins
 from conformance.query_watermark import POLICIES, QueryWatermark
 from tidegate.errors import SpecError
@@ -32,7 +33,7 @@ from tidegate.scenarios.matching import Pane, demand_rows
 from tidegate.scenarios.runtimes import EMBEDDED, Runtime
 from tidegate.scenarios.settings import OperatorSettings, choice, flag
 from tidegate.scenarios.ticks import Ticks, ticks_of
-from tidegate.scenarios.window_words import window_of
+from tidegate.scenarios.window_words import gap_rules, window_of
 from tidegate.spec.presets import system_preset
 from tidegate.spec.triggers import AfterCount, AfterWatermark
 from tidegate.spec.watermarks import Bounded, Punctuated, Watermarks
@@ -46,6 +47,7 @@ _CONFIG = {
     "policy",
     "semantics",
     "each_case_fresh",
+    "restart_between_batches",
 }
 _STAGE = {"input", "watermark", "window", "group_by", "agg", "dedup_within_watermark", "union"}
 _STEP = {
@@ -74,10 +76,11 @@ def run_microbatch(scenario: Scenario, runtime: Runtime = EMBEDDED) -> None:
     """Apply the batches in order."""
     known("the scenario", scenario.body, {"steps"})
     ticks = ticks_of(scenario)
-    if any(
-        STAGES & mapping("a stage of the plan", stage).keys()
-        for stage in scenario.config.get("plan") or []
-    ):
+    stages = [mapping("a stage of the plan", stage) for stage in scenario.config.get("plan") or []]
+    if is_chain(stages):
+        run_chain(scenario, ticks, runtime)
+        return
+    if any(STAGES & stage.keys() for stage in stages):
         run_joins(scenario, ticks, runtime)
         return
     plan = _plan(scenario, ticks)
@@ -109,6 +112,9 @@ class _Plan:
     policy: str = "min"
     no_data_batches: bool = True
     habits: str = _SPARK
+    restarts: bool = False
+    """Whether the query restarts between two batches."""
+    gap_rules: list[dict[str, Any]] | None = None
 
     def settings(self) -> OperatorSettings:
         preset = system_preset(self.habits)
@@ -129,13 +135,16 @@ class _Plan:
                 " window. Hint: retract what it replaces"
             )
         trigger = AfterWatermark() if self.mode == "append" else _EVERY_BATCH
+        if self.mode == "update":
+            options["on_time"] = "if_updated"
         return OperatorSettings(
             self.window,
             trigger,
-            "accumulating",
+            "retracting" if self.mode == "complete" else "accumulating",
             MAX if self.mode == "complete" else 0,
             "count",
             options=options,
+            gap_rules=self.gap_rules,
         )
 
     @property
@@ -164,6 +173,7 @@ def _plan(scenario: Scenario, ticks: Ticks) -> _Plan:
         policy=choice(config, "policy", {name: name for name in POLICIES}, "min"),
         no_data_batches=flag(config, "no_data_batches") if "no_data_batches" in config else True,
         habits=str(config.get("semantics", _SPARK)),
+        restarts="restart_between_batches" in config and flag(config, "restart_between_batches"),
     )
     known("`row`", plan.row, {*_CELLS, _RAW_TIME})
     for stage in stages:
@@ -179,6 +189,8 @@ def _read_stage(plan: _Plan, stage: Mapping[str, Any], scenario: Scenario, ticks
         plan.delays[str(stage.get("input", _ONLY))] = stage["watermark"]
     if "window" in stage:
         plan.window = window_of(scenario, ticks, stage["window"])
+        if isinstance(plan.window, Session) and plan.window.gap_column:
+            plan.gap_rules = gap_rules(stage["window"])
     if stage.get("group_by", _RAW_TIME) != _RAW_TIME:
         plan.key = str(stage["group_by"])
     if stage.get("agg", "count") != "count":
@@ -226,19 +238,25 @@ class _Query:
     def run(self) -> None:
         for position, step in enumerate(self._steps):
             self._where = f"step {position + 1}"
-            if step.get("restart"):
+            if step.get("restart") or (self._plan.restarts and position):
                 self.operator.restart()
                 if self._query_watermark is not None:
                     self._query_watermark.restart()
             if step.get("clear_sink"):
                 self._sink.clear()
-            used, before = self._watermark, self._dropped
+            used, before = self._used(), self._dropped
             rows = self._batch(step)
             self._deliver(rows)
             out = list(self._collect())
             self._watermark, self._dropped = max(0, self.operator.watermark), self.operator.dropped
             if not self.operator.is_rehearsed:
                 self._check(step, rows, out, used, self._dropped - before)
+
+    def _used(self) -> int:
+        """The watermark of the next batch: without batches that have no data, it is set then."""
+        if self._query_watermark is None or self._plan.no_data_batches:
+            return self._watermark
+        return self._query_watermark.value
 
     def _batch(self, step: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
         """The rows of each input."""
@@ -299,7 +317,10 @@ class _Query:
         for pane in self.operator.take()[0]:
             row = self._row(pane)
             (gone if pane.retract else out).append(row)
-            self._table[pane.key, pane.window] = row
+            if pane.retract:
+                self._table.pop((pane.key, pane.window), None)
+            else:
+                self._table[pane.key, pane.window] = row
         for row in gone:
             if row in out:
                 out.remove(row)

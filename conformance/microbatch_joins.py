@@ -29,7 +29,7 @@ from tidegate.scenarios.runtimes import Runtime, window_of
 from tidegate.scenarios.settings import OperatorSettings, choice, flag
 from tidegate.scenarios.ticks import MICROSECONDS, Ticks
 from tidegate.scenarios.window_words import window_of as read_window
-from tidegate.spec.join import LEFT, RIGHT, SIDES, JoinWindow
+from tidegate.spec.join import LEFT, RIGHT, SIDES, JoinWindow, Within
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.presets import system_preset
 from tidegate.spec.triggers import AfterWatermark
@@ -61,6 +61,7 @@ _CHOSEN: dict[str, Callable[[int], bool]] = {
     "even values only": lambda value: value % 2 == 0,
     "odd values only": lambda value: value % 2 == 1,
 }
+_TIMES = {"t1 = t2": "left.t = right.t"}
 _VALUE = re.compile(r"(?:t|key|value)\s*\*\s*(\d+)")
 
 
@@ -81,6 +82,11 @@ class _Plan:
     row: tuple[str, ...] = ()
     policy: Callable[[Sequence[int]], int] = min
     no_data_batches: bool = True
+
+    @property
+    def is_of_equal_times(self) -> bool:
+        """Whether the join asks for equal times, so that those of either side can be used."""
+        return self.terms is not None and self.terms.window == (Within(0, 0, "both"),)
 
     @property
     def inputs(self) -> tuple[str, str]:
@@ -138,7 +144,7 @@ def _read_stage(plan: _Plan, stage: Mapping[str, Any], scenario: Scenario, ticks
         plan.chosen = (_CHOSEN[stage["left"]], _CHOSEN[stage["right"]])
     elif "window" in stage:
         given = dict(mapping("`window`", stage["window"]))
-        by = given.pop("by", None)
+        by = given.pop("by", "left.t" if plan.is_of_equal_times else None)
         window = read_window(scenario, ticks, given)
         if plan.terms is None:
             plan.shared = window
@@ -155,7 +161,7 @@ def _read_stage(plan: _Plan, stage: Mapping[str, Any], scenario: Scenario, ticks
 def _terms(plan: _Plan, stage: Mapping[str, Any], scenario: Scenario, ticks: Ticks) -> Terms:
     if plan.terms is not None:
         raise UnsupportedScenarioError("a plan with two joins is not covered by this version")
-    condition = read_condition(stage["join"], ticks)
+    condition = read_condition(_TIMES.get(stage["join"], stage["join"]), ticks)
     window: JoinWindow | None = None if condition.bound is None else (condition.bound,)
     if condition.shares_window and isinstance(plan.shared, Tumbling | Hopping | Session):
         window = None if window is not None else plan.shared

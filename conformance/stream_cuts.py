@@ -28,44 +28,104 @@ from tidegate.scenarios.document import (
 
 _ROUNDS = 4
 """Number of timeouts to wait for a watermark, or for silence."""
+_UNTIL_QUIET = ("until_quiet", "for_10s")
+_COMPUTE = (True, "once", "until_emitted", *_UNTIL_QUIET)
+_CUT_STEP = frozenset(
+    {
+        "mark",
+        "time",
+        "pos",
+        "shutdown",
+        "clock",
+        "advance_clock",
+        "compute",
+        "out",
+        "same_cut",
+        "scale",
+        "writer",
+        "known",
+        "alive",
+        "stream_tracked",
+    }
+)
 
 
 def run_stream_cut(scenario: Scenario) -> None:
-    """Writers say how far they are, and rounds of the controller make watermarks of it; rounds are
-    a tenth of the timeout apart.
+    """Writers note times, and rounds of the controller make watermarks of them; rounds are a tenth
+    of the timeout apart.
     """
     known("the scenario", scenario.body, {"steps"})
     known("`config`", scenario.config, {"timeout", "epochs"})
-    timeout = int(scenario.config.get("timeout", 0))
-    segments = _epochs(scenario.config.get("epochs", []))
-    marks, rounds = Marks(), Aggregation(timeout)
-    now, period = 0, max(1, timeout // 10)
+    stream = _Stream(scenario)
     for number, step in enumerate(scenario.entries("steps"), 1):
-        known(
-            "a step",
-            mapping("a step", step),
-            {"mark", "time", "pos", "shutdown", "clock", "compute", "out"},
-        )
+        known("a step", mapping("a step", step), _CUT_STEP)
+        stream.step(step, f"step {number}")
+
+
+class _Stream:
+    """The marks of a stream's writers, and the rounds that aggregate them."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        timeout = int(scenario.config.get("timeout", 0))
+        self._epochs = list(scenario.config.get("epochs", []))
+        steps = [mapping("a step", step) for step in scenario.entries("steps")]
+        # A scenario that scales begins with its first epoch, all others have all epochs at once.
+        first = 1 if any("scale" in step for step in steps) else len(self._epochs)
+        self._segments = _epochs(self._epochs[:first])
+        self._marks, self._rounds = Marks(), Aggregation(timeout)
+        self._now, self._period = 0, max(1, timeout // 10)
+        self._wait = _ROUNDS * max(timeout, self._period)
+        self._last_cut: dict[str, int] | None = None
+
+    def step(self, step: dict[str, Any], where: str) -> None:
         if "mark" in step:
-            marks.note(step["mark"], int(step["time"]), _position(step.get("pos", {})))
+            self._marks.note(step["mark"], int(step["time"]), _position(step.get("pos", {})))
         if "shutdown" in step:
-            marks.shut_down(step["shutdown"])
+            self._marks.shut_down(step["shutdown"])
+        if "scale" in step:
+            self._scale(mapping("`scale`", step["scale"]), where)
         if "clock" in step:
-            now = max(now, int(step["clock"]))
-        if "compute" not in step:
-            continue
-        if step["compute"] not in (True, "once", "until_emitted", "until_quiet"):
+            self._now = max(self._now, int(step["clock"]))
+        if "advance_clock" in step:
+            self._now += int(step["advance_clock"])
+        if "compute" in step:
+            self._compute(step, where)
+        if "writer" in step:
+            _look_up(self._marks, {"get": step["writer"], **step}, where)
+        if "stream_tracked" in step and bool(step["stream_tracked"]) != bool(self._marks.by_writer):
+            raise MismatchError(f"{where}: the writers are {sorted(self._marks.by_writer)}")
+
+    def _scale(self, change: dict[str, Any], where: str) -> None:
+        """The next epoch of the config begins."""
+        known("`scale`", change, {"sealed", "created"})
+        before = set(self._segments.by_name)
+        begun = 1 + self._segments.epoch
+        self._segments = _epochs(self._epochs[: begun + 1])
+        created = set(self._segments.by_name) - before
+        sealed = {name for name in before if name not in self._epochs[begun]}
+        if (sealed, created) != (set(change["sealed"]), set(change["created"])):
+            raise MismatchError(
+                f"{where}: epoch {begun} seals {sorted(sealed)} and creates {sorted(created)}"
+            )
+
+    def _compute(self, step: dict[str, Any], where: str) -> None:
+        how = step["compute"]
+        if how not in _COMPUTE:
             raise UnsupportedScenarioError(
-                f"`compute: {step['compute']}` is not one of true, once, until_emitted, until_quiet"
+                f"`compute: {how}` is not one of {', '.join(map(str, _COMPUTE))}"
             )
-        found = rounds.compute(marks, segments, now)
-        last = now if step["compute"] in (True, "once") else now + _ROUNDS * max(timeout, period)
-        while now < last and (found is None or step["compute"] == "until_quiet"):
-            now += period
-            found = rounds.compute(marks, segments, now) or (
-                found if step["compute"] == "until_quiet" else None
-            )
-        _same_mark(step.get("out"), found, f"step {number}")
+        found = self._rounds.compute(self._marks, self._segments, self._now)
+        last = self._now if how in (True, "once") else self._now + self._wait
+        while self._now < last and (found is None or how in _UNTIL_QUIET):
+            self._now += self._period
+            further = self._rounds.compute(self._marks, self._segments, self._now)
+            found = further or (found if how in _UNTIL_QUIET else None)
+        _same_mark(step.get("out"), found, where)
+        if found is None:
+            return
+        if step.get("same_cut") not in (None, dict(found.cut) == self._last_cut):
+            raise MismatchError(f"{where}: the cut {dict(found.cut)} follows {self._last_cut}")
+        self._last_cut = dict(found.cut)
 
 
 def _same_mark(expected: Any, found: StreamMark | None, where: str) -> None:

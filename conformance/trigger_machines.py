@@ -64,16 +64,19 @@ class _Machines:
             self.states[window] = self.machine.initial(1, self.now)
         return self.states[window]
 
-    def add(self, times: list[int]) -> None:
+    def add(self, times: list[int], apart: frozenset[Interval] = frozenset()) -> None:
         """One bundle: each window gets its share at once; a window that has finished gets
         nothing.
+
+        Windows that have been merged before get their share again where they are `apart`.
         """
         shares: dict[Interval, list[int]] = {}
         found = build(self.window).assign(np.array(times, np.int64))
         for row, start, end in zip(
             found.row.tolist(), found.start.tolist(), found.end.tolist(), strict=True
         ):
-            shares.setdefault(self.current((start, end)), []).append(times[row])
+            own = (start, end)
+            shares.setdefault(own if own in apart else self.current(own), []).append(times[row])
         for window, share in shares.items():
             if self.finished(window):
                 continue
@@ -123,15 +126,26 @@ def run_trigger(scenario: Scenario) -> None:
             f"kind `trigger` runs plain triggers only, got `{scenario.config.get('trigger')}`"
         )
     machines = _Machines(reading.trigger, window_of(scenario, ticks))
-    for number, step in enumerate(scenario.entries("steps"), 1):
-        known("a step", mapping("a step", step), STEPS)
+    steps = [mapping("a step", step) for step in scenario.entries("steps")]
+    for number, step in enumerate(steps, 1):
+        known("a step", step, STEPS)
+        following = steps[number].get("merge") if number < len(steps) else None
+        apart = frozenset() if following is None else frozenset(_parts(following, ticks))
         for name, value in step.items():
-            _step(machines, name, value, ticks, f"step {number}")
+            _step(machines, name, value, ticks, f"step {number}", apart)
 
 
-def _step(machines: _Machines, name: str, value: Any, ticks: Ticks, where: str) -> None:
+def _step(
+    machines: _Machines,
+    name: str,
+    value: Any,
+    ticks: Ticks,
+    where: str,
+    apart: frozenset[Interval],
+) -> None:
+    """Apply one word of a step; the windows `apart` are merged by the next step."""
     actions: dict[str, Callable[[], None]] = {
-        "events": lambda: machines.add([ticks(t) for t in value]),
+        "events": lambda: machines.add([ticks(t) for t in value], apart),
         "watermark": lambda: setattr(machines, "watermark", ticks.watermark(value)),
         "processing_time": lambda: setattr(machines, "now", ticks(value)),
         "fire": lambda: machines.fire(interval(value, ticks)),
@@ -142,8 +156,13 @@ def _step(machines: _Machines, name: str, value: Any, ticks: Ticks, where: str) 
 
 
 def _merge(machines: _Machines, value: Any, ticks: Ticks) -> None:
+    machines.merge(_parts(value, ticks), interval(value["to"], ticks))
+
+
+def _parts(value: Any, ticks: Ticks) -> list[Interval]:
+    """The windows that a merge unites."""
     known("a merge", mapping("a merge", value), {"from", "to"})
-    machines.merge([interval(w, ticks) for w in value["from"]], interval(value["to"], ticks))
+    return [interval(w, ticks) for w in value["from"]]
 
 
 def _check(machines: _Machines, value: Any, ticks: Ticks, where: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from conformance.manual import Manual
-from tidegate.scenarios.document import Scenario, UnsupportedScenarioError
+from tidegate.scenarios.document import Scenario, UnsupportedScenarioError, known, mapping
 from tidegate.scenarios.ticks import ticks_of
 from tidegate.scenarios.trigger_words import (
     Call,
@@ -49,15 +49,61 @@ _SAMZA = re.compile(
     re.DOTALL,
 )
 
+_BEAM_PYTHON = ("beam.pipeline.", "beam.transcript.", "beam.driver.")
+_GAP_RULE = re.compile(
+    r"(?:(?P<key>\w+):|otherwise)\s*(?P<gap>-?\d+)"
+    r"(?:\s+if\s+v\s*==\s*(?P<value>-?\d+)\s+else\s+(?P<rest>-?\d+))?"
+)
+
 
 def prepared(scenario: Scenario) -> Scenario:
-    """The scenario under the preset of its system, with its window in our words."""
+    """The scenario under the preset of its system, with its words in ours."""
     preset = PRESETS.get(scenario.id.split(".", 1)[0], scenario.preset)
-    scenario = replace(scenario, preset=preset)
-    window = scenario.config.get("window")
-    if not isinstance(window, dict) or window.get("type") != "session":
-        return scenario
-    return replace(scenario, config={**scenario.config, "window": _session(scenario, window)})
+    config, body = {**_habits(scenario), **scenario.config}, scenario.body
+    if "one_event_per_tick" in config:
+        given = config.pop("one_event_per_tick")
+        body = {**body, "steps": [*_one_per_tick(given), *scenario.entries("steps")]}
+    scenario = replace(scenario, preset=preset, config=config, body=body)
+    if isinstance(config.get("window"), dict):
+        config["window"] = _window(scenario, config["window"])
+    if isinstance(config.get("plan"), list):
+        config["plan"] = [
+            {**stage, "window": _window(scenario, stage["window"])}
+            if isinstance(stage, dict) and isinstance(stage.get("window"), dict)
+            else stage
+            for stage in config["plan"]
+        ]
+    return scenario
+
+
+def _habits(scenario: Scenario) -> dict[str, Any]:
+    """In Beam's Python SDK, a trigger without the watermark has no empty on-time pane."""
+    timed = re.search("AfterWatermark|Default", str(scenario.config.get("trigger", "Default")))
+    is_python = scenario.id.startswith(_BEAM_PYTHON)
+    return {"on_time": "if_nonempty"} if is_python and timed is None else {}
+
+
+def _one_per_tick(given: Any) -> list[dict[str, Any]]:
+    """Steps that move the clock by one and add an event with that time, from a tick to another."""
+    known("`one_event_per_tick`", mapping("`one_event_per_tick`", given), {"from", "to"})
+    return [
+        step
+        for tick in range(int(given["from"]), int(given["to"]) + 1)
+        for step in ({"processing_time": tick}, {"events": [{"t": tick, "v": tick}]})
+    ]
+
+
+def _window(scenario: Scenario, window: Mapping[str, Any]) -> dict[str, Any]:
+    """The window with the words of its system in ours."""
+    if window.get("type") == "session":
+        return _session(scenario, window)
+    written = dict(window)
+    if "start_day" in written:
+        written["day"] = written.pop("start_day")
+    if "month_day" in written:
+        month, _, day = str(written.pop("month_day")).partition("-")
+        written |= {"month": month, "day": day}
+    return written
 
 
 def _session(scenario: Scenario, window: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,7 +114,28 @@ def _session(scenario: Scenario, window: Mapping[str, Any]) -> dict[str, Any]:
     if "zero_gap_when_v" in written:
         rules = written.get("gap_rule") or []
         written["gap_rule"] = [{"v": written.pop("zero_gap_when_v"), "gap": 0}, *rules]
+    if isinstance(written.get("gap_rule"), str):
+        written["gap_rule"] = [
+            rule for part in written["gap_rule"].split(";") for rule in _gap_rules(part.strip())
+        ]
+    if scenario.system == "spark" and "gap_rule" in written:
+        # Spark leaves out events with a gap of zero; in Tidegate they are a session of one point.
+        written["gap_rule"] = [{**rule, "gap": rule["gap"] or -1} for rule in written["gap_rule"]]
     return written
+
+
+def _gap_rules(text: str) -> list[dict[str, Any]]:
+    """The rules of `KEY: GAP`, of `KEY: GAP if v == VALUE else GAP` or of `otherwise GAP`."""
+    read = _GAP_RULE.fullmatch(text)
+    if read is None:
+        raise UnsupportedScenarioError(f"the gap rule `{text}` cannot be read")
+    key = {} if read["key"] is None else {"k": read["key"]}
+    if read["value"] is None:
+        return [{**key, "gap": int(read["gap"])}]
+    return [
+        {**key, "v": int(read["value"]), "gap": int(read["gap"])},
+        {**key, "gap": int(read["rest"])},
+    ]
 
 
 def _refuse_touching(scenario: Scenario, window: Mapping[str, Any]) -> None:

@@ -38,6 +38,7 @@ CONFIG = frozenset(
         "semantics",
         "initial_processing_time",
         "each_case_fresh",
+        "ordered",
     }
 )
 MESSAGE = frozenset({"t", "k", "v", "offset"})
@@ -133,6 +134,7 @@ class JoinTimeline:
             runtime,
             now=ticks(scenario.config.get("initial_processing_time", 0)),
         )
+        self._ordered = "ordered" in scenario.config and flag(scenario.config, "ordered")
         self._marks = [MIN, MIN]
         self._fresh: list[Pair] = []
         self._fresh_late: list[LateMessage] = []
@@ -210,13 +212,23 @@ class JoinTimeline:
     def _expect(self, expected: Any) -> None:
         if not isinstance(expected, list):
             raise UnsupportedScenarioError(f"expected pairs must be a list, got `{expected}`")
-        missing, extra = unmatched([self._wanted(one) for one in expected], self._fresh, self._fits)
-        self._fresh = []
+        wanted = [self._wanted(one) for one in expected]
+        missing, extra = unmatched(wanted, self._fresh, self._fits)
+        fresh, self._fresh = self._fresh, []
         extra = self._unexpected(extra)
+        if self._ordered and not missing and not extra:
+            self._check_order(wanted, [pair for pair in fresh if pair not in extra])
         if missing or extra:
             raise MismatchError(
                 f"{self._where}: missing {missing}, unexpected"
                 f" {[self._shown(pair) for pair in extra]}"
+            )
+
+    def _check_order(self, wanted: list[dict[str, Any]], pairs: list[Pair]) -> None:
+        if not all(map(self._fits, wanted, pairs)):
+            raise MismatchError(
+                f"{self._where}: expected the order {[one['pair'] for one in wanted]}, got"
+                f" {[self._shown(pair)['pair'] for pair in pairs]}"
             )
 
     def _wanted(self, one: Any) -> dict[str, Any]:
