@@ -644,3 +644,20 @@ def test_a_downstream_is_told_the_clock_with_the_panes():
     first.finish()
     assert (last.stats()["future"], last.stats()["late_by_reason"]) == (0, {})
     assert last.get_result().panes["n"].to_pylist() == [10]
+
+
+def test_panes_reach_the_downstream_when_the_same_delivery_has_late_rows():
+    second = tg.stream(time="time").window(tg.tumbling(20)).aggregate(n=tg.sum("n")).embedded(now=0)
+    first = (
+        tg.stream(time="t", watermark=tg.bounded(0))
+        .window(tg.tumbling(10))
+        .trigger(tg.after_watermark())
+        .allow_lateness(0)
+        .aggregate(n=tg.count())
+        .embedded(downstream=second, now=0)
+    )
+    first.add_messages([{"t": 25}, {"t": 26}])
+    first.add_messages([{"t": 3}, {"t": 35}])
+    first.finish()
+    assert [row["t"] for row in first.get_result().late.to_pylist()] == [3]
+    assert [row["n"] for row in second.get_result().panes.to_pylist()] == [3]

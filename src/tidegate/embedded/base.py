@@ -241,8 +241,14 @@ class EmbeddedBase(SourceControl):
             self._offer()
 
     def _put(self, results: Results) -> None:
-        # A downstream operator takes panes only: late rows stay here to be fetched.
-        self._queue.put(results, stays=self._downstream is not None and results.late.num_rows > 0)
+        """Queue results; a downstream operator takes panes only, and late rows stay here."""
+        if self._downstream is None:
+            self._queue.put(results)
+            return
+        if results.late.num_rows:
+            self._queue.put(Results(results.panes.slice(0, 0), results.late), stays=True)
+        if results.panes.num_rows:
+            self._queue.put(Results(results.panes, results.late.slice(0, 0)))
 
     def _offer(self) -> bool:
         """Offer queued results, then forward the progress; False if something is refused.
