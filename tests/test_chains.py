@@ -647,12 +647,14 @@ def test_a_downstream_is_told_the_clock_with_the_panes():
 
 
 def test_panes_reach_the_downstream_when_the_same_delivery_has_late_rows():
-    second = tg.stream(time="time").window(tg.tumbling(20)).aggregate(n=tg.sum("n")).embedded(now=0)
+    second = (
+        tg.stream(time="time").window(tg.tumbling("20 us")).aggregate(n=tg.sum("n")).embedded(now=0)
+    )
     first = (
-        tg.stream(time="t", watermark=tg.bounded(0))
-        .window(tg.tumbling(10))
+        tg.stream(time="t", watermark=tg.bounded("0 us"))
+        .window(tg.tumbling("10 us"))
         .trigger(tg.after_watermark())
-        .allow_lateness(0)
+        .allow_lateness("0 us")
         .aggregate(n=tg.count())
         .embedded(downstream=second, now=0)
     )
