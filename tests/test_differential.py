@@ -16,6 +16,7 @@ from support.reference.model import SECOND
 from support.strategies import Case, Step, cases, cut_cases
 from tidegate.api import Panes
 from tidegate.instants import MAX
+from tidegate.kernel.frame import to_arrow
 from tidegate.spec.operator import AggregateSpec, Input, Options, Retention
 from tidegate.spec.triggers import AfterCount, Never
 from tidegate.spec.watermarks import Bounded, Explicit, Implied, PerKey, Watermarks
@@ -115,6 +116,20 @@ class Embedded:
         self.operator.finish()
         return self.results()
 
+    def readable(self) -> dict[Any, int]:
+        """By key and window, how many messages each readable window holds."""
+        spec, schema = self.panes.spec, self.operator.operator.schema
+        if schema is None:
+            return {}
+        wiring = self.operator.operator.bound()
+        cells = wiring.context.cells.all()
+        if cells is None:
+            return {}
+        keys = zip(*(to_arrow(cells[f"k.{name}"]).to_pylist() for name in spec.key), strict=True)
+        spans = zip(cells.ints("start").tolist(), cells.ints("end").tolist(), strict=True)
+        held = zip(list(keys) if spec.key else [()] * len(cells), spans, strict=True)
+        return dict(zip(held, cells.ints("row_count").tolist(), strict=True))
+
     def results(self) -> Output:
         result = self.operator.get_result()
         self.operator.flush()
@@ -129,15 +144,28 @@ class Model(Reference):
         return [], []
 
 
-def play(machine: Any, case: Case) -> list[Output]:
-    """What each step gives; the last is the end of input."""
-    verbs = {
+def verbs(machine: Any) -> dict[str, Any]:
+    return {
         "add": machine.add,
         "watermark": machine.advance_watermark,
         "timeout": machine.timeout,
         "restart": lambda _: machine.restart(),
     }
-    return [*(verbs[step.verb](step.value) for step in case.steps), machine.finish()]
+
+
+def play(machine: Any, case: Case) -> list[Output]:
+    """What each step gives; the last is the end of input."""
+    known = verbs(machine)
+    return [*(known[step.verb](step.value) for step in case.steps), machine.finish()]
+
+
+def retained(machine: Any, case: Case) -> list[dict[Any, int]]:
+    """After each step, the windows that can be read and how many messages each holds."""
+    known, found = verbs(machine), []
+    for step in case.steps:
+        known[step.verb](step.value)
+        found.append(machine.readable())
+    return found
 
 
 def panes(config: Config, rows: list[dict[str, Any]]) -> list[str]:
@@ -407,6 +435,7 @@ def test_differential_operator(case):
 def test_differential_retention(case):
     assume(case.config.retain_time or case.config.retain_windows or case.config.retain_messages)
     compare(case)
+    assert retained(Embedded(case.config), case) == retained(Model(case.config), case)
 
 
 @given(cut_cases(retention=False))

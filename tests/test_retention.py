@@ -1,5 +1,5 @@
-"""Retention: bounds on state by time, windows, messages and bytes; what is pushed out fires, and
-what comes for it is told.
+"""Retention: windows and messages within the bounds of time, windows, messages and bytes stay
+readable and accept late messages; older ones are evicted.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def test_what_is_pushed_out_in_retracting_mode_takes_its_former_pane_back():
     told = [
         (p["window_start"], p["op"], p["n"], p["timing"]) for p in op.get_result().panes.to_pylist()
     ]
-    assert told == [(0, "+", 2, "early"), (0, "-", 2, "early"), (0, "+", 3, "early")]
+    assert told == [(0, "+", 2, "early"), (0, "-", 2, "early"), (0, "+", 3, "on_time")]
 
 
 def test_an_event_in_windows_on_both_sides_of_the_bound_is_told_what_it_missed():
@@ -278,3 +278,268 @@ def test_retention_by_time_needs_a_window_on_time():
         tg.stream().window(tg.tumbling(3, axis="ordinal")).retain(time="1 minute").aggregate(
             n=tg.count()
         )
+
+
+# Retention keeps
+
+
+def spans(op: tg.EmbeddedOperator) -> list[tuple[int, int]]:
+    """Start and number of messages of the readable windows."""
+    return [(w["window_start"], w["count"]) for w in op.get_windows()]
+
+
+def kept(**retention: Any) -> tg.Windowed:
+    return windowed().retain(**retention).options(keep_messages=True)
+
+
+@pytest.mark.parametrize(
+    ("retention", "oldest"),
+    [({"time": "35 us"}, 5), ({"windows": 4}, 5), ({"messages": 8}, 5), ({"bytes": 10**6}, 0)],
+)
+def test_windows_within_retention_stay_readable_and_take_late_messages(retention, oldest):
+    op = kept(**retention).late_arrival(tg.after_count(1)).aggregate(n=tg.count()).embedded(now=0)
+    for start in range(0, 90, 10):
+        op.add_messages([row(start), row(start + 5)])
+        op.advance_watermark(start + 10)
+    expected = [(10 * i, 2) for i in range(oldest, 9)]
+    assert spans(op) == expected
+    assert [r["ts"] for r in op.get_messages().to_pylist()] == [
+        10 * i + j for i in range(oldest, 9) for j in (0, 5)
+    ]
+    assert [(r["window_start"], r["n"]) for r in op.peek().to_pylist()] == expected
+    op.get_result()
+    op.flush()
+    op.add_messages([row(71)])
+    assert panes(op) == [("a", 70, 3, False)]
+    assert late(op) == []
+    op.add_messages([row(1)])
+    assert [r[2] for r in late(op)] == ["out_of_retention"] * bool(oldest)
+
+
+def test_lateness_decides_what_is_updated_and_retention_what_stays_readable():
+    op = (
+        kept(windows=3)
+        .allow_lateness(5, unit="us")
+        .late_arrival(tg.after_count(1))
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
+    op.add_messages([row(1), row(11), row(21)])
+    op.advance_watermark(14)
+    op.add_messages([row(9)])
+    op.advance_watermark(20)
+    assert panes(op) == [
+        ("a", 0, 1, False),
+        ("a", 0, 2, False),
+        ("a", 10, 1, False),
+    ]
+    op.add_messages([row(8), row(16)])
+    assert late(op) == [("a", 8, "very_late", [0])]
+    assert spans(op) == [(0, 2), (10, 2), (20, 1)]
+    op.add_messages([row(31)])
+    assert spans(op) == [(10, 2), (20, 1), (30, 1)]
+    op.finish()
+    assert spans(op) == []
+    assert op.get_messages().num_rows == 0
+
+
+def test_the_last_pane_before_lateness_ends_is_the_last_one():
+    """A window that only stays readable emits nothing when retention evicts it."""
+    op = kept(windows=1).allow_lateness(0, unit="us").aggregate(n=tg.count()).embedded(now=0)
+    op.add_messages([row(1)])
+    op.advance_watermark(10)
+    assert panes(op) == [("a", 0, 1, True)]
+    op.add_messages([row(11)])
+    assert panes(op) == [("a", 0, 1, True)]
+    assert spans(op) == [(10, 1)]
+
+
+@pytest.mark.parametrize("axis", ["offset", "ordinal"])
+def test_tuple_windows_are_kept_with_their_messages(axis):
+    op = (
+        tg.stream(key="k", offset="o")
+        .window(tg.tumbling(2, axis=axis))
+        .retain(windows=3)
+        .options(keep_messages=True)
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
+    for offset in range(9):
+        op.add_messages([{"o": offset, "k": "a"}])
+    assert spans(op) == [(4, 2), (6, 2), (8, 1)]
+    assert op.get_messages()["o"].to_pylist() == [4, 5, 6, 7, 8]
+    assert [p[1:] for p in panes(op)] == [(2 * i, 2, True) for i in range(4)]
+    assert op.resume_offsets() == {"": 9}
+
+
+def test_a_new_partition_updates_a_tuple_window_that_is_kept():
+    op = (
+        tg.stream(key="k", offset="o", partition="p")
+        .window(tg.tumbling(2, axis="offset"))
+        .late_arrival(tg.after_count(1))
+        .retain(windows=2)
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
+    for offset in range(5):
+        op.add_messages([{"o": offset, "k": "a", "p": "x"}])
+    op.get_result()
+    op.flush()
+    op.add_messages([{"o": 0, "k": "a", "p": "y"}, {"o": 2, "k": "a", "p": "y"}])
+    assert panes(op) == [("a", 2, 3, False)]
+    assert op.get_result().late["reason"].to_pylist() == ["out_of_retention"]
+
+
+def test_clock_windows_are_kept_by_time():
+    op = (
+        tg.stream(key="k")
+        .window(tg.tumbling(10, unit="us", axis="clock"))
+        .retain(time="20 us")
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
+    op.add_messages([{"k": "a"}], now=5)
+    op.add_messages([{"k": "a"}], now=15)
+    op.timeout(29)
+    assert len(op.get_windows()) == 2
+    op.timeout(30)
+    assert len(op.get_windows()) == 1
+    op.timeout(40)
+    assert op.get_windows() == []
+
+
+@pytest.mark.parametrize("mode", ["accumulating", "discarding"])
+def test_sessions_are_kept_with_their_messages_and_do_not_grow_after_closing(mode):
+    op = (
+        getattr(windowed(tg.session(5, unit="us")).retain(windows=3), mode)()
+        .trigger(tg.after_watermark())
+        .aggregate(n=tg.count(), all=tg.list_("ts"))
+        .embedded(now=0)
+    )
+    op.add_messages([row(1), row(4)])
+    op.advance_watermark(9)
+    op.add_messages([row(7), row(30)])
+    op.advance_watermark(20)
+    result = op.get_result().panes.to_pylist()
+    assert [(p["window_start"], p["all"]) for p in result] == [(1, [1, 4]), (7, [7])]
+    assert spans(op) == [(1, 2), (7, 1), (30, 1)]
+    assert op.get_messages()["ts"].to_pylist() == [1, 4, 7, 30]
+    if mode == "accumulating":
+        assert op.peek()["all"].to_pylist() == [[1, 4], [7], [30]]
+    op.add_messages([row(50)])
+    assert spans(op) == [(7, 1), (30, 1), (50, 1)]
+    assert op.get_messages()["ts"].to_pylist() == [7, 30, 50]
+
+
+def test_what_is_kept_survives_a_restart():
+    spec = kept(windows=3).allow_lateness(0, unit="us").aggregate(n=tg.count())
+    store = tg.MemoryStore()
+    op = spec.embedded(store=store, now=0)
+    for start in range(0, 50, 10):
+        op.add_messages([row(start)])
+        op.advance_watermark(start + 10)
+    op.flush()
+    again = spec.embedded(store=store, now=0)
+    assert spans(again) == spans(op) == [(20, 1), (30, 1), (40, 1)]
+    assert again.get_messages().equals(op.get_messages())
+
+
+@pytest.mark.parametrize("identity", ["id", "offset"])
+@pytest.mark.parametrize("retention", [{"windows": 3}, {"time": "30 us"}, {"messages": 6}])
+def test_state_is_bounded_by_retention_alone(identity, retention):
+    op = (
+        windowed(**{identity: "n"})
+        .retain(**retention)
+        .options(keep_messages=True)
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
+    sizes = []
+    for step in range(60):
+        op.add_messages([{**row(10 * step + i), "n": 2 * step + i} for i in range(2)])
+        op.advance_watermark(10 * step)
+        sizes.append(op.stats()["bytes"])
+        op.flush()
+    stats = op.stats()
+    assert stats["messages"] <= 8
+    assert stats["ids"] <= 8
+    assert max(sizes[10:]) < 2 * max(sizes[:10])
+
+
+def test_a_duplicate_is_found_as_long_as_its_window_is_kept():
+    op = windowed(id="v").retain(windows=2).aggregate(n=tg.count()).embedded(now=0)
+    for i in range(5):
+        op.add_messages([row(10 * i, v=i)])
+        op.advance_watermark(10 * i + 10)
+    op.get_result()
+    op.flush()
+    op.add_messages([row(30, v=3)])
+    op.timeout(20_000_000)
+    assert panes(op) == []
+    assert op.stats()["duplicates"] == 1
+
+
+def after(former: dict[str, Any], current: dict[str, Any]) -> tg.EmbeddedOperator:
+    """An operator with `current` retention over the state of 100 ticks with `former` retention."""
+    store = tg.MemoryStore()
+    op = kept(**former).aggregate(n=tg.count()).embedded(store=store, now=0)
+    for start in range(0, 100, 10):
+        op.add_messages([row(start)])
+    op.get_result()
+    op.flush()
+    return kept(**current).aggregate(n=tg.count()).embedded(store=store, now=0)
+
+
+@pytest.mark.parametrize(
+    ("former", "current"),
+    [
+        ({"windows": 3}, {"windows": 5}),
+        ({"time": "20 us"}, {"time": "80 us"}),
+        ({"time": "20 us"}, {"windows": 5}),
+    ],
+)
+def test_longer_retention_does_not_bring_back_what_was_evicted(former, current):
+    op = after(former, current)
+    assert spans(op) == [(70, 1), (80, 1), (90, 1)]
+    op.add_messages([row(65), row(75), row(100)])
+    assert late(op) == [("a", 65, "out_of_retention", [60])]
+    assert spans(op) == [(70, 2), (80, 1), (90, 1), (100, 1)]
+
+
+def test_shorter_retention_evicts_with_the_next_message_of_a_key():
+    op = after({"windows": 5}, {"windows": 2})
+    op.add_messages([row(95)])
+    assert spans(op) == [(80, 1), (90, 2)]
+
+
+def test_lateness_that_is_left_out_gives_way_to_retention():
+    """State of an explicit lateness follows; what had been too late stays too late."""
+    store = tg.MemoryStore()
+    strict = kept(windows=5).allow_lateness(0, unit="us").aggregate(n=tg.count())
+    op = strict.embedded(store=store, now=0)
+    op.add_messages([row(1), row(11)])
+    op.advance_watermark(10)
+    op.get_result()
+    op.flush()
+    again = kept(windows=5).aggregate(n=tg.count()).embedded(store=store, now=0)
+    again.advance_watermark(20)
+    again.add_messages([row(2), row(12)])
+    assert late(again) == [("a", 2, "window_expired", [0])]
+    assert spans(again) == [(0, 1), (10, 2)]
+    again.flush()
+    with pytest.raises(tg.SpecMismatchError, match="not shorter"):
+        strict.embedded(store=store, now=0)
+
+
+def test_the_specification_tells_an_explicit_lateness_from_none():
+    free, strict = (
+        made.aggregate(n=tg.count()).spec
+        for made in (
+            windowed().retain(windows=5),
+            windowed().retain(windows=5).allow_lateness("1m"),
+        )
+    )
+    assert (free.allowed_lateness, strict.allowed_lateness) == (None, 60_000_000)
+    assert free != strict
+    assert free.to_dict() != strict.to_dict()
+    assert free.lateness > strict.lateness == windowed().aggregate(n=tg.count()).spec.lateness

@@ -95,8 +95,55 @@ def test_the_early_part_of_a_policy_stays_over_when_a_session_grows_after_it_was
     for offset in (1, 2, 3):
         op.add_message({"o": offset})
     op.finish()
-    assert [(pane["n"], pane["timing"]) for pane in op.get_result().panes.to_pylist()] == [
+    found = op.get_result().panes.to_pylist()
+    assert [(pane["n"], pane["timing"]) for pane in found if pane["op"] == "+"] == [
         (1, "early"),
-        (2, "early"),
+        (2, "on_time"),
         (3, "on_time"),
     ]
+
+
+def panes_of(op: tg.EmbeddedOperator) -> list[tuple[int, str, bool]]:
+    return [(p["n"], p["timing"], p["is_last"]) for p in op.get_result().panes.to_pylist()]
+
+
+def test_a_window_that_a_late_event_opens_waits_for_the_late_updates():
+    made = tg.stream(time="ts", watermark=tg.explicit()).window(tg.tumbling("10 seconds"))
+    op = made.aggregate(n=tg.count()).embedded(now=0)
+    op.advance_watermark(20_000_000)
+    op.add_messages([{"ts": 1}], now=0)
+    op.add_messages([{"ts": 2}], now=9_000_000)
+    assert panes_of(op) == []
+    op.timeout(10_000_000)
+    assert panes_of(op) == [(2, "late", False)]
+
+
+def test_a_window_that_a_late_event_opens_counts_late_elements_from_the_first():
+    made = tg.stream(time="ts", watermark=tg.explicit()).window(tg.tumbling("10 seconds"))
+    late = made.late_arrival(tg.after_count(2)).aggregate(n=tg.count()).embedded(now=0)
+    explicit = (
+        made.trigger(tg.after_watermark(late=tg.after_count(2)))
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
+    for op in (late, explicit):
+        op.advance_watermark(20_000_000)
+        op.add_messages([{"ts": n} for n in range(5)])
+    assert [n for n, _, _ in panes_of(late)] == [2, 4]
+    assert [n for n, _, _ in panes_of(explicit)] == [1, 3, 5]
+
+
+def test_the_pane_of_a_full_window_is_on_time_and_what_follows_is_late():
+    op = (
+        tg.stream(time="ts", watermark=tg.explicit())
+        .window(tg.tumbling("10 seconds"))
+        .early_emission(tg.after_count(1))
+        .full_size(tg.after_count(2))
+        .late_arrival(tg.after_count(1))
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
+    op.add_messages([{"ts": n} for n in range(3)])
+    op.advance_watermark(10_000_000)
+    op.finish()
+    assert panes_of(op) == [(1, "early", False), (2, "on_time", False), (3, "late", False)]

@@ -37,7 +37,10 @@ class Joined(Pipeline[JoinSpec]):
     """The options that were set explicitly: a preset does not change them."""
 
     def allow_lateness(self, lateness: Duration, *, unit: str | None = None) -> Joined:
-        """How late a row may be, behind the watermark of its side. Default: 60 seconds."""
+        """How late a row may be, behind the watermark of its side.
+
+        Default: 60 seconds, or with `.retain` as far as rows are retained.
+        """
         return self._with(
             explicit_options=self.explicit_options | {"allowed_lateness"},
             allowed_lateness=duration(lateness, unit=unit),
@@ -46,8 +49,11 @@ class Joined(Pipeline[JoinSpec]):
     def retain(
         self, *, time: Duration | None = None, messages: int | None = None, bytes: int | None = None
     ) -> Joined:
-        """Limit the state: by time behind the newest row of a side, by messages per equal key and
+        """Keep past rows: by time behind the newest row of a side, by messages per equal key and
         side, and by bytes.
+
+        Rows within all bounds can be read, and match late rows; without `.allow_lateness` retention
+        alone decides what is too late.
         """
         return self._with(
             retention=Retention(None if time is None else duration(time), None, messages, bytes)

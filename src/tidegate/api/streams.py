@@ -249,7 +249,10 @@ class Windowed:
         return dataclasses.replace(self, mode="retracting")
 
     def allow_lateness(self, lateness: Duration, *, unit: str | None = None) -> Windowed:
-        """How far behind the watermark an event may be. Default: 60 seconds."""
+        """How far behind the watermark an event may be.
+
+        Default: 60 seconds, or with `.retain` as far as windows are retained.
+        """
         return dataclasses.replace(self, lateness=duration(lateness, unit=unit))
 
     def options(self, *, semantics: str | None = None, **options: Any) -> Windowed:
@@ -276,7 +279,12 @@ class Windowed:
         messages: int | None = None,
         bytes: int | None = None,
     ) -> Windowed:
-        """Limit the state: by time, by windows and messages per key, and by bytes."""
+        """Keep past windows: by time, by windows and messages per key, and by bytes.
+
+        Windows and messages within all bounds can be read, and accept late messages; without
+        `.allow_lateness` retention alone decides what is too late. A window beyond a bound emits
+        what it has not emitted yet as its last pane and is evicted.
+        """
         return dataclasses.replace(
             self,
             retention=Retention(None if time is None else duration(time), windows, messages, bytes),
@@ -293,24 +301,18 @@ class Windowed:
                 raise SpecError(
                     f"`{name}` is not an aggregate: {aggregate!r}. Hint: {name}=tg.count()"
                 )
-        lateness: dict[str, Any] = (
-            {} if self.lateness is None else {"allowed_lateness": self.lateness}
-        )
-        rest = {
-            "options": self.chosen,
-            "retention": self.retention,
-            "evictor": self.evictor,
-            "also": self.also,
-            "names": self.names,
-            **lateness,
-        }
         spec = AggregateSpec(
             self.input,
             self.windows,
             tuple(aggregates.items()),
             self.firing,
             self.mode or "accumulating",
-            **rest,
+            allowed_lateness=self.lateness,
+            options=self.chosen,
+            retention=self.retention,
+            evictor=self.evictor,
+            also=self.also,
+            names=self.names,
         )
         return Panes(spec, self.sources)
 

@@ -29,7 +29,7 @@ def save(operator: Operator) -> None:
     document: dict[str, Any] = {
         "format": FORMAT,
         "spec": operator.declared.to_dict(),
-        "followed_lateness": operator.spec.allowed_lateness if operator.takes_panes else None,
+        "followed_lateness": operator.spec.lateness if operator.takes_panes else None,
         "progress": operator.progress.to_json(),
         "panes_from": sorted(operator.panes_from),
         "merging": None if operator.merging is None else operator.merging.save(),
@@ -100,7 +100,7 @@ def restore(operator: Operator, *, counts: int = 0) -> bool:
         )
     changed = migration.changes(document["spec"], operator.declared.to_dict())
     if document["followed_lateness"] is not None:
-        lateness = max(document["followed_lateness"], operator.declared.allowed_lateness)
+        lateness = max(document["followed_lateness"], operator.declared.lateness)
         operator.take_panes(lateness, document["panes_from"])
     if operator.merging is not None and document["merging"] is not None:
         operator.merging.restore(document["merging"])
@@ -129,7 +129,7 @@ def _restore_wiring(
     if migrated is not None:
         wiring.migrate(migrated.recent, migrated.expired_at_migration)
     wiring.context.cells.restore(document["cells"], wiring.context.migrated)
-    wiring.retention.restore(document["retention"])
+    wiring.retention.restore(document["retention"], changed.former_retention)
     wiring.ordinals.restore(document["ordinals"])
     if wiring.context.withdrawn is not None:
         wiring.context.withdrawn.restore(document["withdrawn"])
@@ -152,7 +152,7 @@ def _migrated(
     former = document["migrated"]
     if document["followed_lateness"] is not None and changed.former_lateness is not None:
         # The lateness of an upstream may have been the longer one before, too.
-        stayed = document["followed_lateness"] >= operator.spec.allowed_lateness
+        stayed = document["followed_lateness"] >= operator.spec.lateness
         changed = dataclasses.replace(
             changed, former_lateness=None if stayed else document["followed_lateness"]
         )

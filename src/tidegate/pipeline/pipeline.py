@@ -115,7 +115,7 @@ class Pipeline:
             "window": self.shown["window"],
             "trigger": str(spec.firing),
             "mode": spec.mode,
-            "allow_lateness": format_duration(spec.allowed_lateness),
+            "allow_lateness": format_duration(spec.lateness),
             "aggregate": self.shown["aggregate"],
             "write": {
                 name: _hidden(output.shown[name]) for name in OUTPUTS if name in output.shown

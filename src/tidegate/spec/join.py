@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from tidegate.errors import SpecError
 from tidegate.instants import MAX, Duration, duration, format_duration
 from tidegate.spec.json_form import qualified_name
-from tidegate.spec.operator import SECOND, AggregateSpec, Input, Options, Retention, TimeColumn
+from tidegate.spec.operator import AggregateSpec, Input, Options, Retention, TimeColumn
 from tidegate.spec.watermarks import PerKey
 from tidegate.spec.windows import (
     Axis,
@@ -173,7 +173,8 @@ class JoinSpec:
     where: Condition | None = None
     names: tuple[str, str] = ("left_", "right_")
     """Prefixes of output columns that both sides have."""
-    allowed_lateness: int = 60 * SECOND
+    allowed_lateness: int | None = None
+    """The lateness that was set explicitly; see `lateness`."""
     options: Options = field(default_factory=Options)
     retention: Retention = field(default_factory=Retention)
     padding: str = "complete"
@@ -188,7 +189,7 @@ class JoinSpec:
                 raise SpecError(
                     f"`{name}` of a join must be one of {', '.join(allowed)}; got {value!r}"
                 )
-        if self.allowed_lateness < 0:
+        if self.lateness < 0:
             raise SpecError(f"`allow_lateness` can't be negative, got {self.allowed_lateness}")
         self._check_window()
         self._check_fields()
@@ -198,6 +199,11 @@ class JoinSpec:
     def inputs(self) -> tuple[Input, ...]:
         """Both inputs, by ordinal."""
         return (self.left, self.right)
+
+    @property
+    def lateness(self) -> int:
+        """How far behind the watermark a row is still matched; `MAX`: retention decides."""
+        return self.retention.lateness(self.allowed_lateness)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -296,7 +302,7 @@ class JoinSpec:
             "how": self.how,
             "where": where,
             "names": list(self.names),
-            "allowed_lateness": self.allowed_lateness,
+            "allowed_lateness": self.lateness,
             "options": dataclasses.asdict(self.options),
             "retention": dataclasses.asdict(self.retention),
             "padding": self.padding,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tidegate.errors import InputError, SpecError
-from tidegate.instants import format_duration
+from tidegate.instants import MAX, format_duration
 from tidegate.spec.aggregates import INPUT, Aggregate, Python
 from tidegate.spec.evictors import Evictor
 from tidegate.spec.triggers import Policy, Trigger
@@ -172,9 +172,17 @@ class Input:
             raise SpecError(f"key columns must be distinct, got {list(self.key)}")
 
 
+DEFAULT_LATENESS = 60 * SECOND
+"""The allowed lateness without retention."""
+
+
 @dataclass(frozen=True)
 class Retention:
-    """Bounds on state in addition to lateness; None is unbounded."""
+    """How much of the past is kept: windows and messages within all bounds; None is no bound.
+
+    What is within retention can be read. It also accepts late messages, as far as an explicit
+    lateness allows.
+    """
 
     time: int | None = None
     windows: int | None = None
@@ -189,6 +197,17 @@ class Retention:
 
     def __bool__(self) -> bool:
         return any(getattr(self, f.name) is not None for f in dataclasses.fields(self))
+
+    @property
+    def counts(self) -> bool:
+        """Whether single messages decide what is evicted: by windows or messages of a key."""
+        return self.windows is not None or self.messages is not None
+
+    def lateness(self, allowed: int | None) -> int:
+        """The effective lateness: without an allowed one, retention alone decides if it is set."""
+        if allowed is not None:
+            return allowed
+        return MAX if self else DEFAULT_LATENESS
 
 
 @dataclass(frozen=True)
@@ -226,7 +245,8 @@ class AggregateSpec:
     aggregates: tuple[tuple[str, Aggregate], ...]
     trigger: Trigger | None = None
     mode: str = "accumulating"
-    allowed_lateness: int = 60 * SECOND
+    allowed_lateness: int | None = None
+    """The lateness that was set explicitly; see `lateness`."""
     options: Options = field(default_factory=Options)
     retention: Retention = field(default_factory=Retention)
     evictor: Evictor | None = None
@@ -238,7 +258,7 @@ class AggregateSpec:
     def __post_init__(self) -> None:
         if self.mode not in _MODES:
             raise SpecError(f"`mode` must be one of {', '.join(_MODES)}; got {self.mode!r}")
-        if self.allowed_lateness < 0:
+        if self.lateness < 0:
             raise SpecError(f"`allow_lateness` can't be negative, got {self.allowed_lateness}")
         self._check_names()
         self._check_inputs()
@@ -250,6 +270,11 @@ class AggregateSpec:
     def inputs(self) -> tuple[Input, ...]:
         """All inputs, by ordinal."""
         return (self.input, *self.also)
+
+    @property
+    def lateness(self) -> int:
+        """How far behind the watermark an event is still processed; `MAX`: retention decides."""
+        return self.retention.lateness(self.allowed_lateness)
 
     @property
     def firing(self) -> Trigger:
@@ -279,7 +304,7 @@ class AggregateSpec:
             "aggregates": {name: aggregate.to_dict() for name, aggregate in self.aggregates},
             "trigger": str(self.firing),
             "mode": self.mode,
-            "allowed_lateness": self.allowed_lateness,
+            "allowed_lateness": self.lateness,
             "options": dataclasses.asdict(self.options),
             "retention": dataclasses.asdict(self.retention),
             "evictor": repr(self.evictor),

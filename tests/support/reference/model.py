@@ -117,6 +117,8 @@ class Reference:
         self.seq = 0
         self.states: dict[tuple[Key, Span], State] = {}
         self.closed: set[tuple[Key, Span]] = set()
+        self.kept: dict[tuple[Key, Span], State] = {}
+        """Windows that take no more elements and that retention keeps."""
         self.keys: dict[Key, int] = {}
         self.counts: dict[Key, int] = {}
         self.key_marks: dict[Key, int] = {}
@@ -172,6 +174,7 @@ class Reference:
         """End of input: everything fires and is flushed."""
         self.before = self._marks()
         self.ended, self.watermark = True, MAX
+        self.kept.clear()
         self._sweep()
         return self._collect()
 
@@ -272,6 +275,8 @@ class Reference:
 
     def _is_expired(self, key: Key, end: int) -> bool:
         lateness = self.config.allowed_lateness if self._axis is Axis.EVENT_TIME else 0
+        if self._retains and self._axis is Axis.OFFSET and self.config.partition is not None:
+            lateness = MAX
         return self.ended or (
             lateness < MAX and clamp(end + lateness) <= self._mark(key) and self._mark(key) > MIN
         )
@@ -286,7 +291,9 @@ class Reference:
         for state in self._sorted():
             self._settle_state(state, expires=self._is_expired(state.key, state.end))
         self.closed = {
-            (key, span) for key, span in self.closed if not self._is_expired(key, span[1])
+            (key, span)
+            for key, span in self.closed
+            if not self._is_expired(key, span[1]) or (key, span) in self.kept
         }
         self.ids = {
             name: until
@@ -305,8 +312,8 @@ class Reference:
             self._fire(state, expires=expires)
         elif expires:
             self._close(state)
-        if expires:
-            self.states.pop((state.key, state.span), None)
+        if expires and self.states.pop((state.key, state.span), None) is not None:
+            self._keep(state)
 
     # ---- a row comes in
 
@@ -428,8 +435,7 @@ class Reference:
         missed = {s: reason for s in spans if (reason := self._refused(key, s))}
         wanted = [s for s in spans if s not in missed]
         for s in self._too_many(key, wanted, replaced=[]):
-            if (key, s) in self.states:
-                self._push_out(self.states[key, s])
+            self._push_out(key, s)
             if s in wanted:
                 missed[s] = "out_of_retention"
         taken = [s for s in wanted if s not in missed]
@@ -495,7 +501,7 @@ class Reference:
                 reason = "out_of_retention"
             else:
                 for s in over:
-                    self._push_out(self.states[key, s])
+                    self._push_out(key, s)
         if reason is not None:
             self._to_late(
                 element.row, element.lateness, reason, [whole if reason == "window_closed" else own]
@@ -555,7 +561,7 @@ class Reference:
             over = self._too_many(key, [after], replaced=[])
             if after not in over:
                 for s in over:
-                    self._push_out(self.states[key, s])
+                    self._push_out(key, s)
                 for e in held:
                     self._join(self._state(key, after), e)
                 self._settle(key, [after])
@@ -575,6 +581,21 @@ class Reference:
 
     # ---- retention
 
+    @property
+    def _retains(self) -> bool:
+        config = self.config
+        return any((config.retain_time, config.retain_windows, config.retain_messages))
+
+    def _keep(self, state: State) -> None:
+        """A window that is over stays readable."""
+        if self._retains and not self.ended:
+            self.kept[state.key, state.span] = state
+            self.closed.add((state.key, state.span))
+
+    def readable(self) -> dict[tuple[Key, Span], int]:
+        """How many elements each window holds."""
+        return {at: len(s.members) for at, s in {**self.states, **self.kept}.items()}
+
     def _is_out_of_retention(self, key: Key, span: Span) -> bool:
         by_time = (
             self.config.retain_time is not None
@@ -588,34 +609,42 @@ class Reference:
         """
         if self.config.retain_windows is None:
             return []
-        held = ({s for k, s in self.states if k == key} | set(wanted)) - set(replaced)
+        held = {s for k, s in [*self.states, *self.kept] if k == key}
+        held = (held | set(wanted)) - set(replaced)
         ordered = sorted(held, key=lambda s: (s[1], s[0]))
         return ordered[: max(0, len(ordered) - self.config.retain_windows)]
 
-    def _push_out(self, state: State) -> None:
+    def _push_out(self, key: Key, span: Span) -> None:
         """A window that retention pushes out fires what it holds."""
+        state = self.states.get((key, span)) or self.kept.get((key, span))
+        if state is None:
+            return
         self.floors[state.key] = max(
             self.floors.get(state.key, (MIN, MIN)), (state.end, state.start)
         )
-        self._last_pane(state)
-        del self.states[state.key, state.span]
+        self._evict(state)
+
+    def _evict(self, state: State) -> None:
+        if self.kept.pop((state.key, state.span), None) is None:
+            self._last_pane(state, pushed=True)
+            del self.states[state.key, state.span]
 
     def _retain_time(self) -> None:
         """At the end of a delivery, windows too far behind the newest event go."""
         if self.config.retain_time is not None and self._axis is Axis.EVENT_TIME:
-            for state in self._sorted():
+            for state in [*self._sorted(), *list(self.kept.values())]:
                 if state.end <= self.newest - self.config.retain_time:
-                    self._last_pane(state)
-                    del self.states[state.key, state.span]
+                    self._evict(state)
 
     def _retain_messages(self, key: Key) -> None:
         """A message counts in every window that holds it; the newest window stays whatever it
         holds.
         """
         if self.config.retain_messages is not None:
-            held = [s for s in self._sorted() if s.key == key]
+            held = [s for s in [*self._sorted(), *self.kept.values()] if s.key == key]
+            held.sort(key=lambda s: (s.end, s.start))
             while len(held) > 1 and sum(len(s.members) for s in held) > self.config.retain_messages:
-                self._push_out(held.pop(0))
+                self._push_out(key, held.pop(0).span)
 
     # ---- firing
 
@@ -627,32 +656,41 @@ class Reference:
         state.touched = False
         expires = self._is_expired(state.key, state.end)
         self._settle_state(state, expires=expires)
-        if expires:
+        if expires and (state.key, state.span) not in self.kept:
             self.closed.discard((state.key, state.span))
 
     def _fire(self, state: State, *, expires: bool) -> None:
         at = self._moment(state)
-        wanted = self._is_wanted(state, at) or (expires and self.config.closing == "always")
+        refires = state.trigger.refires(at)
         state.trigger.fire(at)
+        wanted = self._is_wanted(state, at, refires=refires)
+        wanted = wanted or (expires and self.config.closing == "always")
         if wanted:
             self._emit(state, last=expires or state.trigger.finished)
-        state.completed |= at.complete
+        state.completed |= at.complete or self._is_full(state)
         state.new = []
         if state.trigger.finished:
             del self.states[state.key, state.span]
             self.closed.add((state.key, state.span))
+            self._keep(state)
 
     def _is_empty(self, state: State) -> bool:
         return not (state.new if self.config.mode == "discarding" else state.elements)
 
-    def _is_wanted(self, state: State, at: Moment) -> bool:
-        if at.complete and not state.completed:
+    @staticmethod
+    def _is_full(state: State) -> bool:
+        """Whether a full-size policy has completed the window."""
+        policy = state.trigger.spec
+        return isinstance(policy, Policy) and policy.full is not None and state.trigger.is_over
+
+    def _is_wanted(self, state: State, at: Moment, *, refires: bool) -> bool:
+        if (at.complete or self._is_full(state)) and not state.completed:
             return {
                 "always": True,
                 "if_nonempty": not self._is_empty(state),
                 "if_updated": bool(state.new),
             }[self.config.on_time]
-        return bool(state.new) or (state.trigger.refires(at) and not self._is_empty(state))
+        return bool(state.new) or (refires and not self._is_empty(state))
 
     def _close(self, state: State) -> None:
         """The window goes and its trigger is not ready: what never fired must not be lost."""
@@ -665,12 +703,12 @@ class Reference:
             )
             self._last_pane(state, due=bool(due))
 
-    def _last_pane(self, state: State, *, due: bool = False) -> None:
+    def _last_pane(self, state: State, *, due: bool = False, pushed: bool = False) -> None:
         if due or state.new or self.config.closing == "always":
-            self._emit(state, last=True)
+            self._emit(state, last=True, pushed=pushed)
 
-    def _timing(self, state: State) -> str:
-        if self._mark(state.key) < state.end:
+    def _timing(self, state: State, *, pushed: bool = False) -> str:
+        if self._mark(state.key) < state.end and not pushed and not self._is_full(state):
             return "early"
         behind = self._mark_before(state.key) >= state.end and not any(e.on_time for e in state.new)
         return "late" if state.completed or behind else "on_time"
@@ -681,7 +719,7 @@ class Reference:
             return state.end - 1 if state.end < MAX else MAX
         return min(times) if self.config.timestamp == "earliest" else max(times)
 
-    def _emit(self, state: State, *, last: bool) -> None:
+    def _emit(self, state: State, *, last: bool, pushed: bool = False) -> None:
         content = state.new if self.config.mode == "discarding" else state.elements
         values = [e.row[self.config.value] for e in content]
         known = [v for v in values if isinstance(v, int | float)]
@@ -694,7 +732,7 @@ class Reference:
             return
         if self.config.mode == "retracting":
             self._retract(state)
-        timing = self._timing(state)
+        timing = self._timing(state, pushed=pushed)
         pane = {
             **dict(zip(self.config.key, state.key, strict=True)),
             "window_start": finite(state.start),

@@ -351,6 +351,11 @@ class Phases(Node):
         full = None if repeats else self.spec.full
         self.full = None if full is None else start(full, now)
 
+    @property
+    def is_over(self):
+        """Whether the window has been completed."""
+        return self.is_late or self.finished
+
     def both(self):
         return [part for part in (self.early, self.late, self.full) if part is not None]
 
@@ -374,6 +379,9 @@ class Phases(Node):
         return None if part is None or part.finished else part
 
     def element(self, at):
+        opens_late = at.complete and at.pending == 0 and at.time < at.watermark
+        if isinstance(self.spec, spec.Policy) and self.late is not None and opens_late:
+            self.is_late = True
         if self.part() is not None:
             self.part().element(at)
         if self.full is not None and not self.is_late and not self.full.finished:

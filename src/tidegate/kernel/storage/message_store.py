@@ -298,9 +298,12 @@ class MessageStore:
         mask: np.ndarray | None = None,
         *,
         uids: np.ndarray | None = None,
+        forget: bool = False,
     ) -> int:
         """Remove messages that a read returned (all, or those under the mask), or those with the
         given identities, and return how many there were.
+
+        With `forget`, the identities of the messages that were read are forgotten too.
         """
         if (messages is None) == (uids is None):
             raise InputError(
@@ -308,8 +311,19 @@ class MessageStore:
                 " Hint: give one of the two"
             )
         if messages is not None:
-            return self._remove_messages(messages if mask is None else messages.where(mask))
+            gone = messages if mask is None else messages.where(mask)
+            if forget and "uid" in gone and len(gone):
+                self._forget(gone)
+            return self._remove_messages(gone)
         return self._remove_uids(np.unique(np.asarray(uids).astype(np.uint64)))
+
+    def replace(self, messages: Frame, **columns: np.ndarray) -> None:
+        """Change columns, other than those of the layout, of messages that a read returned."""
+        if len(messages):
+            self._remove_messages(messages)
+            seq = np.arange(self._next_seq, self._next_seq + len(messages), dtype=np.int64)
+            self._next_seq += len(messages)
+            self._messages.add(messages.with_columns(**columns, **{SEQ: seq}))
 
     def compact(self) -> None:
         """Merge all runs into one and drop everything that has expired."""
@@ -450,6 +464,19 @@ class MessageStore:
                 lambda frame: lookup(seq, frame.ints(SEQ))[1],
             )
         )
+
+    def _forget(self, messages: Frame) -> None:
+        """Forget the identities of messages."""
+        at, uids = messages.ints(self.layout.position), np.unique(_uids(messages))
+        self._identities.remove(
+            self._identities.find(
+                int(at.min()),
+                int(at.max()),
+                (int(uids[0]), int(uids[-1])),
+                lambda frame: lookup(uids, frame.ints("uid"))[1],
+            )
+        )
+        self._identities.compact(expired=False)
 
     def _remove_uids(self, uids: np.ndarray) -> int:
         """Remove by identity: the positions of identities leave few segments to search."""

@@ -196,8 +196,9 @@ class WatermarkNode(Node):
     """Fires when the window is complete; `late` marks the rows that have done so.
 
     The early part runs before, the late part after, and each restarts when it has finished. With
-    `stops` (the named policies) a finished early part stays finished. A `full` part that is ready
-    completes a window before the watermark does.
+    `stops` (the named policies) a finished early part stays finished, and a window that a late
+    element opens starts with the late part. A `full` part that is ready completes a window before
+    the watermark does.
     """
 
     fields: ClassVar[Mapping[str, Field]] = {"late": FLAG}
@@ -219,6 +220,8 @@ class WatermarkNode(Node):
     def on_elements(
         self, state: State, mask: np.ndarray, count: np.ndarray, ctx: TriggerContext
     ) -> None:
+        if self.stops and self.late is not None:
+            self._open_late(state, mask, ctx)
         late = self.read(state, "late")
         if self.early is not None:
             self.early.on_elements(state, mask & ~late & ~self.early.finished(state), count, ctx)
@@ -226,6 +229,12 @@ class WatermarkNode(Node):
             self.full.on_elements(state, mask & ~late & ~self.full.finished(state), count, ctx)
         if self.late is not None:
             self.late.on_elements(state, mask & late, count, ctx)
+
+    def _open_late(self, state: State, mask: np.ndarray, ctx: TriggerContext) -> None:
+        """Start with the late part in windows that were complete before their first element."""
+        if ctx.times is not None:
+            opened = mask & ctx.complete & (ctx.pending == 0)
+            self.write(state, "late", opened & np.less(ctx.times, ctx.watermark), True)
 
     def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:
         late = self.read(state, "late")

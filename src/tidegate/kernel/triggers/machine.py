@@ -87,6 +87,16 @@ class Machine:
         """The rows that never fire again, unless a merge revives them."""
         return self._root.finished(state).copy()
 
+    def full(self, state: State, n: int) -> np.ndarray:
+        """Which of the n rows a full-size policy, or the watermark after it, has completed.
+
+        A policy that is a part of another trigger completes no window.
+        """
+        root = self._root
+        if isinstance(root, composites.WatermarkNode) and root.full is not None:
+            return root.read(state, "late")
+        return np.zeros(n, bool)
+
     def merge(self, state: State, groups: Groups) -> State:
         """One row per group of rows that merged into one window.
 

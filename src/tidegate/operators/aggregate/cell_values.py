@@ -12,7 +12,7 @@ from tidegate.errors import StateError
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.accumulations import lists
 from tidegate.kernel.accumulations.protocol import Rows
-from tidegate.kernel.frame import Column, Frame, concat_frames, search_sorted, to_arrow
+from tidegate.kernel.frame import Column, Frame, concat_frames, constant, search_sorted, to_arrow
 from tidegate.kernel.groups import Groups, expand_ranges
 from tidegate.kernel.keys import KEY, identify
 from tidegate.kernel.storage.message_store import MessageStore
@@ -49,6 +49,14 @@ class CellValues:
     def __init__(self, context: OperatorContext) -> None:
         self._context = context
         self._stored: list[np.ndarray] = []
+        self._tags = (
+            context.messages is not None
+            and context.retains
+            and isinstance(context.spec.window, Session)
+        )
+        """Whether messages of closed sessions stay, tagged with the bounds of their session: other
+        sessions may overlap it and must not find them.
+        """
         # Merged sessions have no common arrival number that has fired, so discarding removes fired
         # messages instead.
         self._forgets = (
@@ -67,11 +75,17 @@ class CellValues:
         return np.concatenate(self._stored) if self._stored else np.zeros(0, np.int64)
 
     def trim(
-        self, key_hash: np.ndarray, key_check: np.ndarray, seen: np.ndarray | None = None
+        self,
+        key_hash: np.ndarray,
+        key_check: np.ndarray,
+        seen: np.ndarray | None = None,
+        *,
+        evicted: np.ndarray | None = None,
     ) -> None:
         """Purge the messages of keys that lie before all their windows.
 
-        With `seen`, closed windows that no further message can reach are purged too.
+        With `seen`, closed windows that no further message can reach are purged too, unless
+        retention keeps them. `evicted` holds the ends of windows that retention evicts.
         """
         context = self._context
         keys = Groups.by([key_hash, key_check])
@@ -80,6 +94,8 @@ class CellValues:
         )
         if seen is not None:
             asked = asked.with_columns(seen=keys.max(seen))
+        if evicted is not None:
+            asked = asked.with_columns(evicted=keys.max(evicted))
         asked = asked.take(np.lexsort((asked.ints("key_check"), asked.ints("key_hash"))))
         places = context.cells.ranges(asked, KEY)
         first = np.full(len(asked), MAX)
@@ -87,24 +103,25 @@ class CellValues:
             cells = context.cells.take(places)
             owner, _ = search_sorted(asked, cells.select(KEY), KEY)
             over = np.zeros(len(cells), bool)
-            if seen is not None:
+            if seen is not None and not context.retains:
                 over = cells.ints("closed") & (cells.ints("end") <= asked.ints("seen")[owner])
                 context.cells.remove(places.take(over))
-            if isinstance(context.spec.window, Session):
+            if isinstance(context.spec.window, Session) and not context.retains:
                 # A closed session holds no messages, and others may have existed inside it.
                 over |= cells.ints("closed")
             np.minimum.at(first, owner[~over], cells.ints("start")[~over])
         if isinstance(context.spec.window, ByDifference):
-            # The next message opens a window that reaches back by its size.
-            first = np.minimum(
-                first, MIN if seen is None else asked.ints("seen") - context.spec.window.size
-            )
+            # The next message opens a window that reaches back by its size; windows that end with
+            # an evicted one or before are not opened again.
+            known = [name for name in ("seen", "evicted") if name in asked]
+            bound = asked.ints(known[0]) if known else np.full(len(asked), MIN)
+            first = np.minimum(first, saturating_add(bound, -context.spec.window.size))
         if context.messages is not None and context.messages.count:
             held = context.messages.read(MIN, MAX, key_hashes=asked.ints("key_hash"))
             owner, _ = search_sorted(asked, held.select(KEY), KEY)
             old = context.position_of(held) < first[np.minimum(owner, len(asked) - 1)]
             if old.any():
-                context.messages.remove(held, old)
+                context.messages.remove(held, old, forget=context.retains)
 
     @property
     def _messages(self) -> MessageStore:
@@ -140,7 +157,7 @@ class CellValues:
         """The cells after a firing; an evictor may remove messages after the function."""
         evictor = self._context.spec.evictor
         if self._forgets and given.any():
-            self._messages.remove(self._members(cells.where(given)).messages)
+            self._retire(self._members(cells.where(given)), MAX, MAX)
         if evictor is None or not evictor.after or not given.any():
             return cells
         members = self._members(cells.where(given))
@@ -151,13 +168,28 @@ class CellValues:
         return cells.with_columns(evicted=evicted)
 
     def closed(self, cells: Frame) -> None:
-        """Purge the messages of closed sessions: a later session must not find them."""
+        """Retire the messages of closed sessions: a later session must not find them."""
         if (
             self._context.messages is not None
             and isinstance(self._context.spec.window, Session)
             and len(cells)
         ):
-            self._messages.remove(self._members(cells).messages)
+            members = self._members(cells)
+            self._retire(
+                members, cells.ints("start")[members.cell], cells.ints("end")[members.cell]
+            )
+
+    def _retire(self, members: _Members, start: np.ndarray | int, end: np.ndarray | int) -> None:
+        """Remove messages of sessions, or tag them with bounds where retention keeps them."""
+        found = members.messages
+        if self._tags:
+            bounds = {
+                name: np.broadcast_to(np.int64(bound), len(found))
+                for name, bound in (("w_start", start), ("w_end", end))
+            }
+            self._messages.replace(found.drop(("at",)), **bounds)
+        else:
+            self._messages.remove(found)
 
     def expired(self, cells: Frame) -> None:
         """Purge messages without a gap with their sessions.
@@ -191,7 +223,8 @@ class CellValues:
 
     def store(self, delivery: Delivery) -> None:
         """Store the messages of a delivery once each."""
-        self._store(delivery, {})
+        nothing = constant(np.int64(MIN), len(delivery))
+        self._store(delivery, {"w_start": nothing, "w_end": nothing} if self._tags else {})
 
     def _store(self, delivery: Delivery, windows: dict[str, Column]) -> None:
         context = self._context
@@ -219,7 +252,7 @@ class CellValues:
         if (
             context.spec.input.offset is not None
             and context.spec.window.axis is not Axis.ORDINAL
-            and not windows
+            and not context.has_explicit_windows
         ):
             columns["uid"] = message_ids(delivery)
         messages = Frame(columns, len(delivery))
@@ -309,11 +342,12 @@ class CellValues:
         position = expand_ranges(low, sizes)
         members = _Members(found.take(position), cell)
         members = members.where(members.messages.ints("key_check") == cells.ints("key_check")[cell])
-        if context.has_explicit_windows:
+        if context.has_explicit_windows or self._tags:
+            # Messages of open sessions have no bounds.
+            is_open = ~cells.ints("closed") & self._tags
             for own, bound in (("w_start", "start"), ("w_end", "end")):
-                members = members.where(
-                    members.messages.ints(own) == cells.ints(bound)[members.cell]
-                )
+                tag = np.where(is_open, MIN, cells.ints(bound))
+                members = members.where(members.messages.ints(own) == tag[members.cell])
         return self._by_arrival(_without_evicted(members, cells))
 
     def _upto(self, cells: Frame) -> np.ndarray:

@@ -14,7 +14,9 @@ A cell is the state of one key in one window. Its columns:
     first_pane_index                  index of the first pane since the window was opened
     nonspeculative_index              index of the next pane among those that are not early
     fired_on_time                     whether the window has fired after completion
-    closed                            whether the trigger has finished; the cell is a tombstone
+    closed                            whether the window takes no more rows: its trigger has
+                                      finished, or with retention it has expired. Without retention
+                                      the cell is a tombstone, with it the content stays readable
     emitted                           whether a pane of the cell was emitted
     last_pane_index, last_nonspeculative_index, last_timing, last_output_time
                                       numbers of the last pane, for its retraction
@@ -77,7 +79,7 @@ class OperatorContext:
     cells: KeyedTable
     messages: MessageStore | None
     allowed_lateness: int
-    """How long windows are kept after their end; `MAX` is unlimited."""
+    """How long windows accept messages after their end; `MAX` is unlimited."""
     watermarks: CellWatermarks
     window_offsets: WindowOffsets | None = None
     is_migrated: bool = False
@@ -105,6 +107,11 @@ class OperatorContext:
     def _withdraws(self) -> bool:
         """Whether a fired window may disappear: its rows are retracted, or a session grows."""
         return self.takes_retractions or isinstance(self.spec.window, Session)
+
+    @property
+    def retains(self) -> bool:
+        """Whether closed windows stay readable until retention evicts them."""
+        return bool(self.spec.retention)
 
     @property
     def has_explicit_windows(self) -> bool:
@@ -309,7 +316,7 @@ class OperatorContext:
         end = np.where(frame.ints("end") > self.watermarks.of_cells(frame), frame.ints("end"), MAX)
         watermark = np.where(
             closed,
-            expiry,
+            MAX if self.retains else expiry,
             np.minimum(np.minimum(self.machine.watermark_due(state, trigger_context), end), expiry),
         )
         clock = np.where(closed, MAX, self.machine.clock_due(state, trigger_context))

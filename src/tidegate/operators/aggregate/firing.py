@@ -73,11 +73,17 @@ class Firing:
         )
         context.machine.fire(state, ready, trigger_context)
         finished = context.machine.finished(state)
-        wanted = self._wanted(cells, ready, again)
+        complete = self._complete(cells) | context.machine.full(state, len(cells))
+        wanted = self._wanted(cells, ready, again, complete)
         if context.spec.options.closing == "always":
             wanted |= ready & expiring
-        cells, emitted = self._fire(cells, ready, wanted, finished | expiring, position, out)
+        cells, emitted = self._fire(
+            cells, ready, wanted, finished | expiring, position, out, complete
+        )
         cells = self._close(cells, expiring & open_ & ~emitted, position, out)
+        if context.retains and not finishing:
+            context.progress.counters["windows_closed"] += int((expiring & open_).sum())
+            finished, expiring = finished | expiring, np.zeros(len(cells), bool)
         if finished.any():
             cells = self._shut(cells, finished)
         if expiring.any():
@@ -96,25 +102,28 @@ class Firing:
         position: np.ndarray,
         out: Collector,
         cell: np.ndarray | None = None,
+        complete: np.ndarray | None = None,
     ) -> tuple[Frame, np.ndarray]:
         """Number and emit panes, each after the retraction of the pane that it replaces.
 
         A row of `panes` is a cell at the moment when the pane fires, with the pane numbers that it
         had before this call. `cell` identifies the cell of each row; panes of a cell are
-        consecutive and in order. Without `cell` every row is a cell of its own. With
-        `fire_only_updated`, a pane that equals the one before it is left out.
+        consecutive and in order. Without `cell` every row is a cell of its own. `complete` tells
+        which windows are complete; default: by the watermark. With `fire_only_updated`, a pane that
+        equals the one before it is left out.
 
         Returns, for each emitted pane, the columns in which its cell remembers it, and which panes
         are emitted.
         """
         values = self._cell_values.values(panes, out)
         emitted = np.ones(len(panes), bool)
+        complete = self._complete(panes) if complete is None else complete
         if self._context.spec.options.fire_only_updated:
             emitted = ~_unchanged(panes, values, cell)
             values = {name: column.filter(pa.array(emitted)) for name, column in values.items()}
-            last, position = last[emitted], position[emitted]
+            last, position, complete = last[emitted], position[emitted], complete[emitted]
             panes, cell = panes.where(emitted), None if cell is None else cell[emitted]
-        timing = self._timing(panes)
+        timing = self._timing(panes, complete)
         if cell is not None:
             number = np.arange(len(cell))
             nth = number - np.maximum.accumulate(np.where(_starts(cell), number, 0))
@@ -166,11 +175,15 @@ class Firing:
         return Frame(columns, n)
 
     def push_out(self, cells: Frame, position: int, out: Collector) -> None:
-        """Fire cells that retention evicts, as their last pane."""
+        """Fire cells that retention evicts, as their last pane.
+
+        An evicted window is complete, whatever the watermark is.
+        """
         held = ~cells.ints("closed")
         if self._context.spec.options.closing != "always":
             held &= cells.ints("pending") > 0
-        self._fire(cells, held, held, held, np.full(len(cells), position, np.int64), out)
+        positions = np.full(len(cells), position, np.int64)
+        self._fire(cells, held, held, held, positions, out, np.ones(len(cells), bool))
 
     def withdraw(self, cells: Frame, position: np.ndarray, out: Collector) -> None:
         """Retract the last panes of windows that disappear.
@@ -193,7 +206,8 @@ class Firing:
         """Withdraw windows without rows; in discarding mode a last pane takes back their rows."""
         if self._context.spec.mode == "discarding":
             shown = cells.ints("emitted")
-            cells, _ = self._fire(cells, shown, shown, shown, position, out)
+            complete = self._complete(cells)
+            cells, _ = self._fire(cells, shown, shown, shown, position, out, complete)
         self.withdraw(cells, position, out)
         self._context.progress.counters["windows_closed"] += len(cells)
         surplus = cells.where(cells.ints("row_count") < 0)
@@ -232,7 +246,9 @@ class Firing:
             cells.ints("has_hold"), self.output_time(cells), np.where(last == MAX, MAX, last - 1)
         )
 
-    def _wanted(self, cells: Frame, firing: np.ndarray, again: np.ndarray) -> np.ndarray:
+    def _wanted(
+        self, cells: Frame, firing: np.ndarray, again: np.ndarray, complete: np.ndarray
+    ) -> np.ndarray:
         """Which firings emit a pane.
 
         Empty firings do so by option only, and repeated ones where an interval refires (`again`).
@@ -240,7 +256,7 @@ class Firing:
         context = self._context
         fresh = cells.ints("pending") > 0
         content = fresh if context.spec.mode == "discarding" else cells.ints("row_count") > 0
-        completing = self._complete(cells) & ~cells.ints("fired_on_time")
+        completing = complete & ~cells.ints("fired_on_time")
         rule = {"always": np.ones(len(cells), bool), "if_nonempty": content, "if_updated": fresh}[
             context.spec.options.on_time
         ]
@@ -268,23 +284,28 @@ class Firing:
         wanted = closing if context.spec.options.closing == "always" else fresh
         if context.spec.options.on_time == "always":
             # The window completes and expires in one step, so its trigger has not fired on time.
-            wanted = wanted | (closing & (self._timing(cells) == ON_TIME) & cells.ints("emitted"))
-        return self._fire(cells, wanted, wanted, wanted, position, out)[0]
+            on_time = self._timing(cells, self._complete(cells)) == ON_TIME
+            wanted = wanted | (closing & on_time & cells.ints("emitted"))
+        return self._fire(cells, wanted, wanted, wanted, position, out, self._complete(cells))[0]
 
     def _shut(self, cells: Frame, finished: np.ndarray) -> Frame:
-        """Close windows with a finished trigger: a tombstone stays, further rows are late."""
+        """Close windows with a finished trigger: further rows are late.
+
+        With retention the content stays readable, otherwise a tombstone stays.
+        """
         self._cell_values.closed(cells.where(finished & ~cells.ints("closed")))
-        return cells.with_columns(
+        cells = cells.with_columns(
             closed=cells.ints("closed") | finished,
-            row_count=np.where(finished, 0, cells.ints("row_count")),
             pending=np.where(finished, 0, cells.ints("pending")),
         )
+        if self._context.retains:
+            return cells
+        return cells.with_columns(row_count=np.where(finished, 0, cells.ints("row_count")))
 
     def _complete(self, cells: Frame) -> np.ndarray:
         return np.asarray(cells.ints("end") <= self._context.watermarks.of_cells(cells))
 
-    def _timing(self, cells: Frame) -> np.ndarray:
-        complete = self._complete(cells)
+    def _timing(self, cells: Frame, complete: np.ndarray) -> np.ndarray:
         behind = (cells.ints("end") <= self._context.watermarks.before_call(cells)) & ~cells.ints(
             "has_on_time"
         )
@@ -300,6 +321,7 @@ class Firing:
         last: np.ndarray,
         position: np.ndarray,
         out: Collector,
+        complete: np.ndarray,
     ) -> tuple[Frame, np.ndarray]:
         """Emit a pane for each wanted cell, and reset what is new in all cells that fire.
 
@@ -308,10 +330,11 @@ class Firing:
         emitted = np.zeros(len(cells), bool)
         if not firing.any():
             return cells, emitted
-        complete = self._complete(cells)
         rows = np.flatnonzero(wanted)
         if len(rows):
-            after, given = self.emit(cells.where(wanted), last[rows], position[rows], out)
+            after, given = self.emit(
+                cells.where(wanted), last[rows], position[rows], out, complete=complete[rows]
+            )
             rows = rows[given]
             emitted[rows] = True
             cells = _squeezed(cells.replaced(rows, after), after.names)

@@ -1,8 +1,8 @@
 """Migration: the changes of a specification that stored state can follow.
 
 Aggregates may be added. They are null for windows (of a key) that held rows before. The allowed
-lateness may be extended. Windows that had expired before stay expired. Every other change is
-refused.
+lateness may be extended. Windows that had expired before stay expired. The bounds of retention may
+change. Windows that had been evicted before stay evicted. Every other change is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidegate.instants import MIN
 from tidegate.operators.aggregate.aggregate_set import AggregateSet
 from tidegate.operators.aggregate.context import OperatorContext, expired_end
 from tidegate.operators.aggregate.requirements import needs_messages
-from tidegate.spec.operator import AggregateSpec
+from tidegate.spec.operator import AggregateSpec, Retention
 from tidegate.spec.watermarks import PerKey
 from tidegate.spec.windows import Axis, Inherited
 
@@ -56,6 +56,8 @@ class Changes:
     added: tuple[str, ...] = ()
     former_lateness: int | None = None
     """The lateness before it was extended; None if it was not."""
+    former_retention: Retention | None = None
+    """The retention before its bounds changed; None if they did not."""
 
     def __bool__(self) -> bool:
         return bool(self.added) or self.former_lateness is not None
@@ -78,12 +80,19 @@ def changes(stored: dict[str, Any], wanted: dict[str, Any]) -> Changes:
     }
     if longer:
         followed["allowed_lateness"] = wanted["allowed_lateness"]
+    former, current = (Retention(**given["retention"]) for given in (stored, wanted))
+    # With retention state is held in another form than without.
+    rebounded = former != current and bool(former) and bool(current)
+    if rebounded:
+        followed["retention"] = wanted["retention"]
     obstacles = _differences("", followed, wanted)
     if obstacles:
         raise SpecMismatchError(
             _refusal(_differences("", stored, wanted), obstacles, stored, wanted)
         )
-    return Changes(added, stored["allowed_lateness"] if longer else None)
+    return Changes(
+        added, stored["allowed_lateness"] if longer else None, former if rebounded else None
+    )
 
 
 def check_same(stored: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -108,6 +117,8 @@ def _refusal(
         )
     if stored["allowed_lateness"] > wanted["allowed_lateness"]:
         rules.append("Lateness can be made longer, but not shorter")
+    if any(one.path.startswith("retention.") for one in obstacles):
+        rules.append("Bounds of retention can change, but retention cannot begin or end")
     if any(one.path.startswith("aggregates.") for one in obstacles):
         rules.append("Aggregates can be added, but not changed or left out")
     return ". ".join(
@@ -187,7 +198,7 @@ def followed(
         if isinstance(spec.input.watermark, PerKey):
             raise SpecMismatchError(
                 f"`allowed_lateness` was {changed.former_lateness} and is now"
-                f" {spec.allowed_lateness}, but with per-key watermarks windows have expired for"
+                f" {spec.lateness}, but with per-key watermarks windows have expired for"
                 f" some keys and not for others, so state cannot follow. {_HINT}"
             )
         expired_at_migration = max(

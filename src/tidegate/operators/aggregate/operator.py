@@ -42,7 +42,7 @@ from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
 from tidegate.operators.output import Output
 from tidegate.operators.progress import Progress
 from tidegate.spec.join import Upstream
-from tidegate.spec.operator import AggregateSpec, input_of
+from tidegate.spec.operator import DEFAULT_LATENESS, AggregateSpec, input_of
 from tidegate.spec.triggers import Never
 from tidegate.spec.watermarks import PerKey
 from tidegate.spec.windows import Axis, Custom, Inherited
@@ -155,6 +155,8 @@ class WindowedAggregate:
         self._tell_clock(now)
         if self.spec.window.axis is Axis.CLOCK:
             self._move_watermark(self.progress.now, out)
+            if self.wiring is not None:
+                self.wiring.retention.enforce(out)
         elif self._watched:
             self._advance(out)
         if self.wiring is not None:
@@ -326,7 +328,7 @@ class WindowedAggregate:
         if upstream is None:
             return
         inherits = isinstance(self.spec.window, Inherited)
-        lateness = max(self.spec.allowed_lateness, upstream.allowed_lateness if inherits else 0)
+        lateness = max(self.spec.lateness, upstream.lateness if inherits else 0)
         fed = range(len(self.spec.inputs)) if ordinal is None else [ordinal]
         if self.wiring is None:
             self.take_panes(lateness, fed)
@@ -335,7 +337,7 @@ class WindowedAggregate:
                 "an upstream cannot begin to feed an operator that has taken messages. Hint:"
                 " connect it before the first message"
             )
-        elif lateness > self.spec.allowed_lateness:
+        elif lateness > self.spec.lateness:
             # The upstream of restored state has a longer lateness now.
             self.take_panes(lateness, fed)
             self.wiring.extend_lateness(lateness)
@@ -462,7 +464,7 @@ class WindowedAggregate:
         elif self._watched and reader.spec.time is not None:
             self.watermark_tracker.observe_table(seen.ordinal, seen.table)
             times, verdict = read_times(seen.table.column(reader.spec.time), reader.spec.time)
-            options, lateness = self.spec.options, self.spec.allowed_lateness
+            options, lateness = self.spec.options, self.spec.lateness
             times = times[verdict == OK]
             classes = classify(
                 times,
@@ -540,7 +542,9 @@ class WindowedAggregate:
                 delivery.key_hash, delivery.key_check, delivery.position + 1
             )
         if axis is not Axis.EVENT_TIME and self.spec.input.id is not None:
-            self.ids.forget(int(saturating_add(self.progress.now, -self.spec.allowed_lateness)))
+            given = self.spec.allowed_lateness
+            span = DEFAULT_LATENESS if given is None else given
+            self.ids.forget(int(saturating_add(self.progress.now, -span)))
 
     def lose_messages(self) -> None:
         """Begin to rebuild the message store from input after `resume_offsets`."""
@@ -644,7 +648,7 @@ class WindowedAggregate:
         owed = [wiring.slice_buffer.earliest_owed()] if wiring.slice_buffer is not None else []
         cells = wiring.context.cells.all()
         if cells is not None:
-            final = self.spec.options.closing == "always" and self.spec.allowed_lateness > 0
+            final = self.spec.options.closing == "always" and self.spec.lateness > 0
             cells = cells.where(((cells.ints("pending") > 0) | final) & ~cells.ints("closed"))
             if len(cells):
                 owed.append(int(wiring.firing.owed(cells).min()))

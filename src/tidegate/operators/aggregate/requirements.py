@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tidegate.instants import MAX
 from tidegate.kernel.windows.assigners import Aligned, build
 from tidegate.operators.aggregate.aggregate_set import AggregateSet
 from tidegate.spec.operator import AggregateSpec
@@ -57,10 +58,15 @@ def message_reach(spec: AggregateSpec) -> int | None:
 
 
 def window_lateness(spec: AggregateSpec) -> int:
-    """How long windows are kept after their end: lateness applies to event time only."""
+    """How long windows accept messages after their end; `MAX`: until retention evicts them.
+
+    Lateness applies to event time only. A window on offsets is complete when the offsets of all
+    known partitions are past it; a new partition may still bring messages for it.
+    """
     if isinstance(spec.window, Inherited) or spec.window.axis is Axis.EVENT_TIME:
-        return spec.allowed_lateness
-    return 0
+        return spec.lateness
+    has_partitions = spec.input.partition is not None or bool(spec.also)
+    return MAX if spec.retention and spec.window.axis is Axis.OFFSET and has_partitions else 0
 
 
 def takes_partials(spec: AggregateSpec, *, keeps_messages: bool) -> bool:

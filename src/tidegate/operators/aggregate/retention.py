@@ -1,4 +1,8 @@
-"""Retention: windows behind its bounds are evicted, and rows for them are late."""
+"""Retention: windows within its bounds stay, and older ones are evicted; rows for those are late.
+
+A closed window (its trigger has finished, or its lateness is over) stays readable and counts like
+an open one until it is evicted.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.context import IDENTITY, OperatorContext
 from tidegate.operators.aggregate.firing import Firing
 from tidegate.operators.ingest.delivery import Delivery
+from tidegate.spec.operator import Retention
 from tidegate.spec.windows import Axis
 
 
@@ -33,7 +38,11 @@ class RetentionBounds:
 
     @property
     def _by_time(self) -> int:
-        span = self._context.spec.retention.time
+        return self._time_bound(self._context.spec.retention)
+
+    def _time_bound(self, retention: Retention) -> int:
+        """The end of the newest windows that are too old."""
+        span = retention.time
         progress = self._context.progress
         newest = progress.now if self._context.spec.window.axis is Axis.CLOCK else progress.newest
         return MIN if span is None or newest == MIN else int(saturating_add(newest, -span))
@@ -130,7 +139,7 @@ class RetentionBounds:
         self._push_and_raise(places.take(over), out)
 
     def _held(self, keys: Frame) -> tuple[Frame, Places]:
-        """The open windows of the keys."""
+        """The windows of the keys, open and closed."""
         groups = Groups.by([keys.ints("key_hash"), keys.ints("key_check")])
         distinct = keys.select(KEY).take(groups.firsts)
         places = self._context.cells.ranges(
@@ -138,19 +147,21 @@ class RetentionBounds:
         )
         if not len(places.run):
             return Frame({}, 0), places
-        cells = self._context.cells.take(places)
-        open_ = ~cells.ints("closed")
-        return cells.where(open_), places.take(open_)
+        return self._context.cells.take(places), places
 
     def _push(self, places: Places, out: Collector) -> Frame | None:
         if not len(places.run):
             return None
-        cells = self._context.cells.take(places)
+        axis, cells = self._context.spec.window.axis, self._context.cells.take(places)
         self._context.cells.remove(places)
         order = np.lexsort((cells.ints("start"), cells.ints("end")))
         self._firing.push_out(cells.take(order), self._context.progress.seq, out)
         self._context.progress.counters["windows_pushed_out"] += len(cells)
-        self._cell_values.trim(cells.ints("key_hash"), cells.ints("key_check"))
+        if self._context.window_offsets is not None and axis is Axis.ORDINAL:
+            self._context.window_offsets.forget(cells)
+        self._cell_values.trim(
+            cells.ints("key_hash"), cells.ints("key_check"), evicted=cells.ints("end")
+        )
         return cells
 
     def _push_and_raise(self, places: Places, out: Collector) -> None:
@@ -196,8 +207,11 @@ class RetentionBounds:
     def save(self) -> Any:
         return {"everywhere": self._everywhere, "by_key": self._by_key.save()}
 
-    def restore(self, document: Any) -> None:
+    def restore(self, document: Any, former: Retention | None = None) -> None:
+        """Continue from a saved document; with `former` bounds, what was evicted stays evicted."""
         self._everywhere = document["everywhere"]
+        if former is not None:
+            self._everywhere = max(self._everywhere, self._time_bound(former))
         self._by_key.restore(document["by_key"])
 
 

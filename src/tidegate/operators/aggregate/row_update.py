@@ -181,8 +181,7 @@ class RowUpdate:
         spec = self.context.spec
         return (
             self.context.machine.fires_on_elements
-            or spec.retention.windows is not None
-            or spec.retention.messages is not None
+            or spec.retention.counts
             or isinstance(spec.window, ByDifference)
             or self.cell_update.merges_late_rows
         )
@@ -192,8 +191,10 @@ class RowUpdate:
         context, spec = self.context, self.context.spec
         steps = np.zeros(len(rows), np.int64)
         # Which windows by difference a row misses depends on the rows before it.
-        by_difference = isinstance(spec.window, ByDifference) and spec.options.drop_by == "window"
-        if context.machine.fires_early or spec.retention or by_difference:
+        by_difference = isinstance(spec.window, ByDifference) and (
+            spec.options.drop_by == "window" or bool(spec.retention)
+        )
+        if context.machine.fires_early or spec.retention.counts or by_difference:
             return _key_ranks(delivery, rows)
         complete = np.flatnonzero(
             assigned.end <= context.watermarks.of_rows(delivery, assigned.row)

@@ -110,11 +110,16 @@ class WatermarkAdvance:
         """Purge the ids, messages, offsets and retention bounds that cannot matter any more."""
         context, watermark = self.context, self.context.progress.watermark
         lateness = context.event_lateness
+        is_unlimited = lateness == MAX and watermark != MAX
         bound = (
             MIN
-            if lateness == MAX and watermark != MAX
+            if is_unlimited
             else int(saturating_add(watermark, -lateness if lateness != MAX else 0))
         )
+        first = done = self._first_needed(bound)
+        if is_unlimited and context.retains:
+            # Messages of any age are accepted, but none is for a window that was evicted.
+            bound = done = min(self._oldest_start(), watermark)
         if bound != MIN and context.spec.window.axis is Axis.EVENT_TIME:
             self.ids.forget(bound)
         elif watermark == MAX:
@@ -122,12 +127,11 @@ class WatermarkAdvance:
         self.retention.forget(watermark)
         if context.withdrawn is not None:
             context.withdrawn.forget(watermark)
-        first = self._first_needed(bound)
         if context.messages is not None:
             context.messages.expire(first)
             self._purge_without_windows()
         if self.recovery is not None:
-            self.recovery.forget(first)
+            self.recovery.forget(done)
         if context.window_offsets is not None and bound != MIN:
             context.window_offsets.forget_before(min(bound, self._oldest_start()))
 

@@ -141,7 +141,7 @@ def _shifted(name: str, step: int) -> str:
 
 def _freed(spec: JoinSpec, side: int) -> str:
     """When rows of a side are dropped."""
-    other, late = SIDES[1 - side], format_duration(spec.allowed_lateness)
+    other, late = SIDES[1 - side], format_duration(spec.lateness)
     kept = _retained(spec)
     match spec.window:
         case Rows():
@@ -174,7 +174,7 @@ def _freed(spec: JoinSpec, side: int) -> str:
                 return _unbounded(kept)
             return (
                 f"kept until the {other} watermark is"
-                f" {format_duration(min(known) + spec.allowed_lateness)} beyond them{kept}."
+                f" {format_duration(min(known) + spec.lateness)} beyond them{kept}."
             )
     return f"kept until the {other} watermark is {late} beyond the end of their last window{kept}."
 

@@ -115,7 +115,7 @@ class AggregateInspection:
     def peek(
         self, start: Instant | None = None, end: Instant | None = None, *, key: Any = None
     ) -> pa.Table:
-        """The current values of the windows that are not closed and overlap a range.
+        """The current values of the windows that are open or retained and overlap a range.
 
         `key` selects the windows of one key.
         """
@@ -136,6 +136,8 @@ class AggregateInspection:
         self, start: Instant | None = None, end: Instant | None = None, *, key: Any = None
     ) -> list[dict[str, Any]]:
         """The windows that overlap a range, sorted; only those of `key`, if given.
+
+        These are the windows that are open or retained.
 
         A window that all keys share is listed once, with counts over all keys; sessions are listed
         for each key.
@@ -162,7 +164,9 @@ class AggregateInspection:
             MIN if start is None else self._position(start),
             MAX if end is None else self._position(end),
         )
-        wanted = ~cells.ints("closed") & (cells.ints("end") > low) & (cells.ints("start") <= high)
+        wanted = (
+            _readable(wiring, cells) & (cells.ints("end") > low) & (cells.ints("start") <= high)
+        )
         if key is not None:
             key_hash, key_check = self._identity(wiring, key)
             wanted &= (cells.ints("key_hash") == key_hash) & (cells.ints("key_check") == key_check)
@@ -262,3 +266,8 @@ class AggregateInspection:
 
     def _identity(self, wiring: Wiring, key: Any) -> tuple[np.uint64, np.uint64]:
         return key_identity(key, self.operator.spec.input.key, wiring.context.schema, "key columns")
+
+
+def _readable(wiring: Wiring, cells: Frame) -> np.ndarray:
+    """Which cells have content: a window that closed without retention is a tombstone."""
+    return ~cells.ints("closed") | wiring.context.retains

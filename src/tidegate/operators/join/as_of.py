@@ -79,7 +79,7 @@ class AsOfJoin(JoinMatching):
             if self.finishing
             else int(
                 saturating_add(
-                    taken_from(right.watermark, self.spec.allowed_lateness), int(self.window.strict)
+                    taken_from(right.watermark, self.spec.lateness), int(self.window.strict)
                 )
             )
         )
@@ -92,7 +92,7 @@ class AsOfJoin(JoinMatching):
         left = self.sides[LEFT]
         if left.op_column is None or self.finishing:
             return self.closed()
-        return min(self.closed(), taken_from(left.watermark, self.spec.allowed_lateness))
+        return min(self.closed(), taken_from(left.watermark, self.spec.lateness))
 
     def _due_below(self) -> int:
         return (
@@ -346,7 +346,7 @@ class AsOfJoin(JoinMatching):
         A later row of their key is before all left rows that may still come or be corrected.
         """
         lateness, strict, tolerance = (
-            self.spec.allowed_lateness,
+            self.spec.lateness,
             int(self.window.strict),
             self.window.tolerance,
         )

@@ -96,7 +96,7 @@ class RangeJoin(PairMatching):
 
     def due_at(self, side: int, first: int) -> int:
         _, last = self.bounds.reach(side, {POSITION: np.array([first])})
-        late = self.spec.allowed_lateness if self.spec.padding == "final" else 0
+        late = self.spec.lateness if self.spec.padding == "final" else 0
         return int(saturating_add(int(saturating_add(int(last[0]), late)), 1))
 
     # Rows

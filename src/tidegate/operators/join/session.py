@@ -115,7 +115,7 @@ class SessionJoin(PairMatching):
     def closed(self) -> int:
         """The end up to which sessions cannot get rows any more."""
         return self._ended(
-            min(taken_from(side.watermark, self.spec.allowed_lateness) for side in self.sides)
+            min(taken_from(side.watermark, self.spec.lateness) for side in self.sides)
         )
 
     def _ended(self, mark: int) -> int:
@@ -450,7 +450,7 @@ class SessionJoin(PairMatching):
 
     def due_at(self, side: int, first: int) -> int:  # noqa: ARG002
         """The watermark at which unmatched rows of a session that ends at `first` come out."""
-        late = self.spec.allowed_lateness if self.spec.padding == "final" else 0
+        late = self.spec.lateness if self.spec.padding == "final" else 0
         return int(saturating_add(int(saturating_add(first, late)), int(self.touches)))
 
     def _members(self, side: int, table: Frame) -> tuple[Places, np.ndarray, np.ndarray]:

@@ -247,7 +247,7 @@ class Side:
             self.shared.counters["on_time"] += len(delivery)
             return delivery, {"position": delivery.offset}
         delivery, times = self._timed(delivery, out)
-        options, lateness = self.spec.options, self.spec.allowed_lateness
+        options, lateness = self.spec.options, self.spec.lateness
         kinds = []
         for name in times:
             found = classify(
@@ -407,15 +407,13 @@ class Side:
 
     def horizons(self) -> dict[str, int]:
         """By time column, the time below which rows are too late to be taken."""
-        return {
-            name: taken_from(mark, self.spec.allowed_lateness) for name, mark in self.marks.items()
-        }
+        return {name: taken_from(mark, self.spec.lateness) for name, mark in self.marks.items()}
 
     def forget_ids(self) -> None:
         """Forget ids whose duplicates would be too late."""
         if self.given.id is None:
             return
-        lateness = self.spec.allowed_lateness
+        lateness = self.spec.lateness
         bound = (
             taken_from(self.watermark, lateness)
             if self.spec.is_timed
