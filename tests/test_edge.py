@@ -41,6 +41,7 @@ from tidegate.spark.tasks.transport import (
     decode_payload,
     to_record_batches,
 )
+from tidegate.spec.computed import Computed
 from tidegate.spec.operator import AggregateSpec, Input, Options
 from tidegate.spec.watermarks import Bounded, Lagging, Noted, Punctuated, Watermarks
 from tidegate.spec.windows import Axis
@@ -69,7 +70,7 @@ def _no_workers() -> Iterator[None]:
 def edge_of(spec: AggregateSpec, number: int = 0, layout: ShardLayout = SEVEN) -> Edge:
     """The edge that a plan would make."""
     tolerance = spec.options.future_tolerance if spec.options.future_reference == "clock" else None
-    return Edge(spec.inputs[number], layout, number, tolerance, (), spec.window.axis)
+    return Edge(spec.inputs[number], layout, number, tolerance, spec.window.axis)
 
 
 def fleet_of(spec: AggregateSpec, schema: pa.Schema, layout: ShardLayout = SEVEN) -> Fleet:
@@ -706,10 +707,22 @@ def test_rows_that_are_broken_say_nothing_of_their_source():
 
 
 def test_a_function_makes_a_column_of_the_others():
-    edge = plain_edge(computed=(("ts", lambda table: pc.multiply(table.column("x"), 2)),))
+    doubled = Computed("ts", lambda table: pc.multiply(table.column("x"), 2))
+    edge = plain_edge(given={"computed": (doubled,)})
     assert of_kind(packed(edge, pa.table({"x": [4], "k": ["a"]})), ROWS) == [
         {"x": 4, "k": "a", "ts": 8}
     ]
+
+
+def test_a_row_for_which_a_function_raises_is_marked():
+    def read(table):
+        return pc.cast(table.column("x"), pa.int64())
+
+    edge = plain_edge(given={"computed": (Computed("ts", read),)})
+    rows = of_kind(packed(edge, pa.table({"x": ["4", "no"], "k": ["a", "a"]})), ROWS)
+    assert [row["ts"] for row in rows] == [4, None]
+    assert "`ts` raised ArrowInvalid" in rows[1][BROKEN]
+    assert rows[0][BROKEN] is None
 
 
 @pytest.mark.parametrize(

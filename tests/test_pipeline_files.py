@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tidegate as tg
+from support.column_functions import owner, patience, seconds
 from support.documents import blocks
 from tidegate.cli import main
 from tidegate.errors import ParseError
@@ -142,6 +143,34 @@ def test_the_json_form_of_an_aggregate_is_read_back() -> None:
     ):
         text = part("aggregate", json.dumps({"a": aggregate.to_dict()}))
         assert dict(parse(text).spec.aggregates) == {"a": aggregate}
+
+
+def test_functions_over_columns_have_a_name() -> None:
+    columns = "support.column_functions"
+    text = part(
+        "stream",
+        f"{{time: {{function: '{columns}:seconds'}}, key: [user, {{function: '{columns}:owner'}}]}}",
+    )
+    text += f"\nwindow: {{type: session, gap: {{function: '{columns}:patience'}}}}"
+    text = text.replace("window: tumbling(1 minute)\n", "")
+    spec = parse(text).spec
+    assert (spec.input.time, spec.input.key) == ("seconds", ("user", "owner"))
+    assert [column.function for column in spec.input.computed] == [seconds, owner, patience]
+    assert spec.window == tg.session(gap_column="session_gap")
+
+
+@pytest.mark.parametrize(
+    ("value", "rule"),
+    [
+        ("{function: 'support.column_functions:hours'}", "cannot be imported"),
+        ("{function: hours}", "named as `module:name`"),
+        ("{functoin: 'a:b'}", "`functoin` is not"),
+        ("{}", "`time` needs `function`"),
+    ],
+)
+def test_functions_that_cannot_be_imported_are_problems(value: str, rule: str) -> None:
+    found = problems(part("stream", f"{{time: {value}, key: user}}"))
+    assert rule in str(found[0])
 
 
 def test_several_inputs_are_united_and_share_the_stream_s_words() -> None:
@@ -608,7 +637,12 @@ def test_the_example_is_read(repository: Path) -> None:
     assert load(repository / "examples" / "pipeline.yaml").name == "clicks"
 
 
-def test_the_files_in_the_documentation_are_read(repository: Path) -> None:
+def test_the_files_in_the_documentation_are_read(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "columns.py").write_text("event_time = patience = middle = len\n", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
     written = [
         block.code
         for block in blocks((repository / "docs" / "pipelines.md").read_text("utf-8"))

@@ -34,6 +34,7 @@ from tidegate.spark.tasks.transport import (
     decode_payload,
     decode_payloads,
 )
+from tidegate.spec.computed import Computed
 from tidegate.spec.operator import Input
 
 UTC = pa.timestamp("us", "UTC")
@@ -334,7 +335,8 @@ def test_functions_of_the_user_travel_with_the_source(spark: SparkSession, tmp_p
         return pa.compute.add(table.column("key"), shift)
 
     edge = Edge(
-        Input(time="ts", key=("moved",)), ShardLayout.balanced(2), computed=(("moved", moved),)
+        Input(time="ts", key=("moved",), computed=(Computed("moved", moved),)),
+        ShardLayout.balanced(2),
     )
     found = Batches()
     follow(tg.sources.parquet(tmp_path / "in", spark=spark), tmp_path / "checkpoint", found, edge)

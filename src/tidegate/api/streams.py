@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import pyarrow as pa
-
 from tidegate.api.running import Pipeline
 from tidegate.embedded.async_map import EmbeddedAsyncMap
 from tidegate.embedded.async_rows import AsyncResults
@@ -19,8 +17,10 @@ from tidegate.errors import SpecError
 from tidegate.instants import Duration, Instant, duration, instant
 from tidegate.spec.aggregates import Aggregate
 from tidegate.spec.async_map import AsyncMap
+from tidegate.spec.computed import ColumnFunction, Computed
 from tidegate.spec.evictors import Evictor
 from tidegate.spec.join import Condition, JoinWindow, Within
+from tidegate.spec.json_form import function_from, is_function_form
 from tidegate.spec.operator import (
     AggregateSpec,
     Input,
@@ -43,8 +43,10 @@ if TYPE_CHECKING:
 
     from tidegate.api.joins import Joined
 
-Named: TypeAlias = "str | Column | Callable[[pa.Table], pa.Array | pa.ChunkedArray] | None"
-"""A column: its name or, on Spark, an expression or a function of an Arrow table."""
+Named: TypeAlias = "str | ColumnFunction | Mapping[str, str] | Column | None"
+"""A column: its name, a function of an Arrow table, `{"function": "module:name"}`, or behind a
+DataFrame an expression.
+"""
 
 
 @dataclass(frozen=True)
@@ -450,8 +452,8 @@ def stream(
 
     - `source`: on Spark, a DataFrame, a direct source (`tg.sources`) or the panes of another
       pipeline. Without a source, the stream runs embedded.
-    - `time`, `key`, `id`, `offset`, `partition`: names of columns; on Spark also expressions, or
-      functions from an Arrow table to an Arrow column.
+    - `time`, `key`, `id`, `offset`, `partition`: names of columns, or functions from an Arrow table
+      to an Arrow column (see `tidegate.spec.computed`); behind a DataFrame also expressions.
     - `watermark`: how the watermark is generated. Default: it follows the newest event.
     - `times`: further time columns, each with its own watermark. Their watermark keys follow
       `watermark_key` in order, unless given as `(key, watermark)`.
@@ -461,15 +463,16 @@ def stream(
     )
     named: dict[str, Any] = {"time": time, "id": id, "offset": offset, "partition": partition}
     sources: tuple[Any, ...] = ()
+    taken: Sequence[str] = ()
     if isinstance(source, Panes):
         sources, named["time"] = (source,), time if time is not None else "time"
     elif source is not None:
         from tidegate.spark.plan.input import plan_input
 
-        found, names, keys = plan_input(source, named, keys)
-        named.update(names)
+        found, named, keys = plan_input(source, named, keys)
         sources = (found,)
-    _check_names(named, keys)
+        taken = found.source.schema.names
+    named, keys, computed = _resolved(named, keys, taken, computes=not isinstance(source, Panes))
     others, number = [], watermark_key
     for name, value in (times or {}).items():
         match value:
@@ -497,15 +500,29 @@ def stream(
         main,
         watermark_key,
         tuple(others),
+        computed,
     )
     return Stream(given_input, sources=sources)
 
 
-def _check_names(named: Mapping[str, Any], keys: Sequence[Any]) -> None:
-    """Refuse expressions and functions: only a source on Spark can evaluate them."""
-    for role, value in [*named.items(), *(("key", value) for value in keys)]:
-        if not (value is None and role != "key") and not isinstance(value, str):
+def _resolved(
+    named: Mapping[str, Any], keys: Sequence[Any], taken: Sequence[str], *, computes: bool
+) -> tuple[dict[str, Any], tuple[str, ...], tuple[Computed, ...]]:
+    """The column names of all roles and of the key, and the columns that functions compute."""
+    computed: list[Computed] = []
+
+    def name(role: str, value: Any) -> str | None:
+        if isinstance(value, str) or (value is None and role != "key"):
+            return value
+        function = function_from(value) if is_function_form(value) else value
+        if not callable(function) or not computes:
             raise SpecError(
-                f"`{role}` takes the name of a column, got {value!r}. Hint: expressions and"
-                " functions need a source: tg.stream(df, ...)"
+                f"`{role}` takes the name of a column"
+                + (f" or a function over columns, got {value!r}" if computes else " of the panes")
+                + ". Hint: Spark expressions need a DataFrame: tg.stream(df, ...)"
             )
+        computed.append(Computed.of(role, function, [*taken, *(c.name for c in computed)]))
+        return computed[-1].name
+
+    names = {role: name(role, value) for role, value in named.items()}
+    return names, tuple(str(name("key", value)) for value in keys), tuple(computed)

@@ -50,6 +50,7 @@ from tidegate.operators.async_map.queue import (
 from tidegate.operators.async_map.rows import AsyncSchemas, python_rows, rows_of, table_error
 from tidegate.operators.explain.explanation import explain_calls, waiting_marks
 from tidegate.operators.explain.facts import CallFacts, Explanation
+from tidegate.operators.ingest.computed_columns import arriving_table
 from tidegate.operators.ingest.delivery import Delivery, DeliveryReader
 from tidegate.operators.ingest.ingest import Ingest, IngestHooks, Windows, whole_rows
 from tidegate.operators.ingest.python_rows import to_table
@@ -160,7 +161,7 @@ class EmbeddedAsyncMap(SourceControl):
         """
         self._check_open()
         given = input_of(self.inputs, input)
-        table = to_table(messages, self._schemas.input)
+        table = arriving_table(messages, self._schemas.input, given.computed)
         self._watermark_tracker.tick(self._clock.at(now, self._watermark_tracker.now))
         if table.num_rows:
             self._take(input, given, table)

@@ -22,7 +22,7 @@ from tidegate.kernel.events.duplicates import ResumeOffsets
 from tidegate.kernel.watermarks.marks import Mark
 from tidegate.operators import snapshot
 from tidegate.operators.chain import Operator, OutputProgress, render
-from tidegate.operators.ingest.python_rows import to_table
+from tidegate.operators.ingest.computed_columns import arriving_table
 from tidegate.operators.ingest.watermark_tracking import PausedSource, WatermarkTracker
 from tidegate.operators.output import Output
 from tidegate.operators.results import Results
@@ -119,7 +119,8 @@ class EmbeddedBase(SourceControl):
         self._check_open()
         self._drain()
         ordinal = self.ordinal(input)
-        table = to_table(messages, self.operator.expected(ordinal))
+        given = input_of(self.inputs, ordinal)
+        table = arriving_table(messages, self.operator.expected(ordinal), given.computed)
         self._emit(self.operator.process(table, self._now(now), ordinal))
 
     def end_input(self, *, input: int | str = 0, partition: str | None = None) -> None:

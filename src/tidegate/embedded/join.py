@@ -12,8 +12,8 @@ from tidegate.embedded.result_queue import Downstream
 from tidegate.instants import Instant
 from tidegate.operators.explain.facts import Explanation
 from tidegate.operators.explain.join import described, explain_join
+from tidegate.operators.ingest.computed_columns import arriving_table
 from tidegate.operators.ingest.delivery import Arrival
-from tidegate.operators.ingest.python_rows import to_table
 from tidegate.operators.inspection.join import JoinInspection
 from tidegate.operators.join.operator import WindowedJoin
 from tidegate.spec.join import LEFT, RIGHT, SIDES, JoinSpec
@@ -56,7 +56,10 @@ class EmbeddedJoin(JoinInspection, EmbeddedBase):
         self._check_open()
         given = [(LEFT, left), (RIGHT, right)]
         tables = [
-            Arrival(side, to_table(rows, self.operator.expected(side)))
+            Arrival(
+                side,
+                arriving_table(rows, self.operator.expected(side), self.inputs[side].computed),
+            )
             for side, rows in given
             if rows is not None
         ]

@@ -11,7 +11,7 @@ from tidegate.instants import Instant
 from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.operators.explain.explanation import explain, worded
 from tidegate.operators.explain.facts import Explanation
-from tidegate.operators.ingest.python_rows import to_table
+from tidegate.operators.ingest.computed_columns import arriving_table
 from tidegate.operators.inspection.aggregate import AggregateInspection
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.watermarks import Explicit
@@ -87,6 +87,6 @@ class EmbeddedOperator(AggregateInspection, EmbeddedBase):
     def _drain(self) -> None:
         if self._buffer:
             rows, self._buffer = self._buffer, []
-            table = to_table(rows, self.operator.schema)
+            table = arriving_table(rows, self.operator.schema, self.spec.input.computed)
             now = self._buffered_at if self._clock.is_read else None
             self._emit(self.operator.process(table, now))

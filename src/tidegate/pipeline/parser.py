@@ -20,6 +20,7 @@ from tidegate.pipeline.outputs import OUTPUTS, PipelineOutput
 from tidegate.pipeline.pipeline import Pipeline, united
 from tidegate.spark.environment.session import session
 from tidegate.spec import aggregates, evictors, watermarks, windows
+from tidegate.spec.json_form import function_from
 from tidegate.spec.operator import Options
 
 LARGEST = 1_000_000
@@ -320,10 +321,20 @@ class _PipelineParser:
             if word == "watermark":
                 found[word] = self.made(part, WATERMARKS, "a watermark")
             elif word == "key":
-                found[word] = self.texts(part, "a column of `key`")
+                items = part.value if isinstance(part.value, list) else [part]
+                found[word] = tuple(self.column(item, "a column of `key`") for item in items)
             else:
-                found[word] = self.text(part, f"`{word}`")
+                found[word] = self.column(part, f"`{word}`")
         return found
+
+    def column(self, part: Part, what: str) -> Any:
+        """The name of a column, or a function over columns: `{function: "module:name"}`."""
+        if part.is_mapping:
+            known = self.section(part, f"a key of {what}", ("function",))
+            if "function" not in known and not part.value:
+                self.problems.add(part, f"{what} needs `function`", 'function: "module:name"')
+            return self.attempt(part, function_from, part.plain()) if known else None
+        return self.text(part, what)
 
     # Windowing
 

@@ -11,6 +11,7 @@ from typing import Any
 from tidegate.errors import InputError, SpecError
 from tidegate.instants import MAX, format_duration
 from tidegate.spec.aggregates import INPUT, Aggregate, Python
+from tidegate.spec.computed import Computed
 from tidegate.spec.evictors import Evictor
 from tidegate.spec.triggers import Policy, Trigger
 from tidegate.spec.watermarks import (
@@ -23,7 +24,7 @@ from tidegate.spec.watermarks import (
     Watermarks,
     checked_key,
 )
-from tidegate.spec.windows import Axis, Inherited, Window
+from tidegate.spec.windows import Axis, Inherited, Session, Window
 
 SECOND = 1_000_000
 RESERVED = frozenset(
@@ -102,6 +103,8 @@ class Input:
     watermark_key: int = 0
     others: tuple[TimeColumn, ...] = ()
     """Further time columns; operators that forward messages forward their watermarks too."""
+    computed: tuple[Computed, ...] = ()
+    """Columns that functions compute from the others when rows arrive."""
 
     @property
     def times(self) -> tuple[TimeColumn, ...]:
@@ -132,11 +135,14 @@ class Input:
             {"column": other.column, "watermark": other.watermark.to_dict(), "key": other.key}
             for other in self.others
         ]
+        computed = [column.to_dict() for column in self.computed]
+        del document["computed"]
         return {
             **document,
             "key": list(self.key),
             "watermark": self.watermark.to_dict(),
             "others": others,
+            **({"computed": computed} if computed else {}),
         }
 
     def __post_init__(self) -> None:
@@ -168,8 +174,12 @@ class Input:
                 "duplicates are detected by `offset=` or by `id=`, not by both. Hint: omit one of"
                 " them"
             )
-        if len(set(self.key)) != len(self.key):
-            raise SpecError(f"key columns must be distinct, got {list(self.key)}")
+        for name, columns in (
+            ("key columns", self.key),
+            ("computed columns", [column.name for column in self.computed]),
+        ):
+            if len(set(columns)) != len(columns):
+                raise SpecError(f"{name} must be distinct, got {list(columns)}")
 
 
 DEFAULT_LATENESS = 60 * SECOND
@@ -256,6 +266,7 @@ class AggregateSpec:
     """The names of all inputs of a merge; aggregates refer to them."""
 
     def __post_init__(self) -> None:
+        self._settle_gap()
         if self.mode not in _MODES:
             raise SpecError(f"`mode` must be one of {', '.join(_MODES)}; got {self.mode!r}")
         if self.lateness < 0:
@@ -265,6 +276,19 @@ class AggregateSpec:
         self._check_modes()
         self._check_axis()
         self._check_watermarks()
+
+    def _settle_gap(self) -> None:
+        """Make the gap of a session that a function computes a computed column of every input."""
+        if not isinstance(self.window, Session) or not isinstance(self.window.gap_column, Computed):
+            return
+        gap = self.window.gap_column
+        first, *rest = (replace(given, computed=(*given.computed, gap)) for given in self.inputs)
+        for name, value in (
+            ("window", replace(self.window, gap_column=gap.name)),
+            ("input", first),
+            ("also", tuple(rest)),
+        ):
+            object.__setattr__(self, name, value)
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -514,5 +538,5 @@ def _columns(given: Input) -> dict[str, Any]:
     return {
         name: value
         for name, value in given.to_dict().items()
-        if name not in {"watermark", "others"}
+        if name not in {"watermark", "others", "computed"}
     }

@@ -18,11 +18,15 @@ from zoneinfo import ZoneInfo
 
 from tidegate.errors import SpecError
 from tidegate.instants import MAX, Duration, duration, format_duration
+from tidegate.spec.computed import ColumnFunction, Computed
+from tidegate.spec.json_form import function_from, is_function_form
 
 Create = Literal["demand", "static"]
 Touch = Literal["separate", "merge"]
 Unit = Literal["day", "week", "month", "year"]
 DAY = 86_400_000_000
+GAP = "session_gap"
+"""The column of gaps that a function computes."""
 _UNITS = ("day", "week", "month", "year")
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
@@ -150,7 +154,7 @@ class Cumulative(Window):
 
 @dataclass(frozen=True)
 class Session(Window):
-    """Events of one key separated by less than a gap, fixed or taken from a column.
+    """Events of one key separated by less than a gap: fixed, from a column, or from a function.
 
     On offsets, a gap of N joins messages whose offsets differ by at most N. `touch` sets whether
     two sessions stay separate if one ends exactly where the other begins.
@@ -158,9 +162,16 @@ class Session(Window):
 
     kind: ClassVar[str] = "session"
     gap: int | None = None
-    gap_column: str | None = None
+    gap_column: str | Computed | None = None
     touch: Touch = "separate"
     axis: Axis = Axis.EVENT_TIME
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form; a function appears by its qualified name."""
+        form = super().to_dict()
+        if isinstance(self.gap_column, Computed):
+            form["gap_column"] = self.gap_column.to_dict()
+        return form
 
     def __post_init__(self) -> None:
         if (self.gap is None) == (self.gap_column is None):
@@ -170,6 +181,8 @@ class Session(Window):
             )
         if self.gap is not None:
             _positive("session", gap=self.gap)
+        if is_function_form(self.gap_column):
+            self._settle(gap_column=Computed.from_dict(self.gap_column))  # type: ignore[arg-type]
         _one_of("session", "touch", self.touch, ("separate", "merge"))
         self._settle(axis=_axis(self.axis))
         if self.axis == Axis.ORDINAL:
@@ -391,16 +404,29 @@ def cumulative(
 
 
 def session(
-    gap: Duration | None = None,
+    gap: Duration | ColumnFunction | Mapping[str, str] | None = None,
     *,
     gap_column: str | None = None,
     touch: Touch = "separate",
     axis: Axis | str = Axis.EVENT_TIME,
     unit: str | None = None,
 ) -> Session:
-    """Sessions by a fixed gap, or by a gap in a column (a duration, or integer ticks)."""
+    """Sessions by a fixed gap, or by a gap per event: from a column, or from a function.
+
+    A column or a function over columns returns durations, or integer ticks. See
+    `tidegate.spec.computed` for the contract of functions. `{"function": "module:name"}` names one.
+    """
     on = _axis(axis)
-    return Session(None if gap is None else _ticks(gap, on, unit, "gap"), gap_column, touch, on)
+    function = function_from(gap) if isinstance(gap, Mapping) else gap if callable(gap) else None
+    if function is None:
+        fixed = None if gap is None else _ticks(gap, on, unit, "gap")  # type: ignore[arg-type]
+        return Session(fixed, gap_column, touch, on)
+    if gap_column is not None or unit is not None:
+        raise SpecError(
+            "a `gap` that a function computes takes neither `gap_column` nor `unit`. Hint: omit"
+            " them; return durations, or integer ticks"
+        )
+    return Session(None, Computed(GAP, function), touch, on)
 
 
 def calendar(

@@ -21,6 +21,7 @@ from tidegate.errors import InputError, SpecError
 from tidegate.instants import MAX, MIN, clamp, saturating_add
 from tidegate.kernel.frame import Column, Frame, to_arrow
 from tidegate.kernel.windows.calendar import CalendarBounds
+from tidegate.spec.computed import Computed
 from tidegate.spec.windows import (
     Axis,
     ByDifference,
@@ -397,7 +398,8 @@ class SessionAssigner(Assigner):
     """
 
     def __init__(self, spec: Session) -> None:
-        self._gap, self._column = spec.gap, spec.gap_column
+        column = spec.gap_column
+        self._gap, self._column = spec.gap, column.name if isinstance(column, Computed) else column
         # On offsets the gap is the largest difference inside a session, so the window includes it.
         self._more = 1 if spec.axis == Axis.OFFSET else 0
 

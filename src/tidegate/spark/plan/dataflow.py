@@ -131,7 +131,9 @@ class Plan:
     def _chain(self, layout: ShardLayout, feeding: Mapping[int, ChainPlan]) -> ChainPlan:
         """The chain of this stage, over the chains that feed its inputs."""
         schemas = [
-            output_schemas(feeding[n])[0] if isinstance(one, Plan) else one.schema()
+            output_schemas(feeding[n])[0]
+            if isinstance(one, Plan)
+            else one.schema(self.specs[0].inputs[n].computed)
             for n, one in enumerate(self.inputs)
         ]
         first = self.specs[0]
@@ -233,7 +235,6 @@ class Plan:
         edge = edge_of(self.specs[0], number, layout)
         return dataclasses.replace(
             edge,
-            computed=one.computed,
             names=names,
             combiner=self._combiner,
             watermark_files=self.watermark_files,
@@ -251,7 +252,7 @@ class Plan:
             or (self.is_streaming and self.watermark_files is None)
         ):
             return None
-        return PreAggregator(spec, first.schema())
+        return PreAggregator(spec, first.schema(spec.input.computed))
 
 
 def edge_of(spec: Upstream, number: int, layout: ShardLayout) -> Edge:

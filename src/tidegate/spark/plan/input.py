@@ -1,8 +1,8 @@
-"""The input of a plan: a DataFrame or a direct source, with computed columns."""
+"""The input of a plan: a DataFrame, with the columns of expressions, or a direct source."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,11 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 
 from tidegate.errors import SpecError
+from tidegate.operators.ingest.computed_columns import with_computed_columns
 from tidegate.spark.sources import DirectSource
-from tidegate.spark.tasks.edge import CLOCK, Computed
+from tidegate.spark.tasks.edge import CLOCK
 from tidegate.spark.types import arrow_schema
+from tidegate.spec.computed import Computed
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,32 +22,28 @@ class PlanInput:
     """One input of a pipeline."""
 
     source: DataFrame | DirectSource
-    computed: tuple[Computed, ...] = ()
-    """Columns that vectorised functions compute from the others, in the workers."""
 
     @property
     def is_streaming(self) -> bool:
         return self.source.isStreaming
 
-    def schema(self) -> pa.Schema:
-        """The columns that the operator receives."""
+    def schema(self, computed: Sequence[Computed] = ()) -> pa.Schema:
+        """The columns that the operator receives, with those that functions compute."""
         schema = (
             self.source.schema
             if isinstance(self.source, DirectSource)
             else arrow_schema(self.source.schema)
         )
-        for name, function in self.computed:
-            column = _compute_empty(name, function, schema.empty_table())
-            schema = schema.append(pa.field(name, column.type))
-        return schema
+        return with_computed_columns(schema.empty_table(), computed).schema
 
 
 def plan_input(
     source: Any, named: Mapping[str, Any], keys: Sequence[Any]
-) -> tuple[PlanInput, dict[str, str | None], tuple[str, ...]]:
-    """The input, the column name of each role in `named`, and the names of the key columns.
+) -> tuple[PlanInput, dict[str, Any], tuple[Any, ...]]:
+    """The input, and the columns of each role in `named` and of the key.
 
-    A column is declared by its name, by a Spark expression, or by a function over columns.
+    A Spark expression becomes a column of the DataFrame; names and functions are returned as they
+    are.
     """
     if not isinstance(source, DataFrame | DirectSource):
         raise SpecError(
@@ -54,9 +52,9 @@ def plan_input(
         )
     _check_columns(source)
     columns = _ColumnBuilder(source)
-    names = {role: columns.name(role, value) for role, value in named.items()}
-    key = tuple(str(columns.name("key", value)) for value in keys)
-    return PlanInput(columns.source, tuple(columns.computed)), names, key
+    names = {role: columns.resolve(role, value) for role, value in named.items()}
+    key = tuple(columns.resolve("key", value) for value in keys)
+    return PlanInput(columns.source), names, key
 
 
 def _check_columns(source: DataFrame | DirectSource) -> None:
@@ -76,22 +74,14 @@ def _check_columns(source: DataFrame | DirectSource) -> None:
 
 
 class _ColumnBuilder:
-    """Resolves columns to names, and adds computed ones to the source."""
+    """Adds the columns of Spark expressions to the source."""
 
     def __init__(self, source: DataFrame | DirectSource) -> None:
         self.source = source
-        self.computed: list[Computed] = []
 
-    def name(self, role: str, value: Any) -> str | None:
-        if value is None or isinstance(value, str):
-            return value
-        if isinstance(value, Column):
-            return self._expression(role, value)
-        if callable(value):
-            return self._function(role, value)
-        raise SpecError(
-            f"`{role}` is a column name, an expression or a function over columns, got {value!r}"
-        )
+    def resolve(self, role: str, value: Any) -> Any:
+        """The name of the column of an expression; anything else unchanged."""
+        return self._expression(role, value) if isinstance(value, Column) else value
 
     def _expression(self, role: str, column: Column) -> str:
         if isinstance(self.source, DirectSource):
@@ -107,31 +97,3 @@ class _ColumnBuilder:
             name = f"{name}_{role}"
             self.source = self.source.withColumn(name, column)
         return name
-
-    def _function(self, role: str, function: Callable[[pa.Table], Any]) -> str:
-        name = getattr(function, "__name__", role)
-        name = role if name == "<lambda>" else name
-        taken = {*(self.source.schema.names), *(known for known, _ in self.computed)}
-        while name in taken:
-            name += "_"
-        self.computed.append((name, function))
-        return name
-
-
-def _compute_empty(
-    name: str, function: Callable[[pa.Table], Any], empty: pa.Table
-) -> pa.Array | pa.ChunkedArray:
-    """The computed column of an empty table, which has its type."""
-    try:
-        column = function(empty)
-    except Exception as error:
-        raise SpecError(
-            f"the function of the column `{name}` fails on an empty table: {error}. Hint: use"
-            " operations over whole columns"
-        ) from error
-    if not isinstance(column, pa.Array | pa.ChunkedArray) or len(column):
-        raise SpecError(
-            f"the function of the column `{name}` must return an Arrow column with a value for each"
-            f" row, got {type(column).__name__}"
-        )
-    return column

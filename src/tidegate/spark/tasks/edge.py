@@ -6,7 +6,7 @@ the clock of the batch, so a replay gives the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ from tidegate.kernel.keys import identify, shard_of
 from tidegate.kernel.storage.column_encoding import pack
 from tidegate.kernel.watermarks.row_selection import condense
 from tidegate.operators.aggregate.pre_aggregation import PreAggregator
+from tidegate.operators.ingest.computed_columns import with_computed_columns
 from tidegate.operators.ingest.schema_cast import BROKEN
 from tidegate.spark.failures import marks_errors
 from tidegate.spark.tasks.batch_clock import BatchClock
@@ -42,7 +43,6 @@ CLOCK = "__tidegate_clock"
 """The column with the clock of the batch, for edges without a `BatchClock`."""
 FLUSH_BYTES = 64 << 20
 FLUSH_ROWS = 1 << 20
-Computed = tuple[str, Callable[[pa.Table], pa.Array | pa.ChunkedArray]]
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,6 @@ class Edge:
     """The number of the input."""
     future_tolerance: int | None = 60_000_000
     """How far ahead of the clock an event may be; None if the clock is not the reference."""
-    computed: tuple[Computed, ...] = ()
-    """Columns that a function computes from the others."""
     axis: Axis = Axis.EVENT_TIME
     """The axis of the windows, which also measures the progress of the sources."""
     names: tuple[str, ...] = ()
@@ -142,8 +140,7 @@ class _Packer:
             table = table.drop_columns([CLOCK])
         if edge.names:
             table = table.rename_columns(list(edge.names))
-        for name, function in edge.computed:
-            table = table.append_column(name, function(table))
+        table = with_computed_columns(_without_views(table), edge.input.computed)
         table, refused = _split_null_offsets(_without_views(table), edge.input.offset)
         rows: list[ShuffleRow] = []
         observed = condense(
