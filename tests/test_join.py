@@ -499,6 +499,47 @@ def test_sessions_go_by_the_session_key_and_further_equal_fields_narrow_the_pair
         stream.join(stream, tg.session("1 s"), on=["u", "x"]).keyed_message_store("x")
 
 
+def test_tuple_windows_are_aligned_by_the_first_offsets_of_both_sides():
+    """The first three messages of both sides share a window, whatever their offsets and
+    partitions.
+    """
+    stream = tg.stream(time="ts", offset="o", partition="p", watermark=tg.explicit())
+    op = stream.join(stream, tg.tumbling(3, axis="offset"), on="k", how="full").embedded(now=0)
+    op.add_messages([{"ts": 5, "k": "a", "o": o, "p": 0} for o in (7, 9, 10)], input="left")
+    op.add_messages([{"ts": 50, "k": "a", "o": o, "p": 1} for o in (1002, 1003)], input="right")
+    columns = ("left_o", "right_o", "window_start", "window_end")
+    assert told(op, *columns) == [
+        ("+", left, right, 0, 3) for right in (1002, 1003) for left in (7, 9)
+    ]
+    op.advance_watermark(40, input="left")
+    op.advance_watermark(60, input="right")
+    # A row that is held may still come out, so its time holds the output watermark back.
+    assert op.output_watermarks == {"left_ts": 5, "right_ts": 60}
+    op.add_messages([{"ts": 70, "k": "b", "o": 1006, "p": 1}], input="right")
+    op.add_messages([{"ts": 70, "k": "a", "o": 13, "p": 0}], input="left")
+    assert told(op, *columns) == [("+", None, 1006, 3, 6)]
+    assert op.get_windows("left") == [
+        {"window_start": start, "window_end": start + 3, "count": 1} for start in (3, 6)
+    ]
+    op.end_input(input="right")
+    assert told(op, *columns) == [("+", 10, None, 3, 6), ("+", 13, None, 6, 9)]
+
+
+def test_sessions_of_tuples_go_by_offsets():
+    stream = tg.stream(offset="o")
+    op = stream.join(stream, tg.session(2, axis="offset"), on="k", how="left").embedded(now=0)
+    op.add(
+        left=[{"k": "a", "o": 0}, {"k": "a", "o": 5}, {"k": "b", "o": 9}],
+        right=[{"k": "a", "o": 100}, {"k": "a", "o": 102}, {"k": "b", "o": 109}],
+    )
+    assert told(op, "left_o", "right_o", "window_start") == [
+        ("+", 0, 100, 0),
+        ("+", 0, 102, 0),
+        ("+", 9, 109, 9),
+        ("+", 5, None, 5),
+    ]
+
+
 def test_rows_of_a_calendar_month_meet():
     window = tg.calendar("month", zone="Europe/Berlin")
     schema = pa.schema({"ts": pa.timestamp("us", "UTC"), "k": pa.string()})

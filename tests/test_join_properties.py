@@ -17,7 +17,7 @@ from support.examples import examples
 from support.join_machines import Bare, Embedded, Model, late_shapes, name, net, play, shapes
 from support.join_strategies import HOWS, TIMED, Case, Step, cases, cut_cases
 from support.reference.batch_join import batch_answer
-from support.reference.join import GRIDS, LEFT, RIGHT, AsOf, JoinConfig, Row, Within
+from support.reference.join_config import GRIDS, LEFT, RIGHT, AsOf, JoinConfig, Row, Within
 from tidegate.instants import MIN
 from tidegate.state.rocksdb import RocksDBStore
 from tidegate.state.store import Store
@@ -59,14 +59,16 @@ def taken(case: Case, outputs: list[Any]) -> list[list[Row]]:
 
 
 def batch(case: Case, outputs: list[Any]) -> Counter[tuple[str | None, str | None]]:
+    steps = [step.value for step in case.steps if step.verb == "add"]
+    first = [min((row["o"] for rows in steps for row in rows[side]), default=0) for side in (0, 1)]
     return Counter(
         (name(left), name(right))
-        for left, right in batch_answer(case.config, *taken(case, outputs))
+        for left, right in batch_answer(case.config, *taken(case, outputs), first)
     )
 
 
 @machines
-@given(case=cases(TIMED))
+@given(case=cases((*TIMED, "tuples")))
 def test_the_net_is_the_batch_answer(machine, case):
     outputs = play(machine(case.config), case)
     found = net(outputs)
@@ -185,7 +187,8 @@ def looked_at(config: JoinConfig) -> Callable[[Any], list[Any]]:
     """What is compared beside the output: the rows in state, and what is promised where that
     follows from the watermarks alone.
     """
-    kept, promises = [LEFT, RIGHT], isinstance(config.window, (tuple, *GRIDS))
+    kept = [LEFT, RIGHT]
+    promises = isinstance(config.window, (tuple, *GRIDS)) and not config.is_counted
     if isinstance(config.window, AsOf):
         # A right row may be forgotten as soon as a later one is the answer of all that can come.
         kept = [LEFT]

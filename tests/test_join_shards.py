@@ -18,7 +18,7 @@ import tidegate as tg
 from support.examples import examples
 from support.join_machines import Bare, late_shapes, shapes, specification
 from support.join_strategies import Case, cases
-from support.reference.join import JoinConfig
+from support.reference.join_config import JoinConfig
 from support.spark_fakes import Columns, Fleet, Found, Row
 from test_edge import (
     FAR,

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from support.join_strategies import Case, fragile, not_above
-from support.reference.join import LEFT, RIGHT, AsOf, JoinConfig, Row, Rows, reference
+from support.reference.join import reference
+from support.reference.join_config import LEFT, RIGHT, AsOf, JoinConfig, Row, Rows
 from tidegate.embedded.join import EmbeddedJoin
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import to_arrow
@@ -106,7 +107,7 @@ def _fragile(pairs: pa.Table) -> Any:
 
 def specification(config: JoinConfig) -> spec.JoinSpec:
     """The specification of the operator that a configuration means."""
-    time = None if isinstance(config.window, Rows) else "ts"
+    time = None if config.is_counted else "ts"
     mark = Explicit() if config.watermark == "explicit" else Implied()
     others = [
         (TimeColumn("t2", mark, 1),) if "t2" in config.columns(side) else ()

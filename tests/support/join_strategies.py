@@ -7,9 +7,17 @@ from typing import Any, Literal
 
 from hypothesis import strategies as st
 
-from support.reference.join import AsOf, JoinConfig, Row, Rows, Within
+from support.reference.join_config import AsOf, JoinConfig, Row, Rows, Within
 from tidegate.instants import MAX
-from tidegate.spec.windows import ByDifference, Cumulative, Global, Hopping, Session, Tumbling
+from tidegate.spec.windows import (
+    Axis,
+    ByDifference,
+    Cumulative,
+    Global,
+    Hopping,
+    Session,
+    Tumbling,
+)
 
 KEYS = ("a", "a", "a", "a", "b", "b", None)
 PAIRS = [
@@ -75,6 +83,10 @@ def bounds(draw: st.DrawFn, *, open_ended: bool = True) -> Within:
 @st.composite
 def windows(draw: st.DrawFn, kinds: tuple[str, ...]) -> Any:
     match draw(st.sampled_from(kinds)):
+        case "tuples":
+            window = draw(windows((*GRIDS, "session", "session")))
+            touch = {"touch": "separate"} if isinstance(window, Session) else {}
+            return replace(window, axis=Axis.OFFSET, **touch)
         case "within":
             return (draw(bounds()),)
         case "several":
@@ -109,8 +121,8 @@ def windows(draw: st.DrawFn, kinds: tuple[str, ...]) -> Any:
 
 GRIDS = ("tumbling", "hopping", "cumulative", "global", "by_difference")
 RANGES = ("within", "within", "within", "several", "columns", *GRIDS)
-ALL_KINDS = (*RANGES, "session", "session", "rows", "as_of", "as_of")
-TIMED = tuple(kind for kind in ALL_KINDS if kind != "rows")
+ALL_KINDS = (*RANGES, "session", "session", "rows", "as_of", "as_of", "tuples", "tuples")
+TIMED = tuple(kind for kind in ALL_KINDS if kind not in ("rows", "tuples"))
 
 
 @st.composite
@@ -123,7 +135,8 @@ def configs(
 ) -> JoinConfig:
     window = draw(windows(kinds))
     how = draw(st.sampled_from(HOWS if not isinstance(window, AsOf) else ("inner", "left")))
-    identity = "offset" if isinstance(window, Rows) else draw(st.sampled_from(["", "offset", "id"]))
+    counted = JoinConfig(window).is_counted
+    identity = "offset" if counted else draw(st.sampled_from(["", "offset", "id"]))
     on = draw(st.sampled_from([(), *[(("k", "k"),)] * 4, (("k", "k"), ("v", "v"))]))
     plain = isinstance(window, AsOf) or len(on) > 1
     config = JoinConfig(
@@ -136,7 +149,7 @@ def configs(
         offset="o" if identity == "offset" else None,
         watermark=(
             draw(st.sampled_from(["explicit", "explicit", "implied"]))
-            if not isinstance(window, Rows)
+            if not counted
             else "explicit"
         ),
         future_tolerance=draw(st.sampled_from([MAX // 2, MAX // 2, MAX // 2, 20])),
@@ -154,7 +167,7 @@ def configs(
             on_time_every=draw(st.none() | st.integers(1, 6)),
             late_every=draw(st.none() | st.integers(1, 6)),
         )
-    if retention and not isinstance(window, Rows):
+    if retention and not counted:
         config = replace(config, retain_time=draw(st.integers(1, 15)))
     return config
 

@@ -225,10 +225,15 @@ class JoinSpec:
         """The bounds between time columns; none for other windows."""
         return self.window if isinstance(self.window, tuple) else ()
 
-    @property
-    def is_timed(self) -> bool:
-        """Whether rows match by event time."""
-        return not isinstance(self.window, Rows)
+    def axis(self, side: int) -> Axis:  # noqa: ARG002
+        """The axis on which rows of a side are matched: event time or offsets."""
+        if isinstance(self.window, Rows):
+            return Axis.OFFSET
+        return self.window.axis if isinstance(self.window, Window) else Axis.EVENT_TIME
+
+    def is_timed(self, side: int) -> bool:
+        """Whether rows of a side are matched by event time."""
+        return self.axis(side) is Axis.EVENT_TIME
 
     @property
     def has_windows(self) -> bool:
@@ -267,13 +272,16 @@ class JoinSpec:
 
     def shard_fields(self, side: int) -> tuple[str, ...]:
         """The fields of a side whose values decide which rows must be processed together."""
-        return tuple(pair[side] for pair in self.session_on) if self.is_timed else ()
+        if not all(self.is_timed(number) for number in (LEFT, RIGHT)):
+            # Offsets count messages of all keys.
+            return ()
+        return tuple(pair[side] for pair in self.session_on)
 
     def times(self, side: int) -> tuple[TimeColumn, ...]:
         """The time columns of a side that decide lateness and expiry, the main one first."""
         given = self.inputs[side]
-        if not self.is_timed:
-            return ()
+        if not self.is_timed(side):
+            return given.times[:1] if given.time is not None else ()
         used = {bound.column(side) or given.time for bound in self.bounds}
         return tuple(
             time for time in given.times if time.column in used or time.column == given.time
@@ -326,11 +334,9 @@ class JoinSpec:
                     " (tg.within(...), tg.within(...))"
                 )
             self._check_columns(window)
-        elif isinstance(window, Rows):
-            self._check_rows()
         elif isinstance(window, Window):
             self._check_shared(window)
-        elif not isinstance(window, AsOf):
+        elif not isinstance(window, AsOf | Rows):
             raise SpecError(
                 f"a join takes a window, got {window!r}. Hint: tg.within('1 hour', '1 hour')"
             )
@@ -339,8 +345,9 @@ class JoinSpec:
                 f"an as-of join is an inner or a left join, got how={self.how!r}. Hint: swap the"
                 " streams, or use tg.within"
             )
-        for name, given in zip(SIDES, self.inputs, strict=True):
-            if self.is_timed and given.time is None:
+        self._check_tuples()
+        for side, (name, given) in enumerate(zip(SIDES, self.inputs, strict=True)):
+            if self.is_timed(side) and given.time is None:
                 raise SpecError(
                     f"the {name} stream of this join needs a time column. Hint:"
                     " tg.stream(time='ts', ...)"
@@ -364,11 +371,11 @@ class JoinSpec:
                     )
 
     def _check_shared(self, window: Window) -> None:
-        if not isinstance(window, SHARED) or window.axis is not Axis.EVENT_TIME:
+        if not isinstance(window, SHARED) or window.axis not in (Axis.EVENT_TIME, Axis.OFFSET):
             raise SpecError(
                 "rows of a join share tumbling, hopping, sliding, cumulative, calendar, session or"
-                f" global windows on event time, got {window!r}. Hint: tg.within(...) bounds times,"
-                " tg.rows(...) counts messages"
+                f" global windows on event time or on offsets, got {window!r}. Hint: tg.within(...)"
+                " bounds times, axis='offset' counts messages"
             )
         if window.create == "static":
             raise SpecError(
@@ -401,18 +408,20 @@ class JoinSpec:
                 " `on`, or use tg.within(...)"
             )
 
-    def _check_rows(self) -> None:
-        for name, given in zip(SIDES, self.inputs, strict=True):
-            if given.offset is None or given.partition is not None:
+    def _check_tuples(self) -> None:
+        for side, name in enumerate(SIDES):
+            if self.is_timed(side):
+                continue
+            if self.inputs[side].offset is None:
                 raise SpecError(
-                    f"a join of tuples counts offsets, so the {name} stream needs `offset=` and no"
-                    " `partition=`. Hint: tg.stream(offset='offset')"
+                    f"a join of tuples counts offsets, so the {name} stream needs `offset=`. Hint:"
+                    " tg.stream(offset='offset')"
                 )
-        if self.retention.time is not None:
-            raise SpecError(
-                "retention by time needs a join on time, this one counts messages. Hint: retain by"
-                " messages or bytes"
-            )
+            if self.retention.time is not None:
+                raise SpecError(
+                    "retention by time needs a join on time, this one counts messages. Hint:"
+                    " retain by messages or bytes"
+                )
 
     def _check_fields(self) -> None:
         for side, name in enumerate(SIDES):

@@ -5,122 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
+from support.reference.join_config import GRIDS, LEFT, RIGHT, AsOf, JoinConfig, Row, Rows
 from support.reference.windows import Span, aligned, clamp, meet, proto, union
 from tidegate.instants import MAX, MIN
-from tidegate.spec.windows import (
-    ByDifference,
-    Cumulative,
-    Global,
-    Hopping,
-    Session,
-    Tumbling,
-    Window,
-)
-
-Row = dict[str, Any]
-LEFT, RIGHT = 0, 1
-GRIDS = (Tumbling, Hopping, Cumulative, Global, ByDifference)
-"""Windows that do not depend on other rows."""
-
-
-@dataclass(frozen=True)
-class Within:
-    """`left.t` in [`right.t` - before, `right.t` + after]; None is no bound on that end."""
-
-    before: int | None
-    after: int | None
-    closed: Literal["both", "left", "right", "neither"] = "both"
-    left: str = "ts"
-    right: str = "ts"
-
-    def holds(self, left: Row, right: Row) -> bool:
-        earlier = right[self.right] - left[self.left]
-        low = (
-            self.before is None
-            or earlier < self.before
-            or (earlier == self.before and self.closed in ("both", "left"))
-        )
-        high = (
-            self.after is None
-            or -earlier < self.after
-            or (-earlier == self.after and self.closed in ("both", "right"))
-        )
-        return low and high
-
-    def column(self, side: int) -> str:
-        return self.right if side == RIGHT else self.left
-
-    def last_partner(self, side: int, row: Row) -> int:
-        """The greatest time that a partner of the row can have."""
-        reach, ends = (
-            (self.before, ("both", "left")) if side == LEFT else (self.after, ("both", "right"))
-        )
-        return MAX if reach is None else row[self.column(side)] + reach - (self.closed not in ends)
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The window of a side is its last n messages by offset; None is unbounded."""
-
-    left: int | None = None
-    right: int | None = None
-
-    def size(self, side: int) -> int | None:
-        return self.right if side == RIGHT else self.left
-
-
-@dataclass(frozen=True)
-class AsOf:
-    """Each left row has the latest right row at or before it; not at it where it is strict."""
-
-    tolerance: int | None = None
-    strict: bool = False
-
-    def holds(self, left: Row, right: Row) -> bool:
-        age = left["ts"] - right["ts"]
-        return age >= self.strict and (self.tolerance is None or age <= self.tolerance)
-
-
-@dataclass(frozen=True)
-class JoinConfig:
-    """What a join is made of; the names are those of the words that users write, durations are
-    ticks.
-    """
-
-    window: tuple[Within, ...] | Window | Rows | AsOf
-    how: str = "inner"
-    on: tuple[tuple[str, str], ...] = (("k", "k"),)
-    where: Callable[[Row, Row], bool | None] | None = None
-    allowed_lateness: int = 0
-    padding: str = "complete"
-    on_time_every: int | None = None
-    late_every: int | None = None
-    retain_time: int | None = None
-    id: str | None = None
-    offset: str | None = None
-    watermark: str = "explicit"
-    future: str = "process"
-    future_tolerance: int = MAX // 2
-    retracts: bool = False
-    session_fields: int | None = None
-    """How many of the first equal fields are the session key; None where all are."""
-
-    def columns(self, side: int) -> tuple[str, ...]:
-        """The time columns of a side that its rows are judged by."""
-        if isinstance(self.window, Rows):
-            return ()
-        bounds = self.window if isinstance(self.window, tuple) else ()
-        return tuple(dict.fromkeys(["ts", *(bound.column(side) for bound in bounds)]))
-
-    def pads(self, side: int) -> bool:
-        """Whether rows of a side come out alone where they have no partner."""
-        return self.how in (("right", "full") if side == RIGHT else ("left", "full", "anti"))
-
-    @property
-    def shows_pairs(self) -> bool:
-        return self.how not in ("semi", "anti")
+from tidegate.spec.windows import Hopping, Session
 
 
 @dataclass(eq=False)
@@ -169,6 +59,8 @@ class JoinReference:
         self.highest: list[int | None] = [None, None]
         self.first: list[int | None] = [None, None]
         self.offsets = [MIN, MIN]
+        self.counted = [MIN, MIN]
+        """How far the offsets of each side had come, from the first, when the last call ended."""
         self.ids: list[dict[Any, int]] = [{}, {}]
         self.seq = 0
         self.ended = False
@@ -198,6 +90,7 @@ class JoinReference:
             self._retain(side)
         for side in there:
             self._imply(side)
+            self.counted[side] = self.offsets[side] + 1 - (self.first[side] or 0)
         self._settle()
         return self._collect()
 
@@ -249,10 +142,10 @@ class JoinReference:
             return rows
         offset = self.config.offset
         rows.sort(key=lambda item: (item[0], item[1][offset]))
-        if not isinstance(self.config.window, Rows):
-            return rows
         for side, row in rows:
             self.first[side] = row[offset] if self.first[side] is None else self.first[side]
+        if not isinstance(self.config.window, Rows):
+            return rows
         return sorted(
             rows, key=lambda item: (item[1][offset] - (self.first[item[0]] or 0), item[0])
         )
@@ -269,6 +162,12 @@ class JoinReference:
                 row["ts"] if row["ts"] is not None else MIN, self._mark(side)
             )
         return False
+
+    def _at(self, side: int, row: Row) -> int:
+        """Where a row is: at its time, or as far as its offset is from the first of its side."""
+        if self.config.is_counted:
+            return row[self.config.offset or ""] - (self.first[side] or 0)
+        return row["ts"]
 
     def _take(self, side: int, row: Row) -> None:
         if self._is_duplicate(side, row):
@@ -294,7 +193,9 @@ class JoinReference:
             self._to_late(side, row, "future", "future")
         elif self._is_out_of_retention(row, self.newest_before[side]):
             self._to_late(side, row, kind, "out_of_retention")
-        elif isinstance(self.config.window, Hopping) and not aligned(self.config.window, row["ts"]):
+        elif isinstance(self.config.window, Hopping) and not aligned(
+            self.config.window, self._at(side, row)
+        ):
             self._to_late(side, row, kind, "no_window")
         elif row.get("op") == "-":
             self._retract(side, row, kind)
@@ -367,7 +268,9 @@ class JoinReference:
         if not self._equal(left.row, right.row):
             return None
         if isinstance(window, GRIDS):
-            shared = set(aligned(window, left.row["ts"])) & set(aligned(window, right.row["ts"]))
+            shared = set(aligned(window, self._at(LEFT, left.row))) & set(
+                aligned(window, self._at(RIGHT, right.row))
+            )
             return min(shared, default=None)
         if isinstance(window, Session):
             mine = self.session(left)
@@ -390,7 +293,7 @@ class JoinReference:
         """The session that a row is in: over both sides, grown until nothing meets it."""
         window = self.config.window
         assert isinstance(window, Session)
-        whole, grown = (MIN, MIN), proto(window, held.row["ts"], window.gap or 0)
+        whole, grown = (MIN, MIN), proto(window, self._at(held.side, held.row), window.gap or 0)
         same = [
             other
             for other in [*self.held, *self.pushed]
@@ -399,7 +302,9 @@ class JoinReference:
         ]
         while whole != grown:
             whole = grown
-            spans = [proto(window, other.row["ts"], window.gap or 0) for other in same]
+            spans = [
+                proto(window, self._at(other.side, other.row), window.gap or 0) for other in same
+            ]
             grown = union([whole, *(span for span in spans if meet(window.touch, whole, span))])
         return grown
 
@@ -432,10 +337,18 @@ class JoinReference:
         back, its retraction.
         """
         columns = self.config.columns(held.side)
-        late = not columns or any(
+        late = (not columns and self._has_passed(held)) or any(
             held.row[column] < self._horizon(self.marks[held.side][column]) for column in columns
         )
         return self._is_free(held) and (not self.config.retracts or self.ended or late)
+
+    def _has_passed(self, held: Held) -> bool:
+        """Whether its own side is beyond the windows of a row."""
+        window = self.config.window
+        return (
+            not isinstance(window, GRIDS)
+            or self.counted[held.side] > aligned(window, self._at(held.side, held.row))[-1][1] - 1
+        )
 
     def _is_useless(self, held: Held) -> bool:
         """Whether a row can never be in the output: it equals nothing, and is not padded."""
@@ -458,16 +371,20 @@ class JoinReference:
             case Session():
                 # A row of its own side may make the session longer, so that it waits for both.
                 end = self.session(held)[1]
-                return min(shifted(self._mark(LEFT)), shifted(self._mark(RIGHT))) > (
-                    end if window.touch == "merge" else end - 1
-                )
+                marks = [
+                    self.counted[side] if self.config.is_counted else shifted(self._mark(side))
+                    for side in (LEFT, RIGHT)
+                ]
+                return min(marks) > (end if window.touch == "merge" else end - 1)
             case AsOf():
                 return (
                     held.side == LEFT
                     and shifted(self._mark(RIGHT)) > held.row["ts"] - window.strict
                 )
             case _:
-                last = aligned(window, held.row["ts"])[-1][1]
+                last = aligned(window, self._at(held.side, held.row))[-1][1]
+                if self.config.is_counted:
+                    return self.counted[other] > last - 1
                 return shifted(self._mark(other)) > last - 1
 
     def _imply(self, side: int) -> None:
@@ -556,7 +473,8 @@ class JoinReference:
         window = self.config.window
         if isinstance(window, Session):
             return self.session(held)
-        return aligned(window, held.row["ts"])[0] if isinstance(window, GRIDS) else ()
+        at = self._at(held.side, held.row)
+        return aligned(window, at)[0] if isinstance(window, GRIDS) else ()
 
     def _take_back(self, held: Held) -> None:
         if held.alone is not None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.frame import constant
+from tidegate.kernel.joins.tuple_positions import POSITION_MARK
 from tidegate.kernel.windows.assigners import Aligned, Assigner, HoppingAssigner, build
 from tidegate.spec.join import LEFT, RIGHT, JoinSpec, Within
 from tidegate.spec.windows import ByDifference, Hopping, Window
@@ -161,7 +162,7 @@ class WindowBounds:
         return cls(assigner, shown, mains)
 
     def columns(self, side: int) -> dict[str, str]:
-        return {self.mains[side]: POSITION}
+        return {name: POSITION for name in self.mains[side : side + 1] if name != POSITION_MARK}
 
     def first_window(self, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The first window that ends after each instant."""
@@ -209,5 +210,7 @@ def match_bounds(spec: JoinSpec) -> MatchBounds:
     """The bounds of a join within times or in windows of a grid."""
     mains = (spec.left.time or "", spec.right.time or "")
     if isinstance(spec.window, Window):
+        if not spec.is_timed(LEFT):
+            mains = (POSITION_MARK, POSITION_MARK)
         return WindowBounds.of(spec.window, mains)
     return TimeBounds(spec.bounds, mains)

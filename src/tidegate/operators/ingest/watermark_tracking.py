@@ -395,6 +395,10 @@ class WatermarkTracker:
         if partition is None:
             self._ended.add(ordinal)
 
+    def has_ended(self, ordinal: int) -> bool:
+        """Whether a whole input has ended."""
+        return ordinal in self._ended
+
     def _is_open(self, ordinal: int) -> bool:
         """Whether an input has not ended; counts what comes after its end."""
         self.counters["after_end"] += ordinal in self._ended

@@ -15,7 +15,7 @@ from tidegate.operators.join.operator import WindowedJoin
 from tidegate.operators.join.output import PAYLOAD
 from tidegate.operators.join.side import SESSION_KEY, Side
 from tidegate.operators.progress import late_by_reason
-from tidegate.spec.join import SIDES, Rows
+from tidegate.spec.join import SIDES
 from tidegate.spec.operator import ordinal_of
 
 
@@ -84,7 +84,7 @@ class JoinInspection:
         Without a session key of its own, a join takes the equal fields as `key` too.
         """
         own, frame = self._held(side, key, join_key)
-        at = frame.ints("position") if own.spec.is_timed else self._offsets(own, frame)
+        at = frame.ints("position") if own.is_timed else self._offsets(own, frame)
         low, high = self._range(start, end)
         wanted = (at >= low) & (at <= high)
         if start_offset is not None or end_offset is not None:
@@ -115,17 +115,9 @@ class JoinInspection:
         wanted = (found.ints("start") <= high) & (found.ints("end") > low)
         found = found.where(wanted)
         found = found.take(np.lexsort((found.ints("end"), found.ints("start"))))
-        plain = isinstance(self.operator.spec.window, Rows)
-        show = (
-            (lambda column: column.tolist())
-            if plain
-            else (lambda column: self.operator.renderer().instants(column).to_pylist())
-        )
-        starts, ends, counts = (
-            show(found.ints("start")),
-            show(found.ints("end")),
-            found.ints("count").tolist(),
-        )
+        bounds = self.operator.renderer().bounds
+        starts, ends = (bounds(found.ints(name)).to_pylist() for name in ("start", "end"))
+        counts = found.ints("count").tolist()
         return [
             {"window_start": a, "window_end": b, "count": n}
             for a, b, n in zip(starts, ends, counts, strict=True)

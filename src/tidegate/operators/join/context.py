@@ -75,6 +75,8 @@ class JoinContext:
         key = "key_hash" if self.has_key_hash else "equal_hash"
         known = [key, "key_check"] if not paired else [key] if side == LEFT else []
         at = ["position"] if self.spec.has_windows or self.emitter.keeps_times else []
+        if "time" in self.sides[side].buffer.watched:
+            at.append("time")
         return [*known, "seq", *at, *(PAYLOAD + name for name in names if name is not None)]
 
     @property
@@ -214,7 +216,9 @@ class JoinContext:
         at = frame.ints("position")
         # The retraction of a message has an offset of its own.
         low, high = (
-            (at, at) if self.spec.is_timed else (np.full(len(at), MIN), np.full(len(at), MAX))
+            (at, at)
+            if self.sides[side].is_timed
+            else (np.full(len(at), MIN), np.full(len(at), MAX))
         )
         candidates = buffer.probe(Query(rows.by, low, high))
         held = self.stored(side, candidates, [*self.compared, "seq", *self.payload(side)])

@@ -54,8 +54,8 @@ class JoinMatching(JoinContext, ABC):
 
     @classmethod
     def time_columns(cls, spec: JoinSpec, side: int) -> dict[str, str]:
-        """The names that the buffer has for the time columns of a side."""
-        return {spec.inputs[side].time or "": "position"}
+        """The names that the buffer has for the time columns of a side; none on offsets."""
+        return {spec.inputs[side].time or "": "position"} if spec.is_timed(side) else {}
 
     @classmethod
     def last_instant(cls, spec: JoinSpec) -> Callable[[np.ndarray], np.ndarray] | None:  # noqa: ARG003
@@ -93,6 +93,14 @@ class JoinMatching(JoinContext, ABC):
     @abstractmethod
     def windows(self, side: int, rows: Frame) -> Frame:
         """The windows of a side with `start`, `end` and how many of these rows each holds."""
+
+    def promised_by_rows(self, side: int) -> dict[str, int]:
+        """The promise where rows match by offset: a row that is held may come out at any time."""
+        own = self.sides[side]
+        if own.given.time is None:
+            return {}
+        held = own.buffer.least("time", MAX)
+        return {own.given.time: min(own.watermark, held, self.emitter.least(side))}
 
     def due_limits(self, side: int) -> Mapping[str, int] | None:  # noqa: ARG002
         """By column, the positions below which unmatched rows are due; None if all are.

@@ -267,6 +267,8 @@ class WindowedJoin:
     def _advance(self, out: JoinCollector) -> None:
         """Raise both sides to the watermarks that the tracker releases, and settle what is due."""
         self._rise(self.watermark_tracker.release())
+        for side in self.sides:
+            side.count_positions()
         self.progress.watermark = max(
             self.progress.watermark, min(side.watermark for side in self.sides)
         )

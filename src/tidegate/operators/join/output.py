@@ -210,7 +210,7 @@ class Emitter:
             columns[name] = constant(np.int64(_NONE), n) if frame is None else frame["seq"]
         if self.keeps_times:
             for name, frame in (("left_position", left), ("right_position", right)):
-                columns[name] = constant(np.int64(MAX), n) if frame is None else frame["position"]
+                columns[name] = constant(np.int64(MAX), n) if frame is None else _time_of(frame)
         columns["op"] = constant(np.int8(op), n)
         columns["timing"] = squeezed(np.broadcast_to(np.asarray(timing, np.int8), n))
         if window is not None:
@@ -400,6 +400,11 @@ class Emitter:
         )
 
 
+def _time_of(rows: Frame) -> Column:
+    """The times of rows, which rows that are matched by offset have in a column of their own."""
+    return rows["time"] if "time" in rows else rows["position"]
+
+
 def _identity(rows: Frame) -> Column:
     """The key identity in pair ids; for a null key its second word."""
     key = rows.ints("key_hash" if "key_hash" in rows else "equal_hash")
@@ -453,8 +458,8 @@ class JoinRenderer(Renderer):
         }
         if self.spec.has_windows:
             columns.update(
-                window_start=self.instants(frame.ints("start")),
-                window_end=self.instants(frame.ints("end")),
+                window_start=self.bounds(frame.ints("start")),
+                window_end=self.bounds(frame.ints("end")),
             )
         columns["op"] = words_of(("-", "+"), squeezed((frame.ints("op") > 0).astype(np.int8)))
         columns["timing"] = words_of(TIMINGS, frame.ints("timing"))
@@ -469,10 +474,15 @@ class JoinRenderer(Renderer):
         """Ticks or timestamps; the ends of time are null."""
         return instants(column, ticks=self.ticks)
 
+    def bounds(self, column: np.ndarray) -> pa.Array:
+        """Bounds of windows: instants, or positions on the offset axis."""
+        return instants(column, ticks=self.ticks or not self.spec.is_timed(LEFT))
+
     def _no_panes(self) -> pa.Table:
         when = pa.int64() if self.ticks else STAMP
         fields = [(column.name, column.type) for column in self.columns]
-        fields += [(name, when) for name in BOUNDS] if self.spec.has_windows else []
+        bound = when if self.spec.is_timed(LEFT) else pa.int64()
+        fields += [(name, bound) for name in BOUNDS] if self.spec.has_windows else []
         fields += [
             ("op", pa.string()),
             ("timing", pa.string()),

@@ -1,4 +1,4 @@
-"""Range joins: partners lie in a range of times, within bounds or in an aligned window."""
+"""Range joins: partners lie in a range of times or offsets, within bounds or in shared windows."""
 
 from __future__ import annotations
 
@@ -82,6 +82,9 @@ class RangeJoin(PairMatching):
         own, limits = self.sides[side], self.closed(side)
         if own.op_column is None or self.finishing:
             return limits
+        if not own.is_timed:
+            passed = self.bounds.limits(1 - side, own.marks)
+            return {name: min(limit, passed[name]) for name, limit in limits.items()}
         taken = {
             own.columns[name]: horizon
             for name, horizon in own.horizons().items()
@@ -95,6 +98,9 @@ class RangeJoin(PairMatching):
         return self.closed(side) if self.spec.padding == "final" else self.complete(side)
 
     def due_at(self, side: int, first: int) -> int:
+        """See `JoinMatching`; offsets do not wait for a watermark of times."""
+        if not self.sides[side].is_timed:
+            return MAX
         _, last = self.bounds.reach(side, {POSITION: np.array([first])})
         late = self.spec.lateness if self.spec.padding == "final" else 0
         return int(saturating_add(int(saturating_add(int(last[0]), late)), 1))
@@ -196,6 +202,8 @@ class RangeJoin(PairMatching):
 
     def promised(self, side: int) -> dict[str, int]:
         own, other = self.sides[side], self.sides[1 - side]
+        if not own.is_timed:
+            return self.promised_by_rows(side)
         least = self.emitter.least(side)
         if self.spec.padding == "final":
             pending = self.stored(side, self.pending(side), [POSITION]).ints(POSITION)

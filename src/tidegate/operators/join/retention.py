@@ -115,7 +115,7 @@ class JoinRetention:
         for side, index in bounds.items():
             if len(index):
                 own = sides[side]
-                if self.matching.spec.is_timed:
+                if own.is_timed:
                     own.pushed = max(own.pushed, int(at[side][index].max()))
                 self.matching.push_rows(side, places[side].take(np.sort(index)), out)
                 own.buffer.compact()

@@ -24,26 +24,19 @@ from tidegate.operators.join.matching import (
     Turn,
 )
 from tidegate.operators.join.side import Taken
-from tidegate.spec.join import LEFT, JoinSpec, Rows
+from tidegate.spec.join import LEFT, Rows
 
 
 @dataclass(eq=False)
 class RowsJoin(PairMatching):
     """A join in windows of messages.
 
-    Offsets increase, so that a window is a range of offsets. With retractions a stored row has
-    `seen`: the highest offset of the other side when it came.
+    Positions increase, so that a window is a range of positions. With retractions a stored row has
+    `seen`: the highest position of the other side when it came.
     """
 
-    first: list[int | None] = field(default_factory=lambda: [None, None])
-    """The first offset of each side. Rows of both sides are taken by their distance from it."""
     highest: list[int] = field(default_factory=lambda: [MIN, MIN])
-    """The highest offset of each side."""
-
-    @classmethod
-    def time_columns(cls, spec: JoinSpec, side: int) -> dict[str, str]:  # noqa: ARG003
-        """None: rows are matched by offset."""
-        return {}
+    """The highest position of each side."""
 
     def _window_start(self, side: int, highest: np.ndarray) -> np.ndarray:
         """The first offset of the window of a side under its highest offset."""
@@ -77,9 +70,6 @@ class RowsJoin(PairMatching):
 
     def turns(self, rows: Mapping[int, Taken]) -> Iterator[Turn]:
         """New rows of both sides up to a retraction, or retractions of one side, in one order."""
-        for side, taken in rows.items():
-            if self.first[side] is None:
-                self.first[side] = int(taken.frame.ints("position")[0])
         if all(taken.weight is None for taken in rows.values()):
             if rows:
                 yield 1, rows
@@ -100,9 +90,9 @@ class RowsJoin(PairMatching):
             )
 
     def _steps(self, rows: Mapping[int, Taken]) -> dict[int, np.ndarray]:
-        """The position of each row in the order of both sides: by distance, left before right."""
+        """The place of each row in the order of both sides: by position, left before right."""
         at = {side: taken.frame.ints("position") for side, taken in rows.items()}
-        distance = [at[side] - (self.first[side] or 0) for side in at]
+        distance = list(at.values())
         number = np.concatenate([np.full(len(at[side]), side) for side in at])
         order = np.lexsort((number, np.concatenate(distance)))
         bounds = np.cumsum([len(at[side]) for side in at])[:-1]
@@ -210,15 +200,12 @@ class RowsJoin(PairMatching):
     # What can be asked
 
     def promised(self, side: int) -> dict[str, int]:
-        """The lesser of both watermarks, if both sides have times."""
-        own, other = self.sides[side], self.sides[1 - side]
-        if own.given.time is None or other.given.time is None:
-            return {}
-        return {own.given.time: min(own.watermark, other.watermark)}
+        return self.promised_by_rows(side)
 
-    def windows(self, side: int, rows: Frame) -> Frame:  # noqa: ARG002
+    def windows(self, side: int, rows: Frame) -> Frame:
         """The window of a side: from its first to its last offset."""
-        at = rows.ints("position")
+        first = next(iter(self.sides[side].positions.first.values()), 0)
+        at = rows.ints("position") + first
         size = 1 if len(at) else 0
         start, end = (at.min(initial=MAX), at.max(initial=MIN) + 1) if size else (0, 0)
         return Frame.of(
@@ -231,10 +218,10 @@ class RowsJoin(PairMatching):
         )
 
     def save(self) -> Any:
-        return {"first": self.first, "highest": self.highest}
+        return {"highest": self.highest}
 
     def restore(self, document: Any) -> None:
-        self.first, self.highest = list(document["first"]), list(document["highest"])
+        self.highest = list(document["highest"])
 
 
 def _places(pairs: np.ndarray) -> Places:

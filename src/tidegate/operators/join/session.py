@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from tidegate.kernel.joins.range_matching import ordered
 from tidegate.kernel.keys import KEY
 from tidegate.kernel.storage.keyed_table import KeyedTable
 from tidegate.kernel.storage.run_store import Places
+from tidegate.kernel.windows.assigners import SessionAssigner
 from tidegate.kernel.windows.sessions import (
     PointSessions,
     SessionHistory,
@@ -34,7 +36,7 @@ from tidegate.operators.join.matching import (
     one_by_one,
 )
 from tidegate.operators.join.output import NULL_KEY
-from tidegate.operators.join.side import SESSION_KEY, Taken, taken_from
+from tidegate.operators.join.side import SESSION_KEY, Taken
 from tidegate.spec.join import LEFT, RIGHT, JoinSpec
 from tidegate.spec.windows import Session
 
@@ -63,12 +65,12 @@ class SessionJoin(PairMatching):
 
     @classmethod
     def last_instant(cls, spec: JoinSpec) -> Callable[[np.ndarray], np.ndarray] | None:
-        gap = spec.window.gap if isinstance(spec.window, Session) else None
-        return None if gap is None else lambda at: saturating_add(at, gap - 1)
+        return lambda at: saturating_add(at, _length(spec) - 1)
 
-    @property
+    @cached_property
     def gap(self) -> int:
-        return (self.spec.window.gap or 0) if isinstance(self.spec.window, Session) else 0
+        """The length of the session of a single row."""
+        return _length(self.spec)
 
     @property
     def touches(self) -> bool:
@@ -110,13 +112,11 @@ class SessionJoin(PairMatching):
 
         A row of either side could extend a session.
         """
-        return self._ended(min(side.watermark for side in self.sides))
+        return self._ended(min(side.position_mark for side in self.sides))
 
     def closed(self) -> int:
         """The end up to which sessions cannot get rows any more."""
-        return self._ended(
-            min(taken_from(side.watermark, self.spec.lateness) for side in self.sides)
-        )
+        return self._ended(min(side.closed_mark for side in self.sides))
 
     def _ended(self, mark: int) -> int:
         if self.finishing:
@@ -445,7 +445,7 @@ class SessionJoin(PairMatching):
     def waits_for(self) -> int:
         if not any(self.spec.pads(side) for side in (LEFT, RIGHT)) or self.spec.padding == "early":
             return MAX
-        first = self.sessions.least("due", MAX)
+        first = self.sessions.least("due", MAX) if self.sides[LEFT].is_timed else MAX
         return MAX if first == MAX else self.due_at(LEFT, first)
 
     def due_at(self, side: int, first: int) -> int:  # noqa: ARG002
@@ -501,6 +501,8 @@ class SessionJoin(PairMatching):
     def promised(self, side: int) -> dict[str, int]:
         """The lesser of both watermarks, down to the start of the first session that is open."""
         own, other = self.sides[side], self.sides[1 - side]
+        if not own.is_timed:
+            return self.promised_by_rows(side)
         promise = min(own.watermark, other.watermark, self.emitter.least(side))
         limit = self.complete()
         for frame in self.sessions.frames(("start", "end")):
@@ -542,6 +544,12 @@ class SessionJoin(PairMatching):
     def nbytes(self) -> int:
         """Decoded size of sessions and pairs."""
         return self.sessions.nbytes + self.pairs.nbytes
+
+
+def _length(spec: JoinSpec) -> int:
+    """The length of the session that a row makes alone."""
+    assert isinstance(spec.window, Session)  # noqa: S101 - the shape of session joins
+    return int(SessionAssigner(spec.window).proto(np.zeros(1, np.int64))[1][0])
 
 
 def _sorted(key: np.ndarray, held: Frame) -> PointSessions:

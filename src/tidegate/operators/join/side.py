@@ -25,6 +25,7 @@ from tidegate.kernel.events.event_time import (
 from tidegate.kernel.frame import Column, Frame, repeat, to_arrow
 from tidegate.kernel.joins.join_buffer import JoinBuffer
 from tidegate.kernel.joins.range_matching import Ordered, ordered
+from tidegate.kernel.joins.tuple_positions import POSITION_MARK, TuplePositions
 from tidegate.kernel.keys import identify
 from tidegate.kernel.storage.layout import Layout, choose_layout
 from tidegate.operators.ingest.delivery import Arrival, Delivery, DeliveryReader
@@ -35,7 +36,7 @@ from tidegate.operators.join.collector import JoinCollector
 from tidegate.operators.join.output import NULL_KEY, PAYLOAD
 from tidegate.operators.output import LateRows, class_names, texts
 from tidegate.operators.progress import Progress
-from tidegate.spec.join import SIDES, AsOf, JoinSpec, Rows
+from tidegate.spec.join import LEFT, SIDES, AsOf, JoinSpec
 from tidegate.spec.windows import Global, Session
 from tidegate.state.store import PrefixedStore, Store
 
@@ -109,12 +110,17 @@ class Side:
         self.schema: pa.Schema | None = None
         self.keys = {time.column: time.key for time in self.given.times if time.column is not None}
         self.marks: dict[str, int] = dict.fromkeys(self.keys, MIN)
-        """The watermarks of the time columns."""
+        """The watermarks of the time columns, and of positions if rows are matched by offset."""
+        self.is_timed = self.spec.is_timed(self.number)
+        self.positions = TuplePositions()
+        has_time = not self.is_timed and self.given.time is not None
+        if not self.is_timed:
+            self.marks[POSITION_MARK] = MIN
         self.buffer = JoinBuffer(
             self.store,
             "rows",
             self.marks_of_rows,
-            tuple(self.columns.values()) or ("position",),
+            tuple(self.columns.values()) or ("position", *(["time"] if has_time else [])),
             (layout_of(self.spec, is_large=False), layout_of(self.spec, is_large=True)),
         )
 
@@ -126,7 +132,7 @@ class Side:
         return DeliveryReader(
             dataclasses.replace(self.given, key=self.spec.fields(self.number)),
             self.op_column,
-            reads_time=self.spec.is_timed,
+            reads_time=self.is_timed,
         )
 
     def bind(self, schema: pa.Schema) -> bool:
@@ -226,7 +232,7 @@ class Side:
         """The time at which the id of each row expires; rows of an untimed join are never late, so
         their ids expire by the clock.
         """
-        if not self.spec.is_timed:
+        if not self.is_timed:
             return np.full(len(delivery), self.shared.now)
         time = (
             delivery.time
@@ -243,9 +249,9 @@ class Side:
         """The rows that are neither too late nor refused, with their times under the names of the
         buffer.
         """
-        if not self.spec.is_timed:
+        if not self.is_timed:
             self.shared.counters["on_time"] += len(delivery)
-            return delivery, {"position": delivery.offset}
+            return delivery, self._counted(delivery)
         delivery, times = self._timed(delivery, out)
         options, lateness = self.spec.options, self.spec.lateness
         kinds = []
@@ -275,6 +281,16 @@ class Side:
         return self._retained(
             delivery, {self.columns[name]: held.ints(name) for name in times}, out
         )
+
+    def _counted(self, delivery: Delivery) -> dict[str, np.ndarray]:
+        """The positions of rows on the offset axis, and their times, for the output watermark."""
+        found = {
+            "position": self.positions.of(delivery.partition, delivery.partitions, delivery.offset)
+        }
+        if self.given.time is not None:
+            times, verdict = read_times(delivery.table.column(self.given.time), self.given.time)
+            found["time"] = np.where(verdict == OK, times, MAX)
+        return found
 
     def _timed(
         self, delivery: Delivery, out: JoinCollector
@@ -318,7 +334,7 @@ class Side:
     def taken(self, delivery: Delivery, times: Mapping[str, np.ndarray]) -> Taken:
         """The rows with the columns of the buffer."""
         n, table = len(delivery), delivery.table
-        late = delivery.verdict == MILDLY_LATE if self.spec.is_timed else np.zeros(n, bool)
+        late = delivery.verdict == MILDLY_LATE if self.is_timed else np.zeros(n, bool)
         missing = self._nulls(table, self.spec.on)
         columns: dict[str, Column] = {
             **self._key_columns(delivery, missing),
@@ -334,7 +350,7 @@ class Side:
             }
         )
         weight = delivery.weight
-        classes = delivery.verdict if self.spec.is_timed else np.zeros(n, np.int8)
+        classes = delivery.verdict if self.is_timed else np.zeros(n, np.int8)
         return Taken(
             Frame.of(columns, n),
             late,
@@ -400,6 +416,24 @@ class Side:
     def watermark(self) -> int:
         return self.marks.get(self.given.time or "", MIN)
 
+    @property
+    def position_mark(self) -> int:
+        """The watermark of positions: of the main time column, or of offsets."""
+        return self.watermark if self.is_timed else self.marks[POSITION_MARK]
+
+    @property
+    def closed_mark(self) -> int:
+        """The position below which rows are too late to be taken; offsets are never late."""
+        mark = self.position_mark
+        return taken_from(mark, self.spec.lateness) if self.is_timed else mark
+
+    def count_positions(self) -> None:
+        """Raise the watermark of offsets to what has arrived, at the end of a micro-batch."""
+        if not self.is_timed:
+            ended = self.watermark_tracker.has_ended(self.number)
+            mark = MAX if ended else self.positions.mark(self.ingest.marks.marks)
+            self.marks[POSITION_MARK] = max(self.marks[POSITION_MARK], mark)
+
     def rise(self, key: int, value: int) -> None:
         for name, number in self.keys.items():
             if number == key:
@@ -407,7 +441,11 @@ class Side:
 
     def horizons(self) -> dict[str, int]:
         """By time column, the time below which rows are too late to be taken."""
-        return {name: taken_from(mark, self.spec.lateness) for name, mark in self.marks.items()}
+        late = self.spec.lateness
+        return {
+            name: mark if name == POSITION_MARK else taken_from(mark, late)
+            for name, mark in self.marks.items()
+        }
 
     def forget_ids(self) -> None:
         """Forget ids whose duplicates would be too late."""
@@ -416,7 +454,7 @@ class Side:
         lateness = self.spec.lateness
         bound = (
             taken_from(self.watermark, lateness)
-            if self.spec.is_timed
+            if self.is_timed
             else int(saturating_add(self.shared.now, -lateness))
         )
         if bound != MIN:
@@ -432,6 +470,7 @@ class Side:
             "watermarks": self.marks,
             "newest": self.newest,
             "pushed": self.pushed,
+            "positions": self.positions.save(),
             "buffer": self.buffer.save(),
         }
 
@@ -443,6 +482,7 @@ class Side:
         self.marks = dict(document["watermarks"])
         self.newest = self.seen = document["newest"]
         self.pushed = document["pushed"]
+        self.positions.restore(document["positions"])
         self.buffer.restore(document["buffer"])
 
     @property
@@ -507,7 +547,7 @@ def layout_of(spec: JoinSpec, *, is_large: bool) -> Layout:
         bool(spec.bounds) and all(bound.low is None or bound.high is None for bound in spec.bounds)
     )
     return choose_layout(
-        axis="tuple" if isinstance(spec.window, Rows) else "time",
+        axis="time" if spec.is_timed(LEFT) else "tuple",
         operation="join",
         equal_fields=bool(spec.on),
         time_range=not isinstance(spec.window, AsOf) and not is_unbounded,

@@ -258,14 +258,13 @@ class Plan:
 def edge_of(spec: Upstream, number: int, layout: ShardLayout) -> Edge:
     """The edge of an input of an operator, without pre-aggregation."""
     tolerance = spec.options.future_tolerance if spec.options.future_reference == "clock" else None
-    return Edge(edge_input(spec, number), layout, number, tolerance, axis=_axis(spec))
+    return Edge(edge_input(spec, number), layout, number, tolerance, axis=_axis(spec, number))
 
 
 def edge_input(spec: Upstream, number: int) -> Input:
     """The input as its edge needs it: with the key and the time columns of the operator."""
     declared = spec.inputs[number]
     if isinstance(spec, JoinSpec):
-        # Row joins count over all keys, which needs a single shard.
         return dataclasses.replace(
             declared,
             key=spec.shard_fields(number),
@@ -274,10 +273,11 @@ def edge_input(spec: Upstream, number: int) -> Input:
     return dataclasses.replace(declared, others=())
 
 
-def _axis(spec: Upstream) -> Axis:
-    """The axis that measures the progress of the sources."""
+def _axis(spec: Upstream, number: int) -> Axis:
+    """The axis that measures the progress of a source."""
     if isinstance(spec, JoinSpec):
-        return Axis.EVENT_TIME if spec.is_timed else Axis.OFFSET
+        # Rows that are matched by offset all go to one shard, which counts them itself.
+        return Axis.OFFSET if spec.inputs[number].time is None else Axis.EVENT_TIME
     return spec.window.axis
 
 
