@@ -234,3 +234,61 @@ def test_what_is_counted_and_what_is_waited_for_is_told():
     assert "The left side has no watermark yet and holds 3 rows." in text
     assert "1 left rows have no partner and wait for the right watermark" in text
     assert "at most 10,000 of them" in join.explain()
+
+
+def test_columns_of_a_join_that_is_a_side_get_a_free_name():
+    """The inner join has `left_timing` of its left panes and its own `timing`."""
+    counts = (
+        tg.stream(time="ts", key="id", watermark=tg.explicit())
+        .window(tg.tumbling("1 hour"))
+        .aggregate(n=tg.count())
+    )
+    panes = tg.stream(time="time", key="id", watermark=tg.explicit())
+    outer = tg.stream(time="left_time", watermark=tg.explicit()).join(panes, HOUR, on="id")
+    last = outer.embedded(now=0)
+    inner = panes.join(panes, HOUR, on="id").embedded(now=0, downstream=last.port("left"))
+    feeds = [
+        counts.embedded(now=0, downstream=port)
+        for port in (inner.port("left"), inner.port("right"), last.port("right"))
+    ]
+    for feed in feeds:
+        feed.add_message({"ts": 0, "id": 1})
+        feed.finish()
+    (row,) = last.get_result().panes.to_pylist()
+    assert (row["left_timing"], row["left_left_timing"], row["right_right_timing"]) == (
+        "on_time",
+        "on_time",
+        "on_time",
+    )
+    assert (row["left_n"], row["right_n"], row["n"]) == (1, 1, 1)
+
+
+def test_columns_of_an_upstream_without_rows_are_known_downstream():
+    """An anti join that emits nothing still names the columns of the join behind it."""
+    last = ORDERS.join(SHIPMENTS, HOUR, on="id", how="left").embedded(now=0)
+    anti = SHIPMENTS.join(SHIPMENTS, HOUR, on="id", how="anti")
+    with anti.embedded(now=0, downstream=last.port("right")) as upstream:
+        upstream.add(left=[shipment(0)], right=[shipment(0)])
+        last.add_message(order(0, 2), input="left")
+        last.advance_watermark(200 * MINUTE, input="left")
+        for side in ("left", "right"):
+            upstream.advance_watermark(300 * MINUTE, input=side)
+    (row,) = last.get_result().panes.to_pylist()
+    assert (row["id"], row["cost"], row["at"]) == (2, None, None)
+
+
+def test_a_join_with_unmatched_rows_is_not_idle_for_its_downstream():
+    """Its inputs have ended, and the rows that it still has to pad are not late."""
+    last = ORDERS.join(SHIPMENTS, HOUR, on="id", how="right").allow_lateness(0).embedded(now=0)
+    anti = SHIPMENTS.join(SHIPMENTS, HOUR, on="id", how="anti")
+    upstream = anti.embedded(now=0, downstream=last.port("right"))
+    upstream.add(left=[shipment(0)], right=[shipment(0, 2)])
+    last.advance_watermark(100 * MINUTE, input="left")
+    last.port("left").finish()
+    for side in (0, 1):
+        upstream.port(side).finish()
+    result = last.get_result()
+    assert result.late.to_pylist() == []
+    assert [(row["op"], row["id"], row["cost"]) for row in result.panes.to_pylist()] == [
+        ("+", 1, 2)
+    ]

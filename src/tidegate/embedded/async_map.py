@@ -146,6 +146,9 @@ class EmbeddedAsyncMap(SourceControl):
         if self._downstream is not None:
             self._downstream.follow(upstream)
 
+    def expect(self, schema: pa.Schema) -> None:
+        """Take the columns of an upstream; the function decides those of the output."""
+
     # Input
 
     def add_message(

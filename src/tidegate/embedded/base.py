@@ -67,6 +67,8 @@ class EmbeddedBase(SourceControl):
         )
         self._forwarded: OutputProgress | None = None
         """The progress that the downstream has; None if unknown, as after a restart."""
+        self._announced = False
+        """Whether the downstream has the columns of the output."""
         self._finished = False
         self._ended: set[int] = set()
         self._saved_windows = (0, 0)
@@ -90,6 +92,10 @@ class EmbeddedBase(SourceControl):
         as long as it may correct them.
         """
         self.operator.follow(upstream, input)
+
+    def expect(self, schema: pa.Schema, *, input: int = 0) -> None:
+        """Take the columns of an upstream before its first rows."""
+        self.operator.expect(schema, input)
 
     def port(self, input: int | str) -> Port:
         """One input, by number or by name, as the `downstream` of another operator."""
@@ -273,23 +279,33 @@ class EmbeddedBase(SourceControl):
             return self._consumer is None or self._consumer(results) is not False
         if self._downstream.is_refusing:
             return False
+        self._announced = True
         self._downstream.add_messages(
             results.panes, now=None if self._clock.is_read else self.operator.progress.now
         )
         return True
 
     def _forward_progress(self, downstream: Downstream) -> None:
-        """Forward the watermark, idleness and end of this operator."""
+        """Forward the columns, the watermark, the idleness and the end of this operator."""
         if self._finished:
             if not downstream.finished:
+                self._announce(downstream)
                 downstream.finish()
             return
+        if self.operator.is_typed:
+            self._announce(downstream)
         given = downstream.inputs[0]
         progress = OutputProgress.of(self.operator, given.time)
         marks = progress.marks(given.watermark_key, since=self._forwarded)
         self._forwarded = progress
         if marks and not downstream.finished:
             downstream.take_marks(marks)
+
+    def _announce(self, downstream: Downstream) -> None:
+        """Forward the columns of the output: a join names its own after those of both sides."""
+        if not self._announced and not downstream.finished:
+            self._announced = True
+            downstream.expect(self.operator.renderer().render(Output()).panes.schema)
 
     # Durable state
 
@@ -343,6 +359,10 @@ class Port:
     def follow(self, upstream: Upstream | None) -> None:
         """Take the watermark of this input from an upstream operator; see `EmbeddedBase.follow`."""
         self._operator.follow(upstream, input=self._ordinal)
+
+    def expect(self, schema: pa.Schema) -> None:
+        """Take the columns of the upstream before its first rows."""
+        self._operator.expect(schema, input=self._ordinal)
 
     def add_messages(self, messages: Any, *, now: Instant | None = None) -> None:
         """Process a delivery of this input."""

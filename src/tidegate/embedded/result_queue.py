@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
+import pyarrow as pa
+
 from tidegate.errors import BackpressureError
 from tidegate.instants import Instant
 from tidegate.kernel.watermarks.marks import Mark
@@ -22,6 +24,8 @@ class Downstream(Protocol):
     def inputs(self) -> tuple[Input, ...]: ...
 
     def follow(self, upstream: Upstream | None) -> None: ...
+
+    def expect(self, schema: pa.Schema) -> None: ...
 
     @property
     def is_refusing(self) -> bool: ...

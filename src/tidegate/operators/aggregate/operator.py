@@ -318,6 +318,13 @@ class WindowedAggregate:
             retracts=self.takes_panes,
         )
 
+    def expect(self, schema: pa.Schema, ordinal: int = 0) -> None:
+        """Take the columns of an input before its first rows."""
+        table = self._admitted(schema.empty_table(), self._reader_of(ordinal), ordinal)
+        self._bind_or_widen(table.schema)
+        if self.merging is not None:
+            self.merging.note(ordinal, schema)
+
     def follow(self, upstream: Upstream | None, ordinal: int | None = None) -> None:
         """Take the watermark of an input, or of all, from an upstream.
 

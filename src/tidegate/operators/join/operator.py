@@ -203,6 +203,10 @@ class WindowedJoin:
             if schema is not None:
                 self._bound(side, schema)
 
+    def expect(self, schema: pa.Schema, ordinal: int = 0) -> None:
+        """Take the columns of an input before its first rows."""
+        self._bound(self.sides[ordinal], schema)
+
     def _bound(self, side: Side, schema: pa.Schema) -> None:
         if side.bind(schema):
             self.name_columns()
@@ -313,6 +317,11 @@ class WindowedJoin:
         """Whether the schemas of both inputs are known."""
         return None not in self.schemas
 
+    @property
+    def is_typed(self) -> bool:
+        """Whether all columns of the output are known."""
+        return self.is_bound or (not self.spec.shows_pairs and self.sides[LEFT].schema is not None)
+
     def renderer(self) -> JoinRenderer:
         """What turns the output of a call into results."""
         return JoinRenderer(self.spec, self.ticks, self.schemas, tuple(self.emitter.columns))
@@ -348,6 +357,7 @@ class WindowedJoin:
             self.watermark_tracker.is_idle(self.key)
             and self.emitter.waiting == 0
             and self.emitter.unnamed == 0
+            and self.waits_for == MAX
         )
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,7 +69,8 @@ def out_columns(
 
     Of a side that has not spoken the columns that the specification names are known to exist.
     `dropped` is a column of each side that says whether a row is a retraction, and is no part of
-    the output.
+    the output. A name that is taken gets the prefix of its side, repeatedly until it is free: the
+    columns of a join that is a side may have a prefix already.
     """
     sides = [_names(spec, side, schemas[side], dropped[side]) for side in (LEFT, RIGHT)]
     equal = [
@@ -92,10 +94,13 @@ def out_columns(
         for column in equal
         if _has(schemas, LEFT, column.left) or _has(schemas, RIGHT, column.right)
     ]
+    equal_names = {column.name for column in equal}
+    used = {*ours, *equal_names, *rest[LEFT], *rest[RIGHT]}
     for side, names in enumerate(rest):
-        taken = {*ours, *rest[1 - side], *(column.name for column in equal)}
+        taken = {*ours, *rest[1 - side], *equal_names}
         for name in names:
-            shown = f"{spec.names[side]}{name}" if name in taken else name
+            shown = _free_name(name, spec.names[side], used) if name in taken else name
+            used.add(shown)
             if _has(schemas, side, name):
                 found.append(
                     OutColumn(
@@ -106,6 +111,13 @@ def out_columns(
                     )
                 )
     return found
+
+
+def _free_name(name: str, prefix: str, used: AbstractSet[str]) -> str:
+    shown = f"{prefix}{name}"
+    while shown in used:
+        shown = f"{prefix}{shown}"
+    return shown
 
 
 def _names(spec: JoinSpec, side: int, schema: pa.Schema | None, dropped: str | None) -> list[str]:
