@@ -543,3 +543,82 @@ def test_the_specification_tells_an_explicit_lateness_from_none():
     assert free != strict
     assert free.to_dict() != strict.to_dict()
     assert free.lateness > strict.lateness == windowed().aggregate(n=tg.count()).spec.lateness
+
+
+# Joins
+
+
+def pair_stream(**stream: Any) -> tg.Stream:
+    return tg.stream(time="ts", watermark=tg.explicit(), **stream)
+
+
+def joined(window: Any, **retention: Any) -> tg.Joined:
+    left, right = pair_stream(), pair_stream()
+    return left.join(right, on="k", window=window, how="left").retain(**retention)
+
+
+def held(op: Any, side: str = "left") -> list[int]:
+    return op.get_messages(side)["ts"].to_pylist()
+
+
+JOIN_WINDOWS = {
+    "bounds": tg.within("5 us", "5 us"),
+    "tumbling": tg.tumbling(10, unit="us"),
+    "session": tg.session(5, unit="us"),
+    "as of": tg.as_of(tolerance="5 us"),
+}
+
+
+@pytest.mark.parametrize("window", JOIN_WINDOWS.values(), ids=JOIN_WINDOWS)
+@pytest.mark.parametrize("retention", [{"time": "35 us"}, {"messages": 4}, {"bytes": 10**6}])
+def test_rows_of_a_join_within_retention_stay_readable_and_match_late_rows(window, retention):
+    op = joined(window, **retention).embedded(now=0)
+    for start in range(0, 80, 10):
+        op.add_messages([row(start)], input="left")
+        op.add_messages([row(start)], input="right")
+        for side in ("left", "right"):
+            op.advance_watermark(start + 9, input=side)
+    oldest = 0 if "bytes" in retention else 40
+    assert held(op) == held(op, "right") == list(range(oldest, 80, 10))
+    op.get_result()
+    op.flush()
+    op.add_messages([row(61)], input="left")
+    pairs = op.get_result().panes.to_pylist()
+    assert [(p["left_ts"], p["right_ts"]) for p in pairs] == [(61, 60)]
+    op.add_messages([row(1)], input="left")
+    reasons = op.get_result().late["reason"].to_pylist()
+    assert reasons == ["out_of_retention"] * bool(oldest)
+    op.finish()
+    assert held(op) == []
+
+
+@pytest.mark.parametrize("window", JOIN_WINDOWS.values(), ids=JOIN_WINDOWS)
+def test_lateness_decides_what_a_join_matches_and_retention_what_stays_readable(window):
+    op = joined(window, messages=3).allow_lateness(5, unit="us").embedded(now=0)
+    for start in (0, 20, 40):
+        op.add_messages([row(start)], input="left")
+        op.add_messages([row(start)], input="right")
+    for side in ("left", "right"):
+        op.advance_watermark(39, input=side)
+    op.get_result()
+    op.flush()
+    op.add_messages([row(1), row(40)], input="left")
+    result = op.get_result()
+    assert result.late["reason"].to_pylist() == ["very_late"]
+    assert [p["left_ts"] for p in result.panes.to_pylist()] == [40]
+    assert held(op) == [20, 40, 40]
+    assert held(op, "right") == [0, 20, 40]
+    assert "matched until" in joined(window, messages=3).allow_lateness("5 us").explain()
+    assert "matched until" not in joined(window, messages=3).explain()
+
+
+def test_rows_that_left_a_tuple_window_stay_readable_without_matching():
+    left, right = tg.stream(offset="o"), tg.stream(offset="o")
+    made = left.join(right, on="k", window=tg.rows(left=1, right=1)).retain(messages=3)
+    op = made.embedded(now=0)
+    for offset in range(5):
+        op.add_messages([{"o": offset, "k": "a"}], input="left")
+    op.add_messages([{"o": 0, "k": "a"}], input="right")
+    assert op.get_messages("left")["o"].to_pylist() == [2, 3, 4]
+    assert op.get_result().panes["left_o"].to_pylist() == [4]
+    assert [w["count"] for w in op.get_windows("left")] == [1]

@@ -350,6 +350,10 @@ class JoinReference:
             or self.counted[held.side] > aligned(window, self._at(held.side, held.row))[-1][1] - 1
         )
 
+    @property
+    def _retains(self) -> bool:
+        return self.config.retain_time is not None and not self.ended
+
     def _is_useless(self, held: Held) -> bool:
         """Whether a row can never be in the output: it equals nothing, and is not padded."""
         needed = self.config.retracts or self.config.pads(held.side)
@@ -420,9 +424,11 @@ class JoinReference:
         useless = [held for held in self.held if self._is_useless(held)]
         self.held = [held for held in self.held if held not in useless]
         self.pushed += useless
-        self.held, self.pushed = (
-            [held for held in rows if not self._is_gone(held)] for rows in (self.held, self.pushed)
-        )
+        if not self._retains:
+            self.held, self.pushed = (
+                [held for held in rows if not self._is_gone(held)]
+                for rows in (self.held, self.pushed)
+            )
         for side in (LEFT, RIGHT):
             self.ids[side] = {
                 name: until

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from tidegate.instants import MIN, format_duration
+from tidegate.instants import MAX, MIN, format_duration, saturating_add
 from tidegate.kernel.storage.layout import LARGE_WINDOW
 from tidegate.operators.explain.explanation import explain_inputs
 from tidegate.operators.explain.facts import Explanation, time_text
@@ -139,58 +139,62 @@ def _shifted(name: str, step: int) -> str:
     return name if step == 0 else f"{name} {'+' if step > 0 else '-'} {format_duration(abs(step))}"
 
 
+_UNBOUNDED = "no bound frees them; give `retain(...)` to bound the state"
+
+
 def _freed(spec: JoinSpec, side: int) -> str:
-    """When rows of a side are dropped."""
+    """When rows of a side are dropped, and with retention how long they match."""
+    bounds = _retention(spec)
+    if not bounds:
+        return f"{_useful(spec, side)}."
+    kept = f"kept within retention ({', '.join(bounds)})"
+    useful = _useful(spec, side).removeprefix("kept ")
+    if not useful.startswith("until") or (spec.lateness == MAX and spec.is_timed):
+        return f"{kept}."
+    return f"{kept}, matched {useful}."
+
+
+def _useful(spec: JoinSpec, side: int) -> str:
+    """Until when rows of a side can match."""
     other, late = SIDES[1 - side], format_duration(spec.lateness)
-    kept = _retained(spec)
     match spec.window:
         case Rows():
             size = spec.window.size(side)
             return (
-                f"kept until they leave the last {size:,}{kept}."
-                if size is not None
-                else f"kept for ever{kept}."
+                f"kept until they leave the last {size:,}" if size is not None else "kept for ever"
             )
         case AsOf():
             if side == LEFT:
-                return f"kept until the right watermark is {late} beyond them{kept}."
+                return f"kept until the right watermark is {late} beyond them"
             reach = (
                 f", or is older than {format_duration(spec.window.tolerance)} before that"
                 if spec.window.tolerance is not None
                 else ""
             )
-            return (
-                f"kept until a later one of the same key is {late} behind both"
-                f" watermarks{reach}{kept}."
-            )
+            return f"kept until a later one of the same key is {late} behind both watermarks{reach}"
         case Global():
-            return _unbounded(kept)
+            return _UNBOUNDED
         case Session():
-            return f"kept until both watermarks are {late} beyond the end of their session{kept}."
+            return f"kept until both watermarks are {late} beyond the end of their session"
         case tuple():
             ends = [bound.before if side == LEFT else bound.after for bound in spec.window]
             known = [end for end in ends if end is not None]
             if not known:
-                return _unbounded(kept)
-            return (
-                f"kept until the {other} watermark is"
-                f" {format_duration(min(known) + spec.lateness)} beyond them{kept}."
-            )
-    return f"kept until the {other} watermark is {late} beyond the end of their last window{kept}."
+                return _UNBOUNDED
+            late = format_duration(int(saturating_add(min(known), spec.lateness)))
+            return f"kept until the {other} watermark is {late} beyond them"
+    return f"kept until the {other} watermark is {late} beyond the end of their last window"
 
 
-def _unbounded(kept: str) -> str:
-    return f"no bound frees them{kept or '; give `retain(...)` to bound the state'}."
-
-
-def _retained(spec: JoinSpec) -> str:
+def _retention(spec: JoinSpec) -> list[str]:
+    """The bounds of retention."""
     retention = spec.retention
     parts = (
         [] if retention.time is None else [f"{format_duration(retention.time)} behind the newest"]
     )
     parts += [] if retention.messages is None else [f"{retention.messages:,} messages of a key"]
     parts += [] if retention.bytes is None else [f"{retention.bytes:,} bytes"]
-    return f", or pushed out by retention ({', '.join(parts)})" if parts else ""
+    return parts
 
 
 def _padding(spec: JoinSpec) -> list[str]:

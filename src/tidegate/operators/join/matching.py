@@ -86,6 +86,9 @@ class JoinMatching(JoinContext, ABC):
     def expire(self) -> None:
         """Drop the rows that are of no use any more."""
 
+    def forget(self) -> None:
+        """Drop what belongs to rows that retention has evicted; the rows are dropped already."""
+
     @abstractmethod
     def promised(self, side: int) -> dict[str, int]:
         """By time column of a side, the least time that rows still to come out can have."""
@@ -166,10 +169,15 @@ class JoinMatching(JoinContext, ABC):
     # Watermarks move
 
     def settle(self, out: JoinCollector) -> None:
-        """Watermarks may have moved: put out the rows that are due, and drop those of no use."""
+        """Watermarks may have moved: put out the rows that are due, and drop those of no use.
+
+        With retention, rows of no use stay readable.
+        """
         self.pad_due(out)
         if self.finishing:
             self.clear()
+        elif self.spec.retention:
+            self.forget()
         else:
             self.expire()
 

@@ -129,7 +129,9 @@ class RangeJoin(PairMatching):
         )
 
     def after_match(self, matches: Matches) -> None:
-        """Drop new rows that no later row can be paired with."""
+        """Drop new rows that no later row can be paired with, unless retention keeps them."""
+        if self.spec.retention:
+            return
         for new in matches.arrived:
             limits = self.expired(new.side)
             useless = below(self._times(new.side, new.rows), limits, len(new.rows))

@@ -205,7 +205,9 @@ class RowsJoin(PairMatching):
     def windows(self, side: int, rows: Frame) -> Frame:
         """The window of a side: from its first to its last offset."""
         first = next(iter(self.sides[side].positions.first.values()), 0)
-        at = rows.ints("position") + first
+        at = rows.ints("position")
+        # Rows that have left the window may be retained.
+        at = at[at >= self.complete(side)] + first
         size = 1 if len(at) else 0
         start, end = (at.min(initial=MAX), at.max(initial=MIN) + 1) if size else (0, 0)
         return Frame.of(

@@ -491,6 +491,13 @@ class SessionJoin(PairMatching):
             if self.nulls[side]:
                 self.sides[side].buffer.remove(self._null_rows(side, limit))
 
+    def forget(self) -> None:
+        """Drop sessions that lie before all rows that retention keeps or accepts."""
+        limit = self._ended(min(side.horizon for side in self.sides))
+        self.sessions.remove(self.sessions.select("end", limit))
+        if self.retracts:
+            self.pairs.remove(self.pairs.select("end", max(limit, self.closed())))
+
     def clear(self) -> None:
         super().clear()
         self.sessions.clear()

@@ -37,6 +37,7 @@ from tidegate.operators.join.output import NULL_KEY, PAYLOAD
 from tidegate.operators.output import LateRows, class_names, texts
 from tidegate.operators.progress import Progress
 from tidegate.spec.join import LEFT, SIDES, AsOf, JoinSpec
+from tidegate.spec.operator import DEFAULT_LATENESS
 from tidegate.spec.windows import Global, Session
 from tidegate.state.store import PrefixedStore, Store
 
@@ -448,15 +449,22 @@ class Side:
         }
 
     def forget_ids(self) -> None:
-        """Forget ids whose duplicates would be too late."""
+        """Forget ids whose duplicates would be too late.
+
+        Where retention alone decides what is too late, those are the ids of rows that are older
+        than all that it keeps.
+        """
         if self.given.id is None:
             return
-        lateness = self.spec.lateness
-        bound = (
-            taken_from(self.watermark, lateness)
-            if self.is_timed
-            else int(saturating_add(self.shared.now, -lateness))
-        )
+        allowed = self.spec.allowed_lateness
+        if not self.is_timed:
+            span = DEFAULT_LATENESS if allowed is None else allowed
+            bound = int(saturating_add(self.shared.now, -span))
+        elif self.spec.retention and self.spec.lateness == MAX and self.watermark != MAX:
+            oldest = self.buffer.least(self.columns[self.given.time or ""], MAX)
+            bound = min(oldest, self.watermark)
+        else:
+            bound = taken_from(self.watermark, self.spec.lateness)
         if bound != MIN:
             self.ingest.ids.forget(bound)
 
