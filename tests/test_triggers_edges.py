@@ -4,6 +4,8 @@ outside, and triggers nobody knows.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -147,3 +149,27 @@ def test_the_pane_of_a_full_window_is_on_time_and_what_follows_is_late():
     op.advance_watermark(10_000_000)
     op.finish()
     assert panes_of(op) == [(1, "early", False), (2, "on_time", False), (3, "late", False)]
+
+
+def test_policies_take_the_text_of_a_trigger_as_triggers_do():
+    made = tg.stream(time="ts").window(tg.tumbling("10 seconds"))
+    written = made.early_emission("AfterCount(1)").full_size("AfterCount(9)")
+    built = made.early_emission(tg.after_count(1)).full_size(tg.after_count(9))
+    assert written.late_arrival("EveryElement") == built.late_arrival(tg.every_element())
+    assert str(written.firing) == str(built.firing)
+
+
+@pytest.mark.parametrize("aggregate", [tg.max("v"), tg.list_("v")])
+def test_fire_only_updated_finds_nan_equal_to_nan(aggregate):
+    op = (
+        tg.stream(time="ts", watermark=tg.explicit())
+        .window(tg.tumbling("10 seconds"))
+        .trigger(tg.after_watermark(early=tg.every("1 second", refire=True)))
+        .options(fire_only_updated=True)
+        .aggregate(n=aggregate)
+        .embedded(now=0)
+    )
+    op.add_messages([{"ts": 1, "v": math.nan}], now=0)
+    op.timeout(1_000_000)
+    op.timeout(2_000_000)
+    assert op.get_result().panes.num_rows == 1

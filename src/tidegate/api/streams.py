@@ -194,27 +194,25 @@ class Windowed:
         `full_size` and `late_arrival` are for windows that are full before the watermark, and for
         early triggers that fire a limited number of times.
         """
-        return dataclasses.replace(
-            self, firing=parse_trigger(trigger) if isinstance(trigger, str) else trigger
-        )
+        return dataclasses.replace(self, firing=_trigger(trigger))
 
-    def early_emission(self, trigger: Trigger) -> Windowed:
+    def early_emission(self, trigger: Trigger | str) -> Windowed:
         """The early-emission policy: panes before the window is full.
 
         Prefer `.trigger(tg.after_watermark(early=...))`, which repeats the early trigger: here, a
         trigger that finishes does not fire again.
         """
-        return self._policy(early=trigger)
+        return self._policy(early=_trigger(trigger))
 
-    def full_size(self, trigger: Trigger) -> Windowed:
+    def full_size(self, trigger: Trigger | str) -> Windowed:
         """The full-size policy: when the on-time pane fires.
 
         A window is full when the watermark reaches its end, or as soon as the trigger is ready.
         """
-        return self._policy(full=trigger)
+        return self._policy(full=_trigger(trigger))
 
     def late_arrival(
-        self, trigger: Trigger | None = None, *, every: Duration | None = None
+        self, trigger: Trigger | str | None = None, *, every: Duration | None = None
     ) -> Windowed:
         """The late-arrival policy: late panes fire by a trigger, or are batched for `every`.
 
@@ -225,7 +223,8 @@ class Windowed:
             raise SpecError(
                 "`late_arrival` takes a trigger or `every`, not both. Hint: leave one of them out"
             )
-        return self._policy(late=AfterDelay(duration(every)) if every is not None else trigger)
+        late = None if trigger is None else _trigger(trigger)
+        return self._policy(late=late if every is None else AfterDelay(duration(every)))
 
     def _policy(self, **parts: Trigger | None) -> Windowed:
         former = self.firing if self.firing is not None else Policy()
@@ -526,3 +525,8 @@ def _resolved(
 
     names = {role: name(role, value) for role, value in named.items()}
     return names, tuple(str(name("key", value)) for value in keys), tuple(computed)
+
+
+def _trigger(given: Trigger | str) -> Trigger:
+    """A trigger, or the one that a text describes."""
+    return parse_trigger(given) if isinstance(given, str) else given

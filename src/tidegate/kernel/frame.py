@@ -7,6 +7,7 @@ and nested values. Frames are immutable: every method returns a new one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -250,13 +251,22 @@ def equal_rows(left: Column, right: Column) -> np.ndarray:
         return same
     a, b = to_arrow(left), to_arrow(right)
     if pa.types.is_nested(a.type) or a.type != b.type:
-        return np.fromiter(
-            (x == y for x, y in zip(a.to_pylist(), b.to_pylist(), strict=True)), bool, len(a)
-        )
-    both_null = pc.and_(a.is_null(), b.is_null())
-    return pc.or_kleene(pc.fill_null(pc.equal(a, b), False), both_null).to_numpy(
-        zero_copy_only=False
-    )
+        return np.fromiter(map(_is_same, a.to_pylist(), b.to_pylist()), bool, len(a))
+    same = pc.or_(pc.fill_null(pc.equal(a, b), False), pc.and_(a.is_null(), b.is_null()))
+    if pa.types.is_floating(a.type):
+        same = pc.or_(same, pc.fill_null(pc.and_(pc.is_nan(a), pc.is_nan(b)), False))
+    return same.to_numpy(zero_copy_only=False)
+
+
+def _is_same(left: Any, right: Any) -> bool:
+    """Whether two values of a nested column are equal."""
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(_is_same, left, right))
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(_is_same(left[k], right[k]) for k in left)
+    if isinstance(left, float) and isinstance(right, float) and math.isnan(left):
+        return math.isnan(right)
+    return bool(left == right)
 
 
 def search_sorted(

@@ -149,7 +149,7 @@ def _freed(spec: JoinSpec, side: int) -> str:
         return f"{_useful(spec, side)}."
     kept = f"kept within retention ({', '.join(bounds)})"
     useful = _useful(spec, side).removeprefix("kept ")
-    if not useful.startswith("until") or (spec.lateness == MAX and spec.is_timed):
+    if not useful.startswith("until") or (spec.lateness == MAX and spec.is_timed(side)):
         return f"{kept}."
     return f"{kept}, matched {useful}."
 
