@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,9 +15,6 @@ from tidegate.kernel.watermarks.marks import Active, Idle, Mark, Watermark
 from tidegate.operators.ingest.watermark_tracking import ReleasedMarks, WatermarkTracker
 from tidegate.spec.operator import Input, Options
 from tidegate.spec.watermarks import Explicit, PerKey
-
-# Histories are random: no declared partition may speak.
-pytestmark = pytest.mark.filterwarnings("ignore:rows come from:RuntimeWarning")
 
 # Against the reference
 

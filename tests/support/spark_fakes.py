@@ -206,7 +206,7 @@ class Fleet:
         """The stage that each edge sends to."""
         followers = list(enumerate(self.stages))[1:]
         self.feeds = [
-            (number, Reshuffle(stage.plan.specs[0].inputs[0].key, layout))
+            (number, Reshuffle(stage.plan.specs[0].inputs[0], layout))
             for number, stage in followers
         ]
         """For each stage but the last, the stage that it feeds and the shuffle to it."""

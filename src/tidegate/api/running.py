@@ -124,7 +124,8 @@ def plan_of(pipeline: Pipeline[Any], *, feeds: bool = False) -> Plan:
         and not isinstance(specs[0], JoinSpec)
         and len(sources) == 1
     ):
-        if upstream.spec.key != specs[0].input.key:
+        if upstream.spec.key != specs[0].input.key or specs[0].window.create == "static":
+            # The shards of static windows exchange positions, which needs a shuffle.
             break
         _check_whole(upstream)
         specs.insert(0, exchanged(upstream.spec))

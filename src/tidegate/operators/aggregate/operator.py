@@ -102,19 +102,23 @@ class WindowedAggregate:
         *,
         observed: Sequence[Arrival] | None = None,
         combined: Sequence[Frame] = (),
+        positions: Sequence[np.ndarray] = (),
         hold: bool = False,
     ) -> Output:
         """Take a micro-batch; the watermark moves once, at its end.
 
         All rows are classified by the watermark before the micro-batch. With `observed`, watermarks
         are generated from those rows instead of the arrivals, which may be a share of the input
-        (see `condense`). `combined` holds on-time rows that `PreAggregator` has aggregated. With
-        `hold`, the micro-batch continues in the next call and the watermark stays.
+        (see `condense`). `combined` holds on-time rows that `PreAggregator` has aggregated,
+        `positions` those of the whole input, for static windows. With `hold`, the micro-batch
+        continues in the next call and the watermark stays.
         """
         out = self._begin()
         self._tell_clock(now)
         for seen in merged_arrivals(observed or ()):
             self._look_at(seen)
+        for found in positions:
+            self._observe_positions(found)
         for arrival in merged_arrivals(arrivals):
             self._arrive(arrival, out, looks=observed is None)
         if combined:
@@ -432,6 +436,8 @@ class WindowedAggregate:
             wiring.row_update.take(delivery, out)
             self._purge_keys(delivery)
             counts = delivery.verdict < VERY_LATE
+            if wiring.static_windows is not None:
+                wiring.static_windows.observe(delivery.position[counts])
             self._batch.observe_times(delivery.time if counts.all() else delivery.time[counts])
             if self.keys is not None:
                 self._batch.observe_keys(delivery, counts)
@@ -471,17 +477,31 @@ class WindowedAggregate:
         elif self._watched and reader.spec.time is not None:
             self.watermark_tracker.observe_table(seen.ordinal, seen.table)
             times, verdict = read_times(seen.table.column(reader.spec.time), reader.spec.time)
-            options, lateness = self.spec.options, self.spec.lateness
-            times = times[verdict == OK]
-            classes = classify(
-                times,
-                self.progress.watermark,
-                lateness,
-                self.progress.now,
-                options.future_tolerance,
-                options.future_reference,
-            )
-            self._batch.observe_times(times[classes < VERY_LATE])
+            self._batch.observe_times(self._counted(times[verdict == OK]))
+
+    def _observe_positions(self, positions: np.ndarray) -> None:
+        """Observe the positions of events of all keys, for static windows."""
+        static_windows = self.bound().static_windows
+        if static_windows is None:
+            return
+        if self.spec.window.axis is Axis.CLOCK:
+            positions = np.full(len(positions), self.progress.now)
+        elif self._watched:
+            positions = self._counted(positions)
+        static_windows.observe(positions)
+
+    def _counted(self, times: np.ndarray) -> np.ndarray:
+        """The times that are neither very late nor from the future."""
+        options = self.spec.options
+        classes = classify(
+            times,
+            self.progress.watermark,
+            self.spec.lateness,
+            self.progress.now,
+            options.future_tolerance,
+            options.future_reference,
+        )
+        return times[classes < VERY_LATE]
 
     def _classes(self, delivery: Delivery) -> np.ndarray:
         """The lateness class of each row, by the watermark of its key."""

@@ -35,7 +35,7 @@ from tidegate.operators.aggregate.retention import RetentionBounds
 from tidegate.operators.aggregate.row_update import RowUpdate
 from tidegate.operators.aggregate.session_update import SessionUpdate
 from tidegate.operators.aggregate.slice_buffer import SliceBuffer
-from tidegate.operators.aggregate.static_windows import StaticWindows
+from tidegate.operators.aggregate.static_windows import StaticWindows, has_static_windows
 from tidegate.operators.aggregate.watermark_advance import WatermarkAdvance
 from tidegate.operators.aggregate.window_offsets import WindowOffsets
 from tidegate.operators.aggregate.withdrawn_windows import WithdrawnWindows
@@ -100,7 +100,7 @@ class Wiring:
         ordinals, slice_buffer = Ordinals(store), _slice_buffer(context, assigner)
         static_windows = (
             StaticWindows(context, assigner)
-            if isinstance(assigner, Aligned) and spec.window.create == "static"
+            if isinstance(assigner, Aligned) and has_static_windows(spec)
             else None
         )
         count_panes = _count_panes(context, firing, cell_values, cell_update)

@@ -151,7 +151,7 @@ class Ingest:
     def _without_markers(self, delivery: Delivery, reader: DeliveryReader) -> Delivery:
         """The rows that are events. A marker with a broken value stays, as an unreadable row."""
         verdict = delivery.verdict if reader.reads_time else None
-        markers = _markers_in(delivery.table, reader.spec, verdict)
+        markers = markers_in(delivery.table, reader.spec, verdict)
         if markers is None:
             return delivery
         markers &= whole_rows(delivery)
@@ -271,7 +271,7 @@ def observed_columns(
     return observed
 
 
-def _markers_in(table: pa.Table, given: Input, verdict: np.ndarray | None) -> np.ndarray | None:
+def markers_in(table: pa.Table, given: Input, verdict: np.ndarray | None) -> np.ndarray | None:
     """Which rows only carry a watermark of some time column and are no events; None if none is.
 
     `verdict` is that of the first time column, where it is known. A row that notes a time without

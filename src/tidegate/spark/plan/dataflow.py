@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from tidegate.errors import SpecError
 from tidegate.operators.aggregate.pre_aggregation import PreAggregator, can_combine
+from tidegate.operators.aggregate.static_windows import has_static_windows
 from tidegate.operators.ingest.merge_inputs import check_schemas
 from tidegate.spark import metrics
 from tidegate.spark.failures import marks_errors
@@ -34,7 +35,7 @@ from tidegate.spark.types import align_columns, spark_schema, spark_types
 from tidegate.spec.join import JoinSpec, Upstream
 from tidegate.spec.operator import AggregateSpec, Input
 from tidegate.spec.watermarks import Explicit, PerKey
-from tidegate.spec.windows import Axis
+from tidegate.spec.windows import Axis, Window
 
 SILENCE = 60_000_000
 """The time between two batches that counts as silence if the trigger interval is unknown."""
@@ -164,7 +165,7 @@ class Plan:
 
     def packed(self, layout: ShardLayout, sinks: Sequence[BoundSink] | None = None) -> DataFrame:
         """The packed rows of all outputs; the last operator stages the rows of task sinks."""
-        check_plan(self, layout)
+        check_plan(self)
         chains = self.chains(layout)
         numbers = {id(plan): number for number, plan in enumerate(self.stages)}
         return self._stage_output(layout, chains, numbers, sinks)
@@ -213,7 +214,8 @@ class Plan:
 
     def reshuffle(self, number: int, layout: ShardLayout) -> Reshuffle:
         """The reshuffle from another plan to an input."""
-        return Reshuffle(edge_input(self.specs[0], number).key, layout, number)
+        first = self.specs[0]
+        return Reshuffle(edge_input(first, number), layout, number, static_window(first))
 
     def _input_rows(self, number: int, one: PlanInput, layout: ShardLayout) -> DataFrame:
         """The shuffle rows of an input."""
@@ -258,7 +260,19 @@ class Plan:
 def edge_of(spec: Upstream, number: int, layout: ShardLayout) -> Edge:
     """The edge of an input of an operator, without pre-aggregation."""
     tolerance = spec.options.future_tolerance if spec.options.future_reference == "clock" else None
-    return Edge(edge_input(spec, number), layout, number, tolerance, axis=_axis(spec, number))
+    return Edge(
+        edge_input(spec, number),
+        layout,
+        number,
+        tolerance,
+        axis=_axis(spec, number),
+        static=static_window(spec),
+    )
+
+
+def static_window(spec: Upstream) -> Window | None:
+    """The window of an operator if it is static, so that every shard needs all positions."""
+    return spec.window if isinstance(spec, AggregateSpec) and has_static_windows(spec) else None
 
 
 def edge_input(spec: Upstream, number: int) -> Input:
@@ -325,7 +339,7 @@ def _union_schema(schemas: Sequence[pa.Schema], spec: AggregateSpec) -> pa.Schem
     return union
 
 
-def check_plan(plan: Plan, layout: ShardLayout) -> None:
+def check_plan(plan: Plan) -> None:
     """Refuse a plan that cannot run on Spark, before it starts."""
     if len({source.is_streaming for source in plan.sources}) > 1:
         raise SpecError(
@@ -333,17 +347,6 @@ def check_plan(plan: Plan, layout: ShardLayout) -> None:
             " readStream, or none"
         )
     for stage in plan.stages:
-        for spec in stage.specs:
-            if (
-                isinstance(spec, AggregateSpec)
-                and spec.window.create == "static"
-                and spec.key
-                and len(layout) > 1
-            ):
-                raise SpecError(
-                    "static windows begin with the first event of all keys, which only a single"
-                    " shard knows. Hint: write(..., shards=1)"
-                )
         for number, one in enumerate(stage.inputs):
             if isinstance(one, PlanInput):
                 _check_watermark(stage.specs[0], stage.specs[0].inputs[number], one)

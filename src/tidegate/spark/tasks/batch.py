@@ -18,6 +18,7 @@ from tidegate.spark.tasks.transport import (
     METRICS,
     OBSERVED,
     OUTPUT_SCHEMA,
+    POSITIONS,
     ShuffleRow,
     unpack_forwarded,
 )
@@ -84,13 +85,14 @@ def batch_function(
 
 def _process(chain: Chain, rows: list[ShuffleRow]) -> Iterator[ChainOutput]:
     """Process all rows as one delivery, in chunks; the watermark advances after the last one."""
-    observed = to_chain_input([row for row in rows if row.kind == OBSERVED]).observed
-    for chunk in _chunks([row for row in rows if row.kind != OBSERVED]):
+    shared = (OBSERVED, POSITIONS)
+    whole = to_chain_input([row for row in rows if row.kind in shared])
+    for chunk in _chunks([row for row in rows if row.kind not in shared]):
         found = to_chain_input(chunk)
         yield chain.process(
             ChainInput(found.arrivals, (), found.combined, found.refused), chain.now, hold=True
         )
-    yield chain.process(ChainInput(observed=observed), chain.now)
+    yield chain.process(ChainInput(observed=whole.observed, positions=whole.positions), chain.now)
     yield chain.finish()
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import StateError
@@ -142,6 +143,8 @@ class ChainInput:
     """Rows that cannot be processed, with the reason."""
     progress: Sequence[ShardProgress] = ()
     """The progress of upstream chains."""
+    positions: Sequence[np.ndarray] = ()
+    """Positions of the events of all shards, for static windows."""
 
 
 class Chain:
@@ -186,16 +189,14 @@ class Chain:
             yield from self._pass_on(
                 0, first.refuse(arrival.table, self.now, "bad_offset", detail, arrival.ordinal)
             )
-        combined: dict[str, Any] = {}
+        more: dict[str, Any] = {} if not batch.positions else {"positions": batch.positions}
         if batch.combined:
             for frame in batch.combined:
                 _check_floor(frame, first.progress.watermark)
-            combined["combined"] = batch.combined
+            more["combined"] = batch.combined
         yield from self._pass_on(
             0,
-            first.process_all(
-                batch.arrivals, self.now, observed=batch.observed, hold=hold, **combined
-            ),
+            first.process_all(batch.arrivals, self.now, observed=batch.observed, hold=hold, **more),
         )
         if batch.progress:
             yield from self._pass_on(

@@ -19,6 +19,7 @@ from tidegate.kernel.keys import identify, shard_of
 from tidegate.kernel.storage.column_encoding import pack
 from tidegate.kernel.watermarks.row_selection import condense
 from tidegate.operators.aggregate.pre_aggregation import PreAggregator
+from tidegate.operators.aggregate.static_windows import observed_positions
 from tidegate.operators.ingest.computed_columns import with_computed_columns
 from tidegate.operators.ingest.schema_cast import BROKEN
 from tidegate.spark.failures import marks_errors
@@ -28,6 +29,7 @@ from tidegate.spark.tasks.transport import (
     COMBINED,
     EDGE_WATERMARK,
     OBSERVED,
+    POSITIONS,
     REFUSED,
     ROWS,
     ShuffleRow,
@@ -36,7 +38,7 @@ from tidegate.spark.tasks.transport import (
 )
 from tidegate.spark.tasks.watermark_files import WatermarkFiles
 from tidegate.spec.operator import Input
-from tidegate.spec.windows import Axis
+from tidegate.spec.windows import Axis, Window
 from tidegate.state.serialization import encode_table
 
 CLOCK = "__tidegate_clock"
@@ -61,6 +63,8 @@ class Edge:
     """The names of the columns, if Spark sends them numbered."""
     combiner: PreAggregator | None = None
     """Pre-aggregates rows that are on time, if that is possible."""
+    static: Window | None = None
+    """The window if it is static: then all shards get the positions of all events."""
     watermark_files: WatermarkFiles | None = None
     """The watermarks that decide which rows are on time; None in a batch query."""
     clock: BatchClock | None = None
@@ -150,6 +154,11 @@ class _Packer:
         for payload in [*encode_payloads(observed)] or [encode_table(observed)]:
             # All shards share the same bytes.
             rows += [self._row(shard, OBSERVED, payload) for shard in edge.layout.ids]
+        rows += [
+            self._row(shard, POSITIONS, payload)
+            for payload in position_payloads(_without_malformed(table), edge.input, edge.static)
+            for shard in edge.layout.ids
+        ]
         table, combined = self._pre_aggregate(table, clock)
         for shard, frame in split_frame(combined, edge.layout):
             rows += [self._row(shard, COMBINED, one) for one in encode_payloads(pack(frame))]
@@ -176,6 +185,13 @@ class _Packer:
     def _row(self, shard: int, kind: str, payload: pa.Buffer) -> ShuffleRow:
         self._seq += 1
         return ShuffleRow(shard, self._edge.ordinal, self._task, self._seq, kind, payload)
+
+
+def position_payloads(table: pa.Table, given: Input, static: Window | None) -> Iterator[pa.Buffer]:
+    """The positions of the events of a table, for static windows on all shards."""
+    if static is not None:
+        positions = observed_positions(table, given, static)
+        yield from encode_payloads(pa.table({"position": positions}))
 
 
 def split_table(

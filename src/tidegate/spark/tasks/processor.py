@@ -17,6 +17,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from tidegate.instants import MIN
+from tidegate.kernel.frame import to_arrow, to_numpy
 from tidegate.kernel.storage import column_encoding
 from tidegate.operators.chain import OutputProgress
 from tidegate.operators.ingest.delivery import Arrival
@@ -33,6 +34,7 @@ from tidegate.spark.tasks.transport import (
     MARKS,
     METRICS,
     OBSERVED,
+    POSITIONS,
     REFUSED,
     ROWS,
     ShuffleRow,
@@ -73,6 +75,11 @@ def to_chain_input(rows: Sequence[ShuffleRow]) -> ChainInput:
     return ChainInput(
         arrivals=arrivals(ROWS),
         observed=arrivals(OBSERVED),
+        positions=[
+            to_numpy(to_arrow(decode_payload(row.payload).column("position")))
+            for row in ordered
+            if row.kind == POSITIONS
+        ],
         combined=[
             column_encoding.unpack(decode_payload(row.payload))
             for row in ordered

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tidegate.spark.failures import marks_errors
-from tidegate.spark.tasks.edge import split_table
+from tidegate.spark.tasks.edge import position_payloads, split_table
 from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.transport import (
     FORWARDED,
     MARKS,
     PANES,
+    POSITIONS,
     ROWS,
     ShuffleRow,
     decode_payload,
@@ -21,16 +22,21 @@ from tidegate.spark.tasks.transport import (
     pack_forwarded,
     to_record_batch,
 )
+from tidegate.spec.operator import Input
+from tidegate.spec.windows import Window
 
 
 @dataclass(frozen=True)
 class Reshuffle:
     """Routes the output of one stateful operator to the shards of the next."""
 
-    key: tuple[str, ...]
+    given: Input
+    """The input of the downstream operator, with its key."""
     layout: ShardLayout
     input: int = 0
-    """The input of the downstream operator."""
+    """The number of that input."""
+    static: Window | None = None
+    """The window of the downstream operator, if it is static."""
 
     @marks_errors
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -54,8 +60,11 @@ class Reshuffle:
     ) -> Iterator[tuple[int, str, pa.Buffer | bytes]]:
         """Panes go to the shard of their key, watermarks to all, other outputs are forwarded."""
         if output == PANES:
-            for shard, part in split_table(decode_payload(payload), self.key, self.layout):
+            panes = decode_payload(payload)
+            for shard, part in split_table(panes, self.given.key, self.layout):
                 yield from ((shard, ROWS, piece) for piece in encode_payloads(part))
+            for positions in position_payloads(panes, self.given, self.static):
+                yield from ((shard, POSITIONS, positions) for shard in self.layout.ids)
         elif output == MARKS:
             yield from ((shard, MARKS, payload) for shard in self.layout.ids)
         else:

@@ -33,19 +33,20 @@ SHUFFLE_SCHEMA, OUTPUT_SCHEMA = (
     )
 )
 
-ROWS, COMBINED, OBSERVED, REFUSED, MARKS, FORWARDED = (
+ROWS, COMBINED, OBSERVED, POSITIONS, REFUSED, MARKS, FORWARDED = (
     "rows",
     "combined",
     "observed",
+    "positions",
     "refused",
     "marks",
     "forwarded",
 )
 """The kinds of shuffle rows.
 
-In this order: events of the shard, pre-aggregated events, the progress of the sources (for all
-shards), rows that cannot be processed, watermarks of an upstream operator, and forwarded
-outputs of an upstream operator.
+In this order: events of the shard, pre-aggregated events, the progress of the sources and the
+positions of all events for static windows (both for all shards), rows that cannot be processed,
+watermarks of an upstream operator, and forwarded outputs of an upstream operator.
 """
 EDGE_WATERMARK = "edge_watermark"
 """The column with the watermark by which the edge found pre-aggregated rows on time."""
