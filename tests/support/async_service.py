@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
@@ -124,3 +125,14 @@ def counting(**more: Any) -> tg.Panes:
         .window(tg.tumbling(10, unit="us"))
         .aggregate(n=tg.count())
     )
+
+
+async def priced(row: Row) -> Any:
+    """The message with twice its price, and the process and event loop of the call."""
+    await asyncio.sleep(0)
+    if row["price"] is None:
+        return None
+    if row["price"] < 0:
+        raise ValueError(f"{row['price']} is no price")
+    loop = f"{os.getpid()} {id(asyncio.get_running_loop())}"
+    return {**row, "price": 2 * row["price"], "loop": loop}

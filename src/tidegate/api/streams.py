@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tidegate.api.running import Pipeline
-from tidegate.embedded.async_map import EmbeddedAsyncMap
-from tidegate.embedded.async_rows import AsyncResults
 from tidegate.embedded.base import Consumer
 from tidegate.embedded.operator import EmbeddedOperator
 from tidegate.embedded.result_queue import Downstream
@@ -41,6 +39,7 @@ from tidegate.state.store import Store
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
+    from tidegate.api.async_maps import Columns, Mapped
     from tidegate.api.joins import Joined
 
 Named: TypeAlias = "str | ColumnFunction | Mapping[str, str] | Column | None"
@@ -96,41 +95,47 @@ class Stream:
         self,
         function: Callable[[Any], Awaitable[Any]],
         *,
+        schema: Columns | None = None,
         ordered: bool = True,
         max_in_flight: int = 100,
         timeout: Duration = "30 seconds",
         retries: int = 0,
         backoff: Duration = "100 ms",
-        strict: bool = False,
-        future_tolerance: Duration = "60 seconds",
-        future_reference: str = "clock",
+        strict: bool | None = None,
+        future_tolerance: Duration | None = None,
+        future_reference: str | None = None,
     ) -> Mapped:
-        """Call an asynchronous function for every message.
+        """Call an asynchronous function for every message; the results are a stream.
 
-        Watermarks never overtake a message whose call is pending. `strict`, `future_tolerance` and
-        `future_reference` have the same meaning as in the options of a window.
+        Watermarks follow the messages and never overtake one whose call is pending.
+
+        - `schema`: the columns of the results, required on Spark: a `pyarrow.Schema`, a
+          `StructType`, or text such as "user string, price double", where a leading "*" stands for
+          the columns of the messages. Default: the first value of a column decides its type.
+        - `max_in_flight`: calls at once; on Spark, in every reading task.
+        - `strict`, `future_tolerance`, `future_reference`: as in the options of a window, for a map
+          that runs alone. In front of a window, those of the window count.
         """
-        if self.names:
-            raise SpecError(
-                "a merge feeds windows, not an async map. Hint: map the streams, then merge them"
-            )
-        if self.sources:
-            raise SpecError(
-                "an async map runs embedded only. Hint: call the service with mapInArrow before the"
-                " stream"
-            )
-        options = Options(
-            strict=strict,
-            future_tolerance=duration(future_tolerance),
-            future_reference=future_reference,
+        from tidegate.api.async_maps import mapped, result_columns
+
+        declared, extends = result_columns(schema)
+        called = AsyncMap(
+            function,
+            ordered,
+            max_in_flight,
+            duration(timeout),
+            retries,
+            duration(backoff),
+            declared,
+            extends,
         )
-        return Mapped(
-            self.inputs,
-            AsyncMap(
-                function, ordered, max_in_flight, duration(timeout), retries, duration(backoff)
-            ),
-            options,
-        )
+        chosen: dict[str, Any] = {
+            "strict": strict,
+            "future_tolerance": None if future_tolerance is None else duration(future_tolerance),
+            "future_reference": future_reference,
+        }
+        explicit = {name: value for name, value in chosen.items() if value is not None}
+        return mapped(self, called, Options(**explicit) if explicit else None)
 
     def join(
         self,
@@ -346,33 +351,6 @@ class Panes(Pipeline[AggregateSpec]):
         """
         return EmbeddedOperator(
             self.spec, store=store, downstream=downstream, now=None if now is None else instant(now)
-        )
-
-
-@dataclass(frozen=True)
-class Mapped:
-    """A stream whose messages go through an asynchronous function."""
-
-    inputs: tuple[Input, ...]
-    map: AsyncMap
-    options: Options = field(default_factory=Options)
-
-    def embedded(
-        self,
-        *,
-        store: Store | None = None,
-        downstream: Downstream | Callable[[AsyncResults], bool | None] | None = None,
-        now: Instant | None = None,
-    ) -> EmbeddedAsyncMap:
-        """Run the map in this process; see `Panes.embedded`."""
-        clock = None if now is None else instant(now)
-        return EmbeddedAsyncMap(
-            self.map,
-            self.inputs,
-            options=self.options,
-            store=store,
-            downstream=downstream,
-            now=clock,
         )
 
 

@@ -7,13 +7,14 @@ operator refuses input, and `timeout` offers them again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from tidegate.embedded.clock import Clock
+from tidegate.embedded.mapped_inputs import MappedInputs
 from tidegate.embedded.result_queue import Downstream, ResultQueue
 from tidegate.embedded.source_control import SourceControl
 from tidegate.errors import InputError
@@ -23,6 +24,7 @@ from tidegate.kernel.watermarks.marks import Mark
 from tidegate.operators import snapshot
 from tidegate.operators.chain import Operator, OutputProgress, render
 from tidegate.operators.ingest.computed_columns import arriving_table
+from tidegate.operators.ingest.delivery import Arrival
 from tidegate.operators.ingest.watermark_tracking import PausedSource, WatermarkTracker
 from tidegate.operators.output import Output
 from tidegate.operators.results import Results
@@ -73,6 +75,7 @@ class EmbeddedBase(SourceControl):
         self._ended: set[int] = set()
         self._saved_windows = (0, 0)
         """Windows opened and closed when the state was last saved."""
+        self._maps = MappedInputs(spec.inputs)
         return spec
 
     def _restore(self) -> None:
@@ -120,14 +123,31 @@ class EmbeddedBase(SourceControl):
     ) -> None:
         """Process a delivery: an Arrow table or batch, a pandas frame, or a list of dictionaries.
 
-        `now` is the clock at its arrival.
+        `now` is the clock at its arrival. Behind an async map, the call waits for all answers.
         """
         self._check_open()
         self._drain()
-        ordinal = self.ordinal(input)
-        given = input_of(self.inputs, ordinal)
-        table = arriving_table(messages, self.operator.expected(ordinal), given.computed)
-        self._emit(self.operator.process(table, self._now(now), ordinal))
+        self._process([(self.ordinal(input), messages)], now)
+
+    def _process(self, given: Sequence[tuple[int, Any]], now: Instant | None) -> None:
+        """Process a delivery of several inputs, through their async maps."""
+        clock = self._now(now)
+        arrivals = [
+            Arrival(
+                ordinal,
+                arriving_table(
+                    messages,
+                    self._maps.expected(self.operator, ordinal),
+                    input_of(self.inputs, ordinal).arrival.computed,
+                ),
+            )
+            for ordinal, messages in given
+        ]
+        mapped = self._maps.run(self.operator, arrivals)
+        output = self.operator.process_all(mapped.arrivals, clock, observed=mapped.observed)
+        for results in mapped.late(self.operator):
+            self._put(results)
+        self._emit(output)
 
     def end_input(self, *, input: int | str = 0, partition: str | None = None) -> None:
         """End a partition or a whole input; after the last one, `finish` fires the rest."""
@@ -183,6 +203,7 @@ class EmbeddedBase(SourceControl):
 
     def close(self) -> None:
         """Close the store; what was not flushed is lost."""
+        self._maps.close()
         self._store.close()
 
     # Inspection

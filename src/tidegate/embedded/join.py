@@ -12,8 +12,6 @@ from tidegate.embedded.result_queue import Downstream
 from tidegate.instants import Instant
 from tidegate.operators.explain.facts import Explanation
 from tidegate.operators.explain.join import described, explain_join
-from tidegate.operators.ingest.computed_columns import arriving_table
-from tidegate.operators.ingest.delivery import Arrival
 from tidegate.operators.inspection.join import JoinInspection
 from tidegate.operators.join.operator import WindowedJoin
 from tidegate.spec.join import LEFT, RIGHT, SIDES, JoinSpec
@@ -55,15 +53,7 @@ class EmbeddedJoin(JoinInspection, EmbeddedBase):
         """Process a delivery of both inputs: left before right; watermarks advance after both."""
         self._check_open()
         given = [(LEFT, left), (RIGHT, right)]
-        tables = [
-            Arrival(
-                side,
-                arriving_table(rows, self.operator.expected(side), self.inputs[side].computed),
-            )
-            for side, rows in given
-            if rows is not None
-        ]
-        self._emit(self.operator.process_all(tables, self._now(now)))
+        self._process([(side, rows) for side, rows in given if rows is not None], now)
 
     # Explanation
 

@@ -45,6 +45,7 @@ class EmbeddedOperator(AggregateInspection, EmbeddedBase):
         # neither triggers nor retention look at deliveries.
         self._buffers = (
             downstream is None
+            and not self._maps
             and all(
                 isinstance(given.watermark, Explicit) and given.watermark.idle_after is None
                 for given in spec.inputs

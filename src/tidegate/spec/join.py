@@ -16,7 +16,14 @@ import pyarrow.compute as pc
 from tidegate.errors import SpecError
 from tidegate.instants import MAX, Duration, duration, format_duration
 from tidegate.spec.json_form import qualified_name
-from tidegate.spec.operator import AggregateSpec, Input, Options, Retention, TimeColumn
+from tidegate.spec.operator import (
+    AggregateSpec,
+    Input,
+    Options,
+    Retention,
+    TimeColumn,
+    check_mapped,
+)
 from tidegate.spec.watermarks import PerKey
 from tidegate.spec.windows import (
     Axis,
@@ -191,6 +198,7 @@ class JoinSpec:
                 )
         if self.lateness < 0:
             raise SpecError(f"`allow_lateness` can't be negative, got {self.allowed_lateness}")
+        check_mapped(self.inputs)
         self._check_window()
         self._check_fields()
         self._check_rest()
@@ -478,6 +486,14 @@ class JoinSpec:
 
 Upstream: TypeAlias = AggregateSpec | JoinSpec
 """An operator upstream, whose output may have retractions."""
+
+
+def progress_axis(spec: Upstream, number: int) -> Axis:
+    """The axis that measures the progress of the sources of an input."""
+    if isinstance(spec, JoinSpec):
+        # Rows that are matched by offset all go to one shard, which counts them itself.
+        return Axis.OFFSET if spec.inputs[number].time is None else Axis.EVENT_TIME
+    return spec.window.axis
 
 
 def within(

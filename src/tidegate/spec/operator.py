@@ -11,11 +11,13 @@ from typing import Any
 from tidegate.errors import InputError, SpecError
 from tidegate.instants import MAX, format_duration
 from tidegate.spec.aggregates import INPUT, Aggregate, Python
+from tidegate.spec.async_map import AsyncMap
 from tidegate.spec.computed import Computed
 from tidegate.spec.evictors import Evictor
 from tidegate.spec.triggers import Policy, Trigger
 from tidegate.spec.watermarks import (
     Bounded,
+    Explicit,
     Generated,
     Implied,
     PerKey,
@@ -105,6 +107,11 @@ class Input:
     """Further time columns; operators that forward messages forward their watermarks too."""
     computed: tuple[Computed, ...] = ()
     """Columns that functions compute from the others when rows arrive."""
+    mapped: MapStep | None = None
+    """The async map whose results are the rows of this input.
+
+    The watermarks follow its messages.
+    """
 
     @property
     def times(self) -> tuple[TimeColumn, ...]:
@@ -120,17 +127,35 @@ class Input:
                 f" {', '.join(str(name) for name in found)}"
             )
         rest = tuple(time.unaligned() for time in self.times if time.column != column)
+        mapped = self.mapped
+        if mapped is not None and column != self.time:
+            mapped = replace(mapped, input=mapped.input.on(column))
         return replace(
             self,
+            mapped=mapped,
             time=column,
             watermark=found[column].watermark,
             watermark_key=found[column].key,
             others=rest,
         )
 
+    @property
+    def arrival(self) -> Input:
+        """The roles of the columns of the messages that arrive, before an async map."""
+        return self if self.mapped is None else self.mapped.input
+
+    @property
+    def row_watermark(self) -> Watermarks:
+        """The watermark that is read from the rows; none is read from the results of a map."""
+        return self.watermark if self.mapped is None else Explicit()
+
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
-        document = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        """The JSON form of what stored state depends on: the map of the rows may change."""
+        document = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name != "mapped"
+        }
         others = [
             {"column": other.column, "watermark": other.watermark.to_dict(), "key": other.key}
             for other in self.others
@@ -184,6 +209,28 @@ class Input:
 
 DEFAULT_LATENESS = 60 * SECOND
 """The allowed lateness without retention."""
+
+
+@dataclass(frozen=True)
+class MapStep:
+    """An async map in front of an operator: every delivery is answered before it is processed."""
+
+    map: AsyncMap
+    input: Input
+    """The roles of the columns of the messages."""
+    options: Options | None = None
+    """The options of a map that runs alone; in front of an operator, those of the operator count.
+    """
+
+
+def check_mapped(inputs: Sequence[Input]) -> None:
+    """Refuse an async map with options that the operator behind it decides."""
+    for given in inputs:
+        if given.mapped is not None and given.mapped.options is not None:
+            raise SpecError(
+                "`strict`, `future_tolerance` and `future_reference` are options of the operator"
+                " behind an async map. Hint: .window(...).options(strict=True)"
+            )
 
 
 @dataclass(frozen=True)
@@ -355,6 +402,7 @@ class AggregateSpec:
 
     def _check_inputs(self) -> None:
         """Check that aggregates refer to existing inputs of the merge."""
+        check_mapped(self.inputs)
         if self.names:
             check_merge(self.names, self.inputs)
         for name, aggregate in self.aggregates:

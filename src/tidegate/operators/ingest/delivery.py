@@ -192,7 +192,7 @@ class DeliveryReader:
             self.spec.partition,
             self.op_column,
         ]
-        named += columns_of(self.spec.watermark)
+        named += columns_of(self.spec.row_watermark)
         return [name for name in named if name is not None]
 
     def check(self, schema: pa.Schema) -> None:
@@ -203,7 +203,7 @@ class DeliveryReader:
                 f"the input has no column {', '.join(f'`{m}`' for m in missing)}; it has"
                 f" {', '.join(schema.names)}"
             )
-        check_columns(self.spec.watermark, schema)
+        check_columns(self.spec.row_watermark, schema)
 
     def labelled(self, table: pa.Table) -> pa.Table:
         """The table with the name of its input as a column, in a merge."""

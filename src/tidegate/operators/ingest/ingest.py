@@ -275,8 +275,10 @@ def markers_in(table: pa.Table, given: Input, verdict: np.ndarray | None) -> np.
     """Which rows only carry a watermark of some time column and are no events; None if none is.
 
     `verdict` is that of the first time column, where it is known. A row that notes a time without
-    an event has no time in any column.
+    an event has no time in any column. The results of an async map are events.
     """
+    if given.mapped is not None:
+        return None
     # A stream without times has markers where rows are taken as they come.
     known: dict[str | None, np.ndarray] = {} if verdict is None else {given.time: verdict}
     names = {*table.column_names, *known}

@@ -16,10 +16,11 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from tidegate.errors import SpecError
 from tidegate.operators.aggregate.pre_aggregation import PreAggregator, can_combine
 from tidegate.operators.aggregate.static_windows import has_static_windows
+from tidegate.operators.async_map.delivery import failed_schema
 from tidegate.operators.ingest.merge_inputs import check_schemas
 from tidegate.spark import metrics
 from tidegate.spark.failures import marks_errors
-from tidegate.spark.plan.input import PlanInput
+from tidegate.spark.plan.input import PlanInput, row_schema
 from tidegate.spark.sources import DirectSource
 from tidegate.spark.tasks.batch import batch_function
 from tidegate.spark.tasks.batch_clock import BatchClock
@@ -32,10 +33,10 @@ from tidegate.spark.tasks.task_output import BoundSink
 from tidegate.spark.tasks.transport import LATE, METRICS, PANES, SHUFFLE_COLUMNS, decode_payload
 from tidegate.spark.tasks.watermark_files import WatermarkFiles
 from tidegate.spark.types import align_columns, spark_schema, spark_types
-from tidegate.spec.join import JoinSpec, Upstream
+from tidegate.spec.join import JoinSpec, Upstream, progress_axis
 from tidegate.spec.operator import AggregateSpec, Input
 from tidegate.spec.watermarks import Explicit, PerKey
-from tidegate.spec.windows import Axis, Window
+from tidegate.spec.windows import Window
 
 SILENCE = 60_000_000
 """The time between two batches that counts as silence if the trigger interval is unknown."""
@@ -132,9 +133,7 @@ class Plan:
     def _chain(self, layout: ShardLayout, feeding: Mapping[int, ChainPlan]) -> ChainPlan:
         """The chain of this stage, over the chains that feed its inputs."""
         schemas = [
-            output_schemas(feeding[n])[0]
-            if isinstance(one, Plan)
-            else one.schema(self.specs[0].inputs[n].computed)
+            output_schemas(feeding[n])[0] if isinstance(one, Plan) else self._row_schema(n, one)
             for n, one in enumerate(self.inputs)
         ]
         first = self.specs[0]
@@ -151,11 +150,20 @@ class Plan:
                 number: ReshuffledInput(chain.specs[-1], layout.ids)
                 for number, chain in feeding.items()
             },
+            failed={
+                number: failed_schema(one.schema(first.inputs[number].arrival.computed))
+                for number, one in enumerate(self.inputs)
+                if isinstance(one, PlanInput) and first.inputs[number].mapped is not None
+            },
             silence=self.silence,
             ends=self.ends,
             changes=self.changes,
             included=self.included,
         )
+
+    def _row_schema(self, number: int, one: PlanInput) -> pa.Schema:
+        """The columns of the rows that the operator gets from an input."""
+        return row_schema(self.specs[0].inputs[number], one)
 
     def schemas(self, layout: ShardLayout) -> dict[str, pa.Schema]:
         """The columns of each output."""
@@ -254,7 +262,7 @@ class Plan:
             or (self.is_streaming and self.watermark_files is None)
         ):
             return None
-        return PreAggregator(spec, first.schema(spec.input.computed))
+        return PreAggregator(spec, self._row_schema(0, first))
 
 
 def edge_of(spec: Upstream, number: int, layout: ShardLayout) -> Edge:
@@ -265,7 +273,7 @@ def edge_of(spec: Upstream, number: int, layout: ShardLayout) -> Edge:
         layout,
         number,
         tolerance,
-        axis=_axis(spec, number),
+        axis=progress_axis(spec, number),
         static=static_window(spec),
     )
 
@@ -285,14 +293,6 @@ def edge_input(spec: Upstream, number: int) -> Input:
             others=spec.times(number)[1:],
         )
     return dataclasses.replace(declared, others=())
-
-
-def _axis(spec: Upstream, number: int) -> Axis:
-    """The axis that measures the progress of a source."""
-    if isinstance(spec, JoinSpec):
-        # Rows that are matched by offset all go to one shard, which counts them itself.
-        return Axis.OFFSET if spec.inputs[number].time is None else Axis.EVENT_TIME
-    return spec.window.axis
 
 
 def _has_special_names(frame: DataFrame) -> bool:

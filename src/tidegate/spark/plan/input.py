@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame
 
 from tidegate.errors import SpecError
@@ -14,7 +15,9 @@ from tidegate.operators.ingest.computed_columns import with_computed_columns
 from tidegate.spark.sources import DirectSource
 from tidegate.spark.tasks.edge import CLOCK
 from tidegate.spark.types import arrow_schema
+from tidegate.spec.async_map import AsyncMap
 from tidegate.spec.computed import Computed
+from tidegate.spec.operator import Input
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +58,41 @@ def plan_input(
     names = {role: columns.resolve(role, value) for role, value in named.items()}
     key = tuple(columns.resolve("key", value) for value in keys)
     return PlanInput(columns.source), names, key
+
+
+def check_map(called: AsyncMap) -> None:
+    """Refuse an async map that cannot run inside the tasks of a query."""
+    if called.schema is None:
+        raise SpecError(
+            "on Spark, the columns of the results of an async map are declared. Hint:"
+            " async_map(..., schema='*, price double'), where '*' stands for the columns of the"
+            " messages"
+        )
+    try:
+        cloudpickle.dumps(called.function)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise SpecError(
+            f"the function of an async map cannot be sent to the tasks of a query: {error}. Hint:"
+            " define it in a module that the workers can import, and create clients and"
+            " connections in its first call"
+        ) from error
+
+
+def row_schema(given: Input, one: PlanInput) -> pa.Schema:
+    """The columns of the rows of an input: of the source, or of the results of its async map."""
+    schema = one.schema(given.arrival.computed)
+    if given.mapped is None:
+        return schema
+    found = given.mapped.map.columns(schema) or schema
+    named = [given.time, *given.key, given.id, given.offset, given.partition]
+    missing = [name for name in named if name is not None and name not in found.names]
+    if missing:
+        raise SpecError(
+            f"the results of the async map have no column `{missing[0]}`, which the stream reads;"
+            f" they have {', '.join(found.names)}. Hint: return it and declare it in `schema`, or"
+            " name another column with .async_map(...).stream(key=...)"
+        )
+    return found
 
 
 def _check_columns(source: DataFrame | DirectSource) -> None:

@@ -90,7 +90,9 @@ def _process(chain: Chain, rows: list[ShuffleRow]) -> Iterator[ChainOutput]:
     for chunk in _chunks([row for row in rows if row.kind not in shared]):
         found = to_chain_input(chunk)
         yield chain.process(
-            ChainInput(found.arrivals, (), found.combined, found.refused), chain.now, hold=True
+            ChainInput(found.arrivals, (), found.combined, found.refused, found.failed),
+            chain.now,
+            hold=True,
         )
     yield chain.process(ChainInput(observed=whole.observed, positions=whole.positions), chain.now)
     yield chain.finish()

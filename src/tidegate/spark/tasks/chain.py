@@ -22,6 +22,7 @@ from tidegate.kernel.storage.keyed_table import KeyedTable
 from tidegate.operators import snapshot as stored
 from tidegate.operators.aggregate.migration import check_same
 from tidegate.operators.aggregate.operator import WindowedAggregate
+from tidegate.operators.async_map.delivery import late_results
 from tidegate.operators.chain import NO_PROGRESS, Operator, OutputProgress, apply_marks, render
 from tidegate.operators.changelog import changelog
 from tidegate.operators.ingest.delivery import Arrival, DeliveryReader
@@ -71,6 +72,8 @@ class ChainPlan:
     """How much of the time between two batches counts as silence of the sources; a longer pause is
     time in which the query did not read.
     """
+    failed: Mapping[int, pa.Schema] = field(default_factory=dict)
+    """The columns of the failed messages of async maps, by input of the first operator."""
     changes: bool = False
     """Whether panes leave as rows of a change feed."""
     included: tuple[str, ...] = ()
@@ -141,6 +144,8 @@ class ChainInput:
     """Partial aggregates of rows that are on time, as `PreAggregator` makes them."""
     refused: Sequence[tuple[Arrival, str]] = ()
     """Rows that cannot be processed, with the reason."""
+    failed: Sequence[Arrival] = ()
+    """Messages for which an async map has no result."""
     progress: Sequence[ShardProgress] = ()
     """The progress of upstream chains."""
     positions: Sequence[np.ndarray] = ()
@@ -189,6 +194,9 @@ class Chain:
             yield from self._pass_on(
                 0, first.refuse(arrival.table, self.now, "bad_offset", detail, arrival.ordinal)
             )
+        for arrival in batch.failed:
+            # These are late rows only: `ChainOutput` leaves out the empty panes.
+            yield late_results(first, arrival.table, arrival.ordinal)
         more: dict[str, Any] = {} if not batch.positions else {"positions": batch.positions}
         if batch.combined:
             for frame in batch.combined:
@@ -375,8 +383,12 @@ class Chain:
     def schemas(self) -> tuple[pa.Schema, pa.Schema]:
         """The columns of the panes and of the late rows."""
         empty = [operator.renderer().render(Output()) for operator in self.operators]
+        failed = [
+            late_results(self.operators[0], schema.empty_table(), ordinal)
+            for ordinal, schema in self.plan.failed.items()
+        ]
         return self._shown(empty[-1].panes).schema, late_schema(
-            [results.late.schema for results in empty]
+            [results.late.schema for results in (*empty, *failed)]
         )
 
     # State

@@ -7,7 +7,7 @@ the clock of the batch, so a replay gives the same.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -20,14 +20,17 @@ from tidegate.kernel.storage.column_encoding import pack
 from tidegate.kernel.watermarks.row_selection import condense
 from tidegate.operators.aggregate.pre_aggregation import PreAggregator
 from tidegate.operators.aggregate.static_windows import observed_positions
+from tidegate.operators.async_map.delivery import observed_messages
 from tidegate.operators.ingest.computed_columns import with_computed_columns
 from tidegate.operators.ingest.schema_cast import BROKEN
 from tidegate.spark.failures import marks_errors
+from tidegate.spark.tasks.async_calls import task_calls
 from tidegate.spark.tasks.batch_clock import BatchClock
 from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.transport import (
     COMBINED,
     EDGE_WATERMARK,
+    FAILED,
     OBSERVED,
     POSITIONS,
     REFUSED,
@@ -135,6 +138,8 @@ class _Packer:
     def __init__(self, edge: Edge, task: int, clock: int | None, watermark: int | None) -> None:
         self._edge, self._task, self._clock, self._watermark = edge, task, clock, watermark
         self._seq = 0
+        step = edge.input.mapped
+        self._calls = None if step is None else task_calls(edge.input, step)
 
     def pack(self, table: pa.Table) -> list[ShuffleRow]:
         edge = self._edge
@@ -144,12 +149,14 @@ class _Packer:
             table = table.drop_columns([CLOCK])
         if edge.names:
             table = table.rename_columns(list(edge.names))
-        table = with_computed_columns(_without_views(table), edge.input.computed)
-        table, refused = _split_null_offsets(_without_views(table), edge.input.offset)
+        table = with_computed_columns(_without_views(table), edge.input.arrival.computed)
         rows: list[ShuffleRow] = []
-        observed = condense(
-            _without_malformed(table), edge.input, edge.future_limit(clock), axis=edge.axis
-        )
+        table, observed = self._map(_without_views(table), clock, rows)
+        table, refused = _split_null_offsets(table, edge.input.offset)
+        if observed is None:
+            observed = condense(
+                _without_malformed(table), edge.input, edge.future_limit(clock), axis=edge.axis
+            )
         # An empty table is sent as well: every shard has to check the clock.
         for payload in [*encode_payloads(observed)] or [encode_table(observed)]:
             # All shards share the same bytes.
@@ -167,6 +174,28 @@ class _Packer:
         for shard, part in split_table(refused, edge.input.key, edge.layout):
             rows += [self._row(shard, REFUSED, payload) for payload in encode_payloads(part)]
         return rows
+
+    def _map(
+        self, table: pa.Table, clock: int | None, rows: list[ShuffleRow]
+    ) -> tuple[pa.Table, pa.Table | None]:
+        """The results of the async map, and the messages that determine the watermark.
+
+        Without a map, the rows themselves do; on other axes than time, the results do. `rows` gets
+        the failed messages.
+        """
+        edge = self._edge
+        if self._calls is None or edge.input.mapped is None:
+            return table, None
+        mapped = self._calls.run(table)
+        rows += [
+            self._row(edge.layout.ids[0], FAILED, payload)
+            for payload in encode_payloads(mapped.failed)
+        ]
+        if edge.axis is not Axis.EVENT_TIME:
+            return mapped.rows, None
+        messages = replace(edge.input.mapped.input, others=edge.input.others)
+        observed = condense(mapped.messages, messages, edge.future_limit(clock))
+        return mapped.rows, observed_messages(edge.input, observed)
 
     def _pre_aggregate(self, table: pa.Table, clock: int | None) -> tuple[pa.Table, Frame]:
         """The rows that cannot be pre-aggregated, and the partial aggregates of the others."""

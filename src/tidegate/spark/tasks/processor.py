@@ -30,6 +30,7 @@ from tidegate.spark.tasks.state_store import BLOB, BLOB_KEY, META, SparkStore
 from tidegate.spark.tasks.task_output import BoundSink, OutputPayload, TaskOutput
 from tidegate.spark.tasks.transport import (
     COMBINED,
+    FAILED,
     FORWARDED,
     MARKS,
     METRICS,
@@ -86,6 +87,7 @@ def to_chain_input(rows: Sequence[ShuffleRow]) -> ChainInput:
             if row.kind == COMBINED
         ],
         refused=[(arrival, "the offset is null") for arrival in arrivals(REFUSED)],
+        failed=arrivals(FAILED),
         progress=[
             _shard_progress(row.input, **json.loads(bytes(row.payload)))
             for row in ordered

@@ -33,12 +33,13 @@ SHUFFLE_SCHEMA, OUTPUT_SCHEMA = (
     )
 )
 
-ROWS, COMBINED, OBSERVED, POSITIONS, REFUSED, MARKS, FORWARDED = (
+ROWS, COMBINED, OBSERVED, POSITIONS, REFUSED, FAILED, MARKS, FORWARDED = (
     "rows",
     "combined",
     "observed",
     "positions",
     "refused",
+    "failed",
     "marks",
     "forwarded",
 )
@@ -46,7 +47,8 @@ ROWS, COMBINED, OBSERVED, POSITIONS, REFUSED, MARKS, FORWARDED = (
 
 In this order: events of the shard, pre-aggregated events, the progress of the sources and the
 positions of all events for static windows (both for all shards), rows that cannot be processed,
-watermarks of an upstream operator, and forwarded outputs of an upstream operator.
+messages for which an async map has no result, watermarks of an upstream operator, and forwarded
+outputs of an upstream operator.
 """
 EDGE_WATERMARK = "edge_watermark"
 """The column with the watermark by which the edge found pre-aggregated rows on time."""
