@@ -480,11 +480,10 @@ def test_what_can_be_inverted_forgets_rows_that_are_taken_back(given_batch, data
     both = Rows(
         rows.table.take(pa.array(index)), rows.time[index], rows.order[index], weight[mixed]
     )
-    aggregates: list[tg.Aggregate] = [tg.count(), tg.count("v"), tg.sum("v"), tg.mean("v")]
-    # Squares of numbers near 2**63 leave no digits to compare.
-    aggregates += [tg.variance("v")] if kind in ("small", "int8", "float", "bool") else []
+    aggregates: list[tg.Aggregate] = [tg.count(), tg.count("v")]
+    aggregates += [] if pa.types.is_floating(type) else [tg.sum("v"), tg.mean("v")]
     for aggregate in aggregates:
-        accumulation = bind(aggregate, rows.table.schema, retractions=True)
+        accumulation = bind(aggregate, rows.table.schema)
         assert accumulation.invertible
         half = len(mixed) // 2
         parts = [np.arange(len(mixed)) < half, np.arange(len(mixed)) >= half]
@@ -499,30 +498,19 @@ def test_what_can_be_inverted_forgets_rows_that_are_taken_back(given_batch, data
         wanted = accumulation.lower(
             accumulation.lift(kept, Groups(kept_ids, GROUPS)).partials
         ).to_pylist()
-        tolerance = 0.1 if isinstance(aggregate, tg.Variance) else 1e-6
-        near = [same(a, b, tolerance) for a, b in zip(found, wanted, strict=True)]
-        assert all(near), (aggregate, found, wanted)
+        assert found == wanted, aggregate
 
 
-def test_infinities_and_nan_can_be_taken_back():
-    table = pa.table(
-        {"v": [math.inf, -math.inf, math.nan, 1.0, 2.0, math.inf, -math.inf, math.nan]}
-    )
-    rows = Rows(table, np.arange(8), np.arange(8), np.array([1, 1, 1, 1, 1, -1, -1, -1]))
-    for aggregate, wanted in ((tg.sum("v"), 3.0), (tg.mean("v"), 1.5), (tg.variance("v"), 0.5)):
-        accumulation = bind(aggregate, table.schema, retractions=True)
-        assert accumulation.lower(
-            accumulation.lift(rows, Groups.single(8)).partials
-        ).to_pylist() == [wanted]
-        early = rows.where(np.arange(8) < 4)
-        assert math.isnan(
-            accumulation.lower(accumulation.lift(early, Groups.single(4)).partials)[0].as_py()
+@pytest.mark.parametrize("aggregate", [tg.sum("v"), tg.mean("v"), tg.variance("v"), tg.stddev("v")])
+def test_results_of_floats_cannot_be_inverted(aggregate):
+    """1e300 + 1 - 1e300 is 0 in floats: with retractions the messages are needed."""
+    table = pa.table({"v": [1e300, 1.0, 1e300]})
+    accumulation = bind(aggregate, table.schema)
+    assert not accumulation.invertible
+    with pytest.raises(InputError, match="does not support retractions"):
+        accumulation.lift(
+            Rows(table, np.arange(3), np.arange(3), np.array([1, 1, -1])), Groups.single(3)
         )
-    total = bind(tg.sum("v"), table.schema, retractions=True)
-    for place, wanted in ((0, math.inf), (1, -math.inf)):
-        assert total.lower(
-            total.lift(rows.where(np.arange(8) == place), Groups.single(1)).partials
-        ).to_pylist() == [wanted]
 
 
 def test_any_and_all_take_rows_back():

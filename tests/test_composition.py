@@ -225,3 +225,206 @@ def test_oracle_sessions_of_sessions_end_in_the_answer_of_a_batch(events, cut, m
         for start, end, n in sessions_of([t for t, _ in ends], 9):
             wanted.append((c, start, end, sum(m for t, m in ends if start <= t < end), n))
     assert {key: n for key, n in left.items() if n} == dict.fromkeys(wanted, 1)
+
+
+# Lateness
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "time"),
+    [
+        ("end_of_window", "time"),
+        ("earliest", "time"),
+        ("latest", "time"),
+        ("end_of_window", "window_start"),
+        ("end_of_window", "window_end"),
+        ("end_of_window", "newest"),
+    ],
+)
+def test_no_change_of_the_upstream_is_late_downstream(timestamp, time):
+    """The downstream allows no lateness of its own, and takes all corrections of the upstream."""
+    last = (
+        tg.stream(time=time, key="c", watermark=tg.explicit())
+        .window(tg.tumbling("5 s"))
+        .trigger(LATE_ONLY)
+        .allow_lateness(0)
+        .options(drop_by="event")
+        .retracting()
+        .aggregate(n=tg.sum("n"))
+        .embedded(now=0)
+    )
+    head = source(trigger=EAGER).allow_lateness("30 s").options(timestamp=timestamp)
+    with head.aggregate(n=tg.count(), newest=tg.max("ts")).embedded(downstream=last, now=0) as op:
+        for now, late in ((0, 1), (9, 3), (10, 4), (34, 5), (33, 9)):
+            op.advance_watermark(now * 1_000_000)
+            op.add_messages(seconds(late))
+        op.advance_watermark(1_000_000_000)
+        op.finish()
+    rows = netted(rows_of(last, "n"))
+    assert sum(row[2] for row in rows) == 5
+    assert len(rows) == 1
+    assert last.stats()["windows"] == 0
+
+
+def test_lateness_adds_up_along_a_chain_that_is_connected_from_its_end():
+    last = (
+        tg.stream(time="window_start", key="c", watermark=tg.explicit())
+        .window(tg.tumbling("1 s"))
+        .allow_lateness(0)
+        .aggregate(n=tg.sum("n"))
+        .embedded(now=0)
+    )
+    middle = (
+        tg.stream(time="time", key="c", watermark=tg.explicit())
+        .window(tg.tumbling("20 s"))
+        .allow_lateness("1 s")
+        .aggregate(n=tg.sum("n"))
+        .embedded(downstream=last, now=0)
+    )
+    assert last.spec.lateness == 21_000_000
+    source(trigger=None).allow_lateness("30 s").aggregate(n=tg.count()).embedded(
+        downstream=middle, now=0
+    )
+    assert middle.spec.lateness == 30_000_000
+    assert last.spec.lateness == 50_000_000
+
+
+# Refusals
+
+CORRECTED = source(trigger=LATE_ONLY)
+FINAL = source(trigger=tg.after_watermark())
+
+
+def inherited(trigger: Any) -> tg.Windowed:
+    return tg.stream(key="c").inherit().trigger(trigger)
+
+
+def timed(window: Any = None, **stream: Any) -> tg.Windowed:
+    return tg.stream(**{"time": "time", "key": "c", "watermark": tg.explicit(), **stream}).window(
+        tg.tumbling("1 minute") if window is None else window
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (CORRECTED, inherited(tg.after_watermark()), "late=tg.after_count"),
+        (CORRECTED, tg.stream(key="c").inherit().late_arrival(), "late=tg.after_count"),
+        (CORRECTED, inherited(tg.after_count(3)), "tg.repeatedly"),
+        (source(trigger=EAGER), inherited(tg.after_count(3)), "tg.repeatedly"),
+        (CORRECTED, inherited(tg.or_finally(tg.every_element(), tg.after_count(9))), "repeatedly"),
+        (CORRECTED, timed(tg.tumbling("1 minute", axis="clock")), "event time"),
+        (CORRECTED, timed(tg.tumbling(5, axis="ordinal")), "event time"),
+        (CORRECTED, timed(tg.tumbling(5, axis="offset"), offset="pane"), "leave `offset` out"),
+        (CORRECTED, timed(tg.sliding("1 minute")), "tg.hopping"),
+        (CORRECTED, timed(id="n"), "id='pane_id'"),
+        (CORRECTED, timed().evict(tg.evict_count(3, after=True)), "before the function"),
+        (CORRECTED, timed(tg.session("1 minute")).discarding(), "accumulating"),
+        (CORRECTED, timed(time="n"), "time='time'"),
+        (source(window=tg.session("1 s")), timed(time="window_start"), "time='window_end'"),
+        (
+            source(window=tg.session("1 s")).options(timestamp="earliest"),
+            timed(),
+            "timestamp='end_of_window'",
+        ),
+        (source(window=tg.global_window()), timed(), "inherit them"),
+    ],
+)
+def test_a_chain_without_an_answer_is_refused_when_it_is_built(first, second, said):
+    last = second.aggregate(n=tg.sum("n")).embedded(now=0)
+    with pytest.raises(tg.SpecError, match="Hint") as refused:
+        first.aggregate(n=tg.count()).embedded(downstream=last, now=0)
+    assert said in str(refused.value)
+
+
+def test_discarding_behind_changes_is_refused_for_other_aggregates_than_counts_and_sums():
+    last = timed().discarding().aggregate(n=tg.max("n")).embedded(now=0)
+    with pytest.raises(tg.SpecError, match="only counts and sums do"):
+        CORRECTED.aggregate(n=tg.count()).embedded(downstream=last, now=0)
+    FINAL.aggregate(n=tg.count()).embedded(downstream=last, now=0)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (FINAL, inherited(tg.after_watermark())),
+        (FINAL, inherited(tg.after_count(1))),
+        (source(trigger=tg.never()), inherited(tg.after_watermark())),
+        (
+            source(trigger=tg.after_watermark(early=tg.every_element())),
+            inherited(tg.after_watermark()),
+        ),
+        (FINAL, timed(tg.tumbling(5, axis="ordinal"))),
+        (FINAL, timed(tg.sliding("1 minute"))),
+        (FINAL, timed(id="n")),
+        (CORRECTED, timed(id="pane_id")),
+        (CORRECTED, inherited(tg.repeatedly(tg.after_count(3)))),
+        (CORRECTED, inherited(tg.never())),
+        (source(window=tg.global_window()), inherited(EAGER)),
+        (FINAL.options(timestamp="earliest"), timed()),
+    ],
+)
+def test_a_chain_with_an_answer_is_accepted(first, second):
+    last = second.aggregate(n=tg.sum("n")).embedded(now=0)
+    with first.aggregate(n=tg.count()).embedded(downstream=last, now=0) as op:
+        op.add_messages(seconds(1, 2))
+        op.add_messages(seconds(3, u="b"))
+        op.finish()
+    assert last.get_result().panes.num_rows > 0
+
+
+# Discarding
+
+
+def test_discarding_at_the_end_of_a_chain_shows_the_changes_of_sums():
+    """A user's session moves to another window: the first window gives back what it had shown."""
+    last = (
+        tg.stream(time="time", key="c", watermark=tg.explicit())
+        .window(tg.tumbling("10 s"))
+        .trigger(EAGER)
+        .discarding()
+        .aggregate(n=tg.sum("n"), sessions=tg.count())
+        .embedded(now=0)
+    )
+    sessions = source(window=tg.session("3 s"), trigger=EAGER)
+    with sessions.aggregate(n=tg.count()).embedded(downstream=last, now=0) as op:
+        for at in (1, 3, 5, 7, 9):
+            op.add_messages(seconds(at))
+        op.finish()
+    totals: dict[int, list[int]] = {}
+    for op_, start, _, n, count in rows_of(last, "n", "sessions"):
+        assert op_ == "+"
+        total = totals.setdefault(start, [0, 0])
+        total[0] += n or 0  # null where nothing has changed
+        total[1] += count
+    assert totals == {0: [0, 0], 10: [5, 1]}
+    assert last.stats()["windows"] == 0
+
+
+def test_a_sum_of_floats_cannot_be_discarded_behind_changes():
+    last = timed().discarding().aggregate(n=tg.sum("n")).embedded(now=0)
+    rows = [{**row, "v": 0.5} for row in seconds(1)]
+    with CORRECTED.aggregate(n=tg.sum("v")).embedded(downstream=last, now=0) as op:
+        op.add_messages(rows)
+        with pytest.raises(tg.SpecError, match="floats"):
+            op.advance_watermark(10_000_000)
+
+
+# Exactness
+
+
+def test_aggregates_of_floats_are_exact_under_retractions():
+    """A sum that forgets a small number beside a large one remembers it when that is retracted."""
+    last = (
+        tg.stream(key="c")
+        .inherit()
+        .trigger(EAGER)
+        .aggregate(total=tg.sum("v"), mean=tg.mean("v"), spread=tg.stddev("v"))
+        .embedded(now=0)
+    )
+    with source(trigger=EAGER).aggregate(v=tg.last("v")).embedded(downstream=last, now=0) as op:
+        for user, value in (("a", 1.0), ("b", 1e300), ("d", float("inf")), ("b", 2.0), ("d", 3.0)):
+            op.add_messages([{"ts": 1, "c": "x", "u": user, "v": value}])
+        op.finish()
+    last_pane = last.get_result().panes.to_pylist()[-1]
+    assert (last_pane["total"], last_pane["mean"], last_pane["spread"]) == (6.0, 2.0, 1.0)

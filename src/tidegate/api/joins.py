@@ -169,4 +169,4 @@ def join(
             "one of the joined streams has a source and the other has none. Hint: make both from"
             " DataFrames, or neither"
         )
-    return Joined(spec, (*left.sources, *right.sources))
+    return Joined(spec, (*left.sources, *right.sources)).checked()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from tidegate.errors import SpecError
 from tidegate.instants import Duration
-from tidegate.spec.composition import exchanged
+from tidegate.spec.composition import Exchange, composed, exchanged
 from tidegate.spec.join import JoinSpec, Upstream
 
 if TYPE_CHECKING:
@@ -36,6 +36,11 @@ class Pipeline(Generic[Spec]):
     """Whether the output is a change feed."""
     included: tuple[str, ...] = ()
     """The optional columns of panes that the rows on Spark have."""
+
+    def checked(self) -> Self:
+        """The pipeline itself; raises `SpecError` if its chain of operators has no answer."""
+        _composed(self, feeds=True)
+        return self
 
     @property
     def df(self) -> DataFrame:
@@ -117,7 +122,7 @@ def plan_of(pipeline: Pipeline[Any], *, feeds: bool = False) -> Plan:
     """
     from tidegate.spark.plan.dataflow import Plan
 
-    specs: list[Upstream] = [exchanged(pipeline.spec) if feeds else pipeline.spec]
+    specs: list[Upstream] = [_composed(pipeline, feeds=feeds).spec]
     sources = _known(pipeline)
     while (
         isinstance(upstream := sources[0], Pipeline)
@@ -135,6 +140,16 @@ def plan_of(pipeline: Pipeline[Any], *, feeds: bool = False) -> Plan:
         for source in sources
     )
     return Plan(givens, tuple(specs), changes=pipeline.changes, included=pipeline.included)
+
+
+def _composed(pipeline: Pipeline[Any], *, feeds: bool) -> Exchange:
+    """What a pipeline passes on; raises `SpecError` if its chain of operators has no answer."""
+    upstreams = {
+        number: _composed(source, feeds=True)
+        for number, source in enumerate(pipeline.sources)
+        if isinstance(source, Pipeline)
+    }
+    return composed(exchanged(pipeline.spec) if feeds else pipeline.spec, upstreams)
 
 
 def _known(pipeline: Pipeline[Any]) -> tuple[Any, ...]:

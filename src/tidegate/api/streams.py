@@ -320,7 +320,7 @@ class Windowed:
             also=self.also,
             names=self.names,
         )
-        return Panes(spec, self.sources)
+        return Panes(spec, self.sources).checked()
 
 
 @dataclass(frozen=True)

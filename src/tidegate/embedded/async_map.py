@@ -59,7 +59,7 @@ from tidegate.operators.ingest.watermark_tracking import PausedSource, Watermark
 from tidegate.operators.output import texts
 from tidegate.operators.progress import Progress, late_by_reason
 from tidegate.spec.async_map import AsyncMap
-from tidegate.spec.join import Upstream
+from tidegate.spec.composition import Exchange
 from tidegate.spec.operator import Input, Options, TimeColumn, input_of
 from tidegate.spec.watermarks import Lagging
 from tidegate.state.memory import MemoryStore
@@ -134,9 +134,9 @@ class EmbeddedAsyncMap(SourceControl):
         self._restore()
         self._start_calls()
 
-    def follow(self, upstream: Upstream | None) -> None:
+    def follow(self, upstream: Exchange | None) -> None:
         """Take the watermark of an upstream, and pass on whether its panes may be retractions."""
-        if upstream is not None and upstream.mode == "retracting" and not self.spec.ordered:
+        if upstream is not None and upstream.changes and not self.spec.ordered:
             raise SpecError(
                 "the upstream retracts panes, and a retraction must come before its replacement."
                 " Hint: ordered=True"

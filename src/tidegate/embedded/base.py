@@ -28,7 +28,7 @@ from tidegate.operators.ingest.delivery import Arrival
 from tidegate.operators.ingest.watermark_tracking import PausedSource, WatermarkTracker
 from tidegate.operators.output import Output
 from tidegate.operators.results import Results
-from tidegate.spec.composition import exchanged
+from tidegate.spec.composition import Exchange, composed, exchanged
 from tidegate.spec.join import Upstream
 from tidegate.spec.operator import Input, input_of
 from tidegate.state.memory import MemoryStore
@@ -57,7 +57,7 @@ class EmbeddedBase(SourceControl):
         """
         if downstream is not None and not callable(downstream):
             spec = exchanged(spec)
-            downstream.follow(spec)
+            downstream.follow(composed(spec, {}))
         # Arrow imports pandas when it first meets NumPy: do it here, not with the first message.
         pa.array(np.zeros(1, np.int64)).to_numpy()
         self._store = MemoryStore() if store is None else store
@@ -88,13 +88,15 @@ class EmbeddedBase(SourceControl):
     def _drain(self) -> None:
         """Process buffered messages, so that buffering stays invisible."""
 
-    def follow(self, upstream: Upstream | None, *, input: int | None = None) -> None:
+    def follow(self, upstream: Exchange | None, *, input: int | None = None) -> None:
         """Take the watermark from an upstream operator, for one input or for all.
 
-        If the upstream is a window, its panes may be retractions, and inherited windows are kept
-        as long as it may correct them.
+        Rows of the upstream may be retractions, and windows are kept as long as these may come.
+        Raises `SpecError` where the chain has no answer; see `spec.composition`.
         """
         self.operator.follow(upstream, input)
+        if self._downstream is not None:
+            self._downstream.follow(self.operator.exchange)
 
     def expect(self, schema: pa.Schema, *, input: int = 0) -> None:
         """Take the columns of an upstream before its first rows."""
@@ -377,7 +379,7 @@ class Port:
         """Whether this input has ended."""
         return self._operator.finished or self._ordinal in self._operator.ended
 
-    def follow(self, upstream: Upstream | None) -> None:
+    def follow(self, upstream: Exchange | None) -> None:
         """Take the watermark of this input from an upstream operator; see `EmbeddedBase.follow`."""
         self._operator.follow(upstream, input=self._ordinal)
 

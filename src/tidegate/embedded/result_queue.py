@@ -11,7 +11,7 @@ import pyarrow as pa
 from tidegate.errors import BackpressureError
 from tidegate.instants import Instant
 from tidegate.kernel.watermarks.marks import Mark
-from tidegate.spec.join import Upstream
+from tidegate.spec.composition import Exchange
 from tidegate.spec.operator import Input
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ class Downstream(Protocol):
     @property
     def inputs(self) -> tuple[Input, ...]: ...
 
-    def follow(self, upstream: Upstream | None) -> None: ...
+    def follow(self, upstream: Exchange | None) -> None: ...
 
     def expect(self, schema: pa.Schema) -> None: ...
 

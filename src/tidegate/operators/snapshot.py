@@ -29,7 +29,8 @@ def save(operator: Operator) -> None:
     document: dict[str, Any] = {
         "format": FORMAT,
         "spec": operator.declared.to_dict(),
-        "followed_lateness": operator.spec.lateness if operator.takes_panes else None,
+        "followed_lateness": operator.spec.lateness if operator.panes_from else None,
+        "retracts": operator.takes_retractions,
         "progress": operator.progress.to_json(),
         "panes_from": sorted(operator.panes_from),
         "merging": None if operator.merging is None else operator.merging.save(),
@@ -101,7 +102,7 @@ def restore(operator: Operator, *, counts: int = 0) -> bool:
     changed = migration.changes(document["spec"], operator.declared.to_dict())
     if document["followed_lateness"] is not None:
         lateness = max(document["followed_lateness"], operator.declared.lateness)
-        operator.take_panes(lateness, document["panes_from"])
+        operator.take_panes(lateness, document["panes_from"], retracts=document["retracts"])
     if operator.merging is not None and document["merging"] is not None:
         operator.merging.restore(document["merging"])
     operator.progress.restore(document["progress"])
@@ -162,6 +163,6 @@ def _migrated(
         operator.spec,
         schema,
         watermark=operator.progress.watermark,
-        retracts=operator.takes_panes,
+        retracts=operator.takes_retractions,
         has_messages=document["messages"],
     )

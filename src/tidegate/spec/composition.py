@@ -3,17 +3,105 @@
 Operators exchange changes. For every key and window, an operator passes on the value of the window
 so far, after a retraction of the value that it replaces; a window without rows is retracted only.
 The mode of a specification decides what the readers of that operator see, not what it passes on.
+
+Contract: what the last operator of a chain emits minus what it retracts is the result of the same
+operators over the same rows as a batch. `composed` refuses chains for which that cannot hold.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
 from typing import TypeVar
 
-from tidegate.spec.join import Upstream
+from tidegate.errors import SpecError
+from tidegate.instants import saturating_add
+from tidegate.spec.aggregates import Count, First, Last, Max, Min, Sum
+from tidegate.spec.join import AsOf, JoinSpec, Rows, Upstream
 from tidegate.spec.operator import AggregateSpec
+from tidegate.spec.triggers import (
+    AfterAll,
+    AfterAny,
+    AfterCount,
+    AfterDelay,
+    AfterEach,
+    AfterWatermark,
+    Default,
+    EventInterval,
+    Every,
+    EveryElement,
+    Never,
+    OrFinally,
+    Policy,
+    Repeatedly,
+    Trigger,
+)
+from tidegate.spec.windows import Axis, ByDifference, Global, Inherited, Session, Window, longest
 
 Spec = TypeVar("Spec", bound=Upstream)
+_PANE_ID = "pane_id"
+
+
+class _End(IntEnum):
+    """When a trigger may finish, after which it takes no more rows."""
+
+    NEVER = 0
+    WITH_THE_WINDOW = 1
+    """Not before the watermark has reached the end of the window."""
+    ANY_TIME = 2
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What an operator passes to the next one."""
+
+    spec: Upstream
+    lateness: int
+    """How long after the end of a window it may change; `MAX` is unlimited."""
+    changes: bool
+    """Whether rows may be retracted."""
+    changes_late: bool
+    """Whether rows may be retracted after the watermark has passed the end of their window."""
+    span: int | None
+    """The greatest length of its windows; None without a bound."""
+
+    def behind(self, column: str | None) -> int | None:
+        """How far a time of its rows may lie behind its watermark; None without a bound."""
+        back = (
+            self._join_reach
+            if isinstance(self.spec, JoinSpec)
+            else self._pane_reach(self.spec, column)
+        )
+        return None if back is None else int(saturating_add(self.lateness, back))
+
+    @property
+    def _join_reach(self) -> int | None:
+        """How far the times of pairs lie behind the watermark beside the lateness of their rows.
+
+        The watermarks of a join allow for its bounds, but not for the rest of a window.
+        """
+        window = self.spec.window
+        if isinstance(window, Window) and not isinstance(window, Global):
+            return longest(window)
+        return None if isinstance(window, Rows) and self.changes else 0
+
+    def _pane_reach(self, spec: AggregateSpec, column: str | None) -> int | None:
+        """How far a time of panes lies before the end of their window."""
+        if isinstance(spec.window, Global):
+            return None
+        if column == "window_end":
+            return 0
+        if column == "time":
+            # A pending pane holds the watermark back, but its retraction does not.
+            is_end = spec.options.timestamp == "end_of_window"
+            return 0 if is_end or not self.changes else self.span
+        aggregate = dict(spec.aggregates).get(column or "")
+        is_inside = (
+            isinstance(aggregate, Min | Max | First | Last) and aggregate.column == spec.input.time
+        )
+        return self.span if is_inside or column == "window_start" else None
 
 
 def exchanged(spec: Spec) -> Spec:
@@ -21,3 +109,217 @@ def exchanged(spec: Spec) -> Spec:
     if isinstance(spec, AggregateSpec) and spec.mode != "retracting":
         return dataclasses.replace(spec, mode="retracting")
     return spec
+
+
+def composed(spec: Upstream, upstreams: Mapping[int, Exchange]) -> Exchange:
+    """What an operator passes on whose inputs, by ordinal, are fed by others.
+
+    Raises `SpecError` where the chain has no answer.
+    """
+    for ordinal, upstream in upstreams.items():
+        if upstream.changes:
+            _check_input(spec, ordinal)
+        if isinstance(spec, AggregateSpec):
+            _check_trigger(spec.firing, upstream)
+    changes = any(upstream.changes for upstream in upstreams.values())
+    if isinstance(spec, JoinSpec):
+        if changes and isinstance(spec.window, Rows):
+            raise _refusal(
+                "a join over the last messages counts rows that were retracted",
+                "join within times: tg.within(...)",
+            )
+        changes = changes or _retracts(spec)
+        return Exchange(spec, _lateness(spec, upstreams), changes, changes, None)
+    if changes:
+        _check_window(spec)
+        _check_discarding(spec)
+    inherited = [upstream.span for upstream in upstreams.values()]
+    span = longest(spec.window)
+    if isinstance(spec.window, Inherited) and inherited and None not in inherited:
+        span = max(length for length in inherited if length is not None)
+    return Exchange(
+        spec,
+        _lateness(spec, upstreams),
+        _fires_again(spec.firing),
+        _fires_late(spec.firing),
+        span,
+    )
+
+
+def _lateness(spec: Upstream, upstreams: Mapping[int, Exchange]) -> int:
+    """The lateness of an operator: its own, or that of the changes of its upstreams."""
+    found = spec.lateness
+    for ordinal, upstream in upstreams.items():
+        if isinstance(spec, AggregateSpec) and isinstance(spec.window, Inherited):
+            found = max(found, upstream.lateness)
+        elif _is_timed(spec):
+            time = spec.inputs[ordinal].time
+            behind = upstream.behind(time)
+            if behind is None:
+                raise SpecError(
+                    f"rows of the upstream may lie behind its watermark on `{time}` without a"
+                    f" bound: {_unbounded(upstream, time)}"
+                )
+            found = max(found, behind)
+    return found
+
+
+def _is_timed(spec: Upstream) -> bool:
+    if isinstance(spec, JoinSpec):
+        return spec.is_timed
+    return spec.window.axis is Axis.EVENT_TIME
+
+
+def _unbounded(upstream: Exchange, time: str | None) -> str:
+    """Why times of an upstream lie behind its watermark without a bound, and what to do."""
+    spec = upstream.spec
+    if isinstance(spec, JoinSpec):
+        return f"it is a join in {spec.window!r}. Hint: join within times: tg.within(...)"
+    if isinstance(spec.window, Global):
+        return "its windows have no end. Hint: inherit them, or window the upstream by time"
+    if time == "time":
+        return (
+            "its windows have no greatest length, and the time of a pane is that of its"
+            f" {spec.options.timestamp} row. Hint: timestamp='end_of_window'"
+        )
+    if time == "window_start":
+        return "its windows have no greatest length. Hint: time='window_end'"
+    return "it is no time of its windows. Hint: time='time', 'window_start' or 'window_end'"
+
+
+def _retracts(spec: JoinSpec) -> bool:
+    """Whether a join retracts rows although its inputs do not."""
+    pads = any(spec.pads(side) for side in (0, 1)) and spec.padding != "final"
+    return pads or isinstance(spec.window, AsOf | Session)
+
+
+# Triggers
+
+
+def _fires_again(trigger: Trigger) -> bool:
+    """Whether a window may fire more than once."""
+    match trigger:
+        case AfterWatermark(early=early, late=late) | Policy(early=early, late=late):
+            return early is not None or late is not None
+        case AfterCount() | AfterDelay() | AfterAll() | AfterAny() | Never():
+            return False
+        case AfterEach(triggers=triggers):
+            return len(triggers) > 1 or _fires_again(triggers[0])
+    return True
+
+
+def _fires_late(trigger: Trigger) -> bool:
+    """Whether a window that has fired may fire again after the watermark has passed its end."""
+    match trigger:
+        case AfterWatermark(late=late) | Policy(late=late):
+            return late is not None
+    return _fires_again(trigger)
+
+
+def _end_of(trigger: Trigger) -> _End:
+    match trigger:
+        case AfterWatermark(late=late) | Policy(late=late):
+            return _End.WITH_THE_WINDOW if late is None else _End.NEVER
+        case Repeatedly() | EveryElement() | Every() | EventInterval() | Never() | Default():
+            return _End.NEVER
+        case AfterEach(triggers=triggers):
+            # The sequence ends with its last part, and gets there if all others end.
+            return _latest(*triggers)
+        case OrFinally(main=main, until=until):
+            ready = _End.NEVER if isinstance(until, Never) else _ready_with(until)
+            return max(_end_of(main), ready)
+        case AfterAll(triggers=triggers):
+            return min(_ready_with(part) for part in triggers)
+    return _End.ANY_TIME
+
+
+def _ready_with(trigger: Trigger) -> _End:
+    """Whether a trigger is not ready before the end of the window."""
+    match trigger:
+        case AfterWatermark(early=None) | Policy(early=None, full=None) | Default():
+            return _End.WITH_THE_WINDOW
+    return _End.ANY_TIME
+
+
+def _latest(*triggers: Trigger) -> _End:
+    """When a sequence of triggers ends."""
+    ends = [_end_of(trigger) for trigger in triggers]
+    return _End.NEVER if _End.NEVER in ends else min(ends)
+
+
+def _check_trigger(trigger: Trigger, upstream: Exchange) -> None:
+    """Refuse a trigger that may finish while the upstream still changes its rows."""
+    end = _end_of(trigger)
+    if end is _End.WITH_THE_WINDOW and upstream.changes_late:
+        raise _refusal(
+            f"{trigger} takes no more rows after the end of the window, when the upstream still"
+            " corrects its own",
+            "add late panes here, such as late=tg.after_count(1), or leave them out upstream",
+        )
+    if end is _End.ANY_TIME and upstream.changes:
+        raise _refusal(
+            f"{trigger} finishes, and takes no more rows then",
+            f"tg.repeatedly(...), or tg.after_watermark(early={trigger}, late=...)",
+        )
+
+
+# Windows, inputs and modes
+
+
+def _check_window(spec: AggregateSpec) -> None:
+    """Refuse windows and evictors whose content depends on rows that are retracted."""
+    axis, event_time = spec.window.axis, "use a window on event time"
+    if axis is Axis.CLOCK:
+        raise _refusal("the clock at which a correction arrives decides its window", event_time)
+    if not axis.is_time:
+        raise _refusal(f"a window on {axis} counts rows that are retracted later", event_time)
+    if isinstance(spec.window, ByDifference):
+        raise _refusal(
+            "windows by difference begin and end at rows, which may be retracted",
+            "tg.hopping(...)",
+        )
+    if spec.evictor is not None and spec.evictor.after:
+        raise _refusal(
+            "an evictor after the function removes rows with a pane that is replaced later",
+            "evict before the function",
+        )
+
+
+def _check_input(spec: Upstream, ordinal: int) -> None:
+    """Refuse columns by which a row and its correction would be duplicates."""
+    given = spec.inputs[ordinal]
+    if given.offset is not None:
+        raise _refusal(
+            f"rows are recognised by the offset `{given.offset}`, but corrections have none",
+            "leave `offset` out",
+        )
+    if given.id is not None and given.id != _PANE_ID:
+        raise _refusal(
+            f"a row and its retraction have the same id `{given.id}`",
+            f"leave `id` out, or use id='{_PANE_ID}'",
+        )
+
+
+def _check_discarding(spec: AggregateSpec) -> None:
+    """Refuse discarding where panes cannot hold the change since the last pane."""
+    if spec.mode != "discarding":
+        return
+    rest = "accumulating() or retracting()"
+    for name, aggregate in spec.aggregates:
+        if not isinstance(aggregate, Count | Sum):
+            raise _refusal(
+                f"a discarded pane holds the change since the last pane, which `{name}` has not;"
+                " only counts and sums do",
+                rest,
+            )
+    if isinstance(spec.window, Session):
+        raise _refusal("a session that is split has no change since its last pane", rest)
+    if spec.evictor is not None or spec.options.keep_messages:
+        raise _refusal("discarded panes are not computed from messages", rest)
+
+
+def _refusal(reason: str, hint: str) -> SpecError:
+    return SpecError(
+        f"the upstream changes rows that it has passed on: {reason}, so that the result would"
+        f" depend on the order of arrival. Hint: {hint}"
+    )

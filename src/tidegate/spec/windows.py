@@ -310,6 +310,23 @@ _KINDS: dict[str, type[Window]] = {
 }
 
 
+_DAY = 86_400_000_000
+_LONGEST = {"day": 2 * _DAY, "week": 8 * _DAY, "month": 32 * _DAY, "year": 367 * _DAY}
+"""Upper bounds of the length of one calendar unit, in any time zone."""
+
+
+def longest(window: Window) -> int | None:
+    """The greatest length of a window; None without a bound."""
+    match window:
+        case Tumbling(size=size) | Hopping(size=size) | Cumulative(size=size):
+            return size
+        case ByDifference(size=size):
+            return size
+        case Calendar(unit=unit, n=n):
+            return n * _LONGEST[unit]
+    return None
+
+
 def tumbling(
     size: Duration,
     *,

@@ -25,7 +25,6 @@ class _Source:
 
     kind: str
     schema: pa.Schema
-    retractions: bool
 
     def type(self, column: str) -> pa.DataType:
         if column not in self.schema.names:
@@ -81,7 +80,7 @@ def _sum(a: spec.Sum, s: _Source) -> Accumulation:
     if pa.types.is_duration(type):
         return numeric.ExactSum(a.column, type, type)
     if pa.types.is_floating(s.numeric(a.column)):
-        return numeric.FloatSum(a.column, mean=False, guarded=s.retractions)
+        return numeric.FloatSum(a.column, mean=False)
     return numeric.ExactSum(a.column, type, _sum_type(type))
 
 
@@ -100,7 +99,7 @@ def _mean(a: spec.Mean, s: _Source) -> Accumulation:
     if pa.types.is_duration(type):
         return numeric.ExactMean(a.column, type, type)
     if pa.types.is_floating(s.numeric(a.column)):
-        return numeric.FloatSum(a.column, mean=True, guarded=s.retractions)
+        return numeric.FloatSum(a.column, mean=True)
     return numeric.ExactMean(a.column, type, pa.float64())
 
 
@@ -116,7 +115,7 @@ def _extreme(a: spec.Min | spec.Max, s: _Source) -> Accumulation:
 
 def _spread(a: spec.Variance | spec.Stddev, s: _Source) -> Accumulation:
     s.numeric(a.column)
-    return numeric.Spread(a.column, a.ddof, root=isinstance(a, spec.Stddev), guarded=s.retractions)
+    return numeric.Spread(a.column, a.ddof, root=isinstance(a, spec.Stddev))
 
 
 def _edge(a: spec.First | spec.Last, s: _Source) -> Accumulation:
@@ -227,20 +226,15 @@ _COUNTS_TWICE = (
 )
 
 
-def bind(
-    aggregate: spec.Aggregate, schema: pa.Schema, *, retractions: bool = False
-) -> Accumulation:
-    """The accumulation of an aggregate over rows of a schema.
-
-    With `retractions` the partials of float sums and variances can subtract infinities and NaN.
-    """
+def bind(aggregate: spec.Aggregate, schema: pa.Schema) -> Accumulation:
+    """The accumulation of an aggregate over rows of a schema."""
     build = _BUILDERS.get(type(aggregate))
     if build is None:
         raise SpecError(
             f'{aggregate!r} is not an aggregate. Hint: write tg.count(), tg.sum("price") or another'
             " of the aggregates"
         )
-    source = _Source(aggregate.kind, schema, retractions)
+    source = _Source(aggregate.kind, schema)
     if isinstance(aggregate.where, str):
         source.boolean(aggregate.where)
     made = build(aggregate, source)

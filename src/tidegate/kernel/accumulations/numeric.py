@@ -1,4 +1,7 @@
-"""Additive accumulations: count, sum, mean, variance, any and all. All support retractions."""
+"""Additive accumulations: count, sum, mean, variance, any and all.
+
+Those of exact types support retractions.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +135,8 @@ class ExactSum(_Limbed):
 
     def evaluate(self, partials: Partials) -> Lowered:
         total = self._limbs(partials)
-        seen = to_numpy(partials["n"]) > 0
+        # A change between two panes may have as many new values as retracted ones.
+        seen = (to_numpy(partials["n"]) != 0) | np.logical_or.reduce([part != 0 for part in total])
         if self.decimal:
             fits = limbs.below(limbs.magnitude(total)[0], 10 ** (76 if self.width == 8 else 38))
             values = limbs.to_decimals(total, seen & fits, self.result_type)
@@ -169,131 +173,78 @@ class ExactMean(_Limbed):
         return Lowered(self.lower(partials))
 
 
-class FloatSum(_Additive):
+class FloatSum(Base):
     """The sum or mean of floats.
 
-    Infinities and NaN cannot be subtracted. Where retractions are possible they are counted
-    separately.
+    Floats cannot be subtracted exactly: 1e300 + 1 - 1e300 is 0, and no number is left of an
+    infinity. With retractions it is computed from the messages.
     """
 
-    def __init__(self, column: str, *, mean: bool, guarded: bool) -> None:
-        types: dict[str, pa.DataType] = {"sum": pa.float64(), "n": pa.int64()}
-        guards: dict[str, pa.DataType] = (
-            {"nan": pa.int64(), "high": pa.int64(), "low": pa.int64()} if guarded else {}
-        )
-        super().__init__({**types, **guards}, pa.float64())
-        self.column, self.mean, self.guarded = column, mean, guarded
+    def __init__(self, column: str, *, mean: bool) -> None:
+        super().__init__({"sum": pa.float64(), "n": pa.int64()}, pa.float64())
+        self.column, self.mean = column, mean
 
     def lift(self, rows: Rows, groups: Groups) -> Lifted:
         array = rows.column(self.column)
         mask = valid(array)
         values = _filled(storage(array).astype(np.float64, copy=False), mask)
-        weight = rows.weight
-        odd: dict[str, Column] = {}
-        if self.guarded:
-            found = {"nan": np.isnan(values), "high": values == np.inf, "low": values == -np.inf}
-            odd = {name: _tally(groups, these, weight) for name, these in found.items()}
-            values = _filled(values, np.isfinite(values))
-        return Lifted(
-            {
-                "sum": groups.sum(values if weight is None else values * weight),
-                "n": _tally(groups, mask, weight),
-                **odd,
-            }
-        )
+        return Lifted({"sum": groups.sum(values), "n": _tally(groups, mask, None)})
+
+    def combine(self, partials: Partials, groups: Groups) -> dict[str, Column]:
+        return {name: groups.sum(to_numpy(partials[name])) for name in self.partial_types}
 
     def lower(self, partials: Partials) -> pa.Array:
         total, n = to_numpy(partials["sum"]), to_numpy(partials["n"])
-        if self.guarded:
-            nan, high, low = (to_numpy(partials[name]) > 0 for name in ("nan", "high", "low"))
-            total = np.where(high, np.inf, np.where(low, -np.inf, total))
-            total = np.where(nan | high & low, np.nan, total)
         return from_storage(total / np.maximum(n, 1) if self.mean else total, n > 0, pa.float64())
 
 
 class Spread(Base):
-    """Variance and standard deviation, by sums of squares around a centre that moves with the mean.
+    """Variance and standard deviation, by sums of squares around the mean.
 
-    A partial has n, the centre, and the sums of deviations and of squared deviations from it.
-    Without retractions the centre is the mean and the sum of deviations is zero and not stored. A
-    mixture of additions and retractions may have n = 0 and no mean, but it has a centre.
+    A partial has n, the mean as the centre, and the sum of squared deviations from it. With
+    retractions it is computed from the messages, like other results of floats.
     """
 
-    invertible = True
-
-    def __init__(self, column: str, ddof: int, *, root: bool, guarded: bool) -> None:
-        types: dict[str, pa.DataType] = {
-            "n": pa.int64(),
-            "centre": pa.float64(),
-            "m2": pa.float64(),
-        }
-        guards: dict[str, pa.DataType] = {"m1": pa.float64(), "odd": pa.int64()} if guarded else {}
-        super().__init__({**types, **guards}, pa.float64())
-        self.column, self.ddof, self.root, self.guarded = column, ddof, root, guarded
+    def __init__(self, column: str, ddof: int, *, root: bool) -> None:
+        super().__init__(
+            {"n": pa.int64(), "centre": pa.float64(), "m2": pa.float64()}, pa.float64()
+        )
+        self.column, self.ddof, self.root = column, ddof, root
 
     def lift(self, rows: Rows, groups: Groups) -> Lifted:
         array = rows.column(self.column)
         mask = valid(array)
         values = _filled(to_floats(array), mask)
-        n = (
-            np.ones(len(values), np.int64)
-            if rows.weight is None
-            else rows.weight.astype(np.int64, copy=False)
-        )
-        n = _filled(n, mask)
-        zero = np.zeros(len(values))
-        single: dict[str, Column] = {"n": n, "centre": values, "m2": zero, "m1": zero}
-        if self.guarded:
-            finite = np.isfinite(values)
-            single.update(
-                n=_filled(n, finite), centre=_filled(values, finite), odd=_filled(n, ~finite)
-            )
+        single: dict[str, Column] = {
+            "n": _filled(np.ones(len(values), np.int64), mask),
+            "centre": values,
+            "m2": np.zeros(len(values)),
+        }
         return Lifted(self.combine(single, groups))
 
     def combine(self, partials: Partials, groups: Groups) -> dict[str, Column]:
         n, centre, m2 = (to_numpy(partials[name]) for name in ("n", "centre", "m2"))
-        m1 = to_numpy(partials["m1"]) if self.guarded else None
         count = groups.sum(n)
         with np.errstate(invalid="ignore", over="ignore"):
-            new = self._centre(n, centre, m1, count, groups)
-            shift = centre - new[groups.ids]
-            squares = m2 + n * shift**2
-            if m1 is None:
-                return {"n": count, "centre": new, "m2": groups.sum(squares)}
-            out: dict[str, Column] = {
-                "n": count,
-                "centre": new,
-                "m2": groups.sum(squares + 2 * shift * m1),
-            }
-            return {
-                **out,
-                "m1": groups.sum(m1 + n * shift),
-                "odd": groups.sum(to_numpy(partials["odd"])),
-            }
+            new = self._centre(n, centre, count, groups)
+            squares = m2 + n * (centre - new[groups.ids]) ** 2
+            return {"n": count, "centre": new, "m2": groups.sum(squares)}
 
     def _centre(
-        self,
-        n: np.ndarray,
-        centre: np.ndarray,
-        m1: np.ndarray | None,
-        count: np.ndarray,
-        groups: Groups,
+        self, n: np.ndarray, centre: np.ndarray, count: np.ndarray, groups: Groups
     ) -> np.ndarray:
         """The mean, as a correction to an average of centres, so that large offsets keep
         precision.
         """
-        used = n != 0 if m1 is None else (n != 0) | (m1 != 0)
+        used = n != 0
         kept = groups if used.all() else Groups(groups.ids[used], groups.n)
         start = kept.sum(centre[used]) / np.maximum(kept.counts, 1)
-        moved = n * np.where(used, centre - start[groups.ids], 0.0)
-        step = groups.sum(moved if m1 is None else moved + m1)
+        step = groups.sum(n * np.where(used, centre - start[groups.ids], 0.0))
         return start + np.where(count > 0, step / np.maximum(count, 1), 0.0)
 
     def lower(self, partials: Partials) -> pa.Array:
         n, m2 = to_numpy(partials["n"]), to_numpy(partials["m2"])
-        odd = to_numpy(partials["odd"]) if self.guarded else np.zeros(len(n), np.int64)
         with np.errstate(invalid="ignore", divide="ignore"):
-            squares = m2 - to_numpy(partials["m1"]) ** 2 / np.maximum(n, 1) if self.guarded else m2
-            spread = np.maximum(squares, 0.0) / np.maximum(n - self.ddof, 1)
-            spread = np.where(odd > 0, np.nan, np.sqrt(spread) if self.root else spread)
-        return from_storage(spread, n + odd > self.ddof, pa.float64())
+            spread = np.maximum(m2, 0.0) / np.maximum(n - self.ddof, 1)
+            spread = np.sqrt(spread) if self.root else spread
+        return from_storage(spread, n > self.ddof, pa.float64())

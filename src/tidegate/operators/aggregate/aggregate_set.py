@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from tidegate.errors import SpecError
 from tidegate.kernel.accumulations import bind, prefix_combine
 from tidegate.kernel.accumulations.protocol import Accumulation, Rows
 from tidegate.kernel.frame import Column, Frame, constant, is_constant, to_numpy
@@ -20,6 +21,19 @@ def _flags(aggregate: Aggregate) -> tuple[str, ...]:
     """The columns that an aggregate takes as booleans."""
     condition = (aggregate.where,) if isinstance(aggregate.where, str) else ()
     return (*condition, aggregate.column) if isinstance(aggregate, AnyTrue | AllTrue) else condition
+
+
+def _check_additive(
+    accumulations: Mapping[str, Accumulation], untyped: Mapping[str, pa.DataType]
+) -> None:
+    """Refuse to discard what cannot be subtracted; the types of all columns have to be known."""
+    for name, accumulation in accumulations.items():
+        if not accumulation.invertible and not untyped:
+            raise SpecError(
+                f"`{name}` sums floats behind an upstream that changes rows, and the change since"
+                " the last pane is not exact for floats. Hint: accumulating() or retracting(), or"
+                " sum decimals"
+            )
 
 
 class _Everywhere:
@@ -67,10 +81,9 @@ class AggregateSet:
             if pa.types.is_null(f.type)
         }
         typed = pa.schema([f.with_type(untyped.get(f.name, f.type)) for f in schema])
-        bound = {
-            name: bind(aggregate, typed, retractions=retractions)
-            for name, aggregate in spec.aggregates
-        }
+        bound = {name: bind(aggregate, typed) for name, aggregate in spec.aggregates}
+        if retractions and spec.mode == "discarding":
+            _check_additive(bound, untyped)
         return cls(bound, retractions=retractions, untyped=untyped)
 
     def since(self, recent: Sequence[str]) -> AggregateSet:

@@ -41,7 +41,7 @@ from tidegate.operators.ingest.schema_cast import bindable, widened
 from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
 from tidegate.operators.output import Output
 from tidegate.operators.progress import Progress
-from tidegate.spec.join import Upstream
+from tidegate.spec.composition import Exchange, composed
 from tidegate.spec.operator import DEFAULT_LATENESS, AggregateSpec, input_of
 from tidegate.spec.triggers import Never
 from tidegate.spec.watermarks import PerKey
@@ -75,7 +75,9 @@ class WindowedAggregate:
         )
         self.merging = MergedInputs(spec) if spec.names else None
         self.panes_from = set(range(len(spec.inputs))) if inherits else set[int]()
-        """The inputs whose rows may be retractions."""
+        """The inputs whose rows are output of operators."""
+        self.upstreams: dict[int, Exchange] = {}
+        """By input, what the operator that feeds it passes on."""
         mark = spec.input.watermark
         self.keys = (
             KeyProgress(store, mark.disorder, mark.max_keys) if isinstance(mark, PerKey) else None
@@ -319,7 +321,7 @@ class WindowedAggregate:
             self.ids,
             self.window_offsets,
             self.recovery,
-            retracts=self.takes_panes,
+            retracts=self.takes_retractions,
         )
 
     def expect(self, schema: pa.Schema, ordinal: int = 0) -> None:
@@ -329,39 +331,46 @@ class WindowedAggregate:
         if self.merging is not None:
             self.merging.note(ordinal, schema)
 
-    def follow(self, upstream: Upstream | None, ordinal: int | None = None) -> None:
+    def follow(self, upstream: Exchange | None, ordinal: int | None = None) -> None:
         """Take the watermark of an input, or of all, from an upstream.
 
-        An upstream window adds its retractions and, for inherited windows, its allowed lateness.
+        An upstream operator adds its retractions, and how late they may come. Raises `SpecError`
+        where the chain has no answer.
         """
         self.is_fed = True
         self.watermark_tracker.follow(ordinal)
         if upstream is None:
             return
-        inherits = isinstance(self.spec.window, Inherited)
-        lateness = max(self.spec.lateness, upstream.lateness if inherits else 0)
         fed = range(len(self.spec.inputs)) if ordinal is None else [ordinal]
+        self.upstreams.update(dict.fromkeys(fed, upstream))
+        lateness = self.exchange.lateness
+        retracts = any(given.changes for given in self.upstreams.values())
         if self.wiring is None:
-            self.take_panes(lateness, fed)
-        elif ordinal is not None and ordinal not in self.panes_from:
+            self.take_panes(lateness, fed, retracts=retracts)
+        elif not self.panes_from.issuperset(fed) or (retracts and not self.takes_retractions):
             raise StateError(
                 "an upstream cannot begin to feed an operator that has taken messages. Hint:"
                 " connect it before the first message"
             )
         elif lateness > self.spec.lateness:
             # The upstream of restored state has a longer lateness now.
-            self.take_panes(lateness, fed)
+            self.take_panes(lateness, fed, retracts=self.takes_retractions)
             self.wiring.extend_lateness(lateness)
 
     @property
-    def takes_panes(self) -> bool:
+    def exchange(self) -> Exchange:
+        """What the operator passes to the next one."""
+        return composed(self.declared, self.upstreams)
+
+    @property
+    def takes_retractions(self) -> bool:
         """Whether rows may be retractions."""
         return self._reader.op_column is not None
 
-    def take_panes(self, lateness: int, ordinals: Iterable[int]) -> None:
-        """Read retractions from some inputs, and keep windows for this lateness."""
+    def take_panes(self, lateness: int, ordinals: Iterable[int], *, retracts: bool) -> None:
+        """Take the output of operators from some inputs, and keep windows for this lateness."""
         self.panes_from.update(ordinals)
-        self._reader = dataclasses.replace(self._reader, op_column="op")
+        self._reader = dataclasses.replace(self._reader, op_column="op" if retracts else None)
         self.spec = dataclasses.replace(self.spec, allowed_lateness=lateness)
 
     def _begin(self) -> Collector:
@@ -430,7 +439,7 @@ class WindowedAggregate:
             IngestHooks(out, observe, self._id_expiry, self._recover if rebuilds else None),
         )
         wiring.cell_values.begin()
-        delivery = self._classified(taken.events, out)
+        delivery = self._classified(taken.events, ordinal, out)
         if len(delivery):
             delivery = wiring.row_update.place(delivery)
             wiring.row_update.take(delivery, out)
@@ -503,8 +512,11 @@ class WindowedAggregate:
         )
         return times[classes < VERY_LATE]
 
-    def _classes(self, delivery: Delivery) -> np.ndarray:
-        """The lateness class of each row, by the watermark of its key."""
+    def _classes(self, delivery: Delivery, ordinal: int = 0) -> np.ndarray:
+        """The lateness class of each row, by the watermark of its key.
+
+        Rows of operators are not from the future: their sources have been classified.
+        """
         options, context = self.spec.options, self.bound().context
         watermark = self.watermarks.of_keys(delivery.key_hash, delivery.key_check)
         return classify(
@@ -512,7 +524,7 @@ class WindowedAggregate:
             watermark,
             context.event_lateness,
             self.progress.now,
-            options.future_tolerance,
+            MAX if ordinal in self.panes_from else options.future_tolerance,
             options.future_reference,
         )
 
@@ -548,14 +560,14 @@ class WindowedAggregate:
             return np.full(len(delivery), self.progress.now)
         return np.maximum(np.where(delivery.verdict == OK, time, MIN), self.progress.watermark)
 
-    def _classified(self, delivery: Delivery, out: Collector) -> Delivery:
+    def _classified(self, delivery: Delivery, ordinal: int, out: Collector) -> Delivery:
         """The rows with their classes; very late and rejected future rows go to `late`."""
         if self.spec.window.axis is not Axis.EVENT_TIME or isinstance(self.spec.window, Inherited):
             self.progress.counters["on_time"] += len(delivery)
             return delivery
         return self._ingest.drop_late(
             delivery,
-            self._classes(delivery),
+            self._classes(delivery, ordinal),
             self.spec.options,
             out,
             self.bound().row_update.windows_of,

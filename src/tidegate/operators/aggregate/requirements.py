@@ -18,11 +18,8 @@ from tidegate.spec.windows import (
     Inherited,
     Session,
     Tumbling,
+    longest,
 )
-
-_DAY = 86_400_000_000
-_LONGEST = {"day": 2 * _DAY, "week": 8 * _DAY, "month": 32 * _DAY, "year": 367 * _DAY}
-"""Upper bounds of the length of one calendar unit, in any time zone."""
 
 
 def needs_messages(spec: AggregateSpec, aggregates: AggregateSet, *, retracts: bool) -> bool:
@@ -47,10 +44,8 @@ def message_reach(spec: AggregateSpec) -> int | None:
             return 0
         case _ if spec.options.drop_by == "event":
             return 0
-        case Calendar(unit=unit, n=n):
-            return n * _LONGEST[unit]
-        case Tumbling(size=size) | Hopping(size=size) | Cumulative(size=size):
-            return size
+        case Calendar() | Tumbling() | Hopping() | Cumulative():
+            return longest(spec.window)
         case Session(gap=int(gap)) if spec.options.session_lateness == "own":
             # Otherwise a session may grow backwards, message by message, without bound.
             return gap

@@ -31,7 +31,8 @@ from tidegate.operators.join.session import SessionJoin
 from tidegate.operators.join.side import Side, Taken
 from tidegate.operators.output import Output, class_names
 from tidegate.operators.progress import Progress
-from tidegate.spec.join import LEFT, RIGHT, SIDES, AsOf, JoinSpec, Rows, Upstream
+from tidegate.spec.composition import Exchange, composed
+from tidegate.spec.join import LEFT, RIGHT, SIDES, AsOf, JoinSpec, Rows
 from tidegate.spec.operator import input_of
 from tidegate.spec.windows import Session
 from tidegate.state.store import Store
@@ -59,6 +60,8 @@ class WindowedJoin:
         self.watermark_tracker = WatermarkTracker(inputs, spec.options, now=now)
         self.is_fed = False
         """Whether an upstream operator sends a watermark."""
+        self.upstreams: dict[int, Exchange] = {}
+        """By input, what the operator that feeds it passes on."""
         self.emitter = Emitter(
             spec, store, counters=self.progress.counters, is_named=not spec.shows_pairs
         )
@@ -244,13 +247,26 @@ class WindowedJoin:
             )
         return self.retention.admitted(side.number, side.taken(delivery, times), out)
 
-    def follow(self, upstream: Upstream | None, ordinal: int | None = None) -> None:
-        """Take the watermark of an input, or of both, from an upstream, and its retractions."""
+    def follow(self, upstream: Exchange | None, ordinal: int | None = None) -> None:
+        """Take the watermark of an input, or of both, from an upstream, and its retractions.
+
+        The join takes rows as late as the upstream may change them.
+        """
         self.is_fed = True
         self.watermark_tracker.follow(ordinal)
         if upstream is not None:
-            for number in (LEFT, RIGHT) if ordinal is None else (ordinal,):
+            fed = (LEFT, RIGHT) if ordinal is None else (ordinal,)
+            self.upstreams.update(dict.fromkeys(fed, upstream))
+            lateness = self.exchange.lateness
+            for part in (self, self.matching, *self.sides):
+                part.spec = dataclasses.replace(part.spec, allowed_lateness=lateness)
+            for number in fed:
                 self.sides[number].op_column = "op"
+
+    @property
+    def exchange(self) -> Exchange:
+        """What the operator passes to the next one."""
+        return composed(self.declared, self.upstreams)
 
     @property
     def takes_panes(self) -> tuple[bool, bool]:

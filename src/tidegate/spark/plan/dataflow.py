@@ -147,7 +147,7 @@ class Plan:
             left,
             right,
             reshuffled={
-                number: ReshuffledInput(chain.specs[-1], layout.ids)
+                number: ReshuffledInput(chain.exchange, layout.ids)
                 for number, chain in feeding.items()
             },
             failed={

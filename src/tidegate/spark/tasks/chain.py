@@ -33,6 +33,7 @@ from tidegate.operators.results import Results
 from tidegate.spark.metrics import CLASSES
 from tidegate.spark.sinks.base import PANE_ID
 from tidegate.spark.tasks.transport import EDGE_WATERMARK
+from tidegate.spec.composition import Exchange, composed
 from tidegate.spec.join import SIDES, JoinSpec, Upstream
 from tidegate.spec.operator import OPTIONAL_COLUMNS, AggregateSpec
 from tidegate.spec.watermarks import Explicit, Lagging
@@ -51,8 +52,8 @@ _FORWARD_INTERVAL = 1_000_000
 class ReshuffledInput:
     """An input that another chain feeds through a shuffle, because its key is different."""
 
-    upstream: Upstream
-    """The last operator of that chain."""
+    upstream: Exchange
+    """What the last operator of that chain passes on."""
     shards: tuple[int, ...]
     """The shards of that chain; each is a partition of the input."""
 
@@ -91,6 +92,19 @@ class ChainPlan:
     def is_downstream(self) -> bool:
         """Whether other chains feed all inputs, so that those chains count the events."""
         return len(self.reshuffled) == len(self.specs[0].inputs)
+
+    @property
+    def feeding(self) -> list[dict[int, Exchange]]:
+        """For each operator, what is passed to each input that another operator feeds."""
+        found = [{ordinal: given.upstream for ordinal, given in self.reshuffled.items()}]
+        for spec in self.specs[:-1]:
+            found.append({0: composed(spec, found[-1])})
+        return found
+
+    @property
+    def exchange(self) -> Exchange:
+        """What the last operator passes on."""
+        return composed(self.specs[-1], self.feeding[-1])
 
     @property
     def schemas(self) -> tuple[pa.Schema, ...]:
@@ -164,7 +178,7 @@ class Chain:
         self.now: int = document["now"]
         self.operators = _operators(plan, store, self.now)
         schemas = plan.schemas
-        for operator, feeding in zip(self.operators, _feeding(plan), strict=True):
+        for operator, feeding in zip(self.operators, plan.feeding, strict=True):
             for reader, schema in zip(
                 _readers(operator), schemas * len(operator.spec.inputs), strict=False
             ):
@@ -422,7 +436,7 @@ def check_migration(plan: ChainPlan, former: Sequence[dict[str, Any]]) -> None:
 
 def _operators(plan: ChainPlan, store: Store, now: int) -> list[Operator]:
     found: list[Operator] = []
-    for number, (declared, feeding) in enumerate(zip(plan.specs, _feeding(plan), strict=True)):
+    for number, (declared, feeding) in enumerate(zip(plan.specs, plan.feeding, strict=True)):
         spec = declared
         if number == 0:
             # Every shard of an upstream holds the watermark back.
@@ -443,15 +457,7 @@ def _operator(spec: Upstream, store: Store, now: int) -> Operator:
     return WindowedAggregate(spec, store, now=now)
 
 
-def _feeding(plan: ChainPlan) -> list[dict[int, Upstream]]:
-    """For each operator, the upstream of each input that another operator feeds."""
-    return [
-        {ordinal: given.upstream for ordinal, given in plan.reshuffled.items()},
-        *({0: spec} for spec in plan.specs[:-1]),
-    ]
-
-
-def _follow(operator: Operator, feeding: Mapping[int, Upstream]) -> None:
+def _follow(operator: Operator, feeding: Mapping[int, Exchange]) -> None:
     for ordinal, upstream in feeding.items():
         operator.follow(upstream, None if len(operator.spec.inputs) == 1 else ordinal)
 
