@@ -19,7 +19,7 @@ from typing import TypeVar
 from tidegate.errors import SpecError
 from tidegate.instants import saturating_add
 from tidegate.spec.aggregates import Count, First, Last, Max, Min, Sum
-from tidegate.spec.join import AsOf, JoinSpec, Rows, Upstream
+from tidegate.spec.join import AsOf, JoinSpec, Upstream
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.triggers import (
     AfterAll,
@@ -70,22 +70,24 @@ class Exchange:
     def behind(self, column: str | None) -> int | None:
         """How far a time of its rows may lie behind its watermark; None without a bound."""
         back = (
-            self._join_reach
+            self._join_reach(self.spec, changes=self.changes)
             if isinstance(self.spec, JoinSpec)
             else self._pane_reach(self.spec, column)
         )
         return None if back is None else int(saturating_add(self.lateness, back))
 
-    @property
-    def _join_reach(self) -> int | None:
+    @staticmethod
+    def _join_reach(spec: JoinSpec, *, changes: bool) -> int | None:
         """How far the times of pairs lie behind the watermark beside the lateness of their rows.
 
         The watermarks of a join allow for its bounds, but not for the rest of a window.
         """
-        window = self.spec.window
+        if not all(spec.is_timed(side) for side in (0, 1)):
+            return None if changes else 0
+        window = spec.window
         if isinstance(window, Window) and not isinstance(window, Global):
             return longest(window)
-        return None if isinstance(window, Rows) and self.changes else 0
+        return 0
 
     def _pane_reach(self, spec: AggregateSpec, column: str | None) -> int | None:
         """How far a time of panes lies before the end of their window."""
@@ -123,9 +125,10 @@ def composed(spec: Upstream, upstreams: Mapping[int, Exchange]) -> Exchange:
             _check_trigger(spec.firing, upstream)
     changes = any(upstream.changes for upstream in upstreams.values())
     if isinstance(spec, JoinSpec):
-        if changes and isinstance(spec.window, Rows):
+        fed = [ordinal for ordinal, upstream in upstreams.items() if upstream.changes]
+        if not all(spec.is_timed(ordinal) for ordinal in fed):
             raise _refusal(
-                "a join over the last messages counts rows that were retracted",
+                "a join by offsets counts rows that are retracted later",
                 "join within times: tg.within(...)",
             )
         changes = changes or _retracts(spec)
@@ -152,7 +155,7 @@ def _lateness(spec: Upstream, upstreams: Mapping[int, Exchange]) -> int:
     for ordinal, upstream in upstreams.items():
         if isinstance(spec, AggregateSpec) and isinstance(spec.window, Inherited):
             found = max(found, upstream.lateness)
-        elif _is_timed(spec):
+        elif _is_timed(spec, ordinal):
             time = spec.inputs[ordinal].time
             behind = upstream.behind(time)
             if behind is None:
@@ -164,9 +167,9 @@ def _lateness(spec: Upstream, upstreams: Mapping[int, Exchange]) -> int:
     return found
 
 
-def _is_timed(spec: Upstream) -> bool:
+def _is_timed(spec: Upstream, ordinal: int) -> bool:
     if isinstance(spec, JoinSpec):
-        return spec.is_timed
+        return spec.is_timed(ordinal)
     return spec.window.axis is Axis.EVENT_TIME
 
 
