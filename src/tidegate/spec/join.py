@@ -319,7 +319,7 @@ class JoinSpec:
             "where": where,
             "names": list(self.names),
             "allowed_lateness": self.lateness,
-            "options": dataclasses.asdict(self.options),
+            "options": self.options.to_dict(),
             "retention": dataclasses.asdict(self.retention),
             "padding": self.padding,
             "periods": [self.on_time_period, self.late_period],

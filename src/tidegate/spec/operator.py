@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
+
+import pyarrow as pa
 
 from tidegate.errors import InputError, SpecError
 from tidegate.instants import MAX, format_duration
@@ -14,6 +16,7 @@ from tidegate.spec.aggregates import INPUT, Aggregate, Python
 from tidegate.spec.async_map import AsyncMap
 from tidegate.spec.computed import Computed
 from tidegate.spec.evictors import Evictor
+from tidegate.spec.json_form import function_from, is_function_form, json_form
 from tidegate.spec.triggers import Policy, Trigger
 from tidegate.spec.watermarks import (
     Bounded,
@@ -29,6 +32,9 @@ from tidegate.spec.watermarks import (
 from tidegate.spec.windows import Axis, Inherited, Session, Window
 
 SECOND = 1_000_000
+TimestampFunction = Callable[[pa.Table], pa.Array | pa.ChunkedArray]
+Timestamp = str | TimestampFunction
+"""The output time of panes: a choice by name, or a function of `TIMESTAMP_COLUMNS`."""
 RESERVED = frozenset(
     {
         "window_start",
@@ -267,6 +273,30 @@ class Retention:
         return MAX if self else DEFAULT_LATENESS
 
 
+TIMESTAMP_COLUMNS = pa.schema(
+    [(name, pa.int64()) for name in ("window_start", "window_end", "earliest", "latest")]
+)
+"""The columns that a `timestamp` function receives, in ticks of the window's axis."""
+
+
+def _check_timestamp(function: TimestampFunction) -> None:
+    """Refuse a function that does not return a column of times."""
+    hint = "Hint: lambda panes: panes['earliest']"
+    try:
+        found = function(TIMESTAMP_COLUMNS.empty_table())
+    except Exception as error:
+        raise SpecError(
+            f"the `timestamp` function fails on an empty table with the columns"
+            f" {', '.join(TIMESTAMP_COLUMNS.names)}: {error}. {hint}"
+        ) from error
+    kind = found.type if isinstance(found, pa.Array | pa.ChunkedArray) else None
+    if kind is None or len(found) or not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind)):
+        raise SpecError(
+            "the `timestamp` function must return an Arrow column of integers or timestamps with a"
+            f" value for each pane, got {type(found).__name__ if kind is None else kind}. {hint}"
+        )
+
+
 @dataclass(frozen=True)
 class Options:
     """Advanced options; the defaults are the semantics of Tidegate."""
@@ -280,17 +310,25 @@ class Options:
     on_time: str = "if_nonempty"
     closing: str = "if_nonempty"
     granularity: str = "element"
-    timestamp: str = "end_of_window"
+    timestamp: Timestamp = "end_of_window"
     strict: bool = False
     keep_messages: bool = False
 
     def __post_init__(self) -> None:
+        if is_function_form(self.timestamp):
+            object.__setattr__(self, "timestamp", function_from(self.timestamp))  # type: ignore[arg-type]
+        if callable(self.timestamp):
+            _check_timestamp(self.timestamp)
         for name, allowed in _CHOICES.items():
             value = getattr(self, name)
-            if value not in allowed:
+            if value not in allowed and not (name == "timestamp" and callable(value)):
                 raise SpecError(f"`{name}` must be one of {', '.join(allowed)}; got {value!r}")
         if self.future_tolerance < 0:
             raise SpecError(f"`future_tolerance` can't be negative, got {self.future_tolerance}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form; a function appears by its qualified name."""
+        return {field.name: json_form(getattr(self, field.name)) for field in fields(self)}
 
 
 @dataclass(frozen=True)
@@ -376,7 +414,7 @@ class AggregateSpec:
             "trigger": str(self.firing),
             "mode": self.mode,
             "allowed_lateness": self.lateness,
-            "options": dataclasses.asdict(self.options),
+            "options": self.options.to_dict(),
             "retention": dataclasses.asdict(self.retention),
             "evictor": repr(self.evictor),
         }

@@ -437,10 +437,10 @@ class SessionAssigner(Assigner):
                 f"session needs the gap column `{name}`, got the columns {rows.names}. Hint: name"
                 " one of these in `gap_column`"
             )
-        return _whole_numbers(rows[name], name, missing=-1)
+        return whole_numbers(rows[name], name, missing=-1)
 
 
-def _whole_numbers(column: Column, name: str, missing: int) -> np.ndarray:
+def whole_numbers(column: Column, name: str, missing: int) -> np.ndarray:
     """A column of ticks, durations or instants as int64 microseconds."""
     if isinstance(column, np.ndarray) and column.dtype.kind in "iu":
         return column.astype(np.int64)
@@ -567,6 +567,6 @@ class InheritedAssigner(Assigner):
                 f" {rows and rows.names}. Hint: feed panes, or set a window"
             )
         return _one_each(
-            _whole_numbers(rows["window_start"], "window_start", MIN),
-            _whole_numbers(rows["window_end"], "window_end", MAX),
+            whole_numbers(rows["window_start"], "window_start", MIN),
+            whole_numbers(rows["window_end"], "window_end", MAX),
         )

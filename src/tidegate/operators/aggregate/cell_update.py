@@ -16,8 +16,8 @@ from tidegate.operators.aggregate.cell_values import CellValues
 from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.context import IDENTITY, OperatorContext
 from tidegate.operators.aggregate.firing import Firing
+from tidegate.operators.aggregate.output_time import held_by, joined_holds
 from tidegate.operators.aggregate.retention import RetentionBounds
-from tidegate.operators.aggregate.slices import held_by
 from tidegate.operators.ingest.delivery import Delivery
 from tidegate.operators.output import class_names
 from tidegate.spec.windows import Axis, Custom, Inherited, Session
@@ -361,22 +361,10 @@ class CellUpdate:
         )
 
     def _held(self, cells: Frame, brought: Frame) -> dict[str, Column]:
-        """The on-time columns of the cells together with those of the rows."""
-        kind = self.context.spec.options.timestamp
-        has_on_time, hold = cells.ints("has_on_time"), cells.ints("hold_time")
-        fresh, best = brought.ints("has_on_time"), brought.ints("hold_time")
-        if kind == "end_of_window":
-            return {
-                "has_on_time": has_on_time | fresh,
-                "has_hold": cells.ints("has_hold")
-                | (cells.ints("end") > self.context.watermarks.before_call(cells)),
-            }
-        both = np.minimum(hold, best) if kind == "earliest" else np.maximum(hold, best)
-        return {
-            "has_on_time": has_on_time | fresh,
-            "has_hold": has_on_time | fresh,
-            "hold_time": np.where(has_on_time & fresh, both, np.where(fresh, best, hold)),
-        }
+        """The hold columns of the cells together with those of the rows."""
+        context = self.context
+        is_open = cells.ints("end") > context.watermarks.before_call(cells)
+        return joined_holds(cells, brought, context.spec.options.timestamp, is_open=is_open)
 
 
 def _narrowed(joining: CellRows, keep: np.ndarray) -> CellRows:

@@ -8,7 +8,7 @@ A cell is the state of one key in one window. Its columns:
     row_count                         rows in the window
     pending                           rows since the last firing
     has_on_time                       whether an on-time row arrived since the last firing
-    hold_time                         earliest or latest position of those rows (`timestamp` option)
+    hold_time, latest_time            earliest or latest position of those rows (`output_time`)
     has_hold                          whether the pending pane holds back the output watermark
     pane_index                        index of the next pane
     first_pane_index                  index of the first pane since the window was opened
@@ -55,6 +55,7 @@ from tidegate.kernel.storage.message_store import MessageStore
 from tidegate.kernel.triggers import Machine, TriggerContext
 from tidegate.operators.aggregate.aggregate_set import AggregateSet
 from tidegate.operators.aggregate.cell_watermarks import CellWatermarks
+from tidegate.operators.aggregate.output_time import hold_columns
 from tidegate.operators.aggregate.window_offsets import WindowOffsets
 from tidegate.operators.aggregate.withdrawn_windows import WithdrawnWindows
 from tidegate.operators.ingest.delivery import Delivery
@@ -194,9 +195,9 @@ class OperatorContext:
             expiry=self.expiry(identity.ints("end")),
             row_count=zeros,
             pending=zeros,
-            hold_time=zeros,
             has_on_time=no,
             has_hold=no,
+            **dict.fromkeys(hold_columns(self.spec.options.timestamp)[2:], zeros),
             pane_index=index,
             first_pane_index=index,
             nonspeculative_index=nonspeculative_index,
@@ -257,9 +258,7 @@ class OperatorContext:
             *KEY,
             *self.key_columns,
             "row_count",
-            "has_on_time",
-            "has_hold",
-            "hold_time",
+            *hold_columns(self.spec.options.timestamp),
             *partials,
             "start",
             "end",

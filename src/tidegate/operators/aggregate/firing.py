@@ -16,6 +16,7 @@ from tidegate.kernel.frame import Column, Frame, constant, equal_rows, squeezed
 from tidegate.operators.aggregate.cell_values import CellValues
 from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.context import OperatorContext
+from tidegate.operators.aggregate.output_time import held_times, output_times
 from tidegate.operators.output import EARLY, LATE, ON_TIME, texts
 from tidegate.spec.triggers import contains_refire
 from tidegate.spec.windows import Axis
@@ -240,10 +241,12 @@ class Firing:
         )
 
     def owed(self, cells: Frame) -> np.ndarray:
-        """The output time of the pending pane; late rows are due when the window expires."""
+        """The hold of the pending pane; late rows are due when the window expires."""
         last = cells.ints("expiry")
         return np.where(
-            cells.ints("has_hold"), self.output_time(cells), np.where(last == MAX, MAX, last - 1)
+            cells.ints("has_hold"),
+            held_times(cells, self._context.spec.options.timestamp),
+            np.where(last == MAX, MAX, last - 1),
         )
 
     def _wanted(
@@ -354,11 +357,7 @@ class Firing:
 
     def output_time(self, cells: Frame) -> np.ndarray:
         """The time of the pane that a cell would put out now."""
-        end = cells.ints("end")
-        last = np.where(end == MAX, MAX, end - 1)
-        if self._context.spec.options.timestamp == "end_of_window":
-            return last
-        return np.where(cells.ints("has_on_time"), cells.ints("hold_time"), last)
+        return output_times(cells, self._context.spec.options.timestamp)
 
     def _frame(
         self,

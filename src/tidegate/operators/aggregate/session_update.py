@@ -30,7 +30,8 @@ from tidegate.operators.aggregate.cell_update import CellRows, CellUpdate
 from tidegate.operators.aggregate.cell_values import merge_lists, payload
 from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.context import IDENTITY
-from tidegate.operators.aggregate.slices import held_by, merged_contents, merged_counts
+from tidegate.operators.aggregate.output_time import held_by
+from tidegate.operators.aggregate.slices import merged_contents, merged_counts
 from tidegate.operators.ingest.delivery import Delivery
 from tidegate.spec.windows import Session
 

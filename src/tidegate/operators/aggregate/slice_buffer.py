@@ -22,7 +22,8 @@ from tidegate.kernel.windows.assigners import Aligned, Assigned
 from tidegate.operators.aggregate.aggregate_set import AggregateSet
 from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.context import OperatorContext
-from tidegate.operators.aggregate.slices import Bounds, Slices, held_by
+from tidegate.operators.aggregate.output_time import held_by, hold_columns
+from tidegate.operators.aggregate.slices import Bounds, Slices
 from tidegate.operators.aggregate.two_stacks import TwoStacks
 from tidegate.operators.ingest.delivery import Delivery
 from tidegate.operators.output import class_names
@@ -216,7 +217,7 @@ class SliceBuffer:
         identity = merged.select(["key_hash", "key_check"]).with_mapping(bounds)
         keys = dict(merged.select(self._context.key_columns).columns)
         partials = merged.select(self._context.aggregates.partial_columns)
-        taken = merged.select(["row_count", "has_on_time", "has_hold", "hold_time"])
+        taken = merged.select(["row_count", *hold_columns(self._context.spec.options.timestamp)])
         return (
             self._context.fresh(identity, keys, partials.columns)
             .with_mapping(taken.columns)

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from tidegate.instants import MAX, MIN
-from tidegate.kernel.frame import Column, Frame, concat_frames, constant, is_constant
+from tidegate.kernel.frame import Column, Frame, concat_frames, is_constant
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.keys import KEY
 from tidegate.kernel.storage.run_store import Adapt, RunStore
 from tidegate.operators.aggregate.aggregate_set import AggregateSet
+from tidegate.operators.aggregate.output_time import merged_holds
+from tidegate.spec.operator import Timestamp
 from tidegate.state.store import Store
 
 Bounds = tuple[int, int]
@@ -25,7 +26,7 @@ Bounds = tuple[int, int]
 class Slices:
     """Partial aggregates of open windows by slice and key."""
 
-    def __init__(self, store: Store, bundle: AggregateSet, timestamp: str) -> None:
+    def __init__(self, store: Store, bundle: AggregateSet, timestamp: Timestamp) -> None:
         self._store = store
         self._bundle = bundle
         self._timestamp = timestamp
@@ -107,58 +108,19 @@ class Slices:
             piece.restore(manifest, adapt)
 
 
-def held_by(timestamp: str, x: np.ndarray, good: np.ndarray, groups: Groups) -> dict[str, Column]:
-    """The on-time columns of each group.
-
-    They are `has_on_time`, `has_hold` and `hold_time`: whether any row was on time, and the
-    earliest or latest position of such rows where the output time depends on it.
-    """
-    late = np.flatnonzero(~good)
-    # Late rows are few, so that they are counted instead of those on time.
-    has_on_time = constant(np.True_, groups.n)
-    if len(late):
-        has_on_time = groups.counts > np.bincount(groups.ids[late], minlength=groups.n)
-    if timestamp == "end_of_window":
-        return {
-            "has_on_time": has_on_time,
-            "has_hold": constant(np.True_, groups.n),
-            "hold_time": constant(np.int64(0), groups.n),
-        }
-    best = (
-        groups.min(np.where(good, x, MAX))
-        if timestamp == "earliest"
-        else groups.max(np.where(good, x, -MAX))
-    )
-    return {"has_on_time": has_on_time, "has_hold": has_on_time, "hold_time": best}
-
-
 def merged_contents(
-    bundle: AggregateSet, frame: Frame, groups: Groups, timestamp: str
+    bundle: AggregateSet, frame: Frame, groups: Groups, timestamp: Timestamp
 ) -> dict[str, Column]:
     """The partial aggregates and counts of each group."""
     return {**merged_counts(frame, groups, timestamp), **bundle.combine(frame, groups)}
 
 
-def merged_counts(frame: Frame, groups: Groups, timestamp: str) -> dict[str, Column]:
-    """The row counts and on-time columns of each group."""
-    columns: dict[str, Column] = {
+def merged_counts(frame: Frame, groups: Groups, timestamp: Timestamp) -> dict[str, Column]:
+    """The row counts and hold columns of each group."""
+    return {
         "row_count": groups.sum(frame.ints("row_count")),
-        "hold_time": merged_hold(frame, groups, timestamp),
+        **merged_holds(frame, groups, timestamp),
     }
-    for name in ("has_on_time", "has_hold"):
-        column = frame.ints(name)
-        columns[name] = constant(column[0], groups.n) if is_constant(column) else groups.any(column)
-    return columns
-
-
-def merged_hold(frame: Frame, groups: Groups, timestamp: str) -> np.ndarray:
-    """The earliest or latest hold time of the on-time rows of each group."""
-    hold, has_on_time = frame.ints("hold_time"), frame.ints("has_on_time")
-    if is_constant(hold):
-        return constant(hold[0], groups.n)
-    if timestamp == "latest":
-        return groups.max(np.where(has_on_time, hold, MIN))
-    return groups.min(np.where(has_on_time, hold, MAX))
 
 
 def _by_key(key_hash: np.ndarray, key_check: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
