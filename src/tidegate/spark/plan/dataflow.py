@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from tidegate.errors import SpecError
+from tidegate.instants import format_duration
 from tidegate.operators.aggregate.pre_aggregation import PreAggregator, can_combine
 from tidegate.operators.aggregate.static_windows import has_static_windows
 from tidegate.operators.async_map.delivery import failed_schema
@@ -35,7 +36,7 @@ from tidegate.spark.tasks.watermark_files import WatermarkFiles
 from tidegate.spark.types import align_columns, spark_schema, spark_types
 from tidegate.spec.join import JoinSpec, Upstream, progress_axis
 from tidegate.spec.operator import AggregateSpec, Input
-from tidegate.spec.watermarks import Explicit, PerKey
+from tidegate.spec.watermarks import Explicit, PerKey, Watched
 from tidegate.spec.windows import Window
 
 SILENCE = 60_000_000
@@ -359,6 +360,15 @@ def _check_watermark(spec: Upstream, declared: Input, source: PlanInput) -> None
         raise SpecError(
             "an explicit watermark cannot be advanced on Spark. Hint: tg.bounded('10 seconds'), or"
             " a column: tg.punctuated('mark')"
+        )
+    if isinstance(declared.watermark, Watched) and declared.watermark.align is not None:
+        raise SpecError(
+            f"`align` is {format_duration(declared.watermark.align)}, but a query cannot pause a"
+            " partition that is ahead: Spark plans what a micro-batch reads by offsets and files,"
+            " before event times are known. Hint: leave out `align`, and bound how far partitions"
+            " get apart by small batches (max_files_per_trigger, maxFilesPerTrigger,"
+            " maxOffsetsPerTrigger, maxEventsPerTrigger), or run embedded and read what `paused()`"
+            " does not list"
         )
     if isinstance(declared.watermark, PerKey) and spec.options.future_reference == "watermark":
         raise SpecError(
