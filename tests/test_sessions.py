@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tidegate as tg
 from conformance.assignment import MergingSet
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.windows.sessions import merge_intervals
@@ -140,3 +141,16 @@ def test_differential_many_intervals_are_merged_as_few_are(touch, span):
         assert (
             at_once.groups.ids[mine] - np.flatnonzero(chosen)[0]
         ).tolist() == alone.groups.ids.tolist()
+
+
+def test_a_tuple_session_joins_offsets_that_differ_by_at_most_its_gap():
+    op = (
+        tg.stream(key="k", offset="offset")
+        .window(tg.session(3, axis="offset"))
+        .aggregate(n=tg.count())
+        .embedded()
+    )
+    op.add_messages([{"k": "a" if o in (0, 3, 7) else "b", "offset": o} for o in range(8)])
+    op.finish()
+    found = [pane["n"] for pane in op.get_result().panes.to_pylist() if pane["k"] == "a"]
+    assert found == [2, 1], "two messages of another key are between 0 and 3, three before 7"

@@ -10,6 +10,7 @@ lateness classes that the operator finds.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -17,6 +18,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
+from tidegate.instants import format_duration, format_instant
 from tidegate.kernel.events.duplicates import OffsetMarks, SeenIds
 from tidegate.kernel.events.event_time import CLASSES, FUTURE, NULL, OK, VERY_LATE, read_times
 from tidegate.kernel.frame import to_arrow
@@ -30,6 +32,9 @@ from tidegate.spec.operator import Input, Options
 from tidegate.spec.watermarks import Noted, Punctuated
 from tidegate.state.store import Store
 
+LOGGER = logging.getLogger(__name__)
+WARN_EVERY = 60_000_000
+"""Time of the clock between two log lines about rows from the future."""
 Windows = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Windows of rows: positions in an index of rows, starts and ends."""
 
@@ -88,6 +93,9 @@ class Ingest:
         self._by_offset = len(inputs) == 1 and first.offset is not None and first.partition is None
         self.marks = OffsetMarks()
         self.ids = SeenIds(store)
+        self._unreported = 0
+        """Rows from the future since the last log line about them."""
+        self._warned: int | None = None
 
     def take(
         self, table: pa.Table, reader: DeliveryReader, schema: pa.Schema, hooks: IngestHooks
@@ -205,11 +213,28 @@ class Ingest:
         missed = None if windows is None else windows(delivery, rows)
         late.late_rows(delivery, rows, "very_late", texts(CLASSES[VERY_LATE], len(rows)), missed)
         ahead = np.flatnonzero(classes == FUTURE)
+        self._warn_of_future(delivery, ahead, options)
         if len(ahead) and options.future == "reject":
             missed = None if windows is None else windows(delivery, ahead)
             late.late_rows(delivery, ahead, "future", texts(CLASSES[FUTURE], len(ahead)), missed)
             dropped |= classes == FUTURE
         return delivery.where(~dropped)
+
+    def _warn_of_future(self, delivery: Delivery, ahead: np.ndarray, options: Options) -> None:
+        """Log rows from the future, at most once per minute of the operator's clock."""
+        self._unreported += len(ahead)
+        now = self._progress.now
+        if not len(ahead) or (self._warned is not None and now - self._warned < WARN_EVERY):
+            return
+        LOGGER.warning(
+            "%d row(s) are more than %s ahead of the %s, up to %s; they do not advance the"
+            " watermark. Hint: check the clocks of the producers, or set `future_tolerance`",
+            self._unreported,
+            format_duration(options.future_tolerance),
+            options.future_reference,
+            format_instant(int(delivery.time[ahead].max())),
+        )
+        self._unreported, self._warned = 0, now
 
     def refuse(
         self,
