@@ -13,7 +13,6 @@ from tidegate.api.running import Pipeline
 from tidegate.embedded.base import Consumer
 from tidegate.embedded.join import EmbeddedJoin
 from tidegate.embedded.result_queue import Downstream
-from tidegate.errors import SpecError
 from tidegate.instants import Duration, Instant, duration, instant
 from tidegate.operators.explain.join import described
 from tidegate.spec.join import Condition, JoinSpec, JoinWindow, Within, equal_fields
@@ -149,11 +148,8 @@ def join(
     names: tuple[str, str] = ("left_", "right_"),
 ) -> Joined:
     """Join two streams; see `Stream.join`."""
-    if left.also or right.also:
-        raise SpecError(
-            "a union cannot be joined as a whole. Hint: join each of its streams, and unite the"
-            " results"
-        )
+    from tidegate.api.streams import sources_of
+
     fields = equal_fields(on, left.input, right.input)
     spec = JoinSpec(
         left.input,
@@ -163,10 +159,7 @@ def join(
         how,
         where,
         (names[0], names[1]),
+        also=(left.also, right.also),
+        merged=(left.names, right.names),
     )
-    if bool(left.sources) != bool(right.sources):
-        raise SpecError(
-            "one of the joined streams has a source and the other has none. Hint: make both from"
-            " DataFrames, or neither"
-        )
-    return Joined(spec, (*left.sources, *right.sources)).checked()
+    return Joined(spec, sources_of([left, right])).checked()

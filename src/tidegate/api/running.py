@@ -152,8 +152,15 @@ def _composed(pipeline: Pipeline[Any], *, feeds: bool) -> Exchange:
     return composed(exchanged(pipeline.spec) if feeds else pipeline.spec, upstreams)
 
 
+def has_source(source: Any) -> bool:
+    """Whether a source can be read on Spark; the output of an embedded pipeline can not."""
+    if not isinstance(source, Pipeline):
+        return source is not None
+    return bool(source.sources) and all(map(has_source, source.sources))
+
+
 def _known(pipeline: Pipeline[Any]) -> tuple[Any, ...]:
-    if not pipeline.sources:
+    if not pipeline.sources or not all(map(has_source, pipeline.sources)):
         hint = "tg.stream(df, time=...), or run it with .embedded()"
         raise SpecError(
             f"a stream of the pipeline has no source, so it runs embedded only. Hint: {hint}"

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tidegate.api.running import Pipeline
+from tidegate.api.running import Pipeline, has_source
 from tidegate.embedded.base import Consumer
 from tidegate.embedded.operator import EmbeddedOperator
 from tidegate.embedded.result_queue import Downstream
@@ -370,7 +370,7 @@ def union(*streams: Stream) -> Stream:
         )
     inputs = [given for united in streams for given in united.inputs]
     check_union(inputs)
-    return Stream(inputs[0], tuple(inputs[1:]), _sources(streams, inputs))
+    return Stream(inputs[0], tuple(inputs[1:]), sources_of(streams))
 
 
 def merge(**streams: Stream) -> Stream:
@@ -397,20 +397,24 @@ def merge(**streams: Stream) -> Stream:
     inputs = [given for merged in streams.values() for given in merged.inputs]
     names = [name for name, merged in streams.items() for _ in merged.inputs]
     check_merge(names, inputs)
-    return Stream(
-        inputs[0], tuple(inputs[1:]), _sources(list(streams.values()), inputs), tuple(names)
+    return Stream(inputs[0], tuple(inputs[1:]), sources_of(list(streams.values())), tuple(names))
+
+
+def sources_of(streams: Sequence[Stream]) -> tuple[Any, ...]:
+    """The sources of the inputs of several streams: on Spark one for each.
+
+    Embedded, an input has a source only if it is the output of another pipeline.
+    """
+    sources = tuple(
+        source for given in streams for source in given.sources or (None,) * len(given.inputs)
     )
-
-
-def _sources(streams: Sequence[Stream], inputs: Sequence[Input]) -> tuple[Any, ...]:
-    """The sources of the inputs of several streams, on Spark."""
-    sources = [source for given in streams for source in given.sources]
-    if sources and len(sources) != len(inputs):
+    real = [has_source(source) for source in sources]
+    if any(real) and not all(real):
         raise SpecError(
-            "some of the united streams have a source and some have none. Hint: make all of them"
-            " from DataFrames, or none"
+            "some of the streams have a source and some have none. Hint: make all of them from"
+            " DataFrames, or none"
         )
-    return tuple(sources)
+    return sources if any(source is not None for source in sources) else ()
 
 
 def stream(

@@ -14,12 +14,16 @@ from tidegate.operators.explain.facts import Explanation
 from tidegate.operators.explain.join import described, explain_join
 from tidegate.operators.inspection.join import JoinInspection
 from tidegate.operators.join.operator import WindowedJoin
-from tidegate.spec.join import LEFT, RIGHT, SIDES, JoinSpec
+from tidegate.spec.join import SIDES, JoinSpec
+from tidegate.spec.operator import ordinal_of
 from tidegate.state.store import Store
 
 
 class EmbeddedJoin(JoinInspection, EmbeddedBase):
-    """One join in this process; its inputs are "left" and "right", or 0 and 1."""
+    """One join in this process; its inputs are "left" and "right", or 0 and 1.
+
+    The inputs of a union have numbers, those of a merge names: the left ones come first.
+    """
 
     operator: WindowedJoin
 
@@ -34,7 +38,7 @@ class EmbeddedJoin(JoinInspection, EmbeddedBase):
     ) -> None:
         """With `schemas`, those of both sides, the output columns are known from the start."""
         spec = self._open(store, downstream, now, spec)
-        self.inputs, self.names = spec.inputs, SIDES
+        self.inputs, self.names = spec.inputs, spec.input_names
         self.operator = WindowedJoin(spec, self._store, now=self._clock.start)
         self._restore()
         self.operator.bind(*schemas)
@@ -52,8 +56,11 @@ class EmbeddedJoin(JoinInspection, EmbeddedBase):
     def add(self, *, left: Any = None, right: Any = None, now: Instant | None = None) -> None:
         """Process a delivery of both inputs: left before right; watermarks advance after both."""
         self._check_open()
-        given = [(LEFT, left), (RIGHT, right)]
-        self._process([(side, rows) for side, rows in given if rows is not None], now)
+        names = [SIDES[self.spec.side_of(number)] for number in range(len(self.inputs))]
+        given = zip(SIDES, (left, right), strict=True)
+        self._process(
+            [(ordinal_of(names, side), rows) for side, rows in given if rows is not None], now
+        )
 
     # Explanation
 

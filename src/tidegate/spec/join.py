@@ -23,6 +23,8 @@ from tidegate.spec.operator import (
     Retention,
     TimeColumn,
     check_mapped,
+    check_merge,
+    check_union,
 )
 from tidegate.spec.watermarks import PerKey
 from tidegate.spec.windows import (
@@ -189,6 +191,10 @@ class JoinSpec:
     late_period: int | None = None
     layout: tuple[str, ...] | None = None
     """The equal fields (left names) that messages are sorted by first. Default: by the query."""
+    also: tuple[tuple[Input, ...], tuple[Input, ...]] = ((), ())
+    """By side, the further inputs of a union or a merge."""
+    merged: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    """By side, the names of the inputs of a merge."""
 
     def __post_init__(self) -> None:
         for name, value, allowed in (("how", self.how, HOWS), ("padding", self.padding, PADDINGS)):
@@ -199,14 +205,42 @@ class JoinSpec:
         if self.lateness < 0:
             raise SpecError(f"`allow_lateness` can't be negative, got {self.allowed_lateness}")
         check_mapped(self.inputs)
+        self._check_sides()
         self._check_window()
         self._check_fields()
         self._check_rest()
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """Both inputs, by ordinal."""
-        return (self.left, self.right)
+        """All inputs, by ordinal: those of the left side, then those of the right."""
+        return (*self.inputs_of(LEFT), *self.inputs_of(RIGHT))
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of all inputs: those of a merge, else those of the sides."""
+        return tuple(
+            name
+            for side in (LEFT, RIGHT)
+            for name in self.merged[side] or (SIDES[side],) * len(self.inputs_of(side))
+        )
+
+    def side(self, side: int) -> Input:
+        """The input of a side; of several the first, whose column names all rows get."""
+        return self.right if side == RIGHT else self.left
+
+    def inputs_of(self, side: int) -> tuple[Input, ...]:
+        """The inputs of a side."""
+        return (self.side(side), *self.also[side])
+
+    def side_of(self, ordinal: int) -> int:
+        """The side of an input."""
+        return LEFT if ordinal < len(self.inputs_of(LEFT)) else RIGHT
+
+    def with_inputs(self, inputs: Sequence[Input]) -> JoinSpec:
+        """The same join with other inputs, by ordinal."""
+        number = len(self.inputs_of(LEFT))
+        left, right = tuple(inputs[:number]), tuple(inputs[number:])
+        return dataclasses.replace(self, left=left[0], right=right[0], also=(left[1:], right[1:]))
 
     @property
     def lateness(self) -> int:
@@ -287,7 +321,7 @@ class JoinSpec:
 
     def times(self, side: int) -> tuple[TimeColumn, ...]:
         """The time columns of a side that decide lateness and expiry, the main one first."""
-        given = self.inputs[side]
+        given = self.side(side)
         if not self.is_timed(side):
             return given.times[:1] if given.time is not None else ()
         used = {bound.column(side) or given.time for bound in self.bounds}
@@ -324,7 +358,17 @@ class JoinSpec:
             "padding": self.padding,
             "periods": [self.on_time_period, self.late_period],
             "layout": None if self.layout is None else list(self.layout),
+            **self._more_inputs(),
         }
+
+    def _more_inputs(self) -> dict[str, Any]:
+        """The JSON form of unions and merges."""
+        found: dict[str, Any] = {}
+        if any(self.also):
+            found["also"] = [[given.to_dict() for given in side] for side in self.also]
+        if any(self.merged):
+            found["merged"] = [list(names) for names in self.merged]
+        return found
 
     def __eq__(self, other: object) -> bool:
         # Comparing Arrow expressions gives an expression, not a truth value.
@@ -332,6 +376,22 @@ class JoinSpec:
 
     def __hash__(self) -> int:
         return hash((self.left, self.right, self.on, self.how))
+
+    def _check_sides(self) -> None:
+        for side in (LEFT, RIGHT):
+            inputs = self.inputs_of(side)
+            if self.merged[side]:
+                check_merge(self.merged[side], inputs)
+            elif len(inputs) > 1:
+                check_union([dataclasses.replace(given, others=()) for given in inputs])
+            columns = [time.column for time in inputs[0].others]
+            for given in inputs[1:]:
+                if [time.column for time in given.others] != columns:
+                    raise SpecError(
+                        f"the inputs of the {SIDES[side]} side have the further time columns"
+                        f" {columns} and {[time.column for time in given.others]}. Hint: name the"
+                        " same in all of them"
+                    )
 
     def _check_window(self) -> None:
         window = self.window
@@ -354,13 +414,17 @@ class JoinSpec:
                 " streams, or use tg.within"
             )
         self._check_tuples()
-        for side, (name, given) in enumerate(zip(SIDES, self.inputs, strict=True)):
+        for side, (name, given) in enumerate(zip(SIDES, (self.left, self.right), strict=True)):
             if self.is_timed(side) and given.time is None:
                 raise SpecError(
                     f"the {name} stream of this join needs a time column. Hint:"
                     " tg.stream(time='ts', ...)"
                 )
-            if any(isinstance(time.watermark, PerKey) for time in given.times):
+            if any(
+                isinstance(time.watermark, PerKey)
+                for one in self.inputs_of(side)
+                for time in one.times
+            ):
                 raise SpecError(
                     f"the {name} stream has per-key watermarks, and a join waits for the watermark"
                     " of a whole side. Hint: tg.bounded(...)"
@@ -369,7 +433,7 @@ class JoinSpec:
     def _check_columns(self, window: Sequence[Within]) -> None:
         for bound in window:
             for side, name in enumerate(SIDES):
-                known = [time.column for time in self.inputs[side].times]
+                known = [time.column for time in self.side(side).times]
                 column = bound.column(side)
                 if column is not None and column not in known:
                     raise SpecError(
@@ -400,7 +464,7 @@ class JoinSpec:
         missing = [
             name
             for side in (LEFT, RIGHT)
-            for name in self.inputs[side].key
+            for name in self.side(side).key
             if name not in self.fields(side)
         ]
         if not self.on or missing:
@@ -420,10 +484,18 @@ class JoinSpec:
         for side, name in enumerate(SIDES):
             if self.is_timed(side):
                 continue
-            if self.inputs[side].offset is None:
+            if self.side(side).offset is None:
                 raise SpecError(
                     f"a join of tuples counts offsets, so the {name} stream needs `offset=`. Hint:"
                     " tg.stream(offset='offset')"
+                )
+            if isinstance(self.window, Rows) and (
+                self.side(side).partition is not None or self.also[side]
+            ):
+                raise SpecError(
+                    "tg.rows looks at the last messages of one sequence of offsets, and the"
+                    f" {name} side has several. Hint: tg.sliding(3, axis='offset') counts in every"
+                    " partition"
                 )
             if self.retention.time is not None:
                 raise SpecError(

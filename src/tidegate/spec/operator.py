@@ -51,6 +51,8 @@ RESERVED = frozenset(
     }
     | {"pane_id", "class", "reason", "detail", "windows"}
 )
+ROLES = ("time", "id", "offset", "partition")
+"""The columns of an input, beside its key, that may have another name in every stream."""
 OPTIONAL_COLUMNS = ("pane_nonspeculative", "time", "pane_id")
 """Columns of panes that rows on Spark have on request."""
 _MODES = ("accumulating", "discarding", "retracting")
@@ -560,17 +562,12 @@ def ordinal_of(names: Sequence[str], given: int | str) -> int:
 
 
 def check_union(inputs: Sequence[Input]) -> None:
-    """Check that streams can be united: same columns.
+    """Check that streams can be united: same keys; time, id, offset and partition columns may
+    have different names.
 
     Warns if a watermark key is never forwarded.
     """
-    columns = [_columns(given) for given in inputs]
-    for other in columns[1:]:
-        if other != columns[0]:
-            raise SpecError(
-                f"united streams must have the same columns; {other} differs from {columns[0]}."
-                " Hint: rename columns first"
-            )
+    _check_roles("united", inputs, [f"stream {number}" for number in range(len(inputs))])
     keys = [{time.key for time in given.times} for given in inputs]
     for key in sorted(set.union(*keys)):
         missing = [number for number, known in enumerate(keys) if key not in known]
@@ -597,32 +594,29 @@ def check_merge(names: Sequence[str], inputs: Sequence[Input]) -> None:
                 f"the stream `{name}` has a column `{INPUT}`, which in a merge is the name of the"
                 " input. Hint: rename the column"
             )
-        if given.key != inputs[0].key:
-            raise SpecError(
-                f"merged streams must have the same key columns; {list(given.key)} of `{name}`"
-                f" differs from {list(inputs[0].key)} of `{names[0]}`. Hint: rename columns first"
-            )
         if given.watermark_key != inputs[0].watermark_key:
             raise SpecError(
                 f"the watermark key of `{name}` is {given.watermark_key} and that of `{names[0]}`"
                 f" is {inputs[0].watermark_key}"
             )
-        for role in ("time", "id", "offset", "partition"):
+    _check_roles("merged", inputs, [f"`{name}`" for name in names])
+
+
+def _check_roles(what: str, inputs: Sequence[Input], names: Sequence[str]) -> None:
+    """Check that streams have the same keys, and each role in all of them or in none."""
+    for name, given in zip(names, inputs, strict=True):
+        if given.key != inputs[0].key:
+            raise SpecError(
+                f"{what} streams must have the same key columns; {list(given.key)} of {name}"
+                f" differs from {list(inputs[0].key)} of {names[0]}. Hint: rename columns first"
+            )
+        for role in ROLES:
             if (getattr(given, role) is None) != (getattr(inputs[0], role) is None):
                 raise SpecError(
-                    f"some of the merged streams have `{role}` and some do not. Hint: set it for"
+                    f"some of the {what} streams have `{role}` and some do not. Hint: set it for"
                     " all, or for none"
                 )
 
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(f"`{name}`" for name in dict.fromkeys(names))
-
-
-def _columns(given: Input) -> dict[str, Any]:
-    """The columns that must agree between united streams."""
-    return {
-        name: value
-        for name, value in given.to_dict().items()
-        if name not in {"watermark", "others", "computed"}
-    }

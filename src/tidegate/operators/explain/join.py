@@ -124,7 +124,7 @@ def _size(spec: JoinSpec, size: int) -> str:  # noqa: ARG001
 
 def _bound(spec: JoinSpec, bound: Within) -> str:
     left, right = (
-        f"{name}.{bound.column(side) or spec.inputs[side].time}" for side, name in enumerate(SIDES)
+        f"{name}.{bound.column(side) or spec.side(side).time}" for side, name in enumerate(SIDES)
     )
     low = None if bound.before is None else _shifted(right, -bound.before)
     high = None if bound.after is None else _shifted(right, bound.after)
@@ -238,7 +238,7 @@ def _kept(spec: JoinSpec, *, large: bool | None) -> str:
 
 
 def _promises(spec: JoinSpec) -> str:
-    names = [spec.inputs[side].time for side in (LEFT, RIGHT)]
+    names = [spec.side(side).time for side in (LEFT, RIGHT)]
     match spec.window:
         case tuple():
             return ", ".join(_promise(spec, side) for side in (LEFT, RIGHT))

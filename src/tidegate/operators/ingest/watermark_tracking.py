@@ -43,6 +43,8 @@ class ReleasedMarks:
     """Marks that one call released: those of single inputs, and those of all inputs together."""
 
     by_input: list[tuple[int, Mark]] = field(default_factory=list)
+    by_group: list[tuple[int, Mark]] = field(default_factory=list)
+    """Those of groups of inputs; of a group with one input, those of the input."""
     coalesced: list[Mark] = field(default_factory=list)
 
     @property
@@ -137,8 +139,22 @@ class TimeColumnTracker:
 class WatermarkTracker:
     """The watermarks of an operator's inputs."""
 
-    def __init__(self, inputs: Sequence[Input], options: Options, *, now: int) -> None:
+    def __init__(
+        self,
+        inputs: Sequence[Input],
+        options: Options,
+        *,
+        now: int,
+        groups: Sequence[Sequence[int]] = (),
+    ) -> None:
+        """Create a tracker; `groups` are inputs whose watermarks are coalesced for themselves."""
         self._inputs = tuple(inputs)
+        self._groups = {ordinal: n for n, group in enumerate(groups) for ordinal in group}
+        self._within = [
+            KeyedCoalescer(len(group), Rules(strict=options.strict)) for group in groups
+        ]
+        self._places = {ordinal: n for group in groups for n, ordinal in enumerate(group)}
+        """The number of each input in its group."""
         self._options = options
         self.counters: Counter[str] = Counter()
         self.now = now
@@ -359,6 +375,8 @@ class WatermarkTracker:
         if partition is None and key is None:
             # This also holds for keys that are not known yet.
             self.across.idle(ordinal)
+            if ordinal in self._groups:
+                self._within[self._groups[ordinal]].idle(self._places[ordinal])
 
     def active(self, *, ordinal: int = 0, key: int | None = None) -> None:
         """Mark a whole input as active again, for one watermark key or for all."""
@@ -426,6 +444,10 @@ class WatermarkTracker:
                 self._release(ordinal, key, column, step)
             if ordinal in self._ended:
                 self.across.done(ordinal)
+                if ordinal in self._groups:
+                    self._within[self._groups[ordinal]].done(self._places[ordinal])
+        for number, coalescer in enumerate(self._within):
+            step.by_group.extend((number, mark) for mark in coalescer.release())
         step.coalesced.extend(self.across.release())
         self._risen.update(
             (mark.key, self.now) for mark in step.coalesced if isinstance(mark, Watermark)
@@ -460,11 +482,14 @@ class WatermarkTracker:
             marks.append(Idle(key))
         column.is_idle = idle
         step.by_input.extend((ordinal, mark) for mark in marks)
-        if key in self._common:
+        targets = [(self.across, ordinal)] if key in self._common else []
+        if ordinal in self._groups:
+            targets.append((self._within[self._groups[ordinal]], self._places[ordinal]))
+        for coalescer, number in targets:
             if not idle:
-                self.across.active(ordinal, key)
+                coalescer.active(number, key)
             for mark in marks:
-                self.across.take(ordinal, mark)
+                coalescer.take(number, mark)
 
     # Queries
 
@@ -584,6 +609,7 @@ class WatermarkTracker:
                 {str(key): column.save() for key, column in found.items()} for found in self.columns
             ],
             "across": self.across.save(),
+            **({"within": [one.save() for one in self._within]} if self._within else {}),
             "ended": sorted(self._ended),
             "held": self._held,
             "counters": dict(self.counters),
@@ -602,6 +628,8 @@ class WatermarkTracker:
             for key, column in columns.items():
                 column.restore(saved[str(key)], pause)
         self.across.restore(document["across"])
+        for coalescer, saved in zip(self._within, document.get("within", ()), strict=True):
+            coalescer.restore(saved)
         self._ended = set(document["ended"])
         self._held = [list(names) for names in document["held"]]
         self.counters = Counter(document["counters"])

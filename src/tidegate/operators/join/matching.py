@@ -55,7 +55,7 @@ class JoinMatching(JoinContext, ABC):
     @classmethod
     def time_columns(cls, spec: JoinSpec, side: int) -> dict[str, str]:
         """The names that the buffer has for the time columns of a side; none on offsets."""
-        return {spec.inputs[side].time or "": "position"} if spec.is_timed(side) else {}
+        return {spec.side(side).time or "": "position"} if spec.is_timed(side) else {}
 
     @classmethod
     def last_instant(cls, spec: JoinSpec) -> Callable[[np.ndarray], np.ndarray] | None:  # noqa: ARG003

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +32,7 @@ from tidegate.operators.output import Output, class_names
 from tidegate.operators.progress import Progress
 from tidegate.spec.composition import Exchange, composed
 from tidegate.spec.join import LEFT, RIGHT, SIDES, AsOf, JoinSpec, Rows
-from tidegate.spec.operator import input_of
+from tidegate.spec.operator import Input, TimeColumn, input_of
 from tidegate.spec.windows import Session
 from tidegate.state.store import Store
 
@@ -53,11 +52,15 @@ class WindowedJoin:
         self.declared = self.spec = spec
         self.store = store
         self.progress = Progress(now=now)
-        inputs = [
-            dataclasses.replace(given, others=self._used(side))
-            for side, given in enumerate(spec.inputs)
-        ]
-        self.watermark_tracker = WatermarkTracker(inputs, spec.options, now=now)
+        self.spec = spec = spec.with_inputs(
+            [
+                dataclasses.replace(given, others=self._used(given, spec.side_of(ordinal)))
+                for ordinal, given in enumerate(spec.inputs)
+            ]
+        )
+        self.watermark_tracker = WatermarkTracker(
+            spec.inputs, spec.options, now=now, groups=self._groups()
+        )
         self.is_fed = False
         """Whether an upstream operator sends a watermark."""
         self.upstreams: dict[int, Exchange] = {}
@@ -76,19 +79,23 @@ class WindowedJoin:
         self.matching = shape(spec, self.sides, self.emitter, self.progress)
         self.retention = JoinRetention(self.matching)
 
-    def _used(self, side: int) -> tuple[Any, ...]:
-        """The time columns of a side, beside the main one, that the join compares."""
-        given = self.spec.inputs[side]
-        return tuple(time for time in self.spec.times(side) if time.column != given.time)
+    def _used(self, given: Input, side: int) -> tuple[TimeColumn, ...]:
+        """The time columns of an input, beside the main one, that the join compares."""
+        used = {time.column for time in self.declared.times(side)}
+        return tuple(time for time in given.others if time.column in used)
+
+    def _groups(self) -> list[list[int]]:
+        """The inputs of both sides, if a side has several."""
+        if not any(self.spec.also):
+            return []
+        ordinals = range(len(self.spec.inputs))
+        return [[n for n in ordinals if self.spec.side_of(n) == side] for side in (LEFT, RIGHT)]
 
     def _side(self, number: int, shape: type[JoinMatching], op_column: str | None) -> Side:
         spec = self.spec
-        given = dataclasses.replace(
-            spec, left=self.intake_input(LEFT), right=self.intake_input(RIGHT)
-        )
         return Side(
             number,
-            given,
+            spec,
             self.store,
             self.progress,
             self.watermark_tracker,
@@ -97,10 +104,6 @@ class WindowedJoin:
             op_column,
             shape.last_instant(spec) if spec.options.drop_by == "window" else None,
         )
-
-    def intake_input(self, side: int) -> Any:
-        """The input of a side with the time columns that the join compares."""
-        return dataclasses.replace(self.spec.inputs[side], others=self._used(side))
 
     # The verbs
 
@@ -128,11 +131,16 @@ class WindowedJoin:
         self._tell_clock(now, out)
         for seen in merged_arrivals(observed or ()):
             input_of(self.spec.inputs, seen.ordinal)
-            self.sides[seen.ordinal].look_at(seen)
+            self.sides[self.spec.side_of(seen.ordinal)].look_at(seen)
         taken: dict[int, Taken] = {}
         for arrival in merged_arrivals(sorted(arrivals, key=lambda arrival: arrival.ordinal)):
             input_of(self.spec.inputs, arrival.ordinal)
-            taken[arrival.ordinal] = self._arrive(arrival, out, looks=observed is None)
+            side = self.spec.side_of(arrival.ordinal)
+            if side in taken:
+                # The next input of a side may bring columns that the stored rows then get.
+                self.matching.take_all(taken, out)
+                taken = {}
+            taken[side] = self._arrive(arrival, out, looks=observed is None)
         self.matching.take_all(taken, out)
         if not hold:
             self._end_batch(out)
@@ -145,11 +153,12 @@ class WindowedJoin:
         out = self._begin()
         self._tell_clock(now, out)
         if table.num_rows:
-            side = self.sides[ordinal]
+            side = self.sides[self.spec.side_of(ordinal)]
+            table, reader = side.admitted(table, ordinal), side.reader(ordinal)
             self._bound(side, table.schema)
             if side.schema is not None:
                 side.ingest.refuse(
-                    table, side.reader, side.schema, side.late_output(out), reason, detail
+                    table, reader, side.schema, side.late_output(out), reason, detail
                 )
         return self._finish_call(out)
 
@@ -230,9 +239,9 @@ class WindowedJoin:
         )
 
     def _arrive(self, arrival: Arrival, out: JoinCollector, *, looks: bool) -> Taken:
-        side = self.sides[arrival.ordinal]
+        side = self.sides[self.spec.side_of(arrival.ordinal)]
         known = side.schema
-        delivery = side.read(arrival.table, out, looks=looks)
+        delivery = side.read(arrival, out, looks=looks)
         if side.schema is not known:
             self.name_columns()
         delivery, times = side.judged(delivery, out)
@@ -255,13 +264,15 @@ class WindowedJoin:
         self.is_fed = True
         self.watermark_tracker.follow(ordinal)
         if upstream is not None:
-            fed = (LEFT, RIGHT) if ordinal is None else (ordinal,)
+            fed = range(len(self.spec.inputs)) if ordinal is None else (ordinal,)
             self.upstreams.update(dict.fromkeys(fed, upstream))
             lateness = self.exchange.lateness
             for part in (self, self.matching, *self.sides):
                 part.spec = dataclasses.replace(part.spec, allowed_lateness=lateness)
             for number in fed:
-                self.sides[number].op_column = "op"
+                side = self.sides[self.spec.side_of(number)]
+                side.op_column = "op"
+                side.fed.add(number)
 
     @property
     def exchange(self) -> Exchange:
@@ -299,13 +310,13 @@ class WindowedJoin:
 
     def _rise(self, step: ReleasedMarks) -> None:
         """Raise each side to its input's watermark, and both to the one of all inputs together."""
-        for ordinal, mark in step.by_input:
+        for side, mark in step.by_group if any(self.spec.also) else step.by_input:
             if isinstance(mark, Watermark):
-                self.sides[ordinal].rise(mark.key, mark.value)
+                self.sides[side].rise(mark.key, mark.value)
         for mark in step.coalesced:
             if isinstance(mark, Watermark):
-                for side in self.sides:
-                    side.rise(mark.key, mark.value)
+                for own in self.sides:
+                    own.rise(mark.key, mark.value)
 
     # What can be asked
 
@@ -326,7 +337,7 @@ class WindowedJoin:
 
     def expected(self, ordinal: int = 0) -> pa.Schema | None:
         """The schema that an input is cast to, as far as it is known."""
-        return self.sides[ordinal].schema
+        return self.sides[self.spec.side_of(ordinal)].expected(ordinal)
 
     @property
     def is_bound(self) -> bool:

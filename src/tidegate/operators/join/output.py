@@ -34,6 +34,7 @@ from tidegate.operators.results import (
     late_table,
     words_of,
 )
+from tidegate.spec.aggregates import INPUT
 from tidegate.spec.join import ADDED, BOUNDS, LEFT, RIGHT, SIDES, JoinSpec
 from tidegate.state.store import Store
 
@@ -123,7 +124,7 @@ def _free_name(name: str, prefix: str, used: AbstractSet[str]) -> str:
 def _names(spec: JoinSpec, side: int, schema: pa.Schema | None, dropped: str | None) -> list[str]:
     if schema is not None:
         return [name for name in schema.names if name != dropped]
-    given = spec.inputs[side]
+    given = spec.side(side)
     named = [
         *(time.column for time in given.times),
         *given.key,
@@ -509,7 +510,7 @@ class JoinRenderer(Renderer):
         kinds = self._late_types()
         if rows.table is not None:
             for name in rows.table.column_names:
-                shown = late_name(name)
+                shown = _late_name(name)
                 array = to_arrow(rows.table.column(name))
                 columns[shown] = to_arrow(cast_to(array, kinds.get(shown, array.type)))
         columns["input"] = repeat(SIDES[rows.input], len(rows), pa.string())
@@ -519,7 +520,7 @@ class JoinRenderer(Renderer):
         """The columns of both sides; where they disagree about a type, the type is text."""
         kinds: dict[str, pa.DataType] = {}
         for field_ in [f for schema in self.schemas if schema is not None for f in schema]:
-            name = late_name(field_.name)
+            name = _late_name(field_.name)
             known = kinds.get(name, field_.type)
             kinds[name] = (
                 field_.type if known == field_.type or pa.types.is_null(known) else pa.string()
@@ -533,6 +534,11 @@ class JoinRenderer(Renderer):
             *late_columns(ticks=self.ticks),
         ]
         return pa.schema(fields).empty_table()
+
+
+def _late_name(name: str) -> str:
+    """The name of an input column in the late output, where `input` is the side."""
+    return f"input_{name}" if name == INPUT else late_name(name)
 
 
 def pair_ids(frame: Frame) -> pa.Array:

@@ -36,8 +36,9 @@ from tidegate.operators.join.collector import JoinCollector
 from tidegate.operators.join.output import NULL_KEY, PAYLOAD
 from tidegate.operators.output import LateRows, class_names, texts
 from tidegate.operators.progress import Progress
+from tidegate.spec.aggregates import INPUT
 from tidegate.spec.join import LEFT, SIDES, AsOf, JoinSpec
-from tidegate.spec.operator import DEFAULT_LATENESS
+from tidegate.spec.operator import DEFAULT_LATENESS, ROLES
 from tidegate.spec.windows import Global, Session
 from tidegate.state.store import PrefixedStore, Store
 
@@ -104,10 +105,15 @@ class Side:
     """Rows that are older were pushed out by retention."""
 
     def __post_init__(self) -> None:
-        self.given = self.spec.inputs[self.number]
+        self.given = self.spec.side(self.number)
+        self.ordinals = tuple(
+            n for n in range(len(self.spec.inputs)) if self.spec.side_of(n) == self.number
+        )
+        self.fed = set(self.ordinals if self.op_column is not None else ())
+        """The inputs whose rows may be retractions."""
         self.store = PrefixedStore(self.store, f"{SIDES[self.number]}/")
         self.progress = Progress(now=self.shared.now, counters=self.shared.counters)
-        self.ingest = Ingest([self.given], self.store, self.progress)
+        self.ingest = Ingest(self.spec.inputs_of(self.number), self.store, self.progress)
         self.schema: pa.Schema | None = None
         self.keys = {time.column: time.key for time in self.given.times if time.column is not None}
         self.marks: dict[str, int] = dict.fromkeys(self.keys, MIN)
@@ -127,13 +133,49 @@ class Side:
 
     # The schema
 
-    @property
-    def reader(self) -> DeliveryReader:
-        """Reads equal fields as the key; tuples are not judged by their times."""
+    def reader(self, ordinal: int) -> DeliveryReader:
+        """Reads rows of an input, which have the column names of the side.
+
+        Equal fields are the key; tuples are not judged by their times.
+        """
+        names = {role: getattr(self.given, role) for role in ROLES}
+        several, labels = len(self.ordinals) > 1, self.spec.merged[self.number]
         return DeliveryReader(
-            dataclasses.replace(self.given, key=self.spec.fields(self.number)),
-            self.op_column,
+            dataclasses.replace(
+                self.spec.inputs[ordinal], key=self.spec.fields(self.number), **names
+            ),
+            self.op_column if ordinal in self.fed else None,
+            prefix=f"{ordinal}/" if several else "",
+            label=labels[self.ordinals.index(ordinal)] if labels else None,
             reads_time=self.is_timed,
+        )
+
+    def admitted(self, table: pa.Table, ordinal: int) -> pa.Table:
+        """Rows of an input with the column names of the side, and of a merge with its name."""
+        renamed = renamed_roles(self.spec, ordinal)
+        taken = [name for name in renamed.values() if name in table.column_names]
+        if taken:
+            raise InputError(
+                f"the column `{taken[0]}` of input {ordinal} is in the way: a side of a join has"
+                f" the column names of its first input, where `{taken[0]}` has another role. Hint:"
+                " rename it"
+            )
+        if renamed:
+            table = table.rename_columns([renamed.get(name, name) for name in table.column_names])
+        return self.reader(ordinal).labelled(table)
+
+    def expected(self, ordinal: int) -> pa.Schema | None:
+        """The known columns of the side under the names that an input has for them."""
+        if self.schema is None or len(self.ordinals) == 1:
+            return self.schema
+        names = {other: name for name, other in renamed_roles(self.spec, ordinal).items()}
+        label = self.reader(ordinal).label
+        return pa.schema(
+            [
+                field.with_name(names.get(field.name, field.name))
+                for field in self.schema
+                if label is None or field.name != INPUT
+            ]
         )
 
     def bind(self, schema: pa.Schema) -> bool:
@@ -177,24 +219,25 @@ class Side:
 
     # Taking rows in
 
-    def read(self, table: pa.Table, out: JoinCollector, *, looks: bool) -> Delivery:
+    def read(self, arrival: Arrival, out: JoinCollector, *, looks: bool) -> Delivery:
         """The rows of a delivery that are new and can be read, in their order; the others are gone
         or in `late`.
         """
-        reader = self.reader
+        reader = self.reader(arrival.ordinal)
+        table = self.admitted(arrival.table, arrival.ordinal)
         reader.check(table.schema)
         self.progress.now = self.shared.now
         fresh_schema, former = self.schema is None, self.schema
         self.bind(table.schema)
         try:
-            return self._read(table, reader, out, looks=looks)
+            return self._read(Arrival(arrival.ordinal, table), reader, out, looks=looks)
         except Exception:
             # A first delivery that is refused must not decide what the next ones have to look like.
             self.schema = None if fresh_schema else former
             raise
 
     def _read(
-        self, table: pa.Table, reader: DeliveryReader, out: JoinCollector, *, looks: bool
+        self, arrival: Arrival, reader: DeliveryReader, out: JoinCollector, *, looks: bool
     ) -> Delivery:
         assert self.schema is not None  # noqa: S101 - it was bound just before
 
@@ -202,17 +245,18 @@ class Side:
             if looks:
                 tracker = self.watermark_tracker
                 seen = observed_columns(new, reader, tracker, self.keys)
-                tracker.observe_columns(self.number, seen)
+                tracker.observe_columns(arrival.ordinal, seen)
 
         hooks = IngestHooks(self.late_output(out), observe, self._id_expiry)
-        return self.ingest.take(table, reader, self.schema, hooks).events
+        return self.ingest.take(arrival.table, reader, self.schema, hooks).events
 
     def look_at(self, seen: Arrival) -> None:
         """Observe rows that another shard processes, for the watermarks."""
-        if self.given.time is None:
+        time = self.spec.inputs[seen.ordinal].time
+        if time is None:
             return
-        self.watermark_tracker.observe_table(self.number, seen.table)
-        times, verdict = read_times(seen.table.column(self.given.time), self.given.time)
+        self.watermark_tracker.observe_table(seen.ordinal, seen.table)
+        times, verdict = read_times(seen.table.column(time), time)
         self._saw(times[verdict == OK])
 
     def _saw(self, times: np.ndarray) -> None:
@@ -431,7 +475,7 @@ class Side:
     def count_positions(self) -> None:
         """Raise the watermark of offsets to what has arrived, at the end of a micro-batch."""
         if not self.is_timed:
-            ended = self.watermark_tracker.has_ended(self.number)
+            ended = all(self.watermark_tracker.has_ended(n) for n in self.ordinals)
             mark = MAX if ended else self.positions.mark(self.ingest.marks.marks)
             self.marks[POSITION_MARK] = max(self.marks[POSITION_MARK], mark)
 
@@ -479,6 +523,7 @@ class Side:
             "newest": self.newest,
             "pushed": self.pushed,
             "positions": self.positions.save(),
+            "fed": sorted(self.fed),
             "buffer": self.buffer.save(),
         }
 
@@ -491,6 +536,7 @@ class Side:
         self.newest = self.seen = document["newest"]
         self.pushed = document["pushed"]
         self.positions.restore(document["positions"])
+        self.fed = set(document["fed"])
         self.buffer.restore(document["buffer"])
 
     @property
@@ -547,6 +593,13 @@ class SideLateOutput:
                 side.number,
             )
         )
+
+
+def renamed_roles(spec: JoinSpec, ordinal: int) -> dict[str, str]:
+    """The time, id, offset and partition columns of an input that its side names otherwise."""
+    given, main = spec.inputs[ordinal], spec.side(spec.side_of(ordinal))
+    pairs = [(getattr(given, role), getattr(main, role)) for role in ROLES]
+    return {name: other for name, other in pairs if name != other}
 
 
 def layout_of(spec: JoinSpec, *, is_large: bool) -> Layout:

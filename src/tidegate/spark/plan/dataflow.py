@@ -19,6 +19,7 @@ from tidegate.operators.aggregate.pre_aggregation import PreAggregator, can_comb
 from tidegate.operators.aggregate.static_windows import has_static_windows
 from tidegate.operators.async_map.delivery import failed_schema
 from tidegate.operators.ingest.merge_inputs import check_schemas
+from tidegate.operators.join.side import renamed_roles
 from tidegate.spark import metrics
 from tidegate.spark.failures import marks_errors
 from tidegate.spark.plan.input import PlanInput, row_schema
@@ -34,7 +35,8 @@ from tidegate.spark.tasks.task_output import BoundSink
 from tidegate.spark.tasks.transport import LATE, METRICS, PANES, SHUFFLE_COLUMNS, decode_payload
 from tidegate.spark.tasks.watermark_files import WatermarkFiles
 from tidegate.spark.types import align_columns, spark_schema, spark_types
-from tidegate.spec.join import JoinSpec, Upstream, progress_axis
+from tidegate.spec.aggregates import INPUT
+from tidegate.spec.join import LEFT, RIGHT, JoinSpec, Upstream, progress_axis
 from tidegate.spec.operator import AggregateSpec, Input
 from tidegate.spec.watermarks import Explicit, PerKey, Watched
 from tidegate.spec.windows import Window
@@ -139,10 +141,12 @@ class Plan:
         ]
         first = self.specs[0]
         left, right = (
-            (schemas[0], schemas[1])
+            (_side_schema(schemas, first, LEFT), _side_schema(schemas, first, RIGHT))
             if isinstance(first, JoinSpec)
-            else (_union_schema(schemas, first), None)
+            else (_union_schema(schemas, first.input.key), None)
         )
+        if isinstance(first, AggregateSpec) and first.names and left is not None:
+            check_schemas(first, schemas, left)
         return ChainPlan(
             self.specs,
             left,
@@ -288,10 +292,12 @@ def edge_input(spec: Upstream, number: int) -> Input:
     """The input as its edge needs it: with the key and the time columns of the operator."""
     declared = spec.inputs[number]
     if isinstance(spec, JoinSpec):
+        side = spec.side_of(number)
+        used = {time.column for time in spec.times(side)}
         return dataclasses.replace(
             declared,
-            key=spec.shard_fields(number),
-            others=spec.times(number)[1:],
+            key=spec.shard_fields(side),
+            others=tuple(time for time in declared.others if time.column in used),
         )
     return dataclasses.replace(declared, others=())
 
@@ -310,9 +316,22 @@ def _with_numbered_columns(frame: DataFrame) -> DataFrame:
     )
 
 
-def _union_schema(schemas: Sequence[pa.Schema], spec: AggregateSpec) -> pa.Schema:
+def _side_schema(schemas: Sequence[pa.Schema], spec: JoinSpec, side: int) -> pa.Schema:
+    """The columns of a side of a join, which have the names of its first input."""
+    found = []
+    for ordinal, schema in enumerate(schemas):
+        if spec.side_of(ordinal) == side:
+            renamed = renamed_roles(spec, ordinal)
+            found.append(pa.schema([f.with_name(renamed.get(f.name, f.name)) for f in schema]))
+    whole = _union_schema(found, spec.fields(side))
+    return whole.append(pa.field(INPUT, pa.string())) if spec.merged[side] else whole
+
+
+def _union_schema(schemas: Sequence[pa.Schema], key: Sequence[str]) -> pa.Schema:
     """The columns of all inputs of a union; key columns must have the same type in each."""
-    for name in spec.input.key:
+    if len(schemas) == 1:
+        return schemas[0]
+    for name in key:
         kinds = [schema.field(name).type for schema in schemas if name in schema.names]
         other = next(
             (
@@ -335,8 +354,6 @@ def _union_schema(schemas: Sequence[pa.Schema], spec: AggregateSpec) -> pa.Schem
             f"the columns of the united streams are incompatible: {error}. Hint: cast or rename"
             " one of them"
         ) from error
-    if spec.names:
-        check_schemas(spec, schemas, union)
     return union
 
 

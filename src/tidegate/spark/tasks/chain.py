@@ -471,14 +471,14 @@ def _with_watermarks(spec: Upstream, watermarks: Mapping[int, Explicit]) -> Upst
         for n, given in enumerate(spec.inputs)
     ]
     if isinstance(spec, JoinSpec):
-        return dataclasses.replace(spec, left=inputs[0], right=inputs[1])
+        return spec.with_inputs(inputs)
     return dataclasses.replace(spec, input=inputs[0], also=tuple(inputs[1:]))
 
 
 def _readers(operator: Operator) -> list[DeliveryReader]:
     """The reader of each input."""
     return (
-        [side.reader for side in operator.sides]
+        [side.reader(side.ordinals[0]) for side in operator.sides]
         if isinstance(operator, WindowedJoin)
         else [DeliveryReader(given) for given in operator.spec.inputs]
     )
