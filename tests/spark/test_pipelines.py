@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 import tidegate as tg
+from support.column_functions import middle, owner, patience, seconds
 from support.spark_streams import BASE, SECOND, Feed, Run, clicks, finished, netted
 from tidegate.errors import SpecError
 from tidegate.spark.query.settings import NO_DATA_BATCHES, spark_settings
@@ -297,3 +298,37 @@ def test_streaming_and_batch_inputs_are_not_united(spark, feed):
     )
     with pytest.raises(SpecError, match="Hint"):
         _ = tg.union(one, two).window(tg.tumbling("1 minute")).aggregate(n=tg.count()).df
+
+
+def test_functions_over_columns_give_the_same_panes_as_embedded(spark):
+    """Time, key, session gap and output time; a bad gap and a bad time are late."""
+    rows = [
+        {"s": "0", "user": "ann.web", "wait": 10},
+        {"s": "5", "user": "ann.phone", "wait": 1},
+        {"s": "12", "user": "bob.web", "wait": 3},
+        {"s": "13", "user": "bob.web", "wait": -1},
+        {"s": "soon", "user": "bob.web", "wait": 3},
+        {"s": "14", "user": "bob.phone", "wait": 4},
+    ]
+
+    def panes(source=None):
+        return (
+            tg.stream(source, time=seconds, key=owner)
+            .window(tg.session(patience))
+            .options(timestamp=middle)
+            .aggregate(n=tg.count())
+        )
+
+    op = panes().embedded(now=60 * SECOND)
+    op.add_messages(rows)
+    op.finish()
+    results = op.get_result()
+    names = ("owner", "window_start", "window_end", "n", "time")
+    expected = sorted(tuple(row[name] for name in names) for row in results.panes.to_pylist())
+    assert sorted(results.late["reason"].to_pylist()) == ["bad_gap", "bad_value"]
+    frame = spark.createDataFrame(rows, "s string, user string, wait long")
+    on_spark = panes(frame)
+    found = on_spark.include("time").df.collect()
+    assert sorted(tuple(row[name] for name in names) for row in found) == expected
+    late = [row["reason"] for row in on_spark.late_df.collect()]
+    assert sorted(late) == ["bad_gap", "bad_value"]
