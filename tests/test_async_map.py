@@ -271,7 +271,8 @@ def test_times_are_given_in_microseconds_and_what_python_cannot_say_goes_to_late
     nanos = pa.array([1_500, 2**62, None], pa.timestamp("ns", "UTC"))
     far = pa.array([0, 2**62, None], pa.timestamp("us", "UTC"))
     with made(echo, Input("at")) as mapped:
-        mapped.add_messages(pa.table({"at": nanos, "far": far, "v": [1, 2, 3]}))
+        with pytest.warns(RuntimeWarning, match="nanoseconds"):
+            mapped.add_messages(pa.table({"at": nanos, "far": far, "v": [1, 2, 3]}))
         mapped.finish()
         found = mapped.get_result()
         assert found.rows["v"].to_pylist() == [1, 3]

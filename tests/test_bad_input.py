@@ -142,7 +142,7 @@ def test_unsigned_times_beyond_int64_are_told():
     [
         pa.array([1_000], pa.timestamp("us")),
         pa.array([1_000], pa.timestamp("us", "America/New_York")),
-        pa.array([1_000_999], pa.timestamp("ns")),
+        pa.array([1_000_000], pa.timestamp("ns")),
         pa.array([1], pa.timestamp("ms", "UTC")),
         pa.array([1_000], pa.int32()),
         pa.array([1_000], pa.uint64()),
@@ -157,6 +157,13 @@ def test_times_of_every_type_mean_the_same_instant(times):
     op.add_messages(pa.table({"ts": times, "k": ["a"]}))
     start = finished(op).panes["window_start"][0]
     assert start.as_py() == 1_000 if pa.types.is_integer(start.type) else start.value == 1_000
+
+
+def test_nanoseconds_are_rounded_down_with_a_warning():
+    op = operator()
+    with pytest.warns(RuntimeWarning, match=r"nanoseconds.*Hint"):
+        op.add_messages(pa.table({"ts": pa.array([1_000_999], pa.timestamp("ns")), "k": ["a"]}))
+    assert finished(op).panes["window_start"][0].value == 1_000
 
 
 def test_a_time_column_that_is_no_time_is_refused_and_the_operator_stays_as_it_was():

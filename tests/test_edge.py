@@ -28,6 +28,7 @@ from tidegate.instants import MAX
 from tidegate.operators.ingest.delivery import Arrival
 from tidegate.operators.ingest.schema_cast import BROKEN
 from tidegate.scenarios.spark_script import Command
+from tidegate.spark.plan.dataflow import static_window
 from tidegate.spark.tasks import edge as edges
 from tidegate.spark.tasks import processor
 from tidegate.spark.tasks.chain import ChainPlan, ReshuffledInput, check_migration, output_schemas
@@ -70,7 +71,14 @@ def _no_workers() -> Iterator[None]:
 def edge_of(spec: AggregateSpec, number: int = 0, layout: ShardLayout = SEVEN) -> Edge:
     """The edge that a plan would make."""
     tolerance = spec.options.future_tolerance if spec.options.future_reference == "clock" else None
-    return Edge(spec.inputs[number], layout, number, tolerance, spec.window.axis)
+    return Edge(
+        spec.inputs[number],
+        layout,
+        number,
+        tolerance,
+        spec.window.axis,
+        static=static_window(spec),
+    )
 
 
 def fleet_of(spec: AggregateSpec, schema: pa.Schema, layout: ShardLayout = SEVEN) -> Fleet:
@@ -322,6 +330,7 @@ shapes = st.sampled_from(
         plain_window,
         tg.hopping("12 ms", "4 ms"),
         tg.session("5 ms"),
+        tg.tumbling("10 ms", create="static"),
         tg.tumbling("15 ms", axis="clock"),
         tg.global_window(),
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -111,7 +113,15 @@ def _timestamps(array: pa.Array) -> tuple[np.ndarray, np.ndarray | None]:
     if array.type.unit == "us":
         return raw, None
     if array.type.unit == "ns":
-        return np.floor_divide(raw, 1_000), None
+        ticks = np.floor_divide(raw, 1_000)
+        if (ticks * 1_000 != raw).any():
+            warnings.warn(
+                "times have nanoseconds, which are dropped: windows, watermarks and lateness count"
+                " microseconds. Hint: cast the column to timestamp('us')",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return ticks, None
     factor = _PER_UNIT[array.type.unit]
     limit = MAX // factor
     bad = (raw > limit) | (raw < -limit)
