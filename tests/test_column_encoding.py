@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tidegate.kernel.frame import Frame, constant, equal_rows
-from tidegate.kernel.keys import identify
+from tidegate.kernel.keys import FIXED
 from tidegate.kernel.storage.column_encoding import pack, unpack
 
 ROWS = st.integers(0, 6)
@@ -45,8 +45,8 @@ def frames(draw: st.DrawFn) -> Frame:
         )
     keys = [column for name, column in columns.items() if name.startswith(("k.", "m."))]
     if draw(st.booleans()):
-        columns["equal_hash"], columns["key_check"] = identify(keys, rows)
-    columns["key_hash"], columns["key_check"] = identify(keys, rows)
+        columns["equal_hash"], columns["key_check"] = FIXED.identify(keys, rows)
+    columns["key_hash"], columns["key_check"] = FIXED.identify(keys, rows)
     if draw(st.booleans()) and rows:
         columns["key_hash"] = columns["key_hash"] ^ np.uint64(1)
     return Frame.of(columns, rows)
@@ -97,7 +97,7 @@ def test_a_column_that_is_the_same_as_another_takes_no_room():
 
 def test_identities_of_numbers_and_narrow_counts_take_no_room():
     numbers = np.arange(1000, dtype=np.int64)
-    key_hash, key_check = identify([pa.array(numbers)], 1000)
+    key_hash, key_check = FIXED.identify([pa.array(numbers)], 1000)
     frame = Frame.of(
         {
             "key_hash": key_hash,
@@ -114,7 +114,7 @@ def test_identities_of_numbers_and_narrow_counts_take_no_room():
 
 def test_rows_of_a_join_are_kept_in_what_their_columns_say():
     keys, at = np.arange(1000) % 300, 1_700_000_000_000_000 + np.arange(1000) * 70_000
-    lead, key_check = identify([pa.array(keys)], 1000)
+    lead, key_check = FIXED.identify([pa.array(keys)], 1000)
     payload = {
         "m.other": pa.array(keys[::-1].copy()),
         "m.key": pa.array(keys),
@@ -152,7 +152,7 @@ KEYED = st.lists(
 def test_rows_in_the_order_of_their_keys_are_read_in_the_order_of_their_identities(rows, kind):
     keys = np.array([key for key, _ in rows], np.int64).astype(kind)
     starts = np.array([start for _, start in rows])
-    key_hash, key_check = identify([pa.array(keys)], len(keys))
+    key_hash, key_check = FIXED.identify([pa.array(keys)], len(keys))
     order = np.lexsort((starts, key_check, key_hash))
     frame = Frame.of(
         {"key_hash": key_hash, "key_check": key_check, "k.key": keys, "start": starts}
@@ -169,7 +169,7 @@ def test_rows_in_the_order_of_their_keys_are_read_in_the_order_of_their_identiti
 def test_many_rows_in_the_order_of_their_keys_are_read_in_the_order_of_their_identities(bounds):
     random = np.random.default_rng(5)
     keys, starts = random.integers(*bounds, 9_000), random.integers(0, 50, 9_000)
-    key_hash, key_check = identify([pa.array(keys)], len(keys))
+    key_hash, key_check = FIXED.identify([pa.array(keys)], len(keys))
     frame = Frame.of(
         {"key_hash": key_hash, "key_check": key_check, "k.key": keys, "start": starts}
     ).take(np.lexsort((starts, key_check, key_hash)))
@@ -180,7 +180,7 @@ def test_many_rows_in_the_order_of_their_keys_are_read_in_the_order_of_their_ide
 
 def test_keys_that_are_close_to_each_other_are_a_byte_each():
     keys = np.arange(0, 3_000_000, 3_000)
-    key_hash, key_check = identify([pa.array(keys)], len(keys))
+    key_hash, key_check = FIXED.identify([pa.array(keys)], len(keys))
     frame = Frame.of(
         {
             "key_hash": key_hash,
@@ -205,7 +205,7 @@ def test_keys_that_are_close_to_each_other_are_a_byte_each():
 
 def test_identities_that_do_not_follow_from_the_key_are_kept():
     text = pa.array(["a", "b"])
-    key_hash, key_check = identify([text], 2)
+    key_hash, key_check = FIXED.identify([text], 2)
     assert {"key_hash", "key_check"} <= set(
         pack(Frame.of({"key_hash": key_hash, "key_check": key_check, "k.key": text})).column_names
     )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tidegate.kernel.frame import constant
 from tidegate.kernel.groups import Groups, present
-from tidegate.kernel.keys import DenseKeys, Identities, identify
+from tidegate.kernel.keys import FIXED, DenseKeys, Identities
 from tidegate.operators.ingest.delivery import DeliveryReader
 from tidegate.spec.operator import Input
 
@@ -87,7 +87,7 @@ def test_oracle_groups_in_order_are_numbered_by_part_then_by_key(table, collide)
 )
 def test_oracle_groups_in_order_by_numbers_that_are_close_together(table, at):
     numbers, part = column(at + k for k, _ in table), column(p for _, p in table)
-    key_hash, key_check = identify([pa.array(numbers)], len(table))
+    key_hash, key_check = FIXED.identify([pa.array(numbers)], len(table))
     near = DenseKeys.of([pa.chunked_array([pa.array(numbers)])], len(table))
     assert (near is not None) == (
         len(table) > 0 and int(numbers.max()) - int(numbers.min()) <= 4 * len(table)
@@ -161,7 +161,7 @@ def test_numbers_that_are_close_together_begin_at_zero(kind):
     keys = pa.array([low + 3, low, low + 1], kind)
     found = DenseKeys.of([keys], 3)
     assert (found.numbers.tolist(), found.numbers.dtype) == ([3, 0, 1], np.int64)
-    assert found.key_hash_of(found.numbers).tolist() == identify([keys], 3)[0].tolist()
+    assert found.key_hash_of(found.numbers).tolist() == FIXED.identify([keys], 3)[0].tolist()
 
 
 @pytest.mark.parametrize("parts", [[], [5], [3, 3, 1, 2, 1], [2**63 - 1, -(2**63), 0]])

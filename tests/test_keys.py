@@ -1,5 +1,5 @@
 """Identities of keys: pinned values, because stored state and every edge depend on them, and equal
-exactly where keys are equal.
+exactly where keys are equal, whatever keys a sender chooses.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tidegate as tg
-from tidegate.kernel.keys import identify, mix, shard_of
+from tidegate.kernel.keys import FIXED, mix, shard_of
+from tidegate.kernel.siphash import hash_bytes, hash_words
+from tidegate.operators.key_secret import new_hasher
 
 Identity = tuple[int, int]
 
 
 def identities(*columns: Any) -> list[Identity]:
-    key_hash, key_check = identify(columns, len(columns[0]))
+    key_hash, key_check = FIXED.identify(columns, len(columns[0]))
     assert key_hash.dtype == key_check.dtype == np.uint64
     return [(int(k), int(c)) for k, c in zip(key_hash, key_check, strict=True)]
 
 
 NULL_WORD = (0xE220A8397B1DCDAF, 1)
-NULL = (0x18B301E8A5358CB4, 0xC9F1E0EB92D2AC6B)
+NULL = (0x722B73BFB2813EEB, 0xB1BFD17BC1EB2159)
 INTEGERS = [
     pa.int8(),
     pa.int16(),
@@ -88,10 +90,10 @@ def test_pinned_booleans():
 def test_pinned_floats(kind):
     values = np.array([0.0, 1.5, np.nan, np.inf], kind.to_pandas_dtype())
     assert identities(pa.array(values, kind)) == [
-        (0x479111FC0BB0ED65, 0x5D0E18449EDDE018),
-        (0xFEBC2F04A298E502, 0xB535AF75B6992E2B),
-        (0x73D7D470FD0CDB65, 0x8BC4E89D391BC7C5),
-        (0x6373FAF99F0FBEF9, 0x43A5F457AEBA1862),
+        (0x87CBBD3A05D97BA3, 0x716D4466C5927C5F),
+        (0x90011B9B98F2FCBD, 0xF1F4E4DCE7706D48),
+        (0x121A007A12C1E138, 0xA47DD424CF328C34),
+        (0x74A9B112FA542CCB, 0x2AEE31D66B3387A0),
     ]
 
 
@@ -99,10 +101,10 @@ def test_pinned_floats(kind):
 def test_pinned_texts_and_bytes(kind):
     values = pa.array([b"", b"a", "häß".encode(), b"x" * 20, None], pa.binary()).cast(kind)
     assert identities(values) == [
-        (0x479111FC0BB0ED65, 0x5D0E18449EDDE018),
-        (0x407AEF356EDC8F0A, 0x2FEEFC22136B60AE),
-        (0xE31E7164EFA8B2B5, 0xDE7761200CDDE1ED),
-        (0xC402657A4C552944, 0x13B23FE0231A8B76),
+        (0x7DE0A38047D74950, 0xF4F2CED447AB0242),
+        (0xBEA0379C744ECCFF, 0x2573CD0E8904C4E6),
+        (0x685BAD52BD4B27AC, 0x1C5927E91559D558),
+        (0x8C3F5D7AB8433145, 0xA62B0F9EEF2224DB),
         NULL,
     ]
 
@@ -110,7 +112,7 @@ def test_pinned_texts_and_bytes(kind):
 def test_pinned_bytes_of_fixed_size():
     assert (
         identities(pa.array([b"abcd"], pa.binary(4)))
-        == [(0x5AAC123F9855471E, 0x406EFA16D7277200)]
+        == [(0x18E3D614B9DF192E, 0xF2D7336F3F467205)]
         == identities(pa.array(["abcd"]))
     )
 
@@ -118,7 +120,7 @@ def test_pinned_bytes_of_fixed_size():
 @pytest.mark.parametrize("kind", DECIMALS, ids=str)
 def test_pinned_decimals(kind):
     assert identities(pa.array([Decimal("1.50"), None], kind)) == [
-        (0x232C42CD083F1AED, 0x4655DA4AE2460F2F),
+        (0xE46610260999C7B7, 0xC8601994BE213AF4),
         NULL,
     ]
 
@@ -142,8 +144,8 @@ def test_pinned_dates():
 
 def test_pinned_structs():
     assert identities(pa.array([{"a": 1, "b": "x"}, {"a": None, "b": None}, None])) == [
-        (0x55C77979CFA46387, 0xAF4799A74C3A3325),
-        (0x2C09FD152AB498C4, 0x346CC84D12371DC0),
+        (0xA60A57D7673521D0, 0x2D380D8224474AC8),
+        (0xA570BF5A65CFD63F, 0x1BDFE071083CE55F),
         NULL,
     ]
 
@@ -153,15 +155,15 @@ def test_pinned_structs():
 )
 def test_pinned_lists(kind):
     assert identities(pa.array([[1, 2], [], None], kind)) == [
-        (0xE54D749F33DCCECB, 0x91BFD019C8C41EBC),
-        (0xF523BE6A40EF39D3, 0xBD0C782489F9AC5C),
+        (0x1A005BD76C234E30, 0xD491DEA321DF9E06),
+        (0x1ACAC6F3AD36ABD6, 0xECF9FAE6A6550BFD),
         NULL,
     ]
 
 
 def test_pinned_nulls_and_no_key_at_all():
     assert identities(pa.nulls(2)) == [NULL, NULL]
-    key_hash, key_check = identify([], 3)
+    key_hash, key_check = FIXED.identify([], 3)
     assert (key_hash.tolist(), key_check.tolist()) == ([0, 0, 0], [0, 0, 0])
 
 
@@ -175,15 +177,15 @@ def test_pinned_keys_of_several_columns():
 
 
 PAIRS = [
-    (0x9A98607C00EEF5AD, 0x1CF690D11F36AE42),
-    (0x15D3562FC9999CDF, 0x22E2DDDCFD06F61C),
-    (0x3581B2DEA2031BD6, 0x9705AFEEA37AD193),
-    (0x2015A76B83532E35, 0x4748398D68432ECF),
+    (0x9F78CA45FD587DE7, 0x3C9D0C24446F1DB8),
+    (0xE74ADA44703412A2, 0xD125233AF5CE633B),
+    (0xA91DBD6D79A7199E, 0x6FC1AE3AD4713E62),
+    (0xA570BF5A65CFD63F, 0x1BDFE071083CE55F),
 ]
 
 
 def test_pinned_shards():
-    key_hash, _ = identify([pa.array(range(20))], 20)
+    key_hash, _ = FIXED.identify([pa.array(range(20))], 20)
     assert shard_of(key_hash, 7).tolist() == SHARDS
     assert shard_of(key_hash, 1).tolist() == [0] * 20
 
@@ -192,7 +194,7 @@ SHARDS = [5, 0, 6, 1, 2, 5, 6, 1, 2, 0, 4, 1, 5, 4, 2, 4, 2, 4, 2, 2]
 
 
 def test_shards_are_about_equally_large():
-    key_hash, _ = identify([pa.array(range(8_000))], 8_000)
+    key_hash, _ = FIXED.identify([pa.array(range(8_000))], 8_000)
     sizes = np.bincount(shard_of(key_hash, 8), minlength=8)
     assert sizes.min() > 850
     assert sizes.max() < 1_150
@@ -335,4 +337,75 @@ def test_no_rows_have_no_identities(kind):
 
 def test_a_type_without_equality_is_refused_with_a_hint():
     with pytest.raises(tg.InputError, match=r"map<string, int64>.*Hint"):
-        identify([pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))], 1)
+        FIXED.identify([pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))], 1)
+
+
+# Secrets, crafted keys and long keys
+
+KEY_OF_VECTORS = tuple(np.frombuffer(bytes(range(16)), "<u8"))
+VECTORS = {
+    0: "a3817f04ba25a8e66df67214c7550293",
+    1: "da87c1d86b99af44347659119b22fc45",
+    63: "5150d1772f50834a503e069a973fbd7c",
+}
+
+
+def test_siphash_has_its_published_values():
+    data = np.arange(64, dtype=np.uint8)
+    first, second = hash_bytes(data, np.zeros(64, np.int64), np.arange(64), KEY_OF_VECTORS)
+    for length, expected in VECTORS.items():
+        assert first[length].tobytes().hex() + second[length].tobytes().hex() == expected
+    words = hash_words([data[:8].view("<u8"), data[8:16].view("<u8")], 1, KEY_OF_VECTORS)
+    assert (words[0][0], words[1][0]) == (first[16], second[16])
+
+
+CRAFTED = ["kxcibboe) ~@yDM\x06", "vkigrydk@i\x00*\x06cry"]
+"""Keys that a search found for an unkeyed hash."""
+
+
+def test_crafted_keys_stay_apart():
+    assert len(set(identities(pa.array(CRAFTED)))) == 2
+    operator = (
+        tg.stream(time="t", key="k").window(tg.tumbling("1 s")).aggregate(n=tg.count()).embedded()
+    )
+    operator.add_messages([{"t": 1, "k": key} for key in CRAFTED])
+    operator.finish()
+    assert [(row["k"], row["n"]) for row in operator.get_result().panes.to_pylist()] in (
+        [(CRAFTED[0], 1), (CRAFTED[1], 1)],
+        [(CRAFTED[1], 1), (CRAFTED[0], 1)],
+    )
+
+
+def test_every_durable_state_has_its_own_secret(tmp_path):
+    panes = tg.stream(time="t", key="k").window(tg.tumbling("1 s")).aggregate(n=tg.count())
+    secrets = []
+    for name in ("a", "b", "a"):
+        with panes.embedded(store=tg.MemoryStore(tmp_path / name)) as operator:
+            operator.add_messages([{"t": 1, "k": "x"}])
+            operator.flush()
+            secrets.append(operator.operator.hasher.secret)
+    assert secrets[0] == secrets[2] != secrets[1]
+    assert panes.embedded().operator.hasher == FIXED
+
+
+def test_hashes_depend_on_the_secret_and_a_repr_hides_it():
+    hasher = new_hasher()
+    texts, pairs = [pa.array(["a", None])], [pa.array([1, None]), pa.array([1.5, None])]
+    for columns in (texts, pairs):
+        assert not (hasher.identify(columns, 2)[0] == FIXED.identify(columns, 2)[0]).any()
+    assert repr(hasher) == "KeyHasher()"
+
+
+def test_the_work_of_a_long_key_is_its_own():
+    keys = pa.array(["x" * 10_000_000, "x" * 9_999_999, "a", None, "x" * 10_000_000])
+    found = identities(keys)
+    assert found[0] == found[4]
+    assert len(set(found)) == 4
+    assert found[2:4] == identities(keys.slice(2, 2))
+
+
+@pytest.mark.parametrize("rows", [100, 20_000])
+def test_repeated_texts_have_the_hashes_of_single_ones(rows):
+    few = pa.array([None if n % 7 == 0 else f"key {n % 50}" for n in range(rows)])
+    alone = {key: identities(pa.array([key], pa.string()))[0] for key in few.unique().to_pylist()}
+    assert identities(few) == [alone[key] for key in few.to_pylist()]

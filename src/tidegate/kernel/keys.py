@@ -1,15 +1,17 @@
-"""Key identities: 128-bit (key_hash, key_check), by a vectorised hash that is stable everywhere.
+"""Key identities: 128 bits (key_hash, key_check), the same wherever the secret is the same.
 
 A single integer-like key column is hashed by a bijection and `key_check` only marks nulls, so the
-identity is exact. Every other key has two independent 64-bit hashes; two different keys share both
-with a probability below 1e-18 at ten billion keys. `key_hash` also determines the shard
-(`shard_of`). A test pins the values: stored state and every edge depend on them.
+identity is exact. Every other key has a 128-bit SipHash under a secret of its state (`KeyHasher`):
+keys that collide can neither be computed nor found by looking at output, and two of a billion
+different keys share an identity by chance with a probability of 1.5e-21. `key_hash` also determines
+the shard (`shard_of`).
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import cast
 
@@ -19,14 +21,22 @@ import pyarrow.compute as pc
 
 from tidegate.errors import InputError
 from tidegate.kernel.frame import constant, to_arrow
+from tidegate.kernel.siphash import Hashes, Key, hash_bytes, hash_words
 
 KEY = ("key_hash", "key_check")
 """The columns of a key's identity in every frame."""
-_NULL = np.uint64(0x7F4A7C159E3779B9)
-_SEEDS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
+SECRET_BYTES = 16
 _WORD = 8
 _SPREAD = 4
 """Maximum entries per row of a lookup table for dense keys."""
+_LONG = 1024
+"""The length in bytes from which values are hashed one by one: the work of a column follows its
+longest value.
+"""
+_SAMPLE, _REPEATED = 4096, 4
+"""Rows to look at, and how often a value occurs in them on average, for values to be hashed once
+each.
+"""
 
 
 def mix(values: np.ndarray) -> np.ndarray:
@@ -41,33 +51,137 @@ def mix(values: np.ndarray) -> np.ndarray:
     return z
 
 
-def identify(
-    columns: Sequence[pa.Array | pa.ChunkedArray], rows: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The (key_hash, key_check) of every row; without columns all rows share one key."""
-    if not columns:
-        return constant(np.uint64(0), rows), constant(np.uint64(0), rows)
-    arrays = [_plain(to_arrow(column)) for column in columns]
-    if len(arrays) == 1 and is_word(arrays[0].type):
-        key_hash = mix(_words(arrays[0]))
-        return key_hash, (
-            constant(np.uint64(0), rows)
-            if arrays[0].null_count == 0
-            else _missing(arrays[0]).astype(np.uint64)
+@dataclass(frozen=True)
+class KeyHasher:
+    """The identities of keys under one secret."""
+
+    secret: bytes = field(repr=False)
+
+    def identify(self, columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> Hashes:
+        """The (key_hash, key_check) of every row; without columns all rows share one key."""
+        if not columns:
+            return constant(np.uint64(0), rows), constant(np.uint64(0), rows)
+        arrays = [to_arrow(column) for column in columns]
+        if len(arrays) > 1:
+            return self._combined(arrays, rows)
+        if _is_bytes(arrays[0].type):
+            return self._values(arrays[0])
+        plain = _plain(arrays[0])
+        return identify_words(plain) if is_word(plain.type) else self._hashes(plain)
+
+    def identities(self, columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> Identities:
+        """The identities of some rows, hashed on demand."""
+        return Identities(columns, rows, self)
+
+    @cached_property
+    def _key(self) -> Key:
+        first, second = np.frombuffer(self.secret, "<u8")
+        return np.uint64(first), np.uint64(second)
+
+    @cached_property
+    def _null(self) -> tuple[np.uint64, np.uint64]:
+        """The hash of null: under another key, so that it has nothing to do with any value."""
+        other = self._key[0] ^ np.uint64(1), self._key[1]
+        first, second = hash_words([], 1, other)
+        return first[0], second[0]
+
+    def _combined(self, arrays: Sequence[pa.Array], rows: int) -> Hashes:
+        """The hashes of several columns: every column is two words of what is hashed."""
+        words = [word for array in arrays for word in self._two_words(array)]
+        return hash_words(words, rows, self._key)
+
+    def _two_words(self, array: pa.Array) -> Hashes:
+        """Two words for each value that tell it apart from the others, and from null."""
+        if _is_bytes(array.type):
+            return self._values(array)
+        plain = _plain(array)
+        if not is_word(plain.type) and not pa.types.is_floating(plain.type):
+            return self._hashes(plain)
+        word = _word(plain) if is_word(plain.type) else _float_word(plain)
+        return self._with_nulls(plain, word, np.zeros(len(plain), np.uint64))
+
+    def _hashes(self, array: pa.Array) -> Hashes:
+        """The hashes of a column that is neither texts nor bytes."""
+        rows = len(array)
+        if pa.types.is_null(array.type):
+            return constant(self._null[0], rows), constant(self._null[1], rows)
+        if pa.types.is_floating(array.type):
+            first, second = hash_words([_float_word(array)], rows, self._key)
+        elif pa.types.is_struct(array.type):
+            first, second = self._combined(cast("pa.StructArray", array).flatten(), rows)
+        else:
+            return self._each(_as_binary(array))
+        return self._with_nulls(array, first, second)
+
+    def _values(self, array: pa.Array) -> Hashes:
+        """The hashes of a column of texts or bytes; values that repeat are hashed once."""
+        if not pa.types.is_dictionary(array.type) and _repeats(array):
+            array = array.dictionary_encode()
+        if not pa.types.is_dictionary(array.type):
+            return self._each(_as_binary(_plain(array)))
+        found = cast("pa.DictionaryArray", array)
+        each = self._each(_as_binary(_plain(found.dictionary)))
+        if not len(found.dictionary):
+            return constant(self._null[0], len(array)), constant(self._null[1], len(array))
+        codes = pc.fill_null(found.indices, 0).to_numpy(zero_copy_only=False)
+        return self._with_nulls(found.indices, each[0][codes], each[1][codes])
+
+    def _each(self, array: pa.Array) -> Hashes:
+        """The hashes of a column of large binaries."""
+        rows = len(array)
+        _, bounds, data = array.buffers()
+        if bounds is None or not rows:
+            return np.zeros(rows, np.uint64), np.zeros(rows, np.uint64)
+        offsets = np.frombuffer(memoryview(bounds), np.int64, rows + 1, array.offset * _WORD)
+        raw = (
+            np.zeros(0, np.uint8)
+            if data is None
+            else np.frombuffer(memoryview(data), np.uint8)[offsets[0] : offsets[-1]]
         )
-    key_hash, key_check = (np.full(rows, seed, np.uint64) for seed in _SEEDS)
-    for array in arrays:
-        first, second = _hash_column(array)
-        key_hash = mix(key_hash ^ first)
-        key_check = mix(key_check + second)
-    return key_hash, key_check
+        begin, length = offsets[:-1] - offsets[0], offsets[1:] - offsets[:-1]
+        long = np.flatnonzero(length >= _LONG)
+        # Long values keep their place with no bytes, until their own hashes replace those.
+        short = length if not len(long) else np.where(length >= _LONG, 0, length)
+        first, second = hash_bytes(raw, begin, short, self._key)
+        for row in long.tolist():
+            value = raw[begin[row] : begin[row] + length[row]]
+            digest = hashlib.blake2b(
+                value.tobytes(), key=self.secret, digest_size=SECRET_BYTES
+            ).digest()
+            first[row], second[row] = np.frombuffer(digest, "<u8")
+        return self._with_nulls(array, first, second)
+
+    def _with_nulls(self, array: pa.Array, first: np.ndarray, second: np.ndarray) -> Hashes:
+        if array.null_count == 0:
+            return first, second
+        missing = _missing(array)
+        return np.where(missing, self._null[0], first), np.where(missing, self._null[1], second)
+
+
+FIXED = KeyHasher(bytes(SECRET_BYTES))
+"""The hasher of what has no secret: routing that many processes share, and state that no file
+holds.
+"""
+
+
+def identify_words(array: pa.Array) -> Hashes:
+    """The exact identities of a single integer-like key column."""
+    key_hash = mix(_word(array))
+    if array.null_count == 0:
+        return key_hash, constant(np.uint64(0), len(array))
+    return key_hash, _missing(array).astype(np.uint64)
 
 
 class Identities:
     """The identities of some rows, hashed on demand."""
 
-    def __init__(self, columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> None:
-        self._columns, self._rows = columns, rows
+    def __init__(
+        self,
+        columns: Sequence[pa.Array | pa.ChunkedArray],
+        rows: int,
+        hasher: KeyHasher = FIXED,
+    ) -> None:
+        self._columns, self._rows, self._hasher = columns, rows, hasher
 
     @classmethod
     def known(cls, key_hash: np.ndarray, key_check: np.ndarray) -> Identities:
@@ -79,7 +193,7 @@ class Identities:
     @cached_property
     def all(self) -> tuple[np.ndarray, np.ndarray]:
         """The (key_hash, key_check) of every row."""
-        return identify(self._columns, self._rows)
+        return self._hasher.identify(self._columns, self._rows)
 
     def at(self, index: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
         """The identities of some rows; hashes only these if the others are not hashed yet."""
@@ -87,11 +201,11 @@ class Identities:
             key_hash, key_check = self.all
             return key_hash[index], key_check[index]
         if isinstance(index, slice):
-            return identify(
+            return self._hasher.identify(
                 [column[index] for column in self._columns], len(range(self._rows)[index])
             )
         rows = pa.array(index)
-        return identify([column.take(rows) for column in self._columns], len(index))
+        return self._hasher.identify([column.take(rows) for column in self._columns], len(index))
 
 
 @dataclass(frozen=True)
@@ -125,7 +239,7 @@ class DenseKeys:
     def key_hash_of(self, numbers: np.ndarray) -> np.ndarray:
         """The key hashes of the keys with some numbers."""
         keys = numbers.astype(self.first.dtype) + self.first
-        return identify([pa.array(keys, self.kind)], len(keys))[0]
+        return identify_words(pa.array(keys, self.kind))[0]
 
 
 def shard_of(key_hash: np.ndarray, shards: int) -> np.ndarray:
@@ -159,7 +273,7 @@ def is_word(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _words(array: pa.Array) -> np.ndarray:
+def _word(array: pa.Array) -> np.ndarray:
     if pa.types.is_boolean(array.type):
         return (
             pc.fill_null(array, False)
@@ -183,31 +297,34 @@ def _missing(array: pa.Array) -> np.ndarray:
     return array.is_null().to_numpy(zero_copy_only=False)
 
 
-def _hash_column(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Two independent hashes of one column; null has its own."""
-    array = _plain(array)
-    if is_word(array.type):
-        words = _words(array)
-        first, second = mix(words ^ _SEEDS[0]), mix(words ^ _SEEDS[1])
-    elif pa.types.is_floating(array.type):
-        # -0.0 equals 0.0 and one NaN equals another, so they share a word.
-        numbers = pc.fill_null(array.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False) + 0.0
-        numbers = np.where(np.isnan(numbers), np.nan, numbers)
-        words = numbers.view(np.uint64)
-        first, second = mix(words ^ _SEEDS[0]), mix(words ^ _SEEDS[1])
-    elif pa.types.is_struct(array.type):
-        first, second = (np.full(len(array), seed, np.uint64) for seed in _SEEDS)
-        for child in cast("pa.StructArray", array).flatten():
-            one, two = _hash_column(child)
-            first, second = mix(first ^ one), mix(second + two)
-    elif pa.types.is_null(array.type):
-        first = second = np.zeros(len(array), np.uint64)
-    else:
-        first, second = _hash_bytes(_as_binary(array))
-    missing = _missing(array)
-    if missing.any():
-        first, second = np.where(missing, _NULL, first), np.where(missing, ~_NULL, second)
-    return first, second
+def _float_word(array: pa.Array) -> np.ndarray:
+    """Floats as words: -0.0 equals 0.0 and one NaN equals another, so they share a word."""
+    numbers = pc.fill_null(array.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False) + 0.0
+    return np.where(np.isnan(numbers), np.nan, numbers).view(np.uint64)
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    """Whether the values of a type, or of its dictionary, are texts or bytes."""
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return any(
+        test(plain)
+        for test in (
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_string_view,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+            pa.types.is_binary_view,
+        )
+    )
+
+
+def _repeats(array: pa.Array) -> bool:
+    """Whether values occur several times, so that a dictionary of them pays."""
+    if len(array) < _SAMPLE or not _is_bytes(array.type):
+        return False
+    sample = array.slice(len(array) // 2, _SAMPLE)
+    return pc.count_distinct(_plain(sample)).as_py() * _REPEATED <= len(sample)
 
 
 def _as_binary(array: pa.Array) -> pa.Array:
@@ -229,33 +346,3 @@ def _as_binary(array: pa.Array) -> pa.Array:
         f"a key column of type `{kind}` cannot be compared for equality. Hint: cast it to a plain"
         " type first"
     )
-
-
-def _hash_bytes(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Hash eight bytes of every value at a time, in as many rounds as the longest value has
-    words.
-    """
-    rows = len(array)
-    first, second = (np.full(rows, seed, np.uint64) for seed in _SEEDS)
-    _, bounds, data = array.buffers()
-    if bounds is None:
-        return first, second
-    offsets = np.frombuffer(memoryview(bounds), np.int64, rows + 1, array.offset * 8)
-    raw = np.frombuffer(memoryview(data), np.uint8) if data is not None else np.zeros(0, np.uint8)
-    raw = np.concatenate([raw, np.zeros(_WORD, np.uint8)])
-    begin, length = offsets[:-1], offsets[1:] - offsets[:-1]
-    lanes = np.arange(_WORD)
-    live = np.flatnonzero(length > 0)
-    position = 0
-    while len(live):
-        at = begin[live] + position
-        left = np.minimum(length[live] - position, _WORD)
-        chunk = raw[at[:, None] + lanes]
-        chunk[lanes >= left[:, None]] = 0
-        word = chunk.view(np.uint64).ravel()
-        first[live] = mix(first[live] ^ word)
-        second[live] = mix(second[live] + word)
-        position += _WORD
-        live = live[length[live] > position]
-    words = length.astype(np.uint64)
-    return mix(first ^ words), mix(second + words)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tidegate.errors import InputError
 from tidegate.kernel.frame import repeat, to_arrow
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.keys import identify
+from tidegate.operators.key_secret import new_hasher
 
 CHANGES = ("insert", "update_preimage", "update_postimage", "delete")
 CHANGE_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
@@ -18,6 +18,7 @@ _INSERT, _PREIMAGE, _POSTIMAGE, _DELETE = range(4)
 _MODES = ("accumulating", "discarding", "retracting")
 _OURS = ("op", "emitted_at")
 _INTERNAL = ("op", "pane_id")
+_HASHER = new_hasher()
 
 
 def changelog(
@@ -79,7 +80,7 @@ def _changes(panes: pa.Table, identity: Sequence[str], mode: str) -> np.ndarray:
     taken_back = to_arrow(panes.column("op")).to_numpy(zero_copy_only=False) == "-"
     if not taken_back.any():
         return alone
-    groups = Groups.by(identify([panes.column(name) for name in identity], rows))
+    groups = Groups.by(_HASHER.identify([panes.column(name) for name in identity], rows))
     # By key and window, then by arrival: the row after a retraction replaces the retracted row.
     order = groups.order
     back, of = taken_back[order], groups.ids[order]

@@ -32,6 +32,7 @@ class MemoryStore:
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.path = None if path is None else Path(path)
+        self.is_durable = self.path is not None
         self._values: dict[str, pa.Table | str] = {}
         self._dirty = False
         self._open = True

@@ -90,6 +90,7 @@ class RocksDBStore:
     """
 
     spills = True
+    is_durable = True
 
     def __init__(
         self,

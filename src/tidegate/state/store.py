@@ -26,6 +26,8 @@ class Store(Protocol):
 
     Callers need not cache them then.
     """
+    is_durable: bool
+    """Whether a commit outlives the process."""
 
     def put_table(self, name: str, table: pa.Table) -> None: ...
 
@@ -77,7 +79,7 @@ class PrefixedStore:
 
     def __init__(self, store: Store, prefix: str) -> None:
         self._store, self._prefix = store, prefix
-        self.spills = store.spills
+        self.spills, self.is_durable = store.spills, store.is_durable
 
     def put_table(self, name: str, table: pa.Table) -> None:
         self._store.put_table(self._prefix + name, table)

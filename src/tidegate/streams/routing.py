@@ -11,7 +11,7 @@ from operator import itemgetter
 import numpy as np
 import pyarrow as pa
 
-from tidegate.kernel.keys import identify, mix
+from tidegate.kernel.keys import FIXED, mix
 from tidegate.kernel.streams.segments import Segment
 from tidegate.streams.store import EventBatch
 
@@ -21,7 +21,7 @@ _MANY = 100_000
 
 def places(keys: pa.Array, first: int) -> np.ndarray:
     """The hash of each key in [0, 1); events without a key are spread round-robin from `first`."""
-    key_hash, _ = identify([keys], len(keys))
+    key_hash, _ = FIXED.identify([keys], len(keys))
     if keys.null_count:
         key_hash = np.where(
             keys.is_null().to_numpy(zero_copy_only=False),

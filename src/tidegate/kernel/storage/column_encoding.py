@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tidegate.kernel.frame import Column, Frame, constant, to_arrow
 from tidegate.kernel.groups import ascending
-from tidegate.kernel.keys import KEY, identify, is_word
+from tidegate.kernel.keys import KEY, identify_words, is_word
 
 _CONSTANTS, _NARROWED, _DUPLICATES, _TIMES = b"constants", b"narrowed", b"duplicates", b"times"
 _IDENTITY, _HASHES, _DELTAS = b"identity", b"hashes", b"deltas"
@@ -130,7 +130,7 @@ def unpack(table: pa.Table) -> Frame:
         kind, first = deltas
         columns[key] = (np.cumsum(columns[key], dtype=np.uint64) + np.uint64(first)).astype(kind)
     hashes = json.loads(metadata[_HASHES])
-    columns.update(zip(hashes, identify([to_arrow(columns[key])], table.num_rows), strict=True))
+    columns.update(zip(hashes, identify_words(to_arrow(columns[key])), strict=True))
     frame = Frame(columns, table.num_rows)
     return frame.take(ascending(frame.ints(hashes[0]))) if deltas else frame
 
@@ -184,5 +184,5 @@ def _gives_hashes(frame: Frame, name: str, hashes: tuple[str, ...]) -> bool:
     return is_word(array.type) and all(
         np.array_equal(found, frame.ints(its)[:rows])
         for rows in (min(_SAMPLED, len(frame)), len(frame))
-        for found, its in zip(identify([array.slice(0, rows)], rows), hashes, strict=True)
+        for found, its in zip(identify_words(array.slice(0, rows)), hashes, strict=True)
     )

@@ -14,7 +14,7 @@ from tidegate.kernel.accumulations import lists
 from tidegate.kernel.accumulations.protocol import Rows
 from tidegate.kernel.frame import Column, Frame, concat_frames, constant, search_sorted, to_arrow
 from tidegate.kernel.groups import Groups, expand_ranges
-from tidegate.kernel.keys import KEY, identify
+from tidegate.kernel.keys import FIXED, KEY
 from tidegate.kernel.storage.message_store import MessageStore
 from tidegate.kernel.windows.evictors import kept
 from tidegate.operators.aggregate.collector import Collector
@@ -274,7 +274,9 @@ class CellValues:
             both.insert(0, stored.select(same))
         m, whole = len(stored), concat_frames(both)
         weight = np.concatenate([np.ones(m, np.int64), weight])
-        groups = Groups.by(identify([to_arrow(whole[name]) for name in same], len(whole)))
+        groups = Groups.by(
+            self._context.hasher.identify([to_arrow(whole[name]) for name in same], len(whole))
+        )
         kept = weight > 0
         rank = np.zeros(len(weight), np.int64)
         rank[kept] = Groups(groups.ids[kept], groups.n).ranks
@@ -370,7 +372,7 @@ class CellValues:
 def message_ids(delivery: Delivery) -> np.ndarray:
     """A hash per message that is unique over partitions and restarts."""
     names = pa.array(delivery.partitions, pa.string()).take(pa.array(delivery.partition))
-    return identify([names, pa.array(delivery.offset)], len(delivery))[0]
+    return FIXED.identify([names, pa.array(delivery.offset)], len(delivery))[0]
 
 
 def payload(messages: Frame) -> pa.Table:

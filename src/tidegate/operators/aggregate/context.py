@@ -49,7 +49,7 @@ from tidegate.kernel.frame import (
     squeezed,
     to_arrow,
 )
-from tidegate.kernel.keys import KEY
+from tidegate.kernel.keys import KEY, KeyHasher
 from tidegate.kernel.storage.keyed_table import KeyedTable
 from tidegate.kernel.storage.message_store import MessageStore
 from tidegate.kernel.triggers import Machine, TriggerContext
@@ -82,6 +82,7 @@ class OperatorContext:
     allowed_lateness: int
     """How long windows accept messages after their end; `MAX` is unlimited."""
     watermarks: CellWatermarks
+    hasher: KeyHasher
     window_offsets: WindowOffsets | None = None
     is_migrated: bool = False
     """Whether frames of a former specification may be stored."""

@@ -18,6 +18,7 @@ from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.events.duplicates import ResumeOffsets, partitions_of
 from tidegate.kernel.events.event_time import FUTURE, OK, VERY_LATE, classify, read_times
 from tidegate.kernel.frame import Frame
+from tidegate.kernel.keys import KeyHasher
 from tidegate.kernel.triggers import compile_trigger
 from tidegate.kernel.watermarks.generators import columns_of
 from tidegate.kernel.watermarks.per_key import KeyProgress
@@ -39,6 +40,7 @@ from tidegate.operators.ingest.merge_inputs import MergedInputs
 from tidegate.operators.ingest.micro_batch import MicroBatch
 from tidegate.operators.ingest.schema_cast import bindable, widened
 from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
+from tidegate.operators.key_secret import key_hasher
 from tidegate.operators.output import Output
 from tidegate.operators.progress import Progress
 from tidegate.spec.composition import Exchange, composed
@@ -52,11 +54,15 @@ from tidegate.state.store import Store
 class WindowedAggregate:
     """One windowed aggregate over one input, or over several that are united."""
 
-    def __init__(self, spec: AggregateSpec, store: Store, *, now: int = 0) -> None:
+    def __init__(
+        self, spec: AggregateSpec, store: Store, *, now: int = 0, hasher: KeyHasher | None = None
+    ) -> None:
+        """Create an operator; `hasher`: of its keys, if the store does not have one."""
         self.declared = spec
         """The specification of the user; `spec` may have the longer lateness of an upstream."""
         self.spec = spec
         self.store = store
+        self.hasher = key_hasher(store, hasher)
         self.progress = Progress(now=now)
         # Windows use one time column, so the watermarks of the others end here.
         self.watermark_tracker = WatermarkTracker(
@@ -71,7 +77,10 @@ class WindowedAggregate:
         inherits = isinstance(spec.window, Inherited)
         # A pane of a window without end has no time, but it belongs to its window.
         self._reader = DeliveryReader(
-            spec.input, "op" if inherits else None, MAX - 1 if inherits else None
+            spec.input,
+            "op" if inherits else None,
+            MAX - 1 if inherits else None,
+            hasher=self.hasher,
         )
         self.merging = MergedInputs(spec) if spec.names else None
         self.panes_from = set(range(len(spec.inputs))) if inherits else set[int]()
@@ -321,6 +330,7 @@ class WindowedAggregate:
             self.ids,
             self.window_offsets,
             self.recovery,
+            self.hasher,
             retracts=self.takes_retractions,
         )
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.events.event_time import OK, ON_TIME
 from tidegate.kernel.frame import Frame
+from tidegate.kernel.keys import KeyHasher
 from tidegate.kernel.windows.assigners import Aligned, Assigner, build
 from tidegate.operators.aggregate.aggregate_set import AggregateSet
 from tidegate.operators.aggregate.requirements import takes_partials
@@ -75,6 +76,7 @@ class PreAggregator:
 
     spec: AggregateSpec
     schema: pa.Schema
+    hasher: KeyHasher
 
     @cached_property
     def _aggregates(self) -> AggregateSet:
@@ -106,7 +108,8 @@ class PreAggregator:
             or not bindable(table.schema).equals(bindable(self.schema))
         ):
             return None
-        delivery = DeliveryReader(self.spec.input).read(table, table.column(time), MIN)
+        reader = DeliveryReader(self.spec.input, hasher=self.hasher)
+        delivery = reader.read(table, table.column(time), MIN)
         if self.spec.input.key and not _repeats(delivery):
             return None
         sure = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -9,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.kernel.frame import Column, Frame, is_constant, squeezed, to_arrow
-from tidegate.kernel.keys import mix
+from tidegate.kernel.keys import FIXED, mix
 from tidegate.operators.output import TIMINGS, LateRows, Output
 from tidegate.operators.results import (
     STAMP,
@@ -77,7 +78,7 @@ class PaneRenderer(Renderer):
         columns["time"] = self.instants(frame.ints("time"))
         columns["watermark"] = self.instants(frame.ints("watermark"))
         columns["emitted_at"] = self.instants(frame.ints("emitted_at"))
-        columns["pane_id"] = pane_ids(frame)
+        columns["pane_id"] = pane_ids(frame, self.spec.input.key)
         return pa.table({name: to_arrow(column) for name, column in columns.items()})
 
     def _late(self, rows: LateRows) -> pa.Table:
@@ -135,16 +136,18 @@ class PaneRenderer(Renderer):
         return pa.null() if self.schema is None else self.schema.field(name).type
 
 
-def pane_ids(frame: Frame) -> pa.Array:
-    """128-bit ids of key, window, index and op: a replayed pane has the same id."""
+def pane_ids(frame: Frame, key: Sequence[str]) -> pa.Array:
+    """128-bit ids of key, window, index and op: a replayed pane has the same id.
+
+    They do not depend on the secret of the state: the same input in a new state has the same ids.
+    """
     words = [frame.ints(name) for name in ("start", "end", "pane", "op")]
     # All panes of one window and index share these words: mix them once, not for each row.
     alike = all(is_constant(word) for word in words) and len(frame) > 0
     pane = np.zeros(1 if alike else len(frame), np.uint64)
     for word in words:
         pane = mix(pane ^ (word[:1] if alike else word).astype(np.int64).view(np.uint64))
-    first, second = (
-        mix(frame.ints("key_hash") ^ pane),
-        mix(frame.ints("key_check") + mix(pane ^ frame.ints("key_hash"))),
-    )
+    key_hash, key_check = FIXED.identify([to_arrow(frame[f"k.{name}"]) for name in key], len(frame))
+    first = mix(key_hash ^ pane)
+    second = mix(key_check + mix(pane ^ key_hash))
     return hex_text(np.column_stack([first, second]).view(np.uint8).reshape(len(frame), 16))

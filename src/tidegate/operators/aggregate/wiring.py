@@ -10,6 +10,7 @@ import pyarrow as pa
 from tidegate.errors import StateError
 from tidegate.kernel.events.duplicates import SeenIds
 from tidegate.kernel.frame import Frame
+from tidegate.kernel.keys import KeyHasher
 from tidegate.kernel.storage.keyed_table import KeyedTable
 from tidegate.kernel.storage.layout import choose_layout
 from tidegate.kernel.storage.message_store import MessageStore
@@ -70,6 +71,7 @@ class Wiring:
         ids: SeenIds,
         window_offsets: WindowOffsets | None,
         recovery: MessageRecovery | None,
+        hasher: KeyHasher,
         *,
         retracts: bool,
     ) -> Wiring:
@@ -87,6 +89,7 @@ class Wiring:
             _messages(spec, store, aggregates, retracts=retracts),
             window_lateness(spec),
             watermarks,
+            hasher,
             window_offsets,
             withdrawn=WithdrawnWindows(store) if retracts else None,
         )

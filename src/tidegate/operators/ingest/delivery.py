@@ -14,7 +14,7 @@ from tidegate.kernel.events.duplicates import partitions_of
 from tidegate.kernel.events.event_time import FUTURE, ON_TIME, is_ticks, read_times
 from tidegate.kernel.frame import Column, Frame, constant, is_constant, repeat, to_arrow, to_numpy
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.keys import DenseKeys, Identities, identify
+from tidegate.kernel.keys import FIXED, DenseKeys, Identities, KeyHasher
 from tidegate.kernel.watermarks.generators import check_columns, columns_of
 from tidegate.spec.aggregates import INPUT
 from tidegate.spec.operator import Input
@@ -176,6 +176,8 @@ class DeliveryReader:
     """The name of the input in a merge, which its rows get as a column."""
     reads_time: bool = True
     """Whether to read the time column; if not, the time of every row is the clock."""
+    hasher: KeyHasher = FIXED
+    """The identities of keys and ids."""
 
     @property
     def time(self) -> str | None:
@@ -236,7 +238,7 @@ class DeliveryReader:
             time, verdict = np.full(rows, now, np.int64), np.zeros(rows, np.int8)
         else:
             time, verdict = read_times(times, self.time, null_is=self.null_time)
-        identities = Identities([table.column(name) for name in self.spec.key], rows)
+        identities = self.hasher.identities([table.column(name) for name in self.spec.key], rows)
         return Delivery(
             table,
             time,
@@ -254,7 +256,7 @@ class DeliveryReader:
         column = to_arrow(delivery.table.column(self.spec.id or ""))
         # Messages of different inputs of a merge are different even if their ids are equal.
         labels = [] if self.label is None else [delivery.table.column(INPUT)]
-        key_hash, key_check = identify([column, *labels], len(delivery))
+        key_hash, key_check = self.hasher.identify([column, *labels], len(delivery))
         return key_hash, key_check, column.is_valid().to_numpy(zero_copy_only=False)
 
     def offsets(self, table: pa.Table) -> np.ndarray:

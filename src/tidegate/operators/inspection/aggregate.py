@@ -265,7 +265,10 @@ class AggregateInspection:
         return instant(value)
 
     def _identity(self, wiring: Wiring, key: Any) -> tuple[np.uint64, np.uint64]:
-        return key_identity(key, self.operator.spec.input.key, wiring.context.schema, "key columns")
+        context = wiring.context
+        return key_identity(
+            key, context.spec.input.key, context.schema, "key columns", context.hasher
+        )
 
 
 def _readable(wiring: Wiring, cells: Frame) -> np.ndarray:

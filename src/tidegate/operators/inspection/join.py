@@ -147,7 +147,7 @@ class JoinInspection:
         ):
             if value is not None and len(frame):
                 names = [pair[own.number] for pair in on]
-                identity = key_identity(value, names, self._schema(own), noun)
+                identity = key_identity(value, names, self._schema(own), noun, own.hasher)
                 for name, word in zip(columns, identity, strict=True):
                     frame = frame.where(frame.ints(name) == word)
         return own, frame

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import InputError
-from tidegate.kernel.keys import identify
+from tidegate.kernel.keys import KeyHasher
 
 
 def key_identity(
-    key: Any, names: Sequence[str], schema: pa.Schema, noun: str
+    key: Any, names: Sequence[str], schema: pa.Schema, noun: str, hasher: KeyHasher
 ) -> tuple[np.uint64, np.uint64]:
     """The hash and the check of a key: one value, a tuple, or a dictionary by column name."""
     values = (
@@ -37,5 +37,5 @@ def key_identity(
         raise InputError(
             f"the key {key!r} does not fit the {noun} {list(names)}: {error}"
         ) from error
-    key_hash, key_check = identify(columns, 1)
+    key_hash, key_check = hasher.identify(columns, 1)
     return key_hash[0], key_check[0]

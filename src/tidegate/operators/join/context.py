@@ -19,7 +19,6 @@ from tidegate.kernel.frame import Frame, is_constant, to_arrow
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.joins.join_buffer import Query
 from tidegate.kernel.joins.range_matching import Found
-from tidegate.kernel.keys import identify
 from tidegate.kernel.storage.run_store import Places
 from tidegate.operators.join.collector import JoinCollector
 from tidegate.operators.join.output import PAYLOAD, Emitter
@@ -245,7 +244,8 @@ class JoinContext:
         given = self.sides[side].given
         volatile = {given.offset, given.id, *_VOLATILE}
         names = [name for name in self.payload(side) if name.removeprefix(PAYLOAD) not in volatile]
-        return identify([to_arrow(frame[name]) for name in names], len(frame))
+        columns = [to_arrow(frame[name]) for name in names]
+        return self.sides[side].hasher.identify(columns, len(frame))
 
 
 def _same(held: np.ndarray, asked: np.ndarray, row: np.ndarray) -> np.ndarray:

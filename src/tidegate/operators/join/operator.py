@@ -16,6 +16,7 @@ import pyarrow as pa
 from tidegate.errors import InputError
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.events.duplicates import ResumeOffsets
+from tidegate.kernel.keys import KeyHasher
 from tidegate.kernel.watermarks.marks import Watermark
 from tidegate.operators.ingest.delivery import Arrival, merged_arrivals
 from tidegate.operators.ingest.watermark_tracking import ReleasedMarks, WatermarkTracker
@@ -28,6 +29,7 @@ from tidegate.operators.join.retention import JoinRetention
 from tidegate.operators.join.rows import RowsJoin
 from tidegate.operators.join.session import SessionJoin
 from tidegate.operators.join.side import Side, Taken
+from tidegate.operators.key_secret import key_hasher
 from tidegate.operators.output import Output, class_names
 from tidegate.operators.progress import Progress
 from tidegate.spec.composition import Exchange, composed
@@ -47,10 +49,15 @@ class WindowedJoin:
         *,
         now: int = 0,
         op_column: str | Sequence[str | None] | None = None,
+        hasher: KeyHasher | None = None,
     ) -> None:
-        """Create a join; `op_column` marks retractions: one column, or one for each side."""
+        """Create a join; `op_column` marks retractions: one column, or one for each side.
+
+        `hasher`: of its keys, if the store does not have one.
+        """
         self.declared = self.spec = spec
         self.store = store
+        self.hasher = key_hasher(store, hasher)
         self.progress = Progress(now=now)
         self.spec = spec = spec.with_inputs(
             [
@@ -97,6 +104,7 @@ class WindowedJoin:
             number,
             spec,
             self.store,
+            self.hasher,
             self.progress,
             self.watermark_tracker,
             shape.time_columns(spec, number),

@@ -26,7 +26,7 @@ from tidegate.kernel.frame import Column, Frame, repeat, to_arrow
 from tidegate.kernel.joins.join_buffer import JoinBuffer
 from tidegate.kernel.joins.range_matching import Ordered, ordered
 from tidegate.kernel.joins.tuple_positions import POSITION_MARK, TuplePositions
-from tidegate.kernel.keys import identify
+from tidegate.kernel.keys import KeyHasher
 from tidegate.kernel.storage.layout import Layout, choose_layout
 from tidegate.operators.ingest.delivery import Arrival, Delivery, DeliveryReader
 from tidegate.operators.ingest.ingest import Ingest, IngestHooks, Windows, observed_columns
@@ -86,6 +86,8 @@ class Side:
     number: int
     spec: JoinSpec
     store: Store
+    hasher: KeyHasher
+    """The identities of equal fields, of session keys and of ids; the same for both sides."""
     shared: Progress
     """The operator's progress: its clock, and what it counts."""
     watermark_tracker: WatermarkTracker
@@ -148,6 +150,7 @@ class Side:
             prefix=f"{ordinal}/" if several else "",
             label=labels[self.ordinals.index(ordinal)] if labels else None,
             reads_time=self.is_timed,
+            hasher=self.hasher,
         )
 
     def admitted(self, table: pa.Table, ordinal: int) -> pa.Table:
@@ -414,7 +417,7 @@ class Side:
         key_hash, key_check = delivery.key_hash, delivery.key_check
         equal_hash = key_hash
         if spec.hashed_on != spec.on:
-            equal_hash, _ = identify(self._columns_of(table, spec.hashed_on), n)
+            equal_hash, _ = self.hasher.identify(self._columns_of(table, spec.hashed_on), n)
         unlucky = (equal_hash == NULL_KEY[0]) | (equal_hash == NULL_KEY[1])
         if unlucky.any():
             equal_hash, key_check = (
@@ -425,7 +428,11 @@ class Side:
         no_session = missing
         if spec.session_on != spec.on:
             found = dict(
-                zip(SESSION_KEY, identify(self._columns_of(table, spec.session_on), n), strict=True)
+                zip(
+                    SESSION_KEY,
+                    self.hasher.identify(self._columns_of(table, spec.session_on), n),
+                    strict=True,
+                )
             )
             no_session = self._nulls(table, spec.session_on)
         if no_session is not None:

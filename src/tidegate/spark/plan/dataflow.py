@@ -7,7 +7,6 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -207,7 +206,7 @@ class Plan:
                 chain,
                 layout,
                 name=str(number),
-                watermark_files=self.watermark_files if self._combiner is not None else None,
+                watermark_files=self.watermark_files if self._combines else None,
                 sinks=sinks,
             )
             output = grouped.transformWithState(
@@ -215,7 +214,7 @@ class Plan:
             )
         else:
             output = grouped.applyInArrow(
-                batch_function(chain, time.time_ns() // 1000, sinks), OUTPUT_COLUMNS
+                batch_function(chain, layout, time.time_ns() // 1000, sinks), OUTPUT_COLUMNS
             )
         return output.observe("tidegate" if last else f"tidegate_{number}", *_observed_metrics())
 
@@ -251,23 +250,29 @@ class Plan:
         return dataclasses.replace(
             edge,
             names=names,
-            combiner=self._combiner,
+            combiner=self._combiner(layout),
             watermark_files=self.watermark_files,
             clock=self.clock,
         )
 
-    @cached_property
-    def _combiner(self) -> PreAggregator | None:
-        """The pre-aggregation before the shuffle; a stream needs watermark files for it."""
+    @property
+    def _combines(self) -> bool:
+        """Whether rows are pre-aggregated before the shuffle."""
         spec, first = self.specs[0], self.inputs[0]
-        if (
+        # A stream needs watermark files for it.
+        return not (
             isinstance(spec, JoinSpec)
             or isinstance(first, Plan)
             or not can_combine(spec)
             or (self.is_streaming and self.watermark_files is None)
-        ):
+        )
+
+    def _combiner(self, layout: ShardLayout) -> PreAggregator | None:
+        """The pre-aggregation before the shuffle, if any."""
+        spec, first = self.specs[0], self.inputs[0]
+        if not self._combines or isinstance(spec, JoinSpec) or isinstance(first, Plan):
             return None
-        return PreAggregator(spec, self._row_schema(0, first))
+        return PreAggregator(spec, self._row_schema(0, first), layout.hasher)
 
 
 def edge_of(spec: Upstream, number: int, layout: ShardLayout) -> Edge:

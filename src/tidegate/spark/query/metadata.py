@@ -10,10 +10,11 @@ from typing import Any
 from pyarrow import fs
 
 from tidegate.errors import CorruptStateError, SetupError
+from tidegate.kernel.keys import KeyHasher
 from tidegate.spark.checkpoint import tidegate_folder
 from tidegate.spark.tasks.shards import ShardLayout
 
-FORMAT = 1
+FORMAT = 2
 _NAME = "query.json"
 
 
@@ -48,7 +49,10 @@ def read_metadata(checkpoint: str) -> QueryMetadata | None:
                 f"the query at {checkpoint} has format {version}; this version reads {FORMAT}."
                 " Hint: start it with the version that wrote it, or from a new checkpoint"
             )
-        layout = ShardLayout(document["layout"]["partitions"], tuple(document["layout"]["ids"]))
+        hasher = KeyHasher(bytes.fromhex(document["key_secret"]))
+        layout = ShardLayout(
+            document["layout"]["partitions"], tuple(document["layout"]["ids"]), hasher
+        )
         return QueryMetadata(document["query"], layout, document["specs"])
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptStateError(
@@ -64,6 +68,7 @@ def write_metadata(checkpoint: str, metadata: QueryMetadata) -> None:
         "format": FORMAT,
         "query": metadata.query,
         "layout": metadata.layout.to_dict(),
+        "key_secret": metadata.layout.hasher.secret.hex(),
         "specs": metadata.specs,
     }
     try:

@@ -12,7 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.errors import SpecError
 from tidegate.instants import Duration, duration
+from tidegate.kernel.keys import FIXED
 from tidegate.operators.aggregate import migration
+from tidegate.operators.key_secret import new_hasher
 from tidegate.spark.checkpoint import FOLDER, is_local
 from tidegate.spark.environment.session import check_session
 from tidegate.spark.failures import spark_errors
@@ -109,7 +111,7 @@ def _choose_layout(spark: SparkSession, shards: int | None) -> ShardLayout:
     """The shards of a new query: `shards`, the shuffle partitions if set, or the parallelism."""
     setting = spark.conf.get(PARTITIONS, _DEFAULT_PARTITIONS) or _DEFAULT_PARTITIONS
     partitions = shards or (parallelism(spark) if setting == _DEFAULT_PARTITIONS else int(setting))
-    return ShardLayout.balanced(partitions)
+    return ShardLayout.balanced(partitions, hasher=new_hasher())
 
 
 def _open_metadata(
@@ -194,8 +196,10 @@ def _run_batch(
 def output_frame(plan: Plan, output: str) -> DataFrame:
     """One output of a pipeline as a plain DataFrame."""
     check_session(plan.session)
+    # A stream that is started outside `write` has no place for a secret.
     layout = ShardLayout.balanced(
-        int(plan.session.conf.get(PARTITIONS, _DEFAULT_PARTITIONS) or _DEFAULT_PARTITIONS)
+        int(plan.session.conf.get(PARTITIONS, _DEFAULT_PARTITIONS) or _DEFAULT_PARTITIONS),
+        hasher=FIXED if plan.is_streaming else new_hasher(),
     )
     schema = plan.schemas(layout)[output]
     frame = unpack_output(plan.packed(layout), output, schema)

@@ -11,6 +11,7 @@ from tidegate.spark import metrics
 from tidegate.spark.failures import marks_errors
 from tidegate.spark.tasks.chain import Chain, ChainInput, ChainOutput, ChainPlan
 from tidegate.spark.tasks.processor import to_chain_input
+from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.task_output import BoundSink, TaskOutput
 from tidegate.spark.tasks.transport import (
     FORWARDED,
@@ -33,7 +34,10 @@ _SCHEMA = OUTPUT_SCHEMA.append(pa.field("metrics", _NUMBERS))
 
 
 def batch_function(
-    plan: ChainPlan, now: int, sinks: Sequence[BoundSink] | None = None
+    plan: ChainPlan,
+    layout: ShardLayout,
+    now: int,
+    sinks: Sequence[BoundSink] | None = None,
 ) -> Callable[..., Iterator[pa.RecordBatch]]:
     """The function that Spark applies to every shard; see `ChainProcessor` for the sinks."""
 
@@ -45,7 +49,7 @@ def batch_function(
         task_output = TaskOutput(sinks)
         for output, payload in (unpack_forwarded(row) for row in rows if row.kind == FORWARDED):
             task_output.add_payload(output, payload)
-        chain = Chain(plan, MemoryStore(), now=now)
+        chain = Chain(plan, MemoryStore(), now=now, hasher=layout.hasher)
         for chain_output in _process(
             chain,
             sorted(

@@ -18,6 +18,7 @@ from tidegate.errors import StateError
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Frame, concat_frames
 from tidegate.kernel.groups import Groups
+from tidegate.kernel.keys import KeyHasher
 from tidegate.kernel.storage.keyed_table import KeyedTable
 from tidegate.operators import snapshot as stored
 from tidegate.operators.aggregate.migration import check_same
@@ -169,14 +170,24 @@ class ChainInput:
 class Chain:
     """The operators of one shard, or all of them where there are no shards."""
 
-    def __init__(self, plan: ChainPlan, store: Store, *, now: int = 0) -> None:
-        """The chain as stored; a new one, whose clock starts at `now`, if the store is empty."""
+    def __init__(
+        self,
+        plan: ChainPlan,
+        store: Store,
+        *,
+        now: int = 0,
+        hasher: KeyHasher | None = None,
+    ) -> None:
+        """The chain as stored; a new one, whose clock starts at `now`, if the store is empty.
+
+        `hasher`: that of the query, which splits rows into shards.
+        """
         self.plan = plan
         self.store = store
         document = store.get_json("chain", {**plan.to_dict(), "now": now})
         check_same({name: document[name] for name in plan.to_dict()}, plan.to_dict())
         self.now: int = document["now"]
-        self.operators = _operators(plan, store, self.now)
+        self.operators = _operators(plan, store, self.now, hasher)
         schemas = plan.schemas
         for operator, feeding in zip(self.operators, plan.feeding, strict=True):
             for reader, schema in zip(
@@ -434,7 +445,7 @@ def check_migration(plan: ChainPlan, former: Sequence[dict[str, Any]]) -> None:
     Chain(plan, store)
 
 
-def _operators(plan: ChainPlan, store: Store, now: int) -> list[Operator]:
+def _operators(plan: ChainPlan, store: Store, now: int, hasher: KeyHasher | None) -> list[Operator]:
     found: list[Operator] = []
     for number, (declared, feeding) in enumerate(zip(plan.specs, plan.feeding, strict=True)):
         spec = declared
@@ -445,16 +456,16 @@ def _operators(plan: ChainPlan, store: Store, now: int) -> list[Operator]:
                 for ordinal, given in plan.reshuffled.items()
             }
             spec = _with_watermarks(spec, inputs)
-        operator = _operator(spec, PrefixedStore(store, f"{number}/"), now)
+        operator = _operator(spec, PrefixedStore(store, f"{number}/"), now, hasher)
         _follow(operator, feeding)
         found.append(operator)
     return found
 
 
-def _operator(spec: Upstream, store: Store, now: int) -> Operator:
+def _operator(spec: Upstream, store: Store, now: int, hasher: KeyHasher | None) -> Operator:
     if isinstance(spec, JoinSpec):
-        return WindowedJoin(spec, store, now=now)
-    return WindowedAggregate(spec, store, now=now)
+        return WindowedJoin(spec, store, now=now, hasher=hasher)
+    return WindowedAggregate(spec, store, now=now, hasher=hasher)
 
 
 def _follow(operator: Operator, feeding: Mapping[int, Exchange]) -> None:
@@ -480,7 +491,7 @@ def _readers(operator: Operator) -> list[DeliveryReader]:
     return (
         [side.reader(side.ordinals[0]) for side in operator.sides]
         if isinstance(operator, WindowedJoin)
-        else [DeliveryReader(given) for given in operator.spec.inputs]
+        else [DeliveryReader(given, hasher=operator.hasher) for given in operator.spec.inputs]
     )
 
 

@@ -15,7 +15,7 @@ from pyspark import TaskContext
 
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.frame import Frame, constant
-from tidegate.kernel.keys import identify, shard_of
+from tidegate.kernel.keys import shard_of
 from tidegate.kernel.storage.column_encoding import pack
 from tidegate.kernel.watermarks.row_selection import condense
 from tidegate.operators.aggregate.pre_aggregation import PreAggregator
@@ -230,7 +230,7 @@ def split_table(
     if len(layout) == 1 or not key:
         yield layout.ids[0], table
         return
-    key_hash, _ = identify([table.column(name) for name in key], table.num_rows)
+    key_hash, _ = layout.hasher.identify([table.column(name) for name in key], table.num_rows)
     order, slices = _order_by_shard(key_hash, layout)
     ordered = table.take(pa.array(order))
     for shard, low, high in slices:

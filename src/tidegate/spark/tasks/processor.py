@@ -255,7 +255,7 @@ class ChainProcessor(StatefulProcessor):
         if layout is not None:
             check_layout(layout, self._layout)
         store.put_json("layout", self._layout.to_dict())
-        return Chain(self._plan, store, now=now), store
+        return Chain(self._plan, store, now=now, hasher=self._layout.hasher), store
 
     def _local_cache(self, shard: int) -> LocalStateCache | None:
         """The cache in the temporary folder of the executor, which Spark deletes at its end."""

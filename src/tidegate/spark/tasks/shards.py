@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidegate.errors import SpecMismatchError
+from tidegate.kernel.keys import FIXED, KeyHasher
 
 _MASK = 0xFFFFFFFF
 _SEED = 42
@@ -18,9 +19,13 @@ class ShardLayout:
     partitions: int
     ids: tuple[int, ...]
     """The grouping key of each shard, chosen so that all partitions have equally many shards."""
+    hasher: KeyHasher = FIXED
+    """The identities of keys, which decide on their shards."""
 
     @classmethod
-    def balanced(cls, partitions: int, shards: int | None = None) -> ShardLayout:
+    def balanced(
+        cls, partitions: int, shards: int | None = None, *, hasher: KeyHasher = FIXED
+    ) -> ShardLayout:
         """A layout that distributes shards evenly; by default, one per partition."""
         wanted = partitions if shards is None else shards
         members: list[list[int]] = [[] for _ in range(partitions)]
@@ -29,7 +34,9 @@ class ShardLayout:
             members[spark_partition(candidate, partitions)].append(candidate)
             candidate += 1
         return cls(
-            partitions, tuple(members[n % partitions][n // partitions] for n in range(wanted))
+            partitions,
+            tuple(members[n % partitions][n // partitions] for n in range(wanted)),
+            hasher,
         )
 
     def __len__(self) -> int:

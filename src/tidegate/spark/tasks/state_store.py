@@ -58,6 +58,7 @@ class SparkStore:
     """A `tidegate.state.store.Store`; durable when Spark commits the batch."""
 
     spills = True
+    is_durable = True
 
     def __init__(
         self,
