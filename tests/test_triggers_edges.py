@@ -173,3 +173,43 @@ def test_fire_only_updated_finds_nan_equal_to_nan(aggregate):
     op.timeout(1_000_000)
     op.timeout(2_000_000)
     assert op.get_result().panes.num_rows == 1
+
+
+def test_every_counts_from_the_first_element_or_from_the_epoch():
+    found = []
+    for text in ("Every(10)", "Every(10, aligned=True)", "Every(10, refire=True, aligned=True)"):
+        trigger = parse_trigger(text)
+        assert parse_trigger(str(trigger)) == trigger
+        op = (
+            tg.stream(time="ts", watermark=tg.explicit())
+            .window(tg.tumbling("10 seconds"))
+            .trigger(tg.after_watermark(early=trigger))
+            .aggregate(n=tg.count())
+            .embedded(now=0)
+        )
+        op.add_messages([{"ts": 1}], now=3)
+        for now in range(4, 25):
+            op.timeout(now)
+        found.append(op.get_result().panes["emitted_at"].to_pylist())
+    assert found == [[13], [10], [10, 20]]
+    assert tg.every("1 minute", aligned=True) != tg.every("1 minute")
+
+
+def test_windows_that_are_given_by_hand_need_no_op_column():
+    op = tg.stream(key="k").inherit().aggregate(n=tg.count()).embedded(now=0)
+    op.add_messages([{"k": "a", "window_start": 0, "window_end": 10, "time": 9}])
+    op.finish()
+    assert op.get_result().panes["n"].to_pylist() == [1]
+
+
+def test_messages_of_tuple_windows_are_read_by_offset_under_both_names():
+    op = (
+        tg.stream(offset="o")
+        .window(tg.tumbling(10, axis="offset"))
+        .options(keep_messages=True)
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
+    op.add_messages([{"o": offset} for offset in range(6)])
+    for given in ({"start": 2, "end": 3}, {"start_offset": 2, "end_offset": 3}):
+        assert op.get_messages(**given)["o"].to_pylist() == [2, 3]

@@ -151,11 +151,12 @@ def _is_none(part: Any) -> bool:
 
 
 def _every(call: Call, reader: TriggerReader) -> Trigger:
-    call.check(1, 1, frozenset({"refire"}))
-    flag = call.named.get("refire")
-    return Every(
-        reader.ticks(call.args[0]), refire=isinstance(flag, Call) and flag.name.lower() == "true"
-    )
+    call.check(1, 1, frozenset({"refire", "aligned"}))
+    flags = {
+        name: isinstance(flag, Call) and flag.name.lower() == "true"
+        for name, flag in call.named.items()
+    }
+    return Every(reader.ticks(call.args[0]), **flags)
 
 
 def whole_number(value: Any) -> int:

@@ -53,9 +53,9 @@ def _check_count(owner: str, value: object, unit: str, least: int) -> None:
         )
 
 
-def _check_refire(owner: str, value: object) -> None:
+def _check_flag(owner: str, name: str, value: object) -> None:
     if not isinstance(value, bool):
-        raise SpecError(f"`refire` of `{owner}` must be True or False, got {value!r}")
+        raise SpecError(f"`{name}` of `{owner}` must be True or False, got {value!r}")
 
 
 def _named(owner: str, **parts: Trigger | None) -> None:
@@ -124,18 +124,22 @@ class AfterDelay(Trigger):
 class Every(Trigger):
     """Fires at every `interval` of the clock since the creation of the window, if elements arrived.
 
-    With `refire` it also fires if none arrived.
+    With `refire` it also fires if none arrived. With `aligned` it fires at the multiples of the
+    interval.
     """
 
     interval: int
     refire: bool = False
+    aligned: bool = False
 
     def __post_init__(self) -> None:
         _check_count("Every", self.interval, "ticks", 1)
-        _check_refire("Every", self.refire)
+        _check_flag("Every", "refire", self.refire)
+        _check_flag("Every", "aligned", self.aligned)
 
     def _arguments(self) -> list[str]:
-        return [f'"{format_duration(self.interval)}"', *(["refire=True"] if self.refire else [])]
+        flags = [f"{name}=True" for name in ("refire", "aligned") if getattr(self, name)]
+        return [f'"{format_duration(self.interval)}"', *flags]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +155,7 @@ class EventInterval(Trigger):
 
     def __post_init__(self) -> None:
         _check_count("EventInterval", self.interval, "ticks", 1)
-        _check_refire("EventInterval", self.refire)
+        _check_flag("EventInterval", "refire", self.refire)
 
     def _arguments(self) -> list[str]:
         return [f'"{format_duration(self.interval)}"', *(["refire=True"] if self.refire else [])]
@@ -302,12 +306,15 @@ def after_delay(delay: Duration, *, unit: str | None = None) -> AfterDelay:
     return AfterDelay(duration(delay, unit=unit))
 
 
-def every(interval: Duration, *, unit: str | None = None, refire: bool = False) -> Every:
+def every(
+    interval: Duration, *, unit: str | None = None, refire: bool = False, aligned: bool = False
+) -> Every:
     """A pane at every `interval` of the clock if elements arrived.
 
-    With `refire` even if none did.
+    With `refire` even if none did. Intervals count from the first element of the window, or with
+    `aligned` from the epoch: every full minute, every full hour.
     """
-    return Every(duration(interval, unit=unit), refire)
+    return Every(duration(interval, unit=unit), refire, aligned)
 
 
 def event_interval(

@@ -128,7 +128,7 @@ class Ticks(Node):
     """
 
     def begin(self, now):
-        self.origin = now
+        self.origin = 0 if self.spec.aligned else now
         self.due = self.next_tick(now) if self.spec.refire else None
 
     def clear(self, at):

@@ -118,7 +118,8 @@ class DelayNode(Node):
 
 
 class EveryNode(Node):
-    """Ticks on the clock, counted from the creation of the row, of the oldest one after a merge.
+    """Ticks on the clock, counted from the creation of the row, of the oldest one after a merge;
+    with `aligned` from the epoch.
 
     `due` is the tick for the pending elements, MAX without any: a tick that passed while nothing
     was pending must not fire a row that is merged with this one. With `refire` there is always a
@@ -129,16 +130,17 @@ class EveryNode(Node):
     fires_early = True
     needs_clock = True
 
-    def __init__(self, interval: int, *, refire: bool) -> None:
+    def __init__(self, interval: int, *, refire: bool, aligned: bool = False) -> None:
         super().__init__()
         self.interval = interval
         self.refire = refire
+        self.aligned = aligned
 
     def start(self, state: State, n: int, now: int) -> None:
-        state[self.name("origin")] = np.full(n, now, np.int64)
-        state[self.name("due")] = np.full(
-            n, saturating_add(now, self.interval) if self.refire else MAX, np.int64
-        )
+        origin = 0 if self.aligned else now
+        state[self.name("origin")] = np.full(n, origin, np.int64)
+        first = next_tick(now, self.interval, origin) if self.refire else MAX
+        state[self.name("due")] = np.full(n, first, np.int64)
 
     def on_elements(
         self, state: State, mask: np.ndarray, count: np.ndarray, ctx: TriggerContext

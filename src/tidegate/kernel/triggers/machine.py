@@ -162,8 +162,8 @@ def _leaf(trigger: Trigger) -> Node:
             return leaves.CountNode(n)
         case spec.AfterDelay(delay=delay):
             return leaves.DelayNode(delay)
-        case spec.Every(interval=interval, refire=refire):
-            return leaves.EveryNode(interval, refire=refire)
+        case spec.Every(interval=interval, refire=refire, aligned=aligned):
+            return leaves.EveryNode(interval, refire=refire, aligned=aligned)
         case spec.EventInterval(interval=interval, refire=refire):
             return leaves.EventIntervalNode(interval, refire=refire)
         case spec.EveryElement():

@@ -198,8 +198,9 @@ class DeliveryReader:
         return [name for name in named if name is not None]
 
     def check(self, schema: pa.Schema) -> None:
-        """Raise `InputError` if a required column is missing."""
-        missing = [name for name in self.required() if name not in schema.names]
+        """Raise `InputError` if a required column is missing; without `op` rows are emits."""
+        known = {*schema.names, self.op_column}
+        missing = [name for name in self.required() if name not in known]
         if missing:
             raise InputError(
                 f"the input has no column {', '.join(f'`{m}`' for m in missing)}; it has"
@@ -277,7 +278,7 @@ class DeliveryReader:
         return to_numpy(column.cast(pa.int64()))
 
     def _weights(self, table: pa.Table) -> np.ndarray | None:
-        if self.op_column is None:
+        if self.op_column is None or self.op_column not in table.column_names:
             return None
         minus = pc.equal(to_arrow(table.column(self.op_column)), "-")
         return np.where(pc.fill_null(minus, False).to_numpy(zero_copy_only=False), -1, 1).astype(

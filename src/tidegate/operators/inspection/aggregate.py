@@ -221,6 +221,9 @@ class AggregateInspection:
     ) -> pa.Table:
         """The messages from (start, start_offset) to (end, end_offset), both included.
 
+        In windows on offsets and ordinals, start and end are offsets already, and the later start
+        and the earlier end count.
+
         `key` selects one key; `join_key` selects messages with these values in other columns.
         """
         self._drain()
@@ -241,6 +244,10 @@ class AggregateInspection:
         if key is not None:
             key_hash, key_check = self._identity(wiring, key)
             key_hashes = np.array([key_hash])
+        if messages.layout.position == "offset":
+            low = low if start_offset is None else max(low, start_offset)
+            high = high if end_offset is None else min(high, end_offset)
+            start_offset = end_offset = None
         found = messages.read(
             low, high, start_offset=start_offset, end_offset=end_offset, key_hashes=key_hashes
         )
