@@ -467,3 +467,58 @@ def test_panes_that_are_taken_back_are_merged(spark, shop, tmp_path):
         minute: value for minute, value in found.items() if minute < BASE / SECOND + END - 100
     } == wanted
     assert run.late == []
+
+
+def embedded_answer(joined: Any, tables: Sequence[pa.Table], *columns: str) -> Counter[Any]:
+    """What the embedded join gives for all rows of each input."""
+    op = tg.Joined(joined.spec).embedded(now=0)
+    for number, table in enumerate(tables):
+        op.add_messages(table, input=number)
+    op.finish()
+    return standing(op.get_result().panes.to_pylist(), *columns)
+
+
+def test_further_windows_and_sides_give_the_embedded_answer(spark, shop, tmp_path):
+    """Streams whose left side is a union with a second time column; batches of the other kinds."""
+    more = Feed(tmp_path / "more", pa.schema({"id": pa.int64(), "at": UTC, "price": pa.float64()}))
+    more.put([{"id": n % 12, "at": BASE + 7 * n * SECOND, "price": -1.0 - n} for n in range(20)])
+    more.put([{"id": -3, "at": BASE + END * SECOND, "price": 0.0}])
+    left, right = shop.streams(spark, key="id")
+    ddl = "id long, at timestamp, price double"
+    third = tg.stream(
+        more.stream(spark, ddl), time="at", key="id", watermark=tg.bounded("5 seconds")
+    )
+    tables = [pq.read_table(feed.folder) for feed in (shop.orders, more, shop.shipments)]
+    names = ("id", "price", "carrier", "window_start", "window_end")
+    joined = tg.union(left, third).join(right, tg.cumulative("2 minutes", "1 minute"), how="left")
+    joined = joined.allow_lateness("1 hour")
+    run = finished(joined, tmp_path / "union", shards=2)
+    wanted = embedded_answer(joined, tables, *names)
+    assert standing(run.panes, *names) == wanted
+    assert sum(wanted.values()) > 50
+    again = joined.stream(time="left_ts", key="carrier").join(
+        tg.stream(shop.streams(spark)[1].sources[0].source, time="ts", key="carrier"),
+        tg.session("10 minutes"),
+        on="carrier",
+        names=("first_", "second_"),
+    )
+    run = finished(again.allow_lateness("1 hour"), tmp_path / "again", shards=2)
+    assert {row["second_id"] for row in run.panes} == {
+        row[0] for row in wanted if row[2] is not None
+    }
+    numbers = ("cast(price AS long)", "cast(substring(carrier, 2) AS long)")
+    frames = [
+        frame.withColumn("o", F.expr(number)).withColumn("half", F.expr("o % 2"))
+        for frame, number in zip(shop.frames(spark), numbers, strict=True)
+    ]
+    one, two = (tg.stream(frame, time="ts", offset="o", key="id") for frame in frames)
+    for window, on in (
+        (tg.calendar("day", zone="Asia/Tokyo"), ["id"]),
+        (tg.session("5 seconds"), ["id", "half"]),
+        (tg.tumbling(20, axis="offset"), ["id"]),
+    ):
+        batch = one.join(two, window, on=on, how="full").allow_lateness("1 hour")
+        rows = [row.asDict() for row in batch.df.collect()]
+        assert standing(rows, "id", "price", "carrier") == embedded_answer(
+            batch, [frame.toArrow() for frame in frames], "id", "price", "carrier"
+        )

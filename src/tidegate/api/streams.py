@@ -355,7 +355,7 @@ class Panes(Pipeline[AggregateSpec]):
 
 
 def union(*streams: Stream) -> Stream:
-    """One stream with the messages of all.
+    """One stream with the messages of all; time, id, offset and partition may differ in name.
 
     Its watermark is the earliest of the streams'; a watermark key must be one of every stream.
     """
