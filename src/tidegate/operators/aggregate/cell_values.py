@@ -94,7 +94,8 @@ class CellValues:
         )
         if seen is not None:
             asked = asked.with_columns(seen=keys.max(seen))
-        if evicted is not None:
+        if evicted is not None and context.allowed_lateness == MAX:
+            # With a lateness, the watermark purges the messages of windows by difference.
             asked = asked.with_columns(evicted=keys.max(evicted))
         asked = asked.take(np.lexsort((asked.ints("key_check"), asked.ints("key_hash"))))
         places = context.cells.ranges(asked, KEY)
