@@ -32,6 +32,7 @@ PUBLIC = {
     "sinks",
     "sources",
     "spark_session",
+    "state",
     "spark_errors",
     "streams",
     # Windows and their axes.

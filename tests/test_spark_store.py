@@ -19,7 +19,7 @@ import tidegate as tg
 from support.spark_fakes import FakeMap, FakeValue
 from tidegate.errors import CorruptStateError, InputError, StateError
 from tidegate.operators.ingest.delivery import Arrival
-from tidegate.spark.query import state_reader
+from tidegate.spark.query.state.status import source_status
 from tidegate.spark.tasks import local_state_cache
 from tidegate.spark.tasks import state_store as stores
 from tidegate.spark.tasks.chain import Chain, ChainInput, ChainPlan
@@ -370,7 +370,7 @@ def test_the_sources_of_a_chain_are_read_from_its_document():
     chain.process(ChainInput([Arrival(0, rows)], [Arrival(0, rows)]), 20)
     chain.save()
     store.commit()
-    sources = state_reader._sources(state.meta.get()[2])
+    sources = source_status(SparkStore(state.meta, state.blobs, state.meta.get()))
     assert [(one.name, one.status, one.watermark, one.spoke_at) for one in sources] == [
         ("0", "active", 2, 20),
         ("1", "active", 4, 20),

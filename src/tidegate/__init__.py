@@ -7,6 +7,7 @@ import typing as _typing
 
 from tidegate.api import Mapped, Panes, Stream, Windowed, merge, stream, union
 from tidegate.api.joins import Joined
+from tidegate.api.state import state
 from tidegate.embedded.async_map import EmbeddedAsyncMap
 from tidegate.embedded.async_rows import AsyncResults
 from tidegate.embedded.join import EmbeddedJoin
@@ -209,6 +210,7 @@ __all__ = [
     "sources",
     "spark_errors",
     "spark_session",
+    "state",
     "stddev",
     "stream",
     "streams",

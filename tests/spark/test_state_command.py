@@ -5,10 +5,13 @@ stopped.
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,7 +20,8 @@ import tidegate as tg
 from support.spark_streams import BASE, SECOND, Feed, Run, finished
 from tidegate.cli import main
 from tidegate.spark.environment.session import running_session
-from tidegate.spark.query.state_reader import read_state
+from tidegate.spark.query.settings import spark_settings
+from tidegate.spark.query.state import query_state
 
 SCHEMA = pa.schema({"user": pa.string(), "part": pa.string(), "ts": pa.timestamp("us", "UTC")})
 DDL = "user string, part string, ts timestamp"
@@ -36,6 +40,31 @@ def shown(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
+def without_java(checkpoint: Path) -> subprocess.CompletedProcess[str]:
+    """The command as a program that cannot start a session."""
+    code = "import sys; from tidegate.cli import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-c", code, "state", str(checkpoint), "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, "JAVA_HOME": str(checkpoint), "PATH": ""},
+    )
+
+
+def show_the_same(state: Any, whole: tg.EmbeddedOperator, until: int) -> None:
+    """The windows, values and messages of a key are those of an embedded operator."""
+    history = [("a", "p0", 100), ("b", "p0", 110), ("c", "p1", 20), ("d", "p1", 1)]
+    later = [("b", "p0", 111.0 + n) for n in range(until - 110)]
+    whole.add_messages(pa.Table.from_pylist(rows(*history, *later), SCHEMA), now=1)
+    for key in ("a", "b"):
+        assert state.messages(key=key).to_pylist() == whole.get_messages(key=key).to_pylist()
+        assert state.peek(key=key).to_pylist() == whole.peek(key=key).to_pylist()
+    assert state.windows(key="c").num_rows == 0, "it is complete, and without lateness it is gone"
+    assert "p1" in str(state.explain_watermark())
+
+
 def test_sessions_of_a_query_that_runs_with_a_source_that_is_idle(spark, tmp_path, capsys):
     feed = Feed(tmp_path / "in", SCHEMA)
     panes = (
@@ -48,8 +77,10 @@ def test_sessions_of_a_query_that_runs_with_a_source_that_is_idle(spark, tmp_pat
         )
         .window(tg.session("30 seconds"))
         .allow_lateness("0 seconds")
+        .options(keep_messages=True)
         .aggregate(n=tg.count())
     )
+    whole = panes.embedded(now=0)
     feed.put(
         rows(("a", "p0", 100), ("b", "p0", 110), ("c", "p1", 20), ("d", "p1", 1), ("e", "p0", None))
     )
@@ -60,7 +91,7 @@ def test_sessions_of_a_query_that_runs_with_a_source_that_is_idle(spark, tmp_pat
             # One source goes on, the other one is silent.
             feed.put(rows(("b", "p0", at)))
             run.query.process_all_available()
-            (operator,) = read_state(spark, str(tmp_path / "ck")).operators
+            (operator,) = run.query.state().status().operators
             standing = {source.name: source.status for source in operator.sources}
             if standing == {"p0": "active", "p1": "idle"}:
                 break
@@ -68,15 +99,8 @@ def test_sessions_of_a_query_that_runs_with_a_source_that_is_idle(spark, tmp_pat
             at += 1
         feed.put(rows(("f", "p0", 5)))
         run.query.process_all_available()
-        command = [
-            sys.executable,
-            "-c",
-            "import sys; from tidegate.cli import main; sys.exit(main())",
-            "state",
-            str(tmp_path / "ck"),
-            "--json",
-        ]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        state = run.query.state()
+        ended = without_java(tmp_path / "ck")
         assert run.query.is_active, "it was not disturbed"
         told = shown(["state", str(tmp_path / "ck")], capsys)
     finally:
@@ -105,6 +129,9 @@ def test_sessions_of_a_query_that_runs_with_a_source_that_is_idle(spark, tmp_pat
     late = [shard["late"] for shard in operator["shards"]]
     assert sum(sum(reasons.values()) for reasons in late) == 2 == len(run.late)
     assert sum(shard["counters"]["events"] for shard in operator["shards"]) == 6 + int(at - 110)
+    show_the_same(state, whole, until=int(at))
+    # Further batches may have run before the command.
+    assert state.explain_watermark().sentences[-1] in told
     # The same for people.
     assert told.startswith(f"query {run.query.id} at {tmp_path / 'ck'}")
     assert "operator 0: session gap 30 seconds" in told
@@ -158,12 +185,29 @@ def test_a_stopped_chain_of_two_keys_over_sliding_windows(spark, tmp_path, capsy
     )
 
 
-def test_a_folder_that_is_no_checkpoint_is_refused_without_a_session(tmp_path, capsys, monkeypatch):
-    def no_session(*_given: object, **_more: object) -> None:
-        raise AssertionError("nobody needs Spark to see that there is no checkpoint")
+def test_without_the_library_spark_shows_the_same(spark, tmp_path, monkeypatch):
+    feed = Feed(tmp_path / "in", SCHEMA)
+    stream = tg.stream(
+        feed.stream(spark, DDL), time="ts", key="user", watermark=tg.bounded("0 seconds")
+    )
+    panes = stream.window(tg.session("20 seconds")).aggregate(parts=tg.list_("part"))
+    for at in range(5):
+        feed.put(rows(("a", "p", 5 * at), (f"u{at}", "q", 5 * at)))
+    # Spark reads checkpoints with unique ids only if the session has the setting as well.
+    with spark_settings(spark, {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}):
+        run = finished(panes, tmp_path / "ck", shards=2)
+        files = tg.state(tmp_path / "ck")
+        assert (files.batch, files.peek().num_rows) == (4, 6)
+        monkeypatch.setattr(query_state, "has_rocksdb", lambda: False)
+        with pytest.warns(RuntimeWarning, match=r"Spark, .* pip install 'tidegate\[rocksdb\]'"):
+            through_spark = run.query.state()
+        assert files.batch == through_spark.batch
+        assert files.peek() == through_spark.peek()
+        assert files.windows() == through_spark.windows()
+        assert files.status() == through_spark.status()
 
-    monkeypatch.setattr("tidegate.cli.state.session", no_session)
-    monkeypatch.setattr("tidegate.cli.state.running_session", no_session)
+
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
     for name in ("empty", "file", "missing"):

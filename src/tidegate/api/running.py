@@ -122,24 +122,25 @@ def plan_of(pipeline: Pipeline[Any], *, feeds: bool = False) -> Plan:
     """
     from tidegate.spark.plan.dataflow import Plan
 
-    specs: list[Upstream] = [_composed(pipeline, feeds=feeds).spec]
-    sources = _known(pipeline)
-    while (
-        isinstance(upstream := sources[0], Pipeline)
-        and not isinstance(specs[0], JoinSpec)
-        and len(sources) == 1
-    ):
-        if upstream.spec.key != specs[0].input.key or specs[0].window.create == "static":
-            # The shards of static windows exchange positions, which needs a shuffle.
-            break
-        _check_whole(upstream)
-        specs.insert(0, exchanged(upstream.spec))
-        sources = _known(upstream)
+    _check_sources(pipeline)
+    specs, sources = _chain(pipeline, feeds=feeds)
     givens = tuple(
-        plan_of(_check_whole(source), feeds=True) if isinstance(source, Pipeline) else source
+        plan_of(source, feeds=True) if isinstance(source, Pipeline) else source
         for source in sources
     )
     return Plan(givens, tuple(specs), changes=pipeline.changes, included=pipeline.included)
+
+
+def stage_specs(pipeline: Pipeline[Any], *, feeds: bool = False) -> list[list[Upstream]]:
+    """The specifications of a plan by stage, each after those that feed it; needs no source."""
+    specs, sources = _chain(pipeline, feeds=feeds)
+    feeding = [
+        stage
+        for source in sources
+        if isinstance(source, Pipeline)
+        for stage in stage_specs(source, feeds=True)
+    ]
+    return [*feeding, specs]
 
 
 def _composed(pipeline: Pipeline[Any], *, feeds: bool) -> Exchange:
@@ -159,19 +160,35 @@ def has_source(source: Any) -> bool:
     return bool(source.sources) and all(map(has_source, source.sources))
 
 
-def _known(pipeline: Pipeline[Any]) -> tuple[Any, ...]:
-    if not pipeline.sources or not all(map(has_source, pipeline.sources)):
+def _check_sources(pipeline: Pipeline[Any]) -> None:
+    if not has_source(pipeline):
         hint = "tg.stream(df, time=...), or run it with .embedded()"
         raise SpecError(
             f"a stream of the pipeline has no source, so it runs embedded only. Hint: {hint}"
         )
-    return pipeline.sources
 
 
-def _check_whole(upstream: Pipeline[Any]) -> Pipeline[Any]:
-    if upstream.changes:
+def _chain(pipeline: Pipeline[Any], *, feeds: bool) -> tuple[list[Upstream], tuple[Any, ...]]:
+    """The operators at the end of a pipeline that share a key, and the sources of the first."""
+    specs: list[Upstream] = [_composed(pipeline, feeds=feeds).spec]
+    sources = _checked(pipeline.sources)
+    while (
+        len(sources) == 1
+        and isinstance(upstream := sources[0], Pipeline)
+        and not isinstance(specs[0], JoinSpec)
+        and upstream.spec.key == specs[0].input.key
+        # The shards of static windows exchange positions, which needs a shuffle.
+        and specs[0].window.create != "static"
+    ):
+        specs.insert(0, exchanged(upstream.spec))
+        sources = _checked(upstream.sources)
+    return specs, sources
+
+
+def _checked(sources: tuple[Any, ...]) -> tuple[Any, ...]:
+    if any(isinstance(source, Pipeline) and source.changes for source in sources):
         raise SpecError(
             "a change feed has no panes for another operator. Hint: call `changelog` on the last"
             " operator only"
         )
-    return upstream
+    return sources

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from tidegate.cli import stream
 from tidegate.errors import TidegateError
@@ -80,14 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--json", action="store_true", help="print one JSON object per line")
     run.set_defaults(command=_run)
-    state = commands.add_parser(
-        "state", help="show the state of a query on Spark, without stopping it"
-    )
-    state.add_argument(
-        "checkpoint", metavar="CHECKPOINT", help="the checkpoint folder of the query"
-    )
-    state.add_argument("--json", action="store_true", help="print one JSON object")
-    state.set_defaults(command=_state)
+    _add_state(commands)
     stream.add(commands)
     doctor = commands.add_parser(
         "doctor", help="check Java, Python, Spark and packages, and show how to fix problems"
@@ -101,6 +95,40 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="print one JSON object per line")
     doctor.set_defaults(command=_doctor)
     return parser
+
+
+def _add_state(commands: Any) -> None:
+    state = commands.add_parser(
+        "state",
+        help="show the state of a query on Spark, without stopping it",
+        description=_STATE,
+    )
+    state.add_argument(
+        "checkpoint", metavar="CHECKPOINT", help="the checkpoint folder of the query"
+    )
+    state.add_argument(
+        "--key",
+        action="append",
+        metavar="[COLUMN=]VALUE",
+        help="show the windows of this key; repeat it for a key of several columns",
+    )
+    state.add_argument(
+        "--window",
+        metavar="START[/END]",
+        help="show the windows that overlap this range; one instant: those that contain it",
+    )
+    state.add_argument(
+        "--messages", action="store_true", help="show the stored messages of the windows as well"
+    )
+    state.add_argument(
+        "--operator",
+        type=int,
+        default=-1,
+        metavar="N",
+        help="the operator to show, counted from 0 in the order of the data (default: the last)",
+    )
+    state.add_argument("--json", action="store_true", help="print one JSON object")
+    state.set_defaults(command=_state)
 
 
 def add_replay_options(parser: argparse.ArgumentParser) -> None:
@@ -148,10 +176,24 @@ def _run(options: argparse.Namespace) -> int:
     )
 
 
+_STATE = """\
+Shows the state of a query after its last committed batch: windows, rows of joins, watermarks by
+source, what the output waits for, sizes and late rows. With `--key`, `--window` or `--messages`, it
+shows the selected windows and their current values, or the selected rows of a join. It reads the
+files of the checkpoint and starts no Spark session. The query may run meanwhile."""
+
+
 def _state(options: argparse.Namespace) -> int:
     from tidegate.cli.state import state
 
-    return state(options.checkpoint, as_json=options.json)
+    return state(
+        options.checkpoint,
+        key=options.key,
+        window=options.window,
+        messages=options.messages,
+        operator=options.operator,
+        as_json=options.json,
+    )
 
 
 def _doctor(options: argparse.Namespace) -> int:

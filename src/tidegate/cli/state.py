@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
+from tidegate.cli.state_rows import json_rows, row_lines, selected
 from tidegate.cli.stderr_filter import filtered_stderr
 from tidegate.cli.tables import table, when
+from tidegate.errors import StateError
 from tidegate.instants import format_duration
-from tidegate.spark.environment.session import running_session, session
-from tidegate.spark.query.state_reader import (
-    OperatorStatus,
-    QueryStatus,
-    check_checkpoint,
-    read_state,
-)
+from tidegate.operators.explain.facts import Explanation
+from tidegate.spark.query.state.query_state import QueryState, read_state
+from tidegate.spark.query.state.status import OperatorStatus, QueryStatus
 
 _SOURCES = 20
 """Maximum number of sources shown; `--json` has all."""
@@ -23,31 +24,67 @@ _BOUNDS = {"within": ("before", "after"), "as_of": ("tolerance",)}
 """Time bounds of a join that are shown."""
 
 
-def state(checkpoint: str, *, as_json: bool) -> int:
-    """Print the state of a query."""
-    check_checkpoint(checkpoint)
-    running = running_session()
-    with filtered_stderr():
-        spark = running or session("tidegate state", cores=1)
-    try:
-        found = read_state(spark, checkpoint)
-    finally:
-        if running is None:
-            spark.stop()
-    if as_json:
-        print(json.dumps(dataclasses.asdict(found)))
+def state(
+    checkpoint: str,
+    *,
+    key: Sequence[str] | None = None,
+    window: str | None = None,
+    messages: bool = False,
+    operator: int = -1,
+    as_json: bool,
+) -> int:
+    """Print the state of a query, or the windows and rows of a key and a range."""
+    with warnings.catch_warnings(), filtered_stderr():
+        # Without the files, Spark is started: the reason is shown before that takes its time.
+        warnings.simplefilter("always", RuntimeWarning)
+        warnings.showwarning = lambda message, *_: print(f"note: {message}", file=sys.stderr)
+        found = read_state(checkpoint)
+        if key is None and window is None and not messages:
+            status = found.status()
+            explained = [_explanations(found, one) for one in status.operators]
+            shown = _document(status, explained) if as_json else _status_lines(status, explained)
+        else:
+            tables = selected(found, operator, key, window, messages=messages)
+            shown = json_rows(found, tables) if as_json else row_lines(tables)
+    if isinstance(shown, dict):
+        print(json.dumps(shown))
     else:
-        print("\n".join(_told(checkpoint, found)))
+        name = found.query or "(started without `write`)"
+        print(f"query {name} at {checkpoint}, after batch {found.batch}", *shown, sep="\n")
     return 0
 
 
-def _told(checkpoint: str, found: QueryStatus) -> list[str]:
-    lines = [f"query {found.query or '(started without `write`)'} at {checkpoint}"]
-    for operator in found.operators:
-        specs = found.specs[operator.number] if operator.number < len(found.specs) else []
-        kinds = " > ".join(_operator(spec) for spec in specs)
+def _explanations(found: QueryState, operator: OperatorStatus) -> list[Explanation | str]:
+    """What each operator waits for, or why that is not known."""
+    numbers = range(operator.number, operator.number + operator.size)
+    return [_explanation(found, number) for number in numbers if operator.shards]
+
+
+def _explanation(found: QueryState, operator: int) -> Explanation | str:
+    try:
+        return found.explain_watermark(operator)
+    except StateError as reason:
+        return str(reason)
+
+
+def _document(status: QueryStatus, explained: Sequence[list[Explanation | str]]) -> dict[str, Any]:
+    document = dataclasses.asdict(status)
+    for operator, found in zip(document["operators"], explained, strict=True):
+        operator["explanations"] = [
+            one.to_dict() if isinstance(one, Explanation) else {"error": one} for one in found
+        ]
+    return document
+
+
+def _status_lines(status: QueryStatus, explained: Sequence[list[Explanation | str]]) -> list[str]:
+    lines = []
+    for stage, (operator, found) in enumerate(zip(status.operators, explained, strict=True)):
+        specs = status.specs[stage] if stage < len(status.specs) else []
+        kinds = " > ".join(_described(spec) for spec in specs)
         lines += ["", f"operator {operator.number}{': ' if kinds else ''}{kinds}"]
         lines += _shards(operator) + _windows(operator) + _sources(operator) + _late(operator)
+        for text in found:
+            lines += ["", *str(text).splitlines()]
     return lines
 
 
@@ -117,7 +154,7 @@ def _sources(operator: OperatorStatus) -> list[str]:
     return ["", *table(rows), *([f"and {more} more"] if more > 0 else [])]
 
 
-def _operator(spec: dict[str, Any]) -> str:
+def _described(spec: dict[str, Any]) -> str:
     """A window, or a join with its condition."""
     if "join" not in spec:
         return _window(spec["window"])

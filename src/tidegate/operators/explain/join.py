@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from tidegate.instants import MAX, MIN, format_duration, saturating_add
@@ -300,32 +301,35 @@ def explain_join(operator: WindowedJoin, **facts: Any) -> Explanation:
         future_reference=operator.spec.options.future_reference,
         **facts,
     )
-    return dataclasses.replace(found, sentences=(*found.sentences, *_held(operator)))
+    return dataclasses.replace(found, sentences=(*found.sentences, *held_rows([operator])))
 
 
-def _held(operator: WindowedJoin) -> list[str]:
+def held_rows(shards: Sequence[WindowedJoin]) -> list[str]:
+    """The rows that a join holds, in all of its shards, and what they wait for."""
     sentences = []
-    for side in operator.sides:
+    for sides in zip(*(shard.sides for shard in shards), strict=True):
+        watermark = max(side.watermark for side in sides)
         mark = (
             "has no watermark yet"
-            if side.watermark == MIN
-            else f"is at {time_text(side.watermark, ticks=operator.ticks)}"
+            if watermark == MIN
+            else f"is at {time_text(watermark, ticks=shards[0].ticks)}"
         )
-        sentences.append(
-            f"The {SIDES[side.number]} side {mark} and holds {len(side.buffer):,} rows."
-        )
+        rows = sum(len(side.buffer) for side in sides)
+        sentences.append(f"The {SIDES[sides[0].number]} side {mark} and holds {rows:,} rows.")
     for number, (own, other) in enumerate((SIDES, SIDES[::-1])):
-        pending = len(operator.matching.pending(number).at)
+        pending = sum(len(shard.matching.pending(number).at) for shard in shards)
         if pending:
             sentences.append(
                 f"{pending:,} {own} rows have no partner and wait for the {other} watermark before"
                 " they come out alone."
             )
-    if operator.emitter.waiting:
-        sentences.append(f"{operator.emitter.waiting:,} rows of the output wait for the clock.")
-    if operator.emitter.unnamed:
+    waiting = sum(shard.emitter.waiting for shard in shards)
+    if waiting:
+        sentences.append(f"{waiting:,} rows of the output wait for the clock.")
+    unnamed = sum(shard.emitter.unnamed for shard in shards)
+    if unnamed:
         sentences.append(
-            f"{operator.emitter.unnamed:,} rows of the output wait until the columns of the other"
+            f"{unnamed:,} rows of the output wait until the columns of the other"
             " side are known. Hint: give `schemas`."
         )
     return sentences

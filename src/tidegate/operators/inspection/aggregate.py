@@ -251,7 +251,7 @@ class AggregateInspection:
         found = messages.read(
             low, high, start_offset=start_offset, end_offset=end_offset, key_hashes=key_hashes
         )
-        if key is not None:
+        if key is not None and len(found):
             found = found.where(found.ints("key_check") == key_check)
         position = found.ints(messages.layout.position)
         found = found.take(np.lexsort((found.ints("offset"), position)))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tidegate.errors import TidegateError
+from tidegate.errors import StateError, TidegateError
 from tidegate.instants import format_instant
 from tidegate.spark import metrics
 from tidegate.spark.failures import spark_errors
+from tidegate.spark.query.state.query_state import QueryState, read_state
+from tidegate.spec.join import Upstream
 
 _POLL_SECONDS = 0.05
 """How often `process_all_available` reads the progress of a query."""
@@ -22,8 +24,16 @@ _POLL_SECONDS = 0.05
 class Query:
     """A running query, or one that has ended."""
 
-    def __init__(self, query: StreamingQuery | None, id: str) -> None:
-        self._query = query
+    def __init__(
+        self,
+        query: StreamingQuery | None,
+        id: str,
+        *,
+        checkpoint: str | None = None,
+        specs: Sequence[Sequence[Upstream]] | None = None,
+    ) -> None:
+        """`checkpoint` and `specs`, the specifications by stage: to read the state of a stream."""
+        self._query, self._checkpoint, self._specs = query, checkpoint, specs
         self.id = id
         """The id of the query, stored in its checkpoint."""
 
@@ -104,6 +114,15 @@ class Query:
     def recent_progress(self) -> list[Progress]:
         """The progress of the last batches, the oldest first."""
         return [] if self._query is None else [*map(read_progress, self._query.recentProgress)]
+
+    def state(self) -> QueryState:
+        """The state after the last committed batch: windows, messages, values and watermarks.
+
+        It is read from the checkpoint, which this process must be able to read.
+        """
+        if self._checkpoint is None:
+            raise StateError("a batch query has no state. Hint: read what it has written")
+        return read_state(self._checkpoint, specs=self._specs)
 
     def prometheus(self) -> str:
         """The metrics of the last batch as Prometheus text.

@@ -90,7 +90,12 @@ def start(
         write_metadata(checkpoint, dataclasses.replace(metadata, specs=_documents(plan)))
         try:
             with spark_errors():
-                return Query((writer.queryName(name) if name else writer).start(), metadata.query)
+                return Query(
+                    (writer.queryName(name) if name else writer).start(),
+                    metadata.query,
+                    checkpoint=checkpoint,
+                    specs=[stage.specs for stage in plan.stages],
+                )
         except Exception:
             # Nothing ran, so the state still belongs to the former specification.
             write_metadata(checkpoint, metadata)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
 
 from tidegate.instants import MIN
 from tidegate.kernel.frame import to_arrow, to_numpy
@@ -26,7 +27,7 @@ from tidegate.spark.failures import marks_errors
 from tidegate.spark.tasks.chain import Chain, ChainInput, ChainOutput, ChainPlan, ShardProgress
 from tidegate.spark.tasks.local_state_cache import LocalStateCache
 from tidegate.spark.tasks.shards import ShardLayout, check_layout
-from tidegate.spark.tasks.state_store import BLOB, BLOB_KEY, META, SparkStore
+from tidegate.spark.tasks.state_store import SparkStore
 from tidegate.spark.tasks.task_output import BoundSink, OutputPayload, TaskOutput
 from tidegate.spark.tasks.transport import (
     COMBINED,
@@ -46,6 +47,15 @@ from tidegate.spark.tasks.transport import (
 )
 from tidegate.spark.tasks.watermark_files import WatermarkFiles
 
+# Not as DDL texts: each worker would ask Spark to parse them, repeatedly.
+META = (
+    StructType()
+    .add("format", IntegerType())
+    .add("summary", StringType())
+    .add("document", BinaryType())
+)
+BLOB_KEY = StructType().add("name", StringType()).add("part", IntegerType())
+BLOB = StructType().add("payload", BinaryType())
 OUTPUT_COLUMNS = f"output string, shard int, payload binary, metrics struct<{metrics.STRUCT}>"
 """The columns of the rows that a processor returns."""
 OUTPUT_LIMIT = 256 << 20

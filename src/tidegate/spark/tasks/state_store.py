@@ -14,7 +14,6 @@ import zlib
 from typing import Any, Protocol
 
 import pyarrow as pa
-from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
 
 from tidegate.errors import CorruptStateError
 from tidegate.spark.tasks.local_state_cache import LocalStateCache
@@ -22,15 +21,6 @@ from tidegate.state.serialization import decode_json, decode_table, encode_compa
 from tidegate.state.store import wrong_kind
 
 FORMAT = 1
-# Not as DDL texts: each worker would ask Spark to parse them, repeatedly.
-META = (
-    StructType()
-    .add("format", IntegerType())
-    .add("summary", StringType())
-    .add("document", BinaryType())
-)
-BLOB_KEY = StructType().add("name", StringType()).add("part", IntegerType())
-BLOB = StructType().add("payload", BinaryType())
 PART_BYTES = 4 << 20
 _SPILLED = "\x00document"
 """The name of the index and the documents if they are too large for one value."""

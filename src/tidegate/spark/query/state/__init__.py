@@ -1,0 +1,1 @@
+"""The state of a query, read from its checkpoint without Spark."""
