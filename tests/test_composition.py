@@ -404,9 +404,9 @@ def test_discarding_at_the_end_of_a_chain_shows_the_changes_of_sums():
 def test_a_sum_of_floats_cannot_be_discarded_behind_changes():
     last = timed().discarding().aggregate(n=tg.sum("n")).embedded(now=0)
     rows = [{**row, "v": 0.5} for row in seconds(1)]
-    with CORRECTED.aggregate(n=tg.sum("v")).embedded(downstream=last, now=0) as op:
-        with pytest.raises(tg.SpecError, match="floats"):
-            op.add_messages(rows)
+    op = CORRECTED.aggregate(n=tg.sum("v")).embedded(downstream=last, now=0)
+    with pytest.raises(tg.SpecError, match="floats"):
+        op.add_messages(rows)
 
 
 # Exactness

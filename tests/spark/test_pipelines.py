@@ -332,3 +332,22 @@ def test_functions_over_columns_give_the_same_panes_as_embedded(spark):
     assert sorted(tuple(row[name] for name in names) for row in found) == expected
     late = [row["reason"] for row in on_spark.late_df.collect()]
     assert sorted(late) == ["bad_gap", "bad_value"]
+
+
+def test_a_chain_behind_an_accumulating_upstream_gives_the_batch_answer(spark, tmp_path):
+    """A late click corrects the first operator; the stream and the batch count it once."""
+    feed = Feed(tmp_path / "in")
+    for rows in ([("a", 1, 1.0)], [("a", 100, 1.0)], [("a", 2, 1.0)]):
+        feed.put(clicks(*rows))
+
+    def total(source):
+        late = tg.after_watermark(late=tg.after_count(1))
+        first = windowed(source).accumulating().trigger(late).aggregate(n=tg.count())
+        return tg.stream(first).inherit().trigger(late).aggregate(n=tg.sum("n"))
+
+    run = finished(total(feed.stream(spark)), tmp_path / "ck", shards=2)
+    streamed = {row["window_start"]: row["n"] for row in run.panes if row["op"] == "+"}
+    batch = {row.window_start: row.n for row in total(feed.batch(spark)).df.collect()}
+    first = min(batch)
+    assert batch[first] == 2
+    assert streamed[min(streamed)] == 2
