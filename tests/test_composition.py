@@ -427,3 +427,20 @@ def test_aggregates_of_floats_are_exact_under_retractions():
         op.finish()
     last_pane = last.get_result().panes.to_pylist()[-1]
     assert (last_pane["total"], last_pane["mean"], last_pane["spread"]) == (6.0, 2.0, 1.0)
+
+
+def test_an_upstream_without_lateness_corrects_nothing_after_the_end_of_its_windows():
+    last = (
+        tg.stream(time="time", key="c")
+        .window(tg.tumbling("20 s"))
+        .trigger(tg.after_watermark())
+        .aggregate(n=tg.sum("n"))
+        .embedded(now=0)
+    )
+    op = source(trigger=EAGER).allow_lateness("0 s").aggregate(n=tg.count())
+    with op.embedded(downstream=last, now=0) as first:
+        first.add_messages(seconds(1, 2, 12))
+        first.advance_watermark(20_000_000)
+        first.add_messages(seconds(3))
+        assert [row["reason"] for row in first.get_result().late.to_pylist()] == ["very_late"]
+    assert rows_of(last, "n") == [("+", 0, 20, 3)]

@@ -38,7 +38,16 @@ from tidegate.spec.triggers import (
     Repeatedly,
     Trigger,
 )
-from tidegate.spec.windows import Axis, ByDifference, Global, Inherited, Session, Window, longest
+from tidegate.spec.windows import (
+    Axis,
+    ByDifference,
+    Custom,
+    Global,
+    Inherited,
+    Session,
+    Window,
+    longest,
+)
 
 Spec = TypeVar("Spec", bound=Upstream)
 _PANE_ID = "pane_id"
@@ -131,8 +140,13 @@ def composed(spec: Upstream, upstreams: Mapping[int, Exchange]) -> Exchange:
                 "a join by offsets counts rows that are retracted later",
                 "join within times: tg.within(...)",
             )
-        changes = changes or _retracts(spec)
-        return Exchange(spec, _lateness(spec, upstreams), changes, changes, None)
+        lateness = _lateness(spec, upstreams)
+        # An unmatched row that has been emitted finds a partner only among late rows.
+        is_final = not lateness and not isinstance(spec.window, AsOf | Session)
+        retracts = _retracts(spec)
+        return Exchange(
+            spec, lateness, changes or retracts, changes or (retracts and not is_final), None
+        )
     if changes:
         _check_window(spec)
         _check_discarding(spec)
@@ -140,11 +154,14 @@ def composed(spec: Upstream, upstreams: Mapping[int, Exchange]) -> Exchange:
     span = longest(spec.window)
     if isinstance(spec.window, Inherited) and inherited and None not in inherited:
         span = max(length for length in inherited if length is not None)
+    lateness = _lateness(spec, upstreams)
+    # Without lateness, no row arrives after the end of its window.
+    takes_late = bool(lateness) or isinstance(spec.window, Custom)
     return Exchange(
         spec,
-        _lateness(spec, upstreams),
+        lateness,
         _fires_again(spec.firing),
-        _fires_late(spec.firing),
+        takes_late and _fires_late(spec.firing),
         span,
     )
 
