@@ -19,7 +19,7 @@ import pyarrow as pa
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.events.event_time import OK, ON_TIME
 from tidegate.kernel.frame import Frame
-from tidegate.kernel.keys import KeyHasher
+from tidegate.kernel.keys import FIXED, KeyHasher
 from tidegate.kernel.windows.assigners import Aligned, Assigner, build
 from tidegate.operators.aggregate.aggregate_set import AggregateSet
 from tidegate.operators.aggregate.requirements import takes_partials
@@ -76,7 +76,7 @@ class PreAggregator:
 
     spec: AggregateSpec
     schema: pa.Schema
-    hasher: KeyHasher
+    hasher: KeyHasher = FIXED
 
     @cached_property
     def _aggregates(self) -> AggregateSet:

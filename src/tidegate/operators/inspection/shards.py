@@ -141,7 +141,7 @@ def shard_number(operator: WindowedAggregate, key: Any, shards: int) -> int:
     if not names or shards == 1:
         return 0
     schema = operator.bound().context.schema
-    key_hash, _ = key_identity(key, names, schema, "key columns")
+    key_hash, _ = key_identity(key, names, schema, "key columns", operator.hasher)
     return int(shard_of(np.array([key_hash]), shards)[0])
 
 
