@@ -82,7 +82,7 @@ def edge_of(spec: Any, **more: Any) -> Edge:
         THREE,
         0,
         spec.options.future_tolerance,
-        combiner=PreAggregator(spec, SCHEMA),
+        combiner=PreAggregator(spec, SCHEMA, THREE.hasher),
         **more,
     )
 
@@ -263,7 +263,7 @@ def combined_run(
     """A micro-batch whose wiring were combined one by one as far as that goes; and how many rows of
     each were not.
     """
-    combiner = PreAggregator(operator.spec, SCHEMA)
+    combiner = PreAggregator(operator.spec, SCHEMA, operator.hasher)
     limit = now + operator.spec.options.future_tolerance
     found = [
         (table(part), combiner.combine(table(part), operator.progress.watermark, limit))
@@ -392,7 +392,7 @@ def test_sessions_travel_in_parts():
 
 
 def parts_of_sessions(*times: int, floor: int = 0, limit: int = 100) -> list[tuple[int, int, int]]:
-    combiner = PreAggregator(aggregated(panes(tg.session("10 us"))).spec, SCHEMA)
+    combiner = PreAggregator(aggregated(panes(tg.session("10 us"))).spec, SCHEMA, THREE.hasher)
     found = combiner.combine(table(at(*times)), floor, limit)
     assert found is not None
     frame, rest = found
@@ -445,6 +445,31 @@ def test_the_floor_is_the_highest_of_all_shards_and_a_silent_shard_keeps_its_own
         files.write(THREE.ids[0], batch, batch * 100)
     assert files.before(20, THREE) == 1900
     assert files.before(2, THREE) is None, "what is long gone is not kept"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"",
+        lambda data: data[:-3],
+        lambda data: data.replace(b"20", b"10"),
+        lambda data: b"[[4, 20]]",
+        lambda data: b"\xff" * 40,
+        lambda data: b"[" * 100_000,
+    ],
+)
+def test_a_damaged_watermark_file_is_ignored_with_a_warning(tmp_path, damage):
+    files = WatermarkFiles(str(tmp_path))
+    edge = edge_of(aggregated(panes()).spec, watermark_files=files)
+    for shard in THREE.ids:
+        files.write(shard, 4, 20)
+    path = tmp_path / "tidegate" / "watermarks" / "0" / str(THREE.ids[1])
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.warns(RuntimeWarning, match=f"watermark file `{path}` is ignored"):
+        assert kinds(edge, many(5), batch=5) == ["observed", ROWS]
+    with pytest.warns(RuntimeWarning, match="is ignored"):
+        files.write(THREE.ids[1], 5, 20)
+    assert kinds(edge, many(5), batch=6) == [COMBINED, "observed", ROWS], "a write replaces it"
 
 
 def test_a_floor_of_another_query_is_told():

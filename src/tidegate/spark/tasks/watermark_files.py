@@ -2,12 +2,16 @@
 
 An edge needs them to know which rows are on time, and can be aggregated before the shuffle. Each
 shard has a small file under the checkpoint with its last few batches. If a shard was not called
-since, its watermark has not changed. Without a file, rows are not pre-aggregated.
+since, its watermark has not changed. Without a file, rows are not pre-aggregated. A file has a
+checksum, because a wrong watermark would take late rows for rows on time; a damaged file is ignored
+with a warning, and the next batch of the shard replaces it.
 """
 
 from __future__ import annotations
 
 import json
+import warnings
+import zlib
 from dataclasses import dataclass
 
 from pyarrow import fs
@@ -33,7 +37,7 @@ class WatermarkFiles:
         known = [entry for entry in _read(system, f"{folder}/{shard}") if entry[0] < batch]
         system.create_dir(folder, recursive=True)
         with system.open_output_stream(f"{folder}/.{shard}") as file:
-            file.write(json.dumps([*known, (batch, watermark)][-_BATCHES:]).encode())
+            file.write(_encode([*known, (batch, watermark)][-_BATCHES:]))
         system.move(f"{folder}/.{shard}", f"{folder}/{shard}")
 
     def before(self, batch: int, layout: ShardLayout) -> int | None:
@@ -56,9 +60,31 @@ class WatermarkFiles:
         return system, f"{folder}/watermarks/{self.operator}"
 
 
+def _encode(entries: list[tuple[int, int]]) -> bytes:
+    """Batches and watermarks as JSON, after a checksum of it."""
+    text = json.dumps(entries).encode()
+    return b"%08x %b" % (zlib.crc32(text), text)
+
+
+def _decode(data: bytes) -> list[tuple[int, int]]:
+    """The inverse of `_encode`; `ValueError` for anything else."""
+    checksum, _, text = data.partition(b" ")
+    if checksum != b"%08x" % zlib.crc32(text):
+        raise ValueError("its checksum is wrong")
+    return [(int(batch), int(watermark)) for batch, watermark in json.loads(text)]
+
+
 def _read(system: fs.FileSystem, path: str) -> list[tuple[int, int]]:
     try:
         with system.open_input_stream(path) as file:
-            return [(int(batch), int(watermark)) for batch, watermark in json.loads(file.readall())]
+            return _decode(file.readall())
     except FileNotFoundError:
+        return []
+    except (ValueError, TypeError, OSError) as error:
+        warnings.warn(
+            f"the watermark file `{path}` is ignored: {error}. The rows of this batch are not"
+            " pre-aggregated. Hint: check the storage of the checkpoint",
+            RuntimeWarning,
+            stacklevel=2,
+        )
         return []
