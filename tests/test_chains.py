@@ -663,3 +663,21 @@ def test_panes_reach_the_downstream_when_the_same_delivery_has_late_rows():
     first.finish()
     assert [row["t"] for row in first.get_result().late.to_pylist()] == [3]
     assert [row["n"] for row in second.get_result().panes.to_pylist()] == [3]
+
+
+def test_discarded_sums_behind_changes_hold_the_difference():
+    """A pane whose rows were replaced, or retracted, shows by how much the sum has changed."""
+    first, second = linked(
+        upstream().aggregate(total=tg.sum("v")),
+        tg.stream(key="city")
+        .inherit()
+        .trigger(tg.every_element())
+        .discarding()
+        .aggregate(n=tg.count(), total=tg.sum("total")),
+    )
+    for r in (row(1, v=5), row(2, v=2), row(3, "b", v=-4)):
+        first.add_messages([r])
+    first.finish()
+    panes = taken(second)
+    assert sum(p["n"] for p in panes) == 2
+    assert sum(p["total"] or 0 for p in panes) == 3

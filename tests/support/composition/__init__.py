@@ -1,0 +1,1 @@
+"""Random pipelines of several operators: their batch answer, their runs and their histories."""
