@@ -618,13 +618,6 @@ def _no_ids(delivery: Delivery) -> np.ndarray:
 
 
 def _check_columns(given: Input, schema: pa.Schema) -> None:
-    names = schema.names
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise InputError(
-            "the columns of a message have different names, got"
-            f" {', '.join(f'`{name}`' for name in twice)} more than once"
-        )
     DeliveryReader(given).check(schema)
     for other in given.others:
         DeliveryReader(given.on(str(other.column))).check(schema)

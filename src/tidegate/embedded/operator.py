@@ -7,11 +7,13 @@ from typing import Any
 
 from tidegate.embedded.base import Consumer, EmbeddedBase
 from tidegate.embedded.result_queue import Downstream
+from tidegate.errors import InputError
 from tidegate.instants import Instant
 from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.operators.explain.explanation import explain, worded
 from tidegate.operators.explain.facts import Explanation
 from tidegate.operators.ingest.computed_columns import arriving_table
+from tidegate.operators.ingest.python_rows import to_table
 from tidegate.operators.inspection.aggregate import AggregateInspection
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.watermarks import Explicit
@@ -81,6 +83,8 @@ class EmbeddedOperator(AggregateInspection, EmbeddedBase):
         if clock > self._buffered_at + _BUFFER_SPAN:
             self._drain()
             self._buffered_at = clock
+        if not isinstance(message, Mapping):
+            raise InputError(f"a message is a dictionary, got {type(message).__name__}")
         self._buffer.append(dict(message))
         if len(self._buffer) >= _BUFFER:
             self._drain()
@@ -88,6 +92,22 @@ class EmbeddedOperator(AggregateInspection, EmbeddedBase):
     def _drain(self) -> None:
         if self._buffer:
             rows, self._buffer = self._buffer, []
+            self._take_buffered(rows)
+
+    def _take_buffered(self, rows: list[Mapping[str, Any]]) -> None:
+        """Process accepted messages; one that the operator refuses goes to `late` alone."""
+        now = self._buffered_at if self._clock.is_read else self.operator.progress.now
+        try:
             table = arriving_table(rows, self.operator.schema, self.spec.input.computed)
-            now = self._buffered_at if self._clock.is_read else None
-            self._emit(self.operator.process(table, now))
+            output = self.operator.process(table, now)
+        except InputError as error:
+            # The caller of `add_message` has gone on, so the error would be that of another call.
+            if len(rows) > 1:
+                half = len(rows) // 2
+                self._take_buffered(rows[:half])
+                self._take_buffered(rows[half:])
+                return
+            schema = self.operator.bound().context.schema
+            table = to_table(rows, schema).select(schema.names)
+            output = self.operator.refuse(table, now, "bad_value", str(error))
+        self._emit(output)

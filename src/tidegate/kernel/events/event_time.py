@@ -38,6 +38,19 @@ def is_ticks(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_null(kind)
 
 
+def is_instants(kind: pa.DataType) -> bool:
+    """Whether `read_times` accepts columns of this type."""
+    if pa.types.is_dictionary(kind):
+        return is_instants(kind.value_type)
+    return (
+        is_ticks(kind)
+        or pa.types.is_timestamp(kind)
+        or pa.types.is_date(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+    )
+
+
 def classify(
     times: np.ndarray,
     watermark: int | np.ndarray,

@@ -6,7 +6,7 @@ Spark in the edge. So operators know only columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,12 @@ from tidegate.spec.computed import Computed
 
 def arriving_table(rows: Any, expected: pa.Schema | None, computed: Sequence[Computed]) -> pa.Table:
     """Messages in any form as a table with its computed columns."""
-    return with_computed_columns(to_table(rows, _without_computed(expected, computed)), computed)
+    table = to_table(rows, _without_computed(expected, computed))
+    if not {*table.column_names} - {BROKEN} and (isinstance(rows, Mapping) or len(rows)):
+        raise InputError(
+            "the first messages have no columns. Hint: a message has its time at least"
+        )
+    return with_computed_columns(table, computed)
 
 
 def with_computed_columns(table: pa.Table, computed: Sequence[Computed]) -> pa.Table:

@@ -20,7 +20,15 @@ import pyarrow as pa
 
 from tidegate.instants import format_duration, format_instant
 from tidegate.kernel.events.duplicates import OffsetMarks, SeenIds
-from tidegate.kernel.events.event_time import CLASSES, FUTURE, NULL, OK, VERY_LATE, read_times
+from tidegate.kernel.events.event_time import (
+    CLASSES,
+    FUTURE,
+    NULL,
+    OK,
+    VERY_LATE,
+    is_instants,
+    read_times,
+)
 from tidegate.kernel.frame import to_arrow
 from tidegate.kernel.watermarks.generators import Observed, columns_of, compile_generator
 from tidegate.operators.ingest.delivery import Delivery, DeliveryReader
@@ -103,6 +111,9 @@ class Ingest:
         """Ingest one delivery of one input; `schema` is the one that the operator is bound to."""
         cast = cast_to_schema(table, schema, reader.time)
         times = None if reader.time is None else table.column(reader.time)
+        if reader.time is not None and times is not None and not is_instants(times.type):
+            # Where the type is the bound one, `read` refuses the column.
+            times = cast.table.column(reader.time)
         delivery = reader.read(cast.table, times, self._progress.now)
         fresh, ids = self._fresh(delivery, reader)
         new = delivery.where(fresh)

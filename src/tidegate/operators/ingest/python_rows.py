@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from types import NoneType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import InputError
 from tidegate.operators.ingest.schema_cast import BROKEN
 
-_CAST_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
+MAX_NESTING = 32
+"""How deep lists and dictionaries in a value may be nested; Arrow stores at most 64 levels."""
+_SHOWN = 200
+"""Maximum length of a value in a message."""
 _DECIMAL = pa.decimal128(38, 10)
+_FLAT: set[type] = {
+    NoneType,
+    bool,
+    int,
+    float,
+    str,
+    bytes,
+    Decimal,
+    date,
+    datetime,
+    time,
+    timedelta,
+}
 
 
 def to_table(rows: Any, schema: pa.Schema | None) -> pa.Table:
@@ -19,16 +40,16 @@ def to_table(rows: Any, schema: pa.Schema | None) -> pa.Table:
 
     A row with a value that does not fit its column is marked as broken, in the column `BROKEN`.
     """
-    if isinstance(rows, pa.Table):
-        return rows
-    if isinstance(rows, pa.RecordBatch):
-        return pa.Table.from_batches([rows])
     if isinstance(rows, Mapping):
         return _from_dicts([rows], schema)
+    if isinstance(rows, pa.Table):
+        return _checked(rows)
+    if isinstance(rows, pa.RecordBatch):
+        return _checked(pa.Table.from_batches([rows]))
     if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
         return _from_pandas(rows, schema)
     if hasattr(rows, "__arrow_c_stream__"):
-        return pa.table(rows)
+        return _checked(pa.table(rows))
     if isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows):
         return _from_dicts(rows, schema)
     raise InputError(
@@ -37,18 +58,73 @@ def to_table(rows: Any, schema: pa.Schema | None) -> pa.Table:
     )
 
 
+def _checked(table: pa.Table) -> pa.Table:
+    """The table, if its columns have names of their own and types that state can hold."""
+    names = table.column_names
+    _check_unique(names)
+    if BROKEN in names:
+        raise InputError(f"the column name {BROKEN!r} is reserved. Hint: rename the column")
+    for field in table.schema:
+        if pa.types.is_nested(field.type) and _type_depth(field.type) > MAX_NESTING:
+            raise InputError(
+                f"the column `{field.name}` is nested more than {MAX_NESTING} deep. Hint: flatten"
+                " it, or pass it as text"
+            )
+    return table
+
+
+def _check_unique(names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise InputError(
+            "the columns of a message have different names, got"
+            f" {', '.join(f'`{name}`' for name in twice)} more than once. Hint: rename one of them"
+        )
+
+
+def _type_depth(kind: pa.DataType) -> int:
+    """How many levels of lists and structs a type has, counted no further than the limit."""
+    level, depth = [kind], 0
+    while depth <= MAX_NESTING:
+        nested = [one for one in level if pa.types.is_nested(one)]
+        level = [one.field(number).type for one in nested for number in range(one.num_fields)]
+        if not level:
+            break
+        depth += 1
+    return depth
+
+
 def _from_pandas(frame: Any, schema: pa.Schema | None) -> pa.Table:
-    try:
-        return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
-    except _CAST_ERRORS:
+    _check_unique([str(name) for name in frame.columns])
+    flat = not any(
+        _too_deep(value)
+        for number, kind in enumerate(frame.dtypes)
+        if kind.kind == "O"
+        for value in frame.iloc[:, number]
+        if type(value) not in _FLAT
+    )
+    if flat:
+        try:
+            table = pa.Table.from_pandas(frame, preserve_index=False)
+        except Exception:  # noqa: BLE001 - values of any class may be in a frame
+            flat = False
+    if not flat:
         return _from_dicts(frame.to_dict("records"), schema)
+    return _checked(table.replace_schema_metadata(None))
 
 
 def _from_dicts(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -> pa.Table:
     known = [] if schema is None else schema.names
-    names = list(dict.fromkeys([*known, *(name for row in rows for name in row)]))
-    columns: dict[str, pa.Array] = {}
     problems: dict[int, str] = {}
+    names = list(dict.fromkeys([*known, *(name for row in rows for name in row)]))
+    wrong = {name for name in names if not _is_name(name)}
+    if wrong:
+        names = [name for name in names if name not in wrong]
+        for number, row in enumerate(rows):
+            found = [name for name in row if name in wrong]
+            if found:
+                problems[number] = f"{shown(found[0])} is no name of a column"
+    columns: dict[str, pa.Array] = {}
     for name in names:
         kind = schema.field(name).type if schema is not None and name in known else None
         columns[name] = _column(name, [row.get(name) for row in rows], kind, problems)
@@ -57,13 +133,25 @@ def _from_dicts(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -> 
     return pa.table(columns)
 
 
+def _is_name(name: object) -> bool:
+    """Whether a key of a dictionary can name a column: text that UTF-8 can hold."""
+    if not isinstance(name, str) or name == BROKEN:
+        return False
+    return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
 def _column(
     name: str, values: list[Any], kind: pa.DataType | None, problems: dict[int, str]
 ) -> pa.Array:
     """The values in their own type; the operator casts them, and finds those that do not fit."""
+    if not _FLAT.issuperset(map(type, values)):
+        for row, value in enumerate(values):
+            if _too_deep(value):
+                problems[row] = f"`{name}` is nested more than {MAX_NESTING} deep"
+                values[row] = None
     try:
         array = pa.array(values)
-    except _CAST_ERRORS:
+    except Exception:  # noqa: BLE001 - a value may be of any class
         return _column_one_by_one(name, values, kind, problems)
     # The precision of a first decimal is no limit for the next ones.
     return (
@@ -71,6 +159,27 @@ def _column(
         if kind is None and pa.types.is_decimal(array.type) and array.type.scale <= _DECIMAL.scale
         else array
     )
+
+
+def _too_deep(value: Any) -> bool:
+    """Whether a value is nested deeper than the limit; one that contains itself is."""
+    level, depth = [value], 0
+    while level and depth <= MAX_NESTING:
+        # Only the levels are counted, so an object that is shared is looked at once per level.
+        inner = {id(one): one for found in level for one in _items(found)}
+        level, depth = list(inner.values()), depth + 1
+    return bool(level)
+
+
+def _items(value: Any) -> Iterable[Any]:
+    """The values inside a value that may be nested themselves."""
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif isinstance(value, np.ndarray):
+        value = value.tolist() if value.dtype == object else ()
+    elif not isinstance(value, list | tuple | set | frozenset):
+        return ()
+    return [one for one in value if type(one) not in _FLAT]
 
 
 def _column_one_by_one(
@@ -91,16 +200,26 @@ def _column_one_by_one(
         try:
             kept.append(None if array is None else array.cast(kind)[0].as_py())
             fits = array is not None
-        except _CAST_ERRORS:
+        except Exception:  # noqa: BLE001 - a value may be of any class
             kept.append(None)
             fits = False
         if not fits:
-            problems[row] = f"`{name}` should be {kind}, got {value!r:.200}"
+            problems[row] = f"`{name}` should be {kind}, got {shown(value)}"
     return pa.array(kept, kind)
 
 
 def _alone(value: Any) -> pa.Array | None:
+    """One value as an array; None if Arrow has no type for it. The `NaT` of pandas is null."""
     try:
-        return pa.array([value])
-    except _CAST_ERRORS:
+        return pa.array([None if type(value).__name__ == "NaTType" else value])
+    except Exception:  # noqa: BLE001 - a value may be of any class
         return None
+
+
+def shown(value: object) -> str:
+    """A value as text for a message: short, in UTF-8, and never an error."""
+    try:
+        text = repr(value) if type(value) in _FLAT else reprlib.repr(value)
+    except Exception:  # noqa: BLE001 - the class of a value defines how it is shown
+        text = f"a value of type {type(value).__name__}"
+    return text[:_SHOWN].encode("utf-8", "backslashreplace").decode()

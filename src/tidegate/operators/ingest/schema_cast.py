@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tidegate.kernel.events.event_time import is_instants
+
 BROKEN = "\x00broken"
 """The column that describes the broken value of each row; null where there is none."""
 
@@ -64,7 +66,7 @@ def cast_to_schema(table: pa.Table, schema: pa.Schema, time: str | None) -> Cast
     """The table cast to the schema.
 
     `time` names the time column: it is read from the original table, so it never marks a row as
-    broken.
+    broken. The exception is a column of a type that holds no times, such as floats.
     """
     if table.schema.equals(schema):
         return CastTable(table)
@@ -75,7 +77,7 @@ def cast_to_schema(table: pa.Table, schema: pa.Schema, time: str | None) -> Cast
             continue
         column, bad = _cast(table.column(field.name), field)
         columns.append(column)
-        if field.name != time:
+        if field.name != time or not is_instants(table.column(time).type):
             problems.update(bad)
     plain = pa.table(columns, schema=schema)
     if not problems:

@@ -1,0 +1,221 @@
+"""Poisoned messages: each costs itself alone, whatever its values, and no call fails for another."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tidegate as tg
+from support.examples import examples
+from tidegate.operators.ingest.python_rows import MAX_NESTING
+
+GOOD = {"ts": 1, "k": "a"}
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def nested(depth: int, *, lists: bool = False) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value] if lists else {"a": value}
+    return value
+
+
+def endless() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+def operator(**settings: Any) -> tg.EmbeddedOperator:
+    return (
+        tg.stream(time="ts", key="k", watermark=tg.explicit(), **settings)
+        .window(tg.tumbling(10, unit="us"))
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
+
+
+def outcome(op: tg.EmbeddedOperator) -> tuple[int, list[str]]:
+    """The events in panes, and the reasons of late rows."""
+    op.finish()
+    result = op.get_result()
+    return sum(result.panes["n"].to_pylist()), result.late["reason"].to_pylist()
+
+
+POISON: dict[str, dict[Any, Any]] = {
+    "half a surrogate pair": {**GOOD, "k": json.loads('"\\ud800"')},
+    "half a surrogate pair in a new column": {**GOOD, "v": "\udfff"},
+    "a reserved name": {**GOOD, "\x00broken": 5},
+    "a name that is a number": {**GOOD, 5: 1},
+    "a name that is none": {**GOOD, None: 1},
+    "a name with half a surrogate pair": {**GOOD, "\ud800": 1},
+    "NaN as a time": {**GOOD, "ts": float("nan")},
+    "a fraction as a time": {**GOOD, "ts": 1.5},
+    "a list as a time": {**GOOD, "ts": [1]},
+    "more than 4,300 digits as a time": {**GOOD, "ts": 10**5000},
+    "more than 4,300 digits as a key": {**GOOD, "k": 10**5000},
+    "a value without a text": {**GOOD, "k": Unprintable()},
+    "a deep dictionary": {**GOOD, "v": nested(12_000)},
+    "a deep list": {**GOOD, "v": nested(100_000, lists=True)},
+    "a deep key": {**GOOD, "k": nested(MAX_NESTING + 1)},
+    "a value that contains itself": {**GOOD, "v": endless()},
+    "a decimal that is no number": {**GOOD, "v": Decimal("NaN")},
+}
+
+
+@pytest.mark.parametrize("poison", POISON.values(), ids=POISON)
+def test_a_poisoned_message_costs_itself_alone(poison):
+    op = operator()
+    for _ in range(500):
+        op.add_message(GOOD)
+    op.add_message(poison)
+    op.add_message(GOOD)
+    assert outcome(op) == (501, ["bad_value"])
+
+    together = operator()
+    together.add_message(GOOD)
+    together.add_messages([GOOD, poison, GOOD])
+    assert outcome(together) == (3, ["bad_value"])
+
+
+def test_values_up_to_the_limit_are_kept():
+    op = operator()
+    op.add_messages([{**GOOD, "v": nested(MAX_NESTING - 1)}, {**GOOD, "w": nested(31, lists=True)}])
+    op.flush()
+    assert outcome(op) == (2, [])
+
+
+def test_nat_is_a_missing_value():
+    op = operator()
+    op.add_message(GOOD)
+    op.add_message({"ts": pd.NaT, "k": "a"})
+    op.add_message({"ts": 2, "k": pd.NaT})
+    assert outcome(op) == (2, ["null_time"])
+
+
+def test_a_buffered_message_with_the_name_of_a_computed_column_costs_itself_alone():
+    op = (
+        tg.stream(time="ts", key=lambda rows: pc.utf8_upper(rows["k"]), watermark=tg.explicit())
+        .window(tg.tumbling(10, unit="us"))
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
+    [computed] = op.spec.input.key
+    for row in (GOOD, GOOD, {**GOOD, computed: "A"}, GOOD):
+        op.add_message(row)
+    assert outcome(op) == (3, ["bad_value"])
+    assert computed in op.get_result().late["detail"].to_pylist()[0]
+
+
+def test_an_offset_that_is_missing_costs_its_message_alone():
+    op = operator(offset="o")
+    for number in (0, 1, None, 2):
+        op.add_message({**GOOD, "o": number})
+    assert outcome(op) == (3, ["bad_value"])
+
+
+def test_a_first_message_without_columns_is_refused():
+    op = operator()
+    for empty in ({}, {5: 1}):
+        with pytest.raises(tg.InputError, match="no columns"):
+            op.add_message(empty)
+    for nothing in ({}, [{}, {}], pd.DataFrame(index=range(3))):
+        with pytest.raises(tg.InputError, match="no columns"):
+            op.add_messages(nothing)
+    op.add_messages([])
+    op.add_message(GOOD)
+    op.add_message({})
+    assert outcome(op) == (1, ["null_time"])
+
+
+@pytest.mark.parametrize("message", [5, None, "text", [("ts", 1)]])
+def test_a_message_that_is_no_dictionary_is_refused(message):
+    op = operator()
+    op.add_message(GOOD)
+    with pytest.raises(tg.InputError, match="dictionar"):
+        op.add_message(message)
+    assert outcome(op) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("table", "match"),
+    [
+        (pa.table([[1], ["a"], ["b"]], names=["ts", "k", "k"]), "`k` more than once"),
+        (pd.DataFrame([[1, "a", "b"]], columns=["ts", "k", "k"]), "`k` more than once"),
+        (pa.table({"ts": [1], "k": ["a"], "\x00broken": [5]}), "reserved"),
+        (pa.table({"ts": [1], "k": ["a"], "v": pa.array([nested(40, lists=True)])}), "deep"),
+    ],
+    ids=["arrow columns twice", "pandas columns twice", "reserved", "nested"],
+)
+def test_a_table_with_columns_that_no_state_can_hold_is_refused(table, match):
+    op = operator()
+    op.add_message(GOOD)
+    with pytest.raises(tg.InputError, match=match):
+        op.add_messages(table)
+    assert outcome(op) == (1, [])
+
+
+def test_a_frame_with_values_of_any_class_costs_their_rows_alone():
+    op = operator()
+    op.add_messages(
+        pd.DataFrame(
+            {"ts": [1, 2, 3, 4], "k": ["a", "\ud800", Unprintable(), "b"], "v": [1, 2, 3, 4]}
+        )
+    )
+    op.add_messages(pd.DataFrame({"ts": [1, 2], "k": ["a", "b"], "w": [nested(12_000), None]}))
+    op.add_messages(pd.DataFrame({"ts": [1, None], "k": ["a", "b"]}))
+    n, reasons = outcome(op)
+    assert n == 4
+    assert sorted(reasons) == ["bad_value", "bad_value", "bad_value", "null_time"]
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters(exclude_categories=[]), max_size=3)
+    | st.binary(max_size=3)
+    | st.decimals()
+    | st.datetimes()
+    | st.complex_numbers()
+    | st.sampled_from([pd.NaT, pd.NA, object()])
+    | st.builds(pow, st.just(10), st.just(5000)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner),
+    max_leaves=5,
+)
+NAMES = (
+    st.sampled_from(["ts", "k", "v", None, pd.NaT, 1.5, b"k", ("k",)])
+    | st.integers()
+    | st.text(st.characters(exclude_categories=[]), max_size=3)
+)
+
+
+@examples(60)
+@given(
+    st.lists(st.dictionaries(NAMES, VALUES, max_size=4), max_size=8),
+    st.data(),
+)
+def test_good_messages_among_any_others_are_counted(poison, data):
+    messages = data.draw(st.permutations([*poison, *[{"ts": 1, "k": "good", "v": 1}] * 5]))
+    op = operator()
+    op.add_message({"ts": 1, "k": "good", "v": 1})
+    for message in messages:
+        op.add_message(message)
+    op.finish()
+    result = op.get_result()
+    counted = {(row["k"], row["window_start"]): row["n"] for row in result.panes.to_pylist()}
+    assert counted["good", 0] >= 6
+    assert sum(counted.values()) + result.late.num_rows == 6 + len(poison)
