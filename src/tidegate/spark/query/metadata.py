@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pyarrow import fs
 
-from tidegate.errors import CorruptStateError, SetupError
+from tidegate.errors import CorruptStateError, SetupError, StateError
 from tidegate.kernel.keys import KeyHasher
 from tidegate.spark.checkpoint import tidegate_folder
 from tidegate.spark.tasks.shards import ShardLayout
@@ -54,16 +58,52 @@ def read_metadata(checkpoint: str) -> QueryMetadata | None:
             document["layout"]["partitions"], tuple(document["layout"]["ids"]), hasher
         )
         return QueryMetadata(document["query"], layout, document["specs"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptStateError(
             f"{path} is damaged ({error}). Hint: restore it from a copy, or start from a new"
             " checkpoint"
         ) from error
 
 
-def write_metadata(checkpoint: str, metadata: QueryMetadata) -> None:
+def create_metadata(checkpoint: str, metadata: QueryMetadata) -> None:
+    """Write the metadata of a first start, unless the checkpoint has some.
+
+    Of several first starts at once, one writes its metadata on a local file system, and the others
+    raise `StateError` and change nothing. Arrow has no exclusive creation on other file systems:
+    there, a start that finds the metadata of another one after its own write raises `StateError`.
+    """
+    system, folder = tidegate_folder(checkpoint)
+    with _staged(checkpoint, system, folder, metadata) as staged:
+        target = f"{folder}/{_NAME}"
+        if isinstance(system, fs.LocalFileSystem):
+            try:
+                _link(Path(staged), Path(target))
+            except FileExistsError as error:
+                raise _is_taken(checkpoint) from error
+            _sync_folder(folder)
+            return
+        if system.get_file_info(target).type != fs.FileType.NotFound:
+            raise _is_taken(checkpoint)
+        system.move(staged, target)
+    found = read_metadata(checkpoint)
+    if found is None or found.query != metadata.query:
+        raise _is_taken(checkpoint)
+
+
+def replace_metadata(checkpoint: str, metadata: QueryMetadata) -> None:
     """Write the metadata atomically: a crash leaves either the former document or the new one."""
     system, folder = tidegate_folder(checkpoint)
+    with _staged(checkpoint, system, folder, metadata) as staged:
+        system.move(staged, f"{folder}/{_NAME}")
+        if isinstance(system, fs.LocalFileSystem):
+            _sync_folder(folder)
+
+
+@contextlib.contextmanager
+def _staged(
+    checkpoint: str, system: fs.FileSystem, folder: str, metadata: QueryMetadata
+) -> Iterator[str]:
+    """The path of a file of this start with the metadata; deleted if it is not moved."""
     document = {
         "format": FORMAT,
         "query": metadata.query,
@@ -71,13 +111,54 @@ def write_metadata(checkpoint: str, metadata: QueryMetadata) -> None:
         "key_secret": metadata.layout.hasher.secret.hex(),
         "specs": metadata.specs,
     }
+    staged = f"{folder}/.{_NAME}.{uuid.uuid4().hex}"
     try:
         system.create_dir(folder, recursive=True)
-        with system.open_output_stream(f"{folder}/.{_NAME}") as file:
+        with system.open_output_stream(staged) as file:
             file.write(json.dumps(document, indent=1).encode())
-        system.move(f"{folder}/.{_NAME}", f"{folder}/{_NAME}")
+        if isinstance(system, fs.LocalFileSystem):
+            with Path(staged).open("rb") as written:
+                os.fsync(written.fileno())
+        yield staged
     except OSError as error:
         raise SetupError(
             f"the checkpoint `{checkpoint}` cannot be written: {error}. Hint: use a folder that"
             " this process can write to"
         ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            system.delete_file(staged)
+
+
+def _link(staged: Path, target: Path) -> None:
+    """Give a local file a second name, if no file has it."""
+    try:
+        # Unlike a rename, a hard link does not replace a file.
+        os.link(staged, target)
+    except FileExistsError:
+        raise
+    except OSError:
+        # Not every file system has hard links.
+        with target.open("xb") as file:
+            file.write(staged.read_bytes())
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _sync_folder(folder: str) -> None:
+    """Make the entries of a local folder survive a power failure; Windows needs no such call."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_taken(checkpoint: str) -> StateError:
+    return StateError(
+        f"another query has started with the checkpoint `{checkpoint}` at the same time, and this"
+        " one was not started. Hint: use one checkpoint per query; to continue the other query,"
+        " start again after it has stopped"
+    )

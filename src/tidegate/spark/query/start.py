@@ -21,7 +21,12 @@ from tidegate.spark.failures import spark_errors
 from tidegate.spark.parallelism import PARTITIONS, parallelism
 from tidegate.spark.plan.dataflow import Plan, unpack_output
 from tidegate.spark.query.handle import Query
-from tidegate.spark.query.metadata import QueryMetadata, read_metadata, write_metadata
+from tidegate.spark.query.metadata import (
+    QueryMetadata,
+    create_metadata,
+    read_metadata,
+    replace_metadata,
+)
 from tidegate.spark.query.publish import Publisher
 from tidegate.spark.query.settings import NO_DATA_BATCHES, arrow_batch_limits, spark_settings
 from tidegate.spark.sinks import parquet
@@ -67,7 +72,12 @@ def start(
     plan = plan.for_query(
         silence=max(2 * interval, _MIN_SILENCE), ends=available, checkpoint=checkpoint
     )
-    metadata = _open_metadata(plan, checkpoint, spark, shards)
+    known = read_metadata(checkpoint)
+    metadata = (
+        QueryMetadata.new(_choose_layout(spark, shards), _documents(plan))
+        if known is None
+        else _checked(known, plan, checkpoint, shards)
+    )
     late = late if late is not None else parquet(_late_folder(checkpoint))
     publisher = Publisher(_bind_sinks(plan, metadata, {PANES: to, LATE: late, METRICS: metrics}))
     settings = {
@@ -87,7 +97,10 @@ def start(
             if available
             else writer.trigger(processingTime=f"{interval // 1000} milliseconds")
         )
-        write_metadata(checkpoint, dataclasses.replace(metadata, specs=_documents(plan)))
+        if known is None:
+            create_metadata(checkpoint, metadata)
+        else:
+            replace_metadata(checkpoint, dataclasses.replace(known, specs=_documents(plan)))
         try:
             with spark_errors():
                 return Query(
@@ -98,7 +111,8 @@ def start(
                 )
         except Exception:
             # Nothing ran, so the state still belongs to the former specification.
-            write_metadata(checkpoint, metadata)
+            if known is not None:
+                replace_metadata(checkpoint, known)
             raise
 
 
@@ -119,13 +133,10 @@ def _choose_layout(spark: SparkSession, shards: int | None) -> ShardLayout:
     return ShardLayout.balanced(partitions, hasher=new_hasher())
 
 
-def _open_metadata(
-    plan: Plan, checkpoint: str, spark: SparkSession, shards: int | None
+def _checked(
+    metadata: QueryMetadata, plan: Plan, checkpoint: str, shards: int | None
 ) -> QueryMetadata:
-    """The metadata of the checkpoint, or new ones; refuse a plan that does not fit the state."""
-    metadata = read_metadata(checkpoint)
-    if metadata is None:
-        return QueryMetadata.new(_choose_layout(spark, shards), _documents(plan))
+    """The metadata of a checkpoint; refuse a plan that does not fit the state."""
     if shards is not None and shards != len(metadata.layout):
         raise SpecError(
             f"the query at {checkpoint} has {len(metadata.layout)} shards, which cannot change, got"
