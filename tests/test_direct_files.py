@@ -392,6 +392,24 @@ def test_broken_lines_of_json_keep_their_text(tmp_path: Path) -> None:
     assert "line 10" in str(found[8])
 
 
+@pytest.mark.parametrize("levels", [1_000, 100_000])
+@pytest.mark.parametrize("column", ["value", "other"])
+def test_a_deep_line_of_json_costs_one_line(tmp_path: Path, levels: int, column: str) -> None:
+    deep = json.dumps({"key": 7})[:-1].encode() + b', "%b": ' % column.encode()
+    good = [b'{"key": %d, "ts": 7}' % n for n in range(1_000)]
+    lines = [*good[:500], deep + b"[" * levels + b"]" * levels + b"}", *good[500:]]
+    put(tmp_path, "a.json", b"\n".join(lines))
+    table = read(tmp_path, Json())
+    assert table.column("key").to_pylist() == [*range(500), None, *range(500, 1_000)]
+    found = [text for text in marks(table) if text is not None]
+    assert len(found) == 1
+    assert found[0].startswith(
+        "line 501 of `a.json` cannot be read (a value is nested deeper than 100 levels): {"
+    )
+    with pytest.raises(SpecError, match="nested deeper than 100 levels"):
+        read_schema(Folder(str(tmp_path)), Json())
+
+
 def test_broken_rows_of_csv_keep_their_text(tmp_path: Path) -> None:
     put(
         tmp_path,

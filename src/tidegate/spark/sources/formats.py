@@ -29,6 +29,7 @@ from tidegate.kernel.events.event_time import BAD, read_times
 from tidegate.kernel.frame import to_arrow
 from tidegate.operators.ingest.schema_cast import BROKEN, bindable, cast_to_schema
 from tidegate.spark.sources.files import FilePart, Folder
+from tidegate.spark.sources.json_depth import MAX_DEPTH, depth, is_too_deep
 
 ROWS = 1 << 20
 """The maximum number of rows per read."""
@@ -48,6 +49,7 @@ _COMPRESSED: dict[str, Literal["gzip", "bz2", "zstd", "lz4", "brotli"]] = {
     "br": "brotli",
 }
 """The compression of a file, by its extension."""
+_TOO_DEEP = f"a value is nested deeper than {MAX_DEPTH} levels"
 Unreadable = (
     pa.ArrowInvalid,
     pa.ArrowNotImplementedError,
@@ -390,10 +392,7 @@ class Json(Format):
 
     def schema(self, file: pa.NativeFile, path: str) -> pa.Schema:
         for block in _blocks(_decompressed(file, path), path, _SAMPLE):
-            return arrow_json.read_json(
-                io.BytesIO(block.data),
-                arrow_json.ReadOptions(use_threads=False, block_size=len(block.data) + 1),
-            ).schema
+            return self._parsed(block, arrow_json.ParseOptions()).schema
         return pa.schema([])
 
     def tables(self, file: pa.NativeFile, part: FilePart, schema: pa.Schema) -> Iterator[pa.Table]:
@@ -425,8 +424,10 @@ class Json(Format):
 
     @staticmethod
     def _parsed(block: _Block, options: arrow_json.ParseOptions) -> pa.Table:
-        # Arrow does not validate UTF-8.
+        # Arrow neither validates UTF-8 nor limits the depth of values.
         block.data.decode()
+        if is_too_deep(block.data):
+            raise pa.ArrowInvalid(_TOO_DEEP)
         read = arrow_json.ReadOptions(use_threads=False, block_size=len(block.data) + 1)
         return arrow_json.read_json(io.BytesIO(block.data), read, options)
 
@@ -460,6 +461,8 @@ def _json_lines(block: _Block, schema: pa.Schema) -> pa.Table:
 
 def _object(line: bytes) -> tuple[dict[str, Any] | None, str]:
     """The object in a line, or None and the error."""
+    if depth(line) > MAX_DEPTH:
+        return None, _TOO_DEEP
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
