@@ -71,7 +71,7 @@ STREAM = """\
 south falls silent; time waits for it, and goes on without it after 30 seconds
   north has written all up to 12:01:10
   12:01:10 the controller: nothing new
-  12:01:41 the controller: all is written up to 12:01:10, cut {'0': 5, '1': 13}
+  12:01:41 the controller: all is written up to 12:01:10, cut {'0': 9, '1': 9}
 """
 READ = """\
   12:00 has 24 readings, and that is all of them
@@ -100,7 +100,7 @@ PRINTS = {
     "sessions": ["open: ['12:00 to 12:14', '12:20 to 12:30']\n", MERGED],
     "streams": [
         STREAM,
-        "  r2 read 1 of the segment 1; the group is between 12:01:10 and 12:02:10\n",
+        "  r2 read 3 of the segment 1; the group is between 12:01:10 and 12:02:10\n",
         READ,
     ],
     "tuples": [
