@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from itertools import count
 from pathlib import Path
@@ -190,6 +191,20 @@ def test_panes_without_a_key(postgres, sink):
     for batch in range(2):
         sink.write(target, batch, iter([panes(target, [((), 0, "+", batch, batch, 1.0)])]))
     assert current(postgres, sink, "pane, clicks") == [(1, 1)]
+
+
+def test_a_percent_sign_in_a_name_is_no_placeholder(postgres):
+    server, names = postgres, {"user": "share in %", "reason": "%s"}
+    columns = [names.get(column, column) for column in late_target("q").schema.names]
+    rows = late_rows(["ann", "bob"]).rename_columns(columns)
+    target = replace(late_target(name()), schema=rows.schema, key=("share in %",))
+    server.query('CREATE SCHEMA IF NOT EXISTS "100%"')
+    sink = postgres_sink(postgres.dsn, f"late %s {next(NUMBERS)}", schema="100%")
+    sink.check(target)
+    for batch in (0, 0, 1):
+        sink.write(target, batch, in_pieces(rows))
+    found = server.query(f'SELECT "share in %", "%s", tidegate_batch FROM "100%"."{sink.table}"')
+    assert sorted(found) == [(user, "late", batch) for user in ("ann", "bob") for batch in (0, 1)]
 
 
 def test_late_rows_are_appended_with_their_batch_and_once(postgres, sink):

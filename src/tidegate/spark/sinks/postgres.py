@@ -113,16 +113,9 @@ class PostgresSink(DriverSink):
         """A connection that commits at the end of the block, and rolls back on an error."""
         try:
             import psycopg
-            from psycopg.conninfo import conninfo_to_dict
         except ImportError:
             raise MissingExtraError("psycopg", "postgres", "the PostgreSQL sink") from None
-        try:
-            declared: dict[str, Any] = dict(conninfo_to_dict(self.dsn))
-        except psycopg.Error as error:
-            raise SinkError(
-                f"the address of the PostgreSQL server is invalid ({_line(error)}). Hint:"
-                ' "host=... dbname=... user=..." or postgresql://...'
-            ) from None
+        declared = _connection_settings(self.dsn)
         try:
             defaults: dict[str, Any] = {"application_name": "tidegate", "connect_timeout": "10"}
             with psycopg.connect(
@@ -166,14 +159,11 @@ class PostgresSink(DriverSink):
             )
             connection.execute(sql(create).format(batches))
         statement = sql(
-            "INSERT INTO {0} AS known (query, output, batch) VALUES (%s, %s, %s) ON CONFLICT"
+            "INSERT INTO {} AS known (query, output, batch) VALUES ({}, {}, {}) ON CONFLICT"
             " (query, output) DO UPDATE SET batch = excluded.batch WHERE known.batch <"
             " excluded.batch RETURNING batch"
-        ).format(batches)
-        return (
-            connection.execute(statement, (target.query, target.output, batch)).fetchone()
-            is not None
-        )
+        ).format(batches, *_literals([target.query, target.output, batch]))
+        return connection.execute(statement).fetchone() is not None
 
     def _prepare(self, connection: Connection[Any], target: SinkTarget) -> None:
         """Create the table if needed, and check its columns and its index."""
@@ -261,9 +251,14 @@ class PostgresSink(DriverSink):
     def _append(self, connection: Connection[Any], target: SinkTarget, batch: int) -> None:
         sql, listed = _sql(), _sql()(", ").join(_identifiers(target.schema.names))
         statement = sql(
-            "INSERT INTO {} ({}, {columns}) SELECT %s, {columns} FROM {} ORDER BY {}"
-        ).format(self._name(self.table), *_identifiers([BATCH, STAGED, ROW]), columns=listed)
-        connection.execute(statement, (batch,))
+            "INSERT INTO {} ({}, {columns}) SELECT {batch}, {columns} FROM {} ORDER BY {}"
+        ).format(
+            self._name(self.table),
+            *_identifiers([BATCH, STAGED, ROW]),
+            columns=listed,
+            batch=_literals([batch])[0],
+        )
+        connection.execute(statement)
 
     def _columns(self, connection: Connection[Any]) -> dict[str, tuple[str, bool]] | None:
         """The columns of the table: type, and whether a value is required; None without a table."""
@@ -439,6 +434,35 @@ def _identifiers(names: list[str]) -> list[Composable]:
     from psycopg.sql import Identifier
 
     return [Identifier(name) for name in names]
+
+
+def _literals(values: list[str | int]) -> list[Composable]:
+    """The values within a statement: with parameters, `%` in a name would be a placeholder."""
+    from psycopg.sql import Literal
+
+    return [Literal(value) for value in values]
+
+
+def _connection_settings(dsn: str) -> dict[str, Any]:
+    """The settings of a connection string.
+
+    The error has no details: they may contain a part of the password.
+    """
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        settings: dict[str, Any] = dict(conninfo_to_dict(dsn))
+    except psycopg.Error:
+        settings = {}
+    # A password with an unquoted `@` or `/` continues in the host.
+    if (not settings and dsn.strip()) or "@" in str(settings.get("host", "")):
+        raise SinkError(
+            'the address of the PostgreSQL server is invalid. Hint: "host=... dbname=... user=...'
+            " password='...'\" with quotes around a password with spaces, or postgresql://... with"
+            " `@`, `/` and `:` in the password as %40, %2F and %3A"
+        )
+    return settings
 
 
 def _sql() -> type[SQL]:
