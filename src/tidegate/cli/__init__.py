@@ -9,6 +9,7 @@ from typing import Any
 
 from tidegate.cli import stream
 from tidegate.errors import TidegateError
+from tidegate.redaction import redacted_lines
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(options.command(options))
     except TidegateError as error:
-        print(f"tidegate {options.name}: {error}", file=sys.stderr)
+        print(redacted_lines(f"tidegate {options.name}: {error}"), file=sys.stderr)
         return 2
     except BrokenPipeError:
         # The reader has closed the pipe; avoid a second error when Python flushes it.

@@ -20,6 +20,7 @@ from tidegate.cli.stderr_filter import filtered_stderr
 from tidegate.errors import MissingExtraError, TidegateError
 from tidegate.instants import format_instant
 from tidegate.pipeline.outputs import AVAILABLE_NOW
+from tidegate.redaction import redacted_lines
 
 if TYPE_CHECKING:
     from tidegate.spark.query.handle import Progress, Query
@@ -229,9 +230,10 @@ def _failed(error: Exception) -> int:
     """Print an error of Tidegate as one line; any other whole, and then its essence."""
     if isinstance(error, TidegateError):
         name = type(error).__name__
-        print(f"tidegate run: the query failed: {name}: {error}", file=sys.stderr)
+        text = redacted_lines(f"tidegate run: the query failed: {name}: {error}")
+        print(text, file=sys.stderr)
         return 1
-    text = str(error)
+    text = redacted_lines(str(error))
     found = _ESSENCE.findall(text)
     print(text, file=sys.stderr)
     print(

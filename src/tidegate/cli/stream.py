@@ -18,6 +18,7 @@ from tidegate.cli.tables import by_number, counted, places, span, table, when
 from tidegate.errors import SpecError, TidegateError
 from tidegate.instants import duration
 from tidegate.kernel.streams.watermarks import StreamMark
+from tidegate.redaction import redacted_lines
 from tidegate.streams.description import Description
 
 VARIABLE = "TIDEGATE_STORE"
@@ -542,7 +543,8 @@ def _rounds(
             failing = False
         except TidegateError as error:
             if not failing:
-                print(f"tidegate {options.name}: {error}", file=sys.stderr, flush=True)
+                text = redacted_lines(f"tidegate {options.name}: {error}")
+                print(text, file=sys.stderr, flush=True)
             failing = True
         for name, mark in found.items():
             if options.json:

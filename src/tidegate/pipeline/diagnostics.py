@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidegate.errors import ParseError
+from tidegate.redaction import redacted
 
 
 @dataclass(frozen=True, order=True)
@@ -56,10 +57,13 @@ class Diagnostics:
         self.found: list[Problem] = []
 
     def add(self, at: Placed | tuple[int, int], rule: str, hint: str = "") -> None:
-        """Add a problem; a hint within the text of the rule becomes its hint."""
+        """Add a problem; a hint within the text of the rule becomes its hint.
+
+        Values in the text are those of the file, so secrets are hidden.
+        """
         line, column = at if isinstance(at, tuple) else at.place
         text, _, carried = rule.rstrip(".").partition(". Hint: ")
-        self.found.append(Problem(line, column, text, hint or carried))
+        self.found.append(Problem(line, column, redacted(text), redacted(hint or carried)))
 
     def unknown(
         self, at: Placed | tuple[int, int], word: str, what: str, known: Iterable[str]

@@ -6,12 +6,13 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
 from tidegate.pipeline.diagnostics import Diagnostics, PipelineFileError, Problem
+from tidegate.redaction import redacted_value
 
 MOST_PARTS = 10_000
 """Limit for the expansion of anchors."""
@@ -26,9 +27,10 @@ _EMPTY = (
 class Part:
     """A value of the file: a scalar, a list of parts, or a mapping of keys to parts."""
 
-    value: Any
+    # Not in `repr`: it may contain secrets.
+    value: Any = field(repr=False)
     place: tuple[int, int]
-    written: str = ""
+    written: str = field(default="", repr=False)
     """The text as written in the file, with variables not expanded."""
     key: tuple[int, int] | None = None
     """The location of its key."""
@@ -44,14 +46,16 @@ class Part:
         return [part.plain() for part in self.value] if isinstance(self.value, list) else self.value
 
     def shown(self) -> Any:
-        """The value as written, for display: variables are not expanded."""
+        """The value as written, for display: variables are not expanded, secrets are hidden."""
+        return redacted_value("", self.unexpanded())
+
+    def unexpanded(self) -> Any:
+        """The value as written, with its secrets: not for display."""
         if isinstance(self.value, dict):
-            return {word: part.shown() for word, part in self.value.items()}
-        return (
-            [part.shown() for part in self.value]
-            if isinstance(self.value, list)
-            else self.written or self.value
-        )
+            return {word: part.unexpanded() for word, part in self.value.items()}
+        if isinstance(self.value, list):
+            return [part.unexpanded() for part in self.value]
+        return self.written or self.value
 
 
 def read(text: str, problems: Diagnostics, environment: Mapping[str, str] | None = None) -> Part:

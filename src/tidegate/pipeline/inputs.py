@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import InputError, SpecError
+from tidegate.redaction import redacted_options
 from tidegate.spec.watermarks import Noted, Watched
 
 if TYPE_CHECKING:
@@ -27,13 +28,14 @@ class FileInput:
     """A folder whose new files are read as they arrive."""
 
     format: str
-    folder: str
+    # Not in `repr`: the address of an object store may contain a password.
+    folder: str = field(repr=False)
     schema: str | None = None
     max_files_per_trigger: int | None = None
     latest_first: bool = False
     glob: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Further options of the Spark reader, under their Spark names."""
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Further options of the Spark reader, under their Spark names; they may contain secrets."""
 
     def __post_init__(self) -> None:
         most = self.max_files_per_trigger
@@ -101,7 +103,7 @@ class KafkaInput:
     schema: str | None = None
     starting: str = "latest"
     max_offsets_per_trigger: int | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         _texts(
@@ -178,7 +180,7 @@ class RateInput:
     """The rate source of Spark, for experiments: columns `timestamp` and `value`."""
 
     rows_per_second: int = 1
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if (
@@ -306,4 +308,7 @@ def _mapping(options: object) -> None:
     if not isinstance(options, Mapping) or not all(
         isinstance(value, str | int | float) for value in options.values()
     ):
-        raise SpecError(f"`options` must map names to scalar values, got {options!r}")
+        shown = (
+            redacted_options(options) if isinstance(options, Mapping) else type(options).__name__
+        )
+        raise SpecError(f"`options` must map names to scalar values, got {shown}")

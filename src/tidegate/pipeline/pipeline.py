@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
     from tidegate.spark.query.handle import Query
 
 _COLUMNS = ("time", "key", "id", "offset", "partition")
-_SECRET = re.compile(
-    r"(?P<before>password\s*=\s*|://[^:/@\s]*:)(?P<secret>[^\s@&;$]+)", re.IGNORECASE
-)
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,8 @@ class Pipeline:
     """The base of relative paths."""
     shown: Mapping[str, Any] = field(default_factory=dict)
     """Window and aggregates as written, for display."""
-    session_options: Mapping[str, Any] = field(default_factory=dict)
+    session_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Not in `repr`: settings of Spark may contain secrets."""
 
     def session(self) -> SparkSession:
         """The session that the file configures."""
@@ -103,23 +100,18 @@ class Pipeline:
         )
 
     def describe(self) -> dict[str, Any]:
-        """A description of what would run, with variables not expanded."""
+        """A description of what would run, with variables not expanded, and secrets hidden."""
         spec, output = self.spec, self.output
         return {
             "name": self.name,
             "folder": str(self.folder),
-            "inputs": [
-                {word: _hidden(value) for word, value in given.shown.items()}
-                for given in self.inputs
-            ],
+            "inputs": [dict(given.shown) for given in self.inputs],
             "window": self.shown["window"],
             "trigger": str(spec.firing),
             "mode": spec.mode,
             "allow_lateness": format_duration(spec.lateness),
             "aggregate": self.shown["aggregate"],
-            "write": {
-                name: _hidden(output.shown[name]) for name in OUTPUTS if name in output.shown
-            },
+            "write": {name: output.shown[name] for name in OUTPUTS if name in output.shown},
             **({"include": ", ".join(output.include)} if output.include else {}),
             "checkpoint": output.checkpoint,
             "every": output.trigger,
@@ -133,8 +125,3 @@ def _names(value: str | Sequence[str] | None) -> Sequence[str]:
 def united(streams: Sequence[Stream]) -> Stream:
     """The union of all streams."""
     return streams[0] if len(streams) == 1 else union(*streams)
-
-
-def _hidden(value: Any) -> Any:
-    """The text with passwords masked."""
-    return _SECRET.sub(r"\g<before>***", value) if isinstance(value, str) else value

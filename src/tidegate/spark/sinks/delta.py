@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.errors import MissingExtraError, SinkError, SpecError
+from tidegate.redaction import redacted
 from tidegate.spark.sinks.base import DriverSink, SinkTarget, without_pane_id
 from tidegate.spark.sinks.parquet import local_path
 from tidegate.state.serialization import decode_table, encode_table
@@ -20,13 +21,16 @@ _IN_MEMORY = 64 << 20
 _ATTEMPTS = 5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Delta(DriverSink):
     """Appends rows unchanged, including the column `op`."""
 
     table: str
     storage_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Not shown: they may contain a password."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({redacted(self.table)!r})"
 
     def check(self, target: SinkTarget) -> None:
         _package()
@@ -95,11 +99,11 @@ class Delta(DriverSink):
 
     def _failed(self, error: Exception) -> SinkError:
         # The first line: some messages include a backtrace.
-        what = str(error).partition("\n")[0] or type(error).__name__
+        what = redacted(str(error).partition("\n")[0]) or type(error).__name__
         return SinkError(
-            f"the delta sink cannot write to `{self.table}`: {what}. Hint: check its path,"
-            " storage options and columns; no row of the batch was written, and it is replayed when"
-            " the query restarts"
+            f"the delta sink cannot write to `{redacted(self.table)}`: {what}. Hint: check its"
+            " path, storage options and columns; no row of the batch was written, and it is"
+            " replayed when the query restarts"
         )
 
 

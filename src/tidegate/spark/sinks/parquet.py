@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from tidegate.errors import SinkError, SpecError
+from tidegate.redaction import redacted
 from tidegate.spark.sinks.base import SinkTarget, TaskSink, without_pane_id
 
 ROW_GROUP_ROWS = 1 << 20
@@ -40,12 +41,15 @@ class _Staged:
     rows: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Parquet(TaskSink):
     """Writes files `<folder>/batch=<id>/part-<task>.parquet`."""
 
     folder: str
     compression: str
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({redacted(self.folder)!r}, {self.compression!r})"
 
     def check(self, target: SinkTarget) -> None:
         _refuse_partition_column(target.schema)
@@ -89,9 +93,9 @@ class Parquet(TaskSink):
             yield
         except (OSError, pa.ArrowException) as error:
             raise SinkError(
-                f"the parquet sink cannot {act} `{self.folder}`: {error}. Hint: the driver and"
-                " all workers need write access and free space; the batch is replayed when the"
-                " query restarts"
+                f"the parquet sink cannot {act} `{redacted(self.folder)}`: {error}. Hint: the"
+                " driver and all workers need write access and free space; the batch is replayed"
+                " when the query restarts"
             ) from error
 
 
@@ -281,9 +285,9 @@ class _SinkFolder:
             files, root = fs.FileSystem.from_uri(folder)
         except (ValueError, pa.ArrowException, OSError) as error:
             raise SinkError(
-                f"the folder `{folder}` is on a file system that cannot be reached: {error}. Hint:"
-                " use a local path, or file:, hdfs://, s3://, gs:// or abfs:// if Arrow was built"
-                " with it"
+                f"the folder `{redacted(folder)}` is on a file system that cannot be reached:"
+                f" {redacted(str(error))}. Hint: use a local path, or file:, hdfs://, s3://, gs://"
+                " or abfs:// if Arrow was built with it"
             ) from error
         return cls(files, root.rstrip("/"))
 
