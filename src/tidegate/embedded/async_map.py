@@ -31,6 +31,7 @@ from tidegate.embedded.async_rows import (
     results_of,
 )
 from tidegate.embedded.clock import Clock
+from tidegate.embedded.exclusive import exclusive, lock_of
 from tidegate.embedded.result_queue import Downstream, ResultQueue
 from tidegate.embedded.source_control import SourceControl
 from tidegate.errors import CorruptStateError, InputError, SpecError, StateError
@@ -82,6 +83,7 @@ _COUNTED = (
 Consumer = Callable[[AsyncResults], "bool | None"]
 
 
+@exclusive
 class EmbeddedAsyncMap(SourceControl):
     """One async map in this process."""
 
@@ -104,6 +106,8 @@ class EmbeddedAsyncMap(SourceControl):
                 "an async map finds duplicates by `offset=`, not by `id=`. Hint: set `id=` in the"
                 " stream of the downstream"
             )
+        self.lock = lock_of(downstream)
+        """Held during every call; operators that feed each other share it."""
         self.inputs = tuple(inputs)
         self.spec = spec
         self._consumer: Consumer | None = downstream if callable(downstream) else None

@@ -2,11 +2,13 @@
 
 Without a downstream, `get_result` returns a copy of the queued results and `flush` removes those
 that were returned. With a downstream, results are offered to it; while it refuses them, the
-operator refuses input, and `timeout` offers them again.
+operator refuses input, and `timeout` offers them again. Calls may come from several threads: each
+is made alone, and operators that feed each other are one in this.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self, TypeVar
 
@@ -14,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.embedded.clock import Clock
+from tidegate.embedded.exclusive import exclusive, lock_of
 from tidegate.embedded.mapped_inputs import MappedInputs
 from tidegate.embedded.result_queue import Downstream, ResultQueue
 from tidegate.embedded.source_control import SourceControl
@@ -58,6 +61,8 @@ class EmbeddedBase(SourceControl):
         if downstream is not None and not callable(downstream):
             spec = exchanged(spec)
             downstream.follow(composed(spec, {}))
+        self.lock = lock_of(downstream)
+        """Held during every call; operators that feed each other share it."""
         # Arrow imports pandas when it first meets NumPy: do it here, not with the first message.
         pa.array(np.zeros(1, np.int64)).to_numpy()
         self._store = MemoryStore() if store is None else store
@@ -360,11 +365,17 @@ class EmbeddedBase(SourceControl):
         self._queue.is_refused = bool(self._queue.waiting)
 
 
+@exclusive
 class Port:
     """One input of an operator with several, as the `downstream` of another operator."""
 
     def __init__(self, operator: EmbeddedBase, ordinal: int) -> None:
         self._operator, self._ordinal = operator, ordinal
+
+    @property
+    def lock(self) -> threading.RLock:
+        """The lock of the operator."""
+        return self._operator.lock
 
     @property
     def inputs(self) -> tuple[Input, ...]:

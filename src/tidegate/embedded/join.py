@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.embedded.base import Consumer, EmbeddedBase
+from tidegate.embedded.exclusive import exclusive
 from tidegate.embedded.result_queue import Downstream
 from tidegate.instants import Instant
 from tidegate.operators.explain.facts import Explanation
@@ -19,6 +20,7 @@ from tidegate.spec.operator import ordinal_of
 from tidegate.state.store import Store
 
 
+@exclusive
 class EmbeddedJoin(JoinInspection, EmbeddedBase):
     """One join in this process; its inputs are "left" and "right", or 0 and 1.
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidegate.embedded.base import Consumer, EmbeddedBase
+from tidegate.embedded.exclusive import exclusive
 from tidegate.embedded.result_queue import Downstream
 from tidegate.errors import InputError
 from tidegate.instants import Instant
@@ -25,6 +26,7 @@ _BUFFER_SPAN = 100_000
 """Maximum age of the buffer, and so the error of its arrival clock, in microseconds."""
 
 
+@exclusive
 class EmbeddedOperator(AggregateInspection, EmbeddedBase):
     """One windowed aggregate in this process."""
 

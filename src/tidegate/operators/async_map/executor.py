@@ -28,6 +28,8 @@ from tidegate.spec.async_map import AsyncMap
 
 GRACE = 1.0
 """Seconds beyond the limit of a call after which its event loop counts as blocked."""
+LOOP_THREAD = "tidegate async map"
+"""The name of the threads that call users' functions."""
 SHUTDOWN_TIMEOUT = 2.0
 """Seconds that `close` waits for the event loop to end; half of them for cancelled calls."""
 _LONGEST_WAIT = 3600.0
@@ -241,7 +243,7 @@ class _LoopThread:
         self._running: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(self._handle_exception)
-        self.thread = threading.Thread(target=self._run, name="tidegate async map", daemon=True)
+        self.thread = threading.Thread(target=self._run, name=LOOP_THREAD, daemon=True)
         self.thread.start()
 
     # From outside
