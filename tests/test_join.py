@@ -212,6 +212,26 @@ def test_every_window_is_explained(window, words):
     assert words in LEFT.join(RIGHT, window, on="k").explain()
 
 
+@pytest.mark.parametrize(
+    ("window", "words"),
+    [
+        (tg.tumbling(3, axis="offset"), "tumbling windows of 3 messages"),
+        (tg.hopping(1, 1, axis="offset"), "hopping windows of 1 message every 1 message"),
+        (tg.cumulative(6, 2, axis="offset"), "up to 6 messages in steps of 2 messages"),
+        (tg.sliding(3, axis="offset"), "sliding windows of 3 messages"),
+        (tg.session(3, axis="offset"), "sessions over both sides with a gap of 3 messages"),
+        (tg.rows(left=3), "left the last 3 by offset and right all that retention keeps"),
+    ],
+)
+def test_windows_of_messages_are_explained_without_durations(window, words):
+    counted = tg.stream(time="ts", watermark=tg.explicit(), offset="n")
+    text = counted.join(counted, window, on="k").explain()
+    assert words in text
+    assert "second" not in text
+    assert "minute" not in text
+    assert "but none above the times of the rows that it holds" in text
+
+
 # How ranges are found
 
 places = st.lists(st.tuples(st.integers(0, 4), st.integers(-9, 9)), min_size=1, max_size=30)

@@ -10,6 +10,7 @@ from tidegate.instants import MAX, MIN, format_duration, saturating_add
 from tidegate.kernel.storage.layout import LARGE_WINDOW
 from tidegate.operators.explain.explanation import explain_inputs
 from tidegate.operators.explain.facts import Explanation, time_text
+from tidegate.operators.explain.wording import many
 from tidegate.operators.join.operator import WindowedJoin
 from tidegate.operators.join.side import layout_of
 from tidegate.operators.progress import late_by_reason
@@ -119,8 +120,9 @@ def _shared(spec: JoinSpec, window: Window) -> str:
     return repr(window)
 
 
-def _size(spec: JoinSpec, size: int) -> str:  # noqa: ARG001
-    return format_duration(size)
+def _size(spec: JoinSpec, size: int) -> str:
+    """A size on the axis of the window: a duration, or a number of messages."""
+    return format_duration(size) if spec.is_timed(LEFT) else many(size, "message")
 
 
 def _bound(spec: JoinSpec, bound: Within) -> str:
@@ -175,6 +177,10 @@ def _useful(spec: JoinSpec, side: int) -> str:
             return f"kept until a later one of the same key is {late} behind both watermarks{reach}"
         case Global():
             return _UNBOUNDED
+        case Window() if not spec.is_timed(side):
+            end = "session" if isinstance(spec.window, Session) else "last window"
+            sides = "both sides are" if isinstance(spec.window, Session) else f"the {other} side is"
+            return f"kept until all partitions of {sides} beyond the end of their {end}"
         case Session():
             return f"kept until both watermarks are {late} beyond the end of their session"
         case tuple():
@@ -240,6 +246,12 @@ def _kept(spec: JoinSpec, *, large: bool | None) -> str:
 
 def _promises(spec: JoinSpec) -> str:
     names = [spec.side(side).time for side in (LEFT, RIGHT)]
+    if not spec.is_timed(LEFT):
+        return (
+            "that of the side, but none above the times of the rows that it holds"
+            if any(names)
+            else "none"
+        )
     match spec.window:
         case tuple():
             return ", ".join(_promise(spec, side) for side in (LEFT, RIGHT))
@@ -254,7 +266,7 @@ def _promises(spec: JoinSpec) -> str:
             )
         case Window():
             return "the lesser of both, down to the start of the first window that is open"
-    return "the lesser of both" if all(names) else "none"
+    return "the lesser of both"
 
 
 def _promise(spec: JoinSpec, side: int) -> str:
