@@ -155,7 +155,34 @@ def test_the_clock_of_a_message_can_be_told():
     op.add_messages([{"k": "a"}], now=12)
     op.add_message({"k": "a"}, now=5)
     op.timeout(100)
-    assert counts(op) == [("a", 0, 1), ("a", 10, 2)]
+    assert counts(op) == [("a", from_epoch(0), 1), ("a", from_epoch(10), 2)]
+
+
+def from_epoch(ticks):
+    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=ticks)
+
+
+@pytest.mark.parametrize(
+    ("given", "first"),
+    [
+        (tg.stream(key="k"), from_epoch(10)),
+        (tg.union(tg.stream(key="k"), tg.stream(key="k")), from_epoch(10)),
+        (tg.stream(key="k", time="ts", watermark=tg.explicit()), 10),
+    ],
+)
+def test_windows_on_the_clock_have_instants_unless_the_times_of_the_input_are_numbers(given, first):
+    op = (
+        given.window(tg.tumbling(10, unit="us", axis="clock"))
+        .trigger(tg.every_element())
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
+    assert op.get_windows() == []
+    op.add_message({"k": "a", "ts": 3}, now=13)
+    assert [window["window_start"] for window in op.get_windows()] == [first]
+    pane = op.get_result().panes.to_pylist()[0]
+    assert pane["window_start"] == first
+    assert type(pane["emitted_at"]) is type(pane["window_end"]) is type(first)
 
 
 def test_without_a_told_clock_the_clock_of_the_machine_is_read():

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidegate.instants import instant
 from tidegate.scenarios.matching import Pane
 from tidegate.scenarios.runtimes import EMBEDDED, SHARD, Adjustment, Records, Runtime, window_of
 from tidegate.scenarios.settings import OperatorSettings
@@ -234,7 +235,7 @@ class AggregateUnderTest:
             window=window_of(row),
             key=self._keys.value(row.get("k")),
             value=self._decoded(row[RESULT]),
-            time=row["time"],
+            time=None if row["time"] is None else instant(row["time"]),
             timing=row["timing"],
             first=row["is_first"],
             last=row["is_last"],

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tidegate.api import Panes
 from tidegate.embedded.join import EmbeddedJoin
 from tidegate.embedded.operator import EmbeddedOperator
-from tidegate.instants import MAX, MIN
+from tidegate.instants import MAX, MIN, instant
 from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.spec.join import LEFT, RIGHT, JoinSpec
 from tidegate.spec.operator import AggregateSpec
@@ -275,4 +275,4 @@ def _instant(watermark: int) -> int | str:
 def window_of(row: Mapping[str, Any]) -> Window:
     """The window of a row; a missing end is the end of time."""
     start, end = row["window_start"], row["window_end"]
-    return MIN if start is None else start, MAX if end is None else end
+    return MIN if start is None else instant(start), MAX if end is None else instant(end)

@@ -197,14 +197,17 @@ class WindowedAggregate:
 
     @property
     def ticks(self) -> bool:
-        """Whether window bounds are plain numbers."""
-        schema = self.schema
-        if not self.spec.window.axis.is_time or schema is None:
+        """Whether window bounds are plain numbers: counts, or times like those of the input.
+
+        Windows on the clock have instants if the input has no time column.
+        """
+        axis, schema = self.spec.window.axis, self.schema
+        if axis is Axis.CLOCK and all(given.time is None for given in self.spec.inputs):
+            return False
+        if not axis.is_time or schema is None:
             return True
         # Not every input of a merge has a schema yet.
-        spoken = [
-            given for given in self.spec.inputs if given.time is None or given.time in schema.names
-        ]
+        spoken = [given for given in self.spec.inputs if given.time in schema.names]
         return all(DeliveryReader(given).ticks(schema) for given in spoken[:1])
 
     @property
