@@ -20,7 +20,7 @@ from tidegate.kernel.frame import to_arrow
 from tidegate.spec.operator import AggregateSpec, Input, Options, Retention
 from tidegate.spec.triggers import AfterCount, Never
 from tidegate.spec.watermarks import Bounded, Explicit, Implied, PerKey, Watermarks
-from tidegate.spec.windows import Axis, ByDifference, Hopping, Session
+from tidegate.spec.windows import Axis, ByDifference, Hopping, Session, Tumbling
 from tidegate.state.memory import MemoryStore
 
 Output = tuple[list[dict[str, Any]], list[dict[str, Any]]]
@@ -424,6 +424,19 @@ def test_an_id_is_known_as_long_as_a_window_by_difference_can_take_its_message()
             ),
         )
     )
+
+
+def test_a_very_late_event_evicts_nothing():
+    config = Config(
+        Tumbling(1), key=("k",), future_tolerance=MAX // 2, allowed_lateness=0, retain_time=1
+    )
+    case = Case(
+        config,
+        (Step("add", [message(1, -2)]), Step("watermark", 1), Step("add", [message(2, 0)])),
+    )
+    compare(case)
+    windows = {(("a",), (-2, -1)): 1}
+    assert retained(Embedded(config), case) == retained(Model(config), case) == [windows] * 3
 
 
 @given(cases(retention=False))

@@ -368,8 +368,9 @@ class Reference:
             return
         lateness = self._classify(x, self._mark(key))
         self.stats[lateness] += 1
-        if lateness != "future":
+        if lateness in ("on_time", "mildly_late"):
             self.newest = max(self.newest, x)
+        if lateness != "future":
             self.newest_of[key] = max(self.newest_of.get(key, MIN), x)
             self.newest_in[self._partition(row)] = max(
                 self.newest_in.get(self._partition(row), MIN), x
