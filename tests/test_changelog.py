@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tidegate as tg
+from support.examples import examples
 from tidegate.errors import InputError
 from tidegate.operators.changelog import changelog
 
@@ -49,6 +50,8 @@ class Pane:
     op: str
     n: int
     pane: int = 0
+    is_first: bool | None = None
+    """Default: whether it is pane 0."""
 
     @property
     def place(self) -> tuple[Any, ...]:
@@ -67,7 +70,7 @@ def table_of(panes: Sequence[Pane]) -> pa.Table:
         "window_end": [pane.window[1] for pane in panes],
         "op": [pane.op for pane in panes],
         "pane": [pane.pane for pane in panes],
-        "is_first": [pane.pane == 0 for pane in panes],
+        "is_first": [pane.pane == 0 if pane.is_first is None else pane.is_first for pane in panes],
         "n": [pane.n for pane in panes],
         "emitted_at": list(range(len(panes))),
         "pane_id": [f"{number:032x}" for number in range(len(panes))],
@@ -183,38 +186,67 @@ def test_changes_without_retractions(fired: list[tuple[Any, Any]], mode: str):
     assert table == (last if mode == "accumulating" else every)
 
 
-@given(seconds=st.lists(st.integers(0, 60), max_size=12), cut=st.integers(1, 12))
-def test_the_sessions_of_an_operator_give_its_last_results(seconds: list[int], cut: int):
-    panes = (
-        tg.stream(time="ts", key="k", watermark=tg.explicit())
+def put(table: dict[Any, int], place: Any, row: dict[str, Any]) -> None:
+    """Apply a change to a table; it has to fit what is there."""
+    if row["_change_type"] in {"delete", "update_preimage"}:
+        assert table.pop(place) == row["n"]
+    else:
+        assert row["_change_type"] != "insert" or place not in table
+        table[place] = row["n"]
+
+
+def standing(panes: Sequence[tuple[Any, dict[str, Any]]]) -> dict[Any, int]:
+    """The current table of panes that are appended: in each place the greatest pane and op."""
+    newest = dict(sorted(panes, key=lambda one: (one[1]["pane"], one[1]["op"])))
+    return {place: row["n"] for place, row in newest.items() if row["op"] == "+"}
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@examples(40)
+@given(
+    seconds=st.lists(st.integers(0, 60), max_size=12),
+    cut=st.integers(1, 12),
+    mode=st.sampled_from(["accumulating", "retracting"]),
+)
+def test_the_sessions_of_an_operator_give_its_last_results(
+    seconds: list[int], cut: int, mode: str, depth: int
+):
+    """Behind another operator, windows also lose all their rows, and open again."""
+    eager = tg.after_watermark(early=tg.after_count(1), late=tg.after_count(1))
+    windows = (
+        tg.stream(time="ts", key=["k", "u"], watermark=tg.explicit())
         .window(tg.session("10 seconds"))
-        .trigger(tg.after_watermark(early=tg.after_count(1), late=tg.after_count(1)))
+        .trigger(eager)
         .allow_lateness("10 minutes")
-        .retracting()
-        .aggregate(n=tg.count())
     )
-    operator = panes.embedded(now=0)
+    if depth == 1:
+        first = last = getattr(windows, mode)().aggregate(n=tg.count()).embedded(now=0)
+    else:
+        behind = getattr(tg.stream(key="k").inherit().trigger(eager), mode)()
+        last = behind.aggregate(n=tg.sum("n")).embedded(now=0)
+        first = windows.aggregate(n=tg.count()).embedded(downstream=last, now=0)
     table: dict[Any, int] = {}
+    panes: list[tuple[Any, dict[str, Any]]] = []
+    identity = ["k", "u", *WINDOW] if depth == 1 else ["k", *WINDOW]
     for start in range(0, len(seconds), cut):
         stamps = [second * 1_000_000 for second in seconds[start : start + cut]]
-        operator.add_messages(
+        first.add_messages(
             pa.table(
                 {
                     "ts": pa.array(stamps, STAMP),
                     "k": ["a" if stamp % 2_000_000 else "b" for stamp in stamps],
+                    "u": [stamp % 3_000_000 for stamp in stamps],
                 }
             )
         )
-        rows = operator.get_result().panes
-        operator.flush()
-        for row in changelog(rows, ["k", *WINDOW], "retracting").to_pylist():
-            place = (row["k"], row["window_start"], row["window_end"])
-            if row["_change_type"] in {"delete", "update_preimage"}:
-                assert table.pop(place) == row["n"]
-            else:
-                assert place not in table
-                table[place] = row["n"]
+        rows = last.get_result().panes
+        first.flush()
+        last.flush()
+        panes += [(tuple(row[name] for name in identity), row) for row in rows.to_pylist()]
+        for row in changelog(rows, identity, mode).to_pylist():
+            put(table, tuple(row[name] for name in identity), row)
     assert sum(table.values()) == len(seconds)
+    assert table == standing(panes)
 
 
 def test_several_corrections_of_a_window_are_pairs():
@@ -244,6 +276,21 @@ def test_a_merge_deletes_what_it_replaces():
         Pane(("a", None), (0, 20), "+", 3),
     ]
     assert changes_of(rows, "retracting") == ["delete", "delete", "insert"]
+
+
+def test_a_withdrawn_window_is_deleted_and_inserted_when_it_opens_again():
+    """In accumulating mode; within one table the two are an update."""
+    place = (("a", None), (0, 10))
+    first = [Pane(*place, "+", 1), Pane(*place, "+", 2, 1), Pane(*place, "-", 2, 1)]
+    again = Pane(*place, "+", 1, 2, is_first=True)
+    assert changes_of(first, "accumulating") == ["insert", "update_postimage", "delete"]
+    assert changes_of([again], "accumulating") == ["insert"]
+    assert changes_of([*first, again], "accumulating") == [
+        "insert",
+        "update_postimage",
+        "update_preimage",
+        "update_postimage",
+    ]
 
 
 def test_the_columns_of_a_change_log():

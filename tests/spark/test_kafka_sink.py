@@ -19,7 +19,15 @@ import pytest
 
 from support.services.kafka import KafkaBroker
 from support.services.processes import free_ports
-from support.sink_rows import in_pieces, late_rows, late_target, pane_target, panes
+from support.sink_rows import (
+    MERGED_SESSIONS,
+    in_pieces,
+    late_rows,
+    late_target,
+    merging_sessions,
+    pane_target,
+    panes,
+)
 from tidegate.errors import SinkError, SpecError
 from tidegate.spark.sinks.base import SinkTarget
 from tidegate.spark.sinks.kafka import KafkaSink
@@ -143,6 +151,47 @@ def test_retractions_are_messages_of_their_own_before_what_replaces_them(kafka, 
             (b"-", 1),
             (b"+", 2),
         ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "feed", "removed"),
+    [
+        ("accumulating", False, [None]),
+        ("retracting", False, ["-", None]),
+        ("accumulating", True, ["delete", None]),
+    ],
+)
+def test_a_withdrawn_window_ends_in_a_tombstone(mode, feed, removed, kafka, sink):
+    kafka.create_topic(sink.topic, 2)
+    target, batches = merging_sessions(name(), mode, feed=feed)
+    for batch, table in enumerate(batches):
+        sink.write(target, batch, in_pieces(table))
+    by_key: dict[str, list] = {}
+    for message in kafka.consume(sink.topic):
+        by_key.setdefault(message.key.decode(), []).append(message)
+    op = "_change_type" if feed else "op"
+    assert sorted(
+        [message.json and message.json[op] for message in messages][1:]
+        for messages in by_key.values()
+    ) == [[], [], removed, removed]
+    last = [messages[-1] for messages in by_key.values()]
+    assert {
+        (
+            message.json["user"],
+            *(int(message.json[f"window_{end}"][17:19]) for end in ("start", "end")),
+        ): message.json["clicks"]
+        for message in last
+        if message.value is not None
+    } == MERGED_SESSIONS
+    if not feed:
+        assert {message.headers["op"] for message in last if message.value is None} == {b"-"}
+
+
+def test_a_window_that_is_removed_and_comes_back_in_a_batch_has_no_tombstone(kafka, sink):
+    target = pane_target(name())
+    rows = [("ann", 0, "+", 0, 1, 1.0), ("ann", 0, "-", 0, 1, 1.0), ("ann", 0, "+", 1, 2, 1.0)]
+    sink.write(target, 0, in_pieces(panes(target, rows)))
+    assert rows_of(kafka, sink) == [("ann", "+", 0, 1), ("ann", "+", 1, 2)]
 
 
 def test_discarding_panes_are_all_there(kafka, sink):

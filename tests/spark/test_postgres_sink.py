@@ -22,7 +22,16 @@ import pytest
 
 from support.services.postgres import PostgresServer
 from support.services.processes import free_ports
-from support.sink_rows import MINUTE, in_pieces, late_rows, late_target, pane_target, panes
+from support.sink_rows import (
+    MERGED_SESSIONS,
+    MINUTE,
+    in_pieces,
+    late_rows,
+    late_target,
+    merging_sessions,
+    pane_target,
+    panes,
+)
 from tidegate.errors import SinkError, SpecError
 from tidegate.spark.sinks.postgres import PostgresSink
 from tidegate.spark.sinks.postgres import postgres as postgres_sink
@@ -157,6 +166,31 @@ def test_discarding_panes_stand_side_by_side(postgres, sink):
         ("ann", 0, 0, 1, 1.0),
         ("ann", 0, 1, 2, 1.0),
         ("ann", 0, 2, 3, 1.0),
+    ]
+
+
+@pytest.mark.parametrize("mode", ["accumulating", "retracting"])
+def test_sessions_that_merge_leave_no_stale_row(mode, postgres, sink):
+    target, batches = merging_sessions(name(), mode)
+    for batch, table in enumerate(batches):
+        sink.write(target, batch, in_pieces(table))
+    bounds = ", ".join(f"extract(epoch FROM window_{end})::int" for end in ("start", "end"))
+    found = current(postgres, sink, f'"user", {bounds}, clicks')
+    assert {tuple(place): n for *place, n in found} == MERGED_SESSIONS
+
+
+def test_a_change_feed_is_appended(postgres, sink):
+    target, batches = merging_sessions(name(), "accumulating", feed=True)
+    for batch, table in enumerate([*batches, batches[-1]]):
+        sink.check(target)
+        sink.write(target, min(batch, 2), in_pieces(table))
+    assert current(postgres, sink, "tidegate_batch, _change_type, clicks") == [
+        (0, "insert", 1),
+        (0, "insert", 1),
+        (1, "insert", 1),
+        (2, "delete", 1),
+        (2, "delete", 1),
+        (2, "insert", 3),
     ]
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
+import tidegate as tg
+from tidegate.operators.changelog import changelog
 from tidegate.spark.sinks.base import SinkTarget
 
 MINUTE = 60_000_000
@@ -117,3 +119,26 @@ def in_pieces(table: pa.Table, size: int = 1) -> Iterator[pa.Table]:
     yield table.slice(0, 0)
     for start in range(0, len(table), size):
         yield table.slice(start, size)
+
+
+MERGED_SESSIONS = {("ann", 0, 25): 3, ("bob", 0, 10): 1}
+"""The current rows of `merging_sessions`: user, window in seconds, clicks."""
+
+
+def merging_sessions(
+    query: str, mode: str, *, feed: bool = False
+) -> tuple[SinkTarget, list[pa.Table]]:
+    """The output of sessions by batch, of which the last one merges two windows; or its feed."""
+    windows = tg.stream(time="ts", key="user", watermark=tg.explicit()).window(tg.session("10 s"))
+    pipeline = getattr(windows.trigger(tg.every_element()), mode)().aggregate(clicks=tg.count())
+    identity = ("user", "window_start", "window_end")
+    batches = []
+    with pipeline.embedded(now=0) as operator:
+        for events in ([("ann", 0), ("bob", 0)], [("ann", 15)], [("ann", 8)]):
+            stamps = pa.array([second * 1_000_000 for _, second in events], MOMENT)
+            operator.add_messages(pa.table({"user": [user for user, _ in events], "ts": stamps}))
+            found = operator.get_result().panes.drop_columns(["pane_nonspeculative", "time"])
+            operator.flush()
+            batches.append(changelog(found, identity, mode) if feed else found)
+    schema = pa.schema([field for field in batches[0].schema if field.name != "pane_id"])
+    return SinkTarget(query, "panes", schema, ("user",), mode), batches

@@ -31,11 +31,12 @@ def changelog(
     columns that identify what is replaced: for panes the key and the window.
 
     A pane that is retracted and replaced in the same table is an `update_preimage` and an
-    `update_postimage`. A pane that is only retracted (its session was merged into another, or its
-    replacement is in a later table) is a `delete`. A pane that replaces nothing is an `insert`.
-    Without retractions the former value is not known: in accumulating mode the first pane of a
-    window is an `insert` and each later one an `update_postimage`; in discarding mode every pane is
-    an `insert`.
+    `update_postimage`. A pane that is only retracted (its window is withdrawn, or its replacement
+    is in a later table) is a `delete`. A pane that replaces nothing is an `insert`.
+
+    In accumulating mode only withdrawn windows are retracted: the first pane of a window is an
+    `insert`, also if the window opens again, and each later one an `update_postimage` without a
+    preimage. In discarding mode every pane is an `insert`.
     """
     _check(panes, identity, mode)
     columns: dict[str, pa.Array | pa.ChunkedArray] = {

@@ -9,9 +9,10 @@ key and the headers are:
               headers: `class`, `reason`
     metrics   no key, no headers
 
-A retraction is a message with the retracted value, and `op` is `-` in the value and in the header.
-It is not a tombstone, which has no value, and would delete the history of its replacement in a
-compacted topic.
+In retracting mode and in a change feed, a removed row (`op` `-`, or `_change_type` `delete`) is a
+message with its value; in accumulating mode it is no message. A key whose last row in a batch is
+removed then gets a tombstone, a message without a value, with the headers of the removed row. So
+the last message of a key is its current row or a tombstone: compaction keeps the current table.
 
 Messages with the same key go to the same partition (as with Java's default partitioner), in the
 order of the panes. A replay has the same `pane_id`, so consumers of uncommitted messages can drop
@@ -27,13 +28,14 @@ from __future__ import annotations
 import atexit
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidegate.errors import MissingExtraError, SinkError, SpecError
 from tidegate.spark.sinks.base import PANE_ID, DriverSink, SinkTarget, without_pane_id
@@ -65,6 +67,8 @@ MAX_PRODUCERS = 16
 atexit.register(_producers.clear)
 T = TypeVar("T")
 Headers = list[tuple[str, str | bytes | None]]
+Message = tuple[bytes | None, bytes | None, Headers]
+"""Key, value and headers."""
 # Transient errors after a topic was created or has moved.
 _TRANSIENT = {
     "LEADER_NOT_AVAILABLE",
@@ -73,6 +77,7 @@ _TRANSIENT = {
     "_UNKNOWN_PARTITION",
     "_UNKNOWN_TOPIC",
 }
+_CHANGE = "_change_type"
 _HEADERS = {"panes": (PANE_ID, "pair_id", "op", "timing"), "late": ("class", "reason")}
 
 
@@ -290,8 +295,8 @@ class KafkaSink(DriverSink):
 
         producer.begin_transaction()
         try:
-            for table in tables:
-                for key, value, headers in _messages(target, table):
+            for part in _parts(target, tables):
+                for key, value, headers in part:
                     _produce(producer, self.topic, key, value, headers, delivered)
                 producer.poll(0)
                 if failures:
@@ -315,6 +320,9 @@ def kafka(
 ) -> KafkaSink:
     """A sink that writes one message per row to a Kafka topic, one transaction per batch.
 
+    A window that is withdrawn ends in a tombstone, so that a compacted topic holds the current
+    table; except in discarding mode, where a window has several panes.
+
     `options`: settings of librdkafka, such as `security.protocol` or `compression.type`. Missing
     topics are created: the topic, and `<topic>.tidegate` for the batch ids. Consumers with
     `isolation.level=read_committed` read each row exactly once. The brokers must be reachable from
@@ -335,10 +343,20 @@ def _keep(place: tuple[KafkaSink, str, str], producer: Producer, newest: int) ->
             _producers.pop(next(iter(_producers)))
 
 
+def _parts(target: SinkTarget, tables: Iterator[pa.Table]) -> Iterator[Iterable[Message]]:
+    """The messages of each table, then the tombstones of the batch."""
+    removed: dict[bytes | None, Headers] = {}
+    for table in tables:
+        yield _messages(target, table, removed)
+    yield ((key, None, headers) for key, headers in removed.items())
+
+
 def _messages(
-    target: SinkTarget, table: pa.Table
-) -> Iterator[tuple[bytes | None, bytes | None, Headers]]:
-    """Key, value and headers of each row."""
+    target: SinkTarget, table: pa.Table, removed: dict[bytes | None, Headers]
+) -> Iterator[Message]:
+    """The messages of the rows; `removed` collects the keys whose last row is a removed one."""
+    is_feed = _CHANGE in table.column_names
+    is_shown = is_feed or target.mode != "accumulating"
     rows = without_pane_id(target, table)
     values = json_objects(rows, rows.column_names).cast(pa.large_binary()).to_pylist()
     identity = _key_columns(target)
@@ -349,12 +367,18 @@ def _messages(
     )
     names = [name for name in _HEADERS.get(target.output, ()) if name in table.column_names]
     heads = [one_array(table.column(name)).cast(pa.large_binary()).to_pylist() for name in names]
+    is_removed = [False] * len(table)
+    if target.output == "panes":
+        column, word = (_CHANGE, "delete") if is_feed else ("op", "-")
+        is_removed = pc.equal(one_array(table.column(column)), word).to_pylist()
     for number, (key, value) in enumerate(zip(keys, values, strict=True)):
-        yield (
-            key,
-            value,
-            [(name, column[number]) for name, column in zip(names, heads, strict=True)],
-        )
+        headers: Headers = [(name, head[number]) for name, head in zip(names, heads, strict=True)]
+        if is_removed[number]:
+            removed[key] = headers
+        else:
+            removed.pop(key, None)
+        if is_shown or not is_removed[number]:
+            yield key, value, headers
 
 
 def _key_columns(target: SinkTarget) -> list[str]:

@@ -1,8 +1,9 @@
 """The PostgreSQL sink: panes are upserted, other outputs appended, one transaction per batch.
 
 Panes are upserted by key and window; in discarding mode by key, window and pane. A retraction
-deletes its row. So the table holds the current results, and its column `op` is always `+`. Late
-rows and metrics are appended, with the id of their batch in the column `tidegate_batch`.
+deletes its row. So the table holds the current results, and its column `op` is always `+`. Change
+feeds, late rows and metrics are appended, with the id of their batch in the column
+`tidegate_batch`.
 
 The table `tidegate_batches`, in the same schema, has the last batch id of each output. It is
 updated in the same transaction, and a batch that is not newer is skipped.
@@ -57,7 +58,7 @@ class PostgresSink(DriverSink):
                 )
             if columns is not None:
                 self._compare(target, columns)
-                if not self.create and _is_panes(target):
+                if not self.create and _is_upserted(target):
                     self._check_index(connection, target)
 
     def write(self, target: SinkTarget, batch: int, tables: Iterator[pa.Table]) -> None:
@@ -73,7 +74,7 @@ class PostgresSink(DriverSink):
                 return
             self._prepare(connection, target)
             retractions = self._stage(connection, target, chain([first], rows))
-            if _is_panes(target):
+            if _is_upserted(target):
                 self._apply(connection, target, retractions)
             else:
                 self._append(connection, target, batch)
@@ -177,7 +178,7 @@ class PostgresSink(DriverSink):
                 f"{self._label} does not exist, and create=False. Hint:"
                 f" {self._create_text(connection, target)}"
             )
-        if not _is_panes(target):
+        if not _is_upserted(target):
             return
         if not self.create:
             self._check_index(connection, target)
@@ -328,7 +329,7 @@ class PostgresSink(DriverSink):
         text = self._create(target).as_string(connection)
         return (
             f"{text}; {self._create_index(target).as_string(connection)}"
-            if _is_panes(target)
+            if _is_upserted(target)
             else text
         )
 
@@ -368,6 +369,9 @@ def postgres(
 ) -> PostgresSink:
     """A sink that upserts panes into a PostgreSQL table, and appends late rows and metrics.
 
+    Retracted panes are deleted, so the table holds the current rows. The rows of a change feed
+    (`changelog()`) are appended.
+
     `dsn`: a libpq connection string, such as `"host=db dbname=web user=me"` or
     `"postgresql://me@db/web"`. `create`: whether to create a missing table and its unique index.
     Lists and structs become `jsonb`. Needs PostgreSQL 15 or newer, reachable from Spark's driver or
@@ -376,8 +380,9 @@ def postgres(
     return PostgresSink(dsn, table, schema, create)
 
 
-def _is_panes(target: SinkTarget) -> bool:
-    return target.output == "panes"
+def _is_upserted(target: SinkTarget) -> bool:
+    """Whether the rows are panes; the rows of a change feed are appended."""
+    return target.output == "panes" and "op" in target.schema.names
 
 
 def _identity(target: SinkTarget) -> list[str]:
@@ -387,7 +392,7 @@ def _identity(target: SinkTarget) -> list[str]:
 
 def _wanted(target: SinkTarget) -> dict[str, str]:
     """The columns of the table and their types."""
-    columns = {} if _is_panes(target) else {BATCH: "bigint"}
+    columns = {} if _is_upserted(target) else {BATCH: "bigint"}
     return columns | {column.name: type_of(column) for column in target.schema}
 
 
@@ -419,7 +424,7 @@ def _match(target: SinkTarget, name: str, is_null: bool) -> Composed:  # noqa: F
 
 def _retraction_nulls(target: SinkTarget, table: pa.Table) -> set[tuple[bool, ...]]:
     """The combinations of null identity columns among the retractions of a table."""
-    if not _is_panes(target):
+    if not _is_upserted(target):
         return set()
     retractions = table.filter(pa.compute.equal(table.column("op"), "-"))
     if not len(retractions):
