@@ -3,6 +3,7 @@
 Triggers, panes, retractions, joins, and no event dropped without a trace.
 """
 
+import logging as _logging
 import typing as _typing
 
 from tidegate.api import Mapped, Panes, Stream, Windowed, merge, stream, union
@@ -120,6 +121,9 @@ def __getattr__(name: str) -> _typing.Any:
         return importlib.import_module("tidegate.streams")
     raise AttributeError(f"module `tidegate` has no attribute `{name}`")
 
+
+# A program that configures logging sees what the library logs; others are not written to.
+_logging.getLogger(__name__).addHandler(_logging.NullHandler())
 
 __all__ = [
     "Active",
