@@ -535,6 +535,81 @@ def test_damage_inside_a_parquet_file_does_not_stop_anybody(tmp_path: Path) -> N
     assert "cannot be read" in str(marks(read(tmp_path, Parquet()))[-1])
 
 
+TEXTS = pa.schema([("key", pa.string()), ("value", pa.int64())])
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_a_text_that_is_not_utf8_costs_its_row(
+    tmp_path: Path, form: str, kind: pa.DataType
+) -> None:
+    raw = pa.binary() if kind == pa.string() else pa.large_binary()
+    texts = pa.array([b"a", b"\xff\xfe", None, "é".encode(), b"\xed\xa0\x80"], raw).view(kind)
+    write(pa.table({"key": texts, "value": range(5)}), tmp_path / "a", form)
+    table = read(tmp_path, FORMS[form], TEXTS)
+    table.validate(full=True)
+    assert table.column("key").to_pylist() == ["a", None, None, "é", None]
+    assert table.column("value").to_pylist() == [*range(5)]
+    assert [text is None for text in marks(table)] == [True, False, True, True, False]
+    assert str(marks(table)[1]).endswith("string, got b'\\xff\\xfe', not UTF-8")
+
+
+def wild_text() -> pa.Array:
+    """Texts whose offsets lie far outside of their buffer."""
+    offsets = np.array([0, 1 << 30, 3], np.int32)
+    return pa.Array.from_buffers(
+        pa.string(), 2, [None, pa.py_buffer(offsets), pa.py_buffer(b"abc")]
+    )
+
+
+def wild_dictionary() -> pa.Array:
+    """A dictionary with an index far outside of it."""
+    return pa.DictionaryArray.from_arrays(
+        pa.array([0, 1 << 20], pa.int32()), pa.array(["a"]), safe=False
+    )
+
+
+def invalid_struct() -> pa.Array:
+    """A struct with a text that is not UTF-8."""
+    return pa.StructArray.from_arrays([pa.array([b"a", b"\xff"]).view(pa.string())], ["inner"])
+
+
+@pytest.mark.parametrize("made", [wild_text, wild_dictionary, invalid_struct])
+def test_arrays_that_would_crash_a_worker_are_not_used(tmp_path: Path, made: Any) -> None:
+    wild = made()
+    kind = wild.type.value_type if pa.types.is_dictionary(wild.type) else wild.type
+    batch = pa.record_batch([wild, pa.array([1, 2])], ["key", "value"])
+    good = pa.record_batch([pa.nulls(2, wild.type), pa.array([1, 2])], ["key", "value"])
+    with (
+        pa.OSFile(str(tmp_path / "a"), "wb") as sink,
+        pa.ipc.new_stream(sink, batch.schema) as writer,
+    ):
+        writer.write_batch(good)
+        writer.write_batch(batch)
+    table = read(tmp_path, Arrow(), pa.schema([("key", kind), ("value", pa.int64())]))
+    assert table.column("value").to_pylist() == [1, 2, None]
+    assert f"the file `{tmp_path}/a` cannot be read after 2 rows" in str(marks(table)[-1])
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_mutated_files_give_valid_rows_or_a_mark(tmp_path: Path, form: str) -> None:
+    keys = pa.array([f"key {n}" for n in range(100)])
+    lists = pa.array([[n, n + 1] for n in range(100)])
+    events = pa.table({"key": keys, "value": lists, "word": keys.dictionary_encode()})
+    schema = pa.schema([("key", pa.string()), ("value", lists.type), ("word", pa.string())])
+    write(events, tmp_path / "a", form)
+    content = (tmp_path / "a").read_bytes()
+    random = np.random.default_rng(17)
+    for _ in range(80):
+        mutated = bytearray(content)
+        for at in random.integers(0, len(content), 3).tolist():
+            mutated[at] = int(random.integers(0, 256))
+        (tmp_path / "a").write_bytes(mutated)
+        table = read(tmp_path, FORMS[form], schema)
+        table.validate(full=True)
+        table.to_pylist()
+
+
 def test_a_file_that_vanished(tmp_path: Path) -> None:
     part = FilePart(0, FileEntry("gone.json", 10, 0), 0, 10)
     with pytest.raises(InputError, match=r"gone\.json.*ignore_missing"):

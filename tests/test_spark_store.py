@@ -205,7 +205,7 @@ def check_clean(state: State) -> None:
     version, summary, document = state.meta.get()
     spilled = json.loads(summary)["spilled"]
     opened = state.open()
-    wanted = {(name, part) for name, (parts, _) in opened._tables.items() for part in range(parts)}
+    wanted = {(name, part) for name, (parts, *_) in opened._tables.items() for part in range(parts)}
     assert state.names == wanted | {("\x00document", part) for part in range(spilled)}
     assert (version, not spilled) == (stores.FORMAT, bool(document))
 
@@ -331,7 +331,7 @@ def test_a_part_that_is_missing_is_told():
     store.put_table("t", noise(9 << 20))
     store.commit()
     state.blobs.removeKey(("t", 1))
-    with pytest.raises(CorruptStateError, match="`t` lacks a part"):
+    with pytest.raises(CorruptStateError, match=r"`t` of a shard is damaged .it lacks a part"):
         state.open().get_table("t")
 
 
@@ -375,3 +375,57 @@ def test_the_sources_of_a_chain_are_read_from_its_document():
         ("0", "active", 2, 20),
         ("1", "active", 4, 20),
     ]
+
+
+def test_a_changed_byte_anywhere_is_an_error_and_never_other_content(small_parts):
+    state = State()
+    store = state.open()
+    store.summary = {"watermark": 5}
+    store.put_table("t", table(*range(40)))
+    store.put_table("u", table(7))
+    store.put_json("d", "".join(map(chr, range(33, 126))) * 3)
+    store.commit()
+    spilled = {key: value for key, value in state.held.items() if key != "meta"}
+    assert any(key[1][0] == "\x00document" for key in spilled)
+    for key, (payload,) in spilled.items():
+        for at in range(0, len(payload), 7):
+            damaged = bytearray(payload)
+            damaged[at] ^= 1 << at % 8
+            state.held[key] = (bytes(damaged),)
+            with pytest.raises(CorruptStateError, match=r"is damaged .*Hint"):
+                [state.open().get_table(name) for name in ("t", "u")]
+        state.held[key] = (payload,)
+    version, summary, document = state.meta.get()
+    for at in range(0, len(summary), 3):
+        changed = summary[:at] + chr(ord(summary[at]) ^ 1) + summary[at + 1 :]
+        state.meta.update((version, changed, document))
+        with pytest.raises(CorruptStateError, match=r"is damaged .*Hint"):
+            state.open()
+        with pytest.raises(CorruptStateError, match="is damaged"):
+            store.is_current(state.meta.get())
+
+
+def test_a_damaged_index_in_the_value_is_an_error():
+    state = State()
+    store = state.open()
+    store.put_json("d", 1)
+    store.commit()
+    version, summary, document = state.meta.get()
+    for at in range(len(document)):
+        damaged = bytearray(document)
+        damaged[at] ^= 4
+        state.meta.update((version, summary, bytes(damaged)))
+        with pytest.raises(CorruptStateError, match="stored index of a shard is damaged"):
+            state.open()
+
+
+def test_a_damaged_cached_table_is_read_from_the_state(tmp_path):
+    state = State(LocalStateCache.open(tmp_path, "run", 1 << 20))
+    store = state.open()
+    store.put_table("large", noise(100_000))
+    store.commit()
+    (file,) = state.cache.folder.iterdir()
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    assert state.open().get_table("large") == noise(100_000)

@@ -49,12 +49,20 @@ _COMPRESSED: dict[str, Literal["gzip", "bz2", "zstd", "lz4", "brotli"]] = {
     "br": "brotli",
 }
 """The compression of a file, by its extension."""
+_TEXTS = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
+"""The types of texts, and those of their bytes."""
 _TOO_DEEP = f"a value is nested deeper than {MAX_DEPTH} levels"
 Unreadable = (
     pa.ArrowInvalid,
     pa.ArrowNotImplementedError,
     pa.ArrowTypeError,
     pa.ArrowSerializationError,
+    pa.ArrowIndexError,
+    pa.ArrowKeyError,
+    pa.ArrowCapacityError,
+    # Damaged lengths ask for more memory than there is.
+    pa.ArrowMemoryError,
+    UnicodeDecodeError,
     EOFError,
 )
 
@@ -240,7 +248,7 @@ class Parquet(Format):
         for batch in opened.iter_batches(
             _rows_at_once(opened.metadata), row_groups=groups, columns=names, use_threads=False
         ):
-            yield pa.Table.from_batches([batch])
+            yield _validated(batch)
 
 
 def _rows_at_once(metadata: pq.FileMetaData) -> int:
@@ -283,13 +291,11 @@ class Arrow(Format):
             if isinstance(opened, pa.RecordBatchFileReader)
             else opened
         ):
-            yield pa.Table.from_batches(
-                [
-                    batch.select(
-                        [name for name in batch.schema.names if name in schema.names]
-                        or batch.schema.names[:1]
-                    )
-                ]
+            yield _validated(
+                batch.select(
+                    [name for name in batch.schema.names if name in schema.names]
+                    or batch.schema.names[:1]
+                )
             )
 
 
@@ -298,6 +304,41 @@ def _open_ipc(file: pa.NativeFile) -> pa.RecordBatchFileReader | pa.RecordBatchS
     start = file.read(6)
     file.seek(0)
     return pa.ipc.open_file(file) if start == b"ARROW1" else pa.ipc.open_stream(file)
+
+
+def _validated(batch: pa.RecordBatch) -> pa.Table:
+    """The rows of a record batch, which Arrow reads without checking lengths, offsets and texts.
+
+    Rows with a text that is not UTF-8 get an error text.
+    """
+    table = pa.Table.from_batches([batch])
+    try:
+        table.validate(full=True)
+    except pa.ArrowInvalid:
+        return _with_valid_texts(table)
+    return table
+
+
+def _with_valid_texts(table: pa.Table) -> pa.Table:
+    """The table without texts that are not UTF-8; `ArrowInvalid` if it has other damage."""
+    problems: dict[int, str] = {}
+    for n, field in enumerate(table.schema):
+        array: Any = table.column(n).chunk(0)
+        if field.type not in _TEXTS:
+            array.validate(full=True)
+            continue
+        raw = array.view(_TEXTS[field.type])
+        raw.validate(full=True)
+        values = raw.to_pylist()
+        bad = [row for row, value in enumerate(values) if value is not None and not _is_utf8(value)]
+        for row in bad:
+            problems.setdefault(
+                row, f"`{field.name}` should be {field.type}, got {values[row]!r}, not UTF-8"
+            )
+            values[row] = None
+        if bad:
+            table = table.set_column(n, field, pa.array(values, raw.type).view(field.type))
+    return _with_errors(table, problems)
 
 
 # Text
@@ -680,7 +721,9 @@ def read_schema(folder: Folder, form: Format) -> pa.Schema:
         try:
             with system.open_input_file(f"{root}/{file.path}") as opened:
                 found = form.schema(opened, file.path)
-        except (*Unreadable, UnicodeDecodeError) as error:
+                # Names are decoded when they are read.
+                names = {*found.names}
+        except Unreadable as error:
             problems.append(f"{file.path}: {error}")
             continue
         except OSError as error:
@@ -694,7 +737,7 @@ def read_schema(folder: Folder, form: Format) -> pa.Schema:
         ]
         return bindable(
             pa.schema(
-                [*found, *(pa.field(*field) for field in partitions if field[0] not in found.names)]
+                [*found, *(pa.field(*field) for field in partitions if field[0] not in names)]
             )
         )
     raise SpecError(

@@ -1,14 +1,16 @@
 """Executor-local cache of state tables, shared by the Python workers of the executor.
 
 Spark assigns a task to any of its Python workers, and needs 0.1 seconds to transfer 4 MB of state
-to one. A cached table has a random name, which is stored in the committed state, so a hit is always
-that very table. On a miss, the table is read from the state.
+to one. The name of a cached table is random and ends with a checksum of its file. It is stored in
+the committed state, so a hit is always that very table. On a miss, and if the file is damaged, the
+table is read from the state.
 """
 
 from __future__ import annotations
 
 import shutil
 import uuid
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,23 +54,28 @@ class LocalStateCache:
                 self._used = sum(file.stat().st_size for file in self.folder.iterdir())
             if self._used + table.nbytes > self.limit:
                 return None
+            path = self.folder / name
             with (
-                pa.OSFile(str(self.folder / name), "wb") as file,
+                pa.OSFile(str(path), "wb") as file,
                 pa.ipc.new_stream(file, table.schema) as writer,
             ):
                 writer.write_table(table)
-            self._used += (self.folder / name).stat().st_size
+            with pa.memory_map(str(path)) as written:
+                checksum = zlib.crc32(written.read_buffer())
+            self._used += path.stat().st_size
+            return path.rename(self.folder / f"{name}.{checksum:08x}").name
         except OSError:
             # Most likely the disk is full.
             self.drop(name)
             self._used = None
             return None
-        return name
 
     def get(self, name: str) -> pa.Table | None:
         """A cached table, mapped from its file; None on a miss."""
         with suppress(OSError, CorruptStateError), pa.memory_map(str(self.folder / name)) as file:
-            return decode_table(file.read_buffer(), name)
+            data = file.read_buffer()
+            if f"{zlib.crc32(data):08x}" == name.rpartition(".")[2]:
+                return decode_table(data, name)
         return None
 
     def drop(self, name: str) -> None:

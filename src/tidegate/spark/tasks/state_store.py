@@ -3,7 +3,8 @@
 There are two variables, the same for every specification. `blobs` maps a name and a part number to
 at most 4 MB of a compressed table. `meta` holds the index of the tables, the documents, and a
 summary that can be read without them. The store has its own index, because Spark reads all values
-to list the names. A commit writes the changes.
+to list the names. A commit writes the changes. The index has a checksum of each table, and the
+summary one of the index and itself; damage raises `CorruptStateError`.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class SparkStore:
         self.summary: dict[str, Any] = {}
         """A summary for readers of the checkpoint; written with each commit."""
         self._tables: dict[str, list[int]] = {}
-        """The number of parts and the size in bytes of each stored table."""
+        """The number of parts, the size in bytes and the checksum of each stored table."""
         self._cached: dict[str, str] = {}
         """The name of each cached table in the cache."""
         self._documents: dict[str, str] = {}
@@ -77,7 +78,7 @@ class SparkStore:
 
     def is_current(self, value: tuple[Any, ...] | None) -> bool:
         """Whether the value of the meta variable is the last commit of this store."""
-        return value is not None and json.loads(value[1]).get("digest") == self._digest
+        return value is not None and _decode_summary(value[1])["digest"] == self._digest
 
     def attach(self, meta: ValueState, blobs: MapState) -> None:
         """Continue with the state variables of another call, which have the same content."""
@@ -104,7 +105,11 @@ class SparkStore:
         )
         if cached is not None:
             return cached
-        return decode_table(self._read(name, self._tables[name][0]), name)
+        parts, size, checksum = self._tables[name]
+        data = self._read(name, parts)
+        if len(data) != size or zlib.crc32(data) != checksum:
+            raise _damaged(f"table `{name}`", "its checksum is wrong")
+        return decode_table(data, name)
 
     def put_json(self, name: str, document: Any) -> None:
         self._documents[name] = encode_json(document, name)
@@ -156,7 +161,7 @@ class SparkStore:
     @property
     def nbytes(self) -> int:
         """The size of the stored tables and documents."""
-        return sum(size for _, size in self._tables.values()) + self._size
+        return sum(size for _, size, _ in self._tables.values()) + self._size
 
     # Storage
 
@@ -167,10 +172,12 @@ class SparkStore:
                 f"the state of this query has format {version}; this version reads {FORMAT}. Hint:"
                 " start it with the version that wrote it, or from a new checkpoint"
             )
-        self.summary = json.loads(summary)
+        self.summary = _decode_summary(summary)
         self._spilled, self._digest = self.summary["spilled"], self.summary["digest"]
         stored = self._read(_SPILLED, self._spilled) if self._spilled else bytes(document)
         self._size = len(stored)
+        if zlib.crc32(stored) != self.summary["document_checksum"]:
+            raise _damaged("index", "its checksum is wrong")
         content = json.loads(zlib.decompress(stored))
         self._tables, self._documents, self._cached = (
             content["tables"],
@@ -181,22 +188,20 @@ class SparkStore:
     def _read(self, name: str, parts: int) -> bytes:
         values = [self._blobs.getValue((name, part)) for part in range(parts)]
         if any(value is None for value in values):
-            raise CorruptStateError(
-                f"the stored table `{name}` lacks a part. Hint: restore the checkpoint from a copy,"
-                " or replay the input"
-            )
+            raise _damaged(f"table `{name}`", "it lacks a part")
         return b"".join(bytes(value[0]) for value in values if value is not None)
 
     def _write(self, name: str, table: pa.Table | None) -> int:
         """Write or delete a table, and return a checksum of its content."""
         data = b"" if table is None else encode_compact(table).to_pybytes()
+        checksum = zlib.crc32(data)
         self._write_parts(name, self._tables[name][0] if name in self._tables else 0, data)
         if table is None:
             self._tables.pop(name, None)
         else:
-            self._tables[name] = [_parts(data), len(data)]
+            self._tables[name] = [_parts(data), len(data), checksum]
         self._update_cache(name, table)
-        return zlib.crc32(data)
+        return checksum
 
     def _update_cache(self, name: str, table: pa.Table | None) -> None:
         """Replace the cached table."""
@@ -226,8 +231,34 @@ class SparkStore:
             "spilled": self._spilled,
             "bytes": self.nbytes,
             "digest": self._digest,
+            "document_checksum": zlib.crc32(document),
         }
-        self._meta.update((FORMAT, json.dumps(summary), b"" if large else document))
+        self._meta.update((FORMAT, _encode_summary(summary), b"" if large else document))
+
+
+def _encode_summary(summary: dict[str, Any]) -> str:
+    """The summary as JSON, with a checksum of it as its last value."""
+    checksum = zlib.crc32(json.dumps(summary).encode())
+    return json.dumps({**summary, "checksum": checksum})
+
+
+def _decode_summary(text: str) -> dict[str, Any]:
+    """The inverse of `_encode_summary`."""
+    try:
+        summary: dict[str, Any] = json.loads(text)
+        checksum = summary.pop("checksum")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _damaged("summary", error) from error
+    if zlib.crc32(json.dumps(summary).encode()) != checksum:
+        raise _damaged("summary", "its checksum is wrong")
+    return summary
+
+
+def _damaged(what: str, why: object) -> CorruptStateError:
+    return CorruptStateError(
+        f"the stored {what} of a shard is damaged ({why}). Hint: restore the checkpoint from a"
+        " copy, or replay the input"
+    )
 
 
 def _parts(data: bytes) -> int:
