@@ -65,6 +65,7 @@ def _saved_wiring(wiring: Wiring) -> dict[str, Any]:
         "slices": None if slices is None else slices.save(),
         "withdrawn": None if context.withdrawn is None else context.withdrawn.save(),
         "static_windows": None if static is None else static.save(),
+        "keeps_messages": context.messages is not None,
         "messages": context.messages is not None and context.messages.count > 0,
     }
 
@@ -125,7 +126,10 @@ def _restore_wiring(
 ) -> None:
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(document["schema"])))
     migrated = _migrated(operator, document, changed, schema)
-    operator.bind(migration.with_columns(changed, operator.spec, schema))
+    operator.bind(
+        migration.with_columns(changed, operator.spec, schema),
+        keeps_messages=document["keeps_messages"],
+    )
     wiring = operator.bound()
     if migrated is not None:
         wiring.migrate(migrated.recent, migrated.expired_at_migration)
@@ -164,5 +168,6 @@ def _migrated(
         schema,
         watermark=operator.progress.watermark,
         retracts=operator.takes_retractions,
+        keeps_messages=document["keeps_messages"],
         has_messages=document["messages"],
     )

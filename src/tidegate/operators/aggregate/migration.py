@@ -7,7 +7,6 @@ change. Windows that had been evicted before stay evicted. Every other change is
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -180,6 +179,7 @@ def followed(
     *,
     watermark: int,
     retracts: bool,
+    keeps_messages: bool,
     has_messages: bool,
 ) -> Migrated | None:
     """The migrations of state including these changes; None without any.
@@ -191,7 +191,14 @@ def followed(
     former = Migrated() if former is None else former
     expired_at_migration = former.expired_at_migration
     if changed.added:
-        _check_added(changed.added, spec, schema, retracts=retracts, has_messages=has_messages)
+        _check_added(
+            changed.added,
+            spec,
+            schema,
+            retracts=retracts,
+            keeps_messages=keeps_messages,
+            has_messages=has_messages,
+        )
     if changed.former_lateness is not None and (
         spec.window.axis is Axis.EVENT_TIME or isinstance(spec.window, Inherited)
     ):
@@ -213,13 +220,11 @@ def _check_added(
     schema: pa.Schema,
     *,
     retracts: bool,
+    keeps_messages: bool,
     has_messages: bool,
 ) -> None:
     """Raise if new aggregates do not fit the stored columns and messages."""
     names = ", ".join(f"`aggregates.{name}`" for name in added)
-    former = dataclasses.replace(
-        spec, aggregates=tuple(given for given in spec.aggregates if given[0] not in added)
-    )
     wider = with_columns(Changes(tuple(added)), spec, schema)
     try:
         aggregates = AggregateSet.bound(spec, wider, retractions=retracts)
@@ -227,17 +232,14 @@ def _check_added(
         raise SpecMismatchError(
             f"{names} cannot be added to the stored state: {unfit}. {_HINT}"
         ) from unfit
-    before = needs_messages(
-        former, AggregateSet.bound(former, schema, retractions=retracts), retracts=retracts
-    )
-    if needs_messages(spec, aggregates, retracts=retracts) and not before:
+    if needs_messages(spec, aggregates, retracts=retracts) and not keeps_messages:
         raise SpecMismatchError(
             f"{names} cannot be added to the stored state: the messages themselves are needed for"
             " it, and they were not kept. Hint: use a new store, or an aggregate that needs no"
             " messages"
         )
     new = [name for name in wider.names if name not in schema.names]
-    if before and has_messages and new:
+    if has_messages and new:
         lacking = ", ".join(f"`{name}`" for name in new)
         raise SpecMismatchError(
             f"{names} cannot be added to the stored state: the messages that are kept have no"

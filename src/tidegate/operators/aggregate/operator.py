@@ -308,8 +308,12 @@ class WindowedAggregate:
         if not wider.equals(known):
             self.wiring.widen(wider)
 
-    def bind(self, schema: pa.Schema) -> None:
-        """Fix the schema of the input, and bind the aggregates to its types."""
+    def bind(self, schema: pa.Schema, *, keeps_messages: bool = False) -> None:
+        """Fix the schema of the input, and bind the aggregates to its types.
+
+        State that was begun with messages goes on with them (`keeps_messages`), also where the
+        types that have come since would not require them.
+        """
         for time in {given.time: None for given in self.spec.inputs if given.time in schema.names}:
             # Refuse a column that cannot hold times before anything depends on it.
             read_times(schema.empty_table().column(time), time)
@@ -335,6 +339,7 @@ class WindowedAggregate:
             self.recovery,
             self.hasher,
             retracts=self.takes_retractions,
+            keeps_messages=keeps_messages,
         )
 
     def expect(self, schema: pa.Schema, ordinal: int = 0) -> None:

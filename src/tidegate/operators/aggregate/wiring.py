@@ -74,7 +74,9 @@ class Wiring:
         hasher: KeyHasher,
         *,
         retracts: bool,
+        keeps_messages: bool = False,
     ) -> Wiring:
+        """Make the steps; `keeps_messages` if stored cells depend on their messages."""
         aggregates = AggregateSet.bound(spec, schema, retractions=retracts)
         context = OperatorContext(
             spec,
@@ -86,7 +88,9 @@ class Wiring:
             KeyedTable(
                 store, "cells", IDENTITY, watch=("watermark_due", "clock_due", "start", "end")
             ),
-            _messages(spec, store, aggregates, retracts=retracts),
+            _messages(spec, store)
+            if keeps_messages or needs_messages(spec, aggregates, retracts=retracts)
+            else None,
             window_lateness(spec),
             watermarks,
             hasher,
@@ -182,12 +186,8 @@ class Wiring:
             self.migrate(context.aggregates.recent, max(context.expired_at_migration, expired))
 
 
-def _messages(
-    spec: AggregateSpec, store: Store, aggregates: AggregateSet, *, retracts: bool
-) -> MessageStore | None:
-    """The message store as of the last flush, where messages are kept."""
-    if not needs_messages(spec, aggregates, retracts=retracts):
-        return None
+def _messages(spec: AggregateSpec, store: Store) -> MessageStore:
+    """The message store as of the last flush."""
     layout = choose_layout(
         axis="time" if spec.window.axis.is_time else "tuple",
         operation="aggregate",
