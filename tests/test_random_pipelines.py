@@ -56,7 +56,7 @@ def test_oracle_a_pipeline_ends_with_the_answer_of_a_batch(case: Case):
         assert net(case.plan, batch.panes) == net(case.plan, run.panes)
 
 
-@pytest.mark.parametrize("mode", ["accumulating", "retracting"])
+@pytest.mark.parametrize("mode", ["accumulating", "retracting", "discarding"])
 @pytest.mark.parametrize("restarts", [0, 1, 2])
 def test_a_sum_over_a_column_whose_type_comes_after_its_first_windows(mode: str, restarts: int):
     """The changes of an upstream open windows before the first row of the other input."""

@@ -279,10 +279,13 @@ def plans(draw: st.DrawFn) -> Operator:
 
 
 def settled(plan: Operator) -> Operator:
-    """A last operator whose panes can be netted: what it discards has to be added up instead."""
-    if isinstance(plan, Aggregate) and plan.mode == "discarding":
-        return replace(plan, mode="retracting")
-    return plan
+    """A last operator whose panes can be netted: only counts and sums of discarded panes add up,
+    and only in windows that do not grow.
+    """
+    if not isinstance(plan, Aggregate) or plan.mode != "discarding":
+        return plan
+    adds_up = all(value.function in ("count", "sum") for value in plan.aggregates)
+    return plan if adds_up and plan.window.kind != "session" else replace(plan, mode="retracting")
 
 
 class Sender:

@@ -23,12 +23,10 @@ def _flags(aggregate: Aggregate) -> tuple[str, ...]:
     return (*condition, aggregate.column) if isinstance(aggregate, AnyTrue | AllTrue) else condition
 
 
-def _check_additive(
-    accumulations: Mapping[str, Accumulation], untyped: Mapping[str, pa.DataType]
-) -> None:
-    """Refuse to discard what cannot be subtracted; the types of all columns have to be known."""
+def _check_additive(accumulations: Mapping[str, Accumulation]) -> None:
+    """Refuse to discard what cannot be subtracted."""
     for name, accumulation in accumulations.items():
-        if not accumulation.invertible and not untyped:
+        if not accumulation.invertible:
             raise SpecError(
                 f"`{name}` sums floats behind an upstream that changes rows, and the change since"
                 " the last pane is not exact for floats. Hint: accumulating() or retracting(), or"
@@ -73,17 +71,19 @@ class AggregateSet:
 
     @classmethod
     def bound(cls, spec: AggregateSpec, schema: pa.Schema, *, retractions: bool) -> AggregateSet:
-        # The type of a column of nulls is unknown; any type that its aggregates take will do.
+        # The type of a column of nulls is unknown; any type that its aggregates take will do. Sums
+        # of integers can be subtracted, sums of floats cannot, and discarded panes need the former.
         flags = {name for _, aggregate in spec.aggregates for name in _flags(aggregate)}
+        number = pa.int64() if retractions and spec.mode == "discarding" else pa.float64()
         untyped = {
-            f.name: pa.bool_() if f.name in flags else pa.float64()
+            f.name: pa.bool_() if f.name in flags else number
             for f in schema
             if pa.types.is_null(f.type)
         }
         typed = pa.schema([f.with_type(untyped.get(f.name, f.type)) for f in schema])
         bound = {name: bind(aggregate, typed) for name, aggregate in spec.aggregates}
         if retractions and spec.mode == "discarding":
-            _check_additive(bound, untyped)
+            _check_additive(bound)
         return cls(bound, retractions=retractions, untyped=untyped)
 
     def since(self, recent: Sequence[str]) -> AggregateSet:
