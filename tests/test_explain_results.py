@@ -69,7 +69,8 @@ def test_messages_that_are_buffered_are_seen():
 
 def test_nobody_has_told_the_clock_for_long(monkeypatch: pytest.MonkeyPatch):
     clock = [instant(NOON)]
-    monkeypatch.setattr("tidegate.embedded.clock.wall_clock", lambda: clock[0])
+    for name in ("wall_clock", "steady_clock"):
+        monkeypatch.setattr(f"tidegate.embedded.clock.{name}", lambda: clock[0])
     op = panes(tg.bounded("10 seconds", idle_after="1 minute"), partition="p").embedded()
     op.add_messages([row(5, p="a"), row(50, p="b")])
     clock[0] += 30 * SECOND

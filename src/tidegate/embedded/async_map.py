@@ -169,7 +169,7 @@ class EmbeddedAsyncMap(SourceControl):
         self._check_open()
         given = input_of(self.inputs, input)
         table = arriving_table(messages, self._schemas.input, given.computed)
-        self._watermark_tracker.tick(self._clock.at(now, self._watermark_tracker.now))
+        self._watermark_tracker.tick(self._now(now))
         if table.num_rows:
             self._take(input, given, table)
         self._release_marks()
@@ -191,7 +191,7 @@ class EmbeddedAsyncMap(SourceControl):
         if self._downstream is not None:
             self._downstream.timeout(now)
         if not self._finished:
-            self._watermark_tracker.tick(self._clock.at(now, self._watermark_tracker.now))
+            self._watermark_tracker.tick(self._now(now))
             self._release_marks()
         self._finish_call()
 
@@ -585,6 +585,13 @@ class EmbeddedAsyncMap(SourceControl):
     def _spec_document(self) -> dict[str, Any]:
         """The JSON form of the specification that stored state depends on."""
         return {**self.spec.to_dict(), "inputs": [given.to_dict() for given in self.inputs]}
+
+    def _now(self, now: Instant | None) -> int:
+        clock = self._clock.at(now, self._watermark_tracker.now)
+        # A jump of the clock is no silence of the sources.
+        if skipped := self._clock.skipped():
+            self._watermark_tracker.shift(skipped)
+        return clock
 
     def _check_open(self) -> None:
         self._check_not_closed()

@@ -260,7 +260,11 @@ class EmbeddedBase(SourceControl):
     # Passing results on
 
     def _now(self, now: Instant | None) -> int:
-        return self._clock.at(now, self.operator.progress.now)
+        clock = self._clock.at(now, self.operator.progress.now)
+        # A jump of the clock is no silence of the sources.
+        if skipped := self._clock.skipped():
+            self.operator.watermark_tracker.shift(skipped)
+        return clock
 
     def _check_open(self) -> None:
         if self._finished:
