@@ -726,3 +726,24 @@ def test_a_row_of_ten_megabytes(tmp_path: Path) -> None:
     put(tmp_path, "a.json", b"k,key\n1," + b"x" * 10_000_000 + b"\n1,y\n1")
     table = read(tmp_path, Csv(), schema)
     assert [len(text or "") for text in table.column("key").to_pylist()] == [10_000_000, 1, 0]
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_a_line_that_is_too_long_is_skipped_and_not_held(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(formats, "MAX_LINE_BYTES", 1_000)
+    monkeypatch.setattr(formats, "BLOCK", 300)
+    monkeypatch.setattr(formats, "_SHOWN_BYTES", 20)
+    schema = pa.schema([("key", pa.int64())])
+    good = b'{"key": %d}' if form == "json" else b"%d"
+    # A prefix that is valid by itself must not pass for the whole line.
+    bad = [(good % 9) + b" " * length for length in (900, 1_100, 50_000)]
+    lines = [good % 1, bad[0], good % 2, bad[1], bad[2], b"", good % 3, bad[2]]
+    for end in (b"", b"\n"):
+        put(tmp_path, "a.gz", gzip.compress(b"\n".join(lines) + end))
+        table = read(tmp_path, FORMS[form] if form == "json" else Csv(header=False), schema)
+        assert table.column("key").to_pylist() == [1, 9, 2, None, None, 3, None]
+        found = [str(text) for text in marks(table) if text is not None]
+        assert [text.split(" of ")[0] for text in found] == ["line 4", "line 5", "line 8"]
+        assert all("longer than 1000 bytes" in text and len(text) < 100 for text in found)

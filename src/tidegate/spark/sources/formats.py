@@ -35,6 +35,10 @@ ROWS = 1 << 20
 """The maximum number of rows per read."""
 BLOCK = 32 << 20
 """The number of bytes of text per read."""
+MAX_LINE_BYTES = 64 << 20
+"""The maximum length of a line of text; a longer one is malformed, and is not held in memory."""
+_SHOWN_BYTES = 1000
+"""The length of the start of a line that is too long, in its error text."""
 _SMALL_BLOCK = 256 << 10
 """The size of the blocks that are parsed if a larger one has a malformed line."""
 _SAMPLE = 4 << 20
@@ -352,6 +356,8 @@ class _Block:
     path: str
     line: int
     """The number of its first line, starting at 1."""
+    is_too_long: bool = False
+    """Whether the block is the start of one line that is longer than `MAX_LINE_BYTES`."""
 
     def smaller(self) -> Iterator[_Block]:
         """The same lines in smaller blocks."""
@@ -366,21 +372,37 @@ class _Block:
 
 
 def _blocks(file: Any, path: str, size: int, line: int = 1) -> Iterator[_Block]:
-    """The file in blocks of complete lines; a block grows for a line that is longer."""
+    """The file in blocks of complete lines; a block grows for a line that is longer.
+
+    Of a line that is longer than `MAX_LINE_BYTES`, one block has the start; the rest is skipped.
+    """
     rest: list[bytes] = []
+    data = file.read(size)
     while True:
-        data = file.read(size)
+        first = data.find(b"\n")
+        if sum(map(len, rest)) + (first if first >= 0 else len(data)) > MAX_LINE_BYTES:
+            yield _Block(b"".join([*rest, data])[:_SHOWN_BYTES], path, line, is_too_long=True)
+            rest, data, line = [], _after_line(file, size, data), line + 1
+            continue
         cut = data.rfind(b"\n") + 1
         if data and not cut:
             rest.append(data)
-            continue
-        whole = b"".join([*rest, data[:cut]])
-        if whole.strip():
-            yield _Block(whole, path, line)
-        line += whole.count(b"\n")
-        rest = [data[cut:]]
+        else:
+            whole = b"".join([*rest, data[:cut]])
+            if whole.strip():
+                yield _Block(whole, path, line)
+            line += whole.count(b"\n")
+            rest = [data[cut:]]
         if not data:
             return
+        data = file.read(size)
+
+
+def _after_line(file: Any, size: int, data: bytes) -> bytes:
+    """The data after the end of the line that it begins in; empty at the end of the file."""
+    while data and b"\n" not in data:
+        data = file.read(size)
+    return data.partition(b"\n")[2] or bytes(file.read(size))
 
 
 def _decompressed(file: pa.NativeFile, path: str) -> pa.NativeFile:
@@ -399,6 +421,11 @@ def _by_blocks(
     If all of them fail, the block is parsed in smaller blocks, and those line by line.
     """
     for block in blocks:
+        if block.is_too_long:
+            why = f"it is longer than {MAX_LINE_BYTES} bytes"
+            text = _malformed_line(block, block.line, why, block.data)
+            yield pa.table({BROKEN: [text]})
+            continue
         table = _parse_first(block, parsers)
         if table is not None:
             yield table
@@ -433,6 +460,8 @@ class Json(Format):
 
     def schema(self, file: pa.NativeFile, path: str) -> pa.Schema:
         for block in _blocks(_decompressed(file, path), path, _SAMPLE):
+            if block.is_too_long:
+                continue
             return self._parsed(block, arrow_json.ParseOptions()).schema
         return pa.schema([])
 
@@ -582,6 +611,8 @@ class Csv(Format):
 
     def schema(self, file: pa.NativeFile, path: str) -> pa.Schema:
         for block in _blocks(_decompressed(file, path), path, _SAMPLE):
+            if block.is_too_long:
+                raise pa.ArrowInvalid(f"the first line is longer than {MAX_LINE_BYTES} bytes")
             first, _, rest = block.data.partition(b"\n")
             cells = self._cells(first)
             names = [f"_c{n}" for n in range(len(cells))] if self.header is False else cells
@@ -596,6 +627,11 @@ class Csv(Format):
         blocks = _blocks(_decompressed(file, part.file.path), part.file.path, BLOCK)
         first = next(blocks, None)
         if first is None:
+            return
+        if first.is_too_long:
+            if self.header:
+                raise pa.ArrowInvalid(f"the header is longer than {MAX_LINE_BYTES} bytes")
+            yield from self._read(itertools.chain([first], blocks), schema.names, schema)
             return
         line, _, rest = first.data.removeprefix(b"\xef\xbb\xbf").partition(b"\n")
         cells, names = self._cells(line), schema.names
