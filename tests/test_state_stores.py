@@ -369,6 +369,76 @@ def test_rocksdb_damage_and_foreign_folders_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.rocksdb
+def test_rocksdb_a_damaged_index_is_refused(tmp_path: Path) -> None:
+    store = RocksDBStore(tmp_path / "state")
+    store.put_json("a", 1)
+    store.commit()
+    store._db[b"ib"] = b"short"
+    store.close()
+    with pytest.raises(CorruptStateError, match=r"index entry b'ib' is invalid"):
+        RocksDBStore(tmp_path / "state")
+    for data in (tmp_path / "state").glob("*.sst"):
+        content = bytearray(data.read_bytes())
+        content[:16] = b"\xa5" * 16
+        data.write_bytes(content)
+    with pytest.raises(CorruptStateError, match="is damaged: Corruption"):
+        RocksDBStore(tmp_path / "state")
+
+
+_FULL_DISK = """
+import resource, signal, sys
+import numpy as np, pyarrow as pa
+from tidegate.errors import StateError
+from tidegate.state.rocksdb import RocksDBStore
+
+def fails(step, text):
+    try:
+        step()
+    except StateError as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(text)
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+store = RocksDBStore(sys.argv[1])
+store.put_json("a", 1)
+store.commit()
+unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, unlimited[1]))
+large = pa.table({"x": np.random.default_rng(0).integers(0, 1 << 60, 100_000)})
+store.put_table("large", large)
+store.delete("a")
+for _ in range(2):
+    fails(store.commit, "free some space and commit again")
+assert store.get_table("large") == large and not store.contains("a")
+resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+store.commit()
+store.close()
+store = RocksDBStore(sys.argv[1])
+assert store.get_table("large") == large and store.names() == ["large"]
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, unlimited[1]))
+store.put_table("other", large)
+fails(store.commit, "free some space")
+fails(store.close, "closed with an error")
+store.close()
+resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+assert RocksDBStore(sys.argv[1]).get_table("large") == large
+"""
+
+
+@pytest.mark.rocksdb
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of processes are POSIX")
+def test_rocksdb_commits_again_after_a_full_disk(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _FULL_DISK, str(tmp_path / "state")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.rocksdb
 def test_rocksdb_a_foreign_database_is_left_alone(tmp_path: Path) -> None:
     import rocksdict
 

@@ -13,6 +13,7 @@ import os
 import struct
 import zlib
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,12 +103,10 @@ class RocksDBStore:
         self._compression = compression
         self._cache = _Cache(cache_bytes)
         self._pending: dict[str, pa.Table | str | None] = {}
-        self._db: Any = _open(self.path)
-        try:
-            self._index = self._load_index()
-        except BaseException:
-            self._db.close()
-            raise
+        self._write_failed = False
+        self._db: Any = None
+        self._index: dict[str, _Entry] = {}
+        self._open_database()
 
     def __repr__(self) -> str:
         return f"RocksDBStore({str(self.path)!r})"
@@ -167,11 +166,16 @@ class RocksDBStore:
         return changes[name] is not None if name in changes else name in self._index
 
     def commit(self) -> None:
-        """Write all changes since the last commit in one synced, atomic batch."""
+        """Write all changes since the last commit in one synced, atomic batch.
+
+        After an error, the changes are still pending, and `commit` may be called again.
+        """
         if not self._changes():
             return
         import rocksdict
 
+        if self._write_failed:
+            self._reopen()
         batch = rocksdict.WriteBatch(raw_mode=True)
         entries = {name: self._stage(batch, name, value) for name, value in self._pending.items()}
         options = rocksdict.WriteOptions()
@@ -179,20 +183,46 @@ class RocksDBStore:
         try:
             self._db.write(batch, options)
         except Exception as error:
-            raise StateError(
-                f"the commit to {self.path} failed: {error}. Hint: the last commit is intact; free"
-                " some space and commit again"
-            ) from error
+            self._write_failed = True
+            raise _commit_failed(self.path, error) from error
         for name, entry in entries.items():
             self._settle(name, entry, self._pending[name])
         self._pending.clear()
 
     def close(self) -> None:
-        if self._db is not None:
-            self._db.close()
-        self._db = None
+        """Close the database; it is closed after an error too. Commits are not affected."""
+        database, self._db = self._db, None
         self._pending = {}
         self._cache = _Cache(0)
+        if database is None:
+            return
+        try:
+            database.close()
+        except Exception as error:
+            raise StateError(
+                f"the state in {self.path} was closed with an error: {error}. Hint: the last commit"
+                " is intact; free some space and open it again"
+            ) from error
+
+    def _open_database(self) -> None:
+        database = _open(self.path)
+        self._db = database
+        try:
+            self._index = self._load_index()
+        except BaseException:
+            with suppress(Exception):
+                database.close()
+            raise
+
+    def _reopen(self) -> None:
+        """Open the database again: RocksDB refuses all writes after one that failed."""
+        with suppress(Exception):
+            self._db.close()
+        try:
+            self._open_database()
+        except StateError as error:
+            raise _commit_failed(self.path, error) from error
+        self._write_failed = False
 
     def _changes(self) -> dict[str, pa.Table | str | None]:
         if self._db is None:
@@ -255,6 +285,14 @@ class RocksDBStore:
         return data
 
     def _load_index(self) -> dict[str, _Entry]:
+        try:
+            return self._read_index()
+        except StateError:
+            raise
+        except Exception as error:
+            raise _refused(self.path, str(error)) from error
+
+    def _read_index(self) -> dict[str, _Entry]:
         index: dict[str, _Entry] = {}
         version = self._db.get(_VERSION)
         if version is None:
@@ -269,7 +307,10 @@ class RocksDBStore:
         for key, value in self._db.items(from_key=b"i"):
             if key[:1] != b"i":
                 break
-            index[key[1:].decode()] = _Entry.unpack(value)
+            try:
+                index[key[1:].decode()] = _Entry.unpack(value)
+            except (struct.error, UnicodeDecodeError) as error:
+                raise _damaged(self.path, f"the index entry {key!r} is invalid") from error
         return index
 
     def _start(self) -> None:
@@ -325,6 +366,13 @@ def _refused(path: Path, why: str) -> StateError:
     return StateError(
         f"the state in {path} cannot be opened: {why}. Hint: this process needs write access to"
         " the folder"
+    )
+
+
+def _commit_failed(path: Path, error: Exception) -> StateError:
+    return StateError(
+        f"the commit to {path} failed: {error}. Hint: the last commit is intact; free some space"
+        " and commit again"
     )
 
 
