@@ -205,6 +205,28 @@ def test_events_that_are_missing_are_told(store: SqliteStore) -> None:
             store.read("s", segment, offset, most)
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "data = CAST(replace(CAST(data AS TEXT), 'a', 'b') AS BLOB)",
+        "data = substr(data, 1, length(data) - 1)",
+        "data = 'text'",
+        "count = count + 1",
+        "appended = appended + 1",
+        "appended = 'text'",
+        "checksum = checksum + 1",
+    ],
+)
+def test_a_damaged_block_is_refused(store: SqliteStore, damage: str) -> None:
+    store.append("s", {"0": rows("a"), "1": rows("a")})
+    store.append("s", {"0": rows("a", "a")})
+    with closing(plain(store.path)) as file:
+        file.execute(f"UPDATE block SET {damage} WHERE id >> 40 = 1")
+    with pytest.raises(CorruptStateError, match="checksum does not match"):
+        store.read("s", "0", 0, 3)
+    assert store.read("s", "1", 0, 1).rows["value"].to_pylist() == [b"a"]
+
+
 def test_a_closed_store_takes_nothing_and_closes_again(store: SqliteStore) -> None:
     store.close()
     store.close()

@@ -28,14 +28,14 @@ from tidegate.errors import (
 )
 from tidegate.state.serialization import decode_json, encode_json
 from tidegate.streams import validation
-from tidegate.streams.sqlite_blocks import decode_events, encode_events
+from tidegate.streams.sqlite_blocks import checksum, decode_events, encode_events
 from tidegate.streams.store import BLOCK, Appended, Block, Cell, Conflict, EventBatch, Store, Swap
 
 T = TypeVar("T")
 
 APPLICATION = int.from_bytes(b"TdGt")
 """SQLite application id of the files of this store."""
-FORMAT = 1
+FORMAT = 2
 PATIENCE = 60.0
 """Lock timeout in seconds."""
 READ_BYTES = 128 << 20
@@ -65,7 +65,8 @@ CREATE TABLE segment (
     sealed INTEGER NOT NULL DEFAULT 0, UNIQUE (stream, name)
 );
 CREATE TABLE block (
-    id INTEGER PRIMARY KEY, count INTEGER NOT NULL, appended INTEGER NOT NULL, data BLOB NOT NULL
+    id INTEGER PRIMARY KEY, count INTEGER NOT NULL, appended INTEGER NOT NULL,
+    checksum INTEGER NOT NULL, data BLOB NOT NULL
 )
 """
 # The end of a segment is the end of its last block, so that an append changes only one table.
@@ -77,7 +78,7 @@ ORDER BY block.id DESC LIMIT 1
 END = f"max(next, coalesce(({_LAST}), 0) - (segment.id << {OFFSET_BITS}))"
 SEGMENT = f"SELECT name, id, first, {END}, sealed FROM segment WHERE stream = ?"  # noqa: S608
 APPEND = f"""
-INSERT INTO block SELECT (segment.id << {OFFSET_BITS}) + {END}, ?, ?, ?
+INSERT INTO block SELECT (segment.id << {OFFSET_BITS}) + {END}, ?, ?, ?, ?
 FROM segment WHERE stream = ? AND name = ? AND NOT sealed
 """  # noqa: S608 - constants
 
@@ -227,16 +228,17 @@ class SqliteStore(Store):
                 return Appended({}, refused)
             now = time.time_ns() // 1000
             position: dict[str, int] = {}
-            written: list[tuple[int, int, int, bytes]] = []
+            written: list[tuple[int, int, int, int, bytes]] = []
             for name, blocks in packed.items():
                 number, _, at, sealed = found[name]
                 if sealed:
                     continue
                 for count, data in blocks:
-                    written.append((_row(number, at), count, now, data))
+                    check = checksum(count, now, data)
+                    written.append((_row(number, at), count, now, check, data))
                     at += count
                 position[name] = at
-            file.executemany("INSERT INTO block VALUES (?, ?, ?, ?)", written)
+            file.executemany("INSERT INTO block VALUES (?, ?, ?, ?, ?)", written)
             if swap is not None:
                 _put(
                     file,
@@ -259,11 +261,13 @@ class SqliteStore(Store):
         if len(packed) != 1 or len(packed[name := next(iter(packed))]) != 1:
             return None
         [(count, data)] = packed[name]
-        done = self._run(
-            "",
-            lambda file: file.execute(APPEND, (count, time.time_ns() // 1000, data, stream, name)),
-            changes=True,
-        )
+
+        def work(file: sqlite3.Connection) -> sqlite3.Cursor:
+            now = time.time_ns() // 1000
+            values = (count, now, checksum(count, now, data), data, stream, name)
+            return file.execute(APPEND, values)
+
+        done = self._run("", work, changes=True)
         if not done.rowcount or done.lastrowid is None:
             return None
         return Appended({name: (done.lastrowid & _OFFSETS) + count}, {})
@@ -680,6 +684,12 @@ def _put(file: sqlite3.Connection, stream: str, key: str, document: str | None) 
     return int(new)
 
 
+def _checksum(count: object, appended: object, data: object) -> int | None:
+    """The checksum of a row as read; None if damage has changed a type."""
+    known = isinstance(count, int) and isinstance(appended, int) and isinstance(data, bytes)
+    return checksum(count, appended, data) if known else None  # type: ignore[arg-type]
+
+
 def _blocks(
     file: sqlite3.Connection, number: int, start: int, stop: int
 ) -> tuple[list[tuple[int, int, int, bytes]], int]:
@@ -688,15 +698,20 @@ def _blocks(
     A block is its first offset, its number of events, its time and its bytes.
     """
     query = (
-        "SELECT id, count, appended, data FROM block WHERE id >= (SELECT max(id) FROM block WHERE"
-        " id <= ?) AND id < ? ORDER BY id"
+        "SELECT id, count, appended, checksum, data FROM block WHERE id >= (SELECT max(id) FROM"
+        " block WHERE id <= ?) AND id < ? ORDER BY id"
     )
     found: list[tuple[int, int, int, bytes]] = []
     reached, size = -1, 0
-    for row, count, appended, data in file.execute(
+    for row, count, appended, check, data in file.execute(
         query, (_row(number, start), _row(number, stop))
     ):
         first = row - _row(number, 0)
+        if check != _checksum(count, appended, data):
+            raise CorruptStateError(
+                f"the events from the offset {first} of a segment are damaged: their checksum does"
+                " not match. Hint: restore the store from a backup"
+            )
         if first != reached and (found or first > start):
             break
         found.append((first, count, appended, data))

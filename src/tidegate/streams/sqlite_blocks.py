@@ -6,6 +6,8 @@ each key (-1 for null), the values, the keys. Lengths are 32-bit integers in nat
 
 from __future__ import annotations
 
+import struct
+import zlib
 from array import array
 from collections.abc import Sequence
 
@@ -16,6 +18,7 @@ from tidegate.streams.store import BLOCK, EventBatch
 
 BLOCK_BYTES = 1 << 20
 BLOCK_EVENTS = 1 << 16
+_FACTS = struct.Struct("<qq")
 
 
 def encode_events(rows: EventBatch) -> list[tuple[int, bytes]]:
@@ -60,6 +63,11 @@ def _encoded(
     sizes: array[int], values: Sequence[bytes], lengths: array[int], keys: list[bytes]
 ) -> bytes:
     return b"".join((b"\1" if keys else b"\0", sizes, lengths, *values, *keys))
+
+
+def checksum(count: int, appended: int, data: bytes) -> int:
+    """The CRC-32 of a row: its bytes, its number of events, and its time."""
+    return zlib.crc32(_FACTS.pack(count, appended), zlib.crc32(data))
 
 
 def decode_events(blocks: list[tuple[int, int, int, bytes]], start: int, stop: int) -> pa.Table:
