@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -54,3 +55,16 @@ def test_the_connector_of_the_installed_spark_needs_no_word(registry, monkeypatc
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(jars.kafka_jars(registry)) == 2
+
+
+def test_a_download_that_hangs_ends_with_an_error(tmp_path, monkeypatch):
+    java = tmp_path / "java"
+    java.write_text("#!/bin/sh\nexec tail -f /dev/null\n")
+    java.chmod(0o755)
+    (tmp_path / "ivy-1.jar").touch()
+    monkeypatch.setattr(jars, "find_java", lambda: SimpleNamespace(program=java))
+    monkeypatch.setattr(jars, "_spark_jars", lambda: tmp_path)
+    monkeypatch.setattr(jars, "DOWNLOAD_SECONDS", 0.1)
+    with pytest.raises(SetupError, match=r"took longer than 0\.1 seconds. Hint"):
+        jars.fetch(["a:b:1"], tmp_path / "cache")
+    assert not jars._home(["a:b:1"], tmp_path / "cache").exists()

@@ -22,6 +22,8 @@ from tidegate.spark.environment.java import HOW_TO_GET_JAVA, find_java
 
 KAFKA_CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 KAFKA_TOKENS = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
+DOWNLOAD_SECONDS = 600.0
+"""Timeout of a download."""
 _OLDEST_CONNECTOR = "4.1.0"
 _OLDEST_TOKENS = "4.0.0"
 # Large libraries that every Spark distribution includes.
@@ -144,12 +146,19 @@ def _run_ivy(
         "jar",
         "bundle",
     ]
-    run = subprocess.run(  # noqa: S603 - our own arguments, and the Java of the user
-        [str(part) for part in [*command, "-confs", "default", "-retrieve", pattern]],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    try:
+        run = subprocess.run(  # noqa: S603 - our own arguments, and the Java of the user
+            [str(part) for part in [*command, "-confs", "default", "-retrieve", pattern]],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=DOWNLOAD_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise SetupError(
+            f"the download of {', '.join(coordinates)} took longer than {DOWNLOAD_SECONDS:g}"
+            " seconds. Hint: check the network, or set `spark.jars` to jars of your own"
+        ) from None
     if run.returncode != 0 or not list(attempt.glob("jars/*.jar")):
         missing = sorted(set(re.findall(r":: (\S+): not found", run.stdout + run.stderr)))
         why = (
