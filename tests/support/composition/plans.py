@@ -1,7 +1,7 @@
 """Pipelines as trees of plain values: sources, windowed aggregates and joins.
 
 A tree says only what the batch answer depends on, and the settings of a running operator (trigger,
-mode, lateness) beside it. `batch` evaluates it, `embedded` and `on_spark` build it.
+mode, lateness) beside it. `batch` evaluates it, `embedded` and `spark` build it.
 """
 
 from __future__ import annotations
