@@ -351,3 +351,53 @@ def test_a_chain_behind_an_accumulating_upstream_gives_the_batch_answer(spark, t
     first = min(batch)
     assert batch[first] == 2
     assert streamed[min(streamed)] == 2
+
+
+@pytest.mark.parametrize("key", [["user"], []], ids=["fused", "reshuffled"])
+def test_a_chain_behind_discarding_sessions_nets_to_the_batch_answer_over_a_restart(
+    key, spark, tmp_path
+):
+    """The sessions of `a` merge after the restart, and the window (0, 30) loses a row of `b`.
+
+    A chain whose last trigger finishes before the changes end is refused before anything starts.
+    """
+    each = tg.after_watermark(early=tg.after_count(1), late=tg.after_count(1))
+    feed = Feed(tmp_path / "in")
+
+    def total(source, last=each):
+        sessions = (
+            tg.stream(source, time="ts", key="user", watermark=tg.bounded("10 seconds"))
+            .window(tg.session("30 seconds"))
+            .trigger(each)
+            .allow_lateness("1 hour")
+            .discarding()
+            .aggregate(n=tg.count())
+        )
+        return tg.stream(sessions, key=key).inherit().trigger(last).aggregate(n=tg.sum("n"))
+
+    def standing(rows):
+        table: dict = {}
+        for row in rows:
+            place = tuple(row[name] for name in (*key, "window_start", "window_end"))
+            if row["op"] == "-":
+                assert table.pop(place) == row["n"]
+            else:
+                table[place] = row["n"]
+        return table
+
+    streamed = []
+    before = [("a", 0, 1.0), ("b", 0, 1.0), ("a", 40, 1.0)], [("b", 100, 1.0)]
+    for files in (before, ([("a", 20, 1.0)], [("b", 5, 1.0)])):
+        for rows in files:
+            feed.put(clicks(*rows))
+        run = finished(total(feed.stream(spark)), tmp_path / "ck", shards=2)
+        assert run.late == []
+        streamed += run.panes
+    sink = tg.sinks.memory(run.name)
+    total(feed.batch(spark)).write(sink, shards=2)
+    assert standing(streamed) == standing(sink.rows())
+    assert sorted(standing(streamed).values()) == [1, 2, 3]
+    for start in (lambda panes: panes.df, lambda panes: Run(panes, tmp_path / "refused")):
+        with pytest.raises(SpecError, match=r"late=tg.after_count"):
+            start(total(feed.stream(spark), tg.after_watermark()))
+    assert not (tmp_path / "refused").exists()
