@@ -232,6 +232,11 @@ def test_windows_of_messages_are_explained_without_durations(window, words):
     assert "but none above the times of the rows that it holds" in text
 
 
+def test_a_window_of_time_beside_one_of_messages_is_refused_with_an_alternative():
+    with pytest.raises(SpecError, match="bound both by time with"):
+        tg.rows(left=3, right="2 minutes")
+
+
 # How ranges are found
 
 places = st.lists(st.tuples(st.integers(0, 4), st.integers(-9, 9)), min_size=1, max_size=30)

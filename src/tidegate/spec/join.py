@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
 import pyarrow.compute as pc
@@ -115,9 +116,15 @@ class Rows:
             if size is not None and (
                 isinstance(size, bool) or not isinstance(size, int) or size <= 0
             ):
+                hint = (
+                    "a side has no window of time beside one of messages; bound both by time with"
+                    " tg.within(...)"
+                    if isinstance(size, str | timedelta)
+                    else "leave it out for a side without a window"
+                )
                 raise SpecError(
-                    f"rows `{name}` is a number of messages of 1 or more, got {size!r}. Hint: leave"
-                    " it out for a side without a window"
+                    f"rows `{name}` is a number of messages of 1 or more, got {size!r}. Hint:"
+                    f" {hint}"
                 )
 
     def size(self, side: int) -> int | None:
