@@ -303,9 +303,17 @@ class Reference:
         if isinstance(self.config.window, ByDifference):
             size = self.config.window.size
             self.heard = {
-                key: [e for e in heard if not self._is_expired(key, right_of(e.x, size)[1])]
+                key: [
+                    e
+                    for e in heard
+                    if not self._is_expired(key, right_of(e.x, size)[1]) or self._is_kept(key, e)
+                ]
                 for key, heard in self.heard.items()
             }
+
+    def _is_kept(self, key: Key, element: Element) -> bool:
+        """Whether retention keeps a window that holds the element."""
+        return any(k == key and s[0] <= element.x < s[1] for k, s in self.kept)
 
     def _settle_state(self, state: State, *, expires: bool) -> None:
         if state.trigger.ready(self._moment(state)):
