@@ -36,7 +36,9 @@ def answer(node: Node, accepted: Accepted) -> list[Row]:
     rows: list[tuple[Row, str | None, set[Bounds]]] = []
     for number, child in enumerate(node.inputs):
         name = node.names[number] if node.names else None
-        for row in _timed(child, answer(child, accepted)):
+        found = answer(child, accepted)
+        # A row that inherits its window needs no time.
+        for row in found if node.window.kind == "inherited" else _timed(child, found):
             # Windows and keys go by the same names in all inputs.
             own = {**row, "#time": row[child.time]}
             if isinstance(child, Source):

@@ -127,7 +127,7 @@ class Builder:
             return self.join(budget)
         if kind == "several":
             return self.several(budget, timed=timed)
-        return self.aggregate((self.node(budget - 1),), timed=timed)
+        return self.aggregate((self.node(budget - 1, timed=timed),), timed=timed)
 
     def several(self, budget: int, *, timed: bool) -> Aggregate:
         """An aggregate of a union or a merge."""
