@@ -16,7 +16,7 @@ from tidegate.operators.chain import Operator
 from tidegate.operators.join import snapshot as join_stored
 from tidegate.operators.join.operator import WindowedJoin
 
-FORMAT = 1
+FORMAT = 2
 NAME = "operator"
 """The name of the snapshot's document in the store."""
 
