@@ -8,6 +8,7 @@ import os
 from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from support.services.processes import PATIENT, SHORT_LIVED
 from tidegate.errors import SetupError
+from tidegate.operators import key_secret
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -122,3 +124,11 @@ def spark() -> Iterator[SparkSession]:
     found = session(cores=2, memory="2g")
     yield found
     found.stop()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def reproducible_key_secrets() -> Iterator[None]:
+    """Every state has the same secret, because the order of panes of one window follows it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(key_secret, "secrets", SimpleNamespace(token_bytes=bytes))
+        yield

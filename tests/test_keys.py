@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import secrets
 from decimal import Decimal
 from typing import Any
 
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 import tidegate as tg
 from tidegate.kernel.keys import FIXED, mix, shard_of
 from tidegate.kernel.siphash import hash_bytes, hash_words
-from tidegate.operators.key_secret import new_hasher
+from tidegate.operators import key_secret
 
 Identity = tuple[int, int]
 
@@ -376,20 +377,22 @@ def test_crafted_keys_stay_apart():
     )
 
 
-def test_every_durable_state_has_its_own_secret(tmp_path):
+def test_every_durable_state_has_its_own_secret(tmp_path, monkeypatch):
+    monkeypatch.setattr(key_secret, "secrets", secrets)
     panes = tg.stream(time="t", key="k").window(tg.tumbling("1 s")).aggregate(n=tg.count())
-    secrets = []
+    found = []
     for name in ("a", "b", "a"):
         with panes.embedded(store=tg.MemoryStore(tmp_path / name)) as operator:
             operator.add_messages([{"t": 1, "k": "x"}])
             operator.flush()
-            secrets.append(operator.operator.hasher.secret)
-    assert secrets[0] == secrets[2] != secrets[1]
+            found.append(operator.operator.hasher.secret)
+    assert found[0] == found[2] != found[1]
     assert panes.embedded().operator.hasher == FIXED
 
 
-def test_hashes_depend_on_the_secret_and_a_repr_hides_it():
-    hasher = new_hasher()
+def test_hashes_depend_on_the_secret_and_a_repr_hides_it(monkeypatch):
+    monkeypatch.setattr(key_secret, "secrets", secrets)
+    hasher = key_secret.new_hasher()
     texts, pairs = [pa.array(["a", None])], [pa.array([1, None]), pa.array([1.5, None])]
     for columns in (texts, pairs):
         assert not (hasher.identify(columns, 2)[0] == FIXED.identify(columns, 2)[0]).any()

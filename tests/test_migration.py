@@ -732,8 +732,8 @@ def test_state_of_an_unknown_format_is_refused():
     assert made.aggregate(n=tg.count(), m=tg.sum("v")).embedded(store=store, now=0).peek()[
         "m"
     ].to_pylist() == [None]
-    store.put_json("operator", {**document, "format": 2})
+    store.put_json("operator", {**document, "format": 3})
     with pytest.raises(
-        tg.CorruptStateError, match="format 2 cannot be read; this version reads format 1"
+        tg.CorruptStateError, match="format 3 cannot be read; this version reads format 2"
     ):
         made.aggregate(n=tg.count()).embedded(store=store, now=0)
