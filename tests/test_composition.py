@@ -444,3 +444,12 @@ def test_an_upstream_without_lateness_corrects_nothing_after_the_end_of_its_wind
         first.add_messages(seconds(3))
         assert [row["reason"] for row in first.get_result().late.to_pylist()] == ["very_late"]
     assert rows_of(last, "n") == [("+", 0, 20, 3)]
+
+
+def test_inherited_windows_without_an_end_have_no_time_for_windows_or_joins():
+    endless = source(window=tg.global_window()).aggregate(n=tg.count())
+    inherited = tg.stream(endless, key="c").inherit().aggregate(n=tg.sum("n"))
+    with pytest.raises(tg.SpecError, match=r"its windows have no end\. Hint"):
+        tg.stream(inherited, time="time", key="c").window(tg.tumbling("1 min")).aggregate(
+            n=tg.sum("n")
+        )

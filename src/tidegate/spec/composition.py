@@ -75,6 +75,8 @@ class Exchange:
     """Whether rows may be retracted after the watermark has passed the end of their window."""
     span: int | None
     """The greatest length of its windows; None without a bound."""
+    is_endless: bool = False
+    """Whether its windows have no end, so that its rows have no time."""
 
     def behind(self, column: str | None) -> int | None:
         """How far a time of its rows may lie behind its watermark; None without a bound."""
@@ -100,7 +102,7 @@ class Exchange:
 
     def _pane_reach(self, spec: AggregateSpec, column: str | None) -> int | None:
         """How far a time of panes lies before the end of their window."""
-        if isinstance(spec.window, Global):
+        if self.is_endless:
             return None
         if column == "window_end":
             return 0
@@ -163,6 +165,11 @@ def composed(spec: Upstream, upstreams: Mapping[int, Exchange]) -> Exchange:
         _fires_again(spec.firing),
         takes_late and _fires_late(spec.firing),
         span,
+        isinstance(spec.window, Global)
+        or (
+            isinstance(spec.window, Inherited)
+            and any(upstream.is_endless for upstream in upstreams.values())
+        ),
     )
 
 
@@ -195,7 +202,7 @@ def _unbounded(upstream: Exchange, time: str | None) -> str:
     spec = upstream.spec
     if isinstance(spec, JoinSpec):
         return f"it is a join in {spec.window!r}. Hint: join within times: tg.within(...)"
-    if isinstance(spec.window, Global):
+    if upstream.is_endless:
         return "its windows have no end. Hint: inherit them, or window the upstream by time"
     if time == "time":
         return (
