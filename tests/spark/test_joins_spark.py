@@ -359,10 +359,15 @@ def test_kafka_has_each_row_once_with_its_pair(spark, two, kafka, tmp_path):
     for again in (False, True):
         if again:
             query.again()
-        messages = kafka.consume(topic)
+        consumed = kafka.consume(topic)
+        messages = [message for message in consumed if message.value is not None]
         assert sorted(
             ((m.json["id"], m.json["op"], m.json["carrier"]) for m in messages), key=repr
         ) == sorted(wanted, key=repr)
+        tombstones = [message for message in consumed if message.value is None]
+        assert [json.loads(message.key)["id"] for message in tombstones] == [2], (
+            "the row without a partner is gone"
+        )
         assert all(json.loads(message.key)["id"] == message.json["id"] for message in messages)
         assert len({message.headers["pair_id"] for message in messages}) == 3, (
             "a row and what takes it back have the same"
