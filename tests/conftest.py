@@ -8,15 +8,14 @@ import os
 from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.key_secrets import fix_secrets
 from support.services.processes import PATIENT, SHORT_LIVED
 from tidegate.errors import SetupError
-from tidegate.operators import key_secret
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -130,5 +129,5 @@ def spark() -> Iterator[SparkSession]:
 def reproducible_key_secrets() -> Iterator[None]:
     """Every state has the same secret, because the order of panes of one window follows it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_secret, "secrets", SimpleNamespace(token_bytes=bytes))
+        fix_secrets(patch)
         yield

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 import tidegate as tg
+from support.key_secrets import fix_secrets
 from support.reference import Config
 from tidegate.api import Panes
 from tidegate.instants import MAX
@@ -256,4 +258,5 @@ def supervise() -> None:
 
 
 if __name__ == "__main__":
+    fix_secrets(pytest.MonkeyPatch())
     supervise()
