@@ -133,7 +133,7 @@ class Embedded:
     def results(self) -> Output:
         result = self.operator.get_result()
         self.operator.flush()
-        return result.panes.to_pylist(), result.late.to_pylist()
+        return in_ticks(result.panes).to_pylist(), in_ticks(result.late).to_pylist()
 
 
 class Model(Reference):
@@ -142,6 +142,22 @@ class Model(Reference):
     def restart(self) -> Output:
         self.restore(self.snapshot())
         return [], []
+
+
+def in_ticks(table: pa.Table) -> pa.Table:
+    """The table with instants as numbers, as the reference has them."""
+    kinds = [as_number(field.type) for field in table.schema]
+    return table.cast(pa.schema(list(zip(table.column_names, kinds, strict=True))))
+
+
+def as_number(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.int64()
+    if pa.types.is_list(kind):
+        return pa.list_(as_number(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, as_number(field.type)) for field in kind])
+    return kind
 
 
 def verbs(machine: Any) -> dict[str, Any]:
