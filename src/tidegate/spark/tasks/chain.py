@@ -440,11 +440,22 @@ def check_migration(plan: ChainPlan, former: Sequence[dict[str, Any]]) -> None:
     # The specifications of a query do not name the shards of its upstreams, which cannot change.
     plan = dataclasses.replace(plan, reshuffled={})
     store = MemoryStore()
-    Chain(plan, store).save()
+    kept = tuple(_without_new(spec, old) for spec, old in zip(plan.specs, former, strict=True))
+    Chain(dataclasses.replace(plan, specs=kept), store).save()
+    store.delete("chain")
     for number, spec in enumerate(former):
         operator = PrefixedStore(store, f"{number}/")
         operator.put_json(stored.NAME, {**operator.get_json(stored.NAME), "spec": spec})
     Chain(plan, store)
+
+
+def _without_new(spec: Upstream, former: Mapping[str, Any]) -> Upstream:
+    """The specification without aggregates that the former one does not have."""
+    if not isinstance(spec, AggregateSpec):
+        return spec
+    known = former.get("aggregates") or {}
+    kept = tuple((name, one) for name, one in spec.aggregates if name in known)
+    return dataclasses.replace(spec, aggregates=kept or spec.aggregates)
 
 
 def _operators(plan: ChainPlan, store: Store, now: int, hasher: KeyHasher | None) -> list[Operator]:
