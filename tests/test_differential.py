@@ -214,6 +214,14 @@ def late(config: Config, rows: list[dict[str, Any]]) -> list[str]:
         *(["watermark"] if config.window.axis.is_time else []),
         "emitted_at",
     ]
+    if (config.retain_time or config.retain_windows or config.retain_messages) and isinstance(
+        config.window, Session
+    ):
+        # A session that retention keeps after its expiry is closed and expired: both are reasons.
+        rows = [
+            {**row, "reason": "window_expired"} if row["reason"] == "window_closed" else row
+            for row in rows
+        ]
     single = sorted(
         repr([*(row.get(name) for name in names), spans(row)])
         for row in rows

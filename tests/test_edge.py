@@ -528,7 +528,7 @@ def test_chains_in_shards_come_to_the_plain_answer(key, history, data):
             ChainPlan(
                 (second,),
                 output_schemas(before)[0],
-                reshuffled={0: ReshuffledInput(first, SEVEN.ids)},
+                reshuffled={0: ReshuffledInput(before.exchange, SEVEN.ids)},
             ),
         ]
     fleet = Fleet(plans, [edge_of(first)], SEVEN)
