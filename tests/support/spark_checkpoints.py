@@ -14,7 +14,7 @@ import pyarrow as pa
 import rocksdict
 
 from support.spark_fakes import Fleet
-from tidegate.spark.query.metadata import QueryMetadata, write_metadata
+from tidegate.spark.query.metadata import QueryMetadata, replace_metadata
 from tidegate.spark.query.state.unsafe_row import encode_row
 from tidegate.spark.tasks.shards import spark_partition
 
@@ -68,7 +68,7 @@ class Checkpoint:
         for name in ("offsets", "commits", "state"):
             (folder / name).mkdir(parents=True)
         specs = [[spec.to_dict() for spec in stage.plan.specs] for stage in fleet.stages]
-        write_metadata(str(folder), QueryMetadata.new(fleet.layout, specs))
+        replace_metadata(str(folder), QueryMetadata.new(fleet.layout, specs))
 
     def commit(self) -> None:
         """Write the state of the fleet, and commit it."""
