@@ -12,6 +12,10 @@ import numpy as np
 from tidegate.instants import MIN
 from tidegate.kernel.events.event_time import CLASSES
 
+ROW_COUNTERS = ("events", "duplicates", *CLASSES, "unreadable", "late_rows")
+PANE_COUNTERS = ("panes_early", "panes_on_time", "panes_late", "retractions")
+"""The counters that `stats` of aggregates and joins have in common."""
+
 
 @dataclass
 class Progress:

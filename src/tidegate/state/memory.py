@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.errors import CorruptStateError, StateError
+from tidegate.state.durability import sync_folder
 from tidegate.state.serialization import decode_json, decode_table, encode_json, encode_table
 from tidegate.state.store import closed, wrong_kind
 
@@ -132,18 +133,7 @@ def _replace(path: Path, chunks: list[bytes | memoryview]) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the new name durable; Windows neither has nor needs such a call."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(path.parent)
 
 
 def _read(path: Path) -> dict[str, pa.Table | str]:

@@ -17,7 +17,7 @@ from tidegate.operators.aggregate.cell_values import payload
 from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.operators.aggregate.wiring import Wiring
 from tidegate.operators.inspection.key_identity import key_identity
-from tidegate.operators.progress import late_by_reason
+from tidegate.operators.progress import PANE_COUNTERS, ROW_COUNTERS, late_by_reason
 from tidegate.spec.windows import Axis
 
 
@@ -42,27 +42,15 @@ class AggregateInspection:
         self._drain()
         counters = self.operator.progress.counters
         names = (
-            "events",
-            "duplicates",
-            "on_time",
-            "mildly_late",
-            "very_late",
-            "future",
-            "unreadable",
-            "late_rows",
+            *ROW_COUNTERS,
             "dropped_pairs",
             "unfired",
-        )
-        panes = (
-            "panes_early",
-            "panes_on_time",
-            "panes_late",
-            "retractions",
+            *PANE_COUNTERS,
             "windows_opened",
             "windows_closed",
             "windows_pushed_out",
         )
-        found = {name: counters[name] for name in (*names, *panes)}
+        found = {name: counters[name] for name in names}
         found |= {"markers": counters["markers"], **self.operator.watermark_tracker.stats()}
         return {**found, "late_by_reason": late_by_reason(counters), **self._held()}
 

@@ -14,7 +14,7 @@ from tidegate.operators.inspection.key_identity import key_identity
 from tidegate.operators.join.operator import WindowedJoin
 from tidegate.operators.join.output import PAYLOAD
 from tidegate.operators.join.side import SESSION_KEY, Side
-from tidegate.operators.progress import late_by_reason
+from tidegate.operators.progress import PANE_COUNTERS, ROW_COUNTERS, late_by_reason
 from tidegate.spec.join import SIDES
 from tidegate.spec.operator import ordinal_of
 
@@ -42,21 +42,8 @@ class JoinInspection:
         timing, late rows by reason.
         """
         counters = self.operator.progress.counters
-        names = (
-            "events",
-            "duplicates",
-            "on_time",
-            "mildly_late",
-            "very_late",
-            "future",
-            "unreadable",
-            "late_rows",
-            "markers",
-        )
-        panes = ("panes_early", "panes_on_time", "panes_late", "retractions")
-        found = {
-            name: counters[name] for name in (*names, *panes)
-        } | self.operator.watermark_tracker.stats()
+        names = (*ROW_COUNTERS, "markers", *PANE_COUNTERS)
+        found = {name: counters[name] for name in names} | self.operator.watermark_tracker.stats()
         held: dict[str, Any] = {
             f"{SIDES[side.number]}_rows": len(side.buffer) for side in self.operator.sides
         }

@@ -17,6 +17,7 @@ from tidegate.errors import CorruptStateError, SetupError, StateError
 from tidegate.kernel.keys import KeyHasher
 from tidegate.spark.checkpoint import tidegate_folder
 from tidegate.spark.tasks.shards import ShardLayout
+from tidegate.state.durability import sync_folder
 
 FORMAT = 2
 _NAME = "query.json"
@@ -80,7 +81,7 @@ def create_metadata(checkpoint: str, metadata: QueryMetadata) -> None:
                 _link(Path(staged), Path(target))
             except FileExistsError as error:
                 raise _is_taken(checkpoint) from error
-            _sync_folder(folder)
+            sync_folder(folder)
             return
         if system.get_file_info(target).type != fs.FileType.NotFound:
             raise _is_taken(checkpoint)
@@ -96,7 +97,7 @@ def replace_metadata(checkpoint: str, metadata: QueryMetadata) -> None:
     with _staged(checkpoint, system, folder, metadata) as staged:
         system.move(staged, f"{folder}/{_NAME}")
         if isinstance(system, fs.LocalFileSystem):
-            _sync_folder(folder)
+            sync_folder(folder)
 
 
 @contextlib.contextmanager
@@ -143,17 +144,6 @@ def _link(staged: Path, target: Path) -> None:
             file.write(staged.read_bytes())
             file.flush()
             os.fsync(file.fileno())
-
-
-def _sync_folder(folder: str) -> None:
-    """Make the entries of a local folder survive a power failure; Windows needs no such call."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _is_taken(checkpoint: str) -> StateError:
