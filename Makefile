@@ -8,7 +8,9 @@ STAMP   := $(VENV)/.installed
 WORKERS ?= 2
 SOAK    ?= 600
 KILLS   ?= 50
+FUZZ    ?= 600
 OLD     := .venv-oldest
+FLINK   := .venv-flink
 
 # The first interpreter that is new enough. Override: `make PYTHON=/path/to/python`.
 CANDIDATES := python3 python3.13 python3.12 python3.11 python
@@ -18,8 +20,8 @@ PYTHON     ?= $(shell for p in $(CANDIDATES); do if $$p -c '$(NEW_ENOUGH)' >/dev
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install java demo lint format test check bench bench-spark bench-joins bench-streams \
-        soak soak-streams torture nightly oldest package lock clean distclean
+.PHONY: help install java demo lint format test check bench bench-spark bench-joins bench-kafka \
+        bench-nexmark bench-streams soak soak-streams fuzz torture nightly oldest package lock clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -78,21 +80,37 @@ bench-spark: $(STAMP) java ## measure pipelines on Spark against Spark's own win
 bench-joins: $(STAMP) java ## measure joins on Spark against Spark's own joins, as ratios
 	@$(BIN)/python -m bench joins
 
+bench-nexmark: $(STAMP) java ## measure Nexmark queries against Flink SQL, as ratios (downloads Flink once)
+	@if [ -z "$$FLINK_PYTHON" ] && [ ! -e $(FLINK)/.installed ]; then \
+	    echo "Installing apache-flink in $(FLINK) (once; some minutes) ..."; \
+	    { "$(PYTHON)" -m venv $(FLINK) && $(FLINK)/bin/python -m pip install --quiet apache-flink \
+	      && touch $(FLINK)/.installed; } \
+	    || echo "Flink cannot be installed here: only Tidegate is measured." >&2; fi
+	@$(BIN)/python -m bench nexmark
+
+bench-kafka: $(STAMP) java ## measure the direct Kafka source against Spark's own, as ratios
+	@PYTHONPATH=tests $(BIN)/python -m bench kafka $(if $(BROKERS),--brokers $(BROKERS))
+
 bench-streams: $(STAMP) ## measure stream writers against plain inserts (Kafka: BROKERS=host:port)
 	@$(BIN)/python -m bench streams $(if $(BROKERS),--brokers $(BROKERS))
 
-soak: $(STAMP) ## run random traffic with kills for 10 minutes (SOAK=seconds)
+soak: $(STAMP) ## run traffic with kills, then print memory under load, 10 minutes each (SOAK=seconds)
 	$(BIN)/pytest -s tests/test_soak.py --soak-seconds=$(SOAK)
+	PYTHONPATH=tests:src $(BIN)/python -m support.memory_soak --seconds $(SOAK)
 
 soak-streams: $(STAMP) java ## kill writers, controllers, readers and a Spark query for 10 minutes (SOAK=seconds)
 	$(BIN)/pytest -s tests/spark/test_stream_soak.py --soak-seconds=$(SOAK)
 
+fuzz: $(STAMP) ## fuzz everything that decodes, guided by coverage, for 10 minutes (FUZZ=seconds)
+	PYTHONPATH=tests:src $(BIN)/python -m fuzz --seconds $(FUZZ)
+
 torture: $(STAMP) java ## kill a Spark pipeline 50 times and compare its panes with the truth (KILLS=number)
 	$(BIN)/pytest -s tests/spark/test_torture.py --torture-kills=$(KILLS)
 
-nightly: java lint ## run the suite with thousands of examples per property, then soak and torture (hours)
+nightly: java lint ## run the suite with thousands of examples per property, then soak, torture and fuzz (hours)
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --hypothesis-profile=nightly
 	$(MAKE) soak soak-streams torture oldest package
+	$(MAKE) fuzz FUZZ=7200
 
 # Tests that read with direct sources need Spark 4.2 and are skipped or deselected. PySpark 4.1
 # itself leaves sockets open.
@@ -116,11 +134,11 @@ package: $(STAMP) ## build the wheel, check it, and smoke-test it in an empty en
 
 lock: ## update the lock file from pyproject.toml (needs uv)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade --quiet \
-	    --no-header --no-annotate --no-emit-index-url --output-file $(LOCK)
+	    --no-header --no-annotate --no-emit-index-url --generate-hashes --output-file $(LOCK)
 
 clean: ## remove caches and build output
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests bench conformance -type d -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environments too
-	rm -rf $(VENV) $(OLD)
+	rm -rf $(VENV) $(OLD) $(FLINK)

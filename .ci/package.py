@@ -48,6 +48,11 @@ with tempfile.TemporaryDirectory() as folder:
     "kafka": 'import confluent_kafka, tidegate as tg; tg.sinks.kafka("localhost:9092", "t")',
     "postgres": 'import psycopg, tidegate as tg; tg.sinks.postgres("host=localhost", "t")',
     "plot": "import matplotlib, tidegate",
+    "avro": "import fastavro, tidegate",
+    "sql": "import duckdb, prompt_toolkit, sqlglot, tidegate",
+    "ui": "import bokeh, tidegate",
+    "metrics": "import prometheus_client, tidegate",
+    "rich": "import rich, tidegate",
 }
 """One program per extra; it fails if the extra does not install what it promises."""
 

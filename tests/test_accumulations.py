@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tidegate
 from tidegate.errors import InputError, SpecError
 from tidegate.kernel.accumulations import Accumulation, Rows, bind
 from tidegate.kernel.frame import Frame, concat_frames
@@ -417,6 +418,24 @@ def test_top_k_by_another_column_takes_the_earliest_of_equals(given_batch, k):
         batch,
         lambda rows: [row[0] % 2 == 0 for row in novel(rows)[:k]],
     )
+
+
+def test_top_k_by_the_fields_of_a_struct_in_their_own_directions():
+    operator = (
+        tidegate.stream(time="ts", watermark=tidegate.explicit())
+        .window(tidegate.tumbling("1 minute"))
+        .aggregate(best=tg.top_k("v", 4, by="by", ascending=[True, False]))
+        .embedded()
+    )
+    pairs = [(2, "a"), (1, None), (None, "z"), (1, "b"), (1, "c"), (2, "b")]
+    rows = [
+        {"ts": 1741953600000000 + n, "v": n, "by": {"first": first, "then": then}}
+        for n, (first, then) in enumerate(pairs)
+    ]
+    operator.add_messages(rows)
+    operator.finish()
+    # Null is smallest: first where the smallest come first, else last.
+    assert operator.get_result().panes["best"].to_pylist() == [[2, 4, 3, 1]]
 
 
 @given(

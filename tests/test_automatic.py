@@ -329,6 +329,7 @@ def test_output_that_is_refused_is_not_on_record_as_delivered(tmp_path):
     )
     operator.add_messages([row(1, o=0), row(11, o=1), row(21, o=2)])
     operator.advance_watermark(30)
+    operator.close()
     again_sink = Sink()
     again = counting(offset="o").embedded(
         store=tg.MemoryStore(tmp_path / "s"), downstream=again_sink, now=0
@@ -362,6 +363,7 @@ def test_a_crash_before_acceptance_is_on_record_gives_the_same_panes_again(tmp_p
     store.dying = True
     with pytest.raises(CrashError):
         operator.advance_watermark(10)
+    operator.close()
     second = Sink()
     again = counting(offset="o").embedded(
         store=tg.MemoryStore(tmp_path / "s"), downstream=second, now=0

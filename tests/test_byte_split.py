@@ -77,5 +77,5 @@ def test_columns_that_have_the_same_name_are_told_apart():
 
 def test_a_split_table_that_was_cut_is_told():
     data = encode_compact(pa.table({"x": NUMBERS["doubles"]})).to_pybytes()
-    with pytest.raises(CorruptStateError, match=r"`t` cannot be read.*Hint"):
+    with pytest.raises(CorruptStateError, match=r"stored table `t` is damaged.*Hint"):
         decode_table(data[: len(data) // 2], "t")

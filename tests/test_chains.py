@@ -529,6 +529,7 @@ def test_late_rows_of_an_upstream_stay_to_be_fetched(tmp_path):
     first.add_messages([row(1), row(60)])
     first.advance_watermark(100)
     assert first.get_result().late["reason"].to_pylist() == ["very_late"]
+    first.close()
     again = panes.embedded(
         downstream=tg.stream(key="city").aggregate(n=tg.sum("n")).embedded(now=0),
         store=tg.MemoryStore(tmp_path / "first"),

@@ -13,12 +13,12 @@ from hypothesis import assume, given
 import tidegate as tg
 from support.reference import Config, Reference
 from support.reference.model import SECOND
-from support.strategies import Case, Step, cases, cut_cases
+from support.strategies import Case, Step, busy_cases, cases, cut_cases
 from tidegate.api import Panes
 from tidegate.instants import MAX
 from tidegate.kernel.frame import to_arrow
 from tidegate.spec.operator import AggregateSpec, Input, Options, Retention
-from tidegate.spec.triggers import AfterCount, Never
+from tidegate.spec.triggers import AfterCount, Never, Policy
 from tidegate.spec.watermarks import Bounded, Explicit, Implied, PerKey, Watermarks
 from tidegate.spec.windows import Axis, ByDifference, Hopping, Session, Tumbling
 from tidegate.state.memory import MemoryStore
@@ -260,6 +260,40 @@ def compare(case: Case) -> None:
         assert late(case.config, have[1]) == late(case.config, want[1]), step
         if case.config.mode == "retracting":
             check_order(have[0], standing, case.config.aggregates)
+
+
+@given(busy_cases())
+def test_differential_many_messages_of_one_key_in_a_delivery(case):
+    compare(case)
+
+
+def test_a_message_that_misses_windows_closed_by_different_firings_is_one_late_row():
+    config = Config(
+        Hopping(6, 2), AfterCount(3), key=("k",), allowed_lateness=0, future_tolerance=MAX // 2
+    )
+    rows = [message(number, ts) for number, ts in enumerate([0, 0, 4, 0, 4, 4, 4, 2, 3, 5, 1])]
+    compare(Case(config, (Step("add", rows),)))
+
+
+def test_a_window_that_retention_pushes_out_has_the_messages_before_that_in_its_delivery():
+    config = Config(
+        Tumbling(5), key=("k",), allowed_lateness=10, future_tolerance=MAX // 2, retain_windows=1
+    )
+    rows = [message(number, ts) for number, ts in enumerate([0, 1, 2, 6, 7, 3, 8, 12, 13])]
+    compare(Case(config, (Step("add", rows[:2]), Step("add", rows[2:]))))
+
+
+@pytest.mark.parametrize("aggregates", [("n",), ("n", "values")])
+def test_a_session_that_its_trigger_has_completed_stays_so_until_it_grows(aggregates):
+    config = Config(
+        Session(5),
+        Policy(late=AfterCount(1), full=AfterCount(2)),
+        key=("k",),
+        future_tolerance=MAX // 2,
+        aggregates=aggregates,
+    )
+    rows = [message(number, ts) for number, ts in enumerate([0, 0, 0, 0, 0, 2, 2, 1, 1, 4, 4])]
+    compare(Case(config, (Step("add", rows[:4]), Step("add", rows[4:]))))
 
 
 def message(number: int, ts: int, gap: int = 0) -> dict[str, Any]:

@@ -23,7 +23,8 @@ from support.examples import examples
 from tidegate.errors import CorruptStateError, InputError, SpecError
 from tidegate.operators.ingest.schema_cast import BROKEN
 from tidegate.spark.sources import files as files_module
-from tidegate.spark.sources import formats
+from tidegate.spark.sources import text_formats
+from tidegate.spark.sources.binary_formats import Arrow, Parquet
 from tidegate.spark.sources.files import (
     DAY,
     FileEntry,
@@ -34,15 +35,8 @@ from tidegate.spark.sources.files import (
     group_parts,
     parts_of,
 )
-from tidegate.spark.sources.formats import (
-    Arrow,
-    Csv,
-    Format,
-    Json,
-    Parquet,
-    PartReader,
-    read_schema,
-)
+from tidegate.spark.sources.formats import Format, PartReader, read_schema
+from tidegate.spark.sources.text_formats import Csv, Json
 
 UTC = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema([("key", pa.int64()), ("ts", UTC), ("value", pa.float64())])
@@ -469,8 +463,8 @@ def test_other_delimiters_quotes_and_nulls_of_csv(tmp_path: Path) -> None:
 def test_many_blocks_read_as_one_and_only_the_broken_line_is_marked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(formats, "BLOCK", 3_000)
-    monkeypatch.setattr(formats, "_SMALL_BLOCK", 200)
+    monkeypatch.setattr(text_formats, "BLOCK", 3_000)
+    monkeypatch.setattr(text_formats, "_SMALL_BLOCK", 200)
     lines = [json.dumps({"key": n, "value": n / 2}) for n in range(1_000)]
     lines[500] = "broken"
     lines[501] = json.dumps({"key": 501, "name": "long" * 3_000})
@@ -732,9 +726,9 @@ def test_a_row_of_ten_megabytes(tmp_path: Path) -> None:
 def test_a_line_that_is_too_long_is_skipped_and_not_held(
     tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(formats, "MAX_LINE_BYTES", 1_000)
-    monkeypatch.setattr(formats, "BLOCK", 300)
-    monkeypatch.setattr(formats, "_SHOWN_BYTES", 20)
+    monkeypatch.setattr(text_formats, "MAX_LINE_BYTES", 1_000)
+    monkeypatch.setattr(text_formats, "BLOCK", 300)
+    monkeypatch.setattr(text_formats, "_SHOWN_BYTES", 20)
     schema = pa.schema([("key", pa.int64())])
     good = b'{"key": %d}' if form == "json" else b"%d"
     # A prefix that is valid by itself must not pass for the whole line.

@@ -73,6 +73,13 @@ south falls silent; time waits for it, and goes on without it after 30 seconds
   12:01:10 the controller: nothing new
   12:01:41 the controller: all is written up to 12:01:10, cut {'0': 9, '1': 9}
 """
+HOT = """\
+12:00:00  1. hat  3 bids, best 7
+12:00:00  2. cup  2 bids, best 4
+12:00:10  1. tea  2 bids, best 9
+12:00:20  1. cup  1 bids, best 1
+late: tea 99 of 12:00:05, very_late
+"""
 READ = """\
   12:00 has 24 readings, and that is all of them
   12:01 has 24 readings, and that is all of them
@@ -92,6 +99,7 @@ PRINTS = {
         CORRECTED,
     ],
     "enrich": [ENRICHED],
+    "hot_items": [HOT],
     "resume": [
         "a process that dies, exit status -9:\n  from offset 0\n",
         RESUMED,

@@ -4,7 +4,8 @@ comes out.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import json
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
@@ -232,9 +233,83 @@ def test_windows_of_messages_are_explained_without_durations(window, words):
     assert "but none above the times of the rows that it holds" in text
 
 
-def test_a_window_of_time_beside_one_of_messages_is_refused_with_an_alternative():
-    with pytest.raises(SpecError, match="bound both by time with"):
-        tg.rows(left=3, right="2 minutes")
+def test_windows_of_time_beside_windows_of_messages_are_checked():
+    for words, why in (
+        ({"left": "1 minute", "right": "2 minutes"}, "a window of messages on one side"),
+        ({"left": 3, "right": "0 seconds"}, "a duration above 0"),
+    ):
+        with pytest.raises(SpecError, match=why):
+            tg.rows(**words)
+    counted = tg.stream(offset="n")
+    with pytest.raises(SpecError, match="the left stream needs a time column"):
+        counted.join(tg.stream(time="ts"), tg.rows(left=3, right="2 minutes"), on="k")
+
+
+def test_a_window_of_messages_beside_one_of_time():
+    """Orders and shipments: each new row looks into the other side's window as it is then."""
+    orders = tg.stream(time="ts", offset="n", watermark=tg.explicit())
+    shipments = tg.stream(time="ts", watermark=tg.explicit())
+    join = orders.join(shipments, tg.rows(left=2, right=timedelta(microseconds=10)), on="k")
+    op = join.embedded(now=0)
+    found = []
+
+    def add(side, *rows):
+        op.add_messages([{"k": "a", **row} for row in rows], input=side)
+        result = op.get_result()
+        op.flush()
+        found.append([(p["n"], p["cost"]) for p in result.panes.to_pylist()])
+        return [row["reason"] for row in result.late.to_pylist()]
+
+    add("left", {"ts": 0, "n": 1}, {"ts": 1, "n": 2}, {"ts": 2, "n": 3})
+    # The first order has left the window of two; the time of the shipment does not matter.
+    add("right", {"ts": 50, "cost": 7})
+    # Shipments that are 10 or more older are out of the window; newer ones are in it.
+    add("left", {"ts": 60, "n": 4}, {"ts": 59, "n": 5}, {"ts": 20, "n": 6})
+    assert found == [[], [(2, 7), (3, 7)], [(5, 7), (6, 7)]]
+    op.advance_watermark(120_000_000, input="left")
+    assert op.get_messages("right").num_rows == 0
+    assert add("left", {"ts": 20, "n": 7}) == ["very_late"]
+
+
+def test_a_window_of_messages_of_several_partitions():
+    """The last messages of each partition, also of one that is far behind."""
+    parts = tg.stream(offset="n", partition="p")
+    op = parts.join(parts, tg.rows(left=1, right=1), on="k", how="left").embedded(now=0)
+    rows = [{"k": "a", "p": p, "n": n} for p, n in (("x", 0), ("y", 70), ("x", 5))]
+    op.add_messages(rows[:2], input="left")
+    op.add_messages([{"k": "a", "p": "z", "n": 9}], input="right")
+    op.add_messages(rows[2:], input="left")
+    op.add_messages([{"k": "a", "p": "z", "n": 10}], input="right")
+    panes = op.get_result().panes.to_pylist()
+    pairs = [(p["left_p"], p["left_n"], p["right_n"]) for p in panes if p["op"] == "+"]
+    assert pairs == [("x", 0, 9), ("y", 70, 9), ("x", 5, 9), ("y", 70, 10), ("x", 5, 10)]
+    assert op.get_messages("left").num_rows == 2
+    bounds = [(w["window_start"], w["window_end"]) for w in op.get_windows("left")]
+    assert bounds == [(5, 6), (70, 71)]
+
+
+def test_a_partition_that_begins_after_another_has_moved_on_keeps_its_messages():
+    parts = tg.stream(offset="n", partition="p")
+    op = parts.join(parts, tg.rows(left=2, right=2), on="k").embedded(now=0)
+    for p, n in (("x", 0), ("x", 5), ("y", 0), ("y", 1)):
+        op.add_messages([{"k": "a", "p": p, "n": n}], input="left")
+    held = op.get_messages("left").to_pylist()
+    assert sorted((row["p"], row["n"]) for row in held) == [("x", 5), ("y", 0), ("y", 1)]
+    op.add_messages([{"k": "a", "p": "z", "n": 0}], input="right")
+    panes = op.get_result().panes.to_pylist()
+    assert sorted((p["left_p"], p["left_n"]) for p in panes) == [("x", 5), ("y", 0), ("y", 1)]
+
+
+def test_state_of_a_join_of_another_format_is_refused():
+    store, parts = tg.MemoryStore(), tg.stream(offset="n", partition="p")
+    join = parts.join(parts, tg.rows(left=2), on="k")
+    op = join.embedded(store=store, now=0)
+    op.add_messages([{"k": "a", "p": "x", "n": 0}], input="left")
+    op.flush()
+    document = json.loads(json.dumps(store.get_json("operator")))
+    store.put_json("operator", {**document, "format": 2})
+    with pytest.raises(tg.CorruptStateError, match=r"format 2 cannot be read.*reads format 3"):
+        join.embedded(store=store, now=0)
 
 
 # How ranges are found

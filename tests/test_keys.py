@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tidegate as tg
+from tidegate.kernel import keys as keys_module
 from tidegate.kernel.keys import FIXED, mix, shard_of
 from tidegate.kernel.siphash import hash_bytes, hash_words
 from tidegate.operators import key_secret
@@ -412,3 +413,26 @@ def test_repeated_texts_have_the_hashes_of_single_ones(rows):
     few = pa.array([None if n % 7 == 0 else f"key {n % 50}" for n in range(rows)])
     alone = {key: identities(pa.array([key], pa.string()))[0] for key in few.unique().to_pylist()}
     assert identities(few) == [alone[key] for key in few.to_pylist()]
+
+
+@pytest.mark.parametrize("values", [10, 1000, 20_000, 1_000_000])
+def test_the_number_of_values_is_estimated_from_a_sample(values: int) -> None:
+    drawn = 4096
+    found = len(set(np.random.default_rng(1).integers(0, values, drawn).tolist()))
+    assert values / 3 <= keys_module._distinct(found, drawn) <= 3 * values
+
+
+def test_texts_that_repeat_are_hashed_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[int] = []
+    hash_bytes = keys_module.hash_bytes
+
+    def counted(data, begin, length, key):
+        hashed.append(len(begin))
+        return hash_bytes(data, begin, length, key)
+
+    monkeypatch.setattr(keys_module, "hash_bytes", counted)
+    for values in (20_000, 10**9):
+        drawn = np.random.default_rng(1).integers(0, values, 200_000)
+        keys_module.FIXED.identify([pa.array([str(n) for n in drawn])], len(drawn))
+    assert hashed[0] <= 20_000
+    assert sum(hashed[1:]) == 200_000

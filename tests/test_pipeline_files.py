@@ -276,7 +276,12 @@ RULES = [
         "`direct` must be true or false, got `perhaps`",
         "",
     ),
-    ("input", "{type: rate, direct: true}", "`direct` applies to folders of files only", "omit it"),
+    (
+        "input",
+        "{type: rate, direct: true}",
+        "`direct` applies to folders of files and to kafka",
+        "omit it",
+    ),
     ("input", "{type: arrow, folder: a}", "Spark cannot read Arrow files itself", "direct: true"),
     (
         "input",
@@ -287,7 +292,7 @@ RULES = [
     ("input", "{type: kafka, bootstrap_servers: a, topic: t}", "kafka needs a `schema`", "schema:"),
     (
         "input",
-        "{type: kafka, bootstrap_servers: a, topic: t, format: avro}",
+        "{type: kafka, bootstrap_servers: a, topic: t, format: xml}",
         "`format` of kafka is one of",
         "",
     ),
@@ -597,10 +602,18 @@ def test_optional_columns_are_included_by_name() -> None:
 # The command
 
 
+def write_whole(folder: Path) -> None:
+    """The whole file, with the folder and the columns that it reads."""
+    columns = "user string, ts timestamp, price double, ms long"
+    text = WHOLE.replace("user string, ts timestamp", columns)
+    (folder / "p.yaml").write_text(text)
+    (folder / "data").mkdir()
+
+
 def test_dry_run_says_what_would_run_and_touches_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "p.yaml").write_text(WHOLE)
+    write_whole(tmp_path)
     assert main(["run", "--dry-run", str(tmp_path / "p.yaml")]) == 0
     shown = capsys.readouterr().out
     for message in (
@@ -612,11 +625,11 @@ def test_dry_run_says_what_would_run_and_touches_nothing(
         "sum(price)",
     ):
         assert message in shown
-    assert [path.name for path in tmp_path.iterdir()] == ["p.yaml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "p.yaml"]
 
 
 def test_dry_run_speaks_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "p.yaml").write_text(WHOLE)
+    write_whole(tmp_path)
     assert main(["run", "--dry-run", "--json", str(tmp_path / "p.yaml")]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["name"], shown["mode"], shown["every"]) == ("clicks", "retracting", "2 seconds")

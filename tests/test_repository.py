@@ -123,9 +123,11 @@ def test_nothing_is_left_unfinished(path: Path) -> None:
     assert MACHINE_PATH.findall(text) == []
 
 
-def test_lock_names_no_registry_and_pins_everything(lock: str, project: dict) -> None:
-    lines = [line for line in lock.splitlines() if line]
-    assert [line for line in lines if not re.match(r"[\w.-]+==[\w.+!-]+( ; .+)?$", line)] == []
+def test_lock_names_no_registry_and_pins_everything_with_digests(lock: str, project: dict) -> None:
+    entries = lock.replace(" \\\n", " ").splitlines()
+    digests = r"( --hash=sha256:[0-9a-f]{64})+"
+    pin = re.compile(rf"[\w.-]+==[\w.+!-]+( ; [^#]+?)?\s*{digests}$")
+    assert [entry for entry in entries if entry and not pin.match(re.sub(r"\s+", " ", entry))] == []
     wanted = project["dependencies"] + [
         name for extra in project["optional-dependencies"].values() for name in extra
     ]

@@ -370,7 +370,7 @@ def test_the_sources_of_a_chain_are_read_from_its_document():
     chain.process(ChainInput([Arrival(0, rows)], [Arrival(0, rows)]), 20)
     chain.save()
     store.commit()
-    sources = source_status(SparkStore(state.meta, state.blobs, state.meta.get()))
+    sources = source_status(SparkStore(state.meta, state.blobs, state.meta.get()), 20)
     assert [(one.name, one.status, one.watermark, one.spoke_at) for one in sources] == [
         ("0", "active", 2, 20),
         ("1", "active", 4, 20),

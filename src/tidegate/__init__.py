@@ -8,7 +8,8 @@ import typing as _typing
 
 from tidegate.api import Mapped, Panes, Stream, Windowed, merge, stream, union
 from tidegate.api.joins import Joined
-from tidegate.api.state import state
+from tidegate.api.latest import read_latest
+from tidegate.api.state import state, why
 from tidegate.embedded.async_map import EmbeddedAsyncMap
 from tidegate.embedded.async_rows import AsyncResults
 from tidegate.embedded.join import EmbeddedJoin
@@ -23,6 +24,7 @@ from tidegate.errors import (
     SinkError,
     SpecError,
     SpecMismatchError,
+    SqlError,
     StateError,
     StreamError,
     TidegateError,
@@ -30,7 +32,9 @@ from tidegate.errors import (
 )
 from tidegate.kernel.watermarks.marks import Active, Idle, Watermark
 from tidegate.operators.explain.facts import Explanation
+from tidegate.operators.prometheus_server import serve_metrics
 from tidegate.operators.results import Results
+from tidegate.operators.status import QueryStatus
 from tidegate.spec.aggregates import (
     all,
     any,
@@ -95,6 +99,7 @@ from tidegate.spec.windows import (
     sliding,
     tumbling,
 )
+from tidegate.sql.entry import sql
 from tidegate.state.memory import MemoryStore
 from tidegate.state.rocksdb import RocksDBStore
 
@@ -122,6 +127,11 @@ def __getattr__(name: str) -> _typing.Any:
     raise AttributeError(f"module `tidegate` has no attribute `{name}`")
 
 
+def __dir__() -> list[str]:
+    """All names, also those that are imported on first use."""
+    return sorted({*globals(), *__all__})
+
+
 # A program that configures logging sees what the library logs; others are not written to.
 _logging.getLogger(__name__).addHandler(_logging.NullHandler())
 
@@ -143,12 +153,14 @@ __all__ = [
     "MissingExtraError",
     "Panes",
     "ParseError",
+    "QueryStatus",
     "Results",
     "RocksDBStore",
     "SetupError",
     "SinkError",
     "SpecError",
     "SpecMismatchError",
+    "SqlError",
     "StateError",
     "Stream",
     "StreamError",
@@ -206,14 +218,17 @@ __all__ = [
     "punctuated",
     "python",
     "quantile",
+    "read_latest",
     "repeatedly",
     "rows",
+    "serve_metrics",
     "session",
     "sinks",
     "sliding",
     "sources",
     "spark_errors",
     "spark_session",
+    "sql",
     "state",
     "stddev",
     "stream",
@@ -223,5 +238,6 @@ __all__ = [
     "tumbling",
     "union",
     "variance",
+    "why",
     "within",
 ]

@@ -14,7 +14,7 @@ import pytest
 
 import tidegate as tg
 from support.spark_streams import BASE, SECOND, Feed, clicks, finished, netted
-from tidegate.errors import SpecError, TidegateError
+from tidegate.errors import InputError, SinkError, SpecError, TidegateError
 
 WORDS = pa.schema(
     {
@@ -278,3 +278,46 @@ def test_late_rows_of_a_batch_go_where_those_of_a_stream_go_and_without_a_place_
         assert sorted((row.user, row.price) for row in kept) == sorted(
             [("ann", 2.0), ("bob", 3.0)] * runs
         )
+
+
+def one_click(spark):
+    return spark.createDataFrame(
+        [("a", datetime(2025, 1, 1, tzinfo=UTC))], "user string, ts timestamp"
+    )
+
+
+def test_a_frame_without_late_rows_does_not_hide_that_a_function_fails(spark):
+    def broken(_state: int, _row: object) -> int:
+        raise ValueError("the cup is broken")
+
+    rows = one_click(spark)
+    total = tg.python(zero=0, add=broken, merge=max, result=int, result_type=pa.int64())
+    panes = tg.stream(rows, time="ts", key="user").window(tg.tumbling("1 minute"))
+    panes = panes.aggregate(n=total)
+    refusal = r"1 row failed.*the cup is broken.*write\(\.\.\., late="
+    with pytest.raises(InputError, match=refusal), tg.spark_errors():
+        panes.df.collect()
+    assert [row.reason for row in panes.late_df.collect()] == ["accumulation_failed"]
+
+
+def test_a_path_is_no_sink(spark):
+    rows = one_click(spark)
+    panes = tg.stream(rows, time="ts", key="user").window(tg.tumbling("1 minute"))
+    panes = panes.aggregate(n=tg.count())
+    with pytest.raises(SpecError, match=r"`to` is a sink, got 'out/x'. Hint: to=tg.sinks.parquet"):
+        panes.write("out/x")
+    with pytest.raises(SpecError, match="`late` is a sink, got int"):
+        panes.write(tg.sinks.noop(), late=3)
+
+
+def test_all_outputs_that_cannot_be_written_are_named_at_once(spark, tmp_path):
+    rows = one_click(spark)
+    panes = tg.stream(rows, time="ts", key="user").window(tg.tumbling("1 minute"))
+    panes = panes.aggregate(n=tg.count())
+    sinks = {name: tg.sinks.parquet(tmp_path / name) for name in ("to", "late")}
+    panes.write(**sinks)
+    with pytest.raises(SinkError, match=r"(?s)2 outputs cannot be written.*`panes`.*`late`"):
+        panes.write(**sinks)
+    again = {name: tg.sinks.parquet(tmp_path / name, overwrite=True) for name in ("to", "late")}
+    panes.write(**again)
+    assert [row["n"] for row in tg.read_latest(tmp_path / "to").to_pylist()] == [1]

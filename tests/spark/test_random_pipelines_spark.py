@@ -96,7 +96,7 @@ CHOSEN: dict[str, Operator] = {
                 padding="early",
             ),
         ),
-        Window("session", 7),
+        Window("session", 4, by="u"),
         ("u",),
         summary("total", "v_b"),
         EAGER,
@@ -151,6 +151,7 @@ def drawn(number: int) -> Operator:
 def deliveries(plan: Operator, dice: random.Random, size: int = 8) -> list[Delivery]:
     """Three deliveries of disordered rows; some are late, and some come again."""
     numbers, sent = count(1), {source.name: list[Row]() for source in sources(plan)}
+    others = random.Random(7)
 
     def row(source: Source, front: int) -> Row:
         if sent[source.name] and source.identity != "none" and dice.random() < 0.1:
@@ -161,6 +162,8 @@ def deliveries(plan: Operator, dice: random.Random, size: int = 8) -> list[Deliv
                 "k": dice.choice("aab"),
                 "u": dice.choice([1, 1, 2]),
                 source.values[0]: dice.choice([1, 1, 2, 3, -2, None]),
+                source.floats[0]: others.choice([0.5, 0.5, 1.25, -3.0, None]),
+                source.texts[0]: others.choice(["x", "x", "yy", "", None]),
                 source.number: next(numbers),
             }
         )

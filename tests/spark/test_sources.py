@@ -22,8 +22,9 @@ from pyspark.sql.types import DoubleType, LongType, StructField, StructType, Tim
 import tidegate as tg
 from tidegate.errors import CorruptStateError, InputError, SetupError, SpecError
 from tidegate.operators.ingest.schema_cast import BROKEN
+from tidegate.spark.sources.binary_formats import Parquet
 from tidegate.spark.sources.files import Folder
-from tidegate.spark.sources.formats import Parquet, PartReader
+from tidegate.spark.sources.formats import PartReader
 from tidegate.spark.sources.readers import FolderScan, FolderStreamReader
 from tidegate.spark.tasks.edge import Edge
 from tidegate.spark.tasks.shards import ShardLayout

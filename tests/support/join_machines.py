@@ -4,6 +4,7 @@ answers.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -35,6 +36,7 @@ COLUMNS: dict[str, pa.DataType] = {
     "v": pa.int64(),
     "n": pa.string(),
     "o": pa.int64(),
+    "p": pa.string(),
 }
 
 
@@ -84,8 +86,8 @@ def window_of(config: JoinConfig) -> Any:
             return tuple(
                 spec.Within(w.before, w.after, w.closed, w.left, w.right) for w in config.window
             )
-        case Rows(left, right):
-            return spec.Rows(left, right)
+        case Rows():
+            return spec.Rows(**dataclasses.asdict(config.window))
         case AsOf(tolerance, strict):
             return spec.AsOf(tolerance, strict)
     return config.window
@@ -107,14 +109,14 @@ def _fragile(pairs: pa.Table) -> Any:
 
 def specification(config: JoinConfig) -> spec.JoinSpec:
     """The specification of the operator that a configuration means."""
-    time = None if config.is_counted else "ts"
+    time = "ts" if config.columns(LEFT) else None
     mark = Explicit() if config.watermark == "explicit" else Implied()
     others = [
         (TimeColumn("t2", mark, 1),) if "t2" in config.columns(side) else ()
         for side in (LEFT, RIGHT)
     ]
     left, right = (
-        Input(time, keys, config.id, config.offset, watermark=mark, others=more)
+        Input(time, keys, config.id, config.offset, config.partition, mark, others=more)
         for keys, more in zip(session_keys(config), others, strict=True)
     )
     return spec.JoinSpec(

@@ -115,14 +115,21 @@ def windows(draw: st.DrawFn, kinds: tuple[str, ...]) -> Any:
             )
         case "rows":
             return Rows(draw(st.none() | st.integers(1, 5)), draw(st.none() | st.integers(1, 5)))
+        case "mixed":
+            count, span = draw(st.none() | st.integers(1, 5)), draw(st.integers(1, 12))
+            if draw(st.booleans()):
+                return Rows(left=count, right_time=span)
+            return Rows(right=count, left_time=span)
     strict = draw(st.booleans())
     return AsOf(draw(st.none() | st.integers(int(strict), 10)), strict)
 
 
 GRIDS = ("tumbling", "hopping", "cumulative", "global", "by_difference")
 RANGES = ("within", "within", "within", "several", "columns", *GRIDS)
-ALL_KINDS = (*RANGES, "session", "session", "rows", "as_of", "as_of", "tuples", "tuples")
-TIMED = tuple(kind for kind in ALL_KINDS if kind not in ("rows", "tuples"))
+ALL_KINDS = (
+    *(*RANGES, "session", "session", "rows", "mixed", "as_of", "as_of", "tuples", "tuples"),
+)
+TIMED = tuple(kind for kind in ALL_KINDS if kind not in ("rows", "mixed", "tuples"))
 
 
 @st.composite
@@ -152,6 +159,7 @@ def configs(
             if not counted
             else "explicit"
         ),
+        partition="p" if isinstance(window, Rows) and draw(st.booleans()) else None,
         future_tolerance=draw(st.sampled_from([MAX // 2, MAX // 2, MAX // 2, 20])),
         future=draw(st.sampled_from(["process", "reject"])),
     )
@@ -181,20 +189,23 @@ class Sender:
         self, draw: st.DrawFn, name: str, config: JoinConfig, *, first: int = 0, front: list[int]
     ) -> None:
         self.draw, self.name, self.config = draw, name, config
-        self.front, self.offset = front, first
+        self.front, self.offsets = front, dict.fromkeys(("x", "y"), first)
         self.sent: list[Row] = []
 
     def row(self) -> Row:
         again = self.draw(st.integers(0, 7)) if self.sent else 9
         if again == 0:
             return dict(self.draw(st.sampled_from(self.sent[-5:])))
-        self.offset += self.draw(st.sampled_from([1, 1, 1, 2, 4]))
+        partition = self.draw(st.sampled_from("xy")) if self.config.partition else "x"
+        self.offsets[partition] += self.draw(st.sampled_from([1, 1, 1, 2, 4]))
+        offset = self.offsets[partition]
         if self.config.retracts and again in (1, 2):
             back = self.draw(st.sampled_from(self.sent[-5:]))
             return {
                 **back,
                 "op": "-",
-                "o": self.offset if self.config.offset is not None else back["o"],
+                "o": offset if self.config.offset is not None else back["o"],
+                "p": partition,
             }
         self.front[0] += self.draw(st.integers(0, 2))
         time = self.front[0] + self.draw(st.sampled_from([0, 0, 0, 1, 3, -1, -2, -4, -9, -25, 30]))
@@ -205,7 +216,8 @@ class Sender:
             "k": self.draw(st.sampled_from(KEYS)),
             "v": self.draw(st.sampled_from([0, 1, 2, 2, 3, None])),
             "n": f"{self.name}{len(self.sent)}",
-            "o": self.offset,
+            "o": offset,
+            "p": partition,
         }
         if self.config.retracts:
             row["op"] = "+"
@@ -268,7 +280,8 @@ def cases(
 ) -> Case:
     config = draw(configs(kinds, **more))
     if retracts:
-        config = replace(config, retracts=True, id=None)
+        # Retractions reach no join that counts messages of several partitions.
+        config = replace(config, retracts=True, id=None, partition=None)
     return Case(config, draw(histories(config)))
 
 

@@ -62,6 +62,8 @@ class Checkpoint:
         snapshot_every: int = 3,
     ) -> None:
         self.folder, self.fleet, self.batch = folder, fleet, -1
+        self.clock = 0
+        """The clock of the next batch, in milliseconds."""
         self._codec, self._unique_ids, self._every = codec, unique_ids, snapshot_every
         self._known: dict[tuple[int, int], Values] = {}
         self._lineage: dict[tuple[int, int], list[dict[str, Any]]] = {}
@@ -91,7 +93,7 @@ class Checkpoint:
         self.batch += 1
         conf = {"spark.sql.streaming.stateStore.encodingFormat": "unsaferow"}
         (self.folder / f"offsets/{self.batch}").write_text(
-            f"v1\n{json.dumps({'batchTimestampMs': 0, 'conf': conf})}\n0"
+            f"v1\n{json.dumps({'batchTimestampMs': self.clock, 'conf': conf})}\n0"
         )
         # Spark numbers operators from the last one to the first.
         for operator, stage in enumerate(reversed(self.fleet.stages)):

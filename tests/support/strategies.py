@@ -258,6 +258,46 @@ def cases(draw: st.DrawFn, *, retention: bool = True) -> Case:
     return Case(config, draw(histories(config)))
 
 
+def _busy_delivery(draw: st.DrawFn, sender: Sender) -> list[Row]:
+    """Many messages, of which one key has most, in rough order of time."""
+    drawn = draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from([0, 0, 0, 1, 2]),
+                st.sampled_from([0, 0, 0, 0, -1, -2, -5, -12, 6]),
+                st.sampled_from([KEYS[0], KEYS[0], KEYS[0], KEYS[0], KEYS[1], KEYS[2]]),
+                st.integers(-2, 4),
+                st.sampled_from([2, 5, 5, 8]),
+            ),
+            min_size=8,
+            max_size=45,
+        )
+    )
+    rows = []
+    for step, jitter, key, value, gap in drawn:
+        sender.front += step
+        sender.offsets["p0"] += 1
+        row = {"ts": sender.front + jitter, "k": key, "v": value, "gap": gap, "partition": "p0"}
+        rows.append({**row, "offset": sender.offsets["p0"], "id": f"m{len(sender.sent)}"})
+        sender.sent.append(rows[-1])
+    return rows
+
+
+@st.composite
+def busy_cases(draw: st.DrawFn) -> Case:
+    """Few deliveries with many messages of one key, while clock and watermark move between them."""
+    config = dataclasses.replace(draw(configs()), partition=None, granularity="element")
+    sender, now, steps = Sender(draw, 1), 0, list[Step]()
+    for _ in range(draw(st.integers(1, 3))):
+        steps.append(Step("add", _busy_delivery(draw, sender)))
+        if draw(st.booleans()):
+            steps.append(Step("watermark", sender.front - draw(st.sampled_from([-9, 0, 3, 8]))))
+        if draw(st.booleans()):
+            now += draw(st.integers(1, 9))
+            steps.append(Step("timeout", now))
+    return Case(config, tuple(steps))
+
+
 @st.composite
 def per_key_cases(draw: st.DrawFn, *, retention: bool = True) -> Case:
     """The same with a watermark of its own for every key; the clocks of keys may be far apart."""

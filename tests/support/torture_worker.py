@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import tidegate as tg
 from support.spark_streams import BASE, SECOND, UTC, Row
 from tidegate.spark.sinks.base import SinkTarget
-from tidegate.spark.sinks.parquet import Parquet, _SinkFolder
+from tidegate.spark.sinks.parquet import BatchFolder, Parquet
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -380,7 +380,7 @@ def kill_at(point: str, after: int) -> None:
         if passed > after:
             os.killpg(0, signal.SIGKILL)
 
-    publish, remove = Parquet.publish, _SinkFolder.remove
+    publish, remove = Parquet.publish, BatchFolder.remove
 
     def publishing(sink: Parquet, target: SinkTarget, batch: int, staged: list[str]) -> None:
         if point == "staged":
@@ -391,13 +391,13 @@ def kill_at(point: str, after: int) -> None:
         if point == "published" and target.output == "metrics":
             pass_by()
 
-    def removing(place: _SinkFolder, batch: int) -> None:
+    def removing(place: BatchFolder, batch: int) -> None:
         remove(place, batch)
         if point == "replaced":
             pass_by()
 
     Parquet.publish = publishing  # type: ignore[method-assign]
-    _SinkFolder.remove = removing  # type: ignore[method-assign]
+    BatchFolder.remove = removing  # type: ignore[method-assign]
 
 
 def drive(orders: Orders) -> None:

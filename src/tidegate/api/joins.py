@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tidegate.api.streams import Stream
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Joined(Pipeline[JoinSpec]):
     """The complete specification of a join.
 

@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from tidegate.errors import SpecError
+from tidegate.html import fields_html
 from tidegate.instants import Duration
+from tidegate.operators.explain.brief import fields
 from tidegate.spec.composition import Exchange, composed, exchanged
 from tidegate.spec.join import JoinSpec, Upstream
+from tidegate.spec.projection import Projection, pass_unchanged
+from tidegate.spec.short_repr import short_repr
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
 Spec = TypeVar("Spec", bound=Upstream)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Pipeline(Generic[Spec]):
     """An operator and its inputs; it runs on Spark if its streams were made from DataFrames."""
 
@@ -36,6 +40,18 @@ class Pipeline(Generic[Spec]):
     """Whether the output is a change feed."""
     included: tuple[str, ...] = ()
     """The optional columns of panes that the rows on Spark have."""
+    projections: tuple[Projection, ...] = ()
+    """What the output passes before it leaves the pipeline; operators behind it do not see it."""
+    late_projections: tuple[Projection, ...] = ()
+    """What late rows pass before they leave the pipeline."""
+    identity: tuple[str, ...] | None = None
+    """The columns that identify the row that a row replaces. Default: as of the operator."""
+
+    def __repr__(self) -> str:
+        return short_repr(self)
+
+    def _repr_html_(self) -> str:
+        return fields_html(type(self).__name__, fields(self.spec))
 
     def checked(self) -> Self:
         """The pipeline itself; raises `SpecError` if its chain of operators has no answer."""
@@ -69,6 +85,24 @@ class Pipeline(Generic[Spec]):
         update_postimage or delete.
         """
         return dataclasses.replace(self, changes=True)
+
+    def to_sql(self, name: str = "stream") -> str:
+        """The pipeline as a SQL script, which `tg.sql` reads as the same specification.
+
+        `name` is the name of its table. Functions have no form in SQL.
+
+        >>> import tidegate as tg
+        >>> counts = tg.stream(time="ts", key="k").window(tg.tumbling("1 minute"))
+        >>> print(counts.aggregate(n=tg.count()).to_sql("clicks"))
+        CREATE TABLE `clicks` (WATERMARK FOR `ts` AS NEWEST());
+        SELECT `k`, `window_start`, `window_end`, COUNT(*) AS `n`
+        FROM TABLE(TUMBLE(TABLE `clicks`, DESCRIPTOR(`ts`), INTERVAL '1' MINUTE))
+        GROUP BY `k`, `window_start`, `window_end`
+        EMIT DEFAULT ACCUMULATING ALLOW LATENESS DEFAULT;
+        """
+        from tidegate.api.sql_form import script
+
+        return script(self, name)
 
     def write(
         self,
@@ -128,7 +162,15 @@ def plan_of(pipeline: Pipeline[Any], *, feeds: bool = False) -> Plan:
         plan_of(source, feeds=True) if isinstance(source, Pipeline) else source
         for source in sources
     )
-    return Plan(givens, tuple(specs), changes=pipeline.changes, included=pipeline.included)
+    return Plan(
+        givens,
+        tuple(specs),
+        changes=pipeline.changes,
+        included=pipeline.included,
+        projections=() if feeds else pipeline.projections,
+        late_projections=() if feeds else pipeline.late_projections,
+        identity=pipeline.identity,
+    )
 
 
 def stage_specs(pipeline: Pipeline[Any], *, feeds: bool = False) -> list[list[Upstream]]:
@@ -177,6 +219,7 @@ def _chain(pipeline: Pipeline[Any], *, feeds: bool) -> tuple[list[Upstream], tup
         and isinstance(upstream := sources[0], Pipeline)
         and not isinstance(specs[0], JoinSpec)
         and upstream.spec.key == specs[0].input.key
+        and pass_unchanged(specs[0].input.projections, upstream.spec.key)
         # The shards of static windows exchange positions, which needs a shuffle.
         and specs[0].window.create != "static"
     ):

@@ -1,4 +1,4 @@
-"""The state of a query on Spark, read from its checkpoint."""
+"""The state of a query on Spark and the history of its windows, read from files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from tidegate.api.running import Pipeline, stage_specs
 
 if TYPE_CHECKING:
+    from tidegate.instants import Instant
+    from tidegate.operators.history.facts import History
     from tidegate.spark.query.state.query_state import QueryState
 
 
@@ -24,3 +26,29 @@ def state(
 
     specs = None if pipeline is None else stage_specs(pipeline)
     return read_state(os.fspath(checkpoint), specs=specs)
+
+
+def why(
+    location: str | os.PathLike[str],
+    key: Any = None,
+    start: Instant | None = None,
+    end: Instant | None = None,
+    *,
+    operator: int = -1,
+    pipeline: Pipeline[Any] | None = None,
+) -> History:
+    """The history of one key and window of a query on Spark, in order: panes with their causes,
+    late rows, and what is still open.
+
+    - `location`: the checkpoint of the query, or the folder or Delta table of its panes.
+    - `key`: a value, a tuple, or a dictionary by column.
+    - `start`, `end`: the bounds of the window; with `start` alone, the windows that contain this
+      instant.
+    - `pipeline`: as for `state`.
+
+    Print it to read sentences; `to_dict` returns the same as data.
+    """
+    from tidegate.spark.query.history import why as read_why
+
+    specs = None if pipeline is None else stage_specs(pipeline)
+    return read_why(os.fspath(location), key, start, end, operator=operator, specs=specs)

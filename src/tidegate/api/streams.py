@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tidegate.api.running import Pipeline, has_source
+from tidegate.api.showing import moments_of, results_of
 from tidegate.embedded.base import Consumer
 from tidegate.embedded.operator import EmbeddedOperator
+from tidegate.embedded.recording import DEFAULT_BYTES
 from tidegate.embedded.result_queue import Downstream
 from tidegate.errors import SpecError
+from tidegate.html import fields_html
 from tidegate.instants import Duration, Instant, duration, instant
+from tidegate.operators.explain.brief import brief, described_aggregate
+from tidegate.page import picture
 from tidegate.spec.aggregates import Aggregate
 from tidegate.spec.async_map import AsyncMap
 from tidegate.spec.computed import ColumnFunction, Computed
@@ -30,6 +36,7 @@ from tidegate.spec.operator import (
     included_columns,
 )
 from tidegate.spec.presets import change_options
+from tidegate.spec.short_repr import short_repr
 from tidegate.spec.trigger_text import parse_trigger
 from tidegate.spec.triggers import AfterDelay, Policy, Trigger
 from tidegate.spec.watermarks import Explicit, Implied, Watermarks
@@ -41,6 +48,7 @@ if TYPE_CHECKING:
 
     from tidegate.api.async_maps import Columns, Mapped
     from tidegate.api.joins import Joined
+    from tidegate.page.picture import Picture
 
 Named: TypeAlias = "str | ColumnFunction | Mapping[str, str] | Column | None"
 """A column: its name, a function of an Arrow table, `{"function": "module:name"}`, or behind a
@@ -48,7 +56,7 @@ DataFrame an expression.
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Stream:
     """Messages, and which of their columns are time, key, id, offset and partition."""
 
@@ -61,6 +69,16 @@ class Stream:
     """
     names: tuple[str, ...] = ()
     """The names of the inputs, of a merge."""
+
+    def __repr__(self) -> str:
+        return short_repr(self)
+
+    def _repr_html_(self) -> str:
+        shown = [
+            (f"input {n}", f"time {one.time}, key {', '.join(one.key) or 'none'}, {one.watermark}")
+            for n, one in enumerate(self.inputs)
+        ]
+        return fields_html(type(self).__name__, shown)
 
     def window(self, window: Window, *, on: str | None = None) -> Windowed:
         """Assign messages to windows; `on` names the time column if the stream has several."""
@@ -174,7 +192,7 @@ def _inheriting(given: Input) -> Input:
     return dataclasses.replace(given, time=given.time or "time", watermark=Explicit())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Windowed:
     """Windowed messages: triggers, mode, lateness, retention and options of an aggregation."""
 
@@ -191,6 +209,9 @@ class Windowed:
     also: tuple[Input, ...] = ()
     sources: tuple[Any, ...] = field(default=(), compare=False)
     names: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     def trigger(self, trigger: Trigger | str) -> Windowed:
         """Set when panes fire, as a trigger or as its text form.
@@ -323,12 +344,32 @@ class Windowed:
         return Panes(spec, self.sources).checked()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Panes(Pipeline[AggregateSpec]):
     """The complete specification of a windowed aggregation.
 
     It runs embedded, or on Spark if its stream was made from a DataFrame.
     """
+
+    def explain(self) -> str:
+        """The aggregation as text: what it reads, when panes fire, and when state is freed."""
+        return described_aggregate(self.spec)
+
+    def show(self, n: int = 20, *, of: Any = None) -> None:
+        """Print the first `n` panes and late rows as a text table.
+
+        `of`: messages, which run embedded; the results of an embedded operator, or the operator; a
+        sink, or the folder of one. Default: the pipeline itself, over its batch DataFrame.
+        """
+        results_of(self, of).show(n)
+
+    def plot(self, of: Any = None, *, path: str | os.PathLike[str] | None = None) -> Picture:
+        """The plot of event time against processing time: panes by timing, watermark, late rows.
+
+        `of` is what `show` takes; an iterator of messages is one delivery after the other. A
+        notebook shows the plot. `path`: an HTML file that it is written to, which needs no network.
+        """
+        return picture(*moments_of(self, of), brief(self.spec), path)
 
     def include(self, *columns: str) -> Panes:
         """Add optional columns to the rows on Spark; all of them without arguments.
@@ -343,14 +384,21 @@ class Panes(Pipeline[AggregateSpec]):
         store: Store | None = None,
         downstream: Consumer | Downstream | None = None,
         now: Instant | None = None,
+        history: int = DEFAULT_BYTES,
     ) -> EmbeddedOperator:
         """Run the aggregation in this process; state in the store is restored.
 
-        With `now`, the clock starts there and advances only with the calls. Default: the clock of
-        the machine.
+        - `now`: the clock starts there and advances only with the calls. Default: the clock of the
+          machine.
+        - `history`: how much recent input and output stays in memory for `why` and `plot`, in
+          bytes; 0 for none.
         """
         return EmbeddedOperator(
-            self.spec, store=store, downstream=downstream, now=None if now is None else instant(now)
+            self.spec,
+            store=store,
+            downstream=downstream,
+            now=None if now is None else instant(now),
+            history=history,
         )
 
 

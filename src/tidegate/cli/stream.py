@@ -14,12 +14,13 @@ from tidegate import streams
 from tidegate.cli import stream_read, stream_write
 from tidegate.cli.shutdown import ShutdownRequest, shutdown_requests
 from tidegate.cli.stream_lines import UNITS
-from tidegate.cli.tables import by_number, counted, places, span, table, when
+from tidegate.cli.tables import by_number, places, table
 from tidegate.errors import SpecError, TidegateError
 from tidegate.instants import duration
 from tidegate.kernel.streams.watermarks import StreamMark
 from tidegate.redaction import redacted_lines
 from tidegate.streams.description import Description
+from tidegate.units import many, rounded, when
 
 VARIABLE = "TIDEGATE_STORE"
 _STORE = (
@@ -298,7 +299,7 @@ def _create(options: argparse.Namespace) -> int:
         if options.json:
             print(json.dumps({"stream": stream.name, "segments": segments}))
         else:
-            print(f"created {stream.name} with {counted(len(segments), 'segment')}")
+            print(f"created {stream.name} with {many(len(segments), 'segment')}")
     return 0
 
 
@@ -420,7 +421,7 @@ def _marks(options: argparse.Namespace) -> int:
             name,
             when(one.time),
             "yes" if one.alive else "no",
-            span(now - one.time),
+            rounded(now - one.time),
             places(one.position),
         ]
         for name, one in writers

@@ -15,10 +15,11 @@ from typing import Any, Protocol
 
 from tidegate.cli.shutdown import ShutdownRequest, shutdown_requests
 from tidegate.cli.stream_lines import Events, Form, events_of, lines_of
-from tidegate.cli.tables import by_number, counted, places, when
+from tidegate.cli.tables import by_number, places
 from tidegate.errors import InputError, SpecError, TidegateError
 from tidegate.instants import duration, saturating_add
 from tidegate.streams import Stream, Streams, TransactionalWriter, Writer
+from tidegate.units import many, when
 
 _PIECE = 1 << 20
 _STANDARD = "-"
@@ -114,8 +115,8 @@ class Tally:
             )
             return
         parts = [
-            f"{counted(self.events, 'event')} written",
-            f"{counted(self.broken, 'line')} broken",
+            f"{many(self.events, 'event')} written",
+            f"{many(self.broken, 'line')} broken",
             f"position {places(self.position)}",
         ]
         parts += [f"noted {when(self.noted)}"] if self.noted is not None else []
@@ -243,7 +244,7 @@ def write(streams: Streams, stream: Stream, options: WriteOptions) -> int:
         except TidegateError as error:
             _report(str(error))
             doubt = "" if options.transaction else ", the last of which may not be in the stream"
-            _report(f"it failed after {counted(tally.events, 'event')}{doubt}")
+            _report(f"it failed after {many(tally.events, 'event')}{doubt}")
             return 1
         if not tally.lines and not shutdown.stop:
             raise InputError("there is nothing to write: the input is empty")

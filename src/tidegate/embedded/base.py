@@ -9,6 +9,7 @@ is made alone, and operators that feed each other are one in this.
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self, TypeVar
 
@@ -18,24 +19,31 @@ import pyarrow as pa
 from tidegate.embedded.clock import Clock
 from tidegate.embedded.exclusive import exclusive, lock_of
 from tidegate.embedded.mapped_inputs import MappedInputs
+from tidegate.embedded.projected_inputs import ProjectedInputs
+from tidegate.embedded.recording import DEFAULT_BYTES, Recording
 from tidegate.embedded.result_queue import Downstream, ResultQueue
 from tidegate.embedded.source_control import SourceControl
 from tidegate.errors import InputError
+from tidegate.html import fields_html
 from tidegate.instants import MIN, Instant
 from tidegate.kernel.events.duplicates import ResumeOffsets
 from tidegate.kernel.watermarks.marks import Mark
 from tidegate.operators import snapshot
+from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.operators.chain import Operator, OutputProgress, render
-from tidegate.operators.ingest.computed_columns import arriving_table
+from tidegate.operators.explain.brief import brief, fields
+from tidegate.operators.explain.facts import Explanation, time_text
+from tidegate.operators.ingest.computed_columns import arriving_table, with_computed_columns
 from tidegate.operators.ingest.delivery import Arrival
 from tidegate.operators.ingest.watermark_tracking import PausedSource, WatermarkTracker
 from tidegate.operators.output import Output
 from tidegate.operators.results import Results
+from tidegate.operators.status import QueryStatus, embedded_status
 from tidegate.spec.composition import Exchange, composed, exchanged
 from tidegate.spec.join import Upstream
 from tidegate.spec.operator import Input, input_of
 from tidegate.state.memory import MemoryStore
-from tidegate.state.store import Store
+from tidegate.state.store import Store, closed_on_error
 
 Spec = TypeVar("Spec", bound=Upstream)
 Consumer = Callable[[Results], "bool | None"]
@@ -53,6 +61,7 @@ class EmbeddedBase(SourceControl):
         downstream: Consumer | Downstream | None,
         now: int | None,
         spec: Spec,
+        history: int = DEFAULT_BYTES,
     ) -> Spec:
         """Set up everything but the operator; returns the specification that it runs with.
 
@@ -81,14 +90,17 @@ class EmbeddedBase(SourceControl):
         self._saved_windows = (0, 0)
         """Windows opened and closed when the state was last saved."""
         self._maps = MappedInputs(spec.inputs)
+        self._projected = ProjectedInputs(spec.inputs)
+        self._recording = Recording(history)
         return spec
 
     def _restore(self) -> None:
         """Restore the state that the store holds, if any."""
-        if snapshot.restore(self.operator):
-            self._finished = self._store.get_json("finished", False)
-            self._ended = set(self._store.get_json("ended", []))
-            self._restore_queue()
+        with closed_on_error(self._store):
+            if snapshot.restore(self.operator):
+                self._finished = self._store.get_json("finished", False)
+                self._ended = set(self._store.get_json("ended", []))
+                self._restore_queue()
 
     def _drain(self) -> None:
         """Process buffered messages, so that buffering stays invisible."""
@@ -105,7 +117,9 @@ class EmbeddedBase(SourceControl):
 
     def expect(self, schema: pa.Schema, *, input: int = 0) -> None:
         """Take the columns of an upstream before its first rows."""
-        self.operator.expect(schema, input)
+        computed = input_of(self.inputs, input).arrival.computed
+        schema = with_computed_columns(schema.empty_table(), computed).schema
+        self.operator.expect(self._projected.schema(input, schema), input)
 
     def port(self, input: int | str) -> Port:
         """One input, by number or by name, as the `downstream` of another operator."""
@@ -144,17 +158,27 @@ class EmbeddedBase(SourceControl):
                 ordinal,
                 arriving_table(
                     messages,
-                    self._maps.expected(self.operator, ordinal),
+                    self._expected(ordinal),
                     input_of(self.inputs, ordinal).arrival.computed,
                 ),
             )
             for ordinal, messages in given
         ]
         mapped = self._maps.run(self.operator, arrivals)
-        output = self.operator.process_all(mapped.arrivals, clock, observed=mapped.observed)
-        for results in mapped.late(self.operator):
+        rows, observed = self._projected.run(self.operator, mapped.arrivals, mapped.observed)
+        self._recording.deliver(rows)
+        output = self.operator.process_all(rows, clock, observed=observed)
+        failed = mapped.late(self.operator)
+        for results in failed:
             self._put(results)
-        self._emit(output)
+        self._emit(output, failed)
+
+    def _expected(self, ordinal: int) -> pa.Schema | None:
+        """The columns of the messages of an input, as far as they are known."""
+        given = input_of(self.inputs, ordinal)
+        if given.projections and given.mapped is None:
+            return self._projected.expected(ordinal)
+        return self._maps.expected(self.operator, ordinal)
 
     def end_input(self, *, input: int | str = 0, partition: str | None = None) -> None:
         """End a partition or a whole input; after the last one, `finish` fires the rest."""
@@ -202,6 +226,24 @@ class EmbeddedBase(SourceControl):
         self._queue.drop_fetched()
         self._save()
 
+    def __repr__(self) -> str:
+        mark = self.operator.progress.watermark
+        at = (
+            "no watermark yet" if mark == MIN else f"watermark {time_text(mark, ticks=self._ticks)}"
+        )
+        state = "finished" if self._finished else at
+        return f"{type(self).__name__}({brief(self.operator.spec)}; {state})"
+
+    def _repr_html_(self) -> str:
+        return fields_html(
+            type(self).__name__, [("state", repr(self)), *fields(self.operator.spec)]
+        )
+
+    @property
+    def _ticks(self) -> bool:
+        operator = self.operator
+        return isinstance(operator, WindowedAggregate) and operator.ticks
+
     def __enter__(self) -> Self:
         return self
 
@@ -232,6 +274,16 @@ class EmbeddedBase(SourceControl):
     def is_refusing(self) -> bool:
         """Whether input is refused because the downstream refuses results."""
         return self._queue.is_refused
+
+    def status(self) -> QueryStatus:
+        """What the operator has done, holds and waits for, as data."""
+        found = self.explain_watermark()
+        now = found.now if found.machine_clock is None else found.machine_clock
+        return embedded_status(self.operator, found, now)
+
+    @abstractmethod
+    def explain_watermark(self) -> Explanation:
+        """Why there is no output: a subclass knows what its windows or rows wait for."""
 
     def paused(self) -> list[PausedSource]:
         """The sources too far ahead of the slowest one, which should not be read for now."""
@@ -271,10 +323,13 @@ class EmbeddedBase(SourceControl):
             raise InputError("the operator is finished and takes no more input")
         self._queue.check()
 
-    def _emit(self, output: Output) -> None:
+    def _emit(self, output: Output, failed: Sequence[Results] = ()) -> None:
         """Queue the results of a call, and offer them downstream: to a function by window."""
         # An operator takes the changes of a call in one delivery: no pane shows half of them.
-        for results in render(self.operator, output, by_window=self._consumer is not None):
+        rendered = render(self.operator, output, by_window=self._consumer is not None)
+        progress = self.operator.progress
+        self._recording.add([*failed, *rendered], progress.now, progress.watermark)
+        for results in rendered:
             self._put(results)
         if self._consumer is not None or self._downstream is not None:
             self._offer()

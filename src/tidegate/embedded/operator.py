@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidegate.embedded.base import Consumer, EmbeddedBase
 from tidegate.embedded.exclusive import exclusive
+from tidegate.embedded.feed import OperatorFeed
+from tidegate.embedded.recording import DEFAULT_BYTES, Recording
 from tidegate.embedded.result_queue import Downstream
 from tidegate.errors import InputError
-from tidegate.instants import Instant
+from tidegate.instants import MAX, MIN, Instant
 from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.operators.explain.explanation import explain, worded
 from tidegate.operators.explain.facts import Explanation
+from tidegate.operators.history.facts import History
+from tidegate.operators.history.history import Recorded
+from tidegate.operators.history.history import history as history_of
+from tidegate.operators.history.open_windows import open_windows
+from tidegate.operators.history.rows import Selection
 from tidegate.operators.ingest.computed_columns import arriving_table
+from tidegate.operators.ingest.delivery import Arrival
 from tidegate.operators.ingest.python_rows import to_table
 from tidegate.operators.inspection.aggregate import AggregateInspection
+from tidegate.operators.output import Output
+from tidegate.page import picture, serve
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.watermarks import Explicit
 from tidegate.state.store import Store
+
+if TYPE_CHECKING:
+    from tidegate.page.picture import Picture
+    from tidegate.page.server import Page
 
 _BUFFER = 1024
 """Maximum number of single messages that are buffered."""
@@ -39,8 +54,9 @@ class EmbeddedOperator(AggregateInspection, EmbeddedBase):
         store: Store | None = None,
         downstream: Consumer | Downstream | None = None,
         now: int | None = None,
+        history: int = DEFAULT_BYTES,
     ) -> None:
-        spec = self._open(store, downstream, now, spec)
+        spec = self._open(store, downstream, now, spec, history)
         self.inputs, self.names = spec.inputs, spec.names
         self.operator = WindowedAggregate(spec, self._store, now=self._clock.start)
         self._buffer: list[Mapping[str, Any]] = []
@@ -50,6 +66,7 @@ class EmbeddedOperator(AggregateInspection, EmbeddedBase):
         self._buffers = (
             downstream is None
             and not self._maps
+            and not any(given.projections for given in spec.inputs)
             and all(
                 isinstance(given.watermark, Explicit) and given.watermark.idle_after is None
                 for given in spec.inputs
@@ -59,6 +76,10 @@ class EmbeddedOperator(AggregateInspection, EmbeddedBase):
             and not spec.also
         )
         self._restore()
+
+    def _forget_partition(self, partition: str, ordinal: int) -> None:
+        self._drain()
+        self.operator.forget_partition(partition, ordinal)
 
     @property
     def spec(self) -> AggregateSpec:
@@ -71,6 +92,58 @@ class EmbeddedOperator(AggregateInspection, EmbeddedBase):
         """
         self._drain()
         return worded(explain(self.operator), **self._runtime_facts())
+
+    def why(
+        self, key: Any = None, start: Instant | None = None, end: Instant | None = None
+    ) -> History:
+        """The history of one key and window, in order: panes with their causes, late rows, and
+        what is still open.
+
+        `start` and `end` are the bounds of the window; with `start` alone, the windows that contain
+        this instant. It covers the recent output that the operator keeps in memory; see `history`
+        of `Panes.embedded`. Print it to read sentences; `to_dict` returns the same as data.
+        """
+        self._drain()
+        operator, recording = self.operator, self._recording
+        low, high = (None if at is None else self._position(at) for at in (start, end))
+        asked = Selection.of(key, self.spec.input.key, low, high)
+        tables = recording.tables(operator.renderer().render(Output()))
+        watermark = operator.progress.watermark
+        return history_of(
+            Recorded(
+                tables.panes,
+                tables.late,
+                operator.spec,
+                deliveries=() if operator.is_fed else [*recording.deliveries()],
+                open=open_windows([operator], asked),
+                unit="call",
+                watermark=None if watermark in {MIN, MAX} else watermark,
+                now=operator.progress.now,
+                ticks=operator.ticks,
+                notes=recording.notes(),
+            ),
+            asked,
+        )
+
+    def ui(self, *, port: int = 0) -> Page:
+        """Start the live page of the operator on this machine, and return it.
+
+        Print it or its `url` to see the address; `stop` ends it. Its address has a token.
+        """
+        return serve(OperatorFeed(self), port=port)
+
+    def plot(self, *, path: str | os.PathLike[str] | None = None) -> Picture:
+        """The plot of event time against processing time, of the recent input and output.
+
+        A notebook shows it. `path`: an HTML file that it is written to.
+        """
+        self._drain()
+        return picture(OperatorFeed(self).moments(), self.operator.ticks, repr(self), path)
+
+    @property
+    def recording(self) -> Recording:
+        """The recent input and output, kept for `why` and `plot`."""
+        return self._recording
 
     def add_message(
         self, message: Mapping[str, Any], *, now: Instant | None = None, input: int | str = 0
@@ -102,6 +175,7 @@ class EmbeddedOperator(AggregateInspection, EmbeddedBase):
         try:
             table = arriving_table(rows, self.operator.schema, self.spec.input.computed)
             output = self.operator.process(table, now)
+            self._recording.deliver([Arrival(0, table)])
         except InputError as error:
             # The caller of `add_message` has gone on, so the error would be that of another call.
             if len(rows) > 1:

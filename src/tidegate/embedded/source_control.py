@@ -76,9 +76,16 @@ class SourceControl(ABC):
         self._change_sources(lambda tracker: tracker.join(partition, ordinal=ordinal))
 
     def remove_partition(self, partition: str, *, input: int | str = 0) -> None:
-        """Remove a partition: it no longer holds the watermark back."""
+        """Remove a partition: it no longer holds the watermark back.
+
+        Its offset is forgotten too, once its messages would be very late if they came again.
+        """
         ordinal = self.ordinal(input)
+        self._forget_partition(partition, ordinal)
         self._change_sources(lambda tracker: tracker.leave(partition, ordinal=ordinal))
+
+    def _forget_partition(self, partition: str, ordinal: int) -> None:  # noqa: B027 - optional
+        """Forget the offset of a removed partition as soon as that is safe."""
 
     def take_marks(self, marks: Iterable[Mark], *, input: int | str = 0) -> None:
         """Apply the watermarks and idleness of an upstream operator; it may repeat them."""

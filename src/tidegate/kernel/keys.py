@@ -10,6 +10,7 @@ the shard (`shard_of`).
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -34,8 +35,8 @@ _LONG = 1024
 longest value.
 """
 _SAMPLE, _REPEATED = 4096, 4
-"""Rows to look at, and how often a value occurs in them on average, for values to be hashed once
-each.
+"""Rows to look at, and how often a value occurs in the column on average, as far as these tell,
+for values to be hashed once each.
 """
 
 
@@ -324,7 +325,20 @@ def _repeats(array: pa.Array) -> bool:
     if len(array) < _SAMPLE or not _is_bytes(array.type):
         return False
     sample = array.slice(len(array) // 2, _SAMPLE)
-    return pc.count_distinct(_plain(sample)).as_py() * _REPEATED <= len(sample)
+    found = pc.count_distinct(_plain(sample)).as_py()
+    return _distinct(found, len(sample)) * _REPEATED <= len(array)
+
+
+def _distinct(found: int, drawn: int) -> float:
+    """How many values there are, if `found` different ones are among `drawn` at random."""
+    if found >= drawn:
+        return math.inf
+    low, high = float(found), 1e12
+    for _ in range(60):
+        middle = (low + high) / 2
+        expected = -middle * math.expm1(-drawn / middle)
+        low, high = (middle, high) if expected < found else (low, middle)
+    return high
 
 
 def _as_binary(array: pa.Array) -> pa.Array:

@@ -13,13 +13,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from tidegate.instants import MIN
 from tidegate.kernel.watermarks.marks import Active, Idle, Mark, Watermark
 from tidegate.operators.aggregate.operator import WindowedAggregate
+from tidegate.operators.ingest.computed_columns import with_computed_columns
+from tidegate.operators.ingest.projection import project
 from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
 from tidegate.operators.join.operator import WindowedJoin
 from tidegate.operators.output import Output
 from tidegate.operators.results import Results
+from tidegate.spec.operator import Input
 
 Operator = WindowedAggregate | WindowedJoin
 
@@ -30,6 +35,12 @@ def render(operator: Operator, output: Output, *, by_window: bool = False) -> li
         return []
     renderer = operator.renderer()
     return renderer.by_window(output) if by_window else [renderer.render(output)]
+
+
+def received(panes: pa.Table, given: Input) -> pa.Table:
+    """The rows that an input gets of the panes of an upstream: with computed columns, projected."""
+    rows = with_computed_columns(panes, given.arrival.computed)
+    return project(rows, given.projections).rows
 
 
 @dataclass(frozen=True, slots=True)

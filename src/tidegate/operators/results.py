@@ -6,6 +6,7 @@ rows, and the form of instants, words and ids.
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ import pyarrow as pa
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Frame, is_constant, recast, repeat, to_arrow
 from tidegate.operators.output import LateRows, Output
+from tidegate.operators.text_table import results_html, results_text
+from tidegate.units import many
 
 _HEX = np.array(
     [int.from_bytes(f"{byte:02x}".encode(), "little") for byte in range(256)], np.uint16
@@ -36,6 +39,18 @@ class Results:
 
     def __len__(self) -> int:
         return self.panes.num_rows + self.late.num_rows
+
+    def __repr__(self) -> str:
+        return (
+            f"Results({many(self.panes.num_rows, 'pane')}, {many(self.late.num_rows, 'late row')})"
+        )
+
+    def _repr_html_(self) -> str:
+        return results_html(self.panes, self.late)
+
+    def show(self, n: int = 20) -> None:
+        """Print the first `n` panes and the first `n` late rows as text."""
+        sys.stdout.write(results_text(self.panes, self.late, n))
 
     def __bool__(self) -> bool:
         return len(self) > 0

@@ -15,6 +15,7 @@ from tidegate.operators.aggregate.wiring import Wiring
 from tidegate.operators.chain import Operator
 from tidegate.operators.join import snapshot as join_stored
 from tidegate.operators.join.operator import WindowedJoin
+from tidegate.state.damage import damage_in
 
 FORMAT = 2
 NAME = "operator"
@@ -37,6 +38,7 @@ def save(operator: Operator) -> None:
         "watermark_tracker": operator.watermark_tracker.save(),
         "keys": None if operator.keys is None else operator.keys.save(),
         "marks": operator.marks.marks,
+        "leaving": operator.marks.leaving,
         "ids": operator.ids.save(),
         "window_offsets": None
         if operator.window_offsets is None
@@ -92,9 +94,15 @@ def restore(operator: Operator, *, counts: int = 0) -> bool:
     document = operator.store.get_json(NAME)
     if document is None:
         return False
-    if isinstance(operator, WindowedJoin):
-        join_stored.restore(operator, document, counts=counts)
-        return True
+    with damage_in("the stored state of the operator"):
+        if isinstance(operator, WindowedJoin):
+            join_stored.restore(operator, document, counts=counts)
+        else:
+            _restore_aggregate(operator, document, counts)
+    return True
+
+
+def _restore_aggregate(operator: WindowedAggregate, document: dict[str, Any], counts: int) -> None:
     if document.get("format") != FORMAT:
         raise CorruptStateError(
             f"state of format {document.get('format')!r} cannot be read; this version reads"
@@ -111,6 +119,7 @@ def restore(operator: Operator, *, counts: int = 0) -> bool:
     if operator.keys is not None:
         operator.keys.restore(document["keys"])
     operator.marks.marks = dict(document["marks"])
+    operator.marks.leaving = dict(document.get("leaving", {}))
     operator.ids.restore(document["ids"])
     if operator.window_offsets is not None and document["window_offsets"] is not None:
         operator.window_offsets.restore(document["window_offsets"])
@@ -118,7 +127,6 @@ def restore(operator: Operator, *, counts: int = 0) -> bool:
         operator.recovery.restore(document["recovery"])
     if document["schema"] is not None:
         _restore_wiring(operator, document, changed)
-    return True
 
 
 def _restore_wiring(

@@ -16,6 +16,10 @@ from tidegate.redaction import redacted_value
 
 MOST_PARTS = 10_000
 """Limit for the expansion of anchors."""
+MOST_BITS = 1000
+"""The largest number in a pipeline file, in bits."""
+MOST_SHOWN = 100
+"""The length of a value in an error, in characters."""
 _VARIABLE = re.compile(r"\$\$|\$\{(?P<name>[^}:]*)(?::-(?P<default>[^}]*))?\}")
 _MERGE = "tag:yaml.org,2002:merge"
 _EMPTY = (
@@ -179,10 +183,13 @@ class _DocumentLoader:
     def scalar(self, node: yaml.Node, key: tuple[int, int] | None) -> Part:
         try:
             value = self.loader.construct_object(node)
-        except (yaml.YAMLError, ValueError) as error:
+            if isinstance(value, int) and value.bit_length() > MOST_BITS:
+                raise ValueError(f"a number has at most {MOST_BITS} bits")  # noqa: TRY301
+        except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
             message = getattr(error, "problem", None) or error
+            written = f"{node.value}"[:MOST_SHOWN]
             self.problems.add(
-                _place(node), f"`{node.value}` cannot be read: {message}", "put it in quotes"
+                _place(node), f"`{written}` cannot be read: {message}", "put it in quotes"
             )
             return Part(None, _place(node), key=key)
         if isinstance(value, str):

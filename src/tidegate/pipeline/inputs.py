@@ -6,6 +6,7 @@ Each is opened as a DataFrame, or read directly.
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _FORMATS = ("json", "csv", "text", "binary")
+_DIRECT_FORMATS = (*_FORMATS, "avro", "arrow")
+
+
+_MESSAGE_COLUMNS = {
+    "partition": "partition",
+    "offset": "offset",
+    "timestamp": "kafka_time",
+    "key": "kafka_key",
+}
+"""The parts of Kafka messages, and their columns beside those of the value."""
+_SPARK_OFFSETS: dict[int, int | str] = {-1: "latest", -2: "earliest"}
+"""The special offsets of Spark's Kafka source."""
 
 
 @dataclass(frozen=True)
@@ -112,11 +125,11 @@ class KafkaInput:
             schema=self.schema,
             starting=self.starting,
         )
-        if self.format not in _FORMATS:
+        if self.format not in _DIRECT_FORMATS:
             raise SpecError(
-                f"`format` of kafka is one of {', '.join(_FORMATS)}; got `{self.format}`"
+                f"`format` of kafka is one of {', '.join(_DIRECT_FORMATS)}; got `{self.format}`"
             )
-        if self.format in ("json", "csv") and self.schema is None:
+        if self.format not in ("text", "binary") and self.schema is None:
             raise SpecError(
                 f"kafka needs a `schema` to read {self.format}. Hint: `schema: user string, ts"
                 " timestamp`, or `format: text`"
@@ -157,6 +170,23 @@ class KafkaInput:
             else found
         )
 
+    def direct(self, spark: SparkSession) -> Any:
+        """The messages as a direct source, with the same columns; `options` are of librdkafka."""
+        from tidegate.spark.sources import kafka
+
+        raw = {"text": "value string", "binary": "value binary"}
+        return kafka(
+            self.bootstrap_servers,
+            self.topic,
+            format="raw" if self.format in raw else self.format,  # type: ignore[arg-type]
+            schema=raw.get(self.format, self.schema),
+            columns=dict(_MESSAGE_COLUMNS),
+            starting=_direct_starting(self.starting),
+            max_messages_per_trigger=self.max_offsets_per_trigger,
+            options=self.options,
+            spark=spark,
+        )
+
     def partition_name(self, declared: str) -> str:
         """The name that rows carry for a declared partition: its number, or topic and number."""
         topics = [topic.strip() for topic in self.topic.split(",")]
@@ -173,6 +203,22 @@ class KafkaInput:
 
     def _ddl(self) -> str:
         return (self.schema or "").replace("\\", "\\\\").replace("'", "\\'")
+
+
+def _direct_starting(text: str) -> str | dict[str, int | str]:
+    """Where a direct source begins; offsets as JSON have the form of Spark's source."""
+    if not text.lstrip().startswith("{"):
+        return text
+    try:
+        return {
+            f"{topic}-{number}": _SPARK_OFFSETS.get(offset, offset)
+            for topic, offsets in json.loads(text).items()
+            for number, offset in offsets.items()
+        }
+    except (ValueError, AttributeError, TypeError) as error:
+        raise SpecError(
+            f'`starting` is no JSON of offsets: {error}. Hint: \'{{"clicks": {{"0": 17}}}}\''
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -263,9 +309,8 @@ class PipelineInput:
     """The input as written, for display."""
 
     def __post_init__(self) -> None:
-        files = isinstance(self.source, FileInput)
-        if self.direct and not files:
-            raise SpecError("`direct` applies to folders of files only. Hint: omit it")
+        if self.direct and not isinstance(self.source, FileInput | KafkaInput):
+            raise SpecError("`direct` applies to folders of files and to kafka. Hint: omit it")
         if self.direct and (self.where or self.select):
             raise SpecError(
                 "a direct input bypasses Spark, so `where` and `select` are not available. Hint:"
@@ -273,10 +318,19 @@ class PipelineInput:
             )
         if isinstance(self.source, FileInput) and self.source.format == "arrow" and not self.direct:
             raise SpecError("Spark cannot read Arrow files itself. Hint: `direct: true`")
+        if (
+            isinstance(self.source, KafkaInput)
+            and self.source.format not in _FORMATS
+            and not self.direct
+        ):
+            raise SpecError(
+                f"Spark's own Kafka source is not used for {self.source.format} values. Hint:"
+                " `direct: true`"
+            )
 
     def open(self, spark: SparkSession) -> Any:
         """The argument of `tg.stream`: a DataFrame, or a direct source."""
-        if self.direct and isinstance(self.source, FileInput):
+        if self.direct and isinstance(self.source, FileInput | KafkaInput):
             return self.source.direct(spark)
         frame = self.source.frame(spark)
         if self.where:
@@ -286,7 +340,7 @@ class PipelineInput:
 
 def conf_of(inputs: Sequence[PipelineInput]) -> dict[str, str]:
     """Session settings that the inputs require."""
-    if not any(isinstance(given.source, KafkaInput) for given in inputs):
+    if not any(isinstance(given.source, KafkaInput) and not given.direct for given in inputs):
         return {}
     from tidegate.spark.environment.jars import kafka_jars
 

@@ -179,6 +179,8 @@ class _PipelineParser:
             self.folder,
             shown,
             words,
+            self.problems.name,
+            root,
         )
 
     def section(self, part: Part, what: str, known: tuple[str, ...]) -> dict[str, Part]:

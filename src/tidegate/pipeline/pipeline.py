@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from tidegate.api import Panes, Stream, Windowed, stream, union
 from tidegate.errors import SpecError
 from tidegate.instants import format_duration
+from tidegate.pipeline.checks import check
+from tidegate.pipeline.document import Part
 from tidegate.pipeline.inputs import PipelineInput, conf_of
 from tidegate.pipeline.outputs import OUTPUTS, PipelineOutput
 from tidegate.spec.aggregates import Aggregate
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from tidegate.spark.query.handle import Query
 
+_NO_PART = Part({}, (1, 1))
 _COLUMNS = ("time", "key", "id", "offset", "partition")
 
 
@@ -42,6 +45,17 @@ class Pipeline:
     """Window and aggregates as written, for display."""
     session_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Not in `repr`: settings of Spark may contain secrets."""
+    file: str = field(default="<text>", compare=False)
+    """The name of the file in errors."""
+    root: Part = field(default=_NO_PART, repr=False, compare=False)
+    """The file with the places of its parts."""
+
+    def check(self) -> None:
+        """Check columns, types, folders and owners of outputs, as far as that needs no Spark.
+
+        Raises `PipelineFileError` with all problems.
+        """
+        check(self)
 
     def session(self) -> SparkSession:
         """The session that the file configures."""

@@ -91,7 +91,12 @@ def parse(text: str, name: str = "<text>", extension: Extension = NO_EXTENSION) 
     """The scenarios of a YAML text; errors call the text `name`."""
     try:
         content = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:
+    except RecursionError:
+        raise ParseError(
+            f"Scenario file `{name}` is nested too deeply. Hint: flatten it."
+        ) from None
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
+        # The constructors of YAML's types raise any of them for `!!timestamp x`.
         raise ParseError(f"Scenario file `{name}` is not valid YAML: {error}") from error
     if not isinstance(content, list):
         raise ParseError(

@@ -27,6 +27,7 @@ from tidegate.spark.sources import DirectSource
 from tidegate.spark.tasks.chain import Chain, ChainInput, ChainOutput, ChainPlan
 from tidegate.spark.tasks.edge import Edge
 from tidegate.spark.tasks.processor import ChainProcessor, to_chain_input
+from tidegate.spark.tasks.shard_clock import ShardClock
 from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.state_store import SparkStore
 from tidegate.spark.tasks.transport import (
@@ -117,7 +118,9 @@ class ScriptedProcessor(ChainProcessor):
     def _open(self, shard: int, now: int) -> tuple[Chain, SparkStore]:  # noqa: ARG002 - as above
         return super()._open(shard, self._start_clock)
 
-    def _set_timer(self, chain: Chain, store: SparkStore, now: int, *, at_once: bool) -> None:
+    def _set_timer(
+        self, chain: Chain, store: SparkStore, clock: ShardClock, *, at_once: bool
+    ) -> None:
         """Set no timer: the clock advances with the steps."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from datetime import date, timedelta
 from typing import Any
@@ -35,6 +36,8 @@ _FIELDS: dict[str, set[str]] = {
     "calendar_months": {"n", "start", "day", "month", "zone"},
     "calendar_years": {"n", "start", "day", "month", "zone"},
 }
+_OTHER_NAMES = {"tumbling": "fixed", "hopping": "sliding", "sessions": "session"}
+"""Names of window types elsewhere."""
 _RULE = {"k", "v", "gap"}
 
 
@@ -43,7 +46,17 @@ def window_of(scenario: Scenario, ticks: Ticks, given: Any = None) -> Window:
     config = mapping("`config.window`", scenario.config.get("window") if given is None else given)
     kind = config.get("type")
     if kind not in _FIELDS:
-        raise UnsupportedScenarioError(f"window type `{kind}` is not covered by this version")
+        near = _OTHER_NAMES.get(str(kind)) or next(
+            iter(difflib.get_close_matches(str(kind), _FIELDS, 1)), None
+        )
+        hint = (
+            f"did you mean `{near}`?"
+            if near
+            else f"one of {', '.join(f'`{name}`' for name in _FIELDS)}"
+        )
+        raise UnsupportedScenarioError(
+            f"window type `{kind}` is not covered by this version. Hint: {hint}"
+        )
     known(f"the window of type `{kind}`", config, _FIELDS[kind] | {"type", "axis", "create"})
     axis = _axis(scenario, config)
     if kind == "session":

@@ -252,10 +252,14 @@ class Quantile(_OfColumn):
 
 @dataclass(frozen=True)
 class TopK(_OfColumn):
-    """The `k` largest values in descending order, or the values of `column` by descending `by`."""
+    """The `k` largest values in descending order, or the values of `column` by descending `by`.
+
+    `ascending` has a flag for each field of a struct `by`: whether its smallest value comes first.
+    """
 
     k: int
     by: str | None = None
+    ascending: tuple[bool, ...] = ()
     kind: ClassVar[str] = "top_k"
 
     def _check(self) -> None:
@@ -263,6 +267,13 @@ class TopK(_OfColumn):
             raise SpecError(f"`k` of `top_k` must be an integer of at least 1, got {self.k!r}")
         if self.by is not None and not isinstance(self.by, str):
             raise SpecError(f"`by` of `top_k` must be the name of a column, got {self.by!r}")
+        if self.ascending and (
+            self.by is None or False in [isinstance(flag, bool) for flag in self.ascending]
+        ):
+            raise SpecError(
+                "`ascending` of `top_k` has True or False for each field of the struct `by`, got"
+                f" {self.ascending!r} with by={self.by!r}"
+            )
 
 
 @dataclass(frozen=True)
@@ -540,12 +551,17 @@ def top_k(
     k: int,
     by: str | None = None,
     *,
+    ascending: Sequence[bool] = (),
     where: Where = None,
     of: str | None = None,
     distinct: bool = False,
 ) -> TopK:
-    """The `k` largest values, or the values of the rows with the largest `by`."""
-    return TopK(column, k, by, where=where, of=of, distinct=distinct)
+    """The `k` largest values, or the values of the rows with the largest `by`.
+
+    With `ascending`, `by` is a struct: its fields decide in turn, each in its own direction, and
+    null is smallest.
+    """
+    return TopK(column, k, by, tuple(ascending), where=where, of=of, distinct=distinct)
 
 
 def distinct(column: str, *, where: Where = None, of: str | None = None) -> Distinct:

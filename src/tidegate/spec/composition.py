@@ -162,7 +162,7 @@ def composed(spec: Upstream, upstreams: Mapping[int, Exchange]) -> Exchange:
     return Exchange(
         spec,
         lateness,
-        _fires_again(spec.firing),
+        fires_again(spec.firing),
         takes_late and _fires_late(spec.firing),
         span,
         isinstance(spec.window, Global)
@@ -223,7 +223,7 @@ def _retracts(spec: JoinSpec) -> bool:
 # Triggers
 
 
-def _fires_again(trigger: Trigger) -> bool:
+def fires_again(trigger: Trigger) -> bool:
     """Whether a window may fire more than once."""
     match trigger:
         case AfterWatermark(early=early, late=late) | Policy(early=early, late=late):
@@ -231,7 +231,7 @@ def _fires_again(trigger: Trigger) -> bool:
         case AfterCount() | AfterDelay() | AfterAll() | AfterAny() | Never():
             return False
         case AfterEach(triggers=triggers):
-            return len(triggers) > 1 or _fires_again(triggers[0])
+            return len(triggers) > 1 or fires_again(triggers[0])
     return True
 
 
@@ -240,7 +240,7 @@ def _fires_late(trigger: Trigger) -> bool:
     match trigger:
         case AfterWatermark(late=late) | Policy(late=late):
             return late is not None
-    return _fires_again(trigger)
+    return fires_again(trigger)
 
 
 def _end_of(trigger: Trigger) -> _End:

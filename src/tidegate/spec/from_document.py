@@ -16,6 +16,7 @@ from tidegate.spec.aggregates import aggregate_from_dict
 from tidegate.spec.evictors import Evictor
 from tidegate.spec.join import AsOf, JoinSpec, JoinWindow, Rows, Upstream, Within
 from tidegate.spec.operator import AggregateSpec, Input, Options, Retention, TimeColumn
+from tidegate.spec.projection import Projection
 from tidegate.spec.trigger_text import parse_trigger
 from tidegate.spec.watermarks import Watermarks
 from tidegate.spec.windows import Axis, Custom, Window, window_from_dict
@@ -37,6 +38,11 @@ _WATERMARKS: dict[str, type[Watermarks]] = {
 _EVICTORS: dict[str, type[Evictor]] = {
     kind.__name__: kind for kind in (evictors.EvictCount, evictors.EvictTime, evictors.EvictDelta)
 }
+_UNREADABLE = (
+    *(LookupError, TypeError, ValueError, AttributeError, ArithmeticError, ImportError),
+    # Of the text of an evictor, which is parsed as an expression of Python.
+    *(SyntaxError, RecursionError, MemoryError),
+)
 _BOUNDS: dict[str, type[Within | Rows | AsOf]] = {"within": Within, "rows": Rows, "as_of": AsOf}
 
 
@@ -60,7 +66,9 @@ def spec_from_dict(document: Mapping[str, Any]) -> Upstream:
     """The specification of an aggregate or a join; SpecError if the document is not enough."""
     try:
         return _join(document) if "join" in document else _aggregate(document)
-    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+    except SpecError:
+        raise
+    except _UNREADABLE as problem:
         raise SpecError(
             f"a specification cannot be read from a document: {type(problem).__name__}: {problem}."
             " Hint: read it with the version that wrote it"
@@ -74,7 +82,8 @@ def input_from_dict(document: Mapping[str, Any]) -> Input:
         for other in document["others"]
     )
     fields = {**_fields(document), "watermark": _watermarks(document["watermark"])}
-    return Input(**{**fields, "others": others})
+    projections = tuple(map(Projection.from_dict, document.get("projections", ())))
+    return Input(**{**fields, "others": others, "projections": projections})
 
 
 def _aggregate(document: Mapping[str, Any]) -> AggregateSpec:

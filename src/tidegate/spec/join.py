@@ -105,31 +105,50 @@ class Within:
 
 @dataclass(frozen=True)
 class Rows:
-    """A window of the last n messages of each side by offset; None keeps what retention keeps."""
+    """A window of each side that new rows of the other side look into as it is when they arrive.
+
+    It is the last n messages of each partition by offset, or of one side the messages that are less
+    than a time older than the row that looks; None keeps what retention keeps.
+    """
 
     left: int | None = None
     right: int | None = None
+    left_time: int | None = None
+    right_time: int | None = None
 
     def __post_init__(self) -> None:
         for name in SIDES:
-            size = getattr(self, name)
+            size, span = getattr(self, name), getattr(self, f"{name}_time")
             if size is not None and (
                 isinstance(size, bool) or not isinstance(size, int) or size <= 0
             ):
-                hint = (
-                    "a side has no window of time beside one of messages; bound both by time with"
-                    " tg.within(...)"
-                    if isinstance(size, str | timedelta)
-                    else "leave it out for a side without a window"
-                )
                 raise SpecError(
-                    f"rows `{name}` is a number of messages of 1 or more, got {size!r}. Hint:"
-                    f" {hint}"
+                    f"rows `{name}` is a number of messages of 1 or more, or a duration, got"
+                    f" {size!r}. Hint: leave it out for a side without a window"
                 )
+            if span is not None and (span <= 0 or size is not None):
+                raise SpecError(
+                    f"the {name} window of `rows` is a number of messages or a duration above 0,"
+                    f" got {size!r} and {span!r}. Hint: tg.rows(left=3, right='2 minutes')"
+                )
+        if self.left_time is not None and self.right_time is not None:
+            raise SpecError(
+                "`rows` has a window of messages on one side at least. Hint: tg.within(...) bounds"
+                " the times of both"
+            )
 
     def size(self, side: int) -> int | None:
         """The number of messages in the window of a side."""
         return self.right if side == RIGHT else self.left
+
+    def span(self, side: int) -> int | None:
+        """The length of the window of a side in time."""
+        return self.right_time if side == RIGHT else self.left_time
+
+    @property
+    def compares_times(self) -> bool:
+        """Whether one side has a window of time."""
+        return self.left_time is not None or self.right_time is not None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -210,7 +229,9 @@ class JoinSpec:
                     f"`{name}` of a join must be one of {', '.join(allowed)}; got {value!r}"
                 )
         if self.lateness < 0:
-            raise SpecError(f"`allow_lateness` can't be negative, got {self.allowed_lateness}")
+            raise SpecError(
+                f"`allow_lateness` can't be negative, got {format_duration(self.lateness)}"
+            )
         check_mapped(self.inputs)
         self._check_sides()
         self._check_window()
@@ -491,18 +512,17 @@ class JoinSpec:
         for side, name in enumerate(SIDES):
             if self.is_timed(side):
                 continue
-            if self.side(side).offset is None:
+            window = self.window if isinstance(self.window, Rows) else None
+            if window is not None and window.compares_times and self.side(side).time is None:
+                raise SpecError(
+                    f"a window of time beside one of messages compares times, so the {name} stream"
+                    " needs a time column. Hint: tg.stream(time='ts', ...)"
+                )
+            is_counted = window is None or window.span(side) is None
+            if self.side(side).offset is None and is_counted:
                 raise SpecError(
                     f"a join of tuples counts offsets, so the {name} stream needs `offset=`. Hint:"
                     " tg.stream(offset='offset')"
-                )
-            if isinstance(self.window, Rows) and (
-                self.side(side).partition is not None or self.also[side]
-            ):
-                raise SpecError(
-                    "tg.rows looks at the last messages of one sequence of offsets, and the"
-                    f" {name} side has several. Hint: tg.sliding(3, axis='offset') counts in every"
-                    " partition"
                 )
             if self.retention.time is not None:
                 raise SpecError(
@@ -597,15 +617,23 @@ def within(
     return Within(finite[0], finite[1], closed, left, right)
 
 
-def rows(left: int | None = None, right: int | None = None) -> Rows:
-    """Match rows in the last n messages of each side by offset.
+def rows(left: int | Duration | None = None, right: int | Duration | None = None) -> Rows:
+    """Match a new row with the window of the other side as it is then.
 
-    A side without a number keeps what retention keeps.
+    An integer is the last n messages of each partition by offset. A duration (text or `timedelta`),
+    on one side only, is the messages that are less than that older than the row. A side without a
+    window keeps what retention keeps.
 
-    >>> rows(left=3)
-    Rows(left=3, right=None)
+    >>> rows(left=3, right="2 minutes")
+    Rows(left=3, right=None, left_time=None, right_time=120000000)
     """
-    return Rows(left, right)
+    spans = [
+        duration(size) if isinstance(size, str | timedelta) else None for size in (left, right)
+    ]
+    sizes: list[Any] = [
+        None if span is not None else size for size, span in zip((left, right), spans, strict=True)
+    ]
+    return Rows(*sizes, *spans)
 
 
 def as_of(

@@ -17,6 +17,7 @@ from tidegate.spec.async_map import AsyncMap
 from tidegate.spec.computed import Computed
 from tidegate.spec.evictors import Evictor
 from tidegate.spec.json_form import function_from, is_function_form, json_form
+from tidegate.spec.projection import Projection
 from tidegate.spec.triggers import Policy, Trigger
 from tidegate.spec.watermarks import (
     Bounded,
@@ -115,6 +116,8 @@ class Input:
     """Further time columns; operators that forward messages forward their watermarks too."""
     computed: tuple[Computed, ...] = ()
     """Columns that functions compute from the others when rows arrive."""
+    projections: tuple[Projection, ...] = ()
+    """What rows pass, one after the other, before the operator sees them."""
     mapped: MapStep | None = None
     """The async map whose results are the rows of this input.
 
@@ -169,13 +172,15 @@ class Input:
             for other in self.others
         ]
         computed = [column.to_dict() for column in self.computed]
-        del document["computed"]
+        projections = [projection.to_dict() for projection in self.projections]
+        del document["computed"], document["projections"]
         return {
             **document,
             "key": list(self.key),
             "watermark": self.watermark.to_dict(),
             "others": others,
             **({"computed": computed} if computed else {}),
+            **({"projections": projections} if projections else {}),
         }
 
     def __post_init__(self) -> None:
@@ -258,7 +263,8 @@ class Retention:
         for bound in dataclasses.fields(self):
             value = getattr(self, bound.name)
             if value is not None and value <= 0:
-                raise SpecError(f"retention by {bound.name} must be positive, got {value}")
+                shown = format_duration(value) if bound.name == "time" else value
+                raise SpecError(f"retention by {bound.name} must be positive, got {shown}")
 
     def __bool__(self) -> bool:
         return any(getattr(self, f.name) is not None for f in dataclasses.fields(self))
@@ -326,7 +332,10 @@ class Options:
             if value not in allowed and not (name == "timestamp" and callable(value)):
                 raise SpecError(f"`{name}` must be one of {', '.join(allowed)}; got {value!r}")
         if self.future_tolerance < 0:
-            raise SpecError(f"`future_tolerance` can't be negative, got {self.future_tolerance}")
+            raise SpecError(
+                "`future_tolerance` can't be negative, got"
+                f" {format_duration(self.future_tolerance)}"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form; a function appears by its qualified name."""
@@ -357,7 +366,9 @@ class AggregateSpec:
         if self.mode not in _MODES:
             raise SpecError(f"`mode` must be one of {', '.join(_MODES)}; got {self.mode!r}")
         if self.lateness < 0:
-            raise SpecError(f"`allow_lateness` can't be negative, got {self.allowed_lateness}")
+            raise SpecError(
+                f"`allow_lateness` can't be negative, got {format_duration(self.lateness)}"
+            )
         self._check_names()
         self._check_inputs()
         self._check_modes()

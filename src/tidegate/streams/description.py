@@ -11,6 +11,7 @@ from typing import Any
 from tidegate.errors import CorruptStateError, SpecError
 from tidegate.instants import format_duration
 from tidegate.kernel.streams.segments import Position, Segment, Segments
+from tidegate.state.damage import damage_in
 
 VERSION = 1
 CELL = "description"
@@ -147,14 +148,15 @@ class Description:
                 f" Tidegate reads version {VERSION}. Hint: read it with the version of Tidegate"
                 " that wrote it"
             )
-        segments = Segments.of(Segment(**one) for one in document["segments"])
-        return cls(
-            segments,
-            StreamSettings(**document["settings"]),
-            document["created"],
-            document["head"],
-            document["scaling"],
-        )
+        with damage_in("the description of the stream"):
+            segments = Segments.of(Segment(**one) for one in document["segments"])
+            return cls(
+                segments,
+                StreamSettings(**document["settings"]),
+                document["created"],
+                document["head"],
+                document["scaling"],
+            )
 
 
 def even(count: int) -> list[tuple[float, float]]:

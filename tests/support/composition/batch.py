@@ -76,22 +76,15 @@ def _aggregated(node: Aggregate, rows: Sequence[tuple[Row, str | None, set[Bound
         for (start, end), content in windows.items():
             values = {value.name: _value(value, content) for value in node.aggregates}
             time = None if end is None else end - 1
-            found.append(
-                {
-                    **dict(zip(node.key, key, strict=True)),
-                    "window_start": start,
-                    "window_end": end,
-                    "time": time,
-                    **values,
-                }
-            )
+            bounds = {"window_start": start, "window_end": end, "time": time}
+            found.append({**dict(zip(node.key, key, strict=True)), **bounds, **values})
     return found
 
 
 def _assigned(window: Window, members: Sequence[Any]) -> list[tuple[Any, list[Bounds]]]:
     """The rows of one key, each with its windows."""
     if window.kind == "session":
-        return _sessions(window.size, members)
+        return _sessions(window, members)
     if window.kind == "sliding":
         times = sorted({member[0]["#time"] for member in members})
         return [(m, _by_difference(window.size, times, m[0]["#time"])) for m in members]
@@ -117,26 +110,25 @@ def _aligned(window: Window, row: Row, at: int) -> list[Bounds]:
             ends = range(base + window.slide, base + window.size + 1, window.slide)
             return [(base, end) for end in ends if end > at]
         case "tumbling":
-            return [
-                (at // window.size * window.size, at // window.size * window.size + window.size)
-            ]
+            start = (at - window.offset) // window.size * window.size + window.offset
+            return [(start, start + window.size)]
     last = at // window.slide * window.slide
     starts = range(last, at - window.size, -window.slide)
     return [(start, start + window.size) for start in starts]
 
 
-def _sessions(gap: int, members: Sequence[Any]) -> list[tuple[Any, list[Bounds]]]:
-    found: list[list[Any]] = []
+def _sessions(window: Window, members: Sequence[Any]) -> list[tuple[Any, list[Bounds]]]:
+    """Rows whose own sessions overlap are in one; `end` is that of the session so far."""
+    found: list[tuple[int, int, list[Any]]] = []
     for member in sorted(members, key=lambda entry: entry[0]["#time"]):
-        if found and member[0]["#time"] - found[-1][-1][0]["#time"] < gap:
-            found[-1].append(member)
+        at = member[0]["#time"]
+        end = at + window.size * (member[0][window.by] if window.by is not None else 1)
+        if found and at < found[-1][1]:
+            start, last, others = found.pop()
+            found.append((start, max(last, end), [*others, member]))
         else:
-            found.append([member])
-    return [
-        (member, [(session[0][0]["#time"], session[-1][0]["#time"] + gap)])
-        for session in found
-        for member in session
-    ]
+            found.append((at, end, [member]))
+    return [(member, [(start, end)]) for start, end, session in found for member in session]
 
 
 def _by_difference(size: int, times: Sequence[int], at: int) -> list[Bounds]:
@@ -147,6 +139,9 @@ def _by_difference(size: int, times: Sequence[int], at: int) -> list[Bounds]:
 
 def _value(value: Value, content: Sequence[tuple[Row, str | None]]) -> Any:
     rows = [row for row, name in content if value.of in (None, name)]
+    if value.above is not None:
+        column = value.column or ""
+        rows = [row for row in rows if row[column] is not None and row[column] > value.above]
     if value.function == "count":
         return len(rows)
     every = [row.get(value.column or "") for row in rows]
@@ -156,6 +151,16 @@ def _value(value: Value, content: Sequence[tuple[Row, str | None]]) -> Any:
             return every
         case "count_distinct":
             return len(set(found))
+        case "distinct":
+            return sorted(set(found))
+        case "squares":
+            return sum(item * item for item in found)
+        case "first":
+            return min(rows, key=lambda row: row["#time"])[value.column] if rows else None
+        case "last":
+            return max(reversed(rows), key=lambda row: row["#time"])[value.column] if rows else None
+        case "stddev":
+            return statistics.stdev(found) if len(found) > 1 else None
     if not found:
         return None
     functions = {
@@ -164,8 +169,18 @@ def _value(value: Value, content: Sequence[tuple[Row, str | None]]) -> Any:
         "max": max,
         "mean": statistics.fmean,
         "median": statistics.median,
+        "quantile": lambda items: _quantile(sorted(items), 0.25),
+        "spread": lambda items: max(items) - min(items),
     }
     return functions[value.function](found)  # type: ignore[operator]
+
+
+def _quantile(items: Sequence[float], q: float) -> float:
+    """By linear interpolation."""
+    place = q * (len(items) - 1)
+    low = int(place)
+    high = min(low + 1, len(items) - 1)
+    return items[low] + (items[high] - items[low]) * (place - low)
 
 
 # Joins
@@ -204,6 +219,10 @@ def _joined(node: Join, left: Sequence[Row], right: Sequence[Row]) -> list[Row]:
 def _matches(node: Join, left: Sequence[Row], right: Sequence[Row], one: Row, other: Row) -> bool:
     if any(one[name] is None or one[name] != other[name] for name in node.on):
         return False
+    if node.ascending:
+        low, high = (row[child.values[0]] for child, row in ((node.left, one), (node.right, other)))
+        if low is None or high is None or low > high:
+            return False
     a, b, match = one[node.left.time], other[node.right.time], node.match
     if match.kind == "session":
         key = [one[name] for name in node.on]
@@ -224,9 +243,13 @@ def _in_reach(match: Match, a: int, b: int) -> bool:
             return -match.before <= a - b <= match.after
         case "tumbling":
             return a // match.before == b // match.before
-        case "hopping":
-            window = Window("hopping", match.before, match.after)
+        case "hopping" | "cumulative":
+            window = Window(match.kind, match.before, match.after)
             return bool(set(_aligned(window, {}, a)) & set(_aligned(window, {}, b)))
+        case "sliding":
+            return abs(a - b) < match.before
+        case "global":
+            return True
     return b <= a and a - b <= match.before
 
 
@@ -241,6 +264,8 @@ def _out(node: Join, one: Row | None, other: Row | None) -> Row:
         at = one[node.left.time] if one is not None else (other or {})[node.right.time]
         start = at // node.match.before * node.match.before
         found |= {"window_start": start, "window_end": start + node.match.before}
+    if node.match.kind == "global":
+        found |= {"window_start": None, "window_end": None}
     return found
 
 
@@ -266,8 +291,11 @@ def undetermined(node: Node) -> set[str]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, list):
-        return tuple(sorted(value, key=lambda item: (item is None, item or 0)))
-    return round(value, 9) if isinstance(value, float) else value
+        # Nulls come last.
+        found = [_plain(item) for item in value]
+        return (*sorted(item for item in found if item is not None), *[None] * found.count(None))
+    # A rounded zero has no sign.
+    return round(value, 9) + 0.0 if isinstance(value, float) else value
 
 
 def wanted(node: Node, accepted: Accepted) -> Counter[tuple[Any, ...]]:

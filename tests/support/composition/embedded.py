@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from operator import add
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 import tidegate as tg
 from support.composition.batch import Accepted, Bounds, shape, shown
@@ -23,6 +29,8 @@ from support.composition.plans import (
     sources,
 )
 from tidegate.state.memory import MemoryStore
+
+PREFIXES = ("left_", "right_")
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,7 @@ def window(given: Window) -> Any:
     unit = {"unit": "us"} if axis == "event_time" else {}
     match given.kind:
         case "tumbling":
-            return tg.tumbling(size, axis=axis, **unit)
+            return tg.tumbling(size, axis=axis, offset=given.offset, **unit)
         case "hopping":
             return tg.hopping(size, slide, axis=axis, **unit)
         case "cumulative":
@@ -61,16 +69,49 @@ def window(given: Window) -> Any:
         case "sliding":
             return tg.sliding(size, **unit)
         case "session":
+            if given.by is not None:
+                return tg.session(partial(_gap, size, given.by))
             return tg.session(size, **unit)
     return tg.global_window()
 
 
+def _gap(size: int, by: str, rows: pa.Table) -> pa.ChunkedArray:
+    """A session gap that is a multiple of a column."""
+    return pc.multiply(rows.column(by), size)
+
+
 def function(value: Value) -> Any:
-    words = {} if value.of is None else {"of": value.of}
-    if value.function == "count":
-        return tg.count(**words)
+    words: dict[str, Any] = {} if value.of is None else {"of": value.of}
+    column = value.column or ""
+    if value.above is not None:
+        words["where"] = partial(_is_above, column, value.above)
+    match value.function:
+        case "count":
+            return tg.count(**words)
+        case "quantile":
+            return tg.quantile(column, 0.25, exact=True, **words)
+        case "squares":
+            steps = {"add": partial(_add, column, 1), "remove": partial(_add, column, -1)}
+            return tg.python(
+                zero=0, **steps, merge=add, result=int, result_type=pa.int64(), **words
+            )
+        case "spread":
+            return tg.apply(partial(_spread, column), pa.int64(), [column], **words)
     name = "list_" if value.function == "list" else value.function
-    return getattr(tg, name)(value.column, **words)
+    return getattr(tg, name)(column, **words)
+
+
+def _is_above(column: str, bound: int, rows: pa.Table) -> pa.ChunkedArray:
+    return pc.greater(rows.column(column), bound)
+
+
+def _add(column: str, sign: int, total: int, row: Row) -> int:
+    return total + sign * (row[column] or 0) ** 2
+
+
+def _spread(column: str, rows: pa.Table) -> int | None:
+    ends = pc.min_max(rows.column(column)).as_py()
+    return None if ends["min"] is None else ends["max"] - ends["min"]
 
 
 def aggregate(node: Aggregate, streams: Sequence[tg.Stream]) -> tg.Panes:
@@ -87,6 +128,7 @@ def aggregate(node: Aggregate, streams: Sequence[tg.Stream]) -> tg.Panes:
         windowed = windowed.trigger(node.trigger)
     if node.only_updated:
         windowed = windowed.options(fire_only_updated=True)
+    windowed = windowed.options(**dict(node.options))
     return windowed.aggregate(**{value.name: function(value) for value in node.aggregates})
 
 
@@ -98,6 +140,12 @@ def matching(given: Match) -> Any:
             return tg.tumbling(given.before, unit="us")
         case "hopping":
             return tg.hopping(given.before, given.after, unit="us")
+        case "cumulative":
+            return tg.cumulative(given.before, given.after, unit="us")
+        case "sliding":
+            return tg.sliding(given.before, unit="us")
+        case "global":
+            return tg.global_window()
         case "session":
             return tg.session(given.before, unit="us")
     return tg.as_of(given.before, unit="us")
@@ -106,8 +154,18 @@ def matching(given: Match) -> Any:
 def join(node: Join, streams: Sequence[tg.Stream]) -> tg.Joined:
     """A join of streams of its inputs."""
     left, right = streams
-    found = left.join(right, matching(node.match), on=list(node.on), how=node.how)
+    names = [child.values[0] for child in node.inputs] if node.ascending else []
+    where = None
+    if names:
+        sides = [
+            f"{p}{n}" if names[0] == names[1] else n for p, n in zip(PREFIXES, names, strict=True)
+        ]
+        where = pc.field(sides[0]) <= pc.field(sides[1])
+    found = left.join(right, matching(node.match), on=list(node.on), how=node.how, where=where)
     found = found.allow_lateness(node.lateness, unit="us")
+    if node.every is not None:
+        every = timedelta(microseconds=node.every)
+        found = found.update_every(every, every)
     if node.padding == "early":
         return found.early_padding()
     return found.final_padding() if node.padding == "final" else found
@@ -213,9 +271,12 @@ class Pipeline:
         bounds: list[Bounds] = [
             (window["window_start"], window["window_end"]) for window in row.get("windows") or []
         ]
-        if row["reason"] == "window_closed" and isinstance(node, Aggregate) and bounds:
+        passes = row["reason"] in ("window_closed", "window_expired", "out_of_retention")
+        if passes and isinstance(node, Aggregate) and bounds and node.window.kind != "session":
             self.accepted.missed |= {(numbers[0], found) for found in bounds}
         else:
+            # A rejected row that comes again is a duplicate, or is rejected again.
+            self._taken.add(numbers[0])
             del delivered[numbers[0]]
 
 

@@ -13,12 +13,18 @@ from typing import Any, TypeAlias
 Row: TypeAlias = dict[str, Any]
 ENOUGH = 10_000
 """An allowed lateness that no event of a history exceeds."""
+COUNTING = ("count", "count_distinct", "squares", "spread")
+"""Functions whose result is an integer."""
+AVERAGING = ("mean", "median", "quantile", "stddev")
+"""Functions whose result is a float."""
+KEEPING = ("sum", "min", "max", "first", "last")
+"""Functions whose result has the type of their column."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A stream of rows with a time, two keys, a value and a number; sources of one family have the
-    same columns, so that they can be united.
+    """A stream of rows with a time, two keys, an integer, a float, a text and a number; sources of
+    one family have the same columns, so that they can be united.
     """
 
     name: str
@@ -40,13 +46,21 @@ class Source:
         return (f"v_{self.family}",)
 
     @property
+    def floats(self) -> tuple[str, ...]:
+        return (f"w_{self.family}",)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (f"s_{self.family}",)
+
+    @property
     def number(self) -> str:
         """The column that numbers rows in the order of arrival."""
         return f"n_{self.family}"
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return (self.time, "k", "u", *self.values, self.number)
+        return (self.time, "k", "u", *self.values, *self.floats, *self.texts, self.number)
 
 
 @dataclass(frozen=True)
@@ -59,16 +73,22 @@ class Window:
     size: int = 0
     slide: int = 0
     axis: str = "event_time"
+    offset: int = 0
+    by: str | None = None
+    """The column whose values multiply the gap of a session."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """An aggregate: a function over a column, of one input of a merge or of all."""
+    """An aggregate: a function over a column, of one input of a merge or of all; with `above`, of
+    rows whose value is greater.
+    """
 
     name: str
     function: str
     column: str | None = None
     of: str | None = None
+    above: int | None = None
 
 
 @dataclass(frozen=True)
@@ -85,10 +105,10 @@ class Aggregate:
     lateness: int = ENOUGH
     names: tuple[str, ...] = ()
     only_updated: bool = False
-
-    @property
-    def time(self) -> str:
-        return "time"
+    options: tuple[tuple[str, str], ...] = ()
+    """Options that the answer does not depend on, but for the rows that are too late."""
+    time: str = "time"
+    """The column that the next operator goes by: `time`, `window_start` or `window_end`."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -97,10 +117,24 @@ class Aggregate:
     @property
     def values(self) -> tuple[str, ...]:
         """The columns with integers."""
+        return self._of_kind("values", COUNTING)
+
+    @property
+    def floats(self) -> tuple[str, ...]:
+        return self._of_kind("floats", AVERAGING)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return self._of_kind("texts", ())
+
+    def _of_kind(self, kind: str, functions: tuple[str, ...]) -> tuple[str, ...]:
+        """The results of these functions, and values taken from input columns of a kind."""
+        columns = {name for node in self.inputs for name in getattr(node, kind)}
         return tuple(
             value.name
             for value in self.aggregates
-            if value.function in ("count", "sum", "min", "max", "count_distinct")
+            if value.function in functions
+            or (value.function in KEEPING and value.column in columns)
         )
 
     @property
@@ -111,7 +145,9 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Match:
-    """The window of a join by kind: within, tumbling, hopping, session or as_of."""
+    """The window of a join by kind: within, tumbling, hopping, cumulative, sliding, global, session
+    or as_of.
+    """
 
     kind: str
     before: int = 0
@@ -121,7 +157,7 @@ class Match:
 
     @property
     def has_bounds(self) -> bool:
-        return self.kind in ("tumbling", "hopping", "session")
+        return self.kind in ("tumbling", "hopping", "cumulative", "sliding", "session", "global")
 
 
 @dataclass(frozen=True)
@@ -137,6 +173,10 @@ class Join:
     padding: str = "complete"
     time_of: int = 0
     """The side whose time the output goes by."""
+    ascending: bool = False
+    """Whether the first integer of the left must not be greater than that of the right."""
+    every: int | None = None
+    """The period in which output is batched."""
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -162,8 +202,21 @@ class Join:
 
     @property
     def values(self) -> tuple[str, ...]:
+        return self._of_kind("values")
+
+    @property
+    def floats(self) -> tuple[str, ...]:
+        return self._of_kind("floats")
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return self._of_kind("texts")
+
+    def _of_kind(self, kind: str) -> tuple[str, ...]:
         sides = (0, 1) if self.shows_right else (0,)
-        return tuple(self.shown(side, name) for side in sides for name in self.inputs[side].values)
+        return tuple(
+            self.shown(side, name) for side in sides for name in getattr(self.inputs[side], kind)
+        )
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -191,7 +244,7 @@ class Join:
             if isinstance(child, Join)
             for name in child.undetermined
         }
-        if self.match.kind in ("hopping", "session"):
+        if self.match.kind in ("hopping", "cumulative", "sliding", "session"):
             found |= {"window_start", "window_end"}
         return found
 

@@ -81,7 +81,7 @@ def _stream(node: Node, key: Sequence[str], frames: Mapping[str, DataFrame]) -> 
     found = pipeline(node, frames)
     if isinstance(node, Join):
         return found.stream(time=node.time, key=list(key))
-    return tg.stream(found, key=list(key))
+    return tg.stream(found, time=node.time, key=list(key))
 
 
 # Runs
@@ -135,12 +135,16 @@ class Inputs:
 
 def _schema(source: Source) -> pa.Schema:
     numbers = dict.fromkeys(("u", *source.values, source.number), pa.int64())
-    return pa.schema({source.time: MOMENT, "k": pa.string(), **numbers})
+    floats = dict.fromkeys(source.floats, pa.float64())
+    texts = dict.fromkeys(source.texts, pa.string())
+    return pa.schema({source.time: MOMENT, "k": pa.string(), **numbers, **floats, **texts})
 
 
 def _ddl(source: Source) -> str:
     numbers = (f"{name} long" for name in ("u", *source.values, source.number))
-    return ", ".join([f"{source.time} timestamp", "k string", *numbers])
+    floats = (f"{name} double" for name in source.floats)
+    texts = (f"{name} string" for name in source.texts)
+    return ", ".join([f"{source.time} timestamp", "k string", *numbers, *floats, *texts])
 
 
 def _plain(value: Any) -> Any:

@@ -62,11 +62,13 @@ ENDING_TRIGGERS = tuple(
 TIME_WINDOWS = (
     Window("tumbling", 10),
     Window("tumbling", 4),
+    Window("tumbling", 6, offset=1),
     Window("hopping", 10, 5),
     Window("hopping", 6, 4),
     Window("cumulative", 10, 5),
     Window("sliding", 5),
     Window("session", 4),
+    Window("session", 3, by="u"),
     Window("session", 7),
     Window("session", 7),
     Window("global"),
@@ -84,10 +86,27 @@ MATCHES = (
     Match("tumbling", 10),
     Match("tumbling", 4),
     Match("hopping", 6, 4),
+    Match("cumulative", 10, 5),
+    Match("sliding", 5),
+    Match("global"),
     Match("session", 4),
     Match("as_of", 6),
 )
-FUNCTIONS = ("sum", "sum", "min", "max", "mean", "median", "count_distinct", "list")
+FUNCTIONS = {
+    "values": (
+        *("sum", "sum", "min", "max", "mean", "median", "count_distinct", "list", "distinct"),
+        *("quantile", "stddev", "squares", "spread"),
+    ),
+    "floats": ("sum", "min", "max", "mean", "median", "list"),
+    "texts": ("min", "max", "count_distinct", "list", "distinct"),
+}
+"""Functions by the kind of their column."""
+OPTIONS: tuple[tuple[tuple[str, str], ...], ...] = (
+    *[()] * 4,
+    (("granularity", "batch"),),
+    (("on_time", "always"), ("closing", "always")),
+    (("on_time", "if_updated"),),
+)
 
 
 @dataclass(frozen=True)
@@ -147,11 +166,13 @@ class Builder:
         if isinstance(node, Aggregate) and len(node.inputs) == 1:
             child = self._twin(node.inputs[0])
             if child is not None:
+                mode = self.one_of(*MODES)
                 return replace(
                     node,
                     inputs=(child,),
                     trigger=self.one_of(*OPEN_TRIGGERS),
-                    mode=self.one_of(*MODES),
+                    mode=mode,
+                    only_updated=node.only_updated and mode != "discarding",
                 )
         return None
 
@@ -163,13 +184,18 @@ class Builder:
         values = [Value(next(self._values), "count")]
         for _ in range(self.draw(st.integers(1, 2))):
             number = self.draw(st.integers(0, len(inputs) - 1))
-            columns = inputs[number].values
-            if columns:
-                of = names[number] if names else None
-                column, name = self.one_of(*columns), self.one_of(*FUNCTIONS)
-                values.append(Value(next(self._values), name, column, of))
+            of = names[number] if names else None
+            values += self._value(inputs[number], of, one=len(inputs) == 1)
         behind = not all(isinstance(node, Source) for node in inputs)
         window = self._window(inputs, timed=timed)
+        mode = self.one_of(*MODES)
+        options = self.one_of(*OPTIONS)
+        if not behind and window.kind in ("tumbling", "hopping", "cumulative"):
+            options = self.one_of(options, options, (("drop_by", "window"),))
+        lateness = self.one_of(ENOUGH, ENOUGH, 0, 5, 20)
+        if window.axis != "event_time":
+            # Ids are known for that long by the clock.
+            lateness = ENOUGH
         # What a closed session misses depends on the order of arrival.
         ends = window.kind != "session" and (not behind or self.draw(st.integers(0, 4)) == 0)
         return Aggregate(
@@ -178,10 +204,27 @@ class Builder:
             key,
             tuple(values),
             self._trigger(ends=ends),
-            self.one_of(*MODES),
-            self.one_of(ENOUGH, ENOUGH, 0, 5, 20),
+            mode,
+            lateness,
             names,
+            mode != "discarding" and self.one_of(False, False, True),
+            options,
+            self.one_of("time", "time", "time", *_other_times(window)),
         )
+
+    def _value(self, node: Node, of: str | None, *, one: bool) -> list[Value]:
+        """An aggregate of a column of an input, if it has one of the kind drawn."""
+        kind = self.one_of("values", "values", "values", "floats", "texts")
+        columns = getattr(node, kind)
+        if not columns:
+            return []
+        functions = list(FUNCTIONS[kind])
+        if one and isinstance(node, Source):
+            # The order of arrival decides between rows of one time.
+            functions += ["first", "last"]
+        function = self.one_of(*functions)
+        above = self.one_of(None, None, None, 1) if kind == "values" else None
+        return [Value(next(self._values), function, self.one_of(*columns), of, above)]
 
     def _trigger(self, *, ends: bool) -> str | None:
         return self.one_of(*OPEN_TRIGGERS, *(ENDING_TRIGGERS if ends else ()))
@@ -189,7 +232,9 @@ class Builder:
     def _window(self, inputs: tuple[Node, ...], *, timed: bool) -> Window:
         if any(not has_time(node) for node in inputs):
             return INHERITED
-        windows = list(TIME_WINDOWS)
+        windows = [
+            w for w in TIME_WINDOWS if w.by is None or all(w.by in node.columns for node in inputs)
+        ]
         if len(inputs) == 1 and isinstance(inputs[0], Source):
             windows += [
                 w for w in TUPLE_WINDOWS if w.axis != "offset" or inputs[0].identity == "offset"
@@ -211,6 +256,8 @@ class Builder:
         on = tuple(name for name in common if self.draw(st.integers(0, 3))) or tuple(common[:1])
         if not on and match.kind == "session":
             match = Match("within", 3, 5)
+        if match.kind == "as_of" and not _has_distinct_times(right, on):
+            match = Match("within", 3, 5)
         padding = "complete"
         if how in ("left", "right", "full", "anti") or match.kind == "as_of":
             padding = self.one_of("complete", "complete", "early", "final")
@@ -223,7 +270,36 @@ class Builder:
             self.one_of(ENOUGH, ENOUGH, 0, 5, 20),
             padding,
             self.one_of(0, 1) if how not in ("semi", "anti") else 0,
+            match.kind != "as_of"
+            and self.one_of(False, False, False, True)
+            and _have_values(left, right),
+            self.one_of(None, None, None, 4),
         )
+
+
+def _other_times(window: Window) -> tuple[str, ...]:
+    """Columns of panes beside `time` that the next operator may go by."""
+    if window.kind in ("session", "inherited"):
+        return ("window_end",)
+    return ("window_end", "window_start")
+
+
+def _has_distinct_times(node: Node, on: tuple[str, ...]) -> bool:
+    """Whether the order of arrival between rows of one key and time is that of the source, or no
+    two rows of a key have one time.
+    """
+    if isinstance(node, Source):
+        return True
+    return (
+        isinstance(node, Aggregate)
+        and set(node.key) <= set(on)
+        and node.time != "window_start"
+        and node.window.kind in ("tumbling", "hopping", "session")
+    )
+
+
+def _have_values(*nodes: Node) -> bool:
+    return all(node.values for node in nodes)
 
 
 def _identified_alike(first: Node, second: Node) -> tuple[Node, Node]:
@@ -279,12 +355,16 @@ def plans(draw: st.DrawFn) -> Operator:
 
 
 def settled(plan: Operator) -> Operator:
-    """A last operator whose panes can be netted: only counts and sums of discarded panes add up,
-    and only in windows that do not grow.
+    """A last operator whose panes can be netted: only counts and sums of integers of discarded
+    panes add up, and only in windows that do not grow.
     """
     if not isinstance(plan, Aggregate) or plan.mode != "discarding":
         return plan
-    adds_up = all(value.function in ("count", "sum") for value in plan.aggregates)
+    floats = {name for node in plan.inputs for name in node.floats}
+    adds_up = all(
+        value.function in ("count", "sum") and value.column not in floats
+        for value in plan.aggregates
+    )
     return plan if adds_up and plan.window.kind != "session" else replace(plan, mode="retracting")
 
 
@@ -305,9 +385,11 @@ class Sender:
         time = self.front + self.draw(st.sampled_from([0, 0, 0, 1, 3, -1, -2, -4, -9, -15]))
         row = {
             source.time: max(time, 0),
-            "k": self.draw(st.sampled_from("aab")),
+            "k": self.draw(st.sampled_from([*"aaaabb", None])),
             "u": self.draw(st.sampled_from([1, 1, 2])),
             source.values[0]: self.draw(st.sampled_from([1, 1, 2, 3, -2, None])),
+            source.floats[0]: self.draw(st.sampled_from([0.5, 0.5, 1.25, -3.0, None])),
+            source.texts[0]: self.draw(st.sampled_from(["x", "x", "yy", "", None])),
             source.number: next(self.numbers),
         }
         sent.append(row)

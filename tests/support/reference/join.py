@@ -56,9 +56,10 @@ class JoinReference:
         self.observed: list[dict[str, int]] = [{}, {}]
         self.newest = [MIN, MIN]
         self.newest_before = [MIN, MIN]
-        self.highest: list[int | None] = [None, None]
-        self.first: list[int | None] = [None, None]
-        self.offsets = [MIN, MIN]
+        self.highest: list[dict[Any, int]] = [{}, {}]
+        self.first: list[dict[Any, int]] = [{}, {}]
+        self.offsets: list[dict[Any, int]] = [{}, {}]
+        """By partition, the highest accepted, the first, and the highest offset of all."""
         self.counted = [MIN, MIN]
         """How far the offsets of each side had come, from the first, when the last call ended."""
         self.ids: list[dict[Any, int]] = [{}, {}]
@@ -90,7 +91,11 @@ class JoinReference:
             self._retain(side)
         for side in there:
             self._imply(side)
-            self.counted[side] = self.offsets[side] + 1 - (self.first[side] or 0)
+            ends = [
+                highest + 1 - self.first[side].get(partition, 0)
+                for partition, highest in self.offsets[side].items()
+            ]
+            self.counted[side] = min(ends, default=MIN)
         self._settle()
         return self._collect()
 
@@ -143,18 +148,31 @@ class JoinReference:
         offset = self.config.offset
         rows.sort(key=lambda item: (item[0], item[1][offset]))
         for side, row in rows:
-            self.first[side] = row[offset] if self.first[side] is None else self.first[side]
+            if self._is_taken(side, row):
+                self.first[side].setdefault(self._partition(row), row[offset])
         if not isinstance(self.config.window, Rows):
             return rows
-        return sorted(
-            rows, key=lambda item: (item[1][offset] - (self.first[item[0]] or 0), item[0])
+        # Rows of several partitions are in the order of these first.
+        rows.sort(key=lambda item: (item[0], self._partition(item[1]) or ""))
+        return sorted(rows, key=lambda item: (self._at(*item), item[0]))
+
+    def _is_taken(self, side: int, row: Row) -> bool:
+        """Whether the times of a row allow it: other rows have no position."""
+        refused = {"very_late", *(["future"] if self.config.future == "reject" else [])}
+        return all(
+            row[column] is not None and self._class(side, column, row[column]) not in refused
+            for column in self.config.columns(side)
+            if self.config.is_counted
         )
+
+    def _partition(self, row: Row) -> Any:
+        return row[self.config.partition] if self.config.partition is not None else None
 
     def _is_duplicate(self, side: int, row: Row) -> bool:
         if self.config.offset is not None:
-            if row[self.config.offset] <= self.offsets[side]:
+            if row[self.config.offset] <= self.offsets[side].get(self._partition(row), MIN):
                 return True
-            self.offsets[side] = row[self.config.offset]
+            self.offsets[side][self._partition(row)] = row[self.config.offset]
         if self.config.id is not None and row[self.config.id] is not None:
             if row[self.config.id] in self.ids[side]:
                 return True
@@ -166,7 +184,7 @@ class JoinReference:
     def _at(self, side: int, row: Row) -> int:
         """Where a row is: at its time, or as far as its offset is from the first of its side."""
         if self.config.is_counted:
-            return row[self.config.offset or ""] - (self.first[side] or 0)
+            return row[self.config.offset or ""] - self.first[side].get(self._partition(row), 0)
         return row["ts"]
 
     def _take(self, side: int, row: Row) -> None:
@@ -229,7 +247,7 @@ class JoinReference:
         self.held.append(new)
         self.accepted.append(new)
         if isinstance(self.config.window, Rows):
-            self.highest[new.side] = new.row[self.config.offset or ""]
+            self.highest[new.side][self._partition(new.row)] = new.row[self.config.offset or ""]
         new.was_complete = self._is_complete(new)
         self._match(new)
         self._settle_row(new)
@@ -276,7 +294,12 @@ class JoinReference:
             mine = self.session(left)
             return mine if mine == self.session(right) else None
         if isinstance(window, Rows):
-            return () if self._is_in_window(left) and self._is_in_window(right) else None
+            # The later row looks into the window of the other side.
+            new, old = (left, right) if left.seq > right.seq else (right, left)
+            span = window.span(old.side)
+            if span is not None:
+                return () if old.row["ts"] > new.row["ts"] - span else None
+            return () if self._is_in_window(old) else None
         bounds = window if isinstance(window, tuple) else (window,)
         return () if all(bound.holds(left.row, right.row) for bound in bounds) else None
 
@@ -317,7 +340,8 @@ class JoinReference:
     def _is_in_window(self, held: Held) -> bool:
         """Whether a row is among the last n of its side."""
         assert isinstance(self.config.window, Rows)
-        size, highest = self.config.window.size(held.side), self.highest[held.side]
+        size = self.config.window.size(held.side)
+        highest = self.highest[held.side].get(self._partition(held.row))
         return (
             size is None or highest is None or held.row[self.config.offset or ""] > highest - size
         )
@@ -371,7 +395,11 @@ class JoinReference:
                     for bound in window
                 )
             case Rows():
-                return not self._is_in_window(held)
+                span = window.span(held.side)
+                if span is None:
+                    return not self._is_in_window(held)
+                mark = shifted(self._mark(other))
+                return mark == MAX or (mark != MIN and held.row["ts"] <= mark - span)
             case Session():
                 # A row of its own side may make the session longer, so that it waits for both.
                 end = self.session(held)[1]

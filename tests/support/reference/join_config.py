@@ -60,13 +60,24 @@ class Within:
 
 @dataclass(frozen=True)
 class Rows:
-    """The window of a side is its last n messages by offset; None is unbounded."""
+    """The window of a side is its last n messages by offset, in every partition, or its messages
+    that are less than a time older than the row that looks; None is unbounded.
+    """
 
     left: int | None = None
     right: int | None = None
+    left_time: int | None = None
+    right_time: int | None = None
 
     def size(self, side: int) -> int | None:
         return self.right if side == RIGHT else self.left
+
+    def span(self, side: int) -> int | None:
+        return self.right_time if side == RIGHT else self.left_time
+
+    @property
+    def compares_times(self) -> bool:
+        return self.left_time is not None or self.right_time is not None
 
 
 @dataclass(frozen=True)
@@ -98,6 +109,7 @@ class JoinConfig:
     retain_time: int | None = None
     id: str | None = None
     offset: str | None = None
+    partition: str | None = None
     watermark: str = "explicit"
     future: str = "process"
     future_tolerance: int = MAX // 2
@@ -108,7 +120,8 @@ class JoinConfig:
     def columns(self, side: int) -> tuple[str, ...]:
         """The time columns of a side that its rows are judged by."""
         if self.is_counted:
-            return ()
+            is_mixed = isinstance(self.window, Rows) and self.window.compares_times
+            return ("ts",) if is_mixed else ()
         bounds = self.window if isinstance(self.window, tuple) else ()
         return tuple(dict.fromkeys(["ts", *(bound.column(side) for bound in bounds)]))
 

@@ -155,9 +155,12 @@ def _approx_distinct(a: spec.ApproxDistinct, s: _Source) -> Accumulation:
 
 def _top_k(a: spec.TopK, s: _Source) -> Accumulation:
     type = s.orderable(a.column) if a.by is None or a.distinct else s.type(a.column)
-    return collect.TopK(
-        a.column, type, a.k, a.by, None if a.by is None else s.orderable(a.by), distinct=a.distinct
-    )
+    by = None if a.by is None else s.orderable(a.by)
+    if a.ascending and (
+        by is None or not pa.types.is_struct(by) or by.num_fields != len(a.ascending)
+    ):
+        raise s.refuse(str(a.by), f"a struct of {len(a.ascending)} fields")
+    return collect.TopK(a.column, type, a.k, a.by, by, distinct=a.distinct, ascending=a.ascending)
 
 
 def _distinct(a: spec.Distinct, s: _Source) -> Accumulation:

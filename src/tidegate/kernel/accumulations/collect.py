@@ -19,8 +19,10 @@ from tidegate.kernel.accumulations.protocol import (
     Rows,
 )
 from tidegate.kernel.accumulations.values import (
+    field_ranks,
     from_storage,
     sort_keys,
+    storage,
     storage_dtype,
     to_floats,
     typed,
@@ -181,7 +183,8 @@ def quantile_result(values: np.ndarray, seen: np.ndarray, type: pa.DataType) -> 
 class TopK(Kept):
     """The k largest values, or the values of the k rows with the largest `by`.
 
-    Ties are broken by event time and arrival; NaN is smallest.
+    Ties are broken by event time and arrival; NaN is smallest. With `ascending`, `by` is a struct
+    whose fields decide in turn, each with its own direction; null is smallest.
     """
 
     def __init__(
@@ -193,10 +196,12 @@ class TopK(Kept):
         by_type: pa.DataType | None,
         *,
         distinct: bool,
+        ascending: tuple[bool, ...] = (),
     ) -> None:
         more = {} if by_type is None else {"by": by_type, "time": pa.int64(), "order": pa.int64()}
         super().__init__({"value": type, **more}, pa.list_(type))
         self.column, self.k, self.by, self.distinct = column, k, by, distinct
+        self.ascending = ascending
 
     def lift(self, rows: Rows, groups: Groups) -> Lifted:
         columns = {"value": rows.column(self.column)}
@@ -206,7 +211,7 @@ class TopK(Kept):
         return Lifted(self.keep({name: items[name] for name in self.partial_types}, ids, groups.n))
 
     def arrange(self, items: Items, ids: np.ndarray) -> np.ndarray:
-        keys = [~sort_keys(items["value"] if self.by is None else items["by"])]
+        keys = self._keys(items)
         if self.by is not None:
             keys += [items["time"].to_numpy(), items["order"].to_numpy()]
         rows = _sorted_rows(ids, keys)
@@ -216,6 +221,15 @@ class TopK(Kept):
         starts = np.flatnonzero(_changes(group, []))
         rank = np.arange(len(rows)) - np.repeat(starts, np.diff(np.append(starts, len(rows))))
         return rows[rank < self.k]
+
+    def _keys(self, items: Items) -> list[np.ndarray]:
+        """Keys by which the first rows sort first."""
+        if not self.ascending:
+            return [~sort_keys(items["value"] if self.by is None else items["by"])]
+        return [
+            ranks if first else ~ranks
+            for ranks, first in zip(field_ranks(items["by"]), self.ascending, strict=True)
+        ]
 
     def _novel(
         self, items: Items, ids: np.ndarray, keys: list[np.ndarray], rows: np.ndarray
@@ -273,6 +287,10 @@ def _positive_zero(array: pa.Array) -> pa.Array:
     dtype = storage_dtype(array.type)
     if dtype is None or dtype.kind != "f":
         return array
+    if pa.types.is_float16(array.type):
+        # Arrow has no comparison of them.
+        values, missing = storage(array), array.is_null().to_numpy(zero_copy_only=False)
+        return pa.array(np.where(values == 0, np.float16(0), values), array.type, mask=missing)
     return pc.if_else(
         pc.equal(array, pa.scalar(0.0, array.type)), pa.scalar(0.0, array.type), array
     )

@@ -4,7 +4,7 @@ values.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -117,6 +117,9 @@ def _ranks(array: pa.Array) -> np.ndarray:
     """The rank of each value among the sorted distinct ones."""
     if isinstance(array, pa.StructArray):
         return _struct_ranks(array)
+    if pa.types.is_decimal(array.type) and array.type.bit_width < 128:
+        # Arrow has no dictionary of them.
+        array = array.cast(pa.decimal128(array.type.precision, array.type.scale))
     encoded = array.dictionary_encode()
     order = pc.array_sort_indices(encoded.dictionary).to_numpy()
     rank = np.empty(len(order) + 1, np.int64)
@@ -124,13 +127,21 @@ def _ranks(array: pa.Array) -> np.ndarray:
     return rank[encoded.indices.fill_null(len(order)).to_numpy(zero_copy_only=False)]
 
 
-def _struct_ranks(array: pa.StructArray) -> np.ndarray:
-    rank = np.zeros(len(array), np.int64)
+def field_ranks(array: Any) -> list[np.ndarray]:
+    """By field, the rank of each value among those of the array; null is smallest."""
+    found = []
     for field in array.flatten():
         mask = valid(field)
         _, codes = np.unique(sort_keys(field), return_inverse=True)
         codes = codes.astype(np.int64) + 1
         if mask is not None:
             codes[~mask] = 0
+        found.append(codes)
+    return found
+
+
+def _struct_ranks(array: pa.StructArray) -> np.ndarray:
+    rank = np.zeros(len(array), np.int64)
+    for codes in field_ranks(array):
         _, rank = np.unique(rank * (len(array) + 2) + codes, return_inverse=True)
     return rank.astype(np.int64)

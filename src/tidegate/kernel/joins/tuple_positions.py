@@ -34,6 +34,11 @@ class TuplePositions:
         start = np.array([self.first.get(name, 0) for name in names], np.int64)
         return offset - start[partition]
 
+    def lanes(self, partition: np.ndarray, names: list[str]) -> np.ndarray:
+        """The number of the partition of each row, in the order in which they appeared."""
+        number = {name: lane for lane, name in enumerate(self.first)}
+        return np.array([number.get(name, 0) for name in names], np.int64)[partition]
+
     def mark(self, highest: Mapping[str, int]) -> int:
         """The position below which all partitions are complete, from their highest offsets."""
         ends = (highest[name] + 1 - first for name, first in self.first.items())

@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from tidegate.errors import CorruptStateError, InputError, SpecError, SpecMismatchError
 from tidegate.instants import MAX, MIN
-from tidegate.kernel.frame import Frame, concat_frames, repeat, to_arrow
+from tidegate.kernel.frame import Column, Frame, concat_frames, is_untyped, repeat, to_arrow
 from tidegate.kernel.groups import expand_ranges, lookup
 from tidegate.kernel.storage.layout import Layout
 from tidegate.kernel.storage.run_store import Places, Run, RunStore
@@ -515,18 +515,13 @@ class MessageStore:
 
 def _completed(frame: Frame, known: Frame) -> Frame:
     """A stored frame with the columns and types that became known later."""
-    lacking = [
-        name
-        for name in known.names
-        if name not in frame or (_untyped(frame, name) and not _untyped(known, name))
-    ]
-    return (
-        frame.with_mapping(
-            {name: repeat(None, len(frame), to_arrow(known[name]).type) for name in lacking}
-        )
-        if lacking
-        else frame
-    )
+    lacking: dict[str, Column] = {}
+    for name in known.names:
+        if name not in frame:
+            lacking[name] = repeat(None, len(frame), to_arrow(known[name]).type)
+        elif _untyped(frame, name):
+            lacking[name] = to_arrow(frame[name]).cast(to_arrow(known[name]).type)
+    return frame.with_mapping(lacking) if lacking else frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -587,4 +582,4 @@ def _uids(frame: Frame) -> np.ndarray:
 
 def _untyped(frame: Frame, name: str) -> bool:
     column = frame[name]
-    return not isinstance(column, np.ndarray) and pa.types.is_null(column.type)
+    return not isinstance(column, np.ndarray) and is_untyped(column.type)

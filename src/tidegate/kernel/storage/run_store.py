@@ -28,7 +28,15 @@ import pyarrow as pa
 
 from tidegate.errors import CorruptStateError
 from tidegate.instants import MAX, MIN
-from tidegate.kernel.frame import Column, Frame, concat_frames, constant, is_constant, to_arrow
+from tidegate.kernel.frame import (
+    Column,
+    Frame,
+    concat_frames,
+    constant,
+    is_constant,
+    to_arrow,
+    typed,
+)
 from tidegate.kernel.groups import inverse, present
 from tidegate.kernel.storage.column_encoding import pack, unpack
 from tidegate.state.store import Store
@@ -720,8 +728,6 @@ def _take_chunked(columns: Sequence[Column], index: pa.Array) -> Column:
         return constant(columns[0][0], len(index))
     numeric = all(isinstance(column, np.ndarray) for column in columns)
     arrays = [to_arrow(column) for column in columns]
-    kind = next(
-        (array.type for array in arrays if not pa.types.is_null(array.type)), arrays[0].type
-    )
+    kind: Any = typed([array.type for array in arrays])
     taken = to_arrow(pa.chunked_array([array.cast(kind) for array in arrays], kind).take(index))
     return taken.to_numpy(zero_copy_only=False) if numeric else taken

@@ -17,14 +17,23 @@ from tidegate.errors import InputError, SpecError
 from tidegate.kernel.accumulations.filtered import describe, isolate
 from tidegate.kernel.frame import to_arrow
 from tidegate.operators.ingest.python_rows import to_table
-from tidegate.operators.ingest.schema_cast import BROKEN
+from tidegate.operators.ingest.schema_cast import BROKEN, CastTable
 from tidegate.spec.computed import Computed
 
 
 def arriving_table(rows: Any, expected: pa.Schema | None, computed: Sequence[Computed]) -> pa.Table:
-    """Messages in any form as a table with its computed columns."""
-    table = to_table(rows, _without_computed(expected, computed))
-    if not {*table.column_names} - {BROKEN} and (isinstance(rows, Mapping) or len(rows)):
+    """Messages in any form as a table with its computed columns.
+
+    A reader may hand over a `CastTable`, which marks the rows that it could not read.
+    """
+    table = (
+        rows.table
+        if isinstance(rows, CastTable)
+        else to_table(rows, _without_computed(expected, computed))
+    )
+    if not {*table.column_names} - {BROKEN} and (
+        isinstance(rows, CastTable | Mapping) or len(rows)
+    ):
         raise InputError(
             "the first messages have no columns. Hint: a message has its time at least"
         )

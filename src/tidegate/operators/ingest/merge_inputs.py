@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from tidegate.errors import InputError, SpecError
 from tidegate.kernel.events.event_time import is_ticks
+from tidegate.kernel.frame import is_untyped, typed
 from tidegate.operators.ingest.schema_cast import BROKEN, bindable
 from tidegate.spec.aggregates import INPUT, Aggregate
 from tidegate.spec.operator import AggregateSpec
@@ -125,7 +126,7 @@ class MergedInputs:
         now = _columns(bindable(came))
         self._brought[ordinal] = {
             **before,
-            **{name: typed or before.get(name, False) for name, typed in now.items()},
+            **{name: known or before.get(name, False) for name, known in now.items()},
         }
 
     def save(self) -> Any:
@@ -148,7 +149,7 @@ def check_schemas(spec: AggregateSpec, schemas: Sequence[pa.Schema], united: pa.
 
 def _columns(schema: pa.Schema) -> dict[str, bool]:
     return {
-        field.name: not pa.types.is_null(field.type)
+        field.name: not is_untyped(field.type)
         for field in schema
         if field.name not in {BROKEN, INPUT}
     }
@@ -163,7 +164,7 @@ def _read_by(aggregate: Aggregate) -> Iterator[str]:
 
 def _fits(known: pa.DataType, came: pa.DataType, *, is_key: bool) -> bool:
     """Whether the known type holds all values of the other; integer keys match at any width."""
-    if known == came or pa.types.is_null(known) or pa.types.is_null(came):
+    if typed([known, came]) == typed([came, known]):
         return True
     if is_key and pa.types.is_integer(known) and pa.types.is_integer(came):
         return True

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidegate.errors import InputError
 from tidegate.operators.ingest.schema_cast import BROKEN
+from tidegate.state.arrow_types import check_types
 
 MAX_NESTING = 32
 """How deep lists and dictionaries in a value may be nested; Arrow stores at most 64 levels."""
@@ -64,7 +66,20 @@ def _checked(table: pa.Table) -> pa.Table:
     _check_unique(names)
     if BROKEN in names:
         raise InputError(f"the column name {BROKEN!r} is reserved. Hint: rename the column")
-    for field in table.schema:
+    try:
+        check_types(table.schema)
+    except pa.ArrowInvalid as error:
+        raise InputError(f"{error}. Hint: cast the column") from None
+    for number, field in enumerate(table.schema):
+        if pa.types.is_run_end_encoded(field.type):
+            decoded = [pc.run_end_decode(chunk) for chunk in table.column(number).chunks]
+            column = pa.chunked_array(decoded, field.type.value_type)
+            table = table.set_column(number, field.name, column)
+        if _has_union(field.type):
+            raise InputError(
+                f"the column `{field.name}` is a union ({field.type}), which state cannot hold."
+                " Hint: divide it into a column per type"
+            )
         if pa.types.is_nested(field.type) and _type_depth(field.type) > MAX_NESTING:
             raise InputError(
                 f"the column `{field.name}` is nested more than {MAX_NESTING} deep. Hint: flatten"
@@ -80,6 +95,17 @@ def _check_unique(names: Sequence[str]) -> None:
             "the columns of a message have different names, got"
             f" {', '.join(f'`{name}`' for name in twice)} more than once. Hint: rename one of them"
         )
+
+
+def _has_union(kind: pa.DataType) -> bool:
+    """Whether a type is a union or contains one, as far as nesting is accepted."""
+    level = [kind]
+    for _ in range(MAX_NESTING + 1):
+        if any(pa.types.is_union(one) for one in level):
+            return True
+        nested = [one for one in level if pa.types.is_nested(one)]
+        level = [one.field(number).type for one in nested for number in range(one.num_fields)]
+    return False
 
 
 def _type_depth(kind: pa.DataType) -> int:

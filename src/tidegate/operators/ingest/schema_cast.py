@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tidegate.kernel.events.event_time import is_instants
+from tidegate.kernel.frame import typed
 
 BROKEN = "\x00broken"
 """The column that describes the broken value of each row; null where there is none."""
@@ -55,7 +56,7 @@ def widened(
         is_promoted = (
             promotes and pa.types.is_integer(field.type) and pa.types.is_floating(came.type)
         )
-        return came if is_promoted or pa.types.is_null(field.type) else field
+        return came if is_promoted else field.with_type(typed([field.type, came.type]))
 
     return pa.schema(
         [*map(wider, known), *(field for field in new if grows and field.name not in known.names)]

@@ -22,7 +22,7 @@ from tidegate.kernel.events.event_time import (
     classify,
     read_times,
 )
-from tidegate.kernel.frame import Column, Frame, repeat, to_arrow
+from tidegate.kernel.frame import Column, Frame, is_untyped, repeat, to_arrow
 from tidegate.kernel.joins.join_buffer import JoinBuffer
 from tidegate.kernel.joins.range_matching import Ordered, ordered
 from tidegate.kernel.joins.tuple_positions import POSITION_MARK, TuplePositions
@@ -37,7 +37,7 @@ from tidegate.operators.join.output import NULL_KEY, PAYLOAD
 from tidegate.operators.output import LateRows, class_names, texts
 from tidegate.operators.progress import Progress
 from tidegate.spec.aggregates import INPUT
-from tidegate.spec.join import LEFT, SIDES, AsOf, JoinSpec
+from tidegate.spec.join import LEFT, SIDES, AsOf, JoinSpec, Rows
 from tidegate.spec.operator import DEFAULT_LATENESS, ROLES
 from tidegate.spec.windows import Global, Session
 from tidegate.state.store import PrefixedStore, Store
@@ -111,6 +111,7 @@ class Side:
         self.ordinals = tuple(
             n for n in range(len(self.spec.inputs)) if self.spec.side_of(n) == self.number
         )
+        self.has_partitions = self.given.partition is not None or len(self.ordinals) > 1
         self.fed = set(self.ordinals if self.op_column is not None else ())
         """The inputs whose rows may be retractions."""
         self.store = PrefixedStore(self.store, f"{SIDES[self.number]}/")
@@ -121,6 +122,10 @@ class Side:
         self.marks: dict[str, int] = dict.fromkeys(self.keys, MIN)
         """The watermarks of the time columns, and of positions if rows are matched by offset."""
         self.is_timed = self.spec.is_timed(self.number)
+        window = self.spec.window
+        self.has_lanes = isinstance(window, Rows)
+        self.is_judged = self.is_timed or (isinstance(window, Rows) and window.compares_times)
+        """Whether times decide which rows are too late."""
         self.positions = TuplePositions()
         has_time = not self.is_timed and self.given.time is not None
         if not self.is_timed:
@@ -129,7 +134,12 @@ class Side:
             self.store,
             "rows",
             self.marks_of_rows,
-            tuple(self.columns.values()) or ("position", *(["time"] if has_time else [])),
+            tuple(self.columns.values())
+            or (
+                "position",
+                *(["time"] if has_time else []),
+                *(["lane", "came"] if self.has_lanes else []),
+            ),
             (layout_of(self.spec, is_large=False), layout_of(self.spec, is_large=True)),
         )
 
@@ -149,7 +159,7 @@ class Side:
             self.op_column if ordinal in self.fed else None,
             prefix=f"{ordinal}/" if several else "",
             label=labels[self.ordinals.index(ordinal)] if labels else None,
-            reads_time=self.is_timed,
+            reads_time=self.is_judged,
             hasher=self.hasher,
         )
 
@@ -200,15 +210,18 @@ class Side:
             self.buffer.transform(lambda frame: self._widened(frame, wider))
         return True
 
-    @staticmethod
-    def _widened(frame: Frame, schema: pa.Schema) -> Frame:
+    def _widened(self, frame: Frame, schema: pa.Schema) -> Frame:
         """Stored rows with the columns and types that are known by now."""
         columns: dict[str, Column] = {}
         for field_ in schema:
+            if field_.name == self.op_column:
+                continue
             name = PAYLOAD + field_.name
             held = frame.columns.get(name)
-            if held is None or (not isinstance(held, np.ndarray) and pa.types.is_null(held.type)):
+            if held is None:
                 columns[name] = repeat(None, len(frame), field_.type)
+            elif not isinstance(held, np.ndarray) and is_untyped(held.type):
+                columns[name] = held.cast(field_.type)
         return frame.with_mapping(columns)
 
     @property
@@ -297,7 +310,7 @@ class Side:
         """The rows that are neither too late nor refused, with their times under the names of the
         buffer.
         """
-        if not self.is_timed:
+        if not self.is_judged:
             self.shared.counters["on_time"] += len(delivery)
             return delivery, self._counted(delivery)
         delivery, times = self._timed(delivery, out)
@@ -325,6 +338,8 @@ class Side:
         event = dataclasses.replace(options, drop_by="event")
         kept = (classes < VERY_LATE) | ((classes == FUTURE) & (options.future == "process"))
         delivery = self.ingest.drop_late(delivery, classes, event, self.late_output(out))
+        if not self.is_timed:
+            return delivery, self._counted(delivery)
         held = held.where(kept)
         return self._retained(
             delivery, {self.columns[name]: held.ints(name) for name in times}, out
@@ -332,9 +347,13 @@ class Side:
 
     def _counted(self, delivery: Delivery) -> dict[str, np.ndarray]:
         """The positions of rows on the offset axis, and their times, for the output watermark."""
-        found = {
-            "position": self.positions.of(delivery.partition, delivery.partitions, delivery.offset)
-        }
+        partition, names, offset = delivery.partition, delivery.partitions, delivery.offset
+        if self.given.offset is None:
+            # Rows without offsets are one sequence, in the order of arrival.
+            partition, names, offset = np.zeros(len(delivery), np.int64), [""], delivery.seq
+        found = {"position": self.positions.of(partition, names, offset)}
+        if self.has_lanes:
+            found["lane"] = self.positions.lanes(partition, names)
         if self.given.time is not None:
             times, verdict = read_times(delivery.table.column(self.given.time), self.given.time)
             found["time"] = np.where(verdict == OK, times, MAX)
@@ -382,7 +401,7 @@ class Side:
     def taken(self, delivery: Delivery, times: Mapping[str, np.ndarray]) -> Taken:
         """The rows with the columns of the buffer."""
         n, table = len(delivery), delivery.table
-        late = delivery.verdict == MILDLY_LATE if self.is_timed else np.zeros(n, bool)
+        late = delivery.verdict == MILDLY_LATE if self.is_judged else np.zeros(n, bool)
         missing = self._nulls(table, self.spec.on)
         columns: dict[str, Column] = {
             **self._key_columns(delivery, missing),
@@ -398,7 +417,7 @@ class Side:
             }
         )
         weight = delivery.weight
-        classes = delivery.verdict if self.is_timed else np.zeros(n, np.int8)
+        classes = delivery.verdict if self.is_judged else np.zeros(n, np.int8)
         return Taken(
             Frame.of(columns, n),
             late,
@@ -481,7 +500,7 @@ class Side:
 
     def count_positions(self) -> None:
         """Raise the watermark of offsets to what has arrived, at the end of a micro-batch."""
-        if not self.is_timed:
+        if not self.is_timed and self.given.offset is not None:
             ended = all(self.watermark_tracker.has_ended(n) for n in self.ordinals)
             mark = MAX if ended else self.positions.mark(self.ingest.marks.marks)
             self.marks[POSITION_MARK] = max(self.marks[POSITION_MARK], mark)

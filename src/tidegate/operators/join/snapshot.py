@@ -15,7 +15,7 @@ from tidegate.errors import CorruptStateError
 from tidegate.operators.aggregate.migration import check_same
 from tidegate.operators.join.operator import WindowedJoin
 
-FORMAT = 2
+FORMAT = 3
 
 
 def save(operator: WindowedJoin) -> dict[str, Any]:

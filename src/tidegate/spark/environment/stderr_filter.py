@@ -6,7 +6,6 @@ import os
 import re
 import sys
 import threading
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -21,9 +20,6 @@ def filtered_stderr() -> Iterator[None]:
 
     The programs keep that stream, so filtering continues afterwards.
     """
-    warnings.filterwarnings(
-        "ignore", message="PySpark does not yet fully support pandas", category=FutureWarning
-    )
     sys.stderr.flush()
     before, (reading, writing) = os.dup(2), os.pipe()
     passing = os.dup(before)

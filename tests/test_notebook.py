@@ -1,0 +1,160 @@
+"""Notebook and REPL: one-line reprs, HTML that is escaped, `show`, `explain` and `plot`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import tidegate as tg
+
+START = dt.datetime(2026, 3, 1, 10, tzinfo=dt.UTC)
+EVIL = "<script>alert(1)</script>"
+
+
+def pipeline() -> tg.Panes:
+    return (
+        tg.stream(time="ts", key="user", watermark=tg.bounded("5 s", idle_after="1 minute"))
+        .window(tg.tumbling("10 s"))
+        .trigger(tg.after_watermark(early=tg.after_count(2)))
+        .aggregate(n=tg.count())
+    )
+
+
+def messages(*seconds: float, user: str = EVIL) -> list[dict[str, Any]]:
+    return [{"user": user, "ts": START + dt.timedelta(seconds=second)} for second in seconds]
+
+
+def operator() -> tg.EmbeddedOperator:
+    op = pipeline().embedded(now=START)
+    op.add_messages(messages(1, 2, 3), now=START + dt.timedelta(seconds=4))
+    op.add_messages(messages(30), now=START + dt.timedelta(seconds=31))
+    op.add_messages(messages(40, 41), now=START + dt.timedelta(seconds=42))
+    return op
+
+
+def joined() -> tg.Joined:
+    side = tg.stream(time="ts", key="user")
+    return side.join(side, tg.within("5 s", "5 s"), on="user")
+
+
+def shown() -> dict[str, Any]:
+    op = operator()
+    stream = tg.stream(time="ts", key="user")
+    return {
+        "Stream": stream,
+        "Windowed": stream.window(tg.session("10 s")),
+        "Panes": pipeline(),
+        "Joined": joined(),
+        "EmbeddedOperator": op,
+        "EmbeddedJoin": joined().embedded(),
+        "Results": op.get_result(),
+        "Explanation": op.explain_watermark(),
+        "History": op.why(EVIL),
+    }
+
+
+@pytest.mark.parametrize("name", list(shown()))
+def test_a_repr_is_one_short_line(name: str):
+    text = repr(shown()[name])
+    assert text.startswith(f"{name}(")
+    assert "\n" not in text
+    assert len(text) < 400
+
+
+def test_the_repr_of_panes_leaves_out_defaults():
+    panes = tg.stream(time="ts", key="user").window(tg.tumbling("1 minute")).aggregate(n=tg.count())
+    assert repr(panes) == (
+        "Panes(spec=AggregateSpec(input=Input(time='ts', key=('user',)),"
+        " window=Tumbling(size=60000000), aggregates=(('n', Count()),)))"
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in shown() if name != "Windowed"])
+def test_html_is_escaped(name: str):
+    found = shown()[name]._repr_html_()
+    assert found.startswith("<style>")
+    assert "<script>" not in found
+
+
+def test_rows_of_users_are_in_the_html_as_text():
+    op = operator()
+    for found in (op.get_result(), op.why(EVIL)):
+        assert "&lt;script&gt;" in found._repr_html_()
+
+
+def test_specifications_can_still_be_pasted_back():
+    names = {name: getattr(tg, name) for name in tg.__all__ if name in vars(tg)}
+    trigger = tg.after_watermark(early=tg.after_count(2))
+    from tidegate.spec import triggers
+
+    assert eval(repr(trigger), {**names, **vars(triggers)}) == trigger  # noqa: S307
+
+
+def test_dir_is_complete():
+    assert set(tg.__all__) <= set(dir(tg))
+    assert {"sinks", "sources", "spark_session", "streams"} <= set(dir(tg))
+
+
+def test_show_prints_the_first_panes_and_late_rows(capsys: pytest.CaptureFixture[str]):
+    op = operator()
+    op.add_messages(messages(1) * 3, now=START + dt.timedelta(seconds=200))
+    op.add_messages(messages(300), now=START + dt.timedelta(seconds=300))
+    pipeline().show(2, of=op)
+    told = capsys.readouterr().out
+    assert "the first 2 of " in told
+    assert "window_start" in told
+    pipeline().show(of=messages(1, 2, user="a"))
+    assert "2026-03-01 10:00:00" in capsys.readouterr().out
+
+
+def test_a_pipeline_without_rows_says_what_to_pass():
+    with pytest.raises(tg.InputError, match="pass messages, the results"):
+        pipeline().show()
+
+
+def test_explain_says_when_panes_fire():
+    text = pipeline().explain()
+    for words in (
+        "Input: time ts, key user; watermark bounded; a source is idle after 1 minute of silence.",
+        "Windows: tumbling size 10 seconds.",
+        "Early panes: `AfterCount(2)`, before the window is complete.",
+        "On-time pane: when the watermark reaches the end of the window.",
+        "Late panes: none",
+        "Mode: accumulating; each pane holds the whole window so far.",
+        "accepted up to 1 minute behind the watermark",
+    ):
+        assert words in text
+
+
+def test_plot_is_one_document_without_network(tmp_path: Path):
+    found = pipeline().plot(iter([messages(1, 2), messages(30)]), path=tmp_path / "panes.html")
+    document = (tmp_path / "panes.html").read_text()
+    assert "<script" in document
+    assert not re.search(r"<script[^>]*\ssrc=|<link\s", document)
+    assert found._repr_html_().startswith("<iframe sandbox=")
+    assert "moments" in repr(found)
+    assert len(operator().plot().figure.renderers) >= 5
+
+
+def test_what_a_memory_sink_has_is_shown_and_plotted(capsys: pytest.CaptureFixture[str]):
+    from tidegate.spark.sinks.base import SinkTarget
+
+    panes = operator().get_result().panes
+    sink = tg.sinks.memory()
+    target = SinkTarget("q", "panes", panes.schema, ("user",), "accumulating")
+    for batch in range(panes.num_rows):
+        sink.write(target, batch, iter([panes.slice(batch, 1)]))
+    pipeline().show(of=sink)
+    assert f"{panes.num_rows} panes" in capsys.readouterr().out
+    assert f"{panes.num_rows} moments" in repr(pipeline().plot(sink))
+    sink.clear()
+
+
+def test_times_that_are_numbers_are_plotted():
+    rows = pa.table({"user": ["a", "a"], "ts": pa.array([1, 40_000_000], pa.int64())})
+    assert "moments" in repr(pipeline().plot(rows))
