@@ -400,17 +400,21 @@ def test_a_chain_restarts_as_a_whole(tmp_path):
 
 
 def test_state_of_another_specification_or_format_is_refused(tmp_path):
-    store = MemoryStore(tmp_path / "state")
-    mapped = made(echo, OFFSETS, store=store)
-    mapped.flush()
+    def store() -> MemoryStore:
+        return MemoryStore(tmp_path / "state")
+
+    with made(echo, OFFSETS, store=store()) as mapped:
+        mapped.flush()
     for other in ({"ordered": False}, {"inputs": [TOLD]}, {"function": never}):
         inputs = other.pop("inputs", [OFFSETS])
         with pytest.raises(SpecMismatchError):
-            made(other.pop("function", echo), *inputs, store=store, **other)
-    made(echo, OFFSETS, store=store, max_in_flight=3, timeout=5, retries=2).flush()
-    store.put_json("async_map", {"format": 99})
+            made(other.pop("function", echo), *inputs, store=store(), **other)
+    with made(echo, OFFSETS, store=store(), max_in_flight=3, timeout=5, retries=2) as mapped:
+        mapped.flush()
+    damaged = store()
+    damaged.put_json("async_map", {"format": 99})
     with pytest.raises(CorruptStateError, match="format 99"):
-        made(echo, OFFSETS, store=store)
+        made(echo, OFFSETS, store=damaged)
 
 
 # Any traffic

@@ -98,6 +98,7 @@ def test_across_restarts(panes, tmp_path):
     op.advance_watermark(5)
     op.get_result()
     op.flush()
+    op.close()
     again = panes.embedded(store=tg.MemoryStore(tmp_path / "s"), now=0)
     again.add_messages([row(0, 1), row(1, -10), row(2, 6)])
     again.finish()

@@ -4,6 +4,7 @@ of the installed Spark.
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,41 +14,55 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tidegate.errors import SetupError
-from tidegate.spark.environment import jars
+from tidegate.spark.environment import jar_digests, jars
 
 NAME = "spark-sql-kafka-0-10_2.13"
 
 
 @pytest.fixture
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A registry whose newest connector is 4.2.0, and a Spark that has no jars."""
+    """A registry that serves empty jars, which are pinned, and a Spark that has no jars."""
 
-    def fetch(coordinates, folder, **_):
-        if coordinates[0].endswith(":4.3.0"):
-            raise SetupError("the registry does not have it")
-        return [tmp_path / f"{NAME}-4.2.0.jar", tmp_path / "kafka-clients-3.9.0.jar"]
+    def fetch(coordinates, folder, *, instead, without):
+        version = coordinates[0].rpartition(":")[2]
+        assert instead == {jars.KAFKA_TOKENS: jar_digests.TOKENS}
+        found = [folder / f"{NAME}-{version}.jar", folder / "kafka-clients-3.9.0.jar"]
+        for jar in found:
+            if not jar.exists():
+                jar.write_bytes(b"")
+            monkeypatch.setitem(jar_digests.DIGESTS, jar.name, hashlib.sha256().hexdigest())
+        return found
 
     monkeypatch.setattr(jars, "fetch", fetch)
-    monkeypatch.setattr(jars, "_spark_jars", lambda: tmp_path)
+    monkeypatch.setattr(jars, "_spark_jars", lambda: tmp_path / "spark")
     return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("spark", "connector"),
+    [("4.1.0", "4.1.0"), ("4.1.1", "4.1.1"), ("4.1.9", "4.1.2"), ("4.3.0.dev1", "4.2.0")],
+)
+def test_the_newest_pinned_connector_that_fits_is_taken(spark, connector):
+    assert jar_digests.connector_for(spark) == connector
+    assert f"{NAME}-{connector}.jar" in jar_digests.DIGESTS
+
+
+def test_a_spark_older_than_all_pinned_connectors_is_refused(registry, monkeypatch):
+    monkeypatch.setattr(jars, "_pyspark_version", lambda: "4.0.1")
+    with pytest.raises(SetupError, match=r"pinned from version 4\.1\.0.*Hint"):
+        jars.kafka_jars(registry)
 
 
 def test_an_older_connector_is_taken_and_said(registry, monkeypatch):
     monkeypatch.setattr(jars, "_pyspark_version", lambda: "4.3.0")
-    with pytest.warns(
-        RuntimeWarning, match=r"connector is 4\.2\.0, but PySpark is 4\.3\.0: .*Hint"
-    ):
-        assert [jar.name for jar in jars.kafka_jars(registry)] == [
-            f"{NAME}-4.2.0.jar",
-            "kafka-clients-3.9.0.jar",
-        ]
-
-
-def test_it_is_said_again_where_the_older_one_was_fetched_before(registry, monkeypatch):
-    monkeypatch.setattr(jars, "_pyspark_version", lambda: "4.3.0")
-    jars._home([f"{jars.KAFKA_CONNECTOR}:[4.1.0,4.3.0]"], registry).mkdir()
-    with pytest.warns(RuntimeWarning, match="connector is 4"):
-        jars.kafka_jars(registry)
+    for _ in range(2):
+        with pytest.warns(
+            RuntimeWarning, match=r"connector is 4\.2\.0, but PySpark is 4\.3\.0.*Hint"
+        ):
+            assert [jar.name for jar in jars.kafka_jars(registry)] == [
+                f"{NAME}-4.2.0.jar",
+                "kafka-clients-3.9.0.jar",
+            ]
 
 
 def test_the_connector_of_the_installed_spark_needs_no_word(registry, monkeypatch):
@@ -55,6 +70,20 @@ def test_the_connector_of_the_installed_spark_needs_no_word(registry, monkeypatc
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(jars.kafka_jars(registry)) == 2
+
+
+def test_a_jar_with_another_digest_is_refused_also_from_the_cache(registry, monkeypatch):
+    monkeypatch.setattr(jars, "_pyspark_version", lambda: "4.2.0")
+    jars.kafka_jars(registry)
+    (registry / "kafka-clients-3.9.0.jar").write_bytes(b"changed")
+    with pytest.raises(SetupError, match=r"kafka-clients-3\.9\.0\.jar.* is pinned for it. Hint"):
+        jars.kafka_jars(registry)
+
+
+def test_a_jar_that_is_not_pinned_is_refused(tmp_path):
+    (tmp_path / "other-1.jar").write_bytes(b"")
+    with pytest.raises(SetupError, match="none is pinned"):
+        jar_digests.verify(tmp_path.glob("*.jar"))
 
 
 def test_a_download_that_hangs_ends_with_an_error(tmp_path, monkeypatch):

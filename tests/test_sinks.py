@@ -4,8 +4,10 @@ nothing.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -138,6 +140,45 @@ def test_parquet_replay_overwrites(tmp_path: Path):
     assert tree(tmp_path) == ["_tidegate.json", "batch=0/part-0.parquet"]
 
 
+@pytest.mark.parametrize("damage", ["folder", "file", "size"])
+def test_parquet_notices_that_a_published_batch_is_gone(tmp_path: Path, damage: str):
+    sink = parquet(tmp_path)
+    for batch in range(3):
+        write(sink, batch, [panes(batch)], [panes(batch)])
+    sink.check(TARGET)
+    if damage == "folder":
+        shutil.rmtree(tmp_path / "batch=1")
+    elif damage == "file":
+        (tmp_path / "batch=1/part-0.parquet").unlink()
+    else:
+        (tmp_path / "batch=1/part-0.parquet").write_bytes(b"")
+    with pytest.raises(SinkError, match=r"batch 1 was published with 2 files .*allow_deleted"):
+        sink.check(TARGET)
+    parquet(tmp_path, allow_deleted=True).check(TARGET)
+
+
+def test_parquet_notices_before_the_next_batch_that_the_last_one_is_gone(tmp_path: Path):
+    sink = parquet(tmp_path)
+    write(sink, 0, [panes(0)])
+    shutil.rmtree(tmp_path / "batch=0")
+    # After a crash, the last batch is written again.
+    sink.check(TARGET)
+    with pytest.raises(SinkError, match="batch 0 was published with 1 files"):
+        write(sink, 1, [panes(3)])
+    write(sink, 0, [panes(0)])
+    write(sink, 1, [panes(3)])
+    assert numbers(tmp_path) == [0, 1, 2, 3, 4, 5]
+
+
+def test_parquet_keeps_a_record_of_a_limited_number_of_batches(tmp_path: Path):
+    sink = parquet(tmp_path)
+    for batch in range(110):
+        write(sink, batch, [panes(batch)])
+    shutil.rmtree(tmp_path / "batch=3")
+    sink.check(TARGET)
+    assert len(json.loads((tmp_path / "_tidegate.json").read_text())["published"]) == 100
+
+
 def test_parquet_replay_without_rows_removes_the_batch(tmp_path: Path):
     sink = parquet(tmp_path)
     write(sink, 0, [panes(0)])
@@ -147,9 +188,40 @@ def test_parquet_replay_without_rows_removes_the_batch(tmp_path: Path):
     assert tree(tmp_path) == ["_tidegate.json", "batch=1/part-0.parquet"]
 
 
-def test_parquet_writes_nothing_for_nothing(tmp_path: Path):
-    write(parquet(tmp_path / "out"), 0, [], [panes(0, 0)])
-    assert not (tmp_path / "out").exists()
+def test_a_first_batch_without_rows_makes_the_folder_readable(tmp_path: Path):
+    sink = parquet(tmp_path / "out")
+    write(sink, 0, [], [panes(0, 0)])
+    whole = pq.read_table(tmp_path / "out")
+    assert whole.num_rows == 0
+    assert whole.drop_columns(["batch"]).schema.names == PANES.names
+    write(sink, 1, [], [panes(0, 0)])
+    assert [folder.name for folder in (tmp_path / "out").glob("batch=*")] == ["batch=0"]
+    write(sink, 0, [panes(0)])
+    assert numbers(tmp_path / "out") == [0, 1, 2], "a replay with rows replaces it"
+
+
+def test_a_folder_of_another_query_is_refused_before_the_start(tmp_path: Path):
+    write(parquet(tmp_path), 0, [panes(0)])
+    parquet(tmp_path).check(TARGET)
+    other = dataclasses.replace(TARGET, query="q2")
+    with pytest.raises(
+        SinkError, match=r"belongs to the output `panes` of the query q1.*overwrite"
+    ):
+        parquet(tmp_path).check(other)
+    parquet(tmp_path, overwrite=True).check(other)
+
+
+def test_overwrite_replaces_the_output_of_another_run(tmp_path: Path):
+    sink = parquet(tmp_path, overwrite=True)
+    write(sink, 0, [panes(0)])
+    write(sink, 1, [panes(3)])
+    assert numbers(tmp_path) == [0, 1, 2, 3, 4, 5], "its own batches stay"
+    other = dataclasses.replace(TARGET, query="q2")
+    sink.publish(other, 0, sink.stage(other, 0, "0", iter([panes(7)])))
+    assert numbers(tmp_path) == [7, 8, 9]
+    third = dataclasses.replace(TARGET, query="q3")
+    sink.publish(third, 0, [])
+    assert numbers(tmp_path) == [], "a run without rows replaces it, too"
 
 
 def test_parquet_publish_may_be_repeated(tmp_path: Path):
@@ -336,8 +408,8 @@ def test_parquet_takes_file_uris(tmp_path: Path):
 def test_parquet_on_a_file_system_that_cannot_rename_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    place = PARQUET._SinkFolder(fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), "out")
-    monkeypatch.setattr(PARQUET._SinkFolder, "open", classmethod(lambda cls, folder: place))
+    place = PARQUET.BatchFolder(fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), "out")
+    monkeypatch.setattr(PARQUET.BatchFolder, "open", classmethod(lambda cls, folder: place))
     sink = parquet("s3a://bucket/out")
     assert sink.folder == "s3://bucket/out"
     write(sink, 0, [panes(0)], [panes(3)])
@@ -487,6 +559,16 @@ def test_delta_does_not_even_read_the_rows_of_a_replay(tmp_path: Path):
     unread = iter([panes(0)])
     delta(tmp_path / "t").write(TARGET, 0, unread)
     assert len(list(unread)) == 1
+
+
+def test_delta_notices_files_that_a_power_failure_cut(tmp_path: Path):
+    sink = delta(tmp_path / "t")
+    for batch in (0, 1):
+        sink.write(TARGET, batch, iter([panes(batch)]))
+    newest = max((tmp_path / "t").glob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
+    newest.write_bytes(newest.read_bytes()[:100])
+    with pytest.raises(SinkError, match=r"not as batch 1 has written it.*Hint"):
+        sink.write(TARGET, 1, iter([panes(1)]))
 
 
 def test_delta_writes_nothing_for_nothing(tmp_path: Path):

@@ -3,6 +3,7 @@
     TidegateError
     ├── SpecError               a specification breaks a rule; raised before anything runs
     │   └── ParseError          a text (duration, instant, trigger, scenario) cannot be parsed
+    │       └── SqlError        a SQL text cannot be parsed or planned; points at its place
     ├── InputError              a call or a delivery is not acceptable (unknown column, wrong type)
     ├── WatermarkError          a watermark went back in strict mode
     ├── BackpressureError       the downstream refuses results, so input is refused too
@@ -30,6 +31,14 @@ class SpecError(TidegateError, ValueError):
 
 class ParseError(SpecError):
     """A text cannot be parsed."""
+
+
+class SqlError(ParseError):
+    """A SQL text cannot be parsed or planned; `line` and `column` count from 1."""
+
+    def __init__(self, message: str, line: int | None = None, column: int | None = None) -> None:
+        super().__init__(message)
+        self.line, self.column = line, column
 
 
 class InputError(TidegateError, ValueError):

@@ -1,4 +1,4 @@
-"""Rows pass to Python by number where none of them can be large, and by bytes otherwise."""
+"""Rows pass to Python by number where few of them can be large, and by bytes otherwise."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tidegate.spark.query.settings import (
     ARROW_BYTES,
     ARROW_ROWS,
     MAX_ROWS,
+    TEXT_ROWS,
     arrow_batch_limits,
     is_fixed_width,
     spark_settings,
@@ -51,9 +52,22 @@ def test_rows_of_one_size_pass_by_number(spark):
         )
 
 
-@pytest.mark.parametrize(
-    "kind", ["string", "binary", "array<int>", "map<int, int>", "struct<x: string>"]
-)
+@pytest.mark.parametrize("kind", ["string", "binary", "struct<x: string>"])
+def test_texts_pass_in_small_record_batches(spark, kind):
+    wide = panes(spark, f"{NARROW}, note {kind}")
+    with spark_settings(spark, {ARROW_ROWS: "131072"}):
+        assert found(spark, wide) == {
+            ARROW_BYTES: str(2**31 - 1),
+            ARROW_ROWS: str(TEXT_ROWS),
+        }
+    with spark_settings(spark, {ARROW_ROWS: "100"}):
+        assert found(spark, wide)[ARROW_ROWS] == "100"
+    with spark_settings(spark, {ARROW_BYTES: "32m"}):
+        assert found(spark, wide) == {}, "the session has a limit in bytes of its own"
+        assert found(spark, panes(spark, NARROW)) != {}, "which rows of one size do not need"
+
+
+@pytest.mark.parametrize("kind", ["array<int>", "map<int, int>", "struct<x: array<string>>"])
 def test_rows_of_any_size_pass_by_bytes(spark, kind):
     assert found(spark, panes(spark, f"{NARROW}, note {kind}")) == {}
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Columns: TypeAlias = "str | pa.Schema | StructType"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Mapped(Stream):
     """The results of an asynchronous function, as a stream with the columns of its messages.
 

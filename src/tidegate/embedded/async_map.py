@@ -64,7 +64,7 @@ from tidegate.spec.composition import Exchange
 from tidegate.spec.operator import Input, Options, TimeColumn, input_of
 from tidegate.spec.watermarks import Lagging
 from tidegate.state.memory import MemoryStore
-from tidegate.state.store import Store
+from tidegate.state.store import Store, closed_on_error
 
 FORMAT = 1
 _NAME = "async_map"
@@ -135,7 +135,8 @@ class EmbeddedAsyncMap(SourceControl):
         self._finished = self._closed = self._is_ahead = self._has_upstream = False
         if self._downstream is not None:
             self._downstream.follow(None)
-        self._restore()
+        with closed_on_error(self._store):
+            self._restore()
         self._start_calls()
 
     def follow(self, upstream: Exchange | None) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.errors import CorruptStateError, MissingExtraError, StateError
+from tidegate.state.durability import make_folder, sync_all
 from tidegate.state.serialization import (
     Compression,
     decode_json,
@@ -32,9 +33,13 @@ from tidegate.state.store import closed, wrong_kind
 
 FORMAT = 1
 PART_BYTES = 4 * 1024 * 1024
+WRITE_BUFFER_BYTES = 16 * 1024 * 1024
+"""The size of a memtable; there are at most two."""
+BLOCK_CACHE_BYTES = 16 * 1024 * 1024
 _VERSION = b"v"
 _ENTRY = struct.Struct(">cIQI")
 _PART = struct.Struct(">I")
+_CONFIG = "rocksdict-config.json"
 _TABLE, _JSON = b"T", b"J"
 
 
@@ -329,10 +334,13 @@ def _open(path: Path) -> Any:
     except ImportError as error:
         raise MissingExtraError("rocksdict", "rocksdb", "the RocksDB store") from error
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return rocksdict.Rdict(str(path), _options(rocksdict))
+        make_folder(path)
+        database = rocksdict.Rdict(str(path), _options(rocksdict))
+        # The only file that neither RocksDB nor the binding syncs.
+        sync_all([path / _CONFIG, path])
     except Exception as error:
         raise _refused(path, str(error)) from error
+    return database
 
 
 def _options(rocksdict: Any) -> Any:
@@ -350,6 +358,14 @@ def _options(rocksdict: Any) -> Any:
     # A crash may leave a torn last record; damage before it must be an error, not a silent
     # rollback.
     options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.tolerate_corrupted_tail_records())
+    # The memory of RocksDB itself: memtables, their log, and cached blocks of keys.
+    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_max_write_buffer_number(2)
+    options.set_max_total_wal_size(4 * WRITE_BUFFER_BYTES)
+    blocks = rocksdict.BlockBasedOptions()
+    blocks.set_block_cache(rocksdict.Cache(BLOCK_CACHE_BYTES))
+    blocks.set_cache_index_and_filter_blocks(True)
+    options.set_block_based_table_factory(blocks)
     options.set_max_open_files(256)
     options.set_keep_log_file_num(2)
     return options

@@ -11,7 +11,9 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from tidegate.errors import CorruptStateError, InputError
+from tidegate.state.arrow_types import check_types
 from tidegate.state.byte_split import joined, split
+from tidegate.state.damage import damage_in
 
 Compression = Literal["lz4", "zstd"]
 
@@ -39,13 +41,17 @@ def decode_table(data: bytes | memoryview | pa.Buffer, name: str) -> pa.Table:
 
     Uncompressed columns share the memory of `data`.
     """
-    try:
-        return joined(pa.ipc.open_stream(pa.py_buffer(data)).read_all())
-    except (pa.ArrowException, OSError, EOFError) as error:
-        raise CorruptStateError(
-            f"the stored table `{name}` cannot be read ({error}). Hint: restore the state from a"
-            " backup, or replay the input"
-        ) from error
+    with damage_in(f"the stored table `{name}`"):
+        reader = pa.ipc.open_stream(pa.py_buffer(data))
+        check_types(reader.schema)
+        table = reader.read_all()
+        validate(table)
+        return joined(table)
+
+
+def validate(table: pa.Table) -> None:
+    """Check the buffers of a table before anything reads them: wrong offsets crash the process."""
+    table.validate(full=True)
 
 
 def encode_json(document: Any, name: str) -> str:
@@ -63,7 +69,7 @@ def decode_json(text: str | bytes, name: str) -> Any:
     """The inverse of `encode_json`."""
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptStateError(
             f"the stored document `{name}` cannot be read ({error}). Hint: restore the state from"
             " a backup, or replay the input"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -69,6 +71,16 @@ def wrong_kind(name: str, wanted: str, found: str) -> StateError:
 def closed(where: object) -> StateError:
     """The error for any use after `close`."""
     return StateError(f"the store {where} is closed. Hint: open it again")
+
+
+@contextmanager
+def closed_on_error(store: Store) -> Iterator[None]:
+    """Close the store if the block fails, so that it can be opened again."""
+    try:
+        yield
+    except BaseException:
+        store.close()
+        raise
 
 
 class PrefixedStore:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from tidegate.state.damage import damage_in
 from tidegate.streams.store import BLOCK, EventBatch
 
 BLOCK_BYTES = 1 << 20
@@ -72,6 +73,11 @@ def checksum(count: int, appended: int, data: bytes) -> int:
 
 def decode_events(blocks: list[tuple[int, int, int, bytes]], start: int, stop: int) -> pa.Table:
     """The events of consecutive blocks between two offsets, as one table."""
+    with damage_in("a block of the stream"):
+        return _decoded(blocks, start, stop)
+
+
+def _decoded(blocks: list[tuple[int, int, int, bytes]], start: int, stop: int) -> pa.Table:
     lengths, key_lengths, values, keys = [], [], [], []
     for _, count, _, data in blocks:
         sizes = np.frombuffer(data, np.int32, count, 1)
@@ -88,6 +94,11 @@ def decode_events(blocks: list[tuple[int, int, int, bytes]], start: int, stop: i
     first, total = blocks[0][0], sum(count for _, count, _, _ in blocks)
     value_sizes, key_sizes = np.concatenate(lengths), np.concatenate(key_lengths)
     there = key_sizes >= 0
+    if int(value_sizes.min(initial=0)) < 0 or any(
+        int(np.maximum(sizes, 0).sum()) != len(key)
+        for sizes, key in zip(key_lengths, keys, strict=True)
+    ):
+        raise ValueError("the lengths of its events are wrong")
     validity = (
         None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little").tobytes())
     )
@@ -103,6 +114,7 @@ def decode_events(blocks: list[tuple[int, int, int, bytes]], start: int, stop: i
     table = pa.Table.from_arrays(
         [key, value, pa.array(np.arange(first, first + total)), pa.array(appended)], schema=BLOCK
     )
+    key.validate(full=True)
     return table.slice(start - first, stop - start)
 
 

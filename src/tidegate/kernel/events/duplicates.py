@@ -46,6 +46,8 @@ class OffsetMarks:
 
     def __init__(self, marks: Mapping[str, int] | None = None) -> None:
         self.marks: dict[str, int] = dict(marks or {})
+        self.leaving: dict[str, int] = {}
+        """Partitions that were removed, and the instant from which their rows are very late."""
 
     def fresh(self, partition: np.ndarray, names: list[str], offset: np.ndarray) -> np.ndarray:
         """Which rows were not delivered before.
@@ -65,6 +67,17 @@ class OffsetMarks:
                 partition[groups.firsts].tolist(), groups.max(offset).tolist(), strict=True
             ):
                 self.marks[names[code]] = max(highest, self.marks.get(names[code], highest))
+                self.leaving.pop(names[code], None)
+
+    def leave(self, name: str, newest: int) -> None:
+        """A partition was removed; its last row is not after `newest`."""
+        if name in self.marks:
+            self.leaving[name] = newest
+
+    def forget(self, bound: int) -> None:
+        """Forget the removed partitions whose rows would be very late if they came again."""
+        for name in [name for name, newest in self.leaving.items() if newest < bound]:
+            del self.marks[name], self.leaving[name]
 
     def resume(self) -> ResumeOffsets:
         """The first offset to deliver of each partition."""

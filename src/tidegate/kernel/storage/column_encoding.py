@@ -19,6 +19,7 @@ import pyarrow as pa
 from tidegate.kernel.frame import Column, Frame, constant, to_arrow
 from tidegate.kernel.groups import ascending
 from tidegate.kernel.keys import KEY, identify_words, is_word
+from tidegate.state.damage import damage_in
 
 _CONSTANTS, _NARROWED, _DUPLICATES, _TIMES = b"constants", b"narrowed", b"duplicates", b"times"
 _IDENTITY, _HASHES, _DELTAS = b"identity", b"hashes", b"deltas"
@@ -110,6 +111,11 @@ def _numbers(column: Column) -> np.ndarray | None:
 
 def unpack(table: pa.Table) -> Frame:
     """Decode a table that `pack` encoded."""
+    with damage_in("a stored table"):
+        return _unpacked(table)
+
+
+def _unpacked(table: pa.Table) -> Frame:
     metadata = table.schema.metadata or {}
     columns = dict(Frame.from_table(table).columns)
     for name, original in json.loads(metadata.get(_DUPLICATES, b"{}")).items():

@@ -1,8 +1,7 @@
 """Jars of Spark's Kafka connector, and how to download Maven artifacts without Maven.
 
 Spark downloads the artifacts of `spark.jars.packages` with Ivy, which is among the jars of PySpark.
-It fails if the registry lacks one version of one dependency, which happens for the newest Spark.
-`kafka_jars` then falls back to the newest older connector.
+`kafka_jars` downloads pinned versions, and verifies every jar by its digest.
 """
 
 from __future__ import annotations
@@ -18,14 +17,18 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from tidegate.errors import MissingExtraError, SetupError
+from tidegate.spark.environment.jar_digests import (
+    CONNECTORS,
+    TOKENS,
+    connector_for,
+    verify,
+)
 from tidegate.spark.environment.java import HOW_TO_GET_JAVA, find_java
 
 KAFKA_CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 KAFKA_TOKENS = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
 DOWNLOAD_SECONDS = 600.0
 """Timeout of a download."""
-_OLDEST_CONNECTOR = "4.1.0"
-_OLDEST_TOKENS = "4.0.0"
 # Large libraries that every Spark distribution includes.
 _PART_OF_SPARK = (
     "org.scala-lang",
@@ -47,19 +50,25 @@ def kafka_packages(version: str | None = None) -> tuple[str, ...]:
 def kafka_jars(folder: Path | None = None) -> list[Path]:
     """The jars of Spark's Kafka connector, for `spark.jars`, downloaded once.
 
-    `folder`: the cache. Default: `cache_folder()`. The connector has the version of PySpark; if the
-    registry lacks parts of it, it is the newest older one, with a warning.
+    `folder`: the cache. Default: `cache_folder()`. The versions and the digests of all jars are
+    pinned, and every jar is verified before each use. The connector has the version of PySpark, or
+    is the newest pinned one that is older, with a warning.
     """
     version = _pyspark_version()
-    home = folder or cache_folder()
-    older = [f"{KAFKA_CONNECTOR}:[{_OLDEST_CONNECTOR},{version}]"]
-    tokens = {KAFKA_TOKENS: f"[{_OLDEST_TOKENS},{version}]"}
-    try:
-        # A missing connector is not requested again.
-        wanted = older if _home(older, home).exists() else kafka_packages(version)
-        found = fetch(wanted, home, without=_PART_OF_SPARK)
-    except SetupError:
-        found = fetch(older, home, without=_PART_OF_SPARK, instead=tokens)
+    connector = connector_for(version)
+    if connector is None:
+        raise SetupError(
+            f"Spark's Kafka connector is pinned from version {CONNECTORS[0]}, and PySpark is"
+            f" {version}. Hint: install a newer PySpark, or set `spark.jars` to jars of your own"
+        )
+    found = fetch(
+        kafka_packages(connector),
+        folder or cache_folder(),
+        without=_PART_OF_SPARK,
+        instead={KAFKA_TOKENS: TOKENS},
+    )
+    # Also those of an earlier download, which another program may have changed.
+    verify(found)
     _warn_older(found, version)
     # Another version of a library must not shadow Spark's own.
     present = {_library(jar) for jar in _spark_jars().glob("*.jar")}
@@ -78,8 +87,8 @@ def _warn_older(found: Sequence[Path], version: str) -> None:
             + taken
         )
         text = (
-            f"Spark's Kafka connector is {taken}, but PySpark is {version}: the registry lacks"
-            f" parts of {version}. Hint: {hint}"
+            f"Spark's Kafka connector is {taken}, but PySpark is {version}, whose connector is not"
+            f" pinned. Hint: {hint}"
         )
         warnings.warn(text, RuntimeWarning, stacklevel=3)
 

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from tidegate.errors import MissingExtraError, SetupError
 from tidegate.spark.environment.java import HOW_TO_GET_JAVA, OLDEST_JAVA, find_java
+from tidegate.spark.environment.stderr_filter import filtered_stderr
 from tidegate.spark.parallelism import PARTITIONS, local_cores, parallelism
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_log = logging.getLogger(__name__)
 OLDEST_SPARK = (4, 1)
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 PACKAGES = "spark.jars.packages"
+JARS = "spark.jars"
 _FILE_MANAGER = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
@@ -38,6 +42,9 @@ RUNTIME_CONF: dict[str, str] = {
     PROVIDER: ROCKSDB,
     # Otherwise every batch uploads full snapshots of the state.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # One limit for the memory of all state stores of an executor; otherwise each has its own.
+    "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
+    "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "500",
     # The default one forks two processes for every file of a local checkpoint.
     "spark.sql.streaming.checkpointFileManagerClass": _FILE_MANAGER,
     "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
@@ -55,14 +62,18 @@ def session(
     packages: Sequence[str] = (),
     conf: Mapping[str, Any] | None = None,
     remote: str | None = None,
+    kafka: bool = False,
 ) -> SparkSession:
     """A session with the settings that Tidegate needs: the active one, reconfigured, or a new one.
 
     `master`: default is this process, with `cores` cores (default: all). `memory`: of the driver if
     local, else of each executor. `packages`: Maven coordinates. `conf`: settings that override all
     others. `remote`: the address of a Spark Connect server, such as `sc://localhost:15002`.
+    `kafka`: whether to load Spark's own Kafka source, whose jars are downloaded once.
     """
     settings = {key: _text(value) for key, value in (conf or {}).items()}
+    if kafka:
+        settings[JARS] = _with_kafka_jars(settings.get(JARS, ""))
     spark = running_session(remote)
     if spark is None:
         starting = {} if remote else _start_conf(master, cores, memory, packages)
@@ -72,10 +83,14 @@ def session(
             for key in _JVM_OPTIONS
             if key in starting and key in settings
         }
-        spark = _start(name, remote, {**starting, **settings, **options})
+        # The Java process keeps the filtered stream.
+        with nullcontext() if remote else filtered_stderr():
+            spark = _start(name, remote, {**starting, **settings, **options})
     partitions = str(cores or parallelism(spark))
     _configure(spark, {**RUNTIME_CONF, PARTITIONS: partitions, **settings})
     _check_packages(spark, packages)
+    if kafka:
+        _check_jars(spark, settings[JARS])
     _register(spark)
     return spark
 
@@ -144,9 +159,11 @@ def _start_conf(
         # Otherwise the main thread overflows its stack when a query stops: harmless, but noisy.
         "spark.driver.extraJavaOptions": f"-Xss16m{_logging()}",
         "spark.executor.extraJavaOptions": "-Xss16m",
-        "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
+    if not configured("spark.ui.enabled"):
+        _log.info("Spark's UI is off. Hint: conf={'spark.ui.enabled': True}")
+        found["spark.ui.enabled"] = "false"
     if local:
         # Works without a network, and if the host name does not resolve.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -158,6 +175,17 @@ def _start_conf(
     if packages:
         found[PACKAGES] = ",".join(packages)
     return found
+
+
+def configured(setting: str) -> bool:
+    """Whether the user has this setting in `spark-defaults.conf`, which ours would override."""
+    home = os.environ.get("SPARK_HOME")
+    folder = os.environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else None)
+    file = None if folder is None else Path(folder, "spark-defaults.conf")
+    if file is None or not file.is_file():
+        return False
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return any(re.match(rf"\s*{re.escape(setting)}[\s=:]", line) for line in lines)
 
 
 def _logging() -> str:
@@ -216,6 +244,22 @@ def _check_packages(spark: SparkSession, packages: Sequence[str]) -> None:
         raise SetupError(
             "packages are loaded when a session starts, and the running session lacks"
             f" {', '.join(missing)}. Hint: stop it first"
+        )
+
+
+def _with_kafka_jars(jars: str) -> str:
+    from tidegate.spark.environment.jars import kafka_jars
+
+    return ",".join([*filter(None, jars.split(",")), *map(str, kafka_jars())])
+
+
+def _check_jars(spark: SparkSession, jars: str) -> None:
+    loaded = {Path(jar).name for jar in (spark.conf.get(JARS, "") or "").split(",")}
+    missing = [jar for jar in jars.split(",") if Path(jar).name not in loaded]
+    if missing:
+        raise SetupError(
+            "jars are loaded when a session starts, and the running session lacks"
+            f" {Path(missing[0]).name}. Hint: stop it first, or start it with kafka=True"
         )
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from tidegate.errors import CorruptStateError, SetupError, StateError
 from tidegate.kernel.keys import KeyHasher
 from tidegate.spark.checkpoint import tidegate_folder
 from tidegate.spark.tasks.shards import ShardLayout
-from tidegate.state.durability import sync_folder
+from tidegate.state.durability import make_folder, sync_file, sync_folder
 
 FORMAT = 2
 _NAME = "query.json"
@@ -32,10 +32,16 @@ class QueryMetadata:
     layout: ShardLayout
     specs: list[list[dict[str, Any]]]
     """The specification of each operator, by stage."""
+    name: str | None = None
+    """The name that the query had at its last start."""
+    outputs: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Where the sinks of the last start put the rows of each output; see `Sink.place`."""
 
     @classmethod
-    def new(cls, layout: ShardLayout, specs: list[list[dict[str, Any]]]) -> QueryMetadata:
-        return cls(str(uuid.uuid4()), layout, specs)
+    def new(
+        cls, layout: ShardLayout, specs: list[list[dict[str, Any]]], name: str | None = None
+    ) -> QueryMetadata:
+        return cls(str(uuid.uuid4()), layout, specs, name)
 
 
 def read_metadata(checkpoint: str) -> QueryMetadata | None:
@@ -58,7 +64,13 @@ def read_metadata(checkpoint: str) -> QueryMetadata | None:
         layout = ShardLayout(
             document["layout"]["partitions"], tuple(document["layout"]["ids"]), hasher
         )
-        return QueryMetadata(document["query"], layout, document["specs"])
+        return QueryMetadata(
+            document["query"],
+            layout,
+            document["specs"],
+            document.get("name"),
+            document.get("outputs", {}),
+        )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptStateError(
             f"{path} is damaged ({error}). Hint: restore it from a copy, or start from a new"
@@ -111,15 +123,19 @@ def _staged(
         "layout": metadata.layout.to_dict(),
         "key_secret": metadata.layout.hasher.secret.hex(),
         "specs": metadata.specs,
+        "name": metadata.name,
+        "outputs": metadata.outputs,
     }
     staged = f"{folder}/.{_NAME}.{uuid.uuid4().hex}"
     try:
-        system.create_dir(folder, recursive=True)
+        if isinstance(system, fs.LocalFileSystem):
+            make_folder(folder)
+        else:
+            system.create_dir(folder, recursive=True)
         with system.open_output_stream(staged) as file:
             file.write(json.dumps(document, indent=1).encode())
         if isinstance(system, fs.LocalFileSystem):
-            with Path(staged).open("rb") as written:
-                os.fsync(written.fileno())
+            sync_file(staged)
         yield staged
     except OSError as error:
         raise SetupError(

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 
 from tidegate.spark.failures import marks_errors
 from tidegate.spark.plan.dataflow import unpack_output
+from tidegate.spark.query.checkpoint_sync import sync_checkpoint
 from tidegate.spark.sinks.base import PANE_ID, DriverSink, FrameSink, TaskSink
 from tidegate.spark.tasks.task_output import BoundSink
 from tidegate.spark.tasks.transport import OUTPUT_SCHEMA, PANES
@@ -19,6 +20,8 @@ class Publisher:
     """Writes the outputs of batches; it is the function for `foreachBatch`."""
 
     sinks: tuple[BoundSink, ...]
+    checkpoint: str | None = None
+    """The checkpoint of a stream, whose files are synced before sinks publish."""
 
     @marks_errors
     def __call__(self, packed: DataFrame, batch: int) -> None:
@@ -33,6 +36,8 @@ class Publisher:
             packed = packed.persist()
         try:
             rows = packed.toArrow()
+            if self.checkpoint is not None:
+                sync_checkpoint(self.checkpoint)
             for bound in self.sinks:
                 _write(bound, batch, rows, packed)
         finally:
@@ -49,7 +54,7 @@ def _write(bound: BoundSink, batch: int, rows: pa.Table, packed: DataFrame) -> N
         case DriverSink() as sink:
             sink.write(target, batch, bound.tables(_payloads(rows, target.output)))
         case FrameSink() as sink:
-            frame = unpack_output(packed, target.output, bound.schema)
+            frame = unpack_output(packed, target.output, bound.schema, bound.projections)
             if target.output == PANES and PANE_ID not in target.schema.names:
                 # `select` would read a dot in a name as a field of a struct.
                 frame = frame.drop(PANE_ID)

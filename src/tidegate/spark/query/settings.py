@@ -24,8 +24,11 @@ MAX_ROWS = (1 << 30) // PAYLOAD_BYTES
 
 A binary column that grows beyond that allocates 2 GB, which is more than Arrow supports.
 """
+TEXT_ROWS = 1024
+"""The rows of a record batch with texts: 256 MB, Spark's own limit, if each takes 256 kB."""
 _UNLIMITED = str((1 << 31) - 1)
 """Spark's value for no limit."""
+_TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 _ADDED_COLUMNS = RESERVED | {*ADDED}
 """Columns that Tidegate adds; their texts are short."""
 
@@ -53,7 +56,8 @@ def arrow_batch_limits(plan: Plan, layout: ShardLayout, spark: SparkSession) -> 
     """Settings that limit Arrow batches by rows instead of bytes; empty if rows can be large.
 
     To limit a record batch by bytes, Spark adds up the size of all columns before every row. That
-    costs as much as the transfer of the row. Rows of fixed width do not need it.
+    costs as much as the transfer of the row. Rows of fixed width do not need it, and with texts a
+    small number of rows is a limit as well. A limit in bytes that the session sets remains.
     """
     if any(isinstance(one.source, DirectSource) for one in plan.sources):
         return {}
@@ -64,13 +68,27 @@ def arrow_batch_limits(plan: Plan, layout: ShardLayout, spark: SparkSession) -> 
         for field in output_schemas(chain)[0]
         if field.name not in _ADDED_COLUMNS
     ]
-    if not all(is_fixed_width(field.type) for field in inputs + outputs):
+    types = [field.type for field in inputs + outputs]
+    if all(map(is_fixed_width, types)):
+        most = MAX_ROWS
+    elif all(map(has_short_values, types)) and not _limits_bytes(spark):
+        most = TEXT_ROWS
+    else:
         return {}
     limit = int(spark.conf.get(ARROW_ROWS, None) or 0)
-    return {
-        ARROW_BYTES: _UNLIMITED,
-        ARROW_ROWS: str(min(limit, MAX_ROWS) if limit > 0 else MAX_ROWS),
-    }
+    return {ARROW_BYTES: _UNLIMITED, ARROW_ROWS: str(min(limit, most) if limit > 0 else most)}
+
+
+def _limits_bytes(spark: SparkSession) -> bool:
+    """Whether the session sets a limit in bytes; Spark has one by default."""
+    return spark.conf.get(ARROW_BYTES, None) not in {None, _UNLIMITED}
+
+
+def has_short_values(kind: pa.DataType) -> bool:
+    """Whether the values of a type are usually short: lists and maps grow with the data."""
+    if pa.types.is_struct(kind):
+        return all(has_short_values(child.type) for child in kind)
+    return is_fixed_width(kind) or kind in _TEXTS
 
 
 def is_fixed_width(kind: pa.DataType) -> bool:

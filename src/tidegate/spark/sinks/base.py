@@ -34,6 +34,11 @@ class SinkTarget:
 
     Default for panes: the key and the window.
     """
+    name: str | None = None
+    """The name that the user gave the query."""
+
+    checkpoint: str | None = None
+    """The checkpoint of the query, if it has one."""
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -49,6 +54,10 @@ class Sink:
 
     def check(self, target: SinkTarget) -> None:
         """Refuse an output that the sink cannot write; called before the query starts."""
+
+    def place(self) -> dict[str, str]:
+        """Where its rows are, for `read_rows`: a kind, and a path or name without secrets."""
+        return {"kind": type(self).__name__.lower()}
 
 
 class TaskSink(Sink, ABC):

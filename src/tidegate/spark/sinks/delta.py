@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -15,10 +17,13 @@ from tidegate.errors import MissingExtraError, SinkError, SpecError
 from tidegate.redaction import redacted
 from tidegate.spark.sinks.base import DriverSink, SinkTarget, without_pane_id
 from tidegate.spark.sinks.parquet import local_path
+from tidegate.state.durability import make_folder, sync_all
 from tidegate.state.serialization import decode_table, encode_table
 
 _IN_MEMORY = 64 << 20
 _ATTEMPTS = 5
+_SEARCHED = 20
+"""The number of last log entries among which the one of a batch is searched."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,6 +37,9 @@ class Delta(DriverSink):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({redacted(self.table)!r})"
 
+    def place(self) -> dict[str, str]:
+        return {**super().place(), "path": redacted(self.table)}
+
     def check(self, target: SinkTarget) -> None:
         _package()
         for column in target.schema:
@@ -44,15 +52,21 @@ class Delta(DriverSink):
     def write(self, target: SinkTarget, batch: int, tables: Iterator[pa.Table]) -> None:
         application = f"tidegate/{target.query}/{target.output}"
         if self._is_written(application, batch):
+            # A power failure may have come between the commit and its sync.
+            self._sync(application, batch)
             return
         with _Spool() as spool:
             for table in tables:
                 spool.add(_to_delta_types(without_pane_id(target, table)))
             if spool.rows:
                 self._append(application, batch, spool, target.schema)
+                self._sync(application, batch)
 
     def _append(self, application: str, batch: int, spool: _Spool, declared: pa.Schema) -> None:
         deltalake = _package()
+        if (local := local_path(self.table)) is not None:
+            with self._translated("create"):
+                make_folder(local)
         properties = deltalake.CommitProperties(
             app_transactions=[deltalake.Transaction(application, batch)]
         )
@@ -82,6 +96,31 @@ class Delta(DriverSink):
     def _is_written(self, application: str, batch: int) -> bool:
         known = self._open()
         return known is not None and _reached(known, application, batch)
+
+    def _sync(self, application: str, batch: int) -> None:
+        """Sync the files of a batch in a local table; `SinkError` if one is not as written."""
+        known = self._open()
+        if known is None or (local := local_path(self.table)) is None:
+            return
+        root = Path(local)
+        with self._translated("sync"):
+            log, files = _logged(root / "_delta_log", known.version(), application, batch)
+            for path, size in files.items():
+                if not path.is_file() or path.stat().st_size != size:
+                    raise OSError(f"{path} is not as batch {batch} has written it")
+            sync_all([*files, log])
+            sync_all(sorted({path.parent for path in (*files, log)} | {root, root.parent}))
+
+    @contextmanager
+    def _translated(self, act: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError, KeyError) as error:
+            raise SinkError(
+                f"the delta sink cannot write to `{redacted(self.table)}`: it failed to {act} its"
+                f" files ({error}). Hint: check the disk; restore a damaged table from a copy, or"
+                " to the version before, and restart the query"
+            ) from error
 
     def _open(self) -> Any:
         deltalake = _package()
@@ -134,6 +173,21 @@ def _package() -> Any:
 def _reached(table: Any, application: str, batch: int) -> bool:
     version = table.transaction_version(application)
     return version is not None and version >= batch
+
+
+def _logged(log: Path, version: int, application: str, batch: int) -> tuple[Path, dict[Path, int]]:
+    """The log entry that a batch committed, and the files that it added, with their sizes."""
+    for number in range(version, max(-1, version - _SEARCHED), -1):
+        entry = log / f"{number:020}.json"
+        if not entry.exists():
+            break
+        actions = [json.loads(line) for line in entry.read_text("utf-8").splitlines()]
+        wrote = {"appId": application, "version": batch}
+        if any(wrote.items() <= one["txn"].items() for one in actions if "txn" in one):
+            added = [one["add"] for one in actions if "add" in one]
+            return entry, {log.parent / unquote(one["path"]): one["size"] for one in added}
+    # Committed long ago, before other commits.
+    return log, {}
 
 
 class _Spool(AbstractContextManager["_Spool"]):

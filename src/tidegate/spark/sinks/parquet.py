@@ -8,7 +8,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,18 @@ from urllib.request import url2pathname
 import pyarrow as pa
 from pyarrow import fs
 
-from tidegate.errors import SinkError, SpecError
+from tidegate.errors import InputError, SinkError, SpecError
 from tidegate.redaction import redacted
 from tidegate.spark.sinks.base import SinkTarget, TaskSink, without_pane_id
+from tidegate.state.durability import make_folder, sync_file
 
 ROW_GROUP_ROWS = 1 << 20
 ROW_GROUP_BYTES = 64 << 20
 _COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
 # Readers skip names that begin with an underscore.
 _STAGING, _OWNER, _PARTITION = "_staging", "_tidegate.json", "batch"
+_RECORDED = 100
+"""The number of batches whose files are on record; Spark keeps as many to replay."""
 # File systems that rename a folder atomically. In object stores, files are moved one by one.
 _RENAMES_FOLDERS = frozenset({"local", "hdfs"})
 
@@ -41,15 +44,34 @@ class _Staged:
     rows: int
 
 
+@dataclass(frozen=True)
+class _Published:
+    """The number and the size of the files of a published batch."""
+
+    files: int
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.files} files of {self.bytes} bytes"
+
+
 @dataclass(frozen=True, repr=False)
 class Parquet(TaskSink):
     """Writes files `<folder>/batch=<id>/part-<task>.parquet`."""
 
     folder: str
     compression: str
+    allow_deleted: bool = False
+    """Whether published batches may be deleted while the query owns the folder."""
+    overwrite: bool = False
+    """Whether the output of another query is replaced."""
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({redacted(self.folder)!r}, {self.compression!r})"
+        more = ", overwrite=True" if self.overwrite else ""
+        return f"{type(self).__name__}({redacted(self.folder)!r}, {self.compression!r}{more})"
+
+    def place(self) -> dict[str, str]:
+        return {**super().place(), "path": redacted(self.folder)}
 
     def check(self, target: SinkTarget) -> None:
         _refuse_partition_column(target.schema)
@@ -61,6 +83,12 @@ class Parquet(TaskSink):
                     f"Parquet has no type for the column `{column.name}` of type {column.type}"
                     f" ({error}). Hint: cast or drop it"
                 ) from error
+        if local_path(self.folder) is not None:
+            with self.translate_errors("read"):
+                folder = BatchFolder.open(self.folder)
+                record = {} if self.replaces(folder, target) else folder.record(target)
+                # Spark may replay the last batch, which a crash may have removed.
+                self._check_published(folder, record, sorted(record)[:-1])
 
     def stage(
         self, target: SinkTarget, batch: int, task: str, tables: Iterator[pa.Table]
@@ -77,14 +105,52 @@ class Parquet(TaskSink):
 
     def publish(self, target: SinkTarget, batch: int, staged: list[str]) -> None:
         with self.translate_errors("publish a batch in"):
-            folder = _SinkFolder.open(self.folder)
-            if staged:
-                folder.claim(target)
-                folder.put(batch, [_Staged(**json.loads(text)) for text in staged])
-            elif folder.has(f"{_PARTITION}={batch}"):
-                folder.claim(target)
-                folder.remove(batch)
+            folder = BatchFolder.open(self.folder)
+            if self.replaces(folder, target):
+                folder.empty()
+            files = [_Staged(**json.loads(text)) for text in staged]
+            is_there = folder.has(f"{_PARTITION}={batch}")
+            is_first = not files and (is_there or not folder.has(_OWNER))
+            if is_first and not folder.batches() - {batch}:
+                # Readers find the columns before the first row.
+                files = self._without_rows(target, batch)
+            if files or is_there:
+                record = folder.claim(target)
+                self._check_published(folder, record, [b for b in sorted(record) if b < batch][-1:])
+                if files:
+                    folder.put(batch, files)
+                    record[batch] = _Published(len(files), sum(file.bytes for file in files))
+                else:
+                    folder.remove(batch)
+                    record.pop(batch, None)
+                folder.write_record(target, record)
             folder.clean()
+
+    def replaces(self, folder: BatchFolder, target: SinkTarget) -> bool:
+        """Whether the content of the folder is of another query, and is to be replaced."""
+        return self.overwrite and not folder.is_owned(target)
+
+    def _without_rows(self, target: SinkTarget, batch: int) -> list[_Staged]:
+        """A staged file that has the columns of the output, and no rows."""
+        files = _TaskFiles(self, target, batch, "empty")
+        files.add_columns(target.schema.remove_metadata())
+        return files.close()
+
+    def _check_published(
+        self, folder: BatchFolder, record: Mapping[int, _Published], batches: Iterable[int]
+    ) -> None:
+        """Refuse to go on if files of batches that were published are gone or were changed."""
+        if self.allow_deleted:
+            return
+        for batch in batches:
+            found = folder.published(batch)
+            if found != record[batch]:
+                raise SinkError(
+                    f"batch {batch} was published with {record[batch]}, and"
+                    f" `{folder.path(f'{_PARTITION}={batch}')}` has {found}: output is lost. Hint:"
+                    " restore the folder; if batches are deleted on purpose, use"
+                    " tg.sinks.parquet(..., allow_deleted=True)"
+                )
 
     @contextlib.contextmanager
     def translate_errors(self, act: str) -> Iterator[None]:
@@ -99,25 +165,38 @@ class Parquet(TaskSink):
             ) from error
 
 
-def parquet(folder: str | Path, compression: str = "zstd") -> Parquet:
+def parquet(
+    folder: str | Path,
+    compression: str = "zstd",
+    *,
+    allow_deleted: bool = False,
+    overwrite: bool = False,
+) -> Parquet:
     """A sink that writes Parquet files `<folder>/batch=<id>/part-<task>.parquet`.
 
     Tasks write into a hidden folder, and the driver publishes a batch with a rename, so readers see
     all of a batch or nothing. A replay overwrites its batch. This holds on local and Hadoop file
-    systems, also if processes are killed; as in Spark, files are not synced to disk. Object stores
-    (`s3://`, `gs://`, `abfs://`) cannot rename a folder: files are moved one by one, and a reader
-    may see a part of a batch for a moment.
+    systems, also if processes are killed. On a local file system, files and folders are synced to
+    disk before Spark commits the batch. Object stores (`s3://`, `gs://`, `abfs://`) cannot rename a
+    folder: files are moved one by one, and a reader may see a part of a batch for a moment.
 
-    A folder belongs to one output of one query; others are refused. A column of unknown type (null
-    in every row) is left out. If types change within a batch, a task starts another file
-    (`part-<task>.1.parquet`).
+    The file `_tidegate.json` records the files of the last 100 batches. If some of them are gone or
+    have another size, the query stops with `SinkError`. `allow_deleted=True` turns this check off,
+    for folders whose old batches are deleted or rewritten by another program.
+
+    A folder belongs to one output of one query; others are refused before they start. With
+    `overwrite`, the first batch of another query replaces the content, as a daily batch job needs
+    it. The first batch makes the folder readable even if it has no rows.
+
+    A column of unknown type (null in every row) is left out. If types change within a batch, a task
+    starts another file (`part-<task>.1.parquet`).
     """
     if compression not in _COMPRESSIONS:
         raise SpecError(
             f"the compression of Parquet is one of {', '.join(_COMPRESSIONS)}, got"
             f" {compression!r}. Hint: compression='zstd'"
         )
-    return Parquet(_absolute(os.fspath(folder)), compression)
+    return Parquet(_absolute(os.fspath(folder)), compression, allow_deleted, overwrite)
 
 
 def _absolute(folder: str) -> str:
@@ -162,7 +241,7 @@ class _TaskFiles:
         self._batch = batch
         self._task = re.sub(r"[^\w-]", "_", task)
         self._schema = target.schema.remove_metadata()
-        self._folder: _SinkFolder | None = None
+        self._folder: BatchFolder | None = None
         self._open: tuple[str, Any, Any] | None = None
         self._buffered: list[pa.Table] = []
         self._rows = 0
@@ -180,6 +259,11 @@ class _TaskFiles:
                 or sum(t.nbytes for t in self._buffered) >= ROW_GROUP_BYTES
             ):
                 self._flush()
+
+    def add_columns(self, schema: pa.Schema) -> None:
+        """Begin a file with these columns, if they have known types."""
+        known = [field for field in schema if not pa.types.is_null(field.type)]
+        self._buffered.append(pa.schema(known).empty_table())
 
     def close(self) -> list[_Staged]:
         self._finish()
@@ -225,7 +309,7 @@ class _TaskFiles:
         self._buffered = []
         with self._sink.translate_errors("write into"):
             if self._open is None:
-                self._folder = self._folder or _SinkFolder.open(self._sink.folder)
+                self._folder = self._folder or BatchFolder.open(self._sink.folder)
                 self._folder.make(_STAGING)
                 path = f"{_STAGING}/{self._batch}-{self._task}-{uuid.uuid4().hex}.parquet"
                 stream = self._folder.files.open_output_stream(self._folder.path(path))
@@ -249,6 +333,8 @@ class _TaskFiles:
             writer.close()
             size = stream.tell()
             stream.close()
+            if self._folder is not None:
+                self._folder.sync(path)
         self._done[-1] = _Staged(path, name, size, self._rows)
         self._rows = 0
 
@@ -270,14 +356,14 @@ def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table | None:
 
 
 @dataclass(frozen=True)
-class _SinkFolder:
+class BatchFolder:
     """The folder of a sink on its file system."""
 
     files: fs.FileSystem
     root: str
 
     @classmethod
-    def open(cls, folder: str) -> _SinkFolder:
+    def open(cls, folder: str) -> BatchFolder:
         local = local_path(folder)
         if local is not None:
             return cls(fs.LocalFileSystem(), local)
@@ -298,36 +384,106 @@ class _SinkFolder:
         return self.files.get_file_info(self.path(name)).type != fs.FileType.NotFound
 
     def make(self, name: str) -> None:
-        self.files.create_dir(self.path(name), recursive=True)
+        if self.is_local:
+            make_folder(self.path(name))
+        else:
+            self.files.create_dir(self.path(name), recursive=True)
 
-    def claim(self, target: SinkTarget) -> None:
-        """Refuse a folder of another output or query, whose batches would be overwritten."""
-        mine = {"query": target.query, "output": target.output}
-        if self.has(_OWNER):
-            owner = self._owner()
-            if owner != mine:
+    @property
+    def is_local(self) -> bool:
+        return isinstance(self.files, fs.LocalFileSystem)
+
+    def sync(self, name: str) -> None:
+        """Make a local file or folder survive a power failure; other storage does it itself."""
+        if self.is_local:
+            sync_file(self.path(name))
+
+    def record(self, target: SinkTarget) -> dict[int, _Published]:
+        """The published batches on record; refuses a folder of another output or query."""
+        if not self.has(_OWNER):
+            foreign = sorted(self.batches())
+            if foreign:
                 raise SinkError(
-                    f"a folder holds one output of one query, and `{self.root}` belongs to the"
-                    f" output `{owner.get('output')}` of the query {owner.get('query')}, got the"
-                    f" output `{target.output}` of the query {target.query}. Hint: write to another"
-                    " folder, delete this one, or restart the query with its former checkpoint"
+                    f"the folder `{self.root}` has `{_PARTITION}={foreign[0]}` but no `{_OWNER}`,"
+                    " so its owner is unknown. Hint: write to an empty folder"
                 )
-            return
-        foreign = [
-            info.base_name
-            for info in self._listed("")
-            if info.base_name.startswith(f"{_PARTITION}=")
-        ]
-        if foreign:
+            return {}
+        owner = self.owner()
+        if not self.is_owned(target):
+            former = f" ({owner['checkpoint']})" if owner.get("checkpoint") else ""
             raise SinkError(
-                f"the folder `{self.root}` has `{foreign[0]}` but no `{_OWNER}`, so its owner is"
-                " unknown. Hint: write to an empty folder"
+                f"a folder holds one output of one query, and `{self.root}` belongs to the"
+                f" output `{owner.get('output')}` of the query {owner.get('query')}, got the"
+                f" output `{target.output}` of the query {target.query}. Hint: write to another"
+                f" folder, restart the query with its former checkpoint{former}, or replace the"
+                " content: overwrite=True"
             )
+        return {batch: _Published(files, size) for batch, files, size in owner["published"]}
+
+    def claim(self, target: SinkTarget) -> dict[int, _Published]:
+        """Make the folder one of this output; the published batches on record."""
+        found = self.record(target)
+        if not self.has(_OWNER):
+            self.write_record(target, {})
+        return found
+
+    def is_owned(self, target: SinkTarget) -> bool:
+        """Whether the folder is new, or belongs to this output of this query."""
+        if not self.has(_OWNER):
+            return not self.batches()
+        owner = self.owner()
+        return (owner.get("query"), owner.get("output")) == (target.query, target.output)
+
+    def batches(self) -> set[int]:
+        """The numbers of the published batches."""
+        names = (info.base_name.partition("=") for info in self._listed(""))
+        return {int(n) for word, _, n in names if word == _PARTITION and n.isdecimal()}
+
+    def batch_files(self) -> Iterator[tuple[int, str, int]]:
+        """The files of all batches in their order: the batch, the path, and the number of rows."""
+        import pyarrow.parquet as pq
+
+        for batch in sorted(self.batches()):
+            names = sorted(info.base_name for info in self._listed(f"{_PARTITION}={batch}"))
+            for name in names:
+                path = self.path(f"{_PARTITION}={batch}/{name}")
+                yield batch, path, pq.read_metadata(path, filesystem=self.files).num_rows
+
+    def empty(self) -> None:
+        """Delete what another query has written."""
+        for batch in self.batches():
+            self.files.delete_dir(self.path(f"{_PARTITION}={batch}"))
+        if self.has(_OWNER):
+            self.files.delete_file(self.path(_OWNER))
+
+    def write_record(self, target: SinkTarget, record: Mapping[int, _Published]) -> None:
+        """Write the owner of the folder and its published batches atomically."""
         self.make(_STAGING)
-        draft = self.path(f"{_STAGING}/{uuid.uuid4().hex}.json")
-        with self.files.open_output_stream(draft) as stream:
-            stream.write(json.dumps(mine).encode())
-        self.files.move(draft, self.path(_OWNER))
+        draft = f"{_STAGING}/{uuid.uuid4().hex}.json"
+        published = [[batch, one.files, one.bytes] for batch, one in sorted(record.items())]
+        known = {} if target.checkpoint is None else {"checkpoint": redacted(target.checkpoint)}
+        document = {
+            "query": target.query,
+            "output": target.output,
+            "published": published[-_RECORDED:],
+            "identity": list(target.identity),
+            "mode": target.mode,
+            **known,
+        }
+        with self.files.open_output_stream(self.path(draft)) as stream:
+            stream.write(json.dumps(document).encode())
+        self.sync(draft)
+        self.files.move(self.path(draft), self.path(_OWNER))
+        self.sync("")
+
+    def published(self, batch: int) -> _Published:
+        """The files of a batch that are in the folder now."""
+        found = [
+            info.size
+            for info in self._listed(f"{_PARTITION}={batch}")
+            if info.base_name.startswith("part-")
+        ]
+        return _Published(len(found), sum(found))
 
     def put(self, batch: int, staged: list[_Staged]) -> None:
         """Publish the files of a batch; they replace those of an earlier attempt."""
@@ -352,9 +508,11 @@ class _SinkFolder:
                     f" `{_STAGING}`; workers and driver must share the folder; restart the query"
                 )
             self.files.move(self.path(file.path), self.path(f"{ready}/{file.name}"))
+        self.sync(ready)
         self.remove(batch)
         if self.files.type_name in _RENAMES_FOLDERS:
             self.files.move(self.path(ready), self.path(final))
+            self.sync("")
             return
         self.make(final)
         for file in staged:
@@ -370,6 +528,7 @@ class _SinkFolder:
             self.files.move(
                 self.path(final), self.path(f"{_STAGING}/old-{batch}-{uuid.uuid4().hex}")
             )
+            self.sync("")
         else:
             self.files.delete_dir(self.path(final))
 
@@ -381,15 +540,26 @@ class _SinkFolder:
         elif info.type != fs.FileType.NotFound:
             self.files.delete_file(info.path)
 
-    def _owner(self) -> dict[str, Any]:
+    def owner(self) -> dict[str, Any]:
+        """The output that the folder belongs to, and its published batches."""
+        if not self.has(_OWNER):
+            raise InputError(
+                f"`{self.root}` is not a folder that a query has written: it has no `{_OWNER}`."
+                " Hint: pass the folder of tg.sinks.parquet"
+            )
         with self.files.open_input_stream(self.path(_OWNER)) as stream:
             text = stream.read()
         try:
-            return dict(json.loads(text))
-        except (ValueError, TypeError) as error:
+            owner = dict(json.loads(text))
+            owner["published"] = [
+                (int(batch), int(files), int(size))
+                for batch, files, size in owner.get("published", [])
+            ]
+        except (ValueError, TypeError, RecursionError) as error:
             raise SinkError(
                 f"`{self.path(_OWNER)}` cannot be read ({error}). Hint: write to an empty folder"
             ) from error
+        return owner
 
     def _listed(self, name: str) -> list[fs.FileInfo]:
         return self.files.get_file_info(

@@ -1,0 +1,1 @@
+"""Fuzzing of everything that decodes: targets, inputs to start from, and inputs that crashed."""
