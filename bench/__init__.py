@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from bench import per_key, spark, streams, watermarks
-from bench.cases import CASES, FULL, Measured
+from bench import kafka, per_key, spark, streams, watermarks
+from bench.cases import FULL, Measured
+from bench.kernel import CASES
+from bench.nexmark import racing as nexmark
 from bench.spark_sides import FILES_A_BATCH, OURS, WARM
 
 _RACE = ("events", "cases", "keys", "files", "warm", "cores", "memory", "ours", "profile")
@@ -19,10 +22,12 @@ _OPTIONS = {
     "watermarks": ("events", "partitions"),
     "spark": _RACE,
     "joins": _RACE,
+    "kafka": (*_RACE, "brokers"),
     "streams": ("events", "brokers"),
+    "nexmark": ("events", "cases", "cores", "memory"),
 }
 """The areas, and the options that apply to each."""
-_RACES = {"spark": spark.CASES, "joins": spark.JOINS}
+_RACES = {"spark": spark.CASES, "joins": spark.JOINS, "kafka": kafka.CASES}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,11 +39,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):
         if getattr(options, name):
             parser.error(f"--{name} means nothing to `{options.part}`")
+    if options.part == "kafka":
+        with kafka.broker(options.brokers) as servers:
+            _spark(options, kafka.CASES, kafka.Topics(servers))
+        return 0
     if options.part in _RACES:
         _spark(options, _RACES[options.part])
         return 0
     if options.part == "streams":
         _streams(options.events or streams.EVENTS, options.brokers, as_json=options.json)
+        return 0
+    if options.part == "nexmark":
+        _nexmark(options)
         return 0
     events = options.events or FULL
     if options.part == "watermarks":
@@ -83,7 +95,25 @@ def _streams(events: int, brokers: str | None, *, as_json: bool) -> None:
         print("Kafka is skipped: pass --brokers HOST:PORT to measure it", file=sys.stderr)
 
 
-def _spark(options: argparse.Namespace, known: Mapping[str, spark.Case]) -> None:
+def _nexmark(options: argparse.Namespace) -> None:
+    races = nexmark.race(
+        nexmark.named(options.cases),
+        spark.say,
+        events=options.events or nexmark.EVENTS,
+        cores=options.cores or os.cpu_count() or 1,
+        memory=options.memory or "8g",
+    )
+    for number, raced in enumerate(races):
+        if not options.json and number == 0:
+            print(nexmark.HEAD)
+        print(json.dumps(raced.to_dict()) if options.json else nexmark.line(raced), flush=True)
+
+
+def _spark(
+    options: argparse.Namespace,
+    known: Mapping[str, spark.Case],
+    topics: kafka.Topics | None = None,
+) -> None:
     warm = WARM if options.warm is None else options.warm
     racing = spark.Racing(
         total=options.events,
@@ -92,6 +122,7 @@ def _spark(options: argparse.Namespace, known: Mapping[str, spark.Case]) -> None
         memory=options.memory or "8g",
         cores=options.cores,
         warm=warm,
+        topics=topics,
     )
     cases = spark.named(options.cases, known)
     if options.ours or options.profile:
@@ -125,7 +156,7 @@ def _parser() -> argparse.ArgumentParser:
         f" keys shrinks in proportion (default: {FULL:,}); spark: events of a case (default:"
         f" {spark.FILES * spark.ROWS:,}); joins: events of each side (default:"
         f" {spark.FILES * spark.JOINED_ROWS:,}); streams: events per turn (default:"
-        f" {streams.EVENTS:,})"
+        f" {streams.EVENTS:,}); nexmark: events of all kinds (default: {nexmark.EVENTS:,})"
     )
     parser.add_argument("--events", type=_positive, metavar="N", help=smaller)
     cases = f"kernel: run only this case; repeatable: {', '.join(CASES)}"
@@ -135,7 +166,8 @@ def _parser() -> argparse.ArgumentParser:
         f" (default: {', '.join(map(str, watermarks.SIZES))})"
     )
     parser.add_argument("--partitions", action="append", type=_positive, metavar="N", help=sizes)
-    races = "; ".join(f"{part}: {', '.join(known)}" for part, known in _RACES.items())
+    named = {**{part: list(known) for part, known in _RACES.items()}, "nexmark": nexmark.NAMES}
+    races = "; ".join(f"{part}: {', '.join(names)}" for part, names in named.items())
     parser.add_argument("--cases", metavar="NAME,NAME", help=f"run only these cases; {races}")
     both = ", ".join(_RACES)
     parser.add_argument(
@@ -156,13 +188,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--warm", type=_whole, metavar="N", help=before)
     parser.add_argument(
-        "--cores", type=_positive, metavar="N", help=f"{both}: number of cores (default: all)"
+        "--cores",
+        type=_positive,
+        metavar="N",
+        help=f"{both}, nexmark: number of cores (default: all)",
     )
-    parser.add_argument("--memory", metavar="SIZE", help=f"{both}: memory of the JVM (default: 8g)")
+    memory = f"{both}, nexmark: memory of Spark's JVM (default: 8g)"
+    parser.add_argument("--memory", metavar="SIZE", help=memory)
     parser.add_argument(
         "--brokers",
         metavar="HOST:PORT",
-        help="streams: Kafka brokers to measure as well",
+        help="streams: Kafka brokers to measure as well; kafka: brokers instead of our own",
     )
     parser.add_argument(
         "--ours",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from bench.racing import GroupByRunner, OperatorRunner, Runner, Times, race
@@ -33,6 +33,10 @@ class Measured:
     events_per_second: float
     wall_ratio: float
     bytes_per_key_and_window: float
+
+    def named(self, name: str) -> Measured:
+        """The same under another name."""
+        return replace(self, name=name)
 
     def to_dict(self) -> dict[str, Any]:
         digits = {
@@ -66,7 +70,7 @@ def _minutes(traffic: Traffic, count: int) -> Iterator[list[Delivery]]:
     return (deliver(minute, number) for number in range(count))
 
 
-def _versus(
+def compare(
     name: str,
     aim: float,
     peer: str,
@@ -85,10 +89,10 @@ def _versus(
         "peer": OperatorRunner(other) if isinstance(other, Panes) else other,
     }
     times = race(runners, _minutes(traffic, fill + turns), unmeasured=fill, steady=steady)
-    return _measured(name, aim, peer, traffic.keys, traffic.rows * PER_MINUTE, runner, times)
+    return measured(name, aim, peer, traffic.keys, traffic.rows * PER_MINUTE, runner, times)
 
 
-def _measured(
+def measured(
     name: str,
     aim: float,
     peer: str,
@@ -97,6 +101,7 @@ def _measured(
     ours: OperatorRunner,
     times: dict[str, Times],
 ) -> Measured:
+    """The ratio of the times of `ours` and `peer`."""
     mine, other = times["ours"], times["peer"]
     ratio, wall_ratio = mine.processor / other.processor, mine.wall / other.wall
     return Measured(
@@ -114,13 +119,14 @@ def _measured(
     )
 
 
-def _keys(count: int, rows: int) -> int:
+def keys_of(count: int, rows: int) -> int:
+    """The number of keys, in proportion to the rows of a delivery."""
     return max(1, count * rows // FULL)
 
 
 def _tumbling(name: str, keys: int, rows: int) -> list[Measured]:
-    traffic, ours = Traffic(_keys(keys, rows), rows), aggregated(windowed(tumbling("1 minute")))
-    return [_versus(name, 2.0, "arrow group_by", traffic, ours, GroupByRunner())]
+    traffic, ours = Traffic(keys_of(keys, rows), rows), aggregated(windowed(tumbling("1 minute")))
+    return [compare(name, 1.8, "arrow group_by", traffic, ours, GroupByRunner())]
 
 
 def tumbling_100k(rows: int = FULL) -> list[Measured]:
@@ -145,9 +151,9 @@ def sliding(rows: int = FULL) -> list[Measured]:
     )
     found = []
     for name, keys in (("sliding", 10_000), ("sliding at 100 thousand keys", 100_000)):
-        traffic = Traffic(_keys(keys, rows), rows)
+        traffic = Traffic(keys_of(keys, rows), rows)
         found.append(
-            _versus(name, 2.0, "our tumbling", traffic, ours, peer, fill=10, turns=10, steady=False)
+            compare(name, 2.0, "our tumbling", traffic, ours, peer, fill=10, turns=10, steady=False)
         )
     return found
 
@@ -164,8 +170,8 @@ def sessions(rows: int = FULL) -> list[Measured]:
     found = []
     for name, keys in (("session", 100_000), ("session at 1 million keys", 1_000_000)):
         found.append(
-            _versus(
-                name, 4.0, "our tumbling", Traffic(_keys(keys, rows), rows), ours, peer, turns=3
+            compare(
+                name, 4.0, "our tumbling", Traffic(keys_of(keys, rows), rows), ours, peer, turns=3
             )
         )
     return found
@@ -173,7 +179,7 @@ def sessions(rows: int = FULL) -> list[Measured]:
 
 def retracting(rows: int = FULL) -> list[Measured]:
     """Retracting against accumulating mode, with three percent of the rows late or nearly late."""
-    traffic = Traffic(_keys(100_000, rows), rows, stragglers=30)
+    traffic = Traffic(keys_of(100_000, rows), rows, stragglers=30)
     default = windowed(tumbling("1 minute"))
     each = default.trigger(after_watermark(late=after_count(1)))
     found = []
@@ -182,7 +188,7 @@ def retracting(rows: int = FULL) -> list[Measured]:
         ("retracting, late panes every 10 seconds", default),
     ):
         found.append(
-            _versus(
+            compare(
                 name,
                 2.0,
                 "our accumulating",
@@ -229,19 +235,42 @@ def _small(name: str, panes: Panes, keys: int, rows: int) -> Measured:
             steady=False,
         ),
     }
-    return _measured(name, 1.5, f"the same at {few:,} keys", keys, small, ours, times)
+    return measured(name, 1.5, f"the same at {few:,} keys", keys, small, ours, times)
 
 
 def _small_turn(number: int, rows: int, keys: int) -> list[Delivery]:
     return [small_delivery(number, rows, keys)]
 
 
-CASES: dict[str, Callable[[int], list[Measured]]] = {
-    "tumbling_100k": tumbling_100k,
-    "tumbling_1m": tumbling_1m,
-    "sliding": sliding,
-    "session": sessions,
-    "retracting": retracting,
-    "small_deliveries": small_deliveries,
-}
-"""The first measurement of a case has its name, the others are variations of it."""
+def _mean(times: list[Times]) -> Times:
+    """The mean of the times of several races."""
+    return Times(
+        sum(one.processor for one in times) / len(times),
+        sum(one.wall for one in times) / len(times),
+    )
+
+
+def history(rows: int = FULL) -> list[Measured]:
+    """What an operator records for `why` and `plot`, against the same operator without it.
+
+    A delivery of 10 thousand rows, and of 100 rows. Of two equal runners the first is slower by a
+    few percent, so the race is run in both orders.
+    """
+    panes = aggregated(windowed(tumbling("1 minute")))
+    found = []
+    for name, share, turns in (("history", 100, 100), ("history, deliveries of 100", 10_000, 400)):
+        size = max(1, rows // share)
+        raced, ours = [], OperatorRunner(panes)
+        for names in (("ours", "peer"), ("peer", "ours")):
+            ours = OperatorRunner(panes)
+            runners = {"ours": ours, "peer": OperatorRunner(panes, history=0)}
+            raced.append(
+                race(
+                    {side: runners[side] for side in names},
+                    (_small_turn(number, size, rows) for number in range(turns)),
+                    unmeasured=turns // 10,
+                )
+            )
+        times = {side: _mean([times[side] for times in raced]) for side in ("ours", "peer")}
+        found.append(measured(name, 1.02, "without a history", rows, size, ours, times))
+    return found

@@ -17,6 +17,7 @@ import numpy as np
 
 from bench.traffic import START, Delivery
 from tidegate.api import Panes
+from tidegate.embedded.recording import DEFAULT_BYTES
 from tidegate.kernel.windows.assigners import Aligned
 
 
@@ -55,8 +56,8 @@ class _Clock:
 class OperatorRunner:
     """An embedded operator over a memory store; takes results and flushes after every delivery."""
 
-    def __init__(self, panes: Panes) -> None:
-        self.operator = panes.embedded(now=START)
+    def __init__(self, panes: Panes, *, history: int = DEFAULT_BYTES) -> None:
+        self.operator = panes.embedded(now=START, history=history)
 
     def take(self, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:

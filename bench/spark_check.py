@@ -53,14 +53,19 @@ class UnequalError(TidegateError):
     """The two sides of a race emit different rows."""
 
 
-def check(spark: SparkSession, shape: Shape, events: Events) -> int:
-    """Run both sides over few events, compare their output, return its number of rows."""
+def check(spark: SparkSession, shape: Shape, events: Events, source: Path | None = None) -> int:
+    """Run both sides over few events, compare their output, return its number of rows.
+
+    `source`: where the events are; by default they are generated.
+    """
     with ExitStack() as stack:
         place = Path(tempfile.mkdtemp(prefix="tidegate-bench-"))
         stack.callback(shutil.rmtree, place, ignore_errors=True)
-        spark_data.write(place / "events", events)
-        left = our_panes(spark, shape, place)
-        right = their_panes(spark, shape, place)
+        if source is None:
+            source = place / "events"
+            spark_data.write(source, events)
+        left = our_panes(spark, shape, source, place)
+        right = their_panes(spark, shape, source, place)
     found = difference(left, right, Compared.of(shape), shape.word)
     if found is not None or not left.num_rows:
         why = found or "neither side emitted any"
@@ -71,12 +76,12 @@ def check(spark: SparkSession, shape: Shape, events: Events) -> int:
     return left.num_rows
 
 
-def our_panes(spark: SparkSession, shape: Shape, place: Path) -> pa.Table:
+def our_panes(spark: SparkSession, shape: Shape, source: Path, place: Path) -> pa.Table:
     """All output of Tidegate over the events of a folder."""
     from tidegate.spark.sinks import memory
 
     sink = memory()
-    ours(spark, shape, place / "events").write(
+    ours(spark, shape, source).write(
         sink, checkpoint=str(place / "ours"), trigger="available_now"
     ).await_termination()
     found = sink.table("panes").select(list(Compared.of(shape).columns))
@@ -84,10 +89,10 @@ def our_panes(spark: SparkSession, shape: Shape, place: Path) -> pa.Table:
     return found
 
 
-def their_panes(spark: SparkSession, shape: Shape, place: Path) -> pa.Table:
+def their_panes(spark: SparkSession, shape: Shape, source: Path, place: Path) -> pa.Table:
     """All output of Spark's own operator over the events of a folder."""
     name = f"bench_{uuid4().hex}"
-    frame = theirs(spark, shape, place / "events").selectExpr(
+    frame = theirs(spark, shape, source).selectExpr(
         *(f"{expression} {name}" for name, expression in Compared.of(shape).columns.items())
     )
     writer = (

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.spark_data import Events
-from bench.spark_sides import Run, Say, Shape
+from bench.spark_sides import OURS, Run, Say, Shape
 from tidegate.errors import SetupError, TidegateError
 
 if TYPE_CHECKING:
@@ -44,6 +45,13 @@ class Job:
     profile: str | None = None
     warm: int = 0
     """Number of small warm-up batches."""
+    spawned: float = 0.0
+    """When its process was started."""
+
+    @property
+    def needs_kafka(self) -> bool:
+        """Whether Spark's own Kafka source is read."""
+        return self.shape.format == "kafka" and (self.side != OURS or not self.shape.direct)
 
     @classmethod
     def from_text(cls, text: str) -> Job:
@@ -57,18 +65,24 @@ def do(job: Job, spark: SparkSession, say: Say) -> dict[str, Any]:
     from bench import spark_check, spark_sides
 
     if job.side is None:
-        return {"panes": spark_check.check(spark, job.shape, job.events)}
+        source = Path(job.folder) if job.folder else None
+        return {"panes": spark_check.check(spark, job.shape, job.events, source)}
     if job.warm:
         say(f"{job.side} warms up over {job.warm} small batches")
-        spark_sides.warm(
-            spark, job.side, job.shape, job.events.small(job.warm * spark_sides.FILES_A_BATCH)
-        )
-    return spark_sides.run(spark, job.side, job.shape, Path(job.folder), say).to_dict()
+        small = job.events.small(job.warm * spark_sides.FILES_A_BATCH)
+        spark_sides.warm(spark, job.side, job.shape, small, Path(job.folder))
+    found = spark_sides.run(spark, job.side, job.shape, Path(job.folder), say)
+    return replace(found, process_seconds=time.time() - job.spawned).to_dict()
 
 
 def apart(job: Job, say: Say) -> dict[str, Any]:
     """Run a step in its own process and forward its progress."""
-    command = [sys.executable, "-m", "bench.spark_job", json.dumps(asdict(job))]
+    command = [
+        sys.executable,
+        "-m",
+        "bench.spark_job",
+        json.dumps(asdict(replace(job, spawned=time.time()))),
+    ]
     rest: deque[str] = deque(maxlen=_LINES)
     result: dict[str, Any] | None = None
     failed = None
@@ -119,7 +133,13 @@ def main(text: str) -> None:
             from bench import spark_profile
 
             spark_profile.install(Path(job.profile))
-        spark = session("tidegate bench", cores=job.cores, memory=job.memory, conf=UNIX_SOCKETS)
+        spark = session(
+            "tidegate bench",
+            cores=job.cores,
+            memory=job.memory,
+            conf=UNIX_SOCKETS,
+            kafka=job.needs_kafka,
+        )
         try:
             result = do(job, spark, lambda line: print(f"{_PROGRESS}{line}", flush=True))
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -22,6 +23,7 @@ from tidegate.spec.aggregates import count
 from tidegate.spec.aggregates import max as largest
 from tidegate.spec.aggregates import sum as total
 from tidegate.spec.join import within
+from tidegate.spec.triggers import after_count, after_watermark, every
 from tidegate.spec.watermarks import bounded
 from tidegate.spec.windows import Window, hopping, session, tumbling
 
@@ -36,6 +38,7 @@ WARM_UP = 1
 """Number of first batches that are not measured: they start workers and create files."""
 WARM = 60
 """Default number of small warm-up batches. After 20 the JVM is still busy compiling."""
+EARLY = "10 seconds"
 SIZE, SLIDE, GAP = "10 minutes", "10 seconds", "30 seconds"
 INTERVAL, BOUND = "interval", "1 minute"
 WINDOWS: dict[str, Callable[[], Window]] = {
@@ -54,6 +57,14 @@ class Shape:
     window: str
     """One of `WINDOWS`, or `INTERVAL`: a join of rows within `BOUND` of each other."""
     direct: bool = False
+    schema: str = SCHEMA
+    """The columns of the events, as DDL."""
+    format: str = "parquet"
+    """The format of the files, or `kafka` for JSON messages of a topic."""
+    early: bool = False
+    """Whether ours emits early panes by the clock, with retractions."""
+    messages: int = 1_000_000
+    """The maximum number of Kafka messages of a batch."""
 
     @property
     def is_join(self) -> bool:
@@ -110,6 +121,12 @@ class Run:
     """State bytes in the checkpoint at the end."""
     sst: int
     """Peak bytes of RocksDB's sorted files, without its write buffers."""
+    first: float = 0.0
+    """Milliseconds of the first batch."""
+    seconds: float = 0.0
+    """Seconds from the start of the query to its end."""
+    process_seconds: float = 0.0
+    """Seconds from the start of the process to the end of the query."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -121,20 +138,42 @@ def ours(spark: SparkSession, shape: Shape, folder: Path) -> Panes | Joined:
         left, right = (_stream(spark, shape, folder / name) for name in INPUTS)
         return left.join(right, within(BOUND, BOUND), on="key").options(semantics="spark")
     windowed = _stream(spark, shape, folder).window(WINDOWS[shape.window]())
+    if shape.early:
+        trigger = after_watermark(early=every(EARLY), late=after_count(1))
+        windowed = windowed.trigger(trigger).retracting()
     return windowed.options(semantics="spark").aggregate(
         n=count(), total=total("value"), top=largest("value")
     )
 
 
 def _stream(spark: SparkSession, shape: Shape, folder: Path) -> Stream:
+    given: Any = direct(shape, folder) if shape.direct else read(spark, shape, folder)
+    return stream(given, time="ts", key="key", watermark=bounded(DELAY, unit="microseconds"))
+
+
+def direct(shape: Shape, folder: Path) -> Any:
+    """The events as a direct source of Tidegate."""
     from tidegate.spark import sources
 
-    given: Any = (
-        sources.parquet(str(folder), max_files_per_trigger=FILES_A_BATCH)
-        if shape.direct
-        else read(spark, folder)
-    )
-    return stream(given, time="ts", key="key", watermark=bounded(DELAY, unit="microseconds"))
+    if shape.format == "kafka":
+        brokers, topic = topic_of(folder)
+        return sources.kafka(
+            brokers,
+            topic,
+            schema=shape.schema,
+            starting="earliest",
+            columns=(),
+            max_messages_per_trigger=shape.messages,
+        )
+    of_format = getattr(sources, shape.format)
+    # The columns of Parquet files are those of the files.
+    schema = None if shape.format == "parquet" else shape.schema
+    return of_format(str(folder), schema=schema, max_files_per_trigger=FILES_A_BATCH)
+
+
+def topic_of(folder: Path) -> tuple[str, str]:
+    """The brokers and the topic that stand for a folder of files."""
+    return folder.parent.name, folder.name
 
 
 def theirs(spark: SparkSession, shape: Shape, folder: Path) -> DataFrame:
@@ -142,7 +181,7 @@ def theirs(spark: SparkSession, shape: Shape, folder: Path) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - the usual alias
 
     if shape.is_join:
-        left, right = (_watermarked(spark, folder / name).alias(name[0]) for name in INPUTS)
+        left, right = (_watermarked(spark, shape, folder / name).alias(name[0]) for name in INPUTS)
         meet = f"l.key = r.key AND l.ts BETWEEN r.ts - interval {BOUND} AND r.ts + interval {BOUND}"
         return left.join(right, F.expr(meet))
     windows: dict[str, Callable[[], Column]] = {
@@ -150,34 +189,58 @@ def theirs(spark: SparkSession, shape: Shape, folder: Path) -> DataFrame:
         "sliding": lambda: F.window("ts", SIZE, SLIDE),
         "session": lambda: F.session_window("ts", GAP),
     }
-    grouped = _watermarked(spark, folder).groupBy(windows[shape.window]().alias("window"), "key")
+    grouped = _watermarked(spark, shape, folder).groupBy(
+        windows[shape.window]().alias("window"), "key"
+    )
     return grouped.agg(
         F.count("*").alias("n"), F.sum("value").alias("total"), F.max("value").alias("top")
     )
 
 
-def _watermarked(spark: SparkSession, folder: Path) -> DataFrame:
-    return read(spark, folder).withWatermark("ts", f"{DELAY // _MILLISECOND} milliseconds")
+def _watermarked(spark: SparkSession, shape: Shape, folder: Path) -> DataFrame:
+    return read(spark, shape, folder).withWatermark("ts", f"{DELAY // _MILLISECOND} milliseconds")
 
 
-def read(spark: SparkSession, folder: Path) -> DataFrame:
+def read(spark: SparkSession, shape: Shape, folder: Path) -> DataFrame:
     """The events as a streaming DataFrame."""
-    return (
-        spark.readStream.schema(SCHEMA)
-        .option("maxFilesPerTrigger", FILES_A_BATCH)
-        .parquet(str(folder))
-    )
+    if shape.format != "kafka":
+        files = spark.readStream.format(shape.format).schema(shape.schema)
+        if shape.format == "csv":
+            files = files.option("header", "true")
+        return files.option("maxFilesPerTrigger", FILES_A_BATCH).load(str(folder))
+    from pyspark.sql import functions as F  # noqa: N812 - the usual alias
+
+    brokers, topic = topic_of(folder)
+    messages = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", brokers)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", shape.messages)
+    ).load()
+    values = F.from_json(F.col("value").cast("string"), shape.schema)
+    return messages.select(values.alias("event")).select("event.*")
 
 
-def warm(spark: SparkSession, side: str, shape: Shape, events: Events) -> None:
+def warm(spark: SparkSession, side: str, shape: Shape, events: Events, source: Path) -> None:
     """Run one side over few events and discard the measurements."""
     with ExitStack() as stack:
         place = Path(tempfile.mkdtemp(prefix="tidegate-bench-"))
         stack.callback(shutil.rmtree, place, ignore_errors=True)
-        write(place / "events", events)
-        query = _start(spark, side, shape, place / "events", str(place / "checkpoint"))
+        if shape.format == "kafka":
+            folder = source.with_name(topic_name(events))
+            shape = replace(shape, messages=events.rows * FILES_A_BATCH)
+        else:
+            folder = place / "events"
+            write(folder, events)
+        query = _start(spark, side, shape, folder, str(place / "checkpoint"))
         stack.callback(query.stop)
         query.awaitTermination()
+
+
+def topic_name(events: Events) -> str:
+    """The topic of generated events."""
+    return f"bench-{events.files}-{events.rows}-{events.keys}-{events.is_late}"
 
 
 def run(spark: SparkSession, side: str, shape: Shape, folder: Path, say: Say) -> Run:
@@ -185,10 +248,12 @@ def run(spark: SparkSession, side: str, shape: Shape, folder: Path, say: Say) ->
     with ExitStack() as stack:
         checkpoint = tempfile.mkdtemp(prefix="tidegate-bench-")
         stack.callback(shutil.rmtree, checkpoint, ignore_errors=True)
+        begin = time.time()
         with Usage() as usage:
             query = _start(spark, side, shape, folder, checkpoint)
             stack.callback(query.stop)
             progress = _watched(query, side, shape, say)
+        seconds = time.time() - begin
         state = sum(
             path.stat().st_size
             for path in (Path(checkpoint) / "state").rglob("*")
@@ -202,7 +267,9 @@ def run(spark: SparkSession, side: str, shape: Shape, folder: Path, say: Say) ->
         _sst(progress),
     )
     # Pairs do not depend on a watermark.
-    return replace(found, event_to_pane=None) if shape.is_join else found
+    return replace(
+        found, event_to_pane=None if shape.is_join else found.event_to_pane, seconds=seconds
+    )
 
 
 def _start(
@@ -272,7 +339,7 @@ def read_batch(side: str, shape: Shape, given: Any) -> Batch:
             times.get("watermark"),
             parts,
         )
-    from tidegate.spark.query.handle import read_progress
+    from tidegate.spark.query.progress import read_progress
 
     found = read_progress(given)
     counts = found.counts
@@ -294,7 +361,7 @@ def _instant(text: str) -> int:
 
 
 def _dropped(progress: Sequence[Any]) -> int:
-    from tidegate.spark.query.handle import read_progress
+    from tidegate.spark.query.progress import read_progress
 
     theirs = sum(
         operator.numRowsDroppedByWatermark
@@ -332,6 +399,7 @@ def measured(batches: Sequence[Batch], usage: Usage, state: int, dropped: int, s
         memory=usage.peaks,
         state=state,
         sst=sst,
+        first=full[0].milliseconds,
     )
 
 

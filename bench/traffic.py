@@ -38,6 +38,8 @@ class Traffic:
     rows: int
     delay: int = SECOND
     stragglers: int = 0
+    hot: float = 0.0
+    """The share of the rows that have key 0, beside its even share of the rest."""
 
     def minute(self) -> list[tuple[np.ndarray, pa.Array, pa.Array]]:
         """Times relative to the minute, keys and values of each delivery."""
@@ -51,20 +53,24 @@ class Traffic:
         delay = random.exponential(self.delay, self.rows)
         straggling = random.random(self.rows) * 1_000 < self.stragglers
         delay += straggling * random.uniform(MINUTE / 4, MINUTE * 3 / 4, self.rows)
-        key = pa.array(random.integers(0, self.keys, self.rows))
-        return arrival - delay.astype(np.int64), key, pa.array(random.integers(0, 1_000, self.rows))
+        key = random.integers(0, self.keys, self.rows)
+        if self.hot:
+            key[random.random(self.rows) < self.hot] = 0
+        value = pa.array(random.integers(0, 1_000, self.rows))
+        return arrival - delay.astype(np.int64), pa.array(key), value
 
 
 def deliver(minute: list[tuple[np.ndarray, pa.Array, pa.Array]], number: int) -> list[Delivery]:
     """The deliveries of the n-th repetition of a minute."""
     base = START + number * MINUTE
     return [
-        _shifted(times + base, key, value, base + (n + 1) * SPAN)
+        shifted(times + base, key, value, base + (n + 1) * SPAN)
         for n, (times, key, value) in enumerate(minute)
     ]
 
 
-def _shifted(times: np.ndarray, key: pa.Array, value: pa.Array, now: int) -> Delivery:
+def shifted(times: np.ndarray, key: pa.Array, value: pa.Array, now: int) -> Delivery:
+    """A delivery of rows at some times; `now` is the clock."""
     starts = pa.array(times - times % MINUTE)
     return Delivery(
         pa.table({"key": key, "ts": pa.array(times).cast(TIME), "v": value}), starts, now
@@ -74,7 +80,7 @@ def _shifted(times: np.ndarray, key: pa.Array, value: pa.Array, now: int) -> Del
 def distinct_keys(first: int, rows: int) -> Delivery:
     """A delivery in which every row has its own key; all rows lie in one second."""
     times = START + np.arange(rows) % SECOND
-    return _shifted(
+    return shifted(
         times,
         pa.array(np.arange(first, first + rows)),
         pa.array(np.arange(rows) % 1_000),
@@ -86,7 +92,7 @@ def small_delivery(number: int, rows: int, keys: int) -> Delivery:
     """A short delivery of random keys in one second."""
     random = np.random.default_rng(number)
     times = START + np.arange(rows) % SECOND
-    return _shifted(
+    return shifted(
         times,
         pa.array(random.integers(0, keys, rows)),
         pa.array(np.arange(rows) % 1_000),

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from bench import main
-from bench.cases import CASES, aggregated, windowed
+from bench.cases import aggregated, windowed
+from bench.kernel import CASES
 from bench.racing import OperatorRunner
 from bench.traffic import MINUTE, PER_MINUTE, START, Traffic, deliver, distinct_keys
 from bench.watermarks import LoopRunner, TrackerRunner
@@ -17,7 +18,23 @@ from tidegate.spec.windows import hopping, tumbling
 
 pytestmark = pytest.mark.slow
 
-NAMES = ["tumbling_100k", "tumbling_1m", "sliding", "session", "retracting", "small_deliveries"]
+NAMES = [
+    "tumbling_100k",
+    "tumbling_1m",
+    "sliding",
+    "session",
+    "retracting",
+    "small_deliveries",
+    "early_every_100",
+    "early_every_10k",
+    "early_every_hot",
+    "composite_100",
+    "composite_hot",
+    "session_early_100",
+    "session_early_hot",
+    "bursty_sessions",
+    "history",
+]
 FIELDS = {
     "name",
     "ratio",

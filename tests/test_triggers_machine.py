@@ -13,7 +13,7 @@ from support.reference.plain_triggers import Plain, World, plain
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.triggers import TriggerContext, compile_trigger
+from tidegate.kernel.triggers import Elements, TriggerContext, compile_trigger, schedule
 from tidegate.spec import triggers as spec
 from tidegate.spec.trigger_text import parse_trigger
 
@@ -468,22 +468,114 @@ def test_a_merge_with_a_window_that_never_fired_opens_passed_event_ticks_again()
     assert ready(both)
 
 
-def test_count_rule_says_when_elements_fire():
-    """Element by element, early and then late, the machine fires exactly where the rule says."""
-    for text in (
-        "AfterWatermark(early=AfterCount(3), late=AfterCount(2))",
-        "Policy(early=Always, late=Every(9))",
-        "Default",
-        "Repeatedly(AfterCount(2))",
-    ):
-        both = one(text)
-        for n in both.machine.count_rule():
-            for i in range(1, 13):
-                both.elements({0: [1]})
-                assert ready(both) == (n is not None and i % n == 0)
-                both.fire(np.array([ready(both)]))
-            both.watermark = 100
-            both.fire(np.array([ready(both)]))
+def one_by_one(both, row, times, most, *, once):
+    """Segments of one row whose elements are counted one by one: size, whether it fires."""
+    machine, state = both.machine, {name: c[[row]] for name, c in both.state.items()}
+    context = both.context(np.array([row]))
+    pending, size, segments, taken = context.pending.copy(), 0, [], 0
+    for time in times[:most]:
+        machine.on_elements(
+            state, np.array([1]), replace(context, pending=pending, times=np.array([time]))
+        )
+        pending, size, taken = pending + 1, size + 1, taken + 1
+        now = replace(context, pending=pending)
+        fires = machine.ready(state, now)
+        machine.fire(state, fires, now)
+        if fires[0]:
+            segments.append((size, True))
+            pending, size = np.zeros(1, np.int64), 0
+            if once or machine.finished(state)[0]:
+                break
+    if size:
+        segments.append((size, False))
+    return segments, taken, state, pending[0]
+
+
+@given(
+    trees(),
+    st.lists(st.integers(5, 25), min_size=2, max_size=4),
+    steps(),
+    st.lists(
+        st.tuples(
+            st.lists(st.integers(0, 40), min_size=1, max_size=3),
+            st.integers(1, 12),
+            st.integers(1, 30),
+        ),
+        min_size=4,
+        max_size=4,
+    ),
+    st.booleans(),
+)
+def test_a_schedule_fires_where_elements_one_by_one_fire(trigger, ends, timeline, came, once):
+    both = Both(trigger, ends)
+    for step, value in timeline:
+        play(both, step, value)
+    rows = np.flatnonzero(~both.machine.finished(both.state))
+    if not len(rows):
+        return
+    shares = [times * often for times, often, _ in came[: len(rows)]]
+    most = np.array([limit for _, _, limit in came[: len(rows)]])
+    found = schedule(
+        both.machine,
+        {name: column[rows] for name, column in both.state.items()},
+        both.context(rows),
+        Elements(
+            np.concatenate([[0], np.cumsum([len(share) for share in shares])]),
+            np.concatenate(shares),
+        ),
+        most=most,
+        once=once,
+    )
+    for place, row in enumerate(rows.tolist()):
+        segments, taken, state, pending = one_by_one(
+            both, row, shares[place], most[place], once=once
+        )
+        mine = found.row == place
+        assert [*zip(found.size[mine], found.fires[mine], strict=True)] == segments
+        assert (found.taken[place], found.pending[place]) == (taken, pending)
+        assert {name: column[place] for name, column in found.state.items()} == {
+            name: column[0] for name, column in state.items()
+        }
+
+
+def test_a_schedule_of_many_firings_takes_few_steps(monkeypatch):
+    """Firings of one kind are scheduled at once, whatever their number."""
+    both, calls = one("Repeatedly(AfterAny(AfterCount(3), AfterDelay(10)))"), []
+    until = type(both.machine).until
+    monkeypatch.setattr(type(both.machine), "until", lambda *a: calls.append(1) or until(*a))
+    elements = Elements(np.array([0, 100_000]), np.zeros(100_000, np.int64))
+    found = schedule(both.machine, both.state, both.context(np.array([0])), elements)
+    assert (found.size == 3).sum() == 33_333
+    assert len(calls) < 10
+
+
+@pytest.mark.parametrize("cycle", ["AfterEach(AfterCount(3), AfterCount(5))", "AfterCount(7)"])
+def test_a_schedule_finds_cycles_of_several_firings(cycle):
+    both = one(f"Repeatedly(OrFinally(Repeatedly({cycle}), AfterCount(40)))")
+    elements = Elements(np.array([0, 300]), np.zeros(300, np.int64))
+    found = schedule(both.machine, both.state, both.context(np.array([0])), elements)
+    segments, _, state, _ = one_by_one(both, 0, [0] * 300, 300, once=False)
+    assert [*zip(found.size, found.fires, strict=True)] == segments
+    assert {name: column[0] for name, column in found.state.items()} == {
+        name: column[0] for name, column in state.items()
+    }
+
+
+def test_a_session_is_open_before_the_first_watermark():
+    both = one("AfterWatermark(early=AfterCount(1), late=AfterCount(2))")
+    elements = Elements(np.array([0, 6]), np.zeros(6, np.int64), np.array([0]))
+    found = schedule(both.machine, both.state, both.context(np.array([0])), elements)
+    assert found.size.tolist() == [1] * 6
+
+
+def test_a_session_that_grows_beyond_the_watermark_completes_again():
+    trigger = "AfterWatermark(early=AfterCount(2), late=AfterCount(1))"
+    both = one(trigger)
+    both.watermark = 100
+    elements = Elements(np.array([0, 6]), np.zeros(6, np.int64), np.array([3]))
+    found = schedule(both.machine, both.state, both.context(np.array([0])), elements)
+    assert found.size.tolist() == [1, 1, 1, 2, 1]
+    assert found.fires.tolist() == [True, True, True, True, False]
 
 
 def test_a_window_is_full_with_the_trigger_or_with_the_watermark():

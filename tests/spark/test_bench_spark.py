@@ -8,17 +8,18 @@ import json
 import math
 import re
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from bench import main, spark_check, spark_data, spark_job, spark_sides, spark_usage
+from bench import kafka, main, spark_check, spark_data, spark_job, spark_sides, spark_usage
 from bench import spark as race
 from bench.spark_data import Events
 from bench.spark_job import Job
@@ -27,7 +28,27 @@ from bench.traffic import SECOND, SPAN, START, TIME
 from tidegate.errors import SetupError, SpecError
 from tidegate.spec.windows import tumbling
 
+ORDINARY = {
+    "text_200k": 3,
+    "text_200k_direct": 6,
+    "text_10k": 1.0,
+    "text_10k_direct": 1.6,
+    "text_1k": 0.8,
+    "text_1k_direct": 1.3,
+    "text_state": 0.4,
+    "few_keys_1k": 1.2,
+    "few_keys_10k": 1.2,
+    "small_batch": 1.0,
+    "small_batch_direct": 1.0,
+    "cold_start": 1.4,
+    "first_batch": 2.1,
+    "csv_all": 1.5,
+    "csv_direct": 2.5,
+    "json_all": 1.5,
+    "json_direct": 2.5,
+}
 NAMES = [
+    *ORDINARY,
     "tumbling_100k",
     "tumbling_1m",
     "direct_100k",
@@ -351,6 +372,87 @@ def test_all_events_of_the_hot_key_are_on_one_side(tmp_path: Path) -> None:
     ]
     assert sum(hot) / 40_000 == pytest.approx(0.2, abs=0.01)
     assert hot[1] < 60
+
+
+@pytest.mark.parametrize(
+    ("name", "mine", "other", "ratio", "met"),
+    [
+        ("text_1k", {"events_per_second": 8.0}, {"events_per_second": 10.0}, 0.8, True),
+        ("text_state", {"state": 50}, {"state": 100}, 0.5, False),
+        ("small_batch", {"p50": 100.0}, {"p50": 110.0}, 0.909, True),
+        ("first_batch", {"first": 30.0}, {"first": 10.0}, 3.0, False),
+        ("cold_start", {"process_seconds": 13.0}, {"process_seconds": 10.0}, 1.3, True),
+        ("csv_all", {"seconds": 10.0}, {"seconds": 14.0}, 1.4, False),
+        ("csv_direct", {"events_per_second": 5.0}, {"events_per_second": 2.0}, 2.5, True),
+    ],
+)
+def test_a_case_compares_what_it_is_about(
+    name: str, mine: dict[str, Any], other: dict[str, Any], ratio: float, met: bool
+) -> None:
+    case = race.CASES[name]
+    assert case.aim == ORDINARY[name]
+    plain = spark_job.run_of(fast("tidegate"))
+    runs = {"tidegate": replace(plain, **mine), case.peer: replace(plain, **other)}
+    raced = race.Raced(case, case.data, runs, 1)
+    assert raced.ratio == pytest.approx(ratio, abs=0.001)
+    assert raced.is_met == met
+    assert raced.to_dict()["peer"] == ("plain" if name == "csv_direct" else "spark")
+
+
+def test_new_sessions_do_not_warm_up_and_text_files_race_against_ourselves() -> None:
+    pretended = Pretended()
+    list(race.Racing(pretended, total=400, files=4).race(race.named("csv_direct,cold_start")))
+    runs = [
+        (job.side, job.shape.format, job.shape.direct, job.warm)
+        for job in pretended.jobs
+        if job.side is not None
+    ]
+    assert runs == [
+        ("tidegate", "csv", True, 0),
+        ("tidegate", "csv", False, 0),
+        ("tidegate", "parquet", False, 0),
+        ("spark", "parquet", False, 0),
+    ]
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_text_files_have_the_events_of_parquet_files(tmp_path: Path, form: str) -> None:
+    events = Events(2, 300, 40, text=True, late=0.1)
+    spark_data.write(tmp_path / "parquet", events)
+    spark_data.write(tmp_path / form, replace(events, format=form))
+    expected = pq.read_table(tmp_path / "parquet" / "0001.parquet")
+    path = tmp_path / form / f"0001.{form}"
+    found = (
+        arrow_csv.read_csv(path)
+        if form == "csv"
+        else pa.Table.from_pylist([json.loads(line) for line in path.read_text().splitlines()])
+    )
+    assert found.select(["key", "value", "note"]).equals(expected.select(["key", "value", "note"]))
+    times = found["ts"].cast(pa.timestamp("us", "UTC"))
+    assert times.cast(pa.int64()).equals(expected["ts"].cast(pa.int64()))
+    assert {len(key) for key in found["key"].to_pylist()} == {22}
+
+
+def test_messages_of_kafka_are_produced_once_for_both_sides() -> None:
+    produced: list[Events] = []
+
+    def topics(events: Events) -> str:
+        produced.append(events)
+        return "localhost:9092/events"
+
+    pretended = Pretended()
+    racing = race.Racing(pretended, total=400, files=4, warm=3, topics=topics)
+    assert [raced.case.name for raced in racing.race(list(kafka.CASES.values()))] == [
+        "kafka_json",
+        "kafka_early",
+    ]
+    assert {job.folder for job in pretended.jobs} == {"localhost:9092/events"}
+    runs = [(job.side, job.shape.early) for job in pretended.jobs if job.side is not None]
+    assert runs == [("tidegate", False), ("spark", False), ("tidegate", True)]
+    assert [(case.name, case.aim) for case in kafka.CASES.values()] == [
+        ("kafka_json", 4),
+        ("kafka_early", 0.5),
+    ]
 
 
 def test_unknown_cases_and_options_of_other_parts_are_refused(

@@ -20,10 +20,9 @@ import json, sys
 from pathlib import Path
 from pyspark.sql import functions as f
 import tidegate as tg
-from tidegate.spark.environment.jars import kafka_jars
 
 servers, topic, folder = sys.argv[1:]
-spark = tg.spark_session(cores=2, memory="1g", conf={"spark.jars": ",".join(map(str, kafka_jars()))})
+spark = tg.spark_session(cores=2, memory="1g", kafka=True)
 rows = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
 rows = rows.option("startingOffsets", "earliest").load()
 events = rows.select(f.from_json(f.col("value").cast("string"), "user string, t long").alias("e"), "partition", "offset")

@@ -16,6 +16,8 @@ import pyarrow as pa
 
 _FEW = 4096
 """Below this many rows, a counting sort does not pay."""
+_SMALL = 2**16
+"""Up to this many groups, their numbers have 16 bits."""
 _CLOSE = 1024
 """Range of integers that are ranked by a table."""
 _RARELY = 0.96
@@ -225,7 +227,9 @@ class Groups:
     @cached_property
     def order(self) -> np.ndarray:
         """Row numbers sorted by group, in order of arrival within a group."""
-        return np.argsort(self.ids, kind="stable")
+        # NumPy sorts 16-bit integers by counting.
+        small = self.n <= _SMALL and len(self.ids) >= _FEW
+        return np.argsort(self.ids.astype(np.uint16) if small else self.ids, kind="stable")
 
     @cached_property
     def counts(self) -> np.ndarray:

@@ -79,17 +79,20 @@ LOGGER.addFilter(lambda record: "fenced" not in record.getMessage())
 class Clients:
     """Kafka clients: one shared admin client, and new consumers and producers."""
 
+    purpose = "a store of streams in Kafka"
+    """What needs the clients, for errors."""
+    reserved: tuple[str, ...] = OURS
+    """The options that users cannot set."""
+
     def __init__(self, servers: str, options: tuple[tuple[str, str], ...]) -> None:
         try:
             import confluent_kafka  # noqa: F401 - checks that the package is installed
         except ImportError:
-            raise MissingExtraError(
-                "confluent-kafka", "kafka", "a store of streams in Kafka"
-            ) from None
-        ours = sorted({name for name, _ in options} & set(OURS))
+            raise MissingExtraError("confluent-kafka", "kafka", self.purpose) from None
+        ours = sorted({name for name, _ in options} & set(self.reserved))
         if ours:
             raise SpecError(
-                f"a store of streams sets {', '.join(ours)} itself. Hint: remove it from `options`"
+                f"{self.purpose} sets {', '.join(ours)} itself. Hint: remove it from `options`"
             )
         self.servers = servers
         self._options = dict(options)
@@ -138,7 +141,7 @@ class Clients:
 
         with self._lock:
             if self._admin is None:
-                self._admin = AdminClient(self._settings(self._connecting()))
+                self._admin = AdminClient(self.settings(self.connecting()))
             return self._admin
 
     def consumer(self) -> Consumer:
@@ -157,7 +160,7 @@ class Clients:
             "queued.max.messages.kbytes": "16384",
             "allow.auto.create.topics": "false",
         }
-        return Consumer(self._settings({**self._connecting(), **own}))
+        return Consumer(self.settings({**self.connecting(), **own}))
 
     def producer(self, transactional_id: str | None = None) -> Producer:
         """A producer; transactional if it has an id."""
@@ -181,7 +184,7 @@ class Clients:
                 "transaction.timeout.ms", usual["transaction.timeout.ms"]
             )
             own["transactional.id"] = transactional_id
-        return Producer(self._settings({**usual, **self._options, **own}))
+        return Producer(self.settings({**usual, **self._options, **own}))
 
     @property
     def largest(self) -> int:
@@ -193,7 +196,7 @@ class Clients:
         """The transaction timeout of the brokers."""
         return int(self._options.get("transaction.timeout.ms", TRANSACTION_SECONDS * 1000)) / 1000
 
-    def _connecting(self) -> dict[str, Any]:
+    def connecting(self) -> dict[str, Any]:
         """The connection options shared by all clients."""
         kinds = (
             "security.",
@@ -208,7 +211,8 @@ class Clients:
         )
         return {name: value for name, value in self._options.items() if name.startswith(kinds)}
 
-    def _settings(self, more: Mapping[str, Any]) -> dict[str, Any]:
+    def settings(self, more: Mapping[str, Any]) -> dict[str, Any]:
+        """The configuration of a client."""
         return {"bootstrap.servers": self.servers, "logger": LOGGER, "log_level": 0, **more}
 
     # Metadata

@@ -82,6 +82,25 @@ class KafkaBroker:
                 raise RuntimeError(f"the topic {name} was made, but the broker does not know it")
         return name
 
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Give a topic as many partitions."""
+        from confluent_kafka.cimpl import NewPartitions
+
+        admin = self._admin()
+        admin.create_partitions([NewPartitions(topic, total)])[topic].result(30)
+        deadline = time.monotonic() + 30
+        while len(admin.list_topics(topic, timeout=10).topics[topic].partitions) < total:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the broker does not know all partitions of {topic}")
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Delete the records of a partition before an offset."""
+        from confluent_kafka import TopicPartition
+
+        admin = self._admin()
+        for deleted in admin.delete_records([TopicPartition(topic, partition, before)]).values():
+            deleted.result(30)
+
     def produce(self, topic: str, records: Iterable[Mapping[str, Any]]) -> None:
         """Send records (`value`, and `key`, `partition`, `timestamp` in milliseconds, `headers`
         where wanted), and wait until they are there.

@@ -4,5 +4,14 @@ from __future__ import annotations
 
 from tidegate.kernel.triggers.machine import Machine, compile_trigger
 from tidegate.kernel.triggers.node import State, TriggerContext
+from tidegate.kernel.triggers.schedule import Elements, Schedule, schedule
 
-__all__ = ["Machine", "State", "TriggerContext", "compile_trigger"]
+__all__ = [
+    "Elements",
+    "Machine",
+    "Schedule",
+    "State",
+    "TriggerContext",
+    "compile_trigger",
+    "schedule",
+]

@@ -30,6 +30,9 @@ class RepeatNode(Node):
     def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:
         return self.child.ready(state, ctx)
 
+    def until(self, state: State, ctx: TriggerContext) -> np.ndarray:
+        return self.child.until(state, ctx)
+
     def fire(self, state: State, mask: np.ndarray, ctx: TriggerContext) -> None:
         self.child.fire(state, mask, ctx)
         self.child.reset(state, mask & self.child.finished(state), ctx)
@@ -58,6 +61,16 @@ class EachNode(Node):
         at = self.read(state, "at")
         return _any(
             [child.ready(state, ctx) & (at == place) for place, child in enumerate(self.children)]
+        )
+
+    def until(self, state: State, ctx: TriggerContext) -> np.ndarray:
+        """That of the running part; the parts after it have not had the elements so far."""
+        return self._least(
+            ctx,
+            [
+                self._where_running(state, i, child.until(state, ctx))
+                for i, child in enumerate(self.children)
+            ],
         )
 
     def fire(self, state: State, mask: np.ndarray, ctx: TriggerContext) -> None:
@@ -144,6 +157,10 @@ class AllNode(_OnceNode):
             np.logical_and, [child.ready(state, ctx) for child in self.children]
         ) & ~self.read(state, "done")
 
+    def until(self, state: State, ctx: TriggerContext) -> np.ndarray:
+        most = reduce(np.maximum, [child.until(state, ctx) for child in self.children])
+        return np.where(self.read(state, "done"), MAX, most)
+
 
 class AnyNode(_OnceNode):
     """Ready when one of its parts is."""
@@ -158,10 +175,14 @@ class AnyNode(_OnceNode):
             state, "done"
         )
 
+    def until(self, state: State, ctx: TriggerContext) -> np.ndarray:
+        least = self._least(ctx, [child.until(state, ctx) for child in self.children])
+        return np.where(self.read(state, "done"), MAX, least)
+
 
 class FinallyNode(Node):
     """Runs `main` until it finishes or `until` is ready at a firing. Firings of `main` do not clear
-    `until`.
+    `until`, kept as `last`.
     """
 
     fields: ClassVar[Mapping[str, Field]] = {"done": FLAG}
@@ -169,7 +190,7 @@ class FinallyNode(Node):
     def __init__(self, main: Node, until: Node) -> None:
         super().__init__((main, until))
         self.main = main
-        self.until = until
+        self.last = until
         self.fires_on_elements = main.fires_on_elements or until.fires_on_elements
         self.fires_early = main.fires_early or until.fires_early
 
@@ -177,16 +198,20 @@ class FinallyNode(Node):
         self, state: State, mask: np.ndarray, count: np.ndarray, ctx: TriggerContext
     ) -> None:
         self.main.on_elements(state, mask, count, ctx)
-        self.until.on_elements(state, mask, count, ctx)
+        self.last.on_elements(state, mask, count, ctx)
 
     def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:
-        return (self.main.ready(state, ctx) | self.until.ready(state, ctx)) & ~self.read(
+        return (self.main.ready(state, ctx) | self.last.ready(state, ctx)) & ~self.read(
             state, "done"
         )
 
+    def until(self, state: State, ctx: TriggerContext) -> np.ndarray:
+        least = np.minimum(self.main.until(state, ctx), self.last.until(state, ctx))
+        return np.where(self.read(state, "done"), MAX, least)
+
     def fire(self, state: State, mask: np.ndarray, ctx: TriggerContext) -> None:
-        last = mask & self.until.ready(state, ctx)
-        self.until.fire(state, last, ctx)
+        last = mask & self.last.ready(state, ctx)
+        self.last.fire(state, last, ctx)
         self.main.clear(state, last, ctx)
         self.main.fire(state, mask & ~last, ctx)
         self.write(state, "done", last | (mask & self.main.finished(state)), True)
@@ -245,6 +270,13 @@ class WatermarkNode(Node):
             if self.late is None
             else np.where(late, self.late.ready(state, ctx), before)
         )
+
+    def until(self, state: State, ctx: TriggerContext) -> np.ndarray:
+        late = self.read(state, "late")
+        early = [part.until(state, ctx) for part in (self.early, self.full) if part is not None]
+        before = np.where(self._is_full(state, ctx), 0, self._least(ctx, early))
+        after = self._least(ctx, [] if self.late is None else [self.late.until(state, ctx)])
+        return np.where(late, after, before)
 
     def fire(self, state: State, mask: np.ndarray, ctx: TriggerContext) -> None:
         late = self.read(state, "late").copy()

@@ -44,6 +44,9 @@ class DefaultNode(Node):
     def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:
         return ctx.complete.copy()
 
+    def until(self, state: State, ctx: TriggerContext) -> np.ndarray:
+        return np.where(ctx.complete, 0, MAX)
+
     def watermark_due(self, state: State, ctx: TriggerContext) -> np.ndarray:
         return _ahead(ctx.end, ctx.watermark, ctx)
 
@@ -78,6 +81,10 @@ class CountNode(Node):
     def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:
         return (self.read(state, "count") >= self.n) & ~self.read(state, "done")
 
+    def until(self, state: State, ctx: TriggerContext) -> np.ndarray:
+        rest = np.maximum(self.n - self.read(state, "count"), 0)
+        return np.where(self.read(state, "done"), MAX, rest)
+
     def fire(self, state: State, mask: np.ndarray, ctx: TriggerContext) -> None:
         self.write(state, "count", mask, 0)
         self.write(state, "done", mask, True)
@@ -108,6 +115,9 @@ class DelayNode(Node):
     def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:
         due = self.read(state, "due")
         return (due <= ctx.now) & (due != MAX) & ~self.read(state, "done")
+
+    def until(self, state: State, ctx: TriggerContext) -> np.ndarray:
+        return np.where(self.ready(state, ctx), 0, MAX)
 
     def fire(self, state: State, mask: np.ndarray, ctx: TriggerContext) -> None:
         self.write(state, "due", mask, MAX)
@@ -188,6 +198,7 @@ class EventIntervalNode(Node):
     fields: ClassVar[Mapping[str, Field]] = {"due": DUE, "floor": Field(MIN, Groups.min, Life.ROW)}
     fires_on_elements = True
     fires_early = True
+    reads_times = True
 
     def __init__(self, interval: int, *, refire: bool) -> None:
         super().__init__()
@@ -211,6 +222,20 @@ class EventIntervalNode(Node):
     def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:
         due = self.read(state, "due")
         return (due <= ctx.watermark) & (due != MAX) & (self.refire | (ctx.pending > 0))
+
+    def until(self, state: State, ctx: TriggerContext) -> np.ndarray:
+        ready = self.ready(state, ctx)
+        if ctx.first_before is None:
+            return np.where(ready, 0, 1)
+        due, floor = self.read(state, "due"), self.read(state, "floor")
+        # An element makes a row ready if a tick lies after its time and not above the watermark.
+        may = np.less_equal(floor, ctx.watermark)
+        if self.refire:
+            may &= due == MAX
+        watermark = np.maximum(ctx.watermark, MIN + self.interval)
+        newest = watermark - np.mod(watermark, self.interval)
+        further = np.where(may, ctx.first_before(newest), MAX)
+        return np.where(ready, 0, further)
 
     def refires(self, state: State, ctx: TriggerContext) -> np.ndarray:
         return self.ready(state, ctx) & self.refire

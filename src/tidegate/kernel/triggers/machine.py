@@ -51,6 +51,13 @@ class Machine:
         """Whether a row may fire before its window is complete."""
         self.needs_clock = any(node.needs_clock for node in self.nodes)
         """Whether the clock alone may make a row ready."""
+        self.reads_times = any(node.reads_times for node in self.nodes)
+        """Whether the time of an element may make a row ready."""
+        self.has_full = any(
+            isinstance(node, composites.WatermarkNode) and node.full is not None
+            for node in self.nodes
+        )
+        """Whether elements may complete a window before the watermark does."""
         self.columns = {
             node.name(field): kind.dtype
             for node in self.nodes
@@ -74,6 +81,13 @@ class Machine:
     def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:
         """The rows that should fire now."""
         return self._root.ready(state, ctx)
+
+    def until(self, state: State, ctx: TriggerContext) -> np.ndarray:
+        """After how many further elements each row is ready, 0 where it is; MAX for never.
+
+        For rows that have had an element under this clock and this watermark, which stand still.
+        """
+        return np.where(self._root.finished(state), MAX, self._root.until(state, ctx))
 
     def refires(self, state: State, ctx: TriggerContext) -> np.ndarray:
         """The rows in which a due interval requires a pane without new elements."""
@@ -125,12 +139,6 @@ class Machine:
         """
         return np.where(self._root.finished(state), MAX, self._root.clock_due(state, ctx))
 
-    def count_rule(self) -> tuple[int | None, int | None] | None:
-        """(n before, n after completion) if elements fire as "every n-th", None in a phase in which
-        they do not; None for other triggers.
-        """
-        return _count_rule(self.trigger)
-
 
 def _node(trigger: Trigger) -> Node:
     """The tree of nodes of a tree of triggers."""
@@ -178,40 +186,3 @@ def _leaf(trigger: Trigger) -> Node:
     raise SpecError(
         f"`{trigger!r}` is not a trigger. Hint: use the triggers of `tidegate.spec.triggers`"
     )
-
-
-def _count_rule(trigger: Trigger) -> tuple[int | None, int | None] | None:
-    match trigger:
-        case spec.AfterWatermark(early=early, late=late):
-            return _phases(_every_nth(early, repeats=True), _every_nth(late, repeats=True))
-        case spec.Policy(early=early, late=late, full=None):
-            return _phases(_every_nth(early, repeats=False), _every_nth(late, repeats=True))
-        case spec.Default():
-            return None, 1
-        case spec.EveryElement() | spec.Repeatedly(trigger=spec.AfterCount() | spec.EveryElement()):
-            n = _every_nth(trigger, repeats=False)
-            return _phases(n, n)
-    return None
-
-
-def _phases(before: int | None, after: int | None) -> tuple[int | None, int | None] | None:
-    """0 for a part that elements never make ready, None for one outside the family."""
-    return None if before is None or after is None else (before or None, after or None)
-
-
-def _every_nth(part: Trigger | None, *, repeats: bool) -> int | None:
-    """The n of a part that fires with every n-th element, 0 if elements never make it ready, None
-    for any other.
-    """
-    match part:
-        case None | spec.Never() | spec.Every():
-            return 0
-        case spec.AfterDelay(delay=delay) if delay > 0:
-            return 0
-        case spec.EveryElement():
-            return 1
-        case spec.AfterCount(n=n) if repeats:
-            return n
-        case spec.Repeatedly(trigger=repeated):
-            return _every_nth(repeated, repeats=True)
-    return None

@@ -43,6 +43,10 @@ class TriggerContext:
     now: int
     pending: np.ndarray
     times: np.ndarray | None = None
+    first_before: Callable[[np.ndarray | int], np.ndarray] | None = None
+    """In `until`: how many of the coming elements of each row end with the first one whose time is
+    below a bound; MAX without such an element.
+    """
 
     @property
     def complete(self) -> np.ndarray:
@@ -93,6 +97,7 @@ class Node:
     fires_on_elements: bool = False
     fires_early: bool = False
     needs_clock: bool = False
+    reads_times: bool = False
 
     def __init__(self, children: tuple[Node, ...] = ()) -> None:
         self.children = children
@@ -129,6 +134,14 @@ class Node:
 
     def ready(self, state: State, ctx: TriggerContext) -> np.ndarray:
         return np.zeros(ctx.pending.shape, bool)
+
+    def until(self, state: State, ctx: TriggerContext) -> np.ndarray:
+        """The number of further elements that make each row ready, 0 where it is; MAX for never.
+
+        Clock and watermark stand still meanwhile, and the row has had an element under both.
+        """
+        further = 1 if self.fires_on_elements else MAX
+        return np.where(self.ready(state, ctx), 0, further)
 
     def refires(self, state: State, ctx: TriggerContext) -> np.ndarray:
         """The rows in which a due interval requires a pane without new elements."""

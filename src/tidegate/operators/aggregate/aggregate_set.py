@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
-from tidegate.errors import SpecError
+from tidegate.errors import SpecError, TidegateError
 from tidegate.kernel.accumulations import bind, prefix_combine
 from tidegate.kernel.accumulations.protocol import Accumulation, Rows
 from tidegate.kernel.frame import Column, Frame, constant, is_constant, to_numpy
@@ -59,8 +60,10 @@ class AggregateSet:
         retractions: bool,
         untyped: Mapping[str, pa.DataType] | None = None,
         recent: Sequence[str] = (),
+        open_types: Mapping[str, pa.DataType] | None = None,
     ) -> None:
         self.retractions = retractions
+        self._open_types = dict(open_types or {})
         self._untyped = dict(untyped or {})
         self._accumulations = dict(accumulations)
         self._names = {
@@ -84,12 +87,21 @@ class AggregateSet:
         bound = {name: bind(aggregate, typed) for name, aggregate in spec.aggregates}
         if retractions and spec.mode == "discarding":
             _check_additive(bound)
-        return cls(bound, retractions=retractions, untyped=untyped)
+        open_types = {
+            name: _open_type(aggregate, bound[name].result_type, schema, untyped)
+            for name, aggregate in spec.aggregates
+            if untyped
+        }
+        return cls(bound, retractions=retractions, untyped=untyped, open_types=open_types)
 
     def since(self, recent: Sequence[str]) -> AggregateSet:
         """The same aggregates, with some of them marked as added to existing state."""
         return AggregateSet(
-            self._accumulations, retractions=self.retractions, untyped=self._untyped, recent=recent
+            self._accumulations,
+            retractions=self.retractions,
+            untyped=self._untyped,
+            recent=recent,
+            open_types=self._open_types,
         )
 
     @property
@@ -133,6 +145,13 @@ class AggregateSet:
     @property
     def result_types(self) -> dict[str, pa.DataType]:
         return {name: a.result_type for name, a in self._accumulations.items()}
+
+    @property
+    def shown_types(self) -> dict[str, pa.DataType]:
+        """The types of the results in panes: null where they follow from a column of nulls, whose
+        type is not known yet.
+        """
+        return {**self.result_types, **self._open_types}
 
     def lift(self, rows: Rows, groups: Groups) -> tuple[dict[str, Column], np.ndarray | None, str]:
         """Partials by group, the rows that a user function refused, and why."""
@@ -227,3 +246,29 @@ class AggregateSet:
         """Partials of n empty windows."""
         nothing = np.zeros(0, np.int64)
         return self.lift(Rows(schema.empty_table(), nothing, nothing), Groups(nothing, n))[0]
+
+
+_ANY_TYPE = (pa.int64(), pa.decimal128(38, 1), pa.timestamp("us"), pa.string())
+"""Types that a column of nulls may turn out to have."""
+
+
+def _open_type(
+    aggregate: Aggregate, found: pa.DataType, schema: pa.Schema, untyped: Mapping[str, pa.DataType]
+) -> pa.DataType:
+    """The result type of an aggregate, with null for what depends on the type of the columns that
+    have none yet.
+    """
+    for kind in _ANY_TYPE:
+        other = pa.schema([f.with_type(kind if f.name in untyped else f.type) for f in schema])
+        with contextlib.suppress(TidegateError):
+            found = _common(found, bind(aggregate, other).result_type)
+    return found
+
+
+def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """What two types have in common; null where they differ."""
+    if one == other:
+        return one
+    if pa.types.is_list(one) and pa.types.is_list(other):
+        return pa.list_(_common(one.value_type, other.value_type))
+    return pa.null()

@@ -1,9 +1,13 @@
-"""Cell update: rows of a delivery into the cells of their windows, which then fire if ready."""
+"""Cell update: rows of a delivery into the cells of their windows, which then fire if ready.
+
+With triggers by element, the rows of a cell are taken up to its next firing, which its trigger
+knows beforehand. Cells that fire several times do so at once where partial aggregates hold all they
+contain (`ElementPanes`). Otherwise the rows after the first firing are left for the next call.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,25 +15,25 @@ from tidegate.instants import MIN
 from tidegate.kernel.frame import Column, Frame, concat_frames
 from tidegate.kernel.groups import Groups, present
 from tidegate.kernel.storage.run_store import Places
+from tidegate.kernel.triggers import Schedule
 from tidegate.kernel.windows.assigners import Aligned, Assigned, Assigner
 from tidegate.operators.aggregate.cell_values import CellValues
 from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.context import IDENTITY, OperatorContext
+from tidegate.operators.aggregate.element_panes import ElementPanes, Segments, Spans
+from tidegate.operators.aggregate.element_steps import (
+    CellRows,
+    ElementSteps,
+    Pace,
+    Steps,
+    narrowed,
+)
 from tidegate.operators.aggregate.firing import Firing
 from tidegate.operators.aggregate.output_time import held_by, joined_holds
 from tidegate.operators.aggregate.retention import RetentionBounds
 from tidegate.operators.ingest.delivery import Delivery
 from tidegate.operators.output import class_names
 from tidegate.spec.windows import Axis, Custom, Inherited, Session
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CellRows:
-    """Rows that go to cells: the rows, the cell of each, and the cells before the update."""
-
-    row: np.ndarray
-    groups: Groups
-    cells: Frame
 
 
 class CellUpdate:
@@ -42,7 +46,10 @@ class CellUpdate:
         cell_values: CellValues,
         assigner: Assigner,
         retention: RetentionBounds,
+        element_panes: ElementPanes,
     ) -> None:
+        self.element_panes = element_panes
+        self.elements = ElementSteps(context)
         self.context = context
         self.firing = firing
         self.cell_values = cell_values
@@ -75,15 +82,26 @@ class CellUpdate:
             isinstance(self.assigner, Aligned) and self.context.spec.window.axis is not Axis.ORDINAL
         )
 
-    def absorb(self, delivery: Delivery, assigned: Assigned, out: Collector) -> None:
-        """Take one step: count every row in each of its windows, then evaluate triggers."""
-        if self.context.spec.retention.windows is None:
-            self._place(delivery, self.without_expired(delivery, assigned, out), out)
-        else:
-            in_time = self._in_time(delivery, assigned, out)
-            self._place(delivery, self._with_room(delivery, in_time, out), out)
+    def absorb(
+        self, delivery: Delivery, assigned: Assigned, out: Collector, pace: Pace
+    ) -> Assigned:
+        """Take rows into their windows and fire these; returns the entries that are left.
 
-    def _with_room(self, delivery: Delivery, assigned: Assigned, out: Collector) -> Assigned:
+        At least one row of every key is taken, and all of those that no firing follows.
+        """
+        if self.context.spec.retention.windows is None:
+            return self._place(delivery, self.without_expired(delivery, assigned, out), out, pace)
+        in_time = self._in_time(delivery, assigned, out)
+        return self._place(delivery, self._with_room(delivery, in_time, out, pace), out, pace)
+
+    def opening(self, delivery: Delivery, assigned: Assigned) -> np.ndarray:
+        """The entries that open a window, if those before them are taken first."""
+        groups, _, places = self.look_up(delivery, assigned)
+        return groups.firsts[~places.found]
+
+    def _with_room(
+        self, delivery: Delivery, assigned: Assigned, out: Collector, pace: Pace
+    ) -> Assigned:
         """The windows that retention admits.
 
         One late row per event lists both the windows behind the retention bounds and those without
@@ -91,7 +109,9 @@ class CellUpdate:
         """
         gone = self.retention.beyond(delivery, assigned)
         old = np.zeros(len(assigned.row), bool) if gone is None else gone
-        rest = self._without_closed(delivery, Assigned(*(column[~old] for column in assigned)), out)
+        rest = self._without_closed(
+            delivery, Assigned(*(column[~old] for column in assigned)), out, pace
+        )
         full = self.retention.admit(delivery, rest, out)
         missed = Assigned(
             *(np.concatenate([a[old], b[full]]) for a, b in zip(assigned, rest, strict=True))
@@ -99,7 +119,9 @@ class CellUpdate:
         self.without(delivery, missed, np.ones(len(missed.row), bool), "out_of_retention", out)
         return Assigned(*(column[~full] for column in rest))
 
-    def _without_closed(self, delivery: Delivery, assigned: Assigned, out: Collector) -> Assigned:
+    def _without_closed(
+        self, delivery: Delivery, assigned: Assigned, out: Collector, pace: Pace
+    ) -> Assigned:
         """The windows that no finished trigger has closed."""
         groups, _, places = self.look_up(delivery, assigned)
         found = np.flatnonzero(places.found)
@@ -107,21 +129,112 @@ class CellUpdate:
             return assigned
         shut = np.zeros(groups.n, bool)
         shut[found] = self.context.cells.take(places.take(found)).ints("closed")
-        return self.without(delivery, assigned, shut[groups.ids], "window_closed", out)
+        missed = shut[groups.ids]
+        if not pace.by_element:
+            return self.without(delivery, assigned, missed, "window_closed", out)
+        # Windows of a row may be closed by different firings, and are reported together.
+        pace.closed.append(Assigned(*(column[missed] for column in assigned)))
+        return Assigned(*(column[~missed] for column in assigned))
 
-    def _place(self, delivery: Delivery, assigned: Assigned, out: Collector) -> None:
+    def report_closed(self, delivery: Delivery, out: Collector, pace: Pace) -> None:
+        """Send the rows that missed windows because these had been closed to `late`."""
+        if pace.closed:
+            missed = Assigned(*(np.concatenate(c) for c in zip(*pace.closed, strict=True)))
+            self.without(delivery, missed, np.ones(len(missed.row), bool), "window_closed", out)
+
+    def _place(
+        self, delivery: Delivery, assigned: Assigned, out: Collector, pace: Pace
+    ) -> Assigned:
         """Put rows into windows that have not expired; rows of closed windows go to `late`."""
         groups, identity, places = self.look_up(delivery, assigned)
         if not groups.n:
-            return
+            return assigned
         found = np.flatnonzero(places.found)
         if len(found) and self.context.cells.take(places.take(found)).ints("closed").any():
-            self._place(delivery, self._without_closed(delivery, assigned, out), out)
-            return
+            return self._place(
+                delivery, self._without_closed(delivery, assigned, out, pace), out, pace
+            )
         keys = delivery.keys(self.context.spec.input.key, assigned.row[groups.firsts])
         cells = self.base(identity, keys, places)
         self.context.cells.remove(places.take(found))
-        self.join(delivery, CellRows(assigned.row, groups, cells), out)
+        joining = CellRows(assigned.row, groups, cells)
+        taken = self._join_by_element(delivery, joining, ~places.found, out, pace)
+        if taken is not None:
+            return Assigned(*(column[~taken] for column in assigned))
+        self.join(delivery, joining, out, pace)
+        return Assigned(*(column[:0] for column in assigned))
+
+    def _join_by_element(
+        self,
+        delivery: Delivery,
+        joining: CellRows,
+        is_new: np.ndarray,
+        out: Collector,
+        pace: Pace,
+    ) -> np.ndarray | None:
+        """Add rows up to the firings of their cells; returns which entries were added.
+
+        None, with nothing done, if no cell fires before its last row.
+        """
+        if not pace.by_element or not self.elements.may_fire(delivery, joining.cells):
+            return None
+        steps = self.elements.steps(delivery, joining, pace)
+        first = steps.schedule(once=True)
+        early = first.taken < steps.counts
+        if not early.any():
+            return None
+        taken = steps.within(first.taken)
+        several = early & steps.is_plain
+        if several.any():
+            chosen = np.flatnonzero(several)
+            plan = self._fire_several(delivery, joining, steps, chosen, out)
+            if plan is not None:
+                limit = first.taken.copy()
+                limit[chosen] = plan.taken
+                taken = steps.within(limit)
+                once = ~several[joining.groups.ids]
+                self.join(delivery, narrowed(joining, taken & once), out, pace)
+                return taken
+        if self.context.messages is not None:
+            taken = steps.before_firings_of_keys(delivery, taken, pace)
+            self._return(joining, taken, is_new)
+        self.join(delivery, narrowed(joining, taken), out, pace)
+        return taken
+
+    def _return(self, joining: CellRows, taken: np.ndarray, is_new: np.ndarray) -> None:
+        """Put the cells back that take no row yet; new ones are not opened yet."""
+        waits = np.ones(joining.groups.n, bool)
+        waits[joining.groups.ids[taken]] = False
+        self.context.progress.counters["windows_opened"] -= int((waits & is_new).sum())
+        self.context.cells.put(joining.cells.where(waits & ~is_new))
+
+    def _fire_several(
+        self,
+        delivery: Delivery,
+        joining: CellRows,
+        steps: Steps,
+        chosen: np.ndarray,
+        out: Collector,
+    ) -> Schedule | None:
+        """Fire some cells as often as their rows make them; None if a row cannot be aggregated."""
+        plan = steps.schedule().of(chosen)
+        segments = Segments.of(steps.rows(chosen, plan.taken), plan)
+        partials, failed, _ = self.context.aggregates.lift(
+            self.context.rows_of(delivery, segments.row), segments.groups
+        )
+        if failed is not None:
+            return None
+        cells = joining.cells.take(chosen)
+        cell = segments.cell[segments.groups.ids]
+        self._keep(delivery, CellRows(segments.row, Groups(cell, len(cells)), cells))
+        self.element_panes.fire(
+            delivery,
+            segments,
+            Spans.fixed(cells, segments),
+            Frame(partials, segments.groups.n),
+            out,
+        )
+        return plan
 
     def without_expired(self, delivery: Delivery, assigned: Assigned, out: Collector) -> Assigned:
         """The windows that have neither expired nor been evicted; the others go to `late`."""
@@ -173,22 +286,19 @@ class CellUpdate:
         )
         return Assigned(*(column[~missed] for column in assigned))
 
-    def join(self, delivery: Delivery, joining: CellRows, out: Collector) -> None:
+    def join(self, delivery: Delivery, joining: CellRows, out: Collector, pace: Pace) -> None:
         """Add rows to cells that are out of the table, fire them, and put them back."""
+        if not joining.groups.n:
+            return
         joining, partials = self._lifted(delivery, joining, out)
         row, groups, cells = joining.row, joining.groups, joining.cells
         if not groups.n:
             return
         self._keep(delivery, joining)
         weight = np.ones(len(row), np.int64) if delivery.weight is None else delivery.weight[row]
-        # A retraction and its replacement count as one element.
-        counts = (
-            groups.counts
-            if delivery.weight is None
-            else np.maximum(groups.sum((weight > 0).astype(np.int64)), 1)
-        )
+        counts = pace.counts(row, groups)
         if self.context.spec.window.axis is Axis.ORDINAL:
-            cells = cells.with_mapping(self._ordinal_progress(delivery, row, groups))
+            cells = cells.with_mapping(self._ordinal_progress(delivery, row, groups, pace))
         seq, first = groups.max(delivery.seq[row]), groups.min(delivery.position[row])
         brought = Frame.of(
             {**partials, **self._held_by(delivery, row, groups), "row_count": groups.sum(weight)},
@@ -301,7 +411,7 @@ class CellUpdate:
         partials, failed, why = context.aggregates.lift(rows, joining.groups)
         if failed is not None:
             self._refuse(delivery, joining, failed, why, out)
-            joining = _narrowed(joining, ~failed)
+            joining = narrowed(joining, ~failed)
             if joining.groups.n:
                 partials, _, _ = context.aggregates.lift(
                     context.rows_of(delivery, joining.row), joining.groups
@@ -336,21 +446,20 @@ class CellUpdate:
             )
         )
 
+    @staticmethod
     def _ordinal_progress(
-        self, delivery: Delivery, row: np.ndarray, groups: Groups
+        delivery: Delivery, row: np.ndarray, groups: Groups, pace: Pace
     ) -> dict[str, Column]:
-        keys = Groups.by([delivery.key_hash, delivery.key_check])
-        cell_key = keys.ids[row[groups.firsts]]
+        position = delivery.position[row]
+        if pace.by_element:
+            # Every element moves the watermark of its key, and completes its window or does not.
+            return {"ordinal": groups.max(position) + 1, "ordinal_before": groups.min(position)}
+        keys = Groups.by([delivery.key_hash[row], delivery.key_check[row]])
+        cell_key = keys.ids[groups.firsts]
         return {
-            "ordinal": keys.max(delivery.position)[cell_key] + 1,
-            "ordinal_before": keys.min(delivery.position)[cell_key],
+            "ordinal": keys.max(position)[cell_key] + 1,
+            "ordinal_before": keys.min(position)[cell_key],
         }
-
-    def holds(
-        self, delivery: Delivery, row: np.ndarray, groups: Groups, cells: Frame
-    ) -> dict[str, Column]:
-        """Per cell: whether an on-time row arrived since the last pane, and their hold time."""
-        return self._held(cells, Frame(self._held_by(delivery, row, groups), groups.n))
 
     def _held_by(self, delivery: Delivery, row: np.ndarray, groups: Groups) -> dict[str, Column]:
         return held_by(
@@ -365,12 +474,3 @@ class CellUpdate:
         context = self.context
         is_open = cells.ints("end") > context.watermarks.before_call(cells)
         return joined_holds(cells, brought, context.spec.options.timestamp, is_open=is_open)
-
-
-def _narrowed(joining: CellRows, keep: np.ndarray) -> CellRows:
-    """The same with fewer rows; cells that lose all of theirs are left out."""
-    ids = joining.groups.ids[keep]
-    used = present(ids, joining.groups.n)
-    return CellRows(
-        joining.row[keep], Groups(np.searchsorted(used, ids), len(used)), joining.cells.take(used)
-    )

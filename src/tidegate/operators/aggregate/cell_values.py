@@ -259,8 +259,8 @@ class CellValues:
         messages = Frame(columns, len(delivery))
         if delivery.weight is not None and (delivery.weight < 0).any():
             messages = self._netted(messages, delivery.weight)
-        if len(messages):
-            context.messages.add(messages)
+        # Without a message it learns the columns, which later reads return.
+        context.messages.add(messages)
 
     def _netted(self, messages: Frame, weight: np.ndarray) -> Frame:
         """The messages that stay; a retraction removes the newest equal one, stored or new."""

@@ -22,6 +22,7 @@ from tidegate.operators.aggregate.cell_update import CellUpdate
 from tidegate.operators.aggregate.cell_values import payload
 from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.context import IDENTITY
+from tidegate.operators.aggregate.element_steps import Pace
 from tidegate.operators.ingest.delivery import Delivery
 from tidegate.spec.windows import ByDifference
 
@@ -35,8 +36,10 @@ class DifferenceUpdate(CellUpdate):
     _older_rows = 0
     """How many rows of the current step are older messages."""
 
-    def absorb(self, delivery: Delivery, assigned: Assigned, out: Collector) -> None:
-        """Take one step; `assigned` lists the windows that the rows open.
+    def absorb(
+        self, delivery: Delivery, assigned: Assigned, out: Collector, pace: Pace
+    ) -> Assigned:
+        """Take all rows; `assigned` lists the windows that the rows open.
 
         Which windows the rows are in depends on the other rows of their keys.
         """
@@ -66,16 +69,21 @@ class DifferenceUpdate(CellUpdate):
                 both,
                 Assigned(members.row[entries], members.start[entries], members.end[entries]),
                 out,
+                Pace.of(both, by_element=False),
             )
-            self._absorb_rest(delivery, assigned, ~refused, out)
-            return
+            self._absorb_rest(delivery, assigned, ~refused, out, pace)
+            return _none_of(assigned)
         exists = places.found[of_member]
         # A stored window has counted its older messages; a new one counts them now, unless it has
         # expired.
         counts = fresh | (touched[of_member] & ~exists & ~over)
         super().absorb(
-            both, Assigned(members.row[counts], members.start[counts], members.end[counts]), out
+            both,
+            Assigned(members.row[counts], members.start[counts], members.end[counts]),
+            out,
+            Pace.of(both, by_element=False),
         )
+        return _none_of(assigned)
 
     def _is_over(self, both: Delivery, members: Assigned) -> np.ndarray:
         """Which windows have expired or were evicted."""
@@ -101,7 +109,12 @@ class DifferenceUpdate(CellUpdate):
         return refused
 
     def _absorb_rest(
-        self, delivery: Delivery, assigned: Assigned, keep: np.ndarray, out: Collector
+        self,
+        delivery: Delivery,
+        assigned: Assigned,
+        keep: np.ndarray,
+        out: Collector,
+        pace: Pace,
     ) -> None:
         if keep.any():
             mine = keep[assigned.row]
@@ -110,6 +123,7 @@ class DifferenceUpdate(CellUpdate):
                 delivery.where(keep),
                 Assigned(number[assigned.row[mine]], assigned.start[mine], assigned.end[mine]),
                 out,
+                pace,
             )
 
     def is_new(self, rows: np.ndarray) -> np.ndarray:
@@ -133,6 +147,10 @@ class DifferenceUpdate(CellUpdate):
             np.asarray(self.context.watermarks.of_cells(found)), -self.context.event_lateness
         )
         return found.where(self.context.position_of(found) >= saturating_add(taken, -size))
+
+
+def _none_of(assigned: Assigned) -> Assigned:
+    return Assigned(*(column[:0] for column in assigned))
 
 
 def _with_older(delivery: Delivery, older: Frame, x: np.ndarray) -> Delivery:

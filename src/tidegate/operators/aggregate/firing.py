@@ -1,12 +1,13 @@
 """Firing turns cells whose trigger is ready, or that expire, into panes.
 
-Panes are numbered in one place, `Firing.emit`: it takes the panes of cells in order, several of a
-cell if need be, retracts what each of them replaces, and returns what the cells remember of them.
+Panes are numbered in one place, `Firing.numbered`: it takes the panes of cells in order, several of
+a cell if need be. `Firing.show` emits them, each after the retraction of the pane that it replaces.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,24 @@ from tidegate.operators.aggregate.output_time import held_times, output_times
 from tidegate.operators.output import EARLY, LATE, ON_TIME, texts
 from tidegate.spec.triggers import contains_refire
 from tidegate.spec.windows import Axis
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Numbered:
+    """Panes with their numbers and values."""
+
+    panes: Frame
+    """The cells when they fire."""
+    replaced: Frame
+    """The same before the pane: with the numbers and values of the pane that it replaces."""
+    values: Mapping[str, pa.Array]
+    after: Frame
+    """The columns in which the cell of each pane remembers it."""
+    last: np.ndarray
+    timing: np.ndarray
+    position: np.ndarray
+    emitted: np.ndarray
+    """Which of the asked panes are emitted."""
 
 
 class Firing:
@@ -86,7 +105,7 @@ class Firing:
             context.progress.counters["windows_closed"] += int((expiring & open_).sum())
             finished, expiring = finished | expiring, np.zeros(len(cells), bool)
         if finished.any():
-            cells = self._shut(cells, finished)
+            cells = self.shut(cells, finished)
         if expiring.any():
             keep = ~expiring
             if context.window_offsets is not None and context.spec.window.axis is Axis.ORDINAL:
@@ -96,7 +115,7 @@ class Firing:
             cells, state = cells.where(keep), {name: column[keep] for name, column in state.items()}
         return context.due(cells, state)
 
-    def emit(
+    def numbered(
         self,
         panes: Frame,
         last: np.ndarray,
@@ -104,17 +123,14 @@ class Firing:
         out: Collector,
         cell: np.ndarray | None = None,
         complete: np.ndarray | None = None,
-    ) -> tuple[Frame, np.ndarray]:
-        """Number and emit panes, each after the retraction of the pane that it replaces.
+    ) -> Numbered:
+        """Number panes, and evaluate their aggregates.
 
         A row of `panes` is a cell at the moment when the pane fires, with the pane numbers that it
         had before this call. `cell` identifies the cell of each row; panes of a cell are
         consecutive and in order. Without `cell` every row is a cell of its own. `complete` tells
         which windows are complete; default: by the watermark. With `fire_only_updated`, a pane that
         equals the one before it is left out.
-
-        Returns, for each emitted pane, the columns in which its cell remembers it, and which panes
-        are emitted.
         """
         values = self._cell_values.values(panes, out)
         emitted = np.ones(len(panes), bool)
@@ -127,37 +143,42 @@ class Firing:
         timing = self._timing(panes, complete)
         if cell is not None:
             number = np.arange(len(cell))
-            nth = number - np.maximum.accumulate(np.where(_starts(cell), number, 0))
+            first = np.maximum.accumulate(np.where(_starts(cell), number, 0))
+            counted = np.cumsum(timing != EARLY)
+            counted -= timing != EARLY
             panes = panes.with_columns(
-                pane_index=panes.ints("pane_index") + nth,
-                nonspeculative_index=panes.ints("nonspeculative_index")
-                + np.where(timing == EARLY, 0, nth),
+                pane_index=panes.ints("pane_index") + number - first,
+                nonspeculative_index=panes.ints("nonspeculative_index") + counted - counted[first],
             )
         after = self._remembered(panes, values, timing)
         replaced = panes
         if cell is not None:
             later = np.flatnonzero(~_starts(cell))
             replaced = panes.replaced(later, after.take(later - 1))
+        return Numbered(panes, replaced, values, after, last, timing, position, emitted)
+
+    def show(self, numbered: Numbered, out: Collector) -> None:
+        """Emit numbered panes, each after the retraction of the pane that it replaces."""
+        panes, after = numbered.panes, numbered.after
         if self._context.spec.mode == "retracting":
-            self._retract(replaced, position, out)
+            self._retract(numbered.replaced, numbered.position, out)
         if len(panes):
-            self._count(timing)
+            self._count(numbered.timing)
             index = panes.ints("pane_index")
             out.emit(
                 self._frame(
                     panes,
-                    values,
-                    position,
+                    numbered.values,
+                    numbered.position,
                     op=1,
-                    timing=timing,
+                    timing=numbered.timing,
                     pane=index,
                     nonspeculative_index=after.ints("last_nonspeculative_index"),
                     first=index == panes.ints("first_pane_index"),
-                    last=last,
+                    last=numbered.last,
                     time=after.ints("last_output_time"),
                 )
             )
-        return after, emitted
 
     def _remembered(self, panes: Frame, values: Mapping[str, Column], timing: np.ndarray) -> Frame:
         """What a cell remembers of each pane: its numbers and values, and the next numbers."""
@@ -249,6 +270,23 @@ class Firing:
             np.where(last == MAX, MAX, last - 1),
         )
 
+    def awaits_completion(self) -> bool:
+        """Whether a window that has emitted all its rows emits a pane again when it completes."""
+        context = self._context
+        cells = context.cells.all()
+        if cells is None or context.spec.options.on_time == "if_updated":
+            return False
+        complete = self._complete(cells)
+        has_content = (cells.ints("row_count") > 0) & (context.spec.mode != "discarding")
+        content = has_content | (context.spec.options.on_time == "always")
+        cells = cells.where(content & ~complete & ~cells.ints("closed"))
+        if not len(cells):
+            return False
+        due = context.machine.watermark_due(
+            context.trigger_state(cells), context.trigger_context(cells, cells.ints("pending"))
+        )
+        return bool((due <= cells.ints("end")).any())
+
     def _wanted(
         self, cells: Frame, firing: np.ndarray, again: np.ndarray, complete: np.ndarray
     ) -> np.ndarray:
@@ -291,7 +329,7 @@ class Firing:
             wanted = wanted | (closing & on_time & cells.ints("emitted"))
         return self._fire(cells, wanted, wanted, wanted, position, out, self._complete(cells))[0]
 
-    def _shut(self, cells: Frame, finished: np.ndarray) -> Frame:
+    def shut(self, cells: Frame, finished: np.ndarray) -> Frame:
         """Close windows with a finished trigger: further rows are late.
 
         With retention the content stays readable, otherwise a tombstone stays.
@@ -335,12 +373,13 @@ class Firing:
             return cells, emitted
         rows = np.flatnonzero(wanted)
         if len(rows):
-            after, given = self.emit(
+            panes = self.numbered(
                 cells.where(wanted), last[rows], position[rows], out, complete=complete[rows]
             )
-            rows = rows[given]
+            self.show(panes, out)
+            rows = rows[panes.emitted]
             emitted[rows] = True
-            cells = _squeezed(cells.replaced(rows, after), after.names)
+            cells = _squeezed(cells.replaced(rows, panes.after), panes.after.names)
         cells = _squeezed(
             cells.with_columns(
                 pending=np.where(firing, 0, cells.ints("pending")),

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.errors import SpecError, SpecMismatchError
-from tidegate.instants import MIN
+from tidegate.instants import MIN, format_duration
 from tidegate.operators.aggregate.aggregate_set import AggregateSet
 from tidegate.operators.aggregate.context import OperatorContext, expired_end
 from tidegate.operators.aggregate.requirements import needs_messages
@@ -130,26 +130,48 @@ class _Difference:
     path: str
     stored: Any
     wanted: Any
+    in_numbers: bool = False
+    """Whether sizes are numbers of messages, and no durations."""
 
     def __str__(self) -> str:
-        return f"`{self.path}` was {self.stored!r} and is now {self.wanted!r}"
+        stored, wanted = (self._shown(value) for value in (self.stored, self.wanted))
+        return f"`{self.path}` was {stored} and is now {wanted}"
+
+    def _shown(self, value: Any) -> str:
+        is_span = self.path.rpartition(".")[2] in _SPANS and isinstance(value, int)
+        return format_duration(value) if is_span and not self.in_numbers else repr(value)
+
+
+_SPANS = frozenset(
+    {
+        *("size", "slide", "gap", "step", "allowed_lateness", "idle_after", "disorder", "lag"),
+        *("floor", "future_tolerance", "time", "align", "before", "after", "tolerance"),
+        *("on_time_period", "late_period"),
+    }
+)
+"""The last words of the paths of durations, in microseconds."""
 
 
 def _listed(found: Sequence[_Difference]) -> str:
     return "; ".join(map(str, found))
 
 
-def _differences(path: str, stored: Any, wanted: Any) -> list[_Difference]:
+def _differences(
+    path: str, stored: Any, wanted: Any, *, in_numbers: bool = False
+) -> list[_Difference]:
     if isinstance(stored, dict) and isinstance(wanted, dict):
-        names = sorted({*stored, *wanted})
+        counted = in_numbers or wanted.get("axis") in ("offset", "ordinal")
         return [
-            d
-            for name in names
-            for d in _differences(
-                f"{path}.{name}" if path else name, stored.get(name), wanted.get(name)
+            difference
+            for name in sorted({*stored, *wanted})
+            for difference in _differences(
+                f"{path}.{name}" if path else name,
+                stored.get(name),
+                wanted.get(name),
+                in_numbers=counted,
             )
         ]
-    return [] if stored == wanted else [_Difference(path, stored, wanted)]
+    return [] if stored == wanted else [_Difference(path, stored, wanted, in_numbers)]
 
 
 def with_columns(changed: Changes, spec: AggregateSpec, schema: pa.Schema) -> pa.Schema:
@@ -204,9 +226,9 @@ def followed(
     ):
         if isinstance(spec.input.watermark, PerKey):
             raise SpecMismatchError(
-                f"`allowed_lateness` was {changed.former_lateness} and is now"
-                f" {spec.lateness}, but with per-key watermarks windows have expired for"
-                f" some keys and not for others, so state cannot follow. {_HINT}"
+                f"`allowed_lateness` was {format_duration(changed.former_lateness)} and is now"
+                f" {format_duration(spec.lateness)}, but with per-key watermarks windows have"
+                f" expired for some keys and not for others, so state cannot follow. {_HINT}"
             )
         expired_at_migration = max(
             expired_at_migration, expired_end(watermark, changed.former_lateness)

@@ -164,6 +164,10 @@ class WindowedAggregate:
             self._advance(out)
         return self._in_order(out)
 
+    def forget_partition(self, name: str, ordinal: int = 0) -> None:  # noqa: ARG002 - as in a join
+        """Forget the offset of a removed partition when its rows would be very late."""
+        self.marks.leave(name, self.progress.newest)
+
     def advance_clock(self, now: int) -> Output:
         """Advance the clock; it never goes back."""
         out = self._begin()
@@ -231,7 +235,7 @@ class WindowedAggregate:
         schema, types = (
             (None, {})
             if wiring is None
-            else (wiring.context.schema, wiring.context.aggregates.result_types)
+            else (wiring.context.schema, wiring.context.aggregates.shown_types)
         )
         return PaneRenderer(self.spec, ticks=self.ticks, schema=schema, result_types=types)
 
@@ -255,8 +259,13 @@ class WindowedAggregate:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all inputs are idle or done, and no pane is pending."""
-        return self._watched and self.watermark_tracker.is_idle(self.key) and self._owed() is None
+        """Whether all inputs are idle or done, and no pane is pending or repeated at completion."""
+        return (
+            self._watched
+            and self.watermark_tracker.is_idle(self.key)
+            and self._owed() is None
+            and not (self.wiring is not None and self.wiring.firing.awaits_completion())
+        )
 
     @property
     def next_due(self) -> int | None:
@@ -676,6 +685,8 @@ class WindowedAggregate:
     def _advance(self, out: Collector, risen: Frame | None = None) -> None:
         """Move to the watermark that the tracker releases; `risen` holds keys with a higher one."""
         watermark = max(self.progress.watermark, self.watermark_tracker.release().watermark)
+        if self.marks.leaving and self.spec.lateness != MAX:
+            self.marks.forget(int(saturating_add(watermark, -self.spec.lateness)))
         if self.keys is None:
             self._move_watermark(watermark, out)
             return

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from tidegate.kernel.frame import Column, Frame, is_constant, squeezed, to_arrow
+from tidegate.kernel.frame import Column, Frame, is_constant, is_untyped, squeezed, to_arrow
 from tidegate.kernel.keys import FIXED, is_word, mix
 from tidegate.operators.output import TIMINGS, LateRows, Output
 from tidegate.operators.results import (
@@ -74,12 +74,20 @@ class PaneRenderer(Renderer):
             is_first=frame.ints("first"),
             is_last=frame.ints("last"),
         )
-        columns.update({name: frame[f"a.{name}"] for name, _ in self.spec.aggregates})
+        columns.update({name: self._shown(name, frame) for name, _ in self.spec.aggregates})
         columns["time"] = self.instants(frame.ints("time"))
         columns["watermark"] = self.instants(frame.ints("watermark"))
         columns["emitted_at"] = self.instants(frame.ints("emitted_at"))
         columns["pane_id"] = pane_ids(frame, self.spec.input.key)
         return pa.table({name: to_arrow(column) for name, column in columns.items()})
+
+    def _shown(self, name: str, frame: Frame) -> Column:
+        """The results of an aggregate in the type that is known of them so far."""
+        values, kind = frame[f"a.{name}"], self.result_types.get(name)
+        if kind is None or not is_untyped(kind):
+            return values
+        # There is nothing but nulls in the parts without a type.
+        return pa.array(to_arrow(values).to_pylist(), kind)
 
     def _late(self, rows: LateRows) -> pa.Table:
         columns: dict[str, pa.Array] = {}

@@ -112,8 +112,39 @@ class RetentionBounds:
         if retention.bytes is not None:
             self._push_by_bytes(retention.bytes, out)
 
+    def overflowing(
+        self, delivery: Delivery, assigned: Assigned, keys: Groups, counts: np.ndarray
+    ) -> np.ndarray:
+        """The entries with which keys hold too many messages, and more than one window.
+
+        Only the entries of `counts` add messages.
+        """
+        limit, over = self._context.spec.retention.messages, np.zeros(len(assigned.row), bool)
+        first = assigned.row[keys.firsts]
+        asked = Frame.of(
+            {"key_hash": delivery.key_hash[first], "key_check": delivery.key_check[first]}, keys.n
+        )
+        held, _ = self._held(asked)
+        if limit is None or not len(held):
+            return over
+        both = concat_frames([asked, held.select(KEY)])
+        owner = Groups.by([both.ints(name) for name in KEY])
+        total = np.zeros(owner.n, np.int64)
+        np.add.at(total, owner.ids[keys.n :], held.ints("row_count"))
+        windows = np.bincount(owner.ids[keys.n :], minlength=owner.n)
+        of_key = owner.ids[: keys.n]
+        order = keys.order
+        added = counts[order].astype(np.int64)
+        so_far = np.cumsum(added)
+        begin = (so_far - added)[keys.offsets[:-1]]
+        key = keys.ids[order]
+        over[order] = (windows[of_key] > 1)[key] & (
+            total[of_key][key] + so_far - begin[key] > limit
+        )
+        return over
+
     def enforce_counts(self, delivery: Delivery, out: Collector) -> None:
-        """After a step, evict the oldest windows of keys with too many messages.
+        """After a block of rows, evict the oldest windows of keys with too many messages.
 
         The newest window always stays.
         """

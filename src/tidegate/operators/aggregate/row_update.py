@@ -1,8 +1,9 @@
 """Row update: the rows of a delivery into their windows.
 
 A row gets its position on the axis of the window, and its windows. Rows without a window go to
-`late`. Rows of windows that no trigger looks at yet go to slices, all others to cells: in one step
-where the order of rows does not matter, otherwise the n-th row of every key in the n-th step.
+`late`. Rows of windows that no trigger looks at yet go to slices, all others to cells, which take
+them from firing to firing. Where retention by count may evict a window, they are taken from one
+such point to the next, and rows that open windows by difference one by one.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tidegate.instants import MAX
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.groups import Groups, present
 from tidegate.kernel.windows.assigners import Aligned, Assigned, SessionAssigner
 from tidegate.operators.aggregate.cell_update import CellUpdate
 from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.context import OperatorContext
-from tidegate.operators.aggregate.count_panes import CountPanes
+from tidegate.operators.aggregate.element_steps import Pace, key_ranks
 from tidegate.operators.aggregate.ordinals import Ordinals
 from tidegate.operators.aggregate.retention import RetentionBounds
 from tidegate.operators.aggregate.slice_buffer import SliceBuffer
@@ -37,7 +39,6 @@ class RowUpdate:
     ordinals: Ordinals
     slice_buffer: SliceBuffer | None
     static_windows: StaticWindows | None
-    count_panes: CountPanes | None
 
     def place(self, delivery: Delivery) -> Delivery:
         """The rows with their positions on the axis of the window."""
@@ -143,85 +144,73 @@ class RowUpdate:
         )
 
     def _update_cells(self, delivery: Delivery, assigned: Assigned, out: Collector) -> None:
-        """Take rows into cells, in one step or in several."""
+        """Take rows into cells, block by block, and each block from firing to firing."""
         by_element = self.context.spec.options.granularity == "element"
-        if self.count_panes is not None and by_element and delivery.weight is None:
-            assigned = self.count_panes.take(
-                delivery, self.cell_update.without_expired(delivery, assigned, out), out
-            )
-        rows = present(assigned.row, len(delivery))
-        if not len(rows):
-            return
-        steps = (
-            self._steps(delivery, rows, assigned)
-            if by_element and self._is_ordered
-            else np.zeros(len(rows), np.int64)
-        )
-        if not steps.any():
-            self.cell_update.absorb(delivery, assigned, out)
-            self.retention.enforce_counts(delivery, out)
-            return
-        entry_step = steps[np.searchsorted(rows, assigned.row)]
-        entries, by_step = np.argsort(entry_step, kind="stable"), np.argsort(steps, kind="stable")
-        entry_bounds = np.concatenate([[0], np.cumsum(np.bincount(entry_step))])
-        row_bounds = np.concatenate([[0], np.cumsum(np.bincount(steps))])
-        for step in range(len(row_bounds) - 1):
-            chosen = rows[by_step[row_bounds[step] : row_bounds[step + 1]]]
-            row, start, end = (
-                column[entries[entry_bounds[step] : entry_bounds[step + 1]]] for column in assigned
-            )
-            part = delivery.take(chosen)
-            windows = Assigned(np.searchsorted(chosen, row), start, end)
-            self.cell_update.absorb(part, windows, out)
-            self.retention.enforce_counts(part, out)
+        turns = self._turns(delivery, assigned) if by_element else None
+        rest = assigned
+        while len(rest.row):
+            now = self._block(delivery, rest) if turns is None else turns == turns.min()
+            block = Assigned(*(column[now] for column in rest))
+            rest = Assigned(*(column[~now] for column in rest))
+            turns = None if turns is None else turns[~now]
+            self._take_block(delivery, block, out, by_element=by_element)
 
-    @property
-    def _is_ordered(self) -> bool:
-        """Whether the order of the rows of a key may matter."""
-        spec = self.context.spec
-        return (
-            self.context.machine.fires_on_elements
-            or spec.retention.counts
-            or isinstance(spec.window, ByDifference)
-            or self.cell_update.merges_late_rows
-        )
+    def _take_block(
+        self, delivery: Delivery, block: Assigned, out: Collector, *, by_element: bool
+    ) -> None:
+        rows, left = present(block.row, len(delivery)), block
+        if len(rows) < len(delivery):
+            delivery = delivery.take(rows)
+            left = Assigned(np.searchsorted(rows, block.row), block.start, block.end)
+        pace = Pace.of(delivery, by_element=by_element)
+        while len(left.row):
+            left = self.cell_update.absorb(delivery, left, out, pace)
+        self.cell_update.report_closed(delivery, out, pace)
+        self.retention.enforce_counts(delivery, out)
 
-    def _steps(self, delivery: Delivery, rows: np.ndarray, assigned: Assigned) -> np.ndarray:
-        """The step in which each row is taken: rows of a key that may fire go one by one."""
+    def _turns(self, delivery: Delivery, assigned: Assigned) -> np.ndarray | None:
+        """For windows by difference, the turn of each entry: every row opens windows of its own.
+
+        None where all rows are taken at once.
+        """
         context, spec = self.context, self.context.spec
-        steps = np.zeros(len(rows), np.int64)
-        # Which windows by difference a row misses depends on the rows before it.
-        by_difference = isinstance(spec.window, ByDifference) and (
-            spec.options.drop_by == "window" or bool(spec.retention)
-        )
-        if context.machine.fires_early or spec.retention.counts or by_difference:
-            return _key_ranks(delivery, rows)
-        complete = np.flatnonzero(
-            assigned.end <= context.watermarks.of_rows(delivery, assigned.row)
-        )
-        if spec.window.axis is Axis.ORDINAL or not len(complete):
-            return steps
-        # Few keys have rows in complete windows: a lookup is faster than grouping all rows.
-        few = np.unique(delivery.key_hash[assigned.row[complete]])
-        key_hash = delivery.key_hash[rows]
-        one_by_one = np.flatnonzero(
-            few[np.minimum(np.searchsorted(few, key_hash), len(few) - 1)] == key_hash
-        )
-        steps[one_by_one] = _key_ranks(delivery, rows[one_by_one])
-        return steps
+        if not isinstance(spec.window, ByDifference):
+            return None
+        turns = key_ranks(delivery, np.arange(len(delivery)))[assigned.row]
+        if context.machine.fires_early or spec.retention or spec.options.drop_by == "window":
+            return turns
+        complete = assigned.end <= context.watermarks.of_rows(delivery, assigned.row)
+        few = np.isin(delivery.key_hash[assigned.row], delivery.key_hash[assigned.row[complete]])
+        return np.where(few, turns, 0)
+
+    def _block(self, delivery: Delivery, rest: Assigned) -> np.ndarray:
+        """The entries before which and among which retention by count evicts no window.
+
+        A key takes its rows before one that opens a window, or that alone, and up to one that
+        exceeds the number of messages.
+        """
+        retention = self.context.spec.retention
+        if not retention.counts or self.context.spec.options.granularity != "element":
+            return np.ones(len(rest.row), bool)
+        rows = np.arange(len(delivery))
+        turn = delivery.seq if delivery.weight is None else key_ranks(delivery, rows)
+        keys = Groups.by([delivery.key_hash[rest.row], delivery.key_check[rest.row]])
+        gone = self.retention.beyond(delivery, rest)
+        counts = np.ones(len(rest.row), bool) if gone is None else ~gone
+        turn = turn[rest.row]
+        opens = np.zeros(len(rest.row), bool)
+        opens[self.cell_update.opening(delivery, rest)] = True
+        first, opening = keys.min(turn), _least(turn, opens & counts, keys)
+        # A window that opens evicts another one, which has to have the rows before.
+        now = (turn < opening[keys.ids]) | (turn == first[keys.ids])
+        if retention.messages is not None:
+            over = self.retention.overflowing(delivery, rest, keys, counts)
+            now &= turn <= _least(turn, over & counts, keys)[keys.ids]
+        return np.asarray(now)
 
 
-def _key_ranks(delivery: Delivery, rows: np.ndarray) -> np.ndarray:
-    """The position of each row among the rows of its key.
-
-    A retraction and the row that replaces it share a position, so that no pane shows the state
-    between them.
-    """
-    keys = Groups.by([delivery.key_hash[rows], delivery.key_check[rows]])
-    if delivery.weight is None:
-        return keys.ranks
-    plus = (delivery.weight[rows] > 0)[keys.order].astype(np.int64)
-    before = np.cumsum(plus) - plus
-    ranks = np.empty(len(rows), np.int64)
-    ranks[keys.order] = before - np.repeat(before[keys.offsets[:-1]], keys.counts)
-    return ranks
+def _least(turn: np.ndarray, mask: np.ndarray, keys: Groups) -> np.ndarray:
+    """The least turn of each key with an entry in the mask; MAX without one."""
+    least = np.full(keys.n, MAX)
+    np.minimum.at(least, keys.ids[mask], turn[mask])
+    return least

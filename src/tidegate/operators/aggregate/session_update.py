@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -24,13 +25,19 @@ from tidegate.kernel.frame import (
 from tidegate.kernel.groups import Groups, expand_ranges, present
 from tidegate.kernel.keys import KEY
 from tidegate.kernel.storage.run_store import Places
+from tidegate.kernel.triggers import Schedule
 from tidegate.kernel.windows.assigners import Assigned
+from tidegate.kernel.windows.session_growth import Growth
 from tidegate.kernel.windows.sessions import Extension, Merged, extend, merge_intervals
-from tidegate.operators.aggregate.cell_update import CellRows, CellUpdate
+from tidegate.operators.aggregate.cell_update import CellUpdate
 from tidegate.operators.aggregate.cell_values import merge_lists, payload
 from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.context import IDENTITY
+from tidegate.operators.aggregate.element_panes import Segments
+from tidegate.operators.aggregate.element_steps import CellRows, Pace
 from tidegate.operators.aggregate.output_time import held_by
+from tidegate.operators.aggregate.session_spans import spans_of
+from tidegate.operators.aggregate.session_steps import Sessions, SessionSteps
 from tidegate.operators.aggregate.slices import merged_contents, merged_counts
 from tidegate.operators.ingest.delivery import Delivery
 from tidegate.spec.windows import Session
@@ -42,15 +49,19 @@ _BY_START, _BY_END = ("union", "start"), ("union", "end")
 class _Merge:
     """Intervals of some keys, merged with the sessions of these keys."""
 
-    keys: Frame
-    old: Frame
-    """The sessions that can grow."""
+    sessions: Sessions
     places: Places
-    """The places of these."""
-    tombstones: Frame
-    """Tombstones of closed sessions: the number of their key, start and end."""
+    """The places of the sessions that can grow."""
     extension: Extension
-    """The intervals merged with `old`."""
+    """The intervals merged with these."""
+
+    @property
+    def keys(self) -> Frame:
+        return self.sessions.keys
+
+    @property
+    def old(self) -> Frame:
+        return self.sessions.old
 
     @property
     def identity(self) -> Frame:
@@ -64,7 +75,13 @@ class _Merge:
 class SessionUpdate(CellUpdate):
     """Rows, or wiring of sessions, into sessions."""
 
-    def absorb(self, delivery: Delivery, assigned: Assigned, out: Collector) -> None:
+    @cached_property
+    def steps(self) -> SessionSteps:
+        return SessionSteps(self.context, self.merges_late_rows)
+
+    def absorb(
+        self, delivery: Delivery, assigned: Assigned, out: Collector, pace: Pace
+    ) -> Assigned:
         options = self.context.spec.options
         own = options.drop_by == "event" or options.session_lateness == "own"
         assigned = (
@@ -72,20 +89,98 @@ class SessionUpdate(CellUpdate):
             if own
             else self._without_old(delivery, assigned, out)
         )
-        row, start, end = assigned
+        if not pace.by_element or not len(assigned.row):
+            self._absorb_together(delivery, assigned, out, pace)
+            return _some(assigned, np.zeros(len(assigned.row), bool))
+        ordered = self.steps.ordered(delivery, assigned)
+        self._absorb_together(delivery, _some(assigned, ~ordered), out, pace)
+        assigned = _some(assigned, ordered)
+        return self._absorb_block(delivery, assigned, out, pace) if ordered.any() else assigned
+
+    def opening(self, delivery: Delivery, assigned: Assigned) -> np.ndarray:
+        merge = self._merge_rows(delivery, assigned)
+        growth = self._growth(merge, assigned)
+        new = np.ones(len(merge.extension.touched), bool)
+        new[merge.extension.absorbed_by[merge.extension.absorbed_by >= 0]] = False
+        # A row that lies apart opens a session until another row merges both.
+        return np.concatenate([growth.order[growth.offsets[:-1][new]], growth.order[growth.apart]])
+
+    def _absorb_block(
+        self, delivery: Delivery, assigned: Assigned, out: Collector, pace: Pace
+    ) -> Assigned:
+        """Take the first rows of each key; returns the entries that are left."""
+        merge = self._merge_rows(delivery, assigned)
+        block = self.steps.block(delivery, assigned, merge.sessions, pace)
+        if block.plan is not None:
+            taken = self._grow(delivery, _some(assigned, block.several), block.plan, out)
+            if not taken:
+                # A row cannot be aggregated: its sessions fire one after the other.
+                block = self.steps.block(delivery, assigned, merge.sessions, pace, once=True)
+        whole = merge if block.together.all() else None
+        self._absorb_together(delivery, _some(assigned, block.together), out, pace, whole)
+        return _some(assigned, ~(block.together | block.several))
+
+    def _growth(self, merge: _Merge, assigned: Assigned) -> Growth:
+        touch = cast("Session", self.context.spec.window).touch
+        return Growth.of(merge.extension, assigned.start, assigned.end, touch)
+
+    def _grow(self, delivery: Delivery, assigned: Assigned, plan: Schedule, out: Collector) -> bool:
+        """Let sessions grow with their rows and fire several times.
+
+        Returns False, with nothing done, if a row cannot be aggregated.
+        """
+        merge = self._merge_rows(delivery, assigned)
+        growth = self._growth(merge, assigned)
+        segments = Segments.of(assigned.row[growth.order], plan)
+        partials, failed, _ = self.context.aggregates.lift(
+            self.context.rows_of(delivery, segments.row), segments.groups
+        )
+        if failed is not None:
+            return False
+        context, absorbed = self.context, merge.extension.absorbed_by >= 0
+        old, of_old = merge.old.where(absorbed), merge.extension.absorbed_by[absorbed]
+        first, n = assigned.row[growth.order[growth.offsets[:-1]]], len(growth.offsets) - 1
+        spans = spans_of(
+            growth,
+            segments,
+            merge.identity,
+            Frame(delivery.keys(context.spec.input.key, first), n),
+            (of_old, old),
+            delivery.seq[segments.row],
+            context.fresh,
+        )
+        final, replaced = spans.cells.take(spans.last), merge.extension.replaced[absorbed]
+        context.progress.counters["windows_opened"] += n - len(old)
+        context.cells.remove(merge.places.take(absorbed))
+        if context.window_offsets is not None and replaced.any():
+            context.window_offsets.rename(old.where(replaced), final.take(of_old[replaced]))
+        self._keep(delivery, CellRows(segments.row, Groups(growth.session, n), final))
+        self.element_panes.fire(delivery, segments, spans, Frame(partials, segments.groups.n), out)
+        return True
+
+    def _absorb_together(
+        self,
+        delivery: Delivery,
+        assigned: Assigned,
+        out: Collector,
+        pace: Pace,
+        merge: _Merge | None = None,
+    ) -> None:
+        """Take rows among which no trigger has to be evaluated; `merge` if they are merged."""
+        row = assigned.row
         if not len(row):
             return
-        merge = self._merge(delivery.key_hash[row], delivery.key_check[row], start, end)
+        merge = self._merge_rows(delivery, assigned) if merge is None else merge
         refused = self._refused(merge)
         if not refused.any():
             held = len(self.context.cells)
             refused = self._no_room(delivery, assigned, merge, out)
             if len(self.context.cells) != held:
                 # Room was made, and what was found may have gone: look again.
-                self.absorb(delivery, assigned, out)
+                self._absorb_together(delivery, assigned, out, pace)
                 return
         if refused.any():
-            self._turn_away(delivery, assigned, merge, refused, out)
+            self._turn_away(delivery, assigned, merge, refused, out, pace)
             return
         groups = merge.extension.groups
         if delivery.weight is not None and (delivery.weight[row] < 0).any():
@@ -94,11 +189,11 @@ class SessionUpdate(CellUpdate):
                 self._divide(delivery, assigned, merge, out)
                 return
             for part in (~shrinking, shrinking):
-                self.absorb(delivery, Assigned(*(column[part] for column in assigned)), out)
+                self._absorb_together(delivery, _some(assigned, part), out, pace)
             return
         keys = delivery.keys(self.context.spec.input.key, row[groups.firsts])
         cells = self._united(merge, keys, groups.max(delivery.seq[row]), out)
-        self.join(delivery, CellRows(row, groups, cells), out)
+        self.join(delivery, CellRows(row, groups, cells), out, pace)
 
     def take_partials(self, pieces: Sequence[Frame], out: Collector) -> None:
         """Take partial sessions, aggregated before the shuffle, that end after the watermark.
@@ -124,6 +219,11 @@ class SessionUpdate(CellUpdate):
         )
         self.add(self._united(merge, keys, seq, out), brought, out)
 
+    def _merge_rows(self, delivery: Delivery, assigned: Assigned) -> _Merge:
+        """Rows merged with the sessions of their keys."""
+        row, start, end = assigned
+        return self._merge(delivery.key_hash[row], delivery.key_check[row], start, end)
+
     def _merge(
         self, key_hash: np.ndarray, key_check: np.ndarray, start: np.ndarray, end: np.ndarray
     ) -> _Merge:
@@ -147,7 +247,8 @@ class SessionUpdate(CellUpdate):
             (code, start, end),
             cast("Session", self.context.spec.window).touch,
         )
-        return _Merge(keys, old, places.take(live), tombstones, extension)
+        sessions = Sessions(keys, code, old, owner[live], tombstones)
+        return _Merge(sessions, places.take(live), extension)
 
     def _without_old(self, delivery: Delivery, assigned: Assigned, out: Collector) -> Assigned:
         """The windows that retention has not evicted.
@@ -171,7 +272,7 @@ class SessionUpdate(CellUpdate):
         where their time is over.
         """
         merged, touched = merge.extension.merged, merge.extension.touched
-        tombstones = merge.tombstones
+        tombstones = merge.sessions.tombstones
         start, end, code = merged.start[touched], merged.end[touched], merged.key[touched]
         why = np.zeros(len(touched), np.int8)
         if self.windows_expire:
@@ -209,6 +310,7 @@ class SessionUpdate(CellUpdate):
         merge: _Merge,
         refused: np.ndarray,
         out: Collector,
+        pace: Pace,
     ) -> None:
         """Send the rows of refused sessions to `late`, and absorb the rest."""
         of_row = refused[merge.extension.session]
@@ -216,8 +318,7 @@ class SessionUpdate(CellUpdate):
         self.without(delivery, whole, of_row == 1, "window_closed", out)
         self.without(delivery, assigned, of_row == 2, "window_expired", out)
         self.without(delivery, assigned, of_row == 3, "out_of_retention", out)
-        rest = of_row == 0
-        self.absorb(delivery, Assigned(*(column[rest] for column in assigned)), out)
+        self._absorb_together(delivery, _some(assigned, of_row == 0), out, pace)
 
     def _united(
         self, merge: _Merge, keys: dict[str, Column], position: np.ndarray, out: Collector
@@ -357,6 +458,10 @@ class SessionUpdate(CellUpdate):
         if "evicted" in both:
             columns["evicted"] = merge_lists(both["evicted"], groups)
         return fresh.with_mapping(columns)
+
+
+def _some(assigned: Assigned, mask: np.ndarray) -> Assigned:
+    return Assigned(*(column[mask] for column in assigned))
 
 
 def _whole(merge: _Merge, assigned: Assigned) -> Assigned:

@@ -17,6 +17,8 @@ from tidegate.kernel.storage.run_store import Places
 from tidegate.state.store import Store
 
 _WINDOW = ("key_hash", "key_check", "start", "end")
+FEW_NAMES = 1000
+"""The number of names of partitions that are kept without looking for unused ones."""
 _ROW = (*_WINDOW, "partition")
 
 
@@ -25,7 +27,11 @@ class WindowOffsets:
 
     def __init__(self, store: Store) -> None:
         self._rows = KeyedTable(store, "window_offsets", _ROW, watch=("end",))
-        self._partitions: list[str] = []
+        self._partitions: list[str | None] = []
+        """Names by number; None for a number that is free."""
+        self._numbers: dict[str, int] = {}
+        self._free: list[int] = []
+        self._checked_at = FEW_NAMES
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -36,12 +42,41 @@ class WindowOffsets:
         """Add the offsets of rows; `partition` holds indices into `names`."""
         if not len(windows):
             return
-        for name in names:
-            if name not in self._partitions:
-                self._partitions.append(name)
-        number = np.array([self._partitions.index(name) for name in names], np.int64)[partition]
+        if len(self._numbers) >= self._checked_at:
+            self._forget_names()
+        number = np.array([self._number(name) for name in names], np.int64)[partition]
         rows = windows.select(_WINDOW).with_columns(partition=number, first=offset, last=offset)
         self._put(rows)
+
+    def _number(self, name: str) -> int:
+        """The number of a partition; a new one takes a free number."""
+        found = self._numbers.get(name)
+        if found is None:
+            if self._free:
+                found = self._free.pop()
+                self._partitions[found] = name
+            else:
+                found = len(self._partitions)
+                self._partitions.append(name)
+            self._numbers[name] = found
+        return found
+
+    def _forget_names(self) -> None:
+        """Free the numbers of partitions that no window has."""
+        rows = self._rows.all()
+        used = np.zeros(len(self._partitions), bool)
+        if rows is not None:
+            used[rows.ints("partition")] = True
+        kept = [name if used[n] else None for n, name in enumerate(self._partitions)]
+        while kept and kept[-1] is None:
+            kept.pop()
+        self._set_names(kept)
+        self._checked_at = 2 * len(self._numbers) + FEW_NAMES
+
+    def _set_names(self, names: list[str | None]) -> None:
+        self._partitions = names
+        self._numbers = {name: n for n, name in enumerate(names) if name is not None}
+        self._free = [n for n, name in enumerate(names) if name is None]
 
     def rename(self, old: Frame, new: Frame) -> None:
         """Move the offsets of windows to others, row by row."""
@@ -67,7 +102,7 @@ class WindowOffsets:
         groups = Groups.by([rows.ints("partition")])
         numbers = rows.ints("partition")[groups.firsts].tolist()
         return {
-            self._partitions[n]: first
+            str(self._partitions[n]): first
             for n, first in zip(numbers, groups.min(rows.ints("first")).tolist(), strict=True)
         }
 
@@ -88,7 +123,7 @@ class WindowOffsets:
         for number, first, last in zip(
             *(rows.ints(c).tolist() for c in ("partition", "first", "last")), strict=True
         ):
-            name = self._partitions[number]
+            name = str(self._partitions[number])
             low, high = found.get(name, (first, last))
             found[name] = (min(low, first), max(high, last))
         return found
@@ -121,5 +156,5 @@ class WindowOffsets:
         return {"partitions": self._partitions, "rows": self._rows.save()}
 
     def restore(self, document: Any) -> None:
-        self._partitions = list(document["partitions"])
+        self._set_names(list(document["partitions"]))
         self._rows.restore(document["rows"])

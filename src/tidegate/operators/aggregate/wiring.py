@@ -22,8 +22,8 @@ from tidegate.operators.aggregate.cell_values import PAYLOAD, CellValues
 from tidegate.operators.aggregate.cell_watermarks import CellWatermarks
 from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.context import IDENTITY, OperatorContext, expired_end
-from tidegate.operators.aggregate.count_panes import CountPanes
 from tidegate.operators.aggregate.difference_update import DifferenceUpdate
+from tidegate.operators.aggregate.element_panes import ElementPanes
 from tidegate.operators.aggregate.firing import Firing
 from tidegate.operators.aggregate.message_recovery import MessageRecovery
 from tidegate.operators.aggregate.ordinals import Ordinals
@@ -41,7 +41,7 @@ from tidegate.operators.aggregate.watermark_advance import WatermarkAdvance
 from tidegate.operators.aggregate.window_offsets import WindowOffsets
 from tidegate.operators.aggregate.withdrawn_windows import WithdrawnWindows
 from tidegate.spec.operator import AggregateSpec
-from tidegate.spec.windows import Axis, ByDifference, Session, Window
+from tidegate.spec.windows import ByDifference, Session, Window
 from tidegate.state.store import Store
 
 
@@ -102,7 +102,12 @@ class Wiring:
         retention = RetentionBounds(context, firing, cell_values)
         assigner = build(spec.window)
         cell_update = _cell_update_kind(spec.window)(
-            context, firing, cell_values, assigner, retention
+            context,
+            firing,
+            cell_values,
+            assigner,
+            retention,
+            ElementPanes(context, firing, cell_values),
         )
         ordinals, slice_buffer = Ordinals(store), _slice_buffer(context, assigner)
         static_windows = (
@@ -110,7 +115,6 @@ class Wiring:
             if isinstance(assigner, Aligned) and has_static_windows(spec)
             else None
         )
-        count_panes = _count_panes(context, firing, cell_values, cell_update)
         return cls(
             context,
             cell_values,
@@ -120,9 +124,7 @@ class Wiring:
             slice_buffer,
             ordinals,
             static_windows,
-            RowUpdate(
-                context, cell_update, retention, ordinals, slice_buffer, static_windows, count_panes
-            ),
+            RowUpdate(context, cell_update, retention, ordinals, slice_buffer, static_windows),
             WatermarkAdvance(
                 context,
                 cell_values,
@@ -203,25 +205,6 @@ def _cell_update_kind(window: Window) -> type[CellUpdate]:
     if isinstance(window, Session):
         return SessionUpdate
     return DifferenceUpdate if isinstance(window, ByDifference) else CellUpdate
-
-
-def _count_panes(
-    context: OperatorContext, firing: Firing, cell_values: CellValues, cell_update: CellUpdate
-) -> CountPanes | None:
-    """Count panes serve count triggers on windows that never merge, without messages."""
-    rule = context.machine.count_rule()
-    plain = (
-        type(cell_update) is CellUpdate
-        and context.messages is None
-        and not context.spec.retention
-        and context.spec.window.axis is not Axis.ORDINAL
-        and context.watermarks.keys is None
-    )
-    return (
-        CountPanes(context, firing, cell_values, cell_update, rule)
-        if plain and rule is not None and rule != (None, None)
-        else None
-    )
 
 
 def _slice_buffer(context: OperatorContext, assigner: Assigner) -> SliceBuffer | None:

@@ -9,15 +9,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from tidegate.errors import SpecError
+from tidegate.errors import InputError, SpecError
 from tidegate.instants import format_duration
 from tidegate.operators.aggregate.pre_aggregation import PreAggregator, can_combine
 from tidegate.operators.aggregate.static_windows import has_static_windows
 from tidegate.operators.async_map.delivery import failed_schema
+from tidegate.operators.chain import received
 from tidegate.operators.ingest.merge_inputs import check_schemas
+from tidegate.operators.ingest.projection import project, projected_schema
 from tidegate.operators.join.side import renamed_roles
 from tidegate.spark import metrics
 from tidegate.spark.failures import marks_errors
@@ -37,8 +40,10 @@ from tidegate.spark.types import align_columns, spark_schema, spark_types
 from tidegate.spec.aggregates import INPUT
 from tidegate.spec.join import LEFT, RIGHT, JoinSpec, Upstream, progress_axis
 from tidegate.spec.operator import AggregateSpec, Input
+from tidegate.spec.projection import Projection
 from tidegate.spec.watermarks import Explicit, PerKey, Watched
 from tidegate.spec.windows import Window
+from tidegate.units import many
 
 SILENCE = 60_000_000
 """The time between two batches that counts as silence if the trigger interval is unknown."""
@@ -56,6 +61,12 @@ class Plan:
     changes: bool = False
     included: tuple[str, ...] = ()
     """The optional columns of panes that leave the query."""
+    projections: tuple[Projection, ...] = ()
+    """What the output passes before it leaves the query."""
+    late_projections: tuple[Projection, ...] = ()
+    """What late rows pass before they are written."""
+    identity: tuple[str, ...] | None = None
+    """The columns that identify the row that a row replaces. Default: as of the last operator."""
     silence: int = SILENCE
     ends: bool = False
     """Whether the query ends when it has read all available input."""
@@ -134,11 +145,13 @@ class Plan:
 
     def _chain(self, layout: ShardLayout, feeding: Mapping[int, ChainPlan]) -> ChainPlan:
         """The chain of this stage, over the chains that feed its inputs."""
+        first = self.specs[0]
         schemas = [
-            output_schemas(feeding[n])[0] if isinstance(one, Plan) else self._row_schema(n, one)
+            received(output_schemas(feeding[n])[0].empty_table(), first.inputs[n]).schema
+            if isinstance(one, Plan)
+            else self._row_schema(n, one)
             for n, one in enumerate(self.inputs)
         ]
-        first = self.specs[0]
         left, right = (
             (_side_schema(schemas, first, LEFT), _side_schema(schemas, first, RIGHT))
             if isinstance(first, JoinSpec)
@@ -163,6 +176,7 @@ class Plan:
             ends=self.ends,
             changes=self.changes,
             included=self.included,
+            projections=self.projections,
         )
 
     def _row_schema(self, number: int, one: PlanInput) -> pa.Schema:
@@ -402,7 +416,8 @@ def _check_watermark(spec: Upstream, declared: Input, source: PlanInput) -> None
 def _observed_metrics() -> list[Column]:
     """The metrics of a batch over all shards, for the progress of the query."""
     numbers = F.col("metrics")
-    sums = [F.sum(numbers[name]).alias(name) for name in (*metrics.COUNTERS, *metrics.GAUGES)]
+    summed = (*metrics.COUNTERS, *metrics.GAUGES, *metrics.CHANGES, metrics.SHARDS)
+    sums = [F.sum(numbers[name]).alias(name) for name in summed]
     return [
         *sums,
         F.min(numbers["watermark"]).alias("watermark"),
@@ -411,13 +426,45 @@ def _observed_metrics() -> list[Column]:
     ]
 
 
-def unpack_output(packed: DataFrame, output: str, schema: pa.Schema) -> DataFrame:
-    """The rows of one output as a plain DataFrame."""
-    return packed.mapInArrow(_unpacker(output, schema), spark_schema(schema))
+def unpack_output(
+    packed: DataFrame,
+    output: str,
+    schema: pa.Schema,
+    projections: Sequence[Projection] = (),
+    *,
+    refuses_failures: bool = False,
+) -> DataFrame:
+    """The rows of one output as a plain DataFrame, behind projections.
+
+    With `refuses_failures`, a row for which a user's function has raised is an error.
+    """
+    shown = spark_types(projected_schema(schema, projections)) if projections else schema
+    rows = _unpacker(output, schema, shown, projections, refuses_failures=refuses_failures)
+    return packed.mapInArrow(rows, spark_schema(shown))
+
+
+_FAILURES = pa.array(["accumulation_failed", "async_failed"])
+"""The reasons of rows for which a user's function has raised."""
+
+
+def _refuse_failures(late: pa.Table) -> None:
+    """Raise the errors of functions, which no one would see in panes without late rows."""
+    failed = late.filter(pc.is_in(late.column("reason"), _FAILURES))
+    if failed.num_rows:
+        raise InputError(
+            f"{many(failed.num_rows, 'row')} failed, and `df` has no place for late rows:"
+            f" {failed.column('detail')[0].as_py()}. Hint: write(..., late=...) keeps the rows that"
+            " fail and goes on; `late_df` shows them"
+        )
 
 
 def _unpacker(
-    output: str, schema: pa.Schema
+    output: str,
+    schema: pa.Schema,
+    shown: pa.Schema,
+    projections: Sequence[Projection],
+    *,
+    refuses_failures: bool,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     @marks_errors
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -425,8 +472,11 @@ def _unpacker(
             for kind, payload in zip(
                 batch.column("output").to_pylist(), batch.column("payload"), strict=True
             ):
+                if refuses_failures and kind == LATE:
+                    _refuse_failures(decode_payload(payload.as_buffer()))
                 if kind == output:
                     table = decode_payload(payload.as_buffer())
-                    yield from align_columns(table, schema).to_batches()
+                    rows = project(align_columns(table, schema), projections).rows
+                    yield from align_columns(rows, shown).to_batches()
 
     return rows

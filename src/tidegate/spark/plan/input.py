@@ -12,8 +12,9 @@ from pyspark.sql import Column, DataFrame
 
 from tidegate.errors import SpecError
 from tidegate.operators.ingest.computed_columns import with_computed_columns
+from tidegate.operators.ingest.projection import projected_schema
 from tidegate.spark.sources import DirectSource
-from tidegate.spark.tasks.edge import CLOCK
+from tidegate.spark.tasks.edge import CLOCK, MARK
 from tidegate.spark.types import arrow_schema
 from tidegate.spec.async_map import AsyncMap
 from tidegate.spec.computed import Computed
@@ -37,7 +38,9 @@ class PlanInput:
             if isinstance(self.source, DirectSource)
             else arrow_schema(self.source.schema)
         )
-        return with_computed_columns(schema.empty_table(), computed).schema
+        # A DataFrame may mark rows that cannot be read.
+        plain = pa.schema([field for field in schema if field.name != MARK])
+        return with_computed_columns(plain.empty_table(), computed).schema
 
 
 def plan_input(
@@ -82,7 +85,7 @@ def row_schema(given: Input, one: PlanInput) -> pa.Schema:
     """The columns of the rows of an input: of the source, or of the results of its async map."""
     schema = one.schema(given.arrival.computed)
     if given.mapped is None:
-        return schema
+        return projected_schema(schema, given.projections)
     found = given.mapped.map.columns(schema) or schema
     named = [given.time, *given.key, given.id, given.offset, given.partition]
     missing = [name for name in named if name is not None and name not in found.names]
@@ -92,7 +95,7 @@ def row_schema(given: Input, one: PlanInput) -> pa.Schema:
             f" they have {', '.join(found.names)}. Hint: return it and declare it in `schema`, or"
             " name another column with .async_map(...).stream(key=...)"
         )
-    return found
+    return projected_schema(found, given.projections)
 
 
 def _check_columns(source: DataFrame | DirectSource) -> None:

@@ -370,7 +370,9 @@ def _messages(
     is_removed = [False] * len(table)
     if target.output == "panes":
         column, word = (_CHANGE, "delete") if is_feed else ("op", "-")
-        is_removed = pc.equal(one_array(table.column(column)), word).to_pylist()
+        # A table of SQL without a column for it has no retractions.
+        if column in table.column_names:
+            is_removed = pc.equal(one_array(table.column(column)), word).to_pylist()
     for number, (key, value) in enumerate(zip(keys, values, strict=True)):
         headers: Headers = [(name, head[number]) for name, head in zip(names, heads, strict=True)]
         if is_removed[number]:

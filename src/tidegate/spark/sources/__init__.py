@@ -2,175 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import re
-from abc import ABC, abstractmethod
-from contextlib import suppress
-from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
-from urllib.parse import unquote, urlparse
-from uuid import uuid4
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyspark
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
-
-from tidegate.errors import SetupError, SpecError
-from tidegate.instants import Duration, duration
-from tidegate.operators.ingest.schema_cast import bindable
-from tidegate.spark.parallelism import parallelism
-from tidegate.spark.sources.files import Folder
-from tidegate.spark.sources.formats import (
-    Arrow,
-    Csv,
-    Format,
-    Json,
-    Parquet,
-    PartReader,
-    read_schema,
-)
-from tidegate.spark.tasks.edge import Edge
-from tidegate.spark.types import arrow_schema
+from tidegate.spark.sources.direct import DirectSource
+from tidegate.spark.sources.folders import Files, arrow, csv, json, parquet
+from tidegate.spark.sources.topics.source import Topics, kafka
 
 if TYPE_CHECKING:
-    from tidegate.spark.tasks.processor import ChainProcessor
-
-OLDEST_SPARK = (4, 2)
-"""The first version that passes the start offset and a limit to Python sources."""
-MAX_AGE = "7 days"
-"""The default of Spark's file source."""
-Declared = pa.Schema | StructType | str | None
-
-
-class DirectSource(ABC):
-    """A source that the edge reads itself, instead of a DataFrame, whose names it shares."""
-
-    isStreaming: bool  # noqa: N815 - as in a DataFrame
-    processor: type[ChainProcessor] | None = None
-    """Stateful processor for a source that sends more than rows, such as explicit watermarks."""
-
-    @property
-    @abstractmethod
-    def schema(self) -> pa.Schema:
-        """The columns of the events."""
-
-    @property
-    def sparkSession(self) -> SparkSession:  # noqa: N802 - as in a DataFrame
-        """The active session."""
-        with suppress(RuntimeError):
-            return SparkSession.active()
-        raise SetupError(
-            "a direct source needs a Spark session, and none is active. Hint: spark ="
-            " tg.spark_session()"
-        )
-
-    @abstractmethod
-    def load(self, edge: Edge) -> DataFrame:
-        """The shuffle rows of the edge, with the columns `transport.SHUFFLE_COLUMNS`."""
-
-
-class Options(TypedDict, total=False):
-    """Options for all formats; most are those of Spark's file source."""
-
-    schema: Declared
-    """The columns: a pyarrow.Schema, a StructType, or DDL such as 'key long, ts timestamp'.
-
-    Default: the columns of the first file.
-    """
-    glob: str | None
-    """A pattern of file names, such as `*.parquet`."""
-    recursive: bool
-    """Whether to read all subfolders. Default: partition folders only, such as `day=2024-01-01`."""
-    max_files_per_trigger: int | None
-    max_bytes_per_trigger: int | None
-    latest_first: bool
-    max_file_age: Duration
-    """Files that are this much older than the newest one are ignored. Default: "7 days"."""
-    corrupt: Literal["late", "fail"]
-    """For a file that cannot be read: a row in `late` (default), or an error of the query."""
-    ignore_missing: bool
-    """Whether the query continues without files that are deleted before they are read."""
-    streaming: bool
-    """Whether to read the folder as a stream (default), or once."""
-    spark: SparkSession | None
-
-
-class Files(DirectSource):
-    """The files of a folder."""
-
-    def __init__(self, folder: str | os.PathLike[str], form: Format, options: Options) -> None:
-        _check_version(pyspark.__version__)
-        _check(options)
-        self.isStreaming = options.get("streaming", True)
-        self._folder = Folder(
-            _location(folder), options.get("glob"), recursive=options.get("recursive", False)
-        )
-        self._format, self._options = form, options
-
-    @property
-    def sparkSession(self) -> SparkSession:  # noqa: N802 - as in a DataFrame
-        """The session of the options, or the active one."""
-        return self._options.get("spark") or super().sparkSession
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The declared columns, or those of the first file."""
-        return self._schema
-
-    @cached_property
-    def _schema(self) -> pa.Schema:
-        found = self._options.get("schema")
-        if found is None:
-            return self._format.checked(read_schema(self._folder, self._format))
-        if isinstance(found, str):
-            # Spark needs a session to parse DDL.
-            found = self.sparkSession.createDataFrame([], found).schema
-        found = arrow_schema(found) if isinstance(found, StructType) else found
-        if not isinstance(found, pa.Schema):
-            raise SpecError(
-                "`schema` is a pyarrow.Schema, a StructType or DDL such as 'key long, ts"
-                f" timestamp', got {type(found).__name__}"
-            )
-        return self._format.checked(bindable(found))
-
-    def load(self, edge: Edge) -> DataFrame:
-        """The shuffle rows of the files."""
-        from tidegate.spark.sources.readers import FolderScan, source_class
-
-        spark, options = self.sparkSession, self._options
-        _check_version(spark.version)
-        reader = PartReader(
-            self._folder,
-            self._format,
-            self.schema,
-            options.get("corrupt", "late"),
-            options.get("ignore_missing", False),
-        )
-        max_files, max_bytes = (
-            options.get("max_files_per_trigger"),
-            options.get("max_bytes_per_trigger"),
-        )
-        latest_first = options.get("latest_first", False)
-        # As in Spark: if the oldest files are read last, they are never too old.
-        oldest_last = latest_first and (max_files is not None or max_bytes is not None)
-        max_age = None if oldest_last else duration(options.get("max_file_age", MAX_AGE))
-        scan = FolderScan(
-            reader,
-            parallelism(spark),
-            max_files,
-            max_bytes,
-            latest_first=latest_first,
-            max_age=max_age,
-        )
-        # Spark Connect resolves the name only when the query starts, so every source has its own.
-        alias = f"tidegate_{uuid4().hex}"
-        spark.dataSource.register(source_class(alias, scan, edge))
-        return (spark.readStream if self.isStreaming else spark.read).format(alias).load()
-
-    def __repr__(self) -> str:
-        return f"tidegate.sources.{type(self._format).__name__.lower()}({self._folder.location!r})"
+    from pyspark.sql import SparkSession
 
 
 def register(spark: SparkSession) -> None:
@@ -180,78 +19,14 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(StreamSource)
 
 
-def parquet(folder: str | os.PathLike[str], **options: Unpack[Options]) -> Files:
-    """A source of the Parquet files of a folder."""
-    return Files(folder, Parquet(), options)
-
-
-def arrow(folder: str | os.PathLike[str], **options: Unpack[Options]) -> Files:
-    """A source of the Arrow IPC files of a folder: Feather, or streams of record batches."""
-    return Files(folder, Arrow(), options)
-
-
-def json(folder: str | os.PathLike[str], **options: Unpack[Options]) -> Files:
-    """A source of the JSON Lines files of a folder, optionally compressed.
-
-    Malformed lines go to `late`.
-    """
-    return Files(folder, Json(), options)
-
-
-def csv(
-    folder: str | os.PathLike[str],
-    *,
-    header: bool | None = None,
-    delimiter: str = ",",
-    quote: str | None = '"',
-    escape: str | None = None,
-    null: str = "",
-    **options: Unpack[Options],
-) -> Files:
-    """A source of the CSV files of a folder, optionally compressed.
-
-    `header`: whether the first line of a file has the column names. Default: if they match the
-    schema. Without a header, the columns are those of the schema, in its order. Malformed lines go
-    to `late`.
-    """
-    return Files(folder, Csv(header, delimiter, quote, escape, null), options)
-
-
-def _check(options: Options) -> None:
-    unknown = [name for name in options if name not in Options.__annotations__]
-    if unknown:
-        raise SpecError(
-            f"a direct source has no option `{unknown[0]}`. Hint: use one of"
-            f" {', '.join(Options.__annotations__)}"
-        )
-    limits = {
-        name: options.get(name) for name in ("max_files_per_trigger", "max_bytes_per_trigger")
-    }
-    for name, value in limits.items():
-        if value is not None and (
-            not isinstance(value, int) or isinstance(value, bool) or value < 1
-        ):
-            raise SpecError(f"`{name}` is a number of at least 1, got {value!r}")
-    if None not in limits.values():
-        raise SpecError(
-            f"{' and '.join(f'`{name}`' for name in limits)} exclude each other. Hint: leave"
-            " one out"
-        )
-    if options.get("corrupt", "late") not in {"late", "fail"}:
-        raise SpecError(f"`corrupt` is 'late' or 'fail', got {options.get('corrupt')!r}")
-    if duration(options.get("max_file_age", MAX_AGE)) < 0:
-        raise SpecError(f"`max_file_age` is a duration, got {options.get('max_file_age')!r}")
-
-
-def _location(folder: str | os.PathLike[str]) -> str:
-    """The absolute path or URI of a folder, for tasks on any machine."""
-    text = os.fspath(folder)
-    if text.startswith("file:"):
-        text = unquote(urlparse(text).path)
-    return text if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text) else str(Path(text).absolute())
-
-
-def _check_version(version: str) -> None:
-    if tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < OLDEST_SPARK:
-        hint = "Hint: read with spark.readStream, or pip install 'pyspark>=4.2'"
-        raise SetupError(f"direct sources need Spark 4.2 or newer, got {version}. {hint}")
+__all__ = [
+    "DirectSource",
+    "Files",
+    "Topics",
+    "arrow",
+    "csv",
+    "json",
+    "kafka",
+    "parquet",
+    "register",
+]

@@ -21,6 +21,7 @@ import numpy as np
 from pyarrow import fs
 
 from tidegate.errors import CorruptStateError, InputError
+from tidegate.state.damage import damage_in
 
 VERSION = 1
 DAY = 86_400_000_000
@@ -190,15 +191,16 @@ class FolderOffset:
                 f"an offset of a direct source has version {document.get('version')!r}, this"
                 f" version reads {VERSION}. Hint: use the checkpoint of this source, or a new one"
             )
-        files = tuple(FileEntry(*entry) for entry in document["files"])
-        return cls(
-            document["batch"],
-            document["clock"],
-            document["newest"],
-            document["horizon"],
-            dict(document["seen"]),
-            files,
-        )
+        with damage_in("an offset of a direct source"):
+            files = tuple(FileEntry(*entry) for entry in document["files"])
+            return cls(
+                document["batch"],
+                document["clock"],
+                document["newest"],
+                document["horizon"],
+                dict(document["seen"]),
+                files,
+            )
 
     @property
     def hashes(self) -> np.ndarray:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
-    DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     InputPartition,
@@ -21,7 +20,6 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxFiles,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import StructType
 
 from tidegate.errors import CorruptStateError
 from tidegate.spark.failures import marks_errors
@@ -35,20 +33,28 @@ from tidegate.spark.sources.files import (
 )
 from tidegate.spark.sources.formats import PartReader
 from tidegate.spark.tasks.edge import Edge
-from tidegate.spark.tasks.transport import SHUFFLE_COLUMNS
+from tidegate.spark.tasks.garbage import exclude_modules
 
 
 @dataclass(frozen=True)
 class FolderScan:
     """How a folder is read."""
 
-    reader: PartReader
+    parts: PartReader
     tasks: int
     """The number of tasks that run at once."""
     max_files: int | None = None
     max_bytes: int | None = None
     latest_first: bool = False
     max_age: int | None = None
+
+    def reader(self, edge: Edge) -> FolderReader:
+        """Reads the folder once."""
+        return FolderReader(self, edge)
+
+    def stream_reader(self, edge: Edge) -> FolderStreamReader:
+        """Reads new files in every batch."""
+        return FolderStreamReader(self, edge)
 
 
 class FolderPartition(InputPartition):
@@ -66,12 +72,13 @@ class _FolderRows:
         self._scan, self._edge = scan, edge
 
     def _partitions(self, files: list[FileEntry], clock: int) -> list[InputPartition]:
-        parts = parts_of(files, splits=self._scan.reader.format.splits)
+        parts = parts_of(files, splits=self._scan.parts.format.splits)
         return [FolderPartition(group, clock) for group in group_parts(parts, self._scan.tasks)]
 
     @marks_errors
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The shuffle rows of a task."""
+        exclude_modules()
         if isinstance(partition, FolderPartition):
             yield from self._edge.pack(
                 self._batches(partition), partition.parts[0].number, partition.clock
@@ -79,7 +86,7 @@ class _FolderRows:
 
     def _batches(self, partition: FolderPartition) -> Iterator[pa.RecordBatch]:
         for part in partition.parts:
-            for table in self._scan.reader.tables(part):
+            for table in self._scan.parts.tables(part):
                 yield from table.to_batches()
 
 
@@ -88,9 +95,7 @@ class FolderReader(_FolderRows, DataSourceReader):
 
     @marks_errors
     def partitions(self) -> list[InputPartition]:
-        files = sorted(
-            self._scan.reader.folder.files(), key=lambda file: (file.modified, file.path)
-        )
+        files = sorted(self._scan.parts.folder.files(), key=lambda file: (file.modified, file.path))
         return self._partitions(files, _now())
 
 
@@ -100,7 +105,7 @@ class FolderStreamReader(_FolderRows, DataSourceStreamReader, SupportsTriggerAva
     def __init__(self, scan: FolderScan, edge: Edge) -> None:
         super().__init__(scan, edge)
         self._monitor = FolderMonitor(
-            scan.reader.folder, latest_first=scan.latest_first, max_age=scan.max_age
+            scan.parts.folder, latest_first=scan.latest_first, max_age=scan.max_age
         )
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -137,32 +142,6 @@ class FolderStreamReader(_FolderRows, DataSourceStreamReader, SupportsTriggerAva
                 " offsets must be consecutive. Hint: restore the checkpoint from a copy"
             )
         return self._partitions(list(after.files), after.clock)
-
-
-class FolderSource(DataSource):
-    """The base class of registered sources; each has a unique name, by which Spark finds it."""
-
-    alias: ClassVar[str]
-    scan: ClassVar[FolderScan]
-    edge: ClassVar[Edge]
-
-    @classmethod
-    def name(cls) -> str:
-        return cls.alias
-
-    def schema(self) -> str:
-        return SHUFFLE_COLUMNS
-
-    def reader(self, schema: StructType) -> FolderReader:  # noqa: ARG002
-        return FolderReader(self.scan, self.edge)
-
-    def streamReader(self, schema: StructType) -> FolderStreamReader:  # noqa: ARG002, N802
-        return FolderStreamReader(self.scan, self.edge)
-
-
-def source_class(alias: str, scan: FolderScan, edge: Edge) -> type[FolderSource]:
-    """The class of a source, which Spark sends to its workers with these values."""
-    return type("DirectFiles", (FolderSource,), {"alias": alias, "scan": scan, "edge": edge})
 
 
 def _now() -> int:

@@ -28,6 +28,8 @@ from tidegate.kernel.frame import repeat
 from tidegate.kernel.streams.frontier import Frontier
 from tidegate.kernel.streams.segments import Segments
 from tidegate.spark.failures import marks_errors
+from tidegate.spark.sources.admission import limit_events
+from tidegate.state.damage import damage_in
 from tidegate.streams.store import Store, open_store
 from tidegate.streams.stream import Start, Stream, start_of
 from tidegate.streams.watermark_log import WatermarkLog
@@ -142,7 +144,8 @@ class StreamOffset:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> StreamOffset:
-        return cls(Frontier.from_dict(document), document["watermark"], document["time"])
+        with damage_in("an offset of a stream source"):
+            return cls(Frontier.from_dict(document), document["watermark"], document["time"])
 
 
 @dataclass(frozen=True)
@@ -285,22 +288,6 @@ def skip_truncated(options: StreamOptions, name: str, at: int, first: int) -> in
         )
     warnings.warn(f"{what}: the events between are skipped", RuntimeWarning, stacklevel=2)
     return first
-
-
-def limit_events(available: Mapping[str, int], max_events: int | None) -> dict[str, int]:
-    """The number of events to read of each segment: equally many of each, if available.
-
-    If there are more segments than events, the longest segments are read.
-    """
-    if max_events is None or sum(available.values()) <= max_events:
-        return dict(available)
-    longest = sorted(available, key=lambda name: (-available[name], name))[:max_events]
-    taken: dict[str, int] = {}
-    left = max_events
-    for many, name in zip(range(len(longest), 0, -1), reversed(longest), strict=True):
-        taken[name] = min(available[name], left // many)
-        left -= taken[name]
-    return taken
 
 
 def ranges_between(

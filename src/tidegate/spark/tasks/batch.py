@@ -27,9 +27,7 @@ from tidegate.state.memory import MemoryStore
 
 CHUNK = 64 << 20
 """Maximum size of the payloads that are decoded together, in bytes."""
-_NUMBERS = pa.struct(
-    [(name, pa.int64()) for name in (*metrics.COUNTERS, *metrics.GAUGES, *metrics.INSTANTS)]
-)
+_NUMBERS = pa.struct([(name, pa.int64()) for name in metrics.NUMBERS])
 _SCHEMA = OUTPUT_SCHEMA.append(pa.field("metrics", _NUMBERS))
 
 
@@ -69,10 +67,12 @@ def batch_function(
             "newest_event": MIN if is_downstream else first.newest,
             "clock": chain.now,
         }
-        numbers = metrics.batch_numbers({}, after, {}, instants)
+        numbers = metrics.batch_numbers({}, after, metrics.Gauges(), instants)
         yield _packed(
             METRICS,
-            task_output.add_metrics(metrics.metrics_row(numbers, {}, after, batch=0, shard=shard)),
+            task_output.add_metrics(
+                metrics.metrics_row(numbers, {}, after, batch=0, operator=0, shard=shard)
+            ),
             shard,
             numbers,
         )

@@ -15,36 +15,40 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import StateError
-from tidegate.instants import MAX, MIN
-from tidegate.kernel.frame import Frame, concat_frames
-from tidegate.kernel.groups import Groups
+from tidegate.instants import MAX
+from tidegate.kernel.frame import Frame
 from tidegate.kernel.keys import KeyHasher
-from tidegate.kernel.storage.keyed_table import KeyedTable
 from tidegate.operators import snapshot as stored
 from tidegate.operators.aggregate.migration import check_same
 from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.operators.async_map.delivery import late_results
-from tidegate.operators.chain import NO_PROGRESS, Operator, OutputProgress, apply_marks, render
+from tidegate.operators.chain import (
+    NO_PROGRESS,
+    Operator,
+    OutputProgress,
+    apply_marks,
+    received,
+    render,
+)
 from tidegate.operators.changelog import changelog
 from tidegate.operators.ingest.delivery import Arrival, DeliveryReader
 from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
+from tidegate.operators.inspection.summary import summary
 from tidegate.operators.join.operator import WindowedJoin
 from tidegate.operators.output import Output
+from tidegate.operators.projected_output import project_results
 from tidegate.operators.results import Results
 from tidegate.spark.metrics import CLASSES
 from tidegate.spark.sinks.base import PANE_ID
 from tidegate.spark.tasks.transport import EDGE_WATERMARK
 from tidegate.spec.composition import Exchange, composed
-from tidegate.spec.join import SIDES, JoinSpec, Upstream
+from tidegate.spec.join import JoinSpec, Upstream
 from tidegate.spec.operator import OPTIONAL_COLUMNS, AggregateSpec
+from tidegate.spec.projection import Projection
 from tidegate.spec.watermarks import Explicit, Lagging
 from tidegate.state.memory import MemoryStore
 from tidegate.state.store import PrefixedStore, Store
 
-_SUMMARY_WINDOWS = 10
-"""Number of windows in a summary of the state."""
-_SUMMARY_CELLS = 1 << 16
-"""A summary lists the windows of single keys only up to this number of cells."""
 _FORWARD_INTERVAL = 1_000_000
 """How often a watermark that follows the clock is forwarded to another chain, in microseconds."""
 
@@ -82,6 +86,8 @@ class ChainPlan:
     """The optional columns of panes that leave the query; `pane_id` leaves for the sinks anyway."""
     ends: bool = False
     """Whether the query ends when it has read everything, so that no further batch may come."""
+    projections: tuple[Projection, ...] = ()
+    """What panes pass before they leave the query."""
     has_downstream: bool = False
     """Whether another chain takes the panes: then internal columns stay in them, and the output
     progress leaves with them.
@@ -189,7 +195,9 @@ class Chain:
         self.now: int = document["now"]
         self.operators = _operators(plan, store, self.now, hasher)
         schemas = plan.schemas
-        for operator, feeding in zip(self.operators, plan.feeding, strict=True):
+        for number, (operator, feeding) in enumerate(
+            zip(self.operators, plan.feeding, strict=True)
+        ):
             for reader, schema in zip(
                 _readers(operator), schemas * len(operator.spec.inputs), strict=False
             ):
@@ -201,6 +209,9 @@ class Chain:
             else:
                 _follow(operator, feeding)
             schemas = (operator.renderer().render(Output()).panes.schema,)
+            if number + 1 < len(self.operators):
+                given = self.operators[number + 1].spec.inputs[0]
+                schemas = (received(schemas[0].empty_table(), given).schema,)
 
     # Calls
 
@@ -274,13 +285,14 @@ class Chain:
         last = number + 1 == len(self.operators)
         for results in render(self.operators[number], output):
             if last:
-                yield Results(self._shown(results.panes), results.late)
+                yield self._left(results)
                 continue
             yield Results(results.panes.slice(0, 0), results.late)
             if results.panes.num_rows:
                 downstream = self.operators[number + 1]
+                rows = received(results.panes, downstream.spec.inputs[0])
                 yield from self._pass_on(
-                    number + 1, downstream.process_all([Arrival(0, results.panes)], self.now)
+                    number + 1, downstream.process_all([Arrival(0, rows)], self.now)
                 )
         if not last and not finishing:
             yield from self._pass_on(number + 1, self._forward_progress(number))
@@ -306,6 +318,11 @@ class Chain:
         hidden = {*OPTIONAL_COLUMNS} - {*self.plan.included, PANE_ID}
         shown = panes.drop_columns(sorted(hidden)) if isinstance(spec, AggregateSpec) else panes
         return changelog(shown, spec.identity, spec.mode) if self.plan.changes else shown
+
+    def _left(self, results: Results) -> Results:
+        """The results of the last operator as they leave the chain."""
+        shown = Results(self._shown(results.panes), results.late)
+        return project_results(shown, self.plan.projections)
 
     # Inspection
 
@@ -365,41 +382,7 @@ class Chain:
 
         It describes the last operator, and the rows of both sides if the first is a join.
         """
-        first, last = self.operators[0], self.operators[-1]
-        rows = (
-            {SIDES[side.number]: len(side.buffer) for side in first.sides}
-            if isinstance(first, WindowedJoin)
-            else {}
-        )
-        if isinstance(last, WindowedJoin):
-            return {
-                "windows": [],
-                "windows_open": 0,
-                "cells": 0,
-                "messages": sum(rows.values()),
-                "rows": rows,
-            }
-        wiring = last.bound()
-        windows, shared = (
-            wiring.slice_buffer.waiting(_SUMMARY_WINDOWS, 0)
-            if wiring.slice_buffer is not None
-            else ([], 0)
-        )
-        if len(wiring.context.cells) <= _SUMMARY_CELLS:
-            windows = [*windows, *_first_windows(wiring.context.cells)]
-        next_ones = sorted(windows, key=lambda window: (window[0][1], window[0][0]))[
-            :_SUMMARY_WINDOWS
-        ]
-        messages = 0 if wiring.context.messages is None else wiring.context.messages.count
-        shown = [{"start": start, "end": end, "keys": keys} for (start, end), keys in next_ones]
-        # All keys share an open window in the slice buffer; fired windows are counted per key.
-        return {
-            "windows": shown,
-            "windows_open": shared + len(wiring.context.cells),
-            "cells": len(wiring.context.cells),
-            "messages": messages,
-            "rows": rows,
-        }
+        return summary(self.operators)
 
     def output_progress(self) -> OutputProgress:
         """The progress that the downstream chain gets."""
@@ -412,7 +395,7 @@ class Chain:
             late_results(self.operators[0], schema.empty_table(), ordinal)
             for ordinal, schema in self.plan.failed.items()
         ]
-        return self._shown(empty[-1].panes).schema, late_schema(
+        return self._left(empty[-1]).panes.schema, late_schema(
             [results.late.schema for results in (*empty, *failed)]
         )
 
@@ -517,24 +500,6 @@ def _check_floor(combined: Frame, watermark: int) -> None:
             f"rows were aggregated by the watermark {floor}, but it stands at {watermark}. Hint:"
             f" {hint}"
         )
-
-
-def _first_windows(cells: KeyedTable) -> list[tuple[tuple[int, int], int | None]]:
-    """The first windows to end among those that are stored per key, with their number of keys."""
-    frames = [frame for frame in cells.frames(("start", "end", "closed")) if len(frame)]
-    if not frames:
-        return []
-    whole = concat_frames(frames)
-    whole = whole.where(~whole.ints("closed"))
-    # With sessions every cell may be a window of its own: keep only the first ends before grouping.
-    last, later = MIN, whole.ints("end")
-    for _ in range(_SUMMARY_WINDOWS):
-        last = int(later.min(initial=MAX))
-        later = later[later > last]
-    whole = whole.where(whole.ints("end") <= last)
-    groups = Groups.by([whole.ints("start"), whole.ints("end")])
-    starts, ends = (whole.ints(name)[groups.firsts].tolist() for name in ("start", "end"))
-    return list(zip(zip(starts, ends, strict=True), groups.counts.tolist(), strict=True))
 
 
 def _apply(

@@ -22,10 +22,12 @@ from tidegate.operators.aggregate.pre_aggregation import PreAggregator
 from tidegate.operators.aggregate.static_windows import observed_positions
 from tidegate.operators.async_map.delivery import observed_messages
 from tidegate.operators.ingest.computed_columns import with_computed_columns
+from tidegate.operators.ingest.projection import project
 from tidegate.operators.ingest.schema_cast import BROKEN
 from tidegate.spark.failures import marks_errors
 from tidegate.spark.tasks.async_calls import task_calls
 from tidegate.spark.tasks.batch_clock import BatchClock
+from tidegate.spark.tasks.garbage import exclude_modules
 from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.transport import (
     COMBINED,
@@ -46,6 +48,8 @@ from tidegate.state.serialization import encode_table
 
 CLOCK = "__tidegate_clock"
 """The column with the clock of the batch, for edges without a `BatchClock`."""
+MARK = "__tidegate_broken"
+"""The column of a DataFrame that says what is wrong with a row; a name that Spark passes on."""
 FLUSH_BYTES = 64 << 20
 FLUSH_ROWS = 1 << 20
 
@@ -76,6 +80,7 @@ class Edge:
     @marks_errors
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Convert the record batches of a Spark task."""
+        exclude_modules()
         context = TaskContext.get()
         batch = None if self.clock is None else _batch_id()
         clock = None if self.clock is None or batch is None else self.clock.of(batch)
@@ -149,13 +154,18 @@ class _Packer:
             table = table.drop_columns([CLOCK])
         if edge.names:
             table = table.rename_columns(list(edge.names))
-        table = with_computed_columns(_without_views(table), edge.input.arrival.computed)
+        table = with_computed_columns(marked(_without_views(table)), edge.input.arrival.computed)
         rows: list[ShuffleRow] = []
         table, observed = self._map(_without_views(table), clock, rows)
+        projected = project(table, edge.input.projections)
+        table = projected.rows
         table, refused = _split_null_offsets(table, edge.input.offset)
         if observed is None:
             observed = condense(
-                _without_malformed(table), edge.input, edge.future_limit(clock), axis=edge.axis
+                _without_malformed(_split_null_offsets(projected.observed, edge.input.offset)[0]),
+                edge.input,
+                edge.future_limit(clock),
+                axis=edge.axis,
             )
         # An empty table is sent as well: every shard has to check the clock.
         for payload in [*encode_payloads(observed)] or [encode_table(observed)]:
@@ -204,11 +214,14 @@ class _Packer:
         found = (
             None
             if edge.combiner is None or watermark is None or limit is None
-            else edge.combiner.combine(table, watermark, limit)
+            else edge.combiner.combine(_without_malformed(table), watermark, limit)
         )
         if found is None or watermark is None:
             return table, Frame({}, 0)
         frame, rest = found
+        if BROKEN in table.column_names:
+            malformed = table.filter(table.column(BROKEN).is_valid())
+            rest = pa.concat_tables([malformed, rest], promote_options="default")
         return rest, frame.with_mapping({EDGE_WATERMARK: constant(np.int64(watermark), len(frame))})
 
     def _row(self, shard: int, kind: str, payload: pa.Buffer) -> ShuffleRow:
@@ -284,6 +297,14 @@ def _split_null_offsets(table: pa.Table, offset: str | None) -> tuple[pa.Table, 
         return table, table.slice(0, 0)
     known = table.column(offset).is_valid()
     return table.filter(known), table.filter(known.to_numpy(zero_copy_only=False) ^ True)
+
+
+def marked(table: pa.Table) -> pa.Table:
+    """The table with the marks of a DataFrame where operators look for them, if it has any."""
+    if MARK not in table.column_names:
+        return table
+    marks, plain = table.column(MARK), table.drop_columns([MARK])
+    return plain if marks.null_count == len(marks) else plain.append_column(BROKEN, marks)
 
 
 def _without_malformed(table: pa.Table) -> pa.Table:

@@ -25,7 +25,9 @@ from tidegate.operators.ingest.delivery import Arrival
 from tidegate.spark import metrics
 from tidegate.spark.failures import marks_errors
 from tidegate.spark.tasks.chain import Chain, ChainInput, ChainOutput, ChainPlan, ShardProgress
+from tidegate.spark.tasks.garbage import exclude_modules
 from tidegate.spark.tasks.local_state_cache import LocalStateCache
+from tidegate.spark.tasks.shard_clock import ShardClock
 from tidegate.spark.tasks.shards import ShardLayout, check_layout
 from tidegate.spark.tasks.state_store import SparkStore
 from tidegate.spark.tasks.task_output import BoundSink, OutputPayload, TaskOutput
@@ -147,6 +149,7 @@ class ChainProcessor(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state variables, which are the same for every specification."""
+        exclude_modules()
         self._handle = handle
         self._meta = handle.getValueState("meta", META)
         self._blobs = handle.getMapState("blobs", BLOB_KEY, BLOB)
@@ -194,10 +197,13 @@ class ChainProcessor(StatefulProcessor):
         work: Callable[[Chain, int], list[ChainOutput]],
         forwarded: Sequence[OutputPayload] = (),
     ) -> Iterator[Row]:
-        now = timers.getCurrentProcessingTimeInMs() * 1000
-        chain, store = self._open(shard, now)
+        machine = timers.getCurrentProcessingTimeInMs() * 1000
+        chain, store = self._open(shard, machine)
+        clock = ShardClock.read(store, chain.now).at(machine)
+        clock.write(store)
+        now = clock.now
         chain.skip_pause(now)
-        before = chain.counters
+        before, known = chain.counters, self._gauges_of(store)
         task_output = TaskOutput(self._sinks)
         for output, payload in _take_pending(store):
             task_output.add_payload(output, payload)
@@ -212,7 +218,7 @@ class ChainProcessor(StatefulProcessor):
             payloads.insert(fits, (MARKS, encode_json_payload(progress)))
             fits += 1
         yield from (_output_row(output, payload, shard) for output, payload in payloads[:fits])
-        self._set_timer(chain, store, now, at_once=fits < len(payloads))
+        self._set_timer(chain, store, clock, at_once=fits < len(payloads))
         chain.save()
         if self._watermark_files is not None:
             watermark = chain.operators[0].progress.watermark
@@ -220,7 +226,7 @@ class ChainProcessor(StatefulProcessor):
         pending = sum(len(payload) for _, payload in payloads[fits:])
         store.summary = self._summary(chain, pending)
         store.commit()
-        measured = [self._measure(shard, chain, store, before, pending)]
+        measured = [self._measure(shard, chain, store, before, known)]
         # The observed metrics of the query include those of the upstream stage.
         measured += [
             (table, metrics.row_numbers(table))
@@ -302,10 +308,29 @@ class ChainProcessor(StatefulProcessor):
             **chain.state_summary(),
         }
 
+    def _gauges_of(self, store: SparkStore) -> dict[str, int]:
+        """The current values that the summary of the state has; none before the first call."""
+        found = store.summary
+        if not found:
+            return {}
+        return {
+            "windows_open": 0 if self._plan.has_downstream else found["windows_open"],
+            "state_bytes": store.nbytes,
+            "pending_output_bytes": found["pending_output_bytes"],
+        }
+
     def _measure(
-        self, shard: int, chain: Chain, store: SparkStore, counted: dict[str, int], pending: int
+        self,
+        shard: int,
+        chain: Chain,
+        store: SparkStore,
+        counted: dict[str, int],
+        known: dict[str, int],
     ) -> tuple[pa.Table, Numbers]:
-        """The metrics of this call: as a table row, and as numbers that Spark aggregates."""
+        """The metrics of this call: as a table row, and as numbers that Spark aggregates.
+
+        `counted` and `known` are the counters and current values before it.
+        """
         is_downstream, has_downstream = self._plan.is_downstream, self._plan.has_downstream
         before, after = (
             metrics.chain_counters(
@@ -313,32 +338,30 @@ class ChainProcessor(StatefulProcessor):
             )
             for counts in (counted, chain.counters)
         )
-        windows = 0 if has_downstream else store.summary["windows_open"]
-        gauges = {
-            "windows_open": windows,
-            "state_bytes": store.nbytes,
-            "pending_output_bytes": pending,
-        }
+        gauges = self._gauges_of(store)
         # Gauges are summed as well: a second call in the same batch adds its difference only.
-        former, self._gauges[shard] = self._gauges.get(shard, {}), gauges
+        found = metrics.Gauges(gauges, known, self._gauges.get(shard))
+        self._gauges[shard] = gauges
         first = chain.operators[0].progress
         instants = {
             "watermark": first.watermark,
             "newest_event": MIN if is_downstream else first.newest,
             "clock": chain.now,
         }
-        numbers = metrics.batch_numbers(
-            before,
-            after,
-            {name: size - former.get(name, 0) for name, size in gauges.items()},
-            instants,
+        numbers = metrics.batch_numbers(before, after, found, instants)
+        row = metrics.metrics_row(
+            numbers, before, after, batch=self._batch, operator=int(self._name), shard=shard
         )
-        row = metrics.metrics_row(numbers, before, after, batch=self._batch, shard=shard)
         return row, numbers
 
-    def _set_timer(self, chain: Chain, store: SparkStore, now: int, *, at_once: bool) -> None:
+    def _set_timer(
+        self, chain: Chain, store: SparkStore, clock: ShardClock, *, at_once: bool
+    ) -> None:
         """Register a timer if something is due before the current one: one timer per shard."""
+        now = clock.machine
         due = now + 1 if at_once else chain.next_due
+        if due is not None and not at_once:
+            due = clock.machine_at(due)
         if due is not None and chain.tracks_silence:
             # A shard that is not called assumes a paused query, which does not count as silence.
             due = min(due, now + self._plan.silence // 2)

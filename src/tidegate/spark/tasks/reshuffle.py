@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tidegate.operators.chain import received
 from tidegate.spark.failures import marks_errors
 from tidegate.spark.tasks.edge import position_payloads, split_table
 from tidegate.spark.tasks.shards import ShardLayout
@@ -60,7 +61,7 @@ class Reshuffle:
     ) -> Iterator[tuple[int, str, pa.Buffer | bytes]]:
         """Panes go to the shard of their key, watermarks to all, other outputs are forwarded."""
         if output == PANES:
-            panes = decode_payload(payload)
+            panes = received(decode_payload(payload), self.given)
             for shard, part in split_table(panes, self.given.key, self.layout):
                 yield from ((shard, ROWS, piece) for piece in encode_payloads(part))
             for positions in position_payloads(panes, self.given, self.static):

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tidegate.errors import CorruptStateError
 from tidegate.spark.tasks.local_state_cache import LocalStateCache
+from tidegate.state.damage import damage_in
 from tidegate.state.serialization import decode_json, decode_table, encode_compact, encode_json
 from tidegate.state.store import wrong_kind
 
@@ -178,12 +179,13 @@ class SparkStore:
         self._size = len(stored)
         if zlib.crc32(stored) != self.summary["document_checksum"]:
             raise _damaged("index", "its checksum is wrong")
-        content = json.loads(zlib.decompress(stored))
-        self._tables, self._documents, self._cached = (
-            content["tables"],
-            content["documents"],
-            content["cached"],
-        )
+        with damage_in("the index of a shard"):
+            content = json.loads(zlib.decompress(stored))
+            self._tables = {
+                str(name): [int(number) for number in entry]
+                for name, entry in content["tables"].items()
+            }
+            self._documents, self._cached = dict(content["documents"]), dict(content["cached"])
 
     def _read(self, name: str, parts: int) -> bytes:
         values = [self._blobs.getValue((name, part)) for part in range(parts)]

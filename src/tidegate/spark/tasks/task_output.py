@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tidegate.operators.ingest.projection import project
 from tidegate.spark.sinks.base import Sink, SinkTarget, TaskSink
 from tidegate.spark.tasks.chain import ChainOutput
 from tidegate.spark.tasks.transport import LATE, METRICS, PANES, decode_payload, encode_payloads
 from tidegate.spark.types import align_columns
+from tidegate.spec.projection import Projection
 
 OutputPayload = tuple[str, bytes]
 """The name of an output, and a payload."""
@@ -24,9 +26,16 @@ class BoundSink:
     sink: Sink
     schema: pa.Schema
     """The columns of the tables; for panes, the last one is the pane id."""
+    projections: tuple[Projection, ...] = ()
+    """What the rows pass on their way to the sink."""
 
     def tables(self, payloads: Iterable[pa.Buffer]) -> Iterator[pa.Table]:
-        return (align_columns(decode_payload(payload), self.schema) for payload in payloads)
+        return (self.shaped(decode_payload(payload)) for payload in payloads)
+
+    def shaped(self, table: pa.Table) -> pa.Table:
+        """The rows with the columns that the sink gets, behind the projections."""
+        rows = project(align_columns(table, self.schema), self.projections).rows
+        return rows if not self.projections else align_columns(rows, self.target.schema)
 
 
 class TaskOutput:
@@ -85,8 +94,8 @@ class TaskOutput:
         """Stage the rows of task sinks; yield what each sink returns."""
         for output, tables in self._unstaged.items():
             bound, sink = self._task_sinks[output]
-            aligned = (align_columns(table, bound.schema) for table in tables)
-            texts = sink.stage(bound.target, batch, task, aligned)
+            shaped = (bound.shaped(table) for table in tables)
+            texts = sink.stage(bound.target, batch, task, shaped)
             yield from ((output, text.encode()) for text in texts)
 
     def _is_sent(self, output: str) -> bool:

@@ -1,0 +1,99 @@
+"""JSON text: whole columns from many objects, and single objects that may be malformed.
+
+Arrow neither validates UTF-8 nor limits the depth of values, so both are checked before. This
+module does not need Spark.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as arrow_json
+
+from tidegate.spark.sources.json_depth import MAX_DEPTH, depth, is_too_deep
+from tidegate.spark.sources.typed_rows import as_text, rows_to_table
+
+_TOO_DEEP = f"a value is nested deeper than {MAX_DEPTH} levels"
+
+
+def parse_declared(data: bytes, schema: pa.Schema) -> pa.Table:
+    """The objects in the columns of a schema; instants are texts. `ArrowInvalid` if one differs."""
+    wanted = pa.schema([field.with_type(as_text(field.type)) for field in schema])
+    return parse(
+        data,
+        arrow_json.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="ignore"),
+    )
+
+
+def parse_inferred(data: bytes, schema: pa.Schema) -> pa.Table:
+    """The objects in inferred types, with numeric instants read as seconds."""
+    found = parse(data)
+    names = [name for name in found.column_names if name in schema.names]
+    return _in_seconds(found.select(names or found.column_names[:1]), schema)
+
+
+def parse(data: bytes, options: arrow_json.ParseOptions | None = None) -> pa.Table:
+    """The objects in a text of one or more lines."""
+    data.decode()
+    if is_too_deep(data):
+        raise pa.ArrowInvalid(_TOO_DEEP)
+    read = arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1)
+    return arrow_json.read_json(io.BytesIO(data), read, options or arrow_json.ParseOptions())
+
+
+def objects_to_table(
+    objects: Sequence[Mapping[str, Any]], schema: pa.Schema, problems: dict[int, str]
+) -> pa.Table:
+    """Decoded objects in the columns of a schema; `problems` has the errors of malformed ones."""
+    return rows_to_table(objects, schema, problems, _json_value)
+
+
+def _in_seconds(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with numeric instants read as seconds, as in Spark."""
+    for n, name in enumerate(table.column_names):
+        wanted, kind = (
+            schema.field(name).type if name in schema.names else pa.null(),
+            table.schema.field(n).type,
+        )
+        if pa.types.is_timestamp(wanted) and (
+            pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        ):
+            ticks = pc.multiply_checked(table.column(n), 1_000_000).cast(pa.int64(), safe=False)
+            table = table.set_column(n, name, ticks.cast(pa.timestamp("us")))
+    return table
+
+
+def decode_object(line: bytes) -> tuple[dict[str, Any] | None, str]:
+    """The object in a line, or None and the error."""
+    if depth(line) > MAX_DEPTH:
+        return None, _TOO_DEEP
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return None, str(error)
+    return (found, "") if isinstance(found, dict) else (None, "not an object")
+
+
+def _json_value(value: Any, kind: pa.DataType) -> Any:
+    """The value by the rules of Spark: texts take any value, instants take seconds."""
+    if value is None or isinstance(value, str):
+        return value
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    if (
+        pa.types.is_timestamp(kind)
+        and isinstance(value, int | float)
+        and not isinstance(value, bool)
+    ):
+        return (
+            pa.scalar(round(value * 1_000_000), pa.timestamp("us", "UTC")).cast(pa.string()).as_py()
+        )
+    if pa.types.is_decimal(kind) and isinstance(value, int | float):
+        return Decimal(str(value))
+    return value
