@@ -155,4 +155,6 @@ class _Bench:
                 f"only the last checkpoint is kept ({self._checkpoint}), and `{checkpoint}` was"
                 " asked for"
             )
+        # The operating system releases the lock of a process that crashes.
+        self._store.close()
         self._store = MemoryStore(self._path)

@@ -12,7 +12,8 @@ from support.explanations import NOON, SECOND, at, explained, panes, partitioned
 from tidegate.embedded.operator import EmbeddedOperator
 from tidegate.instants import instant
 from tidegate.operators.explain.explanation import explain
-from tidegate.operators.explain.wording import listed, rounded
+from tidegate.operators.explain.wording import listed
+from tidegate.units import rounded
 
 # The runtime
 

@@ -283,6 +283,7 @@ def test_another_specification_is_refused_with_the_difference(change, told, tmp_
     op = windowed().aggregate(n=tg.count()).embedded(store=tg.MemoryStore(tmp_path / "s"), now=0)
     op.add_messages([{"o": 0, "ts": 1, "k": "a", "v": 1}])
     op.flush()
+    op.close()
     before = (tmp_path / "s").read_bytes()
     with pytest.raises(tg.SpecMismatchError, match=f"(?s){told}.*Hint"):
         change(windowed()).embedded(store=tg.MemoryStore(tmp_path / "s"), now=0)
@@ -299,6 +300,7 @@ def test_another_specification_is_refused_with_the_difference(change, told, tmp_
 def test_the_difference_names_only_what_differs(tmp_path):
     op = windowed().aggregate(n=tg.count()).embedded(store=tg.MemoryStore(tmp_path / "s"), now=0)
     op.flush()
+    op.close()
     with pytest.raises(tg.SpecMismatchError) as told:
         windowed().accumulating().aggregate(n=tg.count()).embedded(
             store=tg.MemoryStore(tmp_path / "s"), now=0
@@ -433,6 +435,7 @@ def test_a_lost_message_store_without_offsets_is_told(tmp_path):
     op = panes.embedded(store=tg.MemoryStore(tmp_path / "s"), now=0)
     op.add_messages([{"ts": 1, "k": "a", "v": 1}])
     op.flush()
+    op.close()
     lose_messages(tg.MemoryStore(tmp_path / "s"))
     with pytest.raises(tg.StateError, match=r"message store.*offsets"):
         panes.embedded(store=tg.MemoryStore(tmp_path / "s"), now=0)

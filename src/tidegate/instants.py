@@ -61,6 +61,9 @@ _TERM = re.compile(r"\s*(?:,|and\b)?\s*(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-zµμ]+)")
 _ISO_DURATION = re.compile(
     r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE
 )
+MAX_TEXT = 1000
+"""The maximum length of the text of a duration or an instant, in characters."""
+_MOST_BITS = 1000
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 _FAR_INSTANT = re.compile(r"\s*((?:[+-]\d{4,}|0000)-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?)Z\s*")
 _ENDS = {"inf": MAX, "+inf": MAX, "infinity": MAX, "+infinity": MAX, "-inf": MIN, "-infinity": MIN}
@@ -77,7 +80,7 @@ def duration(value: Duration, *, unit: str | None = None) -> int:
     if isinstance(value, timedelta):
         return _timedelta(value)
     if isinstance(value, str):
-        return _duration_text(value, unit)
+        return _duration_text(_short(value, "duration"), unit)
     number = _number(value, "duration")
     if number in (math.inf, -math.inf):
         return MAX if number > 0 else MIN
@@ -102,7 +105,7 @@ def instant(value: Instant, *, unit: str | None = None) -> int:
     if isinstance(value, datetime):
         return _aware(value, value)
     if isinstance(value, str):
-        return _instant_text(value)
+        return _instant_text(_short(value, "instant"))
     if isinstance(value, date):
         raise ParseError(
             f"an instant needs a time of day and a zone, got the date `{value}`. Hint:"
@@ -198,12 +201,12 @@ def _number(value: Any, what: str) -> int | float:
         return float(value)
     if not isinstance(value, (bool, np.bool_)):
         try:
-            return operator.index(value)
+            return _bounded(operator.index(value))
         except TypeError:
             pass
+    named = "an instant" if what == "instant" else f"a {what}"
     raise ParseError(
-        f"`{value!r}` of type {type(value).__name__} is not {'an' if what == 'instant' else 'a'}"
-        f" {what}. Hint: {_FORMS[what]}"
+        f"`{_shown(value)}` of type {type(value).__name__} is not {named}. Hint: {_FORMS[what]}"
     )
 
 
@@ -213,6 +216,34 @@ _FORMS = {
         'write "2024-01-31T12:00:00Z", a datetime with tzinfo, or integer microseconds since 1970'
     ),
 }
+
+
+def _short(text: str, what: str) -> str:
+    """The text, if it is not longer than any that makes sense."""
+    if len(text) > MAX_TEXT:
+        raise ParseError(
+            f"the text of {'an' if what == 'instant' else 'a'} {what} has at most {MAX_TEXT}"
+            f" characters, got {len(text)}, `{text[:50]}...`. Hint: {_FORMS[what]}"
+        )
+    return text
+
+
+def _bounded(number: int) -> int:
+    """The number, if its digits can be shown in an error."""
+    if number.bit_length() > _MOST_BITS:
+        raise ParseError(
+            f"a time has at most 64 bits, got a number of {number.bit_length()} bits. Hint: write"
+            ' "inf" for no bound'
+        )
+    return number
+
+
+def _shown(value: object) -> str:
+    """The value in an error; Python refuses to show numbers of more than 4,300 digits."""
+    try:
+        return repr(value)[:MAX_TEXT]
+    except Exception:  # noqa: BLE001 - `repr` is of any class
+        return "a value that cannot be shown"
 
 
 def _timedelta(value: timedelta) -> int:

@@ -4,6 +4,7 @@ table; and they add up.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import time
 from collections import Counter
@@ -18,8 +19,8 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 import tidegate as tg
 from support.prometheus_text import by_label, parse, single
 from support.spark_streams import BASE, SECOND, Feed, Run, clicks
-from tidegate.spark.metrics import CLASSES, COUNTERS, GAUGES, prometheus_text
-from tidegate.spark.query.handle import Progress
+from tidegate.spark.metrics import CLASSES, COUNTERS, GAUGES
+from tidegate.spark.query.progress import Progress
 from tidegate.spark.sinks.base import SinkTarget
 
 SCHEMA = pa.schema(
@@ -128,15 +129,23 @@ def check_table(rows: list[dict], batches: list[Progress]) -> None:
     assert reasons == {"very_late": 1, "future": 1, "null_time": 1}
 
 
-def check_text(samples, last: Progress) -> None:
-    """The Prometheus text of the last batch."""
+def check_text(samples, last: Progress, total: Counter[str]) -> None:
+    """The Prometheus text: counts since the start, and the values after the last batch."""
     assert single(samples, "tidegate_batch_id") == 4
     assert by_label(samples, "tidegate_rows_total", "class") == {
-        name: last.counts[name] for name in CLASSES
+        name: total[name] for name in CLASSES
+    }
+    for name in ("windows_opened", "windows_closed"):
+        assert single(samples, f"tidegate_{name}_total") == total[name]
+    assert by_label(samples, "tidegate_late_rows_by_reason_total", "reason") == {
+        "very_late": 1,
+        "future": 1,
+        "null_time": 1,
     }
     assert single(samples, "tidegate_state_bytes") == last.counts["state_bytes"]
+    assert single(samples, "tidegate_windows_open") == last.counts["windows_open"]
     assert single(samples, "tidegate_watermark_lag_seconds") == pytest.approx(
-        last.watermark_lag_seconds
+        last.watermark_lag_seconds, abs=1
     )
     assert (
         single(samples, "tidegate_batch_duration_seconds")
@@ -207,7 +216,7 @@ def test_all_ways_to_the_numbers_say_the_same_and_they_add_up(spark, feed, tmp_p
         assert abs(batch.clock / 1e6 - time.time()) < 600
     check_listener(listener, batches)
     check_table(table(tmp_path / "metrics"), batches)
-    check_text(parse(run.query.prometheus()), batches[-1])
+    check_text(parse(run.query.prometheus()), batches[-1], total)
 
 
 def test_a_chain_of_two_keys_counts_what_came_in_and_what_came_out(spark, feed, tmp_path):
@@ -282,29 +291,14 @@ def test_a_shard_that_is_called_twice_in_a_batch_is_counted_once(spark, tmp_path
         assert sum(row["state_bytes"] for row in kept if row["batch_id"] == batch) > 0
 
 
-def test_the_text_is_escaped_and_what_is_unknown_is_left_out():
-    counts = dict.fromkeys((*COUNTERS, *GAUGES), 0)
-    odd = 'a "query"\\ of\ntwo lines'
-    samples = parse(
-        prometheus_text(
-            {**counts, "watermark": None, "newest_event": None, "clock": None},
-            {"query": odd},
-            batch=0,
-        )
-    )
-    assert by_label(samples, "tidegate_batch_id", "query") == {odd: 0}
-    assert not [name for name, _ in samples if name.endswith("_seconds")]
-    text = Progress(3, 1.0, {"triggerExecution": 1500}, counts).prometheus({"query": odd})
-    assert by_label(parse(text), "tidegate_batch_duration_seconds", "query") == {odd: 1.5}
-
-
 def test_another_query_that_writes_the_same_file_begins_anew(tmp_path):
     sink = tg.sinks.prometheus(tmp_path / "t.prom")
     row = dict.fromkeys((*COUNTERS, *GAUGES), 0) | {
-        "watermark": None,
-        "newest_event": None,
-        "clock": None,
+        "operator": 0,
+        "shard": 0,
+        "late_by_reason": "{}",
         "events": 5,
+        **dict.fromkeys(("watermark", "newest_event", "clock")),
     }
     for query, batch, expected in (("one", 0, 5), ("one", 1, 10), ("one", 1, 10), ("two", 0, 5)):
         target = SinkTarget(query, "metrics", pa.schema([]), (), "accumulating")
@@ -312,3 +306,31 @@ def test_another_query_that_writes_the_same_file_begins_anew(tmp_path):
         assert by_label(
             parse((tmp_path / "t.prom").read_text()), "tidegate_events_total", "query"
         ) == {query: expected}
+
+
+def test_an_idle_batch_keeps_the_values_in_the_file_and_its_lag_grows(tmp_path):
+    file = tmp_path / "t.prom"
+    sink = tg.sinks.prometheus(file)
+    at = dt.datetime(2025, 1, 1, tzinfo=dt.UTC)
+    row = dict.fromkeys((*COUNTERS, *GAUGES), 0) | {
+        "operator": 0,
+        "shard": 0,
+        "late_by_reason": '{"very_late": 2}',
+        "events": 5,
+        "watermark": at,
+        "newest_event": at,
+        "clock": at,
+        "windows_open": 3,
+    }
+    target = SinkTarget("id", "metrics", pa.schema([]), (), "accumulating", name="clicks")
+    sink.write(target, 0, iter([pa.Table.from_pylist([row, {**row, "shard": 1}])]))
+    before = parse(file.read_text())
+    sink.write(target, 1, iter([]))
+    sink.write(target, 2, iter([pa.Table.from_pylist([{**row, "windows_open": 1}])]))
+    after = parse(file.read_text())
+    assert by_label(after, "tidegate_events_total", "query") == {"clicks": 15}
+    assert by_label(after, "tidegate_late_rows_by_reason_total", "reason") == {"very_late": 6}
+    assert single(before, "tidegate_windows_open") == 6
+    assert single(after, "tidegate_windows_open") == 4, "a shard that was not called has 3"
+    lag = "tidegate_watermark_lag_seconds"
+    assert single(after, lag) > single(before, lag) > 0

@@ -127,7 +127,7 @@ def test_a_file_runs_until_idle_and_again_adds_nothing(kind, more, spark, tmp_pa
         ("b", "very_late")
     ]
     shown = capsys.readouterr().out
-    assert re.search(r"ended after [\d.]+ s and \d+ batches", shown)
+    assert re.search(r"ended after [\w ]+ and \d+ batches", shown)
     assert re.search(r"events +6\n", shown)
     assert "1 very late" in shown
     assert main(["run", "--until-idle", str(path)]) == 0
@@ -160,15 +160,18 @@ def test_where_and_select_shape_the_rows(spark, tmp_path) -> None:
     assert panes(tmp_path) == [("A", 0, 2, 30.0), ("A", 60, 1, 40.0)]
 
 
-def test_a_schema_is_found_in_the_files(spark, tmp_path) -> None:
+def test_a_schema_is_found_in_the_files_and_metrics_are_served(spark, tmp_path, capsys) -> None:
     write_clicks(tmp_path / "clicks")
     path = write_file(tmp_path)
     path.write_text(path.read_text().replace(f'schema: "{SCHEMA}", ', ""))
-    assert main(["run", "--until-idle", str(path)]) == 0
+    assert main(["run", "--until-idle", "--metrics", "0", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^metrics: http://127\.0\.0\.1:\d+/metrics$", shown, re.MULTILINE)
     assert panes(tmp_path) == EXPECTED
 
 
-def test_no_schema_and_no_files_is_refused_before_the_start(spark, tmp_path, capsys) -> None:
+def test_no_schema_and_no_files_is_refused_before_the_start(tmp_path, capsys) -> None:
+    (tmp_path / "clicks").mkdir()
     path = write_file(tmp_path)
     path.write_text(path.read_text().replace(f'schema: "{SCHEMA}", ', ""))
     assert main(["run", "--until-idle", str(path)]) == 2
@@ -191,18 +194,25 @@ def test_a_query_that_fails_ends_with_status_1_and_its_cause(spark, tmp_path, ca
 @pytest.mark.parametrize(
     ("right", "wrong"), [("key: user", "key: usr"), ("sum(price)", "sum(prize)")]
 )
-def test_an_unknown_column_is_refused_before_the_start(
-    right, wrong, spark, tmp_path, capsys
-) -> None:
+def test_an_unknown_column_is_refused_before_the_start(right, wrong, tmp_path, capsys) -> None:
     write_clicks(tmp_path / "clicks")
     path = write_file(tmp_path)
     path.write_text(path.read_text().replace(right, wrong))
     assert main(["run", "--until-idle", str(path)]) == 2
     assert re.search(
-        r"has no column `(usr|prize)`, which `(key|spent)` uses. Hint: did you mean"
+        r"line \d+, column \d+: `(usr|prize)` is not a column for `(key|spent)`. Hint: did you mean"
         r" `(user|price)`\?",
         capsys.readouterr().err,
     )
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_only_spark_knows_is_refused_before_a_batch(spark, tmp_path, capsys) -> None:
+    write_clicks(tmp_path / "clicks")
+    path = write_file(tmp_path, more=", select: [no_such_function(user) as user, ts, price]")
+    assert main(["run", "--until-idle", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert re.search(r"cannot be started: .*no_such_function", told)
     assert not (tmp_path / "out").exists()
 
 

@@ -17,10 +17,10 @@ import pyarrow.dataset as ds
 import tidegate as tg
 from tidegate.cli.demo_clicks import FILES, SCHEMA, SPAN, Click, write
 from tidegate.cli.picture import Moment, Span, as_png, as_text
-from tidegate.cli.stderr_filter import filtered_stderr
 from tidegate.errors import MissingExtraError, SinkError
 from tidegate.instants import instant
 from tidegate.spark.environment.session import running_session
+from tidegate.spark.environment.stderr_filter import filtered_stderr
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tidegate.cli.stderr_filter import filtered_stderr
 from tidegate.errors import TidegateError
 from tidegate.spark.environment.java import HOW_TO_GET_JAVA, OLDEST_JAVA, find_java
+from tidegate.spark.environment.stderr_filter import filtered_stderr
 
 OK, PROBLEM, NOTE = "ok", "problem", "note"
 _NEEDED = {

@@ -10,8 +10,9 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
-from tidegate.cli.stderr_filter import filtered_stderr
+from tidegate.progress_bar import progress_bar
 from tidegate.scenarios import FAIL, NO_EXTENSION, PASS, UNSUPPORTED, Extension, Outcome, run_files
+from tidegate.spark.environment.stderr_filter import filtered_stderr
 
 _COLOURS = {PASS: "32", FAIL: "31", UNSUPPORTED: "33"}
 
@@ -23,16 +24,18 @@ def replay(
     runtime: str = "embedded",
     extension: Extension = NO_EXTENSION,
 ) -> int:
-    """Run the files; the exit status is 0 if no scenario failed."""
+    """Run the files; the exit status is 0 if no scenario failed and one passed."""
     counts: Counter[str] = Counter()
     with nullcontext() if runtime == "embedded" else filtered_stderr():
         outcomes = run_files([Path(name) for name in files], runtime=runtime, extension=extension)
-    for outcome in outcomes:
-        counts[outcome.status] += 1
-        print(json.dumps(asdict(outcome)) if as_json else _line(outcome), flush=True)
+    with progress_bar("scenarios") as advance:
+        for outcome in outcomes:
+            counts[outcome.status] += 1
+            print(json.dumps(asdict(outcome)) if as_json else _line(outcome), flush=True)
+            advance(counts.total(), None)
     if not as_json:
         print(_summary(counts))
-    return 1 if counts[FAIL] else 0
+    return 1 if counts[FAIL] or not counts[PASS] else 0
 
 
 def _line(outcome: Outcome) -> str:

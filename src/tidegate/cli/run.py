@@ -16,26 +16,46 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate import pipeline
 from tidegate.cli.shutdown import ShutdownRequest, shutdown_requests
-from tidegate.cli.stderr_filter import filtered_stderr
-from tidegate.errors import MissingExtraError, TidegateError
+from tidegate.cli.ui import announce
+from tidegate.errors import InputError, MissingExtraError, SetupError, TidegateError
 from tidegate.instants import format_instant
+from tidegate.operators.prometheus_server import serve_metrics
+from tidegate.operators.status_log import LOGGER
+from tidegate.page import check_bokeh
 from tidegate.pipeline.outputs import AVAILABLE_NOW
 from tidegate.redaction import redacted_lines
+from tidegate.spark.environment.stderr_filter import filtered_stderr
+from tidegate.units import rounded
 
 if TYPE_CHECKING:
-    from tidegate.spark.query.handle import Progress, Query
+    from tidegate.page.server import Page
+    from tidegate.spark.query.handle import Query
+    from tidegate.spark.query.progress import Progress
 
 LINE_EVERY = 1.0
 _POLL_SECONDS = 0.25
+_LAST_PORT = 65535
 _TIMINGS = ("early", "on_time", "late")
 _ESSENCE = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception): .+)$", re.MULTILINE)
 
 
 def run(
-    path: str | Path, *, dry_run: bool = False, as_json: bool = False, until_idle: bool = False
+    path: str | Path,
+    *,
+    dry_run: bool = False,
+    as_json: bool = False,
+    until_idle: bool = False,
+    with_ui: bool = False,
+    metrics: str | None = None,
 ) -> int:
-    """Run a pipeline file until it ends or is stopped; returns 1 if the query failed, else 0."""
+    """Run a pipeline file until it ends or is stopped; returns 1 if the query failed, else 0.
+
+    `metrics`: the address of the endpoint `/metrics`, as `PORT` or `HOST:PORT`. Raises
+    `TidegateError` if the query cannot be started.
+    """
+    host, port = ("", 0) if metrics is None else _address(metrics)
     read = pipeline.load(path)
+    read.check()
     if dry_run:
         _show(read.describe(), as_json=as_json)
         return 0
@@ -43,14 +63,23 @@ def run(
         from pyspark.errors import PySparkException
     except ImportError:
         raise MissingExtraError("pyspark", "spark", "`tidegate run`") from None
+    if with_ui:
+        check_bokeh("`tidegate run --ui`")
     report, shutdown = _Report(as_json=as_json), ShutdownRequest()
     try:
         with shutdown_requests(shutdown), _session(read) as spark:
             # Spark has installed a handler of its own.
             shutdown.listen()
-            query = read.start(spark, trigger=AVAILABLE_NOW if until_idle else None)
+            query = _started(read, spark, until_idle=until_idle)
             try:
-                _watch(query, report, shutdown)
+                with contextlib.ExitStack() as serving:
+                    serving.enter_context(_log_lines(report))
+                    if with_ui:
+                        serving.enter_context(_page(query, as_json=as_json))
+                    if metrics is not None:
+                        server = serving.enter_context(serve_metrics(query, port=port, host=host))
+                        report.say("metrics", server.url)
+                    _watch(query, report, shutdown)
             finally:
                 query.stop()
                 report.take(query)
@@ -60,14 +89,66 @@ def run(
         # On shutdown Spark may exit before this process; the micro-batch is abandoned in either
         # case.
         if not shutdown.stop:
-            if not isinstance(error, PySparkException) and not isinstance(
+            is_ours = not isinstance(error, PySparkException) and not isinstance(
                 error.__cause__, PySparkException
-            ):
+            )
+            if is_ours or isinstance(error, SetupError):
                 raise
             report.end("failed")
             return _failed(error)
     report.end("stopped" if shutdown.stop else "ended", checkpoint=read.output.checkpoint)
     return 0
+
+
+def _page(query: Query, *, as_json: bool) -> Page:
+    """The live page of the query; its address is printed."""
+    page = query.ui()
+    announce(page, as_json=as_json)
+    return page
+
+
+def _address(text: str) -> tuple[str, int]:
+    """The host and the port of `PORT` or `HOST:PORT`; loopback by default."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > _LAST_PORT:
+        raise InputError(f"`--metrics` is PORT or HOST:PORT, got {text!r}. Hint: --metrics 9464")
+    return host or "127.0.0.1", int(port)
+
+
+@contextlib.contextmanager
+def _log_lines(report: _Report) -> Iterator[None]:
+    """Within this context, what operators must know is written to standard error."""
+    handler = _LogLines(report)
+    level = LOGGER.level
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(min(level or logging.INFO, logging.INFO))
+    try:
+        yield
+    finally:
+        LOGGER.removeHandler(handler)
+        LOGGER.setLevel(level)
+
+
+class _LogLines(logging.Handler):
+    """Writes log records between the lines of progress."""
+
+    def __init__(self, report: _Report) -> None:
+        super().__init__(logging.INFO)
+        self._report = report
+
+    def emit(self, record: logging.LogRecord) -> None:
+        clear = "\r\x1b[2K" if self._report.in_place else ""
+        print(f"{clear}{redacted_lines(record.getMessage())}", file=sys.stderr, flush=True)
+
+
+def _started(read: pipeline.Pipeline, spark: Any, *, until_idle: bool) -> Query:
+    """Start the query; what Spark refuses is an error of the setup, and no failed query."""
+    from pyspark.errors import PySparkException
+
+    try:
+        return read.start(spark, trigger=AVAILABLE_NOW if until_idle else None)
+    except PySparkException as error:
+        raise SetupError(f"the query cannot be started: {_essence(str(error))}") from error
 
 
 def _watch(query: Query, report: _Report, shutdown: ShutdownRequest) -> None:
@@ -171,6 +252,10 @@ class _Report:
             "windows_open": 0 if last is None else last.counts.get("windows_open", 0),
         }
 
+    def say(self, event: str, text: str) -> None:
+        """Print a fact about the run."""
+        print(json.dumps({"event": event, "url": text}) if self.as_json else f"{event}: {text}")
+
     def end(self, how: str, **more: str) -> None:
         """Print the summary."""
         seconds = time.monotonic() - self.began
@@ -190,8 +275,8 @@ class _Report:
             return
         state = self.state()
         print(
-            f"{chr(10) if self.in_place else ''}{how} after {seconds:.1f} s and {self.batches}"
-            " batches"
+            f"{chr(10) if self.in_place else ''}{how} after {rounded(round(seconds * 1e6))} and"
+            f" {self.batches} batches"
         )
         print(f"  events       {state['events']:,}")
         print(f"  panes        {_panes(state)}, {state['retractions']:,} retractions")
@@ -203,7 +288,8 @@ class _Report:
 
 
 def _line(rate: float, state: dict[str, Any]) -> str:
-    lag = "" if state["lag_seconds"] is None else f" lag {state['lag_seconds']:,.1f} s"
+    seconds = state["lag_seconds"]
+    lag = "" if seconds is None else f" lag {rounded(round(seconds * 1e6))}"
     watermark = f"watermark {state['watermark'] or 'none yet'}{lag}"
     late = f"late output {state['late_rows']:,}{_late(state)}"
     return (
@@ -234,14 +320,16 @@ def _failed(error: Exception) -> int:
         print(text, file=sys.stderr)
         return 1
     text = redacted_lines(str(error))
-    found = _ESSENCE.findall(text)
     print(text, file=sys.stderr)
-    print(
-        "tidegate run: the query failed:"
-        f" {found[-1] if found else text.splitlines()[0] if text else type(error).__name__}",
-        file=sys.stderr,
-    )
+    shown = _essence(text) or type(error).__name__
+    print(f"tidegate run: the query failed: {shown}", file=sys.stderr)
     return 1
+
+
+def _essence(text: str) -> str:
+    """The error that a text ends with, or its first line."""
+    found = _ESSENCE.findall(text)
+    return found[-1] if found else next((line for line in text.splitlines() if line.strip()), "")
 
 
 def _show(description: dict[str, Any], *, as_json: bool) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.cli.tables import table
-from tidegate.errors import InputError
-from tidegate.instants import Instant
+from tidegate.operators.history.question import parse_key, parse_range
 from tidegate.spark.query.state.query_state import QueryState
 from tidegate.spark.sinks.json_rendering import json_objects, json_values
 from tidegate.spec.join import SIDES, JoinSpec
@@ -30,8 +29,8 @@ def selected(
     """The windows, values and messages of an aggregate, or the rows of a join."""
     asked: dict[str, Any] = {"operator": operator}
     if key is not None:
-        asked["key"] = _key(key, found.key_schema(operator))
-    start, end = _range(window)
+        asked["key"] = parse_key(key, found.key_schema(operator))
+    start, end = parse_range(window)
     if isinstance(_spec(found, operator), JoinSpec):
         return {side: found.messages(start, end, side=side, **asked) for side in SIDES}
     tables = {
@@ -44,38 +43,6 @@ def selected(
 def _spec(found: QueryState, operator: int) -> Any:
     specs = found.specs
     return specs[operator] if -len(specs) <= operator < len(specs) else None
-
-
-def _key(texts: Sequence[str], schema: pa.Schema) -> dict[str, Any]:
-    """A key from the command line: `VALUE`s in the order of its columns, or `COLUMN=VALUE`s."""
-    named: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        free = [known for known in schema.names if known not in named]
-        if equals and name in schema.names:
-            named[name] = value
-        elif free:
-            named[free[0]] = text
-    if len(named) != len(texts) or set(named) != set(schema.names):
-        raise InputError(
-            f"the key columns are {', '.join(schema.names) or 'none'}, got {' '.join(texts)}. Hint:"
-            " --key VALUE for each of them, or --key COLUMN=VALUE"
-        )
-    try:
-        return {
-            name: pa.array([text]).cast(schema.field(name).type)[0].as_py()
-            for name, text in named.items()
-        }
-    except pa.ArrowInvalid as error:
-        raise InputError(f"the key {' '.join(texts)} does not fit {schema}: {error}") from error
-
-
-def _range(window: str | None) -> tuple[Instant | None, Instant | None]:
-    if window is None:
-        return None, None
-    start, slash, end = window.partition("/")
-    low, high = (int(text) if text.lstrip("-").isdecimal() else text for text in (start, end))
-    return low or None, (high or None) if slash else low
 
 
 def row_lines(tables: Mapping[str, pa.Table]) -> list[str]:

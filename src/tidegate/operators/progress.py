@@ -16,6 +16,9 @@ ROW_COUNTERS = ("events", "duplicates", *CLASSES, "unreadable", "late_rows")
 PANE_COUNTERS = ("panes_early", "panes_on_time", "panes_late", "retractions")
 """The counters that `stats` of aggregates and joins have in common."""
 
+REPORTED = ("on_time", "mildly_late", "very_late", "future", "unreadable", "duplicates")
+"""The classes that metrics report; all but duplicates are events."""
+
 
 @dataclass
 class Progress:

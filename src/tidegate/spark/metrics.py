@@ -1,36 +1,46 @@
-"""Metrics of a shard in a batch: numbers that Spark aggregates, table rows, and Prometheus text."""
+"""Metrics of a shard in a batch: numbers that Spark aggregates, and rows of a table."""
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from tidegate.instants import MAX, MIN
-from tidegate.operators.progress import late_by_reason
+from tidegate.operators.progress import REPORTED, late_by_reason
 
-CLASSES = ("on_time", "mildly_late", "very_late", "future", "unreadable", "duplicates")
+CLASSES = REPORTED
 PANES = ("panes_early", "panes_on_time", "panes_late", "retractions")
 COUNTERS = ("events", *CLASSES, "late_rows", *PANES, "windows_opened", "windows_closed")
 """Counted per batch; summed over shards."""
 GAUGES = ("windows_open", "state_bytes", "pending_output_bytes")
 """Current values; summed over shards."""
+CHANGES = tuple(f"{name}_change" for name in GAUGES)
+"""How much current values have changed since the last call of a shard; summed over shards.
+
+A batch without rows calls only the shards with a timer that is due, or none.
+"""
+SHARDS = "shards"
+"""The number of shards that a batch has called, over all stages."""
 INSTANTS = ("watermark", "newest_event", "clock")
 """Equal in all shards, except for the newest event; null if undefined."""
-STRUCT = ", ".join(f"{name}: bigint" for name in (*COUNTERS, *GAUGES, *INSTANTS))
+NUMBERS = (*COUNTERS, *GAUGES, *CHANGES, SHARDS, *INSTANTS)
+STRUCT = ", ".join(f"{name}: bigint" for name in NUMBERS)
 """The fields of the struct column with the numbers, as Spark DDL."""
 _STAMP = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema(
-    [("batch_id", pa.int64()), ("shard", pa.int32())]
+    [("batch_id", pa.int64()), ("operator", pa.int32()), ("shard", pa.int32())]
     + [(name, pa.int64()) for name in (*COUNTERS, *GAUGES)]
     + [(name, _STAMP) for name in INSTANTS]
     + [("watermark_lag_seconds", pa.float64()), ("late_by_reason", pa.string())]
 )
 """The columns of the metrics table."""
+_ROW = pa.schema([*SCHEMA, *((name, pa.int64()) for name in (*CHANGES, SHARDS))])
+"""The columns of a row on its way to the last operator of the query."""
 
 
 def chain_counters(
@@ -48,23 +58,43 @@ def chain_counters(
 
 def row_numbers(table: pa.Table) -> dict[str, int | None]:
     """The numbers of a row of the metrics table."""
-    return {
-        name: table.column(name).cast(pa.int64())[0].as_py()
-        for name in (*COUNTERS, *GAUGES, *INSTANTS)
-    }
+    return {name: table.column(name).cast(pa.int64())[0].as_py() for name in NUMBERS}
+
+
+@dataclass(frozen=True)
+class Gauges:
+    """The current values of a shard at the end of a call."""
+
+    now: Mapping[str, int] = field(default_factory=dict)
+    before: Mapping[str, int] = field(default_factory=dict)
+    """At the end of the call before it."""
+    in_batch: Mapping[str, int] | None = None
+    """At the end of an earlier call in the same batch; None without one."""
+
+    def numbers(self) -> dict[str, int]:
+        """The values and changes, so that their sums over all calls of a batch are right."""
+        former = self.in_batch or {}
+        return {
+            **{name: self.now.get(name, 0) - former.get(name, 0) for name in GAUGES},
+            **{
+                change: self.now.get(name, 0) - self.before.get(name, 0)
+                for name, change in zip(GAUGES, CHANGES, strict=True)
+            },
+            SHARDS: int(self.in_batch is None),
+        }
 
 
 def batch_numbers(
     before: Mapping[str, int],
     after: Mapping[str, int],
-    gauges: Mapping[str, int],
+    gauges: Gauges,
     instants: Mapping[str, int],
 ) -> dict[str, int | None]:
-    """The numbers of one batch, from the counters before and after it."""
+    """The numbers of one call, from the counters before and after it."""
     numbers: dict[str, int | None] = {
         name: after.get(name, 0) - before.get(name, 0) for name in COUNTERS
     }
-    numbers.update({name: gauges.get(name, 0) for name in GAUGES})
+    numbers.update(gauges.numbers())
     numbers.update(
         {name: None if instants[name] in (MIN, MAX) else instants[name] for name in INSTANTS}
     )
@@ -77,13 +107,15 @@ def metrics_row(
     after: Mapping[str, int],
     *,
     batch: int,
+    operator: int,
     shard: int,
 ) -> pa.Table:
-    """The numbers of one batch as a row of the metrics table."""
+    """The numbers of one call as a row of the metrics table."""
     clock, watermark = numbers["clock"], numbers["watermark"]
     reasons = late_by_reason(Counter(after) - Counter(before))
     values: dict[str, Any] = {
         "batch_id": batch,
+        "operator": operator,
         "shard": shard,
         **numbers,
         "watermark_lag_seconds": (
@@ -91,73 +123,4 @@ def metrics_row(
         ),
         "late_by_reason": json.dumps(reasons),
     }
-    return pa.table(
-        {field.name: pa.array([values[field.name]], field.type) for field in SCHEMA}, schema=SCHEMA
-    )
-
-
-def sum_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The rows of the metrics table of all shards of one batch as one."""
-    total: dict[str, Any] = {
-        name: sum(row[name] or 0 for row in rows) for name in (*COUNTERS, *GAUGES)
-    }
-    for name, choose in (("watermark", min), ("newest_event", max), ("clock", max)):
-        known = [row[name] for row in rows if row[name] is not None]
-        total[name] = choose(known) if known else None
-    return total
-
-
-_INSTANT_HELP = {
-    "watermark": "Watermark, in seconds since 1970",
-    "newest_event": "Time of the newest event, in seconds since 1970",
-    "clock": "Clock of the last batch, in seconds since 1970",
-}
-
-
-def prometheus_text(numbers: Mapping[str, Any], labels: Mapping[str, str], *, batch: int) -> str:
-    """Numbers as Prometheus text: counters, and gauges for current values and instants."""
-    lines: list[str] = []
-    label = prometheus_labels(labels)
-
-    def add(name: str, kind: str, text: str, values: Mapping[str, Any]) -> None:
-        lines.extend((f"# HELP tidegate_{name} {text}", f"# TYPE tidegate_{name} {kind}"))
-        lines.extend(f"tidegate_{name}{{{label}{more}}} {value}" for more, value in values.items())
-
-    add("batch_id", "gauge", "Id of the last batch", {"": batch})
-    add("events_total", "counter", "Processed events", {"": numbers["events"]})
-    add(
-        "rows_total",
-        "counter",
-        "Rows by class of lateness",
-        {f',class="{name}"': numbers[name] for name in CLASSES},
-    )
-    add("late_rows_total", "counter", "Rows in the late output", {"": numbers["late_rows"]})
-    timings = {
-        f',timing="{name.removeprefix("panes_")}"': numbers[name]
-        for name in PANES
-        if name.startswith("panes_")
-    }
-    add("panes_total", "counter", "Panes by timing", timings)
-    add("retractions_total", "counter", "Retracted panes", {"": numbers["retractions"]})
-    for name in GAUGES:
-        add(name, "gauge", name.replace("_", " ").capitalize(), {"": numbers[name]})
-    for name, text in _INSTANT_HELP.items():
-        if numbers[name] is not None:
-            add(f"{name}_seconds", "gauge", text, {"": _seconds(numbers[name])})
-    if numbers["clock"] is not None and numbers["watermark"] is not None:
-        lag = _seconds(numbers["clock"]) - _seconds(numbers["watermark"])
-        add("watermark_lag_seconds", "gauge", "Watermark lag behind the clock", {"": lag})
-    return "\n".join(lines) + "\n"
-
-
-def prometheus_labels(labels: Mapping[str, str]) -> str:
-    """Labels in the syntax of Prometheus text."""
-    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
-
-
-def _seconds(instant: dt.datetime | int) -> float:
-    return instant.timestamp() if isinstance(instant, dt.datetime) else instant / 1e6
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return pa.table({one.name: pa.array([values[one.name]], one.type) for one in _ROW}, schema=_ROW)

@@ -16,7 +16,9 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.errors import CorruptStateError, StateError
-from tidegate.state.durability import sync_folder
+from tidegate.state.damage import damage_in
+from tidegate.state.durability import make_folder, replace_file
+from tidegate.state.file_lock import FileLock
 from tidegate.state.serialization import decode_json, decode_table, encode_json, encode_table
 from tidegate.state.store import closed, wrong_kind
 
@@ -27,7 +29,10 @@ _LENGTH = struct.Struct("<Q")
 
 
 class MemoryStore:
-    """A store in memory; with a path, a commit replaces the file, and opening restores it."""
+    """A store in memory; with a path, a commit replaces the file, and opening restores it.
+
+    A file is open in one store at a time; a lock in `<path>.lock` refuses a second one.
+    """
 
     spills = False
 
@@ -37,8 +42,13 @@ class MemoryStore:
         self._values: dict[str, pa.Table | str] = {}
         self._dirty = False
         self._open = True
+        self._lock = None if self.path is None else _locked(self.path)
         if self.path is not None and self.path.exists():
-            self._values = _read(self.path)
+            try:
+                self._values = _read(self.path)
+            except BaseException:
+                self.close()
+                raise
 
     def __repr__(self) -> str:
         return f"MemoryStore({'' if self.path is None else repr(str(self.path))})"
@@ -85,6 +95,8 @@ class MemoryStore:
     def close(self) -> None:
         self._open = False
         self._values = {}
+        if self._lock is not None:
+            self._lock.release()
 
     def _reading(self) -> dict[str, pa.Table | str]:
         if not self._open:
@@ -95,6 +107,22 @@ class MemoryStore:
         values = self._reading()
         self._dirty = True
         return values
+
+
+def _locked(path: Path) -> FileLock:
+    try:
+        make_folder(path.parent)
+        return FileLock(path)
+    except BlockingIOError as error:
+        raise StateError(
+            f"the state in {path} is already open, in this or another process. Hint: close the"
+            " other store first; one at a time can open it"
+        ) from error
+    except OSError as error:
+        raise StateError(
+            f"the state in {path} cannot be opened: {error}. Hint: this process needs write access"
+            " to the folder"
+        ) from error
 
 
 def _write(path: Path, values: dict[str, pa.Table | str]) -> None:
@@ -117,23 +145,13 @@ def _write(path: Path, values: dict[str, pa.Table | str]) -> None:
     for chunk in chunks:
         digest.update(chunk)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, [_HEAD.pack(MAGIC, FORMAT, sum(map(len, chunks)), digest.digest()), *chunks])
+        head = _HEAD.pack(MAGIC, FORMAT, sum(map(len, chunks)), digest.digest())
+        replace_file(path, [head, *chunks])
     except OSError as error:
         raise StateError(
             f"the state cannot be written to {path}: {error}. Hint: the former state is intact;"
             " free some space or grant access"
         ) from error
-
-
-def _replace(path: Path, chunks: list[bytes | memoryview]) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.writelines(chunks)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_folder(path.parent)
 
 
 def _read(path: Path) -> dict[str, pa.Table | str]:
@@ -146,11 +164,12 @@ def _read(path: Path) -> dict[str, pa.Table | str]:
         ) from error
     body = _checked(path, data)
     values: dict[str, pa.Table | str] = {}
-    for entry, value in _entries(body):
-        name = entry["name"]
-        values[name] = (
-            bytes(value).decode() if entry["kind"] == "json" else decode_table(value, name)
-        )
+    with damage_in(f"the state file {path}"):
+        for entry, value in _entries(body):
+            name = entry["name"]
+            values[name] = (
+                bytes(value).decode() if entry["kind"] == "json" else decode_table(value, name)
+            )
     return values
 
 

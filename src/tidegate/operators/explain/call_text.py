@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tidegate.instants import format_duration
 from tidegate.operators.explain.facts import CallFacts, MarkFacts
-from tidegate.operators.explain.wording import NAMED, SECOND, Wording, many, rounded, verb
+from tidegate.operators.explain.wording import NAMED, Wording, verb
+from tidegate.units import SECOND, many, rounded
 
 _LONGEST_TEXT = 120
 """The length at which messages and errors of the user are cut."""

@@ -36,6 +36,7 @@ from tidegate.operators.ingest.watermark_tracking import (
     TimeColumnTracker,
     WatermarkTracker,
 )
+from tidegate.operators.inspection.summary import summary
 from tidegate.operators.progress import late_by_reason
 from tidegate.spec.triggers import (
     AfterAll,
@@ -69,12 +70,15 @@ _COUNTERS = (
 )
 
 
-def explain(operator: WindowedAggregate) -> Explanation:
-    """What an aggregate waits for."""
+def explain(operator: WindowedAggregate, *, scans: bool = True) -> Explanation:
+    """What an aggregate waits for.
+
+    Without `scans`, only the windows of a summary are listed, and not what single keys wait for.
+    """
     progress, spec, axis = operator.progress, operator.spec, operator.spec.window.axis
     watched = axis is Axis.EVENT_TIME
     inputs = _inputs(operator.watermark_tracker, operator.key) if watched else ()
-    waiting = _Waiting(operator)
+    waiting = _Waiting(operator, scans=scans)
     bare = Explanation(
         axis=str(axis),
         watermark=_known(progress.watermark) if axis is not Axis.ORDINAL else None,
@@ -100,6 +104,7 @@ def explain(operator: WindowedAggregate) -> Explanation:
         ),
         windows=waiting.windows,
         more_windows=waiting.total - len(waiting.windows),
+        unlisted=waiting.unlisted,
         kept=waiting.kept,
         key_columns=spec.input.key,
         keys_ahead=None if operator.keys is None else len(operator.keys),
@@ -366,17 +371,36 @@ def _partitions(operator: WindowedAggregate) -> tuple[SourceFacts, ...]:
 # Windows
 
 
-class _Waiting:
-    """The windows of an operator with a pending pane."""
+def waiting_windows(operator: WindowedAggregate, cells: Frame) -> dict[int, WindowFacts]:
+    """What each of these cells waits for, by row; cells without a pending pane are left out."""
+    found = _Waiting(operator, scans=True, cells=cells)
+    return {row: window for row, window in enumerate(found.of_cells) if window is not None}
 
-    def __init__(self, operator: WindowedAggregate) -> None:
+
+class _Waiting:
+    """The windows of an operator with a pending pane, or what single cells wait for."""
+
+    def __init__(
+        self, operator: WindowedAggregate, *, scans: bool, cells: Frame | None = None
+    ) -> None:
         self._operator = operator
         self.windows: tuple[WindowFacts, ...] = ()
         self.total = 0
+        self.unlisted = 0
         self.kept = 0
         self.keys: tuple[KeyFacts, ...] = ()
-        if operator.wiring is not None:
-            found = [*self._held(operator.wiring), *self._opened(operator.wiring)]
+        self.of_cells: list[WindowFacts | None] = []
+        if operator.wiring is not None and cells is not None:
+            self.of_cells = [
+                next(iter(self._pending(operator.wiring, cells.take(np.array([row])))), None)
+                for row in range(len(cells))
+            ]
+        elif operator.wiring is not None:
+            found = (
+                [*self._held(operator.wiring), *self._opened(operator.wiring)]
+                if scans
+                else self._summarized(operator.wiring)
+            )
             self.windows = tuple(
                 sorted(found, key=lambda window: (window.end, window.start))[:LISTED]
             )
@@ -387,6 +411,20 @@ class _Waiting:
             return []
         found, total = wiring.slice_buffer.waiting(LISTED, COUNTED)
         self.total += total
+        return self._alike(wiring, found)
+
+    def _summarized(self, wiring: Wiring) -> list[WindowFacts]:
+        """The windows of a summary, as if nothing but the watermark and elements fired them."""
+        listed = summary([self._operator])
+        found = [((row["start"], row["end"]), row["keys"]) for row in listed["windows"]]
+        self.total = len(found)
+        self.unlisted = listed["windows_open"] if not found else 0
+        return self._alike(wiring, found)
+
+    def _alike(
+        self, wiring: Wiring, found: Sequence[tuple[tuple[int, int], int | None]]
+    ) -> list[WindowFacts]:
+        """Windows whose trigger has not fired, with their numbers of keys."""
         if not found:
             return []
         context, now, watermark = (
@@ -429,7 +467,12 @@ class _Waiting:
         frames = [frame for frame in context.cells.frames(names) if len(frame)]
         if not frames:
             return []
-        cells = concat_frames(frames)
+        return self._pending(wiring, concat_frames(frames))
+
+    def _pending(self, wiring: Wiring, cells: Frame) -> list[WindowFacts]:
+        """The windows of cells that are not closed and owe a pane."""
+        context = wiring.context
+        per_key = context.watermarks.keys is not None
         cells = cells.where(~cells.ints("closed"))
         if not len(cells):
             return []

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tidegate.html import sentences_html
 from tidegate.instants import MAX, MIN, format_instant
 
 
@@ -151,7 +152,7 @@ class CallFacts:
         return None if self.oldest_for is None else self.limit - self.oldest_for
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
     """Why there is no output yet: as facts, and as `sentences`."""
 
@@ -169,6 +170,8 @@ class Explanation:
     is_finished: bool = False
     is_idle: bool = False
     """Whether every source is idle or has ended, so that the highest promise was released."""
+    is_scheduled: bool = False
+    """Whether the runtime advances the clock itself, as Spark does with its batches."""
     has_upstream: bool = False
     inputs: tuple[InputFacts, ...] = ()
     sources: tuple[SourceFacts, ...] = ()
@@ -181,6 +184,8 @@ class Explanation:
     windows: tuple[WindowFacts, ...] = ()
     """The windows that wait and end first; `more_windows` counts the others."""
     more_windows: int = 0
+    unlisted: int = 0
+    """Windows of single keys that are too many to be listed."""
     kept: int = 0
     """Emitted results (of a key and a window) that are kept for corrections by late events."""
     key_columns: tuple[str, ...] = ()
@@ -217,6 +222,14 @@ class Explanation:
 
     def __str__(self) -> str:
         return "\n".join(self.sentences)
+
+    def __repr__(self) -> str:
+        first = self.sentences[0] if self.sentences else "without sentences"
+        more = len(self.sentences) - 1
+        return f"Explanation({first!r}{f', and {more} more' if more > 0 else ''})"
+
+    def _repr_html_(self) -> str:
+        return sentences_html(self.sentences)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form.

@@ -10,7 +10,6 @@ from tidegate.instants import MAX, MIN, format_duration, saturating_add
 from tidegate.kernel.storage.layout import LARGE_WINDOW
 from tidegate.operators.explain.explanation import explain_inputs
 from tidegate.operators.explain.facts import Explanation, time_text
-from tidegate.operators.explain.wording import many
 from tidegate.operators.join.operator import WindowedJoin
 from tidegate.operators.join.side import layout_of
 from tidegate.operators.progress import late_by_reason
@@ -25,6 +24,7 @@ from tidegate.spec.windows import (
     Tumbling,
     Window,
 )
+from tidegate.units import byte_size, many
 
 _KINDS = {
     "inner": "an inner join: pairs only",
@@ -72,12 +72,8 @@ def _window(spec: JoinSpec) -> str:
     match spec.window:
         case tuple():
             return " and ".join(_bound(spec, bound) for bound in spec.window)
-        case Rows(left=left, right=right):
-            sizes = [
-                "all that retention keeps" if n is None else f"the last {n:,} by offset"
-                for n in (left, right)
-            ]
-            return f"messages, left {sizes[0]} and right {sizes[1]}"
+        case Rows() as rows:
+            return f"messages, left {_last(rows, LEFT)} and right {_last(rows, RIGHT)}"
         case AsOf(tolerance=tolerance, strict=strict):
             most = "" if tolerance is None else f", at most {format_duration(tolerance)} older"
             return (
@@ -92,6 +88,14 @@ def _window(spec: JoinSpec) -> str:
         case Window():
             return _shared(spec, spec.window)
     return repr(spec.window)
+
+
+def _last(rows: Rows, side: int) -> str:
+    """The window of a side that new rows of the other side look into."""
+    size, span = rows.size(side), rows.span(side)
+    if span is not None:
+        return f"those less than {format_duration(span)} older than the row that looks"
+    return "all that retention keeps" if size is None else f"the last {size:,} by offset"
 
 
 def _shared(spec: JoinSpec, window: Window) -> str:
@@ -162,7 +166,10 @@ def _useful(spec: JoinSpec, side: int) -> str:
     other, late = SIDES[1 - side], format_duration(spec.lateness)
     match spec.window:
         case Rows():
-            size = spec.window.size(side)
+            size, span = spec.window.size(side), spec.window.span(side)
+            if span is not None:
+                late = format_duration(int(saturating_add(span, spec.lateness)))
+                return f"kept until the {other} watermark is {late} beyond them"
             return (
                 f"kept until they leave the last {size:,}" if size is not None else "kept for ever"
             )
@@ -200,7 +207,7 @@ def _retention(spec: JoinSpec) -> list[str]:
         [] if retention.time is None else [f"{format_duration(retention.time)} behind the newest"]
     )
     parts += [] if retention.messages is None else [f"{retention.messages:,} messages of a key"]
-    parts += [] if retention.bytes is None else [f"{retention.bytes:,} bytes"]
+    parts += [] if retention.bytes is None else [byte_size(retention.bytes)]
     return parts
 
 

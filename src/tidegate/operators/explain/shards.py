@@ -18,17 +18,23 @@ _OF_SOURCES = ("watermark", "generator_failures")
 """Prefixes of counters that are about sources, which are the same in all shards."""
 
 
-def explain_shards(operators: Sequence[Operator]) -> Explanation:
-    """What an operator waits for; `operators` has one or more of its shards."""
+def explain_shards(
+    operators: Sequence[Operator], *, scans: bool = True, now: int = MIN
+) -> Explanation:
+    """What an operator waits for; `operators` has one or more of its shards.
+
+    `now`: the clock of the last batch, in which a shard may not have been called. Without `scans`,
+    the windows come from summaries.
+    """
     joins = [operator for operator in operators if isinstance(operator, WindowedJoin)]
     if joins:
-        found = _combined([explain_join(join) for join in joins])
+        found = _combined([explain_join(join) for join in joins], now)
         return dataclasses.replace(found, sentences=(*found.sentences, *held_rows(joins)))
     aggregates = [operator for operator in operators if isinstance(operator, WindowedAggregate)]
-    return _combined([explain(operator) for operator in aggregates])
+    return _combined([explain(operator, scans=scans) for operator in aggregates], now)
 
 
-def _combined(shards: Sequence[Explanation]) -> Explanation:
+def _combined(shards: Sequence[Explanation], now: int) -> Explanation:
     """One explanation: the sources of a shard, and the windows and counts of all.
 
     Shards track the same sources. One that was not called lately may have an older watermark.
@@ -37,9 +43,12 @@ def _combined(shards: Sequence[Explanation]) -> Explanation:
     windows = _windows(window for shard in shards for window in shard.windows)
     return worded(
         last,
+        now=max(last.now, now),
+        is_scheduled=True,
         newest=max((shard.newest for shard in shards if shard.newest is not None), default=None),
         windows=tuple(windows[:LISTED]),
         more_windows=len(windows[LISTED:]) + sum(shard.more_windows for shard in shards),
+        unlisted=sum(shard.unlisted for shard in shards),
         kept=sum(shard.kept for shard in shards),
         keys_ahead=(
             None if last.keys_ahead is None else sum(shard.keys_ahead or 0 for shard in shards)

@@ -9,7 +9,8 @@ from tidegate.operators.explain.call_text import call_counts, call_sentences
 from tidegate.operators.explain.facts import Explanation
 from tidegate.operators.explain.watermark_text import WatermarkText, watermark_sentences
 from tidegate.operators.explain.window_text import window_sentences
-from tidegate.operators.explain.wording import Wording, capitalized, listed, many, rounded, verb
+from tidegate.operators.explain.wording import Wording, capitalized, listed, verb
+from tidegate.units import many, rounded
 
 
 def sentences(found: Explanation) -> tuple[str, ...]:
@@ -106,7 +107,7 @@ def _counted(words: Wording) -> list[str]:
     if found.late:
         reasons = ", ".join(
             f"{count:,} {reason}"
-            for reason, count in sorted(found.late.items(), key=lambda item: -item[1])
+            for reason, count in sorted(found.late.items(), key=lambda item: (-item[1], item[0]))
         )
         texts.append(f"{many(n['late_rows'], 'row')} went to `late`: {reasons}.")
     return texts

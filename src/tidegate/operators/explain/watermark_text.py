@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from tidegate.instants import MIN, format_duration, format_instant
 from tidegate.operators.explain.facts import InputFacts, SourceFacts
-from tidegate.operators.explain.wording import NAMED, Wording, capitalized, listed, many, verb
+from tidegate.operators.explain.wording import NAMED, Wording, capitalized, listed, verb
+from tidegate.units import many
 
 
 def watermark_sentences(words: Wording) -> list[str]:
@@ -161,7 +162,11 @@ class WatermarkText:
             if found.calls is None
             else "`finish` ends the input"
         )
-        hint = finish if ended else "it advances when one of them becomes active again"
+        hint = (
+            finish
+            if ended and not found.is_scheduled
+            else "it advances when one of them becomes active again"
+        )
         return [f"{all_of_them}, so the highest promise was released; {hint}."]
 
     def _lacking(self, lacking: list[SourceFacts]) -> list[str]:

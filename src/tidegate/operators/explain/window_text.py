@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tidegate.instants import MAX, MIN
 from tidegate.operators.explain.facts import WindowFacts
-from tidegate.operators.explain.wording import NAMED, Wording, capitalized, listed, many, verb
+from tidegate.operators.explain.wording import NAMED, Wording, capitalized, listed, verb
+from tidegate.units import many
 
 
 def window_sentences(words: Wording) -> list[str]:
@@ -16,6 +17,11 @@ def window_sentences(words: Wording) -> list[str]:
         texts.append(
             f"{many(more, 'more window')} {verb(more, 'waits', 'wait')} behind"
             f" {verb(len(texts), 'it', 'them')}."
+        )
+    if found.unlisted:
+        texts.append(
+            f"{many(found.unlisted, 'window')} of single keys {verb(found.unlisted, 'is', 'are')}"
+            " open, too many to list."
         )
     if found.keys:
         texts.append(_keys(words))
@@ -35,11 +41,11 @@ def _window(words: Wording, window: WindowFacts) -> str:
     )
     if window.is_complete:
         what = "corrections wait" if window.has_fired else "its rows wait"
-        return f"{capitalized(name)} is complete; {what} {_until(words, window)}."
-    return f"{capitalized(name)} waits {_until(words, window)}."
+        return f"{capitalized(name)} is complete; {what} {until(words, window)}."
+    return f"{capitalized(name)} waits {until(words, window)}."
 
 
-def _until(words: Wording, window: WindowFacts) -> str:
+def until(words: Wording, window: WindowFacts) -> str:
     """What makes the window fire its next pane."""
     found = words.found
     clock = [] if window.clock is None else [f"until the clock reaches {words.ahead(window.clock)}"]
@@ -61,7 +67,7 @@ def _without_watermark(words: Wording, window: WindowFacts, ways: list[str]) -> 
     """The same for a trigger that does not, or no longer, depend on the watermark."""
     found = words.found
     if window.expiry is None:
-        over = "until the input ends with `finish`"
+        over = "until the input ends" + ("" if found.is_scheduled else " with `finish`")
     else:
         over = (
             f"{_reaching(words, window, window.expiry, to_go=window.clock is None)}, when the"

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidegate.instants import MAX, MIN, format_duration, format_instant
+from tidegate.instants import format_instant
 from tidegate.operators.explain.facts import Explanation, InputFacts, SourceFacts, time_text
+from tidegate.units import many, rounded
 
 NAMED = 3
 """How many sources, keys or windows a sentence names; the others are only counted."""
-SECOND, _MILLISECOND = 1_000_000, 1_000
-
-
-def many(count: int, noun: str) -> str:
-    """A count with its noun.
-
-    >>> many(1, "key"), many(12000, "key")
-    ('1 key', '12,000 keys')
-    """
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def listed(names: Sequence[str], named: int = NAMED) -> str:
@@ -60,11 +51,10 @@ class Wording:
     def ahead(self, clock: int) -> str:
         """An instant of the clock with the time to go; it may have passed without a `timeout`."""
         left = clock - self.found.now
-        return (
-            f"{format_instant(clock)}, {rounded(left)} to go"
-            if left > 0
-            else f"{format_instant(clock)}, which has passed: call `timeout`"
-        )
+        if left > 0:
+            return f"{format_instant(clock)}, {rounded(left)} to go"
+        due = "due with the next batch" if self.found.is_scheduled else "call `timeout`"
+        return f"{format_instant(clock)}, which has passed: {due}"
 
     def source(self, source: SourceFacts) -> str:
         several = len(self.found.inputs) > 1
@@ -90,18 +80,6 @@ class Wording:
 
     def kind(self, ordinal: int) -> str:
         return self.input(ordinal).kind if self.found.inputs else ""
-
-
-def rounded(span: int) -> str:
-    """A duration, rounded to what a reader needs."""
-    unit = (
-        SECOND
-        if abs(span) >= 10 * SECOND
-        else _MILLISECOND
-        if abs(span) >= 10 * _MILLISECOND
-        else 1
-    )
-    return format_duration((span + unit // 2) // unit * unit if span not in (MIN, MAX) else span)
 
 
 def capitalized(text: str) -> str:

@@ -1,21 +1,34 @@
-"""The handle of a query: control, wait for it, and read the progress of its batches."""
+"""The handle of a query: control, wait for it, and read its progress, state and metrics."""
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate.errors import StateError, TidegateError
-from tidegate.instants import format_instant
-from tidegate.spark import metrics
+from tidegate.html import fields_html
+from tidegate.instants import Instant
+from tidegate.operators.explain.facts import Explanation
+from tidegate.operators.history.facts import History
+from tidegate.operators.prometheus import families, text_of
+from tidegate.operators.status import QueryStatus, aged
+from tidegate.page import serve
 from tidegate.spark.failures import spark_errors
+from tidegate.spark.query.feed import QueryFeed
+from tidegate.spark.query.history import why
+from tidegate.spark.query.progress import Progress, ProgressLog
 from tidegate.spark.query.state.query_state import QueryState, read_state
+from tidegate.spark.query.watch import Watch
 from tidegate.spec.join import Upstream
+from tidegate.units import when
+
+if TYPE_CHECKING:
+    from tidegate.page.server import Page
 
 _POLL_SECONDS = 0.05
 """How often `process_all_available` reads the progress of a query."""
@@ -31,14 +44,35 @@ class Query:
         *,
         checkpoint: str | None = None,
         specs: Sequence[Sequence[Upstream]] | None = None,
+        shards: int = 1,
     ) -> None:
-        """`checkpoint` and `specs`, the specifications by stage: to read the state of a stream."""
+        """`checkpoint` and `specs`, the specifications by stage: to read the state of a stream.
+
+        `shards`: the number of shards of each stage.
+        """
         self._query, self._checkpoint, self._specs = query, checkpoint, specs
+        self._progress_log = ProgressLog(shards * len(specs or ()), self._readable_status)
         self.id = id
         """The id of the query, stored in its checkpoint."""
+        self._watch = Watch(self) if query is not None else None
 
     def __repr__(self) -> str:
         return f"Query({self.id!r}, {'running' if self.is_active else 'ended'})"
+
+    def _repr_html_(self) -> str:
+        last = self.progress
+        shown = [
+            ("query", self.id),
+            ("name", self.name or "none"),
+            ("checkpoint", self._checkpoint),
+        ]
+        if last is not None:
+            shown += [
+                ("batch", f"{last.batch_id:,}"),
+                ("rows per second", f"{last.rows_per_second:,.0f}"),
+                ("watermark", when(last.watermark)),
+            ]
+        return fields_html("running" if self.is_active else "ended", shown)
 
     @property
     def spark_query(self) -> StreamingQuery | None:
@@ -56,6 +90,8 @@ class Query:
     def stop(self) -> None:
         """Stop the query; an unfinished batch is discarded, and replayed at the next start."""
         if self._query is not None:
+            if self._watch is not None:
+                self._watch.stop()
             with spark_errors():
                 self._query.stop()
 
@@ -106,14 +142,21 @@ class Query:
 
     @property
     def progress(self) -> Progress | None:
-        """The progress of the last batch; None before the first."""
+        """The progress of the last batch; None before the first.
+
+        Counts are of that batch; sizes and instants of a batch without rows are those before it.
+        """
+        # Spark sends a hundred reports as text if it is asked for all of them.
+        last = None if self._query is None else self._query.lastProgress
+        if last is not None and (known := self._progress_log.last(last)) is not None:
+            return known
         found = self.recent_progress
         return found[-1] if found else None
 
     @property
     def recent_progress(self) -> list[Progress]:
         """The progress of the last batches, the oldest first."""
-        return [] if self._query is None else [*map(read_progress, self._query.recentProgress)]
+        return [] if self._query is None else self._progress_log.read(self._query.recentProgress)
 
     def state(self) -> QueryState:
         """The state after the last committed batch: windows, messages, values and watermarks.
@@ -124,95 +167,82 @@ class Query:
             raise StateError("a batch query has no state. Hint: read what it has written")
         return read_state(self._checkpoint, specs=self._specs)
 
-    def prometheus(self) -> str:
-        """The metrics of the last batch as Prometheus text.
+    def status(self) -> QueryStatus:
+        """What the query has done, holds and waits for: the state after its last committed batch,
+        with lags that count to now while it runs.
 
-        `tg.sinks.prometheus` writes counters over all batches instead.
+        It needs no Spark job. Where this process cannot read the checkpoint, `problem` says so, and
+        the status has no operators.
         """
+        found = self._stored_status()
         last = self.progress
-        return "" if last is None else last.prometheus({"query": self.id})
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The progress of a query in one batch: Spark's report, and the metrics of the operators."""
-
-    batch_id: int
-    rows_per_second: float
-    duration_ms: dict[str, int]
-    """The duration of each phase, under Spark's name; `triggerExecution` is the total."""
-    counts: dict[str, int] = field(default_factory=dict)
-    """The metrics in `metrics.COUNTERS` and `metrics.GAUGES`."""
-    watermark: int | None = None
-    newest_event: int | None = None
-    clock: int | None = None
-    rocksdb_bytes: int = 0
-    """The size of Spark's state store on disk."""
-
-    @property
-    def watermark_lag_seconds(self) -> float | None:
-        """How far the watermark is behind the clock."""
-        return (
-            None
-            if self.watermark is None or self.clock is None
-            else (self.clock - self.watermark) / 1e6
+        failure = None if self.is_active else self.exception()
+        state = "running" if self.is_active else "ended" if failure is None else "failed"
+        return dataclasses.replace(
+            aged(found, time.time_ns() // 1000) if self.is_active else found,
+            query=self.id,
+            name=self.name,
+            state=state,
+            error="" if failure is None else str(failure),
+            phases={} if last is None else last.duration_ms,
+            rows_per_second=None if last is None else last.rows_per_second,
         )
 
-    def prometheus(self, labels: Mapping[str, str]) -> str:
-        """The metrics of the batch as Prometheus text."""
-        instants = {
-            "watermark": self.watermark,
-            "newest_event": self.newest_event,
-            "clock": self.clock,
-        }
-        text = metrics.prometheus_text({**self.counts, **instants}, labels, batch=self.batch_id)
-        name = "tidegate_batch_duration_seconds"
-        seconds = self.duration_ms.get("triggerExecution", 0) / 1000
-        return (
-            f"{text}# HELP {name} Duration of the last batch\n# TYPE {name} gauge\n"
-            f"{name}{{{metrics.prometheus_labels(labels)}}} {seconds}\n"
-        )
+    def explain_watermark(self, operator: int = -1) -> Explanation:
+        """Why there is no output: what holds the watermark back, and what windows wait for.
 
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
-        return {
-            "batch_id": self.batch_id,
-            "rows_per_second": self.rows_per_second,
-            **self.counts,
-            "watermark": None if self.watermark is None else format_instant(self.watermark),
-            "watermark_lag_seconds": self.watermark_lag_seconds,
-            "rocksdb_bytes": self.rocksdb_bytes,
-            "duration_ms": self.duration_ms,
-        }
+        Print it to read sentences; `to_dict` returns the same as data. It is read from the
+        checkpoint.
+        """
+        return self.state().explain_watermark(operator)
 
+    def _stored_status(self) -> QueryStatus:
+        try:
+            return self.state().status()
+        except (TidegateError, OSError) as reason:
+            return QueryStatus(self.id, None, time.time_ns() // 1000, problem=str(reason))
 
-def read_progress(report: Any) -> Progress:
-    """Spark's report of a batch as a `Progress`.
+    def why(
+        self,
+        key: Any = None,
+        start: Instant | None = None,
+        end: Instant | None = None,
+        *,
+        operator: int = -1,
+    ) -> History:
+        """The history of one key and window, in order: panes with their causes, late rows, and
+        what is still open.
 
-    It reads attributes, which are the same with and without Spark Connect.
-    """
-    observed = _observed(report.observedMetrics.get("tidegate"))
-    return Progress(
-        batch_id=int(report.batchId),
-        rows_per_second=float(report.processedRowsPerSecond or 0),
-        duration_ms={str(name): int(ms) for name, ms in report.durationMs.items()},
-        counts={
-            name: int(observed.get(name) or 0) for name in (*metrics.COUNTERS, *metrics.GAUGES)
-        },
-        watermark=observed.get("watermark"),
-        newest_event=observed.get("newest_event"),
-        clock=observed.get("clock"),
-        rocksdb_bytes=sum(
-            int(operator.customMetrics.get("rocksdbSstFileSize", 0))
-            for operator in report.stateOperators
-        ),
-    )
+        `start` and `end` are the bounds of the window; with `start` alone, the windows that contain
+        this instant. It is read from the output and the checkpoint, which this process must be able
+        to read. Print it to read sentences; `to_dict` returns the same as data.
+        """
+        if self._checkpoint is None:
+            raise StateError(
+                "a batch query has no checkpoint. Hint: tg.why(folder, ...) reads the panes that it"
+                " has written"
+            )
+        return why(self._checkpoint, key, start, end, operator=operator, specs=self._specs)
 
+    def ui(self, *, port: int = 0) -> Page:
+        """Start the live page of the query on this machine, and return it.
 
-def _observed(row: Any) -> dict[str, Any]:
-    """The observed metrics by name; Spark Connect sends them as values and a schema."""
-    observed = {} if row is None else row.asDict()
-    if observed.keys() == {"values", "schema"}:
-        names = (column["name"] for column in observed["schema"]["fields"])
-        return dict(zip(names, observed["values"], strict=True))
-    return observed
+        Print it or its `url` to see the address; `stop` ends it. Its address has a token.
+        """
+        if self._checkpoint is None:
+            raise StateError(
+                "a batch query has no live page. Hint: tg.why reads what it has written"
+            )
+        feed = QueryFeed(self._checkpoint, name=self.name, status=self.status, specs=self._specs)
+        return serve(feed, port=port)
+
+    def _readable_status(self) -> QueryStatus | None:
+        found = self._stored_status()
+        return found if found.operators else None
+
+    def prometheus(self) -> str:
+        """The metrics of the query as Prometheus text; counters count since it was created.
+
+        `tg.serve_metrics(query)` serves them, and `tg.sinks.prometheus` writes them to a file.
+        """
+        return text_of(families(self.status()))

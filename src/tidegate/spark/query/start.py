@@ -9,17 +9,26 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from tidegate.errors import SpecError
+from tidegate.errors import SetupError, SinkError, SpecError, StateError, TidegateError
 from tidegate.instants import Duration, duration
 from tidegate.kernel.keys import FIXED
 from tidegate.operators.aggregate import migration
+from tidegate.operators.ingest.projection import projected_schema
 from tidegate.operators.key_secret import new_hasher
 from tidegate.spark.checkpoint import FOLDER, is_local
 from tidegate.spark.environment.session import check_session
 from tidegate.spark.failures import spark_errors
 from tidegate.spark.parallelism import PARTITIONS, parallelism
 from tidegate.spark.plan.dataflow import Plan, unpack_output
+from tidegate.spark.query.batch_progress import shown_progress
+from tidegate.spark.query.checkpoint_lock import (
+    lock_checkpoint,
+    unlock_at_end,
+    unlock_checkpoint,
+)
 from tidegate.spark.query.handle import Query
 from tidegate.spark.query.metadata import (
     QueryMetadata,
@@ -36,6 +45,8 @@ from tidegate.spark.tasks.chain import check_migration
 from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.task_output import BoundSink
 from tidegate.spark.tasks.transport import LATE, METRICS, PANES
+from tidegate.spark.types import spark_types
+from tidegate.units import many
 
 DEFAULT_INTERVAL = 1_000_000
 """The default trigger interval: without a pause, an idle query keeps a core busy."""
@@ -55,6 +66,8 @@ def start(
     name: str | None,
 ) -> Query:
     """Run a pipeline: a streaming one until it is stopped, a batch one to its end."""
+    for argument, sink in (("to", to), ("late", late), ("metrics", metrics)):
+        _check_sink(argument, sink)
     spark = plan.session
     check_session(spark)
     if not plan.is_streaming:
@@ -74,12 +87,14 @@ def start(
     )
     known = read_metadata(checkpoint)
     metadata = (
-        QueryMetadata.new(_choose_layout(spark, shards), _documents(plan))
+        QueryMetadata.new(_choose_layout(spark, shards), _documents(plan), name)
         if known is None
-        else _checked(known, plan, checkpoint, shards)
+        else dataclasses.replace(_checked(known, plan, checkpoint, shards), name=name)
     )
     late = late if late is not None else parquet(_late_folder(checkpoint))
-    publisher = Publisher(_bind_sinks(plan, metadata, {PANES: to, LATE: late, METRICS: metrics}))
+    sinks = {PANES: to, LATE: late, METRICS: metrics}
+    publisher = Publisher(_bind_sinks(plan, metadata, sinks, checkpoint), checkpoint)
+    outputs = {output: sink.place() for output, sink in sinks.items() if sink is not None}
     settings = {
         PARTITIONS: str(metadata.layout.partitions),
         NO_DATA_BATCHES: str(not available).lower(),
@@ -97,23 +112,71 @@ def start(
             if available
             else writer.trigger(processingTime=f"{interval // 1000} milliseconds")
         )
-        if known is None:
-            create_metadata(checkpoint, metadata)
-        else:
-            replace_metadata(checkpoint, dataclasses.replace(known, specs=_documents(plan)))
+        wanted = dataclasses.replace(
+            metadata if known is None else known,
+            specs=_documents(plan),
+            name=name,
+            outputs=outputs,
+        )
+        lock = lock_checkpoint(checkpoint, is_remote=_is_remote(spark))
         try:
-            with spark_errors():
-                return Query(
-                    (writer.queryName(name) if name else writer).start(),
-                    metadata.query,
-                    checkpoint=checkpoint,
-                    specs=[stage.specs for stage in plan.stages],
-                )
-        except Exception:
-            # Nothing ran, so the state still belongs to the former specification.
-            if known is not None:
-                replace_metadata(checkpoint, known)
+            running = _start_locked(
+                writer.queryName(name) if name else writer, checkpoint, known, wanted
+            )
+        except BaseException:
+            unlock_checkpoint(lock)
             raise
+        unlock_at_end(lock, running)
+    return Query(
+        running,
+        metadata.query,
+        checkpoint=checkpoint,
+        specs=[stage.specs for stage in plan.stages],
+        shards=len(metadata.layout),
+    )
+
+
+def _start_locked(
+    writer: DataStreamWriter,
+    checkpoint: str,
+    known: QueryMetadata | None,
+    wanted: QueryMetadata,
+) -> StreamingQuery:
+    """Write the metadata of a start, and start the query."""
+    if known is None:
+        create_metadata(checkpoint, wanted)
+    elif read_metadata(checkpoint) != known:
+        raise StateError(
+            f"another process has changed the query at `{checkpoint}` during this start, and this"
+            " one was not started. Hint: start again"
+        )
+    else:
+        replace_metadata(checkpoint, wanted)
+    try:
+        with spark_errors():
+            return writer.start()
+    except Exception:
+        # Nothing ran, so the state still belongs to the former specification.
+        if known is not None:
+            replace_metadata(checkpoint, known)
+        raise
+
+
+def _is_remote(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def _check_sink(argument: str, sink: Any) -> None:
+    if isinstance(sink, Sink) or (sink is None and argument != "to"):
+        return
+    is_path = isinstance(sink, str | os.PathLike)
+    hint = (
+        f"{argument}=tg.sinks.parquet({os.fspath(sink)!r})"
+        if is_path
+        else "one of tg.sinks, such as tg.sinks.parquet('out/panes')"
+    )
+    shown = repr(os.fspath(sink)) if is_path else type(sink).__name__
+    raise SpecError(f"`{argument}` is a sink, got {shown}. Hint: {hint}")
 
 
 def _interval(trigger: Duration | None) -> int:
@@ -161,22 +224,43 @@ def _documents(plan: Plan) -> list[list[dict[str, Any]]]:
 
 
 def _bind_sinks(
-    plan: Plan, metadata: QueryMetadata, sinks: Mapping[str, Sink | None]
+    plan: Plan,
+    metadata: QueryMetadata,
+    sinks: Mapping[str, Sink | None],
+    checkpoint: str | None = None,
 ) -> tuple[BoundSink, ...]:
     """Check the sink of each output, and bind it to the columns of the output."""
     schemas = plan.schemas(metadata.layout)
-    bound = []
+    bound, refused = [], list[TidegateError]()
     for output, sink in sinks.items():
         if sink is None:
             continue
         schema = schemas[output]
         hides_id = output == PANES and PANE_ID not in plan.included
-        shown = pa.schema([field for field in schema if not (hides_id and field.name == PANE_ID)])
+        projections = plan.late_projections if output == LATE else ()
+        leaving = spark_types(projected_schema(schema, projections)) if projections else schema
+        shown = pa.schema([field for field in leaving if not (hides_id and field.name == PANE_ID)])
+        known_by = plan.last.identity if plan.identity is None else plan.identity
         target = SinkTarget(
-            metadata.query, output, shown, plan.last.key, plan.last.mode, plan.last.identity
+            metadata.query,
+            output,
+            shown,
+            plan.last.key,
+            plan.last.mode,
+            known_by,
+            name=metadata.name,
+            checkpoint=checkpoint,
         )
-        sink.check(target)
-        bound.append(BoundSink(target, sink, schema))
+        try:
+            sink.check(target)
+        except (SpecError, SinkError, SetupError) as error:
+            refused.append(error)
+        bound.append(BoundSink(target, sink, schema, projections))
+    if len(refused) == 1:
+        raise refused[0]
+    if refused:
+        listed = "\n".join(f"  {error}" for error in refused)
+        raise type(refused[0])(f"{many(len(refused), 'output')} cannot be written:\n{listed}")
     return tuple(bound)
 
 
@@ -204,7 +288,7 @@ def _run_batch(
         )
     publisher = Publisher(_bind_sinks(plan, metadata, {PANES: to, LATE: late, METRICS: metrics}))
     limits = arrow_batch_limits(plan, metadata.layout, plan.session)
-    with spark_settings(plan.session, limits), spark_errors():
+    with spark_settings(plan.session, limits), spark_errors(), shown_progress(plan.session):
         publisher.publish(plan.packed(metadata.layout, publisher.sinks), 0)
     return Query(None, metadata.query)
 
@@ -218,5 +302,8 @@ def output_frame(plan: Plan, output: str) -> DataFrame:
         hasher=FIXED if plan.is_streaming else new_hasher(),
     )
     schema = plan.schemas(layout)[output]
-    frame = unpack_output(plan.packed(layout), output, schema)
+    projections = plan.late_projections if output == LATE else ()
+    frame = unpack_output(
+        plan.packed(layout), output, schema, projections, refuses_failures=output == PANES
+    )
     return frame.drop(PANE_ID) if output == PANES and PANE_ID not in plan.included else frame

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from tidegate.errors import SpecError
+from tidegate.operators.text_table import text_lines
 from tidegate.spark.sinks.base import DriverSink, SinkTarget, without_pane_id
 
-_MAX_WIDTH = 40
 # The last printed batch of each output, to recognize a replay.
 _printed: dict[tuple[str, str], int] = {}
 
@@ -41,7 +41,7 @@ class Console(DriverSink):
         )
         lines = [
             f"-- batch {batch}, {target.output}: {count}{', replayed' if replayed else ''} --",
-            *_lines(shown),
+            *text_lines(shown),
             "",
         ]
         sys.stdout.write("\n".join(lines) + "\n")
@@ -60,67 +60,3 @@ def console(rows: int = 20) -> Console:
             " tg.sinks.console(20), or tg.sinks.noop() for none"
         )
     return Console(rows)
-
-
-def _lines(tables: Sequence[pa.Table]) -> Iterator[str]:
-    """The header and the rows, in aligned columns: numbers to the right, others to the left."""
-    names = list(dict.fromkeys(name for table in tables for name in table.column_names))
-    columns = []
-    for name in names:
-        cells = [cell for table in tables for cell in _cells(table, name)]
-        right = all(
-            _is_number(table.schema.field(name).type)
-            for table in tables
-            if name in table.column_names
-        )
-        width = max(map(len, [name, *cells]))
-        columns.append(
-            [cell.rjust(width) if right else cell.ljust(width) for cell in [name, *cells]]
-        )
-    yield from ("  ".join(cells).rstrip() for cells in zip(*columns, strict=True))
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-
-
-def _cells(table: pa.Table, name: str) -> list[str]:
-    if name not in table.column_names:
-        return [""] * table.num_rows
-    texts = (_text(value) for value in table.column(name))
-    return [text if len(text) <= _MAX_WIDTH else text[: _MAX_WIDTH - 3] + "..." for text in texts]
-
-
-def _text(value: pa.Scalar) -> str:
-    """One value; not by way of Python's datetime, which ends with the year 9999."""
-    if not value.is_valid:
-        return "null"
-    if isinstance(value, pa.TimestampScalar):
-        zone = value.type.tz is not None
-        text = (
-            value.cast(pa.timestamp(value.type.unit, "UTC") if zone else value.type)
-            .cast(pa.string())
-            .as_py()
-            .removesuffix("Z")
-        )
-        whole, _, fraction = text.partition(".")
-        return whole if not fraction.strip("0") else text
-    if isinstance(value, pa.MapScalar):
-        return (
-            "{"
-            + ", ".join(
-                f"{_text(pair['key'])}: {_text(pair['value'])}" for pair in value.values or ()
-            )
-            + "}"
-        )
-    if isinstance(value, (pa.ListScalar, pa.LargeListScalar, pa.FixedSizeListScalar)):
-        return "[" + ", ".join(_text(item) for item in value.values or ()) + "]"
-    if isinstance(value, pa.StructScalar):
-        return "{" + ", ".join(f"{name}: {_text(item)}" for name, item in value.items()) + "}"
-    if isinstance(value, (pa.StringScalar, pa.LargeStringScalar)):
-        return (
-            value.as_py().encode("unicode_escape").decode()
-            if not value.as_py().isprintable()
-            else value.as_py()
-        )
-    return str(value)

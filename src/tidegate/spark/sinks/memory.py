@@ -36,6 +36,9 @@ class Memory(DriverSink):
 
     name: str
 
+    def place(self) -> dict[str, str]:
+        return {**super().place(), "path": self.name}
+
     def write(self, target: SinkTarget, batch: int, tables: Iterator[pa.Table]) -> None:
         received = [without_pane_id(target, table) for table in tables if table.num_rows]
         with _lock:
@@ -66,6 +69,17 @@ class Memory(DriverSink):
             stored = self._written(output)
             parts = [part for batch in sorted(stored.batches) for part in stored.batches[batch]]
         return [row for part in parts for row in part.to_pylist()]
+
+    def batches(self, output: str) -> pa.Table:
+        """All rows with the number of their batch in a column `batch`; none if none was written."""
+        with _lock:
+            stored = _stored.get((self.name, output))
+            parts = [
+                part.append_column("batch", pa.array([batch] * part.num_rows, pa.int64()))
+                for batch in sorted(stored.batches if stored is not None else ())
+                for part in (stored.batches[batch] if stored is not None else ())
+            ]
+        return pa.concat_tables(parts, promote_options="permissive") if parts else pa.table({})
 
     def clear(self) -> None:
         """Delete all rows under this name."""

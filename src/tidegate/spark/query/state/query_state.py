@@ -21,21 +21,26 @@ from tidegate.operators.explain.facts import Explanation
 from tidegate.operators.explain.shards import explain_shards
 from tidegate.operators.inspection.shards import ShardedAggregate, ShardedJoin, shard_number
 from tidegate.operators.join.operator import WindowedJoin
+from tidegate.operators.status import (
+    OperatorStatus,
+    QueryStatus,
+    explained_sources,
+    shard_status,
+)
 from tidegate.spark.query.metadata import QueryMetadata, read_metadata
 from tidegate.spark.query.state.changelog import UnsupportedCheckpointError
 from tidegate.spark.query.state.reader import CheckpointReader, StateReader
 from tidegate.spark.query.state.restored_chain import restore_operators
 from tidegate.spark.query.state.rocksdb_partition import has_rocksdb
-from tidegate.spark.query.state.status import (
-    OperatorStatus,
-    QueryStatus,
-    shard_status,
-    source_status,
-)
+from tidegate.spark.query.state.status import source_status
 from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.state_store import SparkStore
 from tidegate.spec.join import Upstream
 
+_SCANNED = 20_000
+"""A status explains windows of single keys in detail up to this number of them."""
+_EXPLAINED = 200_000
+"""The same for an explanation."""
 _ATTEMPTS = 5
 """How often a read starts again with a newer batch, if the query deletes files meanwhile."""
 P = ParamSpec("P")
@@ -102,6 +107,11 @@ class QueryState:
     def query(self) -> str | None:
         """The id of the query; None if it was started without `write`."""
         return None if self._metadata is None else self._metadata.query
+
+    @property
+    def name(self) -> str | None:
+        """The name that the user gave the query."""
+        return None if self._metadata is None else self._metadata.name
 
     @property
     @_consistent
@@ -196,31 +206,87 @@ class QueryState:
     def explain_watermark(self, operator: int = -1) -> Explanation:
         """Why there is no output: what holds the watermark back, and what windows wait for.
 
-        Print it to read sentences; `to_dict` returns the same as data.
+        Print it to read sentences; `to_dict` returns the same as data. With more than 200,000
+        windows of single keys, only the first ones are explained, from a summary.
         """
         found = self._operators(operator)
         if not found:
             raise StateError(f"operator {operator} has no state yet. Hint: wait for the first rows")
-        return explain_shards(found)
+        return self._explained(found, _EXPLAINED)
+
+    @_consistent
+    def restored(self, operator: int = -1, *, key: Any = None) -> list[Operator]:
+        """The shards of an operator, or the one that has a key of an aggregate; only for reading.
+
+        An operator whose keys have no state yet has no shards.
+        """
+        return self._operators(operator, key)
 
     @_consistent
     def status(self) -> QueryStatus:
-        """Shards, sources, sizes and counts of all stateful operators; needs no specification."""
+        """What the query has done, holds and waits for, in all operators.
+
+        It reads summaries and documents only, unless the state is small. `now` is the moment at
+        which the last batch was committed.
+        """
         operators: list[OperatorStatus] = []
         number = 0
         for stage in self._stages():
-            stores = {
-                shard: store
-                for shard in sorted(self._layout(stage).ids)
-                if (store := self._store(stage, shard)) is not None
-            }
-            shards = [shard_status(shard, store.summary) for shard, store in stores.items()]
-            sources = source_status(next(iter(stores.values()))) if stores else []
-            size = next((int(store.get_json("chain")["operators"]) for store in stores.values()), 1)
-            operators.append(OperatorStatus(number, size, shards, sources))
-            number += size
-        specs = [] if self._metadata is None else self._metadata.specs
-        return QueryStatus(self.query, self.batch, specs, operators)
+            one = self._stage_status(stage, number)
+            operators.append(one)
+            number += one.size
+        metadata = self._metadata
+        return QueryStatus(
+            self.query,
+            self.batch,
+            self._now(),
+            tuple(operators),
+            name=self.name,
+            specs=[] if metadata is None else metadata.specs,
+        )
+
+    def _stage_status(self, stage: int, number: int) -> OperatorStatus:
+        stores = {
+            shard: store
+            for shard in sorted(self._layout(stage).ids)
+            if (store := self._store(stage, shard)) is not None
+        }
+        if not stores:
+            return OperatorStatus(number, 1, (), ())
+        shards = tuple(stores)
+        described = tuple(shard_status(shard, stores[shard].summary) for shard in shards)
+        first = next(iter(stores.values()))
+        size = int(first.get_json("chain")["operators"])
+        try:
+            explanations = tuple(
+                self._explained(self._at(stage, position, shards), _SCANNED)
+                for position in range(size)
+            )
+        except StateError as reason:
+            # The specification has functions, which a checkpoint does not have.
+            sources = source_status(first, self._now())
+            return OperatorStatus(number, size, described, sources, (None,) * size, str(reason))
+        sources = explained_sources(explanations[0], self._now())
+        return OperatorStatus(number, size, described, sources, explanations)
+
+    def _explained(self, found: Sequence[Operator], limit: int) -> Explanation:
+        """What an operator waits for; with more than `limit` cells, from summaries."""
+        cells = sum(
+            len(operator.wiring.context.cells)
+            for operator in _aggregates(found)
+            if operator.wiring is not None
+        )
+        return explain_shards(found, scans=cells <= limit, now=self._now())
+
+    def _now(self) -> int:
+        """The clock of the last batch, which may have called no shard."""
+        clocks = (
+            int(store.summary["clock"])
+            for stage in self._stages()
+            for shard in self._layout(stage).ids
+            if (store := self._store(stage, shard)) is not None
+        )
+        return max(self._reader.clock, *clocks, 0)
 
     # Shards
 
@@ -293,6 +359,10 @@ class QueryState:
         shards, first = self._layout(stage).ids, self._first_shard(stage)[position]
         if key is not None and isinstance(first, WindowedAggregate) and first.is_bound:
             shards = (shards[shard_number(first, key, len(shards))],)
+        return self._at(stage, position, shards)
+
+    def _at(self, stage: int, position: int, shards: Sequence[int]) -> list[Operator]:
+        """An operator of a stage in the shards that have state."""
         return [found[position] for shard in shards if (found := self._shard(stage, shard))]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from pyarrow import fs
@@ -30,6 +32,8 @@ class StateReader(Protocol):
     """
 
     batch: int
+    clock: int
+    """The clock of that batch, in microseconds."""
 
     def operators(self) -> list[int]:
         """The stateful operators, by Spark's numbers."""
@@ -49,12 +53,14 @@ class StateReader(Protocol):
 
 
 class CheckpointReader:
-    """Reads the last committed batch from the files of a checkpoint."""
+    """Reads a committed batch, by default the last one, from the files of a checkpoint."""
 
-    def __init__(self, checkpoint: str) -> None:
+    def __init__(self, checkpoint: str, batch: int | None = None) -> None:
         self._system, self._path = open_checkpoint(checkpoint)
-        self.batch = last_batch(self._system, self._path)
-        self._check_settings()
+        self.batch = last_batch(self._system, self._path) if batch is None else batch
+        planned = _json_lines(self._read(f"offsets/{self.batch}"))[0]
+        self.clock = batch_clock(planned)
+        _check_settings(planned.get("conf", {}))
         self._ids = _json_lines(self._read(f"commits/{self.batch}"))[0].get("stateUniqueIds") or {}
         self._partitions: dict[int, int] = {}
         self._opened: dict[tuple[int, int], RocksDBPartition] = {}
@@ -90,17 +96,42 @@ class CheckpointReader:
             )
         return self._opened[operator, number]
 
-    def _check_settings(self) -> None:
-        """Refuse state in an encoding that only Spark can read."""
-        settings = _json_lines(self._read(f"offsets/{self.batch}"))[0].get("conf", {})
-        for name, wanted in _SETTINGS.items():
-            found = settings.get(name, wanted)
-            if found.lower() != wanted:
-                raise UnsupportedCheckpointError(f"`{name}` of the query is `{found}`")
-
     def _read(self, name: str) -> bytes:
         with self._system.open_input_stream(f"{self._path}/{name}") as file:
             return bytes(file.readall())
+
+
+def batch_clock(planned: Mapping[str, Any]) -> int:
+    """The clock of a batch, from what Spark wrote before it ran."""
+    return int(planned.get("batchTimestampMs", 0)) * 1000
+
+
+def _check_settings(settings: Mapping[str, str]) -> None:
+    """Refuse state in an encoding that only Spark can read."""
+    for name, wanted in _SETTINGS.items():
+        found = settings.get(name, wanted)
+        if found.lower() != wanted:
+            raise UnsupportedCheckpointError(f"`{name}` of the query is `{found}`")
+
+
+def committed_batches(checkpoint: str) -> list[int]:
+    """The committed batches that the log of a checkpoint has: Spark keeps the last hundred."""
+    system, path = open_checkpoint(checkpoint)
+    return _numbers(system, f"{path}/commits", fs.FileType.File)
+
+
+def batch_clocks(checkpoint: str) -> dict[int, int]:
+    """By clock in microseconds, the batches that the log of a checkpoint has."""
+    system, path = open_checkpoint(checkpoint)
+    found = {}
+    for batch in _numbers(system, f"{path}/offsets", fs.FileType.File):
+        # The query deletes its oldest entries.
+        with (
+            contextlib.suppress(FileNotFoundError),
+            system.open_input_stream(f"{path}/offsets/{batch}") as file,
+        ):
+            found[batch_clock(_json_lines(file.readall())[0])] = batch
+    return found
 
 
 def last_batch(system: fs.FileSystem, path: str) -> int:

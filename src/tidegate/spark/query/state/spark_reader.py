@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from typing import Any
 
@@ -9,6 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.errors import StateError
+from tidegate.spark.query.state.reader import batch_clock
 
 Values = dict[tuple[str, int], tuple[Any, ...]]
 
@@ -27,6 +29,9 @@ class SparkReader:
         )
         self._partitions = {int(row.operatorId): int(row.numPartitions) for row in rows}
         self.batch = max(int(row.maxBatchId) for row in rows)
+        lines = self._collect(spark.read.text(f"{checkpoint}/offsets/{self.batch}"))
+        planned = [row.value for row in lines if row.value.startswith("{")]
+        self.clock = batch_clock(json.loads(planned[0]))
         self._metas: dict[int, dict[int, tuple[Any, ...]]] = {}
         self._blobs: dict[int, dict[int, Values]] = {}
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from tidegate.errors import CorruptStateError
+from tidegate.state.damage import damage_in
 
 Kind = Literal["int", "text", "bytes"]
 VERSION = b"\x00"
@@ -42,7 +43,11 @@ def decode_row(data: bytes, kinds: Sequence[Kind]) -> tuple[Any, ...]:
             f"a row of the state store has the unknown version {data[:1]!r}. Hint: read it with the"
             " version of Spark that wrote it"
         )
-    row = memoryview(data)[1:]
+    with damage_in("a row of the state store"):
+        return _fields(memoryview(data)[1:], kinds)
+
+
+def _fields(row: memoryview, kinds: Sequence[Kind]) -> tuple[Any, ...]:
     words = _bitmap_words(len(kinds))
     found: list[Any] = []
     for number, kind in enumerate(kinds):

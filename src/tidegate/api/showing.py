@@ -1,0 +1,103 @@
+"""What `show` and `plot` look at: the output of a pipeline, a sink or an embedded operator."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tidegate.embedded.feed import OperatorFeed
+from tidegate.embedded.operator import EmbeddedOperator
+from tidegate.errors import InputError
+from tidegate.operators.results import Results
+from tidegate.page.feed import Moment, moments
+
+if TYPE_CHECKING:
+    from tidegate.api.streams import Panes
+
+_BATCH = "batch"
+
+
+def results_of(panes: Panes, of: Any) -> Results:
+    """The panes and late rows of `of`; without it, those of the pipeline over its batch source."""
+    if isinstance(of, Results):
+        return of
+    if isinstance(of, EmbeddedOperator):
+        return of.get_result()
+    if of is None:
+        return _batch_results(panes)
+    if isinstance(of, str | os.PathLike) or hasattr(of, "place"):
+        return Results(_written(of), pa.table({}))
+    return _run(panes, of).get_result()
+
+
+def moments_of(panes: Panes, of: Any) -> tuple[list[Moment], bool]:
+    """The moments of `of` for a plot, and whether times are plain numbers."""
+    if (
+        of is not None
+        and not isinstance(of, Results | EmbeddedOperator | str | os.PathLike)
+        and not hasattr(of, "place")
+    ):
+        of = _run(panes, of)
+    if isinstance(of, EmbeddedOperator):
+        return OperatorFeed(of).moments(), of.operator.ticks
+    found = results_of(panes, of)
+    time = panes.spec.input.time
+    numbers: list[Any] = (
+        sorted(set(found.panes.column(_BATCH).to_pylist()))
+        if _BATCH in found.panes.column_names
+        else [None]
+    )
+    shown: list[Moment] = []
+    for number in numbers:
+        rows = found.panes if number is None else _of_batch(found.panes, number)
+        late = found.late if number == numbers[0] else found.late.slice(0, 0)
+        shown += moments(rows, late, time, number)
+    ticks = "window_start" in found.panes.column_names and pa.types.is_integer(
+        found.panes.schema.field("window_start").type
+    )
+    return shown, ticks
+
+
+def _run(panes: Panes, messages: Any) -> EmbeddedOperator:
+    """The pipeline over messages, as one delivery or as the deliveries that an iterator yields."""
+    operator = panes.embedded()
+    for delivery in messages if isinstance(messages, Iterator) else [messages]:
+        operator.add_messages(delivery)
+    operator.finish()
+    return operator
+
+
+def _batch_results(panes: Panes) -> Results:
+    from tidegate.api.running import has_source
+
+    if not has_source(panes):
+        raise InputError(
+            "the pipeline has no source of its own to show. Hint: pass messages, the results of an"
+            " embedded operator, a sink or a folder as `of`"
+        )
+    frame = panes.df
+    if frame.isStreaming:
+        raise InputError(
+            "the output of a stream is shown from where it is written. Hint: pass the sink or the"
+            " folder as `of`, or call `query.ui()`"
+        )
+    return Results(frame.toArrow(), pa.table({}))
+
+
+def _written(of: Any) -> pa.Table:
+    """The panes that a sink has written."""
+    import pyarrow.compute as pc
+
+    from tidegate.spark.sinks.reading import place_of, read_rows
+
+    place = of.place() if hasattr(of, "place") else place_of(os.fspath(of))
+    return read_rows(place, "panes", lambda _: pc.scalar(True))
+
+
+def _of_batch(rows: pa.Table, number: int) -> pa.Table:
+    import pyarrow.compute as pc
+
+    return rows.filter(pc.equal(rows.column(_BATCH), number))

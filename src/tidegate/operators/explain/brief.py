@@ -1,0 +1,136 @@
+"""Specifications in a few words, and an aggregation as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tidegate.instants import MAX, format_duration
+from tidegate.spec.join import JoinSpec, Upstream
+from tidegate.spec.operator import AggregateSpec, Input
+from tidegate.spec.short_repr import short_repr
+from tidegate.spec.triggers import AfterWatermark, Policy
+from tidegate.spec.watermarks import Watched
+
+_BOUNDS = {"within": ("before", "after"), "as_of": ("tolerance",)}
+"""Time bounds of a join that are shown."""
+_AGGREGATES = 4
+_MODES = {
+    "accumulating": "each pane holds the whole window so far",
+    "discarding": "each pane holds what came since the last one",
+    "retracting": "each pane holds the whole window so far, after a retraction of the former pane",
+}
+
+
+def spec_text(spec: Mapping[str, Any]) -> str:
+    """The JSON form of an operator in a few words: a window, or a join with its condition."""
+    if "join" not in spec:
+        return window_text(spec["window"])
+    window = spec["window"]
+    meets = (
+        " and ".join(map(window_text, window)) if isinstance(window, list) else window_text(window)
+    )
+    fields = ", ".join(left if left == right else f"{left} = {right}" for left, right in spec["on"])
+    return f"{spec['how']} join{f' on {fields}' if fields else ''}, {meets}"
+
+
+def window_text(window: Mapping[str, Any]) -> str:
+    """The JSON form of a window in a few words."""
+    if window["type"] in _BOUNDS:
+        ends = [
+            f"{name} {format_duration(window[name])}"
+            for name in _BOUNDS[window["type"]]
+            if window[name] is not None
+        ]
+        return " ".join([str(window["type"]).replace("_", " "), *ends])
+    spans = [
+        f"{name} {format_duration(window[name])}"
+        for name in ("size", "slide", "gap")
+        if isinstance(window.get(name), int)
+    ]
+    return " ".join(
+        [str(window["type"]), *(spans if window.get("axis") in ("event_time", "clock") else [])]
+    )
+
+
+def brief(spec: Upstream) -> str:
+    """A specification on one line: windows, key and aggregates, or the join."""
+    if isinstance(spec, JoinSpec):
+        return spec_text(spec.to_dict())
+    key = f" by {', '.join(spec.input.key)}" if spec.input.key else ""
+    names = [name for name, _ in spec.aggregates]
+    more = f", {len(names) - _AGGREGATES} more" if len(names) > _AGGREGATES else ""
+    return (
+        f"{window_text(spec.window.to_dict())}{key}: {', '.join(names[:_AGGREGATES])}{more};"
+        f" {spec.mode}"
+    )
+
+
+def fields(spec: Upstream) -> list[tuple[str, str]]:
+    """A specification as names and values."""
+    if isinstance(spec, JoinSpec):
+        return [("join", brief(spec))]
+    return [
+        ("time", ", ".join(str(given.time) for given in spec.inputs)),
+        ("key", ", ".join(spec.input.key) or "none"),
+        ("watermark", "; ".join(short_repr(given.watermark) for given in spec.inputs)),
+        ("window", window_text(spec.window.to_dict())),
+        ("trigger", str(spec.firing)),
+        ("mode", spec.mode),
+        ("allowed lateness", _lateness(spec)),
+        *((f"column {name}", short_repr(one)) for name, one in spec.aggregates),
+    ]
+
+
+def described_aggregate(spec: AggregateSpec) -> str:
+    """An aggregation in words: what it reads, when panes fire, and when state is freed."""
+    lines = [f"Input: {_input(given)}." for given in spec.inputs]
+    lines.append(f"Windows: {window_text(spec.window.to_dict())}.")
+    lines += _firing(spec)
+    lines.append(f"Mode: {spec.mode}; {_MODES[spec.mode]}.")
+    lines.append(_late(spec))
+    columns = ", ".join(f"{name} = {short_repr(one)}" for name, one in spec.aggregates)
+    lines.append(f"Columns: {columns}.")
+    if spec.retention:
+        lines.append(f"Past windows are kept and can be read: {spec.retention}.")
+    return "\n".join(lines)
+
+
+def _input(given: Input) -> str:
+    mark = given.watermark
+    idle = mark.idle_after if isinstance(mark, Watched) else None
+    silent = "" if idle is None else f"; a source is idle after {format_duration(idle)} of silence"
+    key = f"key {', '.join(given.key)}" if given.key else "no key"
+    split = f", partitions by {given.partition}" if given.partition is not None else ""
+    return f"time {given.time}, {key}{split}; watermark {mark.to_dict()['type']}{silent}"
+
+
+def _firing(spec: AggregateSpec) -> list[str]:
+    trigger = spec.firing
+    if not isinstance(trigger, AfterWatermark | Policy):
+        return [f"Panes: whenever the trigger `{trigger}` is ready."]
+    lines = ["On-time pane: when the watermark reaches the end of the window."]
+    full = trigger.full if isinstance(trigger, Policy) else None
+    if full is not None:
+        lines[0] = f"{lines[0][:-1]}, or when `{full}` is ready."
+    if trigger.early is not None:
+        lines.insert(0, f"Early panes: `{trigger.early}`, before the window is complete.")
+    late = (
+        "Late panes: none; later rows of a window are late."
+        if trigger.late is None
+        else f"Late panes: `{trigger.late}`, for rows that arrive after the on-time pane."
+    )
+    return [*lines, late]
+
+
+def _late(spec: AggregateSpec) -> str:
+    if spec.lateness == MAX:
+        return "Late rows: accepted as long as retention keeps their window."
+    return (
+        f"Late rows: accepted up to {_lateness(spec)} behind the watermark, later ones go to"
+        " `late`; a window is freed when the watermark is that far beyond its end."
+    )
+
+
+def _lateness(spec: AggregateSpec) -> str:
+    return "unlimited" if spec.lateness == MAX else format_duration(spec.lateness)

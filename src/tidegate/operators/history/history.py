@@ -1,0 +1,315 @@
+"""Histories: the steps of the windows of one key, from written panes, late rows and the state."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.instants import MAX, MIN
+from tidegate.operators.history.causes import PaneFacts, cause_of
+from tidegate.operators.history.contributions import Delivered, are_countable, contributions
+from tidegate.operators.history.facts import (
+    Bounds,
+    Contribution,
+    Fired,
+    History,
+    Merged,
+    Missed,
+    OpenWindow,
+    Step,
+    Withdrawn,
+)
+from tidegate.operators.history.rows import LateRow, PaneRow, Selection, late_rows, pane_rows
+from tidegate.operators.history.text import sentences
+from tidegate.spec.aggregates import Count
+from tidegate.spec.operator import AggregateSpec
+from tidegate.spec.windows import Session
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What is known about a pipeline: its written rows, and its operator."""
+
+    panes: pa.Table
+    late: pa.Table
+    spec: AggregateSpec | None = None
+    """None if only the output is known."""
+    deliveries: Sequence[Delivered] = ()
+    """The deliveries that are still at hand, to count the rows of each."""
+    contributions: Sequence[Contribution] = ()
+    """Counts of rows by delivery that are known otherwise."""
+    open: Sequence[OpenWindow] = ()
+    unit: str = "batch"
+    watermark: int | None = None
+    now: int | None = None
+    ticks: bool = False
+    notes: tuple[str, ...] = field(default=())
+
+
+def history(recorded: Recorded, asked: Selection) -> History:
+    """The history of the windows of a key in a range; one window, if the range is one."""
+    spec = recorded.spec
+    panes = pane_rows(recorded.panes, asked)
+    late = late_rows(recorded.late, asked, None if spec is None else spec.input.time)
+    found = _Windows(asked, spec, panes, recorded)
+    steps = [
+        *(step for step in recorded.contributions if found.has(step.start, step.end)),
+        *found.contributions(recorded.deliveries),
+        *(step for row in late for step in found.missed(row)),
+        *found.pane_steps(),
+    ]
+    # A delivery comes before the rows that it left out, and those before the panes that it fired.
+    steps.sort(key=lambda step: (_rank(step.at), _rank(step.batch), _ORDER.get(step.kind, 2)))
+    whole = History(
+        key=asked.key,
+        start=None if asked.low == MIN else asked.low,
+        end=None if asked.high == MAX else asked.high,
+        ticks=recorded.ticks,
+        unit=recorded.unit,
+        trigger="" if spec is None else str(spec.firing),
+        mode="" if spec is None else spec.mode,
+        allowed_lateness=None if spec is None else spec.lateness,
+        watermark=recorded.watermark,
+        now=recorded.now,
+        steps=tuple(steps),
+        open=tuple(window for window in recorded.open if found.has(window.start, window.end)),
+        notes=recorded.notes,
+    )
+    return dataclasses.replace(whole, sentences=sentences(whole))
+
+
+_ORDER = {"rows": 0, "late": 1}
+
+
+def _rank(number: int | None) -> int:
+    return MIN if number is None else number
+
+
+class _Windows:
+    """The windows of a selection and their panes."""
+
+    def __init__(
+        self,
+        asked: Selection,
+        spec: AggregateSpec | None,
+        panes: Sequence[PaneRow],
+        recorded: Recorded,
+    ) -> None:
+        self._asked, self._spec = asked, spec
+        self._merges = spec is not None and isinstance(spec.window, Session)
+        self._count = None if spec is None else count_column(spec)
+        known = [(row.start, row.end) for row in panes]
+        known += [(window.start, window.end) for window in recorded.open]
+        # A range that is exactly one window means this one, not its neighbours that overlap it.
+        self._exact = not self._merges and (asked.low, asked.high) in known
+        self._panes = [row for row in panes if self.has(row.start, row.end)]
+        self._open = [
+            (window.start, window.end)
+            for window in recorded.open
+            if self.has(window.start, window.end)
+        ]
+
+    def has(self, start: int, end: int) -> bool:
+        if self._exact:
+            return (start, end) == (self._asked.low, self._asked.high)
+        return self._asked.overlaps(start, end)
+
+    def missed(self, row: LateRow) -> Iterator[Missed]:
+        """The windows of the selection that a late row missed."""
+        windows = [bounds for bounds in row.windows if self.has(*bounds)]
+        if not row.windows and row.time is not None:
+            windows = [(row.time, row.time + 1)]
+        behind = None if row.time is None or row.watermark is None else row.watermark - row.time
+        lateness = None if self._spec is None else self._spec.lateness
+        for start, end in windows[:1]:
+            yield Missed(
+                start=start,
+                end=end,
+                at=row.at,
+                batch=row.batch,
+                watermark=row.watermark,
+                time=row.time,
+                lateness=row.lateness,
+                reason=row.reason,
+                detail=row.detail,
+                behind=behind,
+                beyond=(
+                    None
+                    if behind is None or lateness in {None, MAX}
+                    else max(0, behind - (lateness or 0))
+                ),
+                row=row.row,
+            )
+
+    def contributions(self, deliveries: Sequence[Delivered]) -> Iterator[Contribution]:
+        """The rows that each delivery added."""
+        if self._spec is not None and deliveries and are_countable(self._spec):
+            windows = [(row.start, row.end) for row in self._panes] + self._open
+            yield from contributions(deliveries, self._spec, windows, self._asked)
+
+    def pane_steps(self) -> Iterator[Step]:
+        """Panes, merges and withdrawals, batch by batch."""
+        last: dict[Bounds, PaneRow] = {}
+        """The pane that readers see of each window."""
+        replaced: dict[Bounds, list[PaneRow]] = {}
+        """By session, the last panes of the sessions that it replaced."""
+        for number, (_, group) in enumerate(_batches(self._panes)):
+            yield from self._batch(group, last, replaced, number)
+
+    def _batch(
+        self,
+        rows: Sequence[PaneRow],
+        last: dict[Bounds, PaneRow],
+        replaced: dict[Bounds, list[PaneRow]],
+        number: int,
+    ) -> Iterator[Step]:
+        replacing = _replaced(rows)
+        taken: dict[Bounds, PaneRow] = {}
+        withdrawn: list[Withdrawn] = []
+        for place, row in enumerate(rows):
+            bounds = (row.start, row.end)
+            if row.is_retraction and place in replacing:
+                taken[bounds] = row
+            elif row.is_retraction:
+                last.pop(bounds, None)
+                into = self._successor(bounds, number)
+                withdrawn.append(_withdrawal(row, into))
+                if into is not None:
+                    replaced.setdefault(into, []).append(row)
+            else:
+                yield from self._merged(withdrawn)
+                withdrawn = []
+                retracted = taken.pop(bounds, None)
+                former = retracted or last.get(bounds)
+                parts = replaced.pop(bounds, []) if former is None else []
+                yield self._fired(row, former, parts, retracts=retracted is not None)
+                last[bounds] = row
+        yield from self._merged(withdrawn)
+
+    def _merged(self, withdrawn: Sequence[Withdrawn]) -> Iterator[Step]:
+        """The withdrawals of a batch, each group after the merge that caused it."""
+        for into in dict.fromkeys(step.into for step in withdrawn):
+            of = [step for step in withdrawn if step.into == into]
+            if into is not None:
+                yield Merged(
+                    start=into[0],
+                    end=into[1],
+                    at=of[0].at,
+                    batch=of[0].batch,
+                    watermark=of[0].watermark,
+                    parts=tuple((step.start, step.end) for step in of),
+                )
+            yield from of
+
+    def _successor(self, bounds: Bounds, number: int) -> Bounds | None:
+        """The session that a withdrawn one is a part of, as far as it is known."""
+        if not self._merges:
+            return None
+        later = [
+            (row.start, row.end)
+            for place, (_, group) in enumerate(_batches(self._panes))
+            if place >= number
+            for row in group
+        ]
+        found = [
+            (start, end)
+            for start, end in [*later, *self._open]
+            if start <= bounds[0] and bounds[1] <= end and (start, end) != bounds
+        ]
+        return min(found, key=lambda one: one[1] - one[0], default=None)
+
+    def _fired(
+        self, row: PaneRow, former: PaneRow | None, parts: Sequence[PaneRow], *, retracts: bool
+    ) -> Fired:
+        rows = self._new_rows(row.values, former, parts)
+        cause, trigger = cause_of(
+            PaneFacts(row.timing, row.end, row.watermark, rows, row.is_last), self._spec
+        )
+        return Fired(
+            start=row.start,
+            end=row.end,
+            at=row.at,
+            batch=row.batch,
+            watermark=row.watermark,
+            pane=row.pane,
+            timing=row.timing,
+            cause=cause,
+            trigger=trigger,
+            values=row.values,
+            changes=_changes(None if former is None else former.values, row.values),
+            rows=rows,
+            retracts=retracts,
+            is_first=row.is_first,
+            is_last=row.is_last,
+        )
+
+    def _new_rows(
+        self, values: Mapping[str, Any], former: PaneRow | None, parts: Sequence[PaneRow]
+    ) -> int | None:
+        """The rows that came since the pane before, from the count of the pipeline."""
+        if self._count is None or values.get(self._count) is None:
+            return None
+        count = int(values[self._count])
+        if self._spec is not None and self._spec.mode == "discarding":
+            return count
+        before = [former] if former is not None else parts
+        return count - sum(int(row.values[self._count] or 0) for row in before)
+
+
+def _replaced(rows: Sequence[PaneRow]) -> set[int]:
+    """The retractions of a batch that a pane of the same window follows, by place."""
+    found: set[int] = set()
+    open_: dict[Bounds, int] = {}
+    for place, row in enumerate(rows):
+        bounds = (row.start, row.end)
+        if row.is_retraction:
+            open_[bounds] = place
+        elif bounds in open_:
+            found.add(open_.pop(bounds))
+    return found
+
+
+def _batches(rows: Sequence[PaneRow]) -> Iterator[tuple[Any, list[PaneRow]]]:
+    for place, group in groupby(rows, key=lambda row: (row.batch, row.at)):
+        yield place, list(group)
+
+
+def _withdrawal(row: PaneRow, into: Bounds | None) -> Withdrawn:
+    return Withdrawn(
+        start=row.start,
+        end=row.end,
+        at=row.at,
+        batch=row.batch,
+        watermark=row.watermark,
+        pane=row.pane,
+        timing=row.timing,
+        values=row.values,
+        into=into,
+    )
+
+
+def _changes(
+    former: Mapping[str, Any] | None, values: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
+    """The values that differ from the former ones."""
+    before = former or {}
+    return {
+        name: (before.get(name), value)
+        for name, value in values.items()
+        if former is None or before.get(name) != value
+    }
+
+
+def count_column(spec: AggregateSpec) -> str | None:
+    """The aggregate that counts the rows of a window."""
+    plain: Iterable[str] = (
+        name
+        for name, one in spec.aggregates
+        if isinstance(one, Count) and one.column is None and one.where is None and one.of is None
+    )
+    return next(iter(plain), None)

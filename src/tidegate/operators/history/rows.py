@@ -1,0 +1,250 @@
+"""The rows of one key and a range of windows among the panes and late rows that were written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.errors import InputError
+from tidegate.instants import MAX, MIN
+from tidegate.kernel.frame import to_arrow
+from tidegate.operators.results import late_name
+from tidegate.spec.operator import RESERVED
+
+BATCH = "batch"
+"""The column with the number of the micro-batch, or of the call."""
+_TAKEN_BACK = frozenset({"-", "update_preimage", "delete"})
+_ADDED = RESERVED | {BATCH, "_change_type", "_commit_version", "_commit_timestamp"}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A key, and a range of the axis of its windows."""
+
+    key: Mapping[str, Any]
+    low: int = MIN
+    high: int = MAX
+
+    @classmethod
+    def of(cls, key: Any, names: Sequence[str], start: int | None, end: int | None) -> Selection:
+        """A key given as a value, a tuple or a dictionary; without `end`, the instant `start`."""
+        return cls(
+            key_values(key, names),
+            MIN if start is None else start,
+            (MAX if start is None else start + 1) if end is None else end,
+        )
+
+    def overlaps(self, start: int, end: int) -> bool:
+        """Whether a window is one of the range."""
+        return start < self.high and end > self.low
+
+    def filter(self, names: Sequence[str]) -> pc.Expression:
+        """The rows of the key, for the scan of a dataset with these columns."""
+        found = pc.scalar(True)
+        for name, value in self.key.items():
+            column = late_name(name) if name not in names else name
+            if column not in names:
+                raise InputError(
+                    f"the rows have no key column `{name}`; they have {', '.join(names)}"
+                )
+            field = pc.field(column)
+            found &= field.is_null() if value is None else field == pa.scalar(value)
+        return found
+
+
+def key_values(key: Any, names: Sequence[str]) -> dict[str, Any]:
+    """The values of a key by column."""
+    if isinstance(key, Mapping):
+        values = dict(key)
+    else:
+        given = tuple(key) if isinstance(key, tuple | list) else () if key is None else (key,)
+        values = dict(zip(names, given, strict=False)) if len(given) == len(names) else {"": key}
+    if set(values) != set(names):
+        raise InputError(
+            f"the key columns are {', '.join(names) or 'none'}, got {key!r}. Hint: pass a value, a"
+            " tuple or a dictionary by column"
+        )
+    return {name: values[name] for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class PaneRow:
+    """A row of the panes, or the retraction of one."""
+
+    start: int
+    end: int
+    is_retraction: bool
+    timing: str
+    pane: int
+    is_first: bool
+    is_last: bool
+    values: Mapping[str, Any]
+    watermark: int | None
+    at: int | None
+    batch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LateRow:
+    """A late row, with the windows that it missed."""
+
+    time: int | None
+    lateness: str
+    reason: str
+    detail: str
+    watermark: int | None
+    at: int | None
+    batch: int | None
+    windows: tuple[tuple[int, int], ...]
+    row: Mapping[str, Any]
+
+
+def check_panes(panes: pa.Table) -> None:
+    """Refuse rows without the columns that a history needs."""
+    for name in ("window_start", "window_end", "timing", "pane"):
+        if name not in panes.column_names:
+            raise InputError(
+                f"the rows have no column `{name}`, so they are not panes of windows; they have"
+                f" {', '.join(panes.column_names)}"
+            )
+
+
+def pane_rows(panes: pa.Table, asked: Selection) -> list[PaneRow]:
+    """The panes of a selection, in the order in which they were emitted."""
+    if not panes.num_rows:
+        return []
+    check_panes(panes)
+    found = of_key(panes, asked)
+    start, end = _bounds(found, "window_start", MIN), _bounds(found, "window_end", MAX)
+    inside = (start < asked.high) & (end > asked.low)
+    found, start, end = found.filter(pa.array(inside)), start[inside], end[inside]
+    values = [name for name in found.column_names if name not in asked.key and name not in _ADDED]
+    marks, clocks = _ticks(found, "watermark"), _ticks(found, _clock_column(found))
+    rows = found.select([name for name in found.column_names if name not in _TIMES]).to_pylist()
+    return [
+        PaneRow(
+            start=int(start[n]),
+            end=int(end[n]),
+            is_retraction=row.get("op", row.get("_change_type")) in _TAKEN_BACK,
+            timing=row["timing"],
+            pane=row["pane"],
+            is_first=bool(row.get("is_first")),
+            is_last=bool(row.get("is_last")),
+            values={name: row[name] for name in values},
+            watermark=marks[n],
+            at=clocks[n],
+            batch=None if row.get(BATCH) is None else int(row[BATCH]),
+        )
+        for n, row in enumerate(rows)
+    ]
+
+
+_TIMES = frozenset(
+    {"window_start", "window_end", "watermark", "emitted_at", "time", "_commit_timestamp"}
+)
+
+
+def late_rows(late: pa.Table, asked: Selection, time: str | None) -> list[LateRow]:
+    """The late rows of the key that missed a window of the selection."""
+    if not late.num_rows or "windows" not in late.column_names:
+        return []
+    found = of_key(late, asked)
+    marks, clocks = _ticks(found, "watermark"), _ticks(found, "emitted_at")
+    column = None if time is None else late_name(time)
+    times = _ticks(found, column if column in found.column_names else None)
+    windows = _windows(found)
+    own = [name for name in found.column_names if name not in _OF_LATE]
+    rows = found.select([*own, "class", "reason", "detail"]).to_pylist()
+    batches = _ticks(found, BATCH if BATCH in found.column_names else None)
+    return [
+        LateRow(
+            time=times[n],
+            lateness=row["class"] or "",
+            reason=row["reason"] or "",
+            detail=row["detail"] or "",
+            watermark=marks[n],
+            at=clocks[n],
+            batch=batches[n],
+            windows=windows[n],
+            row={name: row[name] for name in own},
+        )
+        for n, row in enumerate(rows)
+        if _concerns(asked, windows[n], times[n])
+    ]
+
+
+_OF_LATE = frozenset({"class", "reason", "detail", "watermark", "windows", "emitted_at", BATCH})
+
+
+def _concerns(asked: Selection, windows: Sequence[tuple[int, int]], time: int | None) -> bool:
+    if windows:
+        return any(asked.overlaps(start, end) for start, end in windows)
+    return time is not None and asked.overlaps(time, time + 1)
+
+
+def of_key(rows: pa.Table, asked: Selection) -> pa.Table:
+    """The rows of the key."""
+    wanted = np.ones(rows.num_rows, bool)
+    for name, value in asked.key.items():
+        column = rows.column(name if name in rows.column_names else late_name(name))
+        wanted &= _equals(to_arrow(column), value)
+    return rows if wanted.all() else rows.filter(pa.array(wanted))
+
+
+def _equals(column: pa.Array, value: Any) -> np.ndarray:
+    if value is None or pa.types.is_null(column.type):
+        matches = column.is_null() if value is None else pa.nulls(len(column), pa.bool_())
+    else:
+        try:
+            matches = pc.equal(column, pa.scalar(value, column.type))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            raise InputError(
+                f"the key {value!r} does not fit a column of type {column.type}: {error}"
+            ) from error
+    return np.asarray(pc.fill_null(matches, False))
+
+
+def _clock_column(found: pa.Table) -> str | None:
+    names = ("emitted_at", "_commit_timestamp")
+    return next((name for name in names if name in found.column_names), None)
+
+
+def _ticks(found: pa.Table, name: str | None) -> list[int | None]:
+    """A column of times as ticks."""
+    if name is None:
+        return [None] * found.num_rows
+    column = to_arrow(found.column(name))
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        column = pc.cast(column, pa.timestamp("us", "UTC"), safe=False)
+    if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us"), safe=False)
+    return column.cast(pa.int64()).to_pylist()
+
+
+def _bounds(found: pa.Table, name: str, missing: int) -> np.ndarray:
+    return np.array(
+        [missing if tick is None else tick for tick in _ticks(found, name)], np.int64
+    ).reshape(-1)
+
+
+def _windows(found: pa.Table) -> list[tuple[tuple[int, int], ...]]:
+    column = found.column("windows")
+    if not column.num_chunks or not found.num_rows:
+        return [()] * found.num_rows
+    lists: Any = to_arrow(column)
+    flat = lists.flatten()
+    bounds = pa.table({side: flat.field(side) for side in ("window_start", "window_end")})
+    low = _bounds(bounds, "window_start", MIN).tolist()
+    high = _bounds(bounds, "window_end", MAX).tolist()
+    counts = [count or 0 for count in pc.list_value_length(lists).to_pylist()]
+    stops = np.cumsum([0, *counts]).tolist()
+    return [
+        tuple(zip(low[first:last], high[first:last], strict=True))
+        for first, last in pairwise(stops)
+    ]

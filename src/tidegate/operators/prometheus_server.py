@@ -1,0 +1,96 @@
+"""An HTTP endpoint `/metrics` with the status of queries and operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, Self
+
+from tidegate.errors import InputError, MissingExtraError, SetupError
+from tidegate.operators.prometheus import families
+from tidegate.operators.status import QueryStatus
+
+DEFAULT_PORT = 9464
+"""The port that OpenTelemetry uses for Prometheus exporters."""
+
+
+class Observed(Protocol):
+    """A query on Spark, the state of one, or an embedded operator."""
+
+    def status(self) -> QueryStatus: ...
+
+
+class MetricsServer:
+    """Serves `/metrics` from a thread until it is closed; values are read with each request."""
+
+    def __init__(self, observed: Sequence[Observed], *, port: int, host: str) -> None:
+        try:
+            from prometheus_client import CollectorRegistry, start_http_server
+        except ImportError:
+            raise MissingExtraError(
+                "prometheus-client", "metrics", "the endpoint /metrics"
+            ) from None
+        if not observed:
+            raise InputError("nothing to serve. Hint: serve_metrics(query)")
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Collector(observed))
+        try:
+            self._server, self._thread = start_http_server(port, host, registry)
+        except OSError as error:
+            raise SetupError(
+                f"the endpoint cannot listen on {host}:{port}: {error}. Hint: another port, or"
+                " port=0 for a free one"
+            ) from error
+        self.host = host
+        self.port = int(self._server.server_port)
+
+    @property
+    def url(self) -> str:
+        """The address to scrape."""
+        return f"http://{self.host}:{self.port}/metrics"
+
+    def __repr__(self) -> str:
+        return f"MetricsServer({self.url!r})"
+
+    def close(self) -> None:
+        """Stop serving, and free the port."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Collector:
+    """Collects the metrics of all queries, those of one name together."""
+
+    def __init__(self, observed: Sequence[Observed]) -> None:
+        self._observed = observed
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import Metric
+
+        found: dict[str, Any] = {}
+        for one in self._observed:
+            for family in families(one.status()):
+                # The client adds the suffix of counters.
+                name = family.name.removesuffix("_total")
+                if name not in found:
+                    found[name] = Metric(name, family.help, family.kind)
+                for labels, value in family.samples:
+                    found[name].add_sample(family.name, dict(labels), value)
+        yield from found.values()
+
+
+def serve_metrics(
+    *observed: Observed, port: int = DEFAULT_PORT, host: str = "127.0.0.1"
+) -> MetricsServer:
+    """Serve the metrics of queries and embedded operators at `http://HOST:PORT/metrics`.
+
+    `port=0` takes a free one; `url` of the result has it. The endpoint has neither encryption nor
+    access control: bind it to another address than loopback only in a network that you trust.
+    """
+    return MetricsServer(observed, port=port, host=host)

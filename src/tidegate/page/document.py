@@ -1,0 +1,270 @@
+"""The document of the live page: header, plot, explanation, rates, and the history of a key."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import Any
+
+import numpy as np
+from bokeh.document import Document
+from bokeh.layouts import column, row
+from bokeh.models import (
+    Button,
+    ColumnDataSource,
+    Div,
+    InlineStyleSheet,
+    NumeralTickFormatter,
+    Select,
+    TextInput,
+    Toggle,
+)
+from bokeh.plotting import figure
+from jinja2 import Template
+
+from tidegate.errors import TidegateError
+from tidegate.operators.history.html import history_html
+from tidegate.page import panels
+from tidegate.page.feed import Feed
+from tidegate.page.plot import MUTED, TimePlot, milliseconds, style
+from tidegate.page.timeline import Sample, Timeline
+
+REFRESH_MILLISECONDS = 500
+_SPANS = {"1 minute": 60.0, "5 minutes": 300.0, "30 minutes": 1800.0, "everything": None}
+_PHASES = {
+    "addBatch": "#2a9d6f",
+    "latestOffset": "#8ecae6",
+    "queryPlanning": "#f4a261",
+    "walCommit": "#b56576",
+    "commitOffsets": "#6d597a",
+    "getBatch": "#457b9d",
+}
+_TEMPLATE = Template("""\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ title | e }}</title>
+{{ bokeh_css }}
+{{ bokeh_js }}
+<style>
+html, body { margin: 0; background: #f1f5f9; }
+body { padding: 18px 22px 40px; box-sizing: border-box; }
+</style>
+</head>
+<body>
+{{ plot_div | indent(4) }}
+{{ plot_script | indent(4) }}
+</body>
+</html>
+""")
+_CARD = """\
+:host { background: #fff; border: 1px solid #e2e8f0; border-radius: 10px; padding: 12px 14px;
+  box-sizing: border-box; }
+"""
+
+
+def document(doc: Document, timeline: Timeline, feed: Feed) -> None:
+    """Fill the document of one visitor."""
+    doc.title = f"{feed.name} · Tidegate"
+    doc.template = _TEMPLATE
+    view = _View(doc, timeline, feed)
+    doc.add_root(view.layout)
+    view.refresh()
+    doc.add_periodic_callback(view.refresh, REFRESH_MILLISECONDS)
+
+
+class _View:
+    """The widgets of one visitor, brought up to date from the timeline that all share."""
+
+    def __init__(self, doc: Document, timeline: Timeline, feed: Feed) -> None:
+        self._doc, self._timeline, self._feed = doc, timeline, feed
+        self._card = InlineStyleSheet(css=_CARD)
+        self._shown = -1
+        self._header, self._waits = _div("header"), _div("waits")
+        status = timeline.status
+        self.plot = TimePlot(ticks=status is not None and status.ticks)
+        self._follow = Toggle(label="Follow", active=True, width=80, button_type="default")
+        self._span = Select(value="5 minutes", options=list(_SPANS), width=120)
+        self._series = _Series(has_phases=status is None or status.runtime == "spark")
+        self._key = TextInput(placeholder="user=alice", title="Key", width=240, name="key")
+        self._window = TextInput(
+            placeholder="2026-01-01T10:00:00Z/2026-01-01T10:01:00Z, or one instant",
+            title="Window (empty: all)",
+            width=420,
+            name="window",
+        )
+        self._ask = Button(label="Show history", button_type="primary", width=130, name="why")
+        self._answer = _div("history")
+        self._ask.on_click(self._why)
+        self._follow.on_change("active", self._again)
+        self._span.on_change("value", self._again)
+        self.layout = self._layout()
+
+    def _layout(self) -> Any:
+        controls = row(self._follow, self._span, align="end")
+        main = column(
+            controls, self.plot.figure, sizing_mode="stretch_width", stylesheets=[self._card]
+        )
+        waits = column(
+            self._waits,
+            width=430,
+            height=650,
+            styles={"overflow-y": "auto"},
+            stylesheets=[self._card],
+        )
+        asked = row(
+            self._key, self._window, column(Div(text="", height=14), self._ask), margin=(0, 0, 6, 0)
+        )
+        history = column(
+            Div(text=panels.history_head(), sizing_mode="stretch_width"),
+            asked,
+            self._answer,
+            sizing_mode="stretch_width",
+            stylesheets=[self._card],
+        )
+        return column(
+            self._header,
+            row(main, waits, sizing_mode="stretch_width", spacing=14),
+            row(
+                *(
+                    column(one, sizing_mode="stretch_width", stylesheets=[self._card])
+                    for one in self._series.figures
+                ),
+                sizing_mode="stretch_width",
+                spacing=14,
+            ),
+            history,
+            sizing_mode="stretch_width",
+            spacing=14,
+        )
+
+    def _again(self, attr: str, old: object, new: object) -> None:  # noqa: ARG002 - Bokeh's
+        self._shown = -1
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show what the timeline has, if it has changed."""
+        with self._timeline.lock:
+            if self._timeline.version == self._shown:
+                return
+            self._shown = self._timeline.version
+            status = self._timeline.status
+            self._header.text = panels.header(self._feed.name, self._timeline)
+            self._waits.text = panels.waits(status, self._timeline.error)
+            self.plot.update(
+                self._timeline,
+                follow=bool(self._follow.active),
+                span=_SPANS[str(self._span.value)],
+            )
+            self._series.update([*self._timeline.samples])
+
+    # The history of a key
+
+    def _why(self) -> None:
+        """Read a history in a thread, so that the page stays responsive."""
+        self._ask.disabled = True
+        self._answer.text = panels.notice("Reading …")
+        key, window = str(self._key.value or ""), str(self._window.value or "")
+        threading.Thread(target=self._read_history, args=(key, window), daemon=True).start()
+
+    def _read_history(self, key: str, window: str) -> None:
+        try:
+            text = history_html(self._feed.why(key.strip(), window.strip()))
+        except TidegateError as error:
+            text = panels.notice(str(error), kind="error")
+        except Exception as error:  # noqa: BLE001 - the page shows any error and goes on
+            text = panels.notice(f"{type(error).__name__}: {error}", kind="error")
+        self._doc.add_next_tick_callback(partial(self._show_history, text))
+
+    def _show_history(self, text: str) -> None:
+        self._answer.text = text
+        self._ask.disabled = False
+
+
+class _Series:
+    """Rate, lag, state and phases over processing time."""
+
+    def __init__(self, *, has_phases: bool) -> None:
+        """`has_phases`: whether the pipeline runs in micro-batches of Spark."""
+        self._lines = ColumnDataSource({"t": [], "rate": [], "lag": [], "state": [], "windows": []})
+        self._stacks = ColumnDataSource({"t": [], **{name: [] for name in _PHASES}})
+        self.figures = [
+            self._line("rows per second", "rate", "#457b9d", "0,0"),
+            self._line("watermark lag, seconds", "lag", "#c1121f", "0,0.[0]"),
+            self._line("state, KiB", "state", "#6d597a", "0,0.[0]"),
+            self._phases()
+            if has_phases
+            else self._line("windows open", "windows", "#2a9d6f", "0,0"),
+        ]
+
+    def _line(self, title: str, name: str, colour: str, numbers: str) -> Any:
+        plot = _small(title)
+        plot.varea("t", 0, name, source=self._lines, fill_color=colour, fill_alpha=0.14)
+        plot.line("t", name, source=self._lines, color=colour, line_width=2)
+        plot.yaxis.formatter = NumeralTickFormatter(format=numbers)
+        return plot
+
+    def _phases(self) -> Any:
+        plot = _small("batches by phase, seconds")
+        plot.varea_stack(
+            list(_PHASES),
+            x="t",
+            source=self._stacks,
+            color=list(_PHASES.values()),
+            alpha=0.85,
+            legend_label=list(_PHASES),
+        )
+        legend = plot.legend[0]
+        legend.location, legend.background_fill_alpha = "top_left", 0.6
+        legend.label_text_font_size, legend.label_text_color = "9px", MUTED
+        legend.glyph_height = legend.glyph_width = legend.label_height = 9
+        legend.spacing = legend.padding = 1
+        legend.border_line_color = None
+        return plot
+
+    def update(self, samples: list[Sample]) -> None:
+        """Show the samples."""
+        times = milliseconds(np.array([sample.clock for sample in samples]))
+        self._lines.data = {
+            "t": times,
+            "rate": [sample.rate for sample in samples],
+            "lag": [np.nan if sample.lag is None else sample.lag for sample in samples],
+            "state": [sample.state_bytes / 1024 for sample in samples],
+            "windows": [sample.windows for sample in samples],
+        }
+        self._stacks.data = {
+            "t": times,
+            **{name: [sample.phases.get(name, 0) for sample in samples] for name in _PHASES},
+        }
+
+
+def _small(title: str) -> Any:
+    plot = figure(
+        title=title,
+        height=170,
+        sizing_mode="stretch_width",
+        x_axis_type="datetime",
+        tools="",
+        toolbar_location=None,
+        min_border_left=46,
+    )
+    plot.xaxis.ticker.desired_num_ticks = 4
+    plot.yaxis.ticker.desired_num_ticks = 4
+    plot.y_range.start = 0
+    plot.y_range.min_interval = 1e-3
+    style(plot)
+    plot.xgrid.grid_line_color = None
+    plot.title.text_color = MUTED
+    return plot
+
+
+def _div(name: str) -> Div:
+    return Div(
+        text="",
+        name=name,
+        sizing_mode="stretch_width",
+        css_classes=[f"tidegate-{name}"],
+        stylesheets=[":host, .bk-clearfix { width: 100%; display: block; }"],
+    )

@@ -1,0 +1,161 @@
+"""The progress of a query: Spark's reports of its batches, with the values that idle ones keep."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidegate.instants import format_instant, instant
+from tidegate.operators.status import QueryStatus
+from tidegate.spark import metrics
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress of a query in one batch: Spark's report, and the metrics of the operators."""
+
+    batch_id: int
+    rows_per_second: float
+    duration_ms: dict[str, int]
+    """The duration of each phase, under Spark's name; `triggerExecution` is the total."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """The metrics in `metrics.COUNTERS` and `metrics.GAUGES`."""
+    watermark: int | None = None
+    newest_event: int | None = None
+    clock: int | None = None
+    rocksdb_bytes: int = 0
+    """The size of Spark's state store on disk."""
+
+    @property
+    def watermark_lag_seconds(self) -> float | None:
+        """How far the watermark is behind the clock."""
+        return (
+            None
+            if self.watermark is None or self.clock is None
+            else (self.clock - self.watermark) / 1e6
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "batch_id": self.batch_id,
+            "rows_per_second": self.rows_per_second,
+            **self.counts,
+            "watermark": None if self.watermark is None else format_instant(self.watermark),
+            "watermark_lag_seconds": self.watermark_lag_seconds,
+            "rocksdb_bytes": self.rocksdb_bytes,
+            "duration_ms": self.duration_ms,
+        }
+
+
+_KEPT = 100
+"""The number of reports that Spark keeps."""
+
+
+class ProgressLog:
+    """Reads the reports of a query in order, and carries values over batches without them.
+
+    A batch without rows calls only the shards whose timer is due, or none: the values of the other
+    shards have not changed.
+    """
+
+    def __init__(self, shards: int, stored: Callable[[], QueryStatus | None]) -> None:
+        """`shards`: their number over all stages. `stored` reads the status from the checkpoint."""
+        self._shards, self._stored = shards, stored
+        self._known: dict[int, Progress] = {}
+
+    def read(self, reports: Iterable[Any]) -> list[Progress]:
+        """The progress of these reports, the oldest first."""
+        found = []
+        for report in reports:
+            number = int(report.batchId)
+            known = self._known.get(number)
+            if known is None:
+                known = self._filled(report, self._known.get(number - 1))
+                self._known[number] = known
+            found.append(known)
+        # Spark keeps the last hundred.
+        self._known = {one.batch_id: one for one in found}
+        return found
+
+    def last(self, report: Any) -> Progress | None:
+        """The progress of the last report; None if it depends on reports that were not read."""
+        number = int(report.batchId)
+        if number not in self._known:
+            before = self._known.get(number - 1)
+            if before is None:
+                return None
+            self._known = {
+                one: known for one, known in self._known.items() if one > number - _KEPT
+            } | {number: self._filled(report, before)}
+        return self._known[number]
+
+    def _filled(self, report: Any, before: Progress | None) -> Progress:
+        observed = _observed(report.observedMetrics.get("tidegate"))
+        found = read_progress(report)
+        if int(observed.get(metrics.SHARDS) or 0) >= self._shards:
+            return found
+        known = self._base() if before is None else before
+        gauges = {
+            name: known.counts.get(name, 0) + int(observed.get(change) or 0)
+            for name, change in zip(metrics.GAUGES, metrics.CHANGES, strict=True)
+        }
+        return dataclasses.replace(
+            found,
+            counts={**found.counts, **gauges},
+            watermark=_latest(found.watermark, known.watermark),
+            newest_event=_latest(found.newest_event, known.newest_event),
+            clock=_latest(found.clock, instant(report.timestamp)),
+        )
+
+    def _base(self) -> Progress:
+        """What was known before the first report: the state of the checkpoint, or nothing."""
+        status = self._stored()
+        if status is None:
+            return Progress(-1, 0.0, {})
+        return Progress(
+            -1,
+            0.0,
+            {},
+            counts={name: getattr(status, name) for name in metrics.GAUGES},
+            watermark=status.watermark,
+            newest_event=status.newest_event,
+        )
+
+
+def _latest(one: int | None, other: int | None) -> int | None:
+    return max((at for at in (one, other) if at is not None), default=None)
+
+
+def read_progress(report: Any) -> Progress:
+    """Spark's report of a batch as a `Progress`.
+
+    It reads attributes, which are the same with and without Spark Connect.
+    """
+    observed = _observed(report.observedMetrics.get("tidegate"))
+    return Progress(
+        batch_id=int(report.batchId),
+        rows_per_second=float(report.processedRowsPerSecond or 0),
+        duration_ms={str(name): int(ms) for name, ms in report.durationMs.items()},
+        counts={
+            name: int(observed.get(name) or 0) for name in (*metrics.COUNTERS, *metrics.GAUGES)
+        },
+        watermark=observed.get("watermark"),
+        newest_event=observed.get("newest_event"),
+        clock=observed.get("clock"),
+        rocksdb_bytes=sum(
+            int(operator.customMetrics.get("rocksdbSstFileSize", 0))
+            for operator in report.stateOperators
+        ),
+    )
+
+
+def _observed(row: Any) -> dict[str, Any]:
+    """The observed metrics by name; Spark Connect sends them as values and a schema."""
+    observed = {} if row is None else row.asDict()
+    if observed.keys() == {"values", "schema"}:
+        names = (column["name"] for column in observed["schema"]["fields"])
+        return dict(zip(names, observed["values"], strict=True))
+    return observed

@@ -1,0 +1,151 @@
+"""Checks of a pipeline file before it starts: all problems at once, each with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import tidegate as tg
+from tidegate.cli import main
+from tidegate.pipeline import PipelineFileError, load
+from tidegate.spark.query.metadata import QueryMetadata, create_metadata
+from tidegate.spark.sinks.base import SinkTarget
+from tidegate.spark.tasks.shards import ShardLayout
+
+COLUMNS = "user string, ts timestamp, price double"
+FILE = """\
+name: clicks
+input: {{type: {kind}, folder: clicks, {more}}}
+stream: {{time: {time}, key: {key}, watermark: bounded(5 seconds)}}
+window: {window}
+aggregate: {{n: count, spent: {spent}, late: count}}
+write: {{to: {to}, late: {late}, checkpoint: {checkpoint}}}
+"""
+RIGHT = {
+    "kind": "parquet",
+    "more": f'schema: "{COLUMNS}"',
+    "time": "ts",
+    "key": "user",
+    "window": "tumbling(1 minute)",
+    "spent": "sum(price)",
+    "to": "parquet(out/panes)",
+    "late": "parquet(out/late)",
+    "checkpoint": "out/ck",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "clicks").mkdir()
+    return tmp_path
+
+
+def problems(folder: Path, **changed: str) -> list[str]:
+    """The problems of a file with these parts."""
+    file = folder / "p.yaml"
+    file.write_text(FILE.format(**{**RIGHT, **changed}))
+    try:
+        load(file).check()
+    except PipelineFileError as error:
+        return [str(problem) for problem in error.problems]
+    return []
+
+
+def test_a_right_file_has_no_problems_and_nothing_is_written(folder: Path):
+    assert problems(folder) == []
+    assert sorted(path.name for path in folder.iterdir()) == ["clicks", "p.yaml"]
+
+
+def test_all_missing_columns_are_reported_at_once(folder: Path):
+    found = problems(folder, time="t", key="usr", spent="sum(prize)")
+    assert [problem.split(". Hint")[0] for problem in found] == [
+        "line 3, column 16: `t` is not a column for `time`",
+        "line 3, column 24: `usr` is not a column for `key`",
+        "line 5, column 30: `prize` is not a column for `spent`",
+    ]
+    assert "did you mean `user`?" in found[1]
+
+
+@pytest.mark.parametrize(
+    ("changed", "where", "what"),
+    [
+        ({"spent": "sum(user)"}, "line 5, column 30", "`sum` needs numbers"),
+        ({"time": "price"}, "line 3, column 16", "price"),
+        ({"more": 'schema: "user strng, ts timestamp"'}, "line 2, column 48", "'strng'"),
+        ({"to": "parquet(out/late)"}, "line 6, column 38", "write to the same folder"),
+        ({"checkpoint": "p.yaml/ck"}, "line 6, column", "p.yaml"),
+    ],
+)
+def test_types_schemas_and_folders(folder: Path, changed: dict[str, str], where: str, what: str):
+    found = problems(folder, **changed)
+    assert found, "a problem"
+    assert any(problem.startswith(where) and what in problem for problem in found), found
+
+
+def test_a_folder_that_does_not_exist_or_has_no_files(folder: Path):
+    (folder / "clicks").rmdir()
+    assert problems(folder) == [
+        f"line 2, column 32: the folder `{folder}/clicks` does not exist. Hint: create it, or"
+        " correct its name"
+    ]
+    (folder / "clicks").mkdir()
+    (found,) = problems(folder, more="latest_first: false")
+    assert "cannot be inferred, because it has no files. Hint: add `schema:" in found
+
+
+def test_the_columns_of_parquet_files_are_known_without_a_schema(folder: Path):
+    rows = {"user": ["a"], "ts": pa.array([0], pa.timestamp("us", "UTC")), "price": ["x"]}
+    pq.write_table(pa.table(rows), folder / "clicks" / "1.parquet")
+    (found,) = problems(folder, more="latest_first: false")
+    assert "line 5, column 30" in found
+    assert "`sum` needs numbers" in found
+
+
+def test_selected_columns_are_checked_by_name(folder: Path):
+    more = f'schema: "{COLUMNS}", select: [upper(user) as user, ts, prize]'
+    found = problems(folder, more=more)
+    assert len(found) == 2, "`prize` is selected, and `price` is missing then"
+    assert "`prize` is not a column" in found[0]
+    more = f'schema: "{COLUMNS}", select: ["*", "cast(price as string) as shown"]'
+    assert problems(folder, more=more) == [], "the types of expressions are left to Spark"
+
+
+def test_an_output_folder_of_another_query_is_refused(folder: Path):
+    target = SinkTarget("other", "panes", pa.schema([("n", pa.int64())]), (), "accumulating")
+    tg.sinks.parquet(folder / "out" / "panes").publish(target, 0, [])
+    (found,) = problems(folder)
+    assert found.startswith("line 6, column 13: a folder holds one output of one query")
+    assert "overwrite=True" in found
+    assert problems(folder, to='"parquet(out/panes, overwrite=true)"') == []
+
+
+def test_a_checkpoint_of_another_specification_is_refused(folder: Path):
+    (folder / "p.yaml").write_text(FILE.format(**RIGHT))
+    read = load(folder / "p.yaml")
+    layout = ShardLayout.balanced(2, 4)
+    metadata = QueryMetadata.new(layout, [[read.spec.to_dict()]])
+    create_metadata(read.output.checkpoint, metadata)
+    assert problems(folder) == [], "it continues"
+    (found,) = problems(folder, window="tumbling(2 minutes)")
+    assert "`window.size` was 1 minute and is now 2 minutes" in found
+    assert found.startswith("line 6, column")
+
+
+def test_dry_run_ends_with_status_2(folder: Path, capsys: pytest.CaptureFixture[str]):
+    (folder / "p.yaml").write_text(FILE.format(**{**RIGHT, "key": "usr"}))
+    assert main(["run", "--dry-run", str(folder / "p.yaml")]) == 2
+    assert "did you mean `user`?" in capsys.readouterr().err
+
+
+def test_kafka_and_rate_have_columns_of_their_own(folder: Path):
+    rate = FILE.format(**RIGHT).replace("folder: clicks, ", "").replace(RIGHT["more"], "")
+    text = rate.replace("type: parquet", "type: rate").replace(", }", "}").replace("{, ", "{")
+    text = text.replace("time: ts, key: user", "time: timestamp, key: value")
+    (folder / "p.yaml").write_text(text.replace("sum(price)", "sum(value)"))
+    load(folder / "p.yaml").check()
+    (folder / "p.yaml").write_text(text.replace("sum(price)", "sum(valu)"))
+    with pytest.raises(PipelineFileError, match="did you mean `value`"):
+        load(folder / "p.yaml").check()

@@ -1,0 +1,203 @@
+"""The history of one key and window, embedded: `op.why` against a history that the test knows."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import tidegate as tg
+from support.known_history import (
+    BASE,
+    DELIVERIES,
+    HISTORY,
+    SECOND,
+    at,
+    known,
+    panes,
+    rows,
+)
+from tidegate.operators.history.facts import History
+
+
+def stream() -> tg.Stream:
+    return tg.stream(time="ts", key="user", watermark=tg.bounded("5 seconds"))
+
+
+def instants(messages: list[dict[str, Any]]) -> pa.Table:
+    """The messages with times as timestamps."""
+    table = pa.Table.from_pylist(messages)
+    return table.set_column(1, "ts", table.column("ts").cast(pa.timestamp("us", "UTC")))
+
+
+def played(history: int = 1 << 20) -> tg.EmbeddedOperator:
+    op = panes(stream()).embedded(now=at(0), history=history)
+    for number, delivery in enumerate(DELIVERIES):
+        op.add_messages(
+            instants(rows(number)), now=at(max(second for _, second, _ in delivery) + 5)
+        )
+    return op
+
+
+def kinds(found: History) -> list[str]:
+    return [step.kind for step in found.steps]
+
+
+def test_the_history_has_all_that_happened_in_order():
+    found = played().why("a", at(0), at(60))
+    assert [known(step, 1) for step in found.steps] == HISTORY
+    assert found.open == ()
+    first = found.steps[0]
+    assert (first.at, found.steps[-1].watermark) == (at(8), at(95))
+
+
+def test_the_history_does_not_depend_on_flushes():
+    op = played()
+    before = op.why("a").to_dict()
+    op.get_result()
+    op.flush()
+    assert op.why("a").to_dict() == before
+
+
+def test_a_pane_names_the_values_that_it_changed():
+    late = next(
+        step for step in played().why("a").steps if step.kind == "pane" and step.timing == "late"
+    )
+    assert late.changes == {"n": (5, 6), "total": (38, 138)}
+    assert late.watermark == at(35)
+
+
+def test_an_open_window_says_what_it_waits_for():
+    (window,) = played().why("a", at(101)).open
+    assert (window.start, window.end) == (at(101), at(111))
+    assert (window.rows, window.pending, window.panes) == (1, 1, 0)
+    assert window.waits is not None
+    assert (window.waits.watermark, window.waits.to_go) == (at(111), 15 * SECOND)
+
+
+def test_the_sentences_tell_the_story():
+    text = str(played().why("a", at(0), at(60)))
+    for words in (
+        "Key user=a, 3 windows: 5 panes, 1 late row.",
+        "the early trigger `AfterCount(2)` fired",
+        "has reached the end of the window",
+        "merge, and are now parts of [2023-11-14T22:14:01Z, 2023-11-14T22:14:31Z)",
+        "n 5 → 6, total 38 → 138.",
+        "1 minute 13 seconds behind the watermark",
+        "53 seconds more than the allowed lateness",
+    ):
+        assert words in text
+
+
+def test_the_json_form_is_json():
+    document = json.loads(json.dumps(played().why("a").to_dict()))
+    assert document["steps"][1]["start"] == "2023-11-14T22:14:01Z"
+    assert document["key"] == {"user": "a"}
+
+
+def test_a_key_without_rows_has_an_empty_history():
+    found = played().why("nobody")
+    assert (found.steps, found.open) == ((), ())
+    assert "No pane, no late row and no open window" in str(found)
+
+
+def test_a_key_of_other_columns_is_refused():
+    with pytest.raises(tg.InputError, match="the key columns are user"):
+        played().why(("a", "b"))
+
+
+def test_a_recording_is_bounded_and_says_so():
+    op = played(history=3000)
+    found = op.why("a")
+    assert "the recording starts at call" in found.notes[0]
+    assert len(found.steps) < len(HISTORY)
+    assert played(history=0).why("a").steps == ()
+    with pytest.raises(tg.InputError, match="`history` is a number of bytes"):
+        panes(stream()).embedded(history=-1)
+
+
+def tumbling(trigger: tg.api.streams.Trigger | str, **options: object) -> tg.EmbeddedOperator:
+    windowed = stream().window(tg.tumbling("10 seconds")).trigger(trigger)
+    return windowed.allow_lateness("20 seconds").aggregate(n=tg.count()).embedded(now=at(0))
+
+
+def causes(op: tg.EmbeddedOperator, start: int | None = None) -> list[tuple[str, str]]:
+    steps = op.why("a", start).steps
+    return [(step.cause, step.trigger) for step in steps if step.kind == "pane"]
+
+
+def message(second: float) -> list[dict[str, object]]:
+    return [{"user": "a", "ts": at(second), "v": 1}]
+
+
+def test_the_part_of_a_trigger_that_fired_is_named():
+    op = tumbling(tg.repeatedly(tg.after_any(tg.after_count(3), tg.every("1 minute"))))
+    op.add_messages(message(1) * 3, now=at(1))
+    op.add_messages(message(2), now=at(2))
+    op.timeout(at(70))
+    assert causes(op) == [
+        ("trigger", 'Repeatedly(AfterAny(AfterCount(3), Every("1 minute")))'),
+        ("trigger", 'Every("1 minute")'),
+    ]
+
+
+def test_the_end_of_the_input_is_a_cause():
+    op = tumbling(tg.after_watermark())
+    op.add_messages(message(1), now=at(1))
+    op.finish()
+    assert causes(op) == [("end_of_input", "")]
+
+
+def test_rows_that_never_fired_are_emitted_when_the_window_expires():
+    op = tumbling(tg.after_watermark(late=tg.after_count(5)))
+    op.add_messages(message(1), now=at(1))
+    op.add_messages(message(17), now=at(17))
+    op.add_messages(message(2), now=at(18))
+    op.add_messages(message(60), now=at(60))
+    assert causes(op, at(0)) == [("watermark", ""), ("expired", "")]
+
+
+def test_a_row_of_another_window_of_the_range_is_left_out():
+    op = tumbling(tg.after_watermark())
+    op.add_messages([*message(1), *message(11), *message(30)], now=at(30))
+    found = op.why("a", at(0), at(10))
+    assert {(step.start, step.end) for step in found.steps} == {(at(0), at(10))}
+    assert len({step.start for step in op.why("a", at(5), at(15)).steps}) == 2
+
+
+def test_duplicates_are_counted_once():
+    op = (
+        tg.stream(time="ts", key="user", id="id", watermark=tg.bounded("5 seconds"))
+        .window(tg.tumbling("10 seconds"))
+        .aggregate(n=tg.count())
+        .embedded(now=at(0))
+    )
+    row = {"user": "a", "ts": at(1), "id": "x"}
+    op.add_messages([row, row], now=at(1))
+    op.add_messages([row, {**row, "id": "y"}], now=at(2))
+    assert [(step.rows, step.total) for step in op.why("a", BASE).steps] == [(1, 1), (1, 2)]
+
+
+def test_times_that_are_plain_numbers_stay_numbers():
+    op = panes(stream()).embedded(now=at(0))
+    op.add_messages(rows(0), now=at(8))
+    found = op.why("a", at(1), at(13))
+    assert found.ticks
+    assert found.to_dict()["steps"][0]["start"] == at(1)
+
+
+def test_a_session_that_fires_and_grows_in_one_delivery_is_told_in_order():
+    op = (
+        stream()
+        .window(tg.session("10 seconds"))
+        .trigger(tg.after_watermark(early=tg.every_element()))
+        .retracting()
+        .aggregate(n=tg.count())
+        .embedded(now=at(0))
+    )
+    op.add_messages([*message(1), *message(3)], now=at(5))
+    found = op.why("a")
+    assert kinds(found) == ["rows", "pane", "merge", "withdrawn", "pane"]
+    assert [step.rows for step in found.steps if step.kind == "pane"] == [1, 1]
