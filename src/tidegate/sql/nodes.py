@@ -1,0 +1,71 @@
+"""Nodes of the syntax tree that Tidegate adds to those of sqlglot."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from sqlglot import exp
+
+
+class WindowCall(exp.Expression, exp.Func):
+    """A windowing function: `TUMBLE`, `HOP`, `CUMULATE`, `SESSION`, `SLIDE`, `CALENDAR` or `ALL`.
+
+    `this` is its name in capitals, `expressions` are its arguments.
+    """
+
+    arg_types: ClassVar[dict[str, Any]] = {"this": True, "expressions": False}
+    is_var_len_args = True
+    _sql_names: ClassVar[list[str]] = ["TIDEGATE_WINDOW"]
+
+
+class NamedArgument(exp.Expression):
+    """A named argument of a windowing function: `SIZE => INTERVAL '1' MINUTE`."""
+
+    arg_types: ClassVar[dict[str, Any]] = {"this": True, "expression": True}
+
+
+class TableArgument(exp.Expression):
+    """An argument `TABLE name PARTITION BY columns`; `this` is a table or a subquery."""
+
+    arg_types: ClassVar[dict[str, Any]] = {"this": True, "partition_by": False}
+
+
+class Descriptor(exp.Expression):
+    """`DESCRIPTOR(column)`."""
+
+    arg_types: ClassVar[dict[str, Any]] = {"expressions": True}
+
+
+class RowCount(exp.Expression):
+    """A number of messages: `ROWS 100`."""
+
+    arg_types: ClassVar[dict[str, Any]] = {"this": True}
+
+
+class TableWindow(exp.Expression):
+    """The window of a side of a join: `OVER (ROWS 3 PRECEDING)`."""
+
+    arg_types: ClassVar[dict[str, Any]] = {
+        "kind": True,
+        "size": True,
+        "order": False,
+        "partition_by": False,
+    }
+
+
+class Watermark(exp.Expression):
+    """`WATERMARK FOR this AS expression` of a table."""
+
+    arg_types: ClassVar[dict[str, Any]] = {"this": True, "expression": True}
+
+
+class MetadataColumn(exp.Expression, exp.ColumnConstraintKind):
+    """`METADATA [FROM 'key'] [VIRTUAL]` of a column of a table."""
+
+    arg_types: ClassVar[dict[str, Any]] = {"this": False, "virtual": False}
+
+
+class Emit(exp.Expression):
+    """The clauses after a query that say when its panes fire; `clause` is an `EmitClause`."""
+
+    arg_types: ClassVar[dict[str, Any]] = {"clause": True}

@@ -1,0 +1,126 @@
+"""Definitions of tables in SQL: types, computed columns, watermarks, and options of connectors."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+import tidegate as tg
+from tidegate.errors import SqlError
+from tidegate.sql.definitions import TableDefinition, defined_table
+from tidegate.sql.parse import parse_script
+from tidegate.sql.statements import CreateTable
+
+STAMP = pa.timestamp("us", "UTC")
+
+
+def defined(text: str) -> TableDefinition:
+    (statement,) = parse_script(text)
+    assert isinstance(statement, CreateTable)
+    return defined_table(statement)
+
+
+def test_columns_of_every_kind() -> None:
+    table = defined("""
+        CREATE TABLE bids (
+            auction BIGINT, price DECIMAL(10, 2), tags ARRAY<STRING>, place ROW<city STRING, zip INT>,
+            millis BIGINT, ok BOOLEAN,
+            nr BIGINT METADATA FROM 'offset' VIRTUAL,
+            ts AS TO_TIMESTAMP_LTZ(MILLIS, 3),
+            later AS ts + INTERVAL '1' HOUR,
+            seen AS PROCTIME(),
+            WATERMARK FOR ts AS ts - INTERVAL '10' SECOND,
+            WATERMARK FOR later AS later
+        ) WITH ('connector' = 'kafka', 'topic' = 'bids', 'format' = 'json',
+                'properties.bootstrap.servers' = 'localhost:9092')""")
+    assert table.columns is not None
+    assert [(one.name, one.type) for one in table.columns] == [
+        ("auction", pa.int64()),
+        ("price", pa.decimal128(10, 2)),
+        ("tags", pa.list_(pa.string())),
+        ("place", pa.struct([("city", pa.string()), ("zip", pa.int32())])),
+        ("millis", pa.int64()),
+        ("ok", pa.bool_()),
+        ("nr", pa.int64()),
+        ("ts", STAMP),
+        ("later", STAMP),
+    ]
+    assert table.table.columns is not None
+    assert table.table.columns[-1] == "seen"
+    assert table.input.time == "ts"
+    assert table.input.watermark == tg.bounded("10 s")
+    assert [(one.column, one.watermark) for one in table.input.others] == [
+        ("later", tg.bounded("0 s"))
+    ]
+    # Kafka has partitions and offsets whether or not the table names them.
+    assert table.input.partition == "__partition"
+    assert table.input.offset == "__offset"
+    assert table.written_schema().names == ["auction", "price", "tags", "place", "millis", "ok"]
+
+
+def test_idleness_partitions_and_roles_are_options() -> None:
+    table = defined("""
+        CREATE TABLE t (ts TIMESTAMP(3), part STRING, nr BIGINT, WATERMARK FOR ts AS ts)
+        WITH ('connector' = 'filesystem', 'path' = 'in', 'format' = 'json', 'partition' = 'PART',
+              'offset' = 'nr', 'scan.watermark.idle-timeout' = '1 min',
+              'scan.watermark.partitions' = 'a, b')""")
+    assert table.input.watermark == tg.bounded("0 s", partitions=["a", "b"], idle_after="1 min")
+    assert (table.input.partition, table.input.offset) == ("part", "nr")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ts - INTERVAL '5' SECOND", tg.bounded("5 s")),
+        ("(ts - INTERVAL '1' MINUTE)", tg.bounded("1 min")),
+        ("ascending()", tg.ascending()),
+        ("LAGGING(INTERVAL '3' SECOND)", tg.lagging("3 s")),
+        ("PUNCTUATED(mark)", tg.punctuated("mark")),
+        (
+            "BOUNDED(INTERVAL '5' SECOND, idle_after => INTERVAL '1' MINUTE)",
+            tg.bounded("5 s", idle_after="1 min"),
+        ),
+        (
+            "PER_KEY(INTERVAL '5' SECOND, floor => INTERVAL '1' HOUR, max_keys => 9)",
+            tg.per_key("5 s", floor="1 h", max_keys=9),
+        ),
+    ],
+)
+def test_watermarks(text: str, expected: object) -> None:
+    table = defined(
+        f"CREATE TABLE t (ts TIMESTAMP(3), mark TIMESTAMP(3), WATERMARK FOR ts AS {text})"
+    )
+    assert table.input.watermark == expected
+
+
+KAFKA = "'connector' = 'kafka', 'topic' = 't', 'properties.bootstrap.servers' = 'h:1'"
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        ("a INT", "'connector' = 'kafak'", "did you mean 'kafka'"),
+        ("a INT", "'conector' = 'kafka'", "no connector"),
+        ("a INT", "'connector' = 'kafka', 'topic' = 't'", "properties.bootstrap.servers"),
+        ("a INT", f"{KAFKA}, 'scan.startup.mod' = 'x'", "did you mean 'scan.startup.mode'"),
+        ("a INT", f"{KAFKA}, 'scan.startup.mode' = 'now'", "can't be 'now'"),
+        ("a INT", f"{KAFKA}, 'sink.partitioner' = 'fixed'", "does not apply"),
+        ("a INT", "'connector' = 'filesystem', 'path' = 'p', 'format' = 'orc'", "'orc'"),
+        ("a INT, WATERMARK FOR b AS b", "", "no column `b`"),
+        ("a DOUBLE, WATERMARK FOR a AS a", "", "`a` is double"),
+        ("a TIMESTAMP, WATERMARK FOR a AS b + 1", "", "none that Tidegate knows"),
+        ("a TIMESTAMP, WATERMARK FOR a AS BOUNDED(now => 1)", "", "is wrong"),
+        ("a INT, b AS missing + 1", "", "no column `missing`"),
+        ("a INT, b AS no_such_function(a)", "", "no_such_function"),
+        ("a INT, A INT, a INT", "", "several columns"),
+        ("a UNKNOWN_TYPE_", "", "not known"),
+        ("a INTERVAL", "", "type"),
+        ("a INT, PRIMARY KEY (b) NOT ENFORCED", "", "`b`"),
+        ("a INT METADATA FROM 'offset'", "", "no metadata"),
+    ],
+)
+def test_what_is_wrong_is_refused_with_its_place(columns: str, options: str, message: str) -> None:
+    text = f"CREATE TABLE t ({columns})" + (f" WITH ({options})" if options else "")
+    with pytest.raises(SqlError, match=message) as refused:
+        defined(text)
+    assert "line 1, column" in str(refused.value)
