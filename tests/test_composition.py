@@ -230,18 +230,8 @@ def test_oracle_sessions_of_sessions_end_in_the_answer_of_a_batch(events, cut, m
 # Lateness
 
 
-@pytest.mark.parametrize(
-    ("timestamp", "time"),
-    [
-        ("end_of_window", "time"),
-        ("earliest", "time"),
-        ("latest", "time"),
-        ("end_of_window", "window_start"),
-        ("end_of_window", "window_end"),
-        ("end_of_window", "newest"),
-    ],
-)
-def test_no_change_of_the_upstream_is_late_downstream(timestamp, time):
+@pytest.mark.parametrize("time", ["time", "window_start", "window_end", "newest"])
+def test_no_change_of_the_upstream_is_late_downstream(time):
     """The downstream allows no lateness of its own, and takes all corrections of the upstream."""
     last = (
         tg.stream(time=time, key="c", watermark=tg.explicit())
@@ -253,7 +243,7 @@ def test_no_change_of_the_upstream_is_late_downstream(timestamp, time):
         .aggregate(n=tg.sum("n"))
         .embedded(now=0)
     )
-    head = source(trigger=EAGER).allow_lateness("30 s").options(timestamp=timestamp)
+    head = source(trigger=EAGER).allow_lateness("30 s")
     with head.aggregate(n=tg.count(), newest=tg.max("ts")).embedded(downstream=last, now=0) as op:
         for now, late in ((0, 1), (9, 3), (10, 4), (34, 5), (33, 9)):
             op.advance_watermark(now * 1_000_000)
@@ -318,7 +308,9 @@ def timed(window: Any = None, **stream: Any) -> tg.Windowed:
         (CORRECTED, timed(tg.tumbling(5, axis="offset"), offset="pane"), "leave `offset` out"),
         (CORRECTED, timed(tg.sliding("1 minute")), "tg.hopping"),
         (CORRECTED, timed(id="n"), "id='pane_id'"),
-        (CORRECTED, timed().evict(tg.evict_count(3, after=True)), "before the function"),
+        (CORRECTED, timed().evict(tg.evict_count(3)), "tg.evict_time"),
+        (CORRECTED, timed().evict(tg.evict_delta("n", 3)), "tg.evict_time"),
+        (CORRECTED, timed().evict(tg.evict_time("1 s", after=True)), "before the function"),
         (CORRECTED, timed(tg.session("1 minute")).discarding(), "accumulating"),
         (CORRECTED, timed(time="n"), "time='time'"),
         (source(window=tg.session("1 s")), timed(time="window_start"), "time='window_end'"),
@@ -327,6 +319,9 @@ def timed(window: Any = None, **stream: Any) -> tg.Windowed:
             timed(),
             "timestamp='end_of_window'",
         ),
+        (CORRECTED.options(timestamp="earliest"), timed(), "tg.min('ts')"),
+        (FINAL.options(timestamp="latest"), timed(), "tg.min('ts')"),
+        (FINAL.allow_lateness(0).options(timestamp="latest", drop_by="window"), timed(), "tg.min"),
         (source(window=tg.global_window()), timed(), "inherit them"),
     ],
 )
@@ -361,7 +356,10 @@ def test_discarding_behind_changes_is_refused_for_other_aggregates_than_counts_a
         (CORRECTED, inherited(tg.repeatedly(tg.after_count(3)))),
         (CORRECTED, inherited(tg.never())),
         (source(window=tg.global_window()), inherited(EAGER)),
-        (FINAL.options(timestamp="earliest"), timed()),
+        (FINAL.allow_lateness(0).options(timestamp="earliest"), timed()),
+        (CORRECTED.options(timestamp="earliest"), timed(time="window_start")),
+        (CORRECTED.options(timestamp="earliest"), inherited(LATE_ONLY)),
+        (CORRECTED, timed().evict(tg.evict_time("1 s"))),
     ],
 )
 def test_a_chain_with_an_answer_is_accepted(first, second):

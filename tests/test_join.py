@@ -522,6 +522,21 @@ def test_a_condition_that_fails_for_a_pair_is_told_of_and_the_others_come_out():
     ]
 
 
+def test_a_condition_over_columns_without_a_value_yet_is_null():
+    """Embedded, a column of nulls has no type before its first value."""
+    left, right = tg.stream(time="at"), tg.stream(time="seen")
+    window = tg.within(5, 5, unit="us")
+    where = (pc.field("low") <= pc.field("high")) & (pc.field("low") + pc.field("high") > 0)
+    join = left.join(right, window, on="k", how="left", where=where).embedded(now=0)
+    join.add(left=[{"at": 1, "k": "a", "low": None}], right=[{"seen": 1, "k": "a", "high": None}])
+    join.add(left=[{"at": 1, "k": "a", "low": 1}], right=[{"seen": 1, "k": "a", "high": 2}])
+    join.finish()
+    result = join.get_result()
+    assert result.late.to_pylist() == []
+    found = [(pane["low"], pane["high"]) for pane in result.panes.to_pylist()]
+    assert sorted(found, key=str) == [(1, 2), (None, None)]
+
+
 def test_several_bounds_on_several_columns_all_hold_and_each_frees_state():
     times = {"due": (1, tg.explicit())}
     both = tg.stream(time="ts", watermark=tg.explicit(), times=times)

@@ -292,3 +292,25 @@ def test_a_join_with_unmatched_rows_is_not_idle_for_its_downstream():
     assert [(row["op"], row["id"], row["cost"]) for row in result.panes.to_pylist()] == [
         ("+", 1, 2)
     ]
+
+
+@pytest.mark.parametrize("window", [HOUR, tg.global_window(), tg.within(None, "1 hour")])
+def test_rows_that_are_unmatched_until_the_end_of_input_are_not_late_downstream(window):
+    """The watermark of a merge waits for them, also when all inputs of the join have ended."""
+    counts = (
+        tg.merge(orders=ORDERS, missing=tg.stream(time="at", watermark=tg.explicit()))
+        .window(tg.tumbling("1 hour"))
+        .allow_lateness(0)
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
+    anti = SHIPMENTS.join(SHIPMENTS, window, on="id", how="anti").allow_lateness(0)
+    upstream = anti.embedded(now=0, downstream=counts.port("missing"))
+    counts.add_message(order(500), input="orders")
+    counts.advance_watermark(500 * MINUTE, input="orders")
+    upstream.add(left=[shipment(0)], right=[shipment(0, 2)])
+    for side in (0, 1):
+        upstream.port(side).finish()
+    result = counts.get_result()
+    assert result.late.to_pylist() == []
+    assert result.panes.column("n").to_pylist() == [1]

@@ -19,6 +19,7 @@ from typing import TypeVar
 from tidegate.errors import SpecError
 from tidegate.instants import saturating_add
 from tidegate.spec.aggregates import Count, First, Last, Max, Min, Sum
+from tidegate.spec.evictors import EvictCount, EvictDelta
 from tidegate.spec.join import AsOf, JoinSpec, Upstream
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.triggers import (
@@ -77,6 +78,8 @@ class Exchange:
     """The greatest length of its windows; None without a bound."""
     is_endless: bool = False
     """Whether its windows have no end, so that its rows have no time."""
+    times_by_arrival: bool = False
+    """Whether the order of arrival decides the times of its panes."""
 
     def behind(self, column: str | None) -> int | None:
         """How far a time of its rows may lie behind its watermark; None without a bound."""
@@ -104,12 +107,8 @@ class Exchange:
         """How far a time of panes lies before the end of their window."""
         if self.is_endless:
             return None
-        if column == "window_end":
+        if column in ("window_end", "time"):
             return 0
-        if column == "time":
-            # A pending pane holds the watermark back, but its retraction does not.
-            is_end = spec.options.timestamp == "end_of_window"
-            return 0 if is_end or not self.changes else self.span
         aggregate = dict(spec.aggregates).get(column or "")
         is_inside = (
             isinstance(aggregate, Min | Max | First | Last) and aggregate.column == spec.input.time
@@ -134,6 +133,13 @@ def composed(spec: Upstream, upstreams: Mapping[int, Exchange]) -> Exchange:
             _check_input(spec, ordinal)
         if isinstance(spec, AggregateSpec):
             _check_trigger(spec.firing, upstream)
+        if upstream.times_by_arrival and _goes_by_time(spec, ordinal):
+            raise SpecError(
+                "the order of arrival decides the times of the upstream's panes, and so the windows"
+                " here: `timestamp` sees the on-time rows since the last pane. Hint:"
+                " timestamp='end_of_window', or as the time an aggregate, such as"
+                f" tg.min({upstream.spec.inputs[0].time!r})"
+            )
     changes = any(upstream.changes for upstream in upstreams.values())
     if isinstance(spec, JoinSpec):
         fed = [ordinal for ordinal, upstream in upstreams.items() if upstream.changes]
@@ -159,6 +165,7 @@ def composed(spec: Upstream, upstreams: Mapping[int, Exchange]) -> Exchange:
     lateness = _lateness(spec, upstreams)
     # Without lateness, no row arrives after the end of its window.
     takes_late = bool(lateness) or isinstance(spec.window, Custom)
+    is_final = not (changes or fires_again(spec.firing))
     return Exchange(
         spec,
         lateness,
@@ -170,7 +177,23 @@ def composed(spec: Upstream, upstreams: Mapping[int, Exchange]) -> Exchange:
             isinstance(spec.window, Inherited)
             and any(upstream.is_endless for upstream in upstreams.values())
         ),
+        spec.options.timestamp != "end_of_window"
+        and not (is_final and _takes_only_on_time(spec, lateness)),
     )
+
+
+def _takes_only_on_time(spec: AggregateSpec, lateness: int) -> bool:
+    """Whether all rows of a window are on time; those of inherited windows are."""
+    if isinstance(spec.window, Inherited):
+        return True
+    return not lateness and spec.options.drop_by == "event"
+
+
+def _goes_by_time(spec: Upstream, ordinal: int) -> bool:
+    """Whether the column `time` of the panes of an input decides their windows or partners."""
+    if spec.inputs[ordinal].time != "time" or not _is_timed(spec, ordinal):
+        return False
+    return isinstance(spec, JoinSpec) or not isinstance(spec.window, Inherited)
 
 
 def _lateness(spec: Upstream, upstreams: Mapping[int, Exchange]) -> int:
@@ -204,11 +227,6 @@ def _unbounded(upstream: Exchange, time: str | None) -> str:
         return f"it is a join in {spec.window!r}. Hint: join within times: tg.within(...)"
     if upstream.is_endless:
         return "its windows have no end. Hint: inherit them, or window the upstream by time"
-    if time == "time":
-        return (
-            "its windows have no greatest length, and the time of a pane is that of its"
-            f" {spec.options.timestamp} row. Hint: timestamp='end_of_window'"
-        )
     if time == "window_start":
         return "its windows have no greatest length. Hint: time='window_end'"
     return "it is no time of its windows. Hint: time='time', 'window_start' or 'window_end'"
@@ -304,6 +322,11 @@ def _check_window(spec: AggregateSpec) -> None:
         raise _refusal(
             "windows by difference begin and end at rows, which may be retracted",
             "tg.hopping(...)",
+        )
+    if isinstance(spec.evictor, EvictCount | EvictDelta):
+        raise _refusal(
+            "the order of arrival decides what is evicted, and a correction arrives anew",
+            "tg.evict_time(...), which goes by the times of rows",
         )
     if spec.evictor is not None and spec.evictor.after:
         raise _refusal(

@@ -298,21 +298,47 @@ def _evaluate(where: Any, table: pa.Table) -> tuple[np.ndarray, dict[int, str]]:
 
 def _condition(where: Any, table: pa.Table) -> np.ndarray:
     if isinstance(where, pc.Expression):
-        name = "\x00row"
-        rows = (
-            table.append_column(name, pa.array(np.arange(table.num_rows)))
-            .filter(where)
-            .column(name)
-        )
-        mask = np.zeros(table.num_rows, bool)
-        mask[rows.to_numpy()] = True
-        return mask
+        return _filtered(where, table)
     answer = where(table)
     if not isinstance(answer, pa.Array | pa.ChunkedArray):
         answer = pa.array(answer)
     if len(answer) != table.num_rows:
         raise ValueError(f"the condition returned {len(answer)} values for {table.num_rows} pairs")
     return pc.fill_null(to_arrow(answer).cast(pa.bool_()), False).to_numpy(zero_copy_only=False)
+
+
+def _filtered(where: pc.Expression, table: pa.Table) -> np.ndarray:
+    """The pairs that an expression accepts."""
+    name = "\x00row"
+    rows = table.append_column(name, pa.array(np.arange(table.num_rows)))
+    try:
+        found = rows.filter(where)
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        # Columns without a value yet have no type. With any type that the expression accepts, the
+        # result is the same, because all values are null.
+        untyped = [field.name for field in rows.schema if pa.types.is_null(field.type)]
+        typed = _first_filtered(where, rows, untyped)
+        if typed is None:
+            raise
+        found = typed
+    mask = np.zeros(table.num_rows, bool)
+    mask[found.column(name).to_numpy()] = True
+    return mask
+
+
+def _first_filtered(
+    where: pc.Expression, rows: pa.Table, untyped: Sequence[str]
+) -> pa.Table | None:
+    """The rows that an expression accepts with the first type that it takes; None if none fits."""
+    for kind in (pa.int64(), pa.string(), pa.bool_()) if untyped else ():
+        schema = rows.schema
+        for name in untyped:
+            schema = schema.set(schema.get_field_index(name), pa.field(name, kind))
+        try:
+            return rows.cast(schema).filter(where)
+        except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+            continue
+    return None
 
 
 def _oldest(

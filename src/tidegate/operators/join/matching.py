@@ -153,6 +153,10 @@ class JoinMatching(JoinContext, ABC):
             return Places.of([])
         return self.sides[side].buffer.pending(limits)
 
+    def owes_rows(self) -> bool:
+        """Whether unmatched rows are still to come out, at the latest at the end of the input."""
+        return any(self.spec.pads(side) and len(self.pending(side).at) for side in (LEFT, RIGHT))
+
     def is_pending(self, side: int, places: Places) -> np.ndarray:
         """Which stored rows have no partner and have not come out."""
         buffer = self.sides[side].buffer

@@ -394,6 +394,7 @@ class WindowedJoin:
             and self.emitter.waiting == 0
             and self.emitter.unnamed == 0
             and self.waits_for == MAX
+            and not self.matching.owes_rows()
         )
 
     @property
