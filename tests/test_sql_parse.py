@@ -161,6 +161,12 @@ def test_statements_of_a_script():
         ("CREATE TABLE t (a)", 1, 17),
         ("MERGE INTO t USING x", 1, 20),
         ("SELECT (((", 1, 10),
+        ("SELECT a FROM t GROUP BY a EMIT EARLY", 1, 33),
+        ("SELECT a FROM t GROUP BY a EMIT CHANGES FINAL", 1, 41),
+        ("SELECT a FROM t GROUP BY a EMIT FINAL LATE AFTER 1 ROW", 1, 52),
+        ("SELECT a FROM t GROUP BY a EMIT EARLY EVERY INTERVAL '0' SECOND", 1, 39),
+        ("SELECT a FROM t GROUP BY a EMIT ALLOW LATENESS INTERVAL '-1' SECOND", 1, 48),
+        ("SELECT a FROM t GROUP BY a EMIT EVERY INTERVAL '1' MONTH", 1, 39),
     ],
 )
 def test_errors_point_at_a_place(text, line, column):

@@ -387,6 +387,11 @@ def test_emit_becomes_the_trigger_the_mode_and_the_lateness():
     spec = plan.branches[0].root.spec
     assert spec.trigger == tg.after_watermark(early=tg.every("10 s"), late=tg.after_count(1))
     assert (spec.mode, spec.allowed_lateness) == ("retracting", 60_000_000)
+    late, _ = planned(
+        f"SELECT COUNT(*) n FROM {TUMBLE} GROUP BY window_start, window_end EMIT LATE AFTER 1 ROW"
+    )
+    # Late panes need late rows: windows take them as long as those of the API.
+    assert late.branches[0].root.spec.lateness == 60_000_000
     plain, _ = planned(f"SELECT COUNT(*) n FROM {TUMBLE} GROUP BY window_start, window_end")
     assert plain.branches[0].root.spec.trigger == tg.after_watermark()
     assert plain.branches[0].root.spec.allowed_lateness == 0

@@ -124,3 +124,24 @@ def test_what_is_wrong_is_refused_with_its_place(columns: str, options: str, mes
     with pytest.raises(SqlError, match=message) as refused:
         defined(text)
     assert "line 1, column" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("ARRAY<INT NOT NULL> NOT NULL", pa.list_(pa.int32())),
+        ("MAP<STRING NOT NULL, ROW(a INT NOT NULL)>", pa.map_(pa.string(), pa.struct([("a", "i4")]))),
+        ("DECIMAL(103)", None),
+        ("DECIMAL(10, x)", None),
+        ("ARRAY<DECIMAL(3, 4)>", None),
+    ],
+)
+def test_types_are_those_of_arrow_or_refused(kind: str, expected: pa.DataType | None) -> None:
+    text = f"CREATE TABLE t (a {kind}, b INT)"
+    if expected is None:
+        with pytest.raises(SqlError, match="columns cannot have at line 1, column 17"):
+            defined(text)
+    else:
+        table = defined(text)
+        assert table.schema is not None
+        assert table.schema.field("a").type == expected

@@ -44,6 +44,7 @@ class TidegateParser(EmitParser, SparkParser):
     """The parser of sqlglot for Spark with further clauses."""
 
     STRICT_CAST = True
+    _type_depth = 0
     FUNC_TOKENS = SparkParser.FUNC_TOKENS | {TokenType.SESSION}
     TABLE_ALIAS_TOKENS = SparkParser.TABLE_ALIAS_TOKENS - {TokenType.OVER}
     FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
@@ -187,6 +188,19 @@ class TidegateParser(EmitParser, SparkParser):
             clause = self._parse_emit()
             this.set("emit", Emit(clause=clause).update_positions(token))
         return this
+
+    # Types
+
+    def _parse_types(self, *given: Any, **options: Any) -> exp.Expr | None:
+        """A type; inside of another one it may be `NOT NULL`, which has no effect."""
+        self._type_depth += 1
+        try:
+            found = super()._parse_types(*given, **options)
+            if self._type_depth > 1 and isinstance(found, exp.DataType):
+                self._match_text_seq("NOT", "NULL")
+        finally:
+            self._type_depth -= 1
+        return found
 
     # Definitions
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sqlglot import exp
-from sqlglot.tokenizer_core import TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
 from tidegate.errors import SpecError
 from tidegate.instants import MAX
@@ -70,6 +70,9 @@ class EmitParser(_Base):
     def _emit_clause(self, found: dict[str, Any]) -> EmitClause:
         parts = {name: found.pop(name) for name in ("early", "late") if name in found}
         retention = {name: found.pop(name) for name in _RETAINED if name in found}
+        whole = [word for word, name in _WHOLE.items() if found.get(name)]
+        if whole and (parts or "trigger" in found or len(whole) > 1):
+            self.raise_error(f"{whole[0]} goes with no other trigger", self._prev)
         if parts:
             trigger = found.get("trigger", t.AfterWatermark())
             if not isinstance(trigger, t.AfterWatermark):
@@ -155,13 +158,22 @@ class EmitParser(_Base):
         return found
 
     def _emit_single_trigger(self, depth: int) -> Trigger:
+        token = self._curr
+        try:
+            return self._emit_operand(token, depth)
+        except SpecError as error:
+            self.raise_error(str(error), token)
+            raise AssertionError from None
+
+    def _emit_operand(self, token: Token, depth: int) -> Trigger:
         if depth > _DEEPEST:
             self.raise_error(f"Triggers are nested more than {_DEEPEST} deep")
         if self._match(TokenType.L_PAREN):
             found = self._emit_trigger(depth + 1)
             self._match_r_paren()
             return found
-        token = self._curr
+        if token.text.upper() not in _TRIGGERS:
+            self.raise_error("Expected a trigger")
         self._advance()
         match token.text.upper():
             case "EVERY":
@@ -296,7 +308,10 @@ class EmitParser(_Base):
             if found is None:
                 self.raise_error("Expected an interval", token)
                 return 1
-            return ticks(found)
+            size = ticks(found)
+            if size < 0:
+                self.raise_error("An interval of EMIT can't be negative", token)
+            return size
         except SpecError as error:
             self.raise_error(str(error), token)
             return 1
@@ -318,6 +333,8 @@ _COUNTED = {
 }
 _TRIGGERS = frozenset({"EVERY", "AFTER", "AT", "NEVER", "REPEAT", "ALL", "ANY", "EACH", "POLICY"})
 _OPERANDS = _TRIGGERS | {"("}
+_WHOLE = {"DEFAULT": "is_default", "EMIT FINAL": "is_final"}
+"""Parts that stand for a trigger, and their fields."""
 
 
 def _value(node: exp.Expr | None) -> Any:

@@ -186,8 +186,8 @@ def _located(error: ParseError, text: str, chunk: _Chunk) -> SqlError:
     first = error.errors[0]
     place = _place(text, first.get("line"), first.get("col"), first.get("highlight"))
     why = str(first.get("description") or "the statement cannot be parsed").rstrip(".")
-    why = why.partition(" but got <Token")[0]
-    return (place or chunk.place).error(_plain(why), _hint(why))
+    why, _, hint = why.partition(" but got <Token")[0].partition(". Hint: ")
+    return (place or chunk.place).error(_plain(why), hint or _hint(why))
 
 
 def _place(text: str, line: int | None, column: int | None, token: str | None) -> Place | None:

@@ -6,7 +6,7 @@ are a DataFrame, it is Spark. Functions of Flink that an engine lacks are rewrit
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 from sqlglot import exp, parse_one
@@ -300,8 +300,7 @@ def arrow_type(kind: exp.DataType) -> pa.DataType | None:
         return _TYPES[kind.this]
     arguments = kind.expressions
     if kind.this == exp.DType.DECIMAL:
-        precision, scale, *_ = [*(int(one.name) for one in arguments), 0, 0]
-        return pa.decimal128(precision or 10, scale)
+        return _decimal([one.name for one in arguments])
     if kind.this in (exp.DType.ARRAY, exp.DType.LIST) and len(arguments) == 1:
         inner = arrow_type(arguments[0])
         return None if inner is None else pa.list_(inner)
@@ -309,7 +308,16 @@ def arrow_type(kind: exp.DataType) -> pa.DataType | None:
         key, value = map(arrow_type, arguments)
         return None if key is None or value is None else pa.map_(key, value)
     if kind.this == exp.DType.STRUCT:
-        fields = [(one.name, arrow_type(one.args["kind"])) for one in arguments]
+        kinds = [(one.name, one.args.get("kind")) for one in arguments]
+        fields = [(name, inner and arrow_type(inner)) for name, inner in kinds]
         known = [(name, inner) for name, inner in fields if inner is not None]
         return pa.struct(known) if len(known) == len(fields) else None
     return None
+
+
+def _decimal(arguments: Sequence[str]) -> pa.DataType | None:
+    """The type of decimals with a precision and a scale, as far as Arrow has it."""
+    if len(arguments) > 2 or not all(one.isdecimal() for one in arguments):
+        return None
+    precision, scale = [*map(int, arguments), *(10, 0)[len(arguments) :]]
+    return pa.decimal128(precision, scale) if 1 <= precision <= 38 and scale <= precision else None

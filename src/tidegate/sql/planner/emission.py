@@ -104,4 +104,7 @@ def trigger_of(clause: EmitClause) -> Trigger | None:
 def _lateness(clause: EmitClause) -> int | None:
     if clause.lateness is not None:
         return None if clause.lateness < 0 else clause.lateness
-    return None if clause.retention != Retention() else 0
+    late = getattr(clause.trigger, "late", None)
+    # Late panes need late rows: windows take them as long as the API does by default.
+    takes_late = clause.is_default or late is not None or clause.retention != Retention()
+    return None if takes_late else 0
