@@ -7,8 +7,10 @@ import pytest
 
 import tidegate as tg
 from tidegate.errors import SqlError
+from tidegate.operators.ingest.projection import project
 from tidegate.sql.definitions import TableDefinition, defined_table
 from tidegate.sql.parse import parse_script
+from tidegate.sql.session import SqlSession
 from tidegate.sql.statements import CreateTable
 
 STAMP = pa.timestamp("us", "UTC")
@@ -145,3 +147,88 @@ def test_types_are_those_of_arrow_or_refused(kind: str, expected: pa.DataType | 
         table = defined(text)
         assert table.schema is not None
         assert table.schema.field("a").type == expected
+
+
+CLICKS = """CREATE TABLE clicks (k INT, ms BIGINT, ts AS TO_TIMESTAMP_LTZ(ms, 3),
+    WATERMARK FOR ts AS ts, PRIMARY KEY (k) NOT ENFORCED) WITH ('connector' = 'filesystem',
+    'path' = 'in', 'format' = 'json')"""
+
+
+@pytest.mark.parametrize(
+    ("like", "columns", "time", "key", "path"),
+    [
+        ("", ["k", "ms", "x", "ts"], "ts", ("k",), "in"),
+        ("(EXCLUDING ALL)", ["k", "ms", "x"], None, (), None),
+        ("(INCLUDING ALL EXCLUDING OPTIONS)", ["k", "ms", "x", "ts"], "ts", ("k",), None),
+        ("(EXCLUDING CONSTRAINTS INCLUDING WATERMARKS)", ["k", "ms", "x", "ts"], "ts", (), "in"),
+        ("(OVERWRITING OPTIONS)", ["k", "ms", "x", "ts"], "ts", ("k",), "in"),
+    ],
+)
+def test_a_table_like_another_one(
+    like: str, columns: list[str], time: str | None, key: tuple[str, ...], path: str | None
+) -> None:
+    session = SqlSession()
+    list(session.execute(f"{CLICKS}; CREATE TABLE c (x INT) LIKE clicks {like}"))
+    table = session.definitions["c"]
+    assert table.columns is not None
+    assert table.columns.names == columns
+    assert (table.input.time, table.primary_key) == (time, key)
+    assert (None if table.options is None else table.options.get("path")) == path
+
+
+def test_settings_of_flink_have_their_effect_or_none() -> None:
+    session = SqlSession()
+    list(
+        session.execute(
+            f"""USE CATALOG default_catalog; SET table.exec.mini-batch.enabled = true;
+            SET 'table.exec.source.idle-timeout' = '5 s'; SET 'parallelism.default' = '3';
+            SET execution.runtime-mode = 'batch'; RESET 'parallelism.default'; {CLICKS};
+            CREATE TABLE quick (ts TIMESTAMP(3), WATERMARK FOR ts AS BOUNDED(INTERVAL '1' SECOND,
+                IDLE_AFTER => INTERVAL '1' MINUTE))"""
+        )
+    )
+    assert (session.settings.mode, session.settings.shards) == ("batch", None)
+    marks = {name: table.input.watermark for name, table in session.tables().items()}
+    assert marks["clicks"] == tg.bounded("0 s", idle_after="5 s")
+    assert marks["quick"] == tg.bounded("1 s", idle_after="1 minute")
+    with pytest.raises(SqlError, match="EMIT EARLY"):
+        list(session.execute("SET 'table.exec.emit.early-fire.enabled' = 'true'"))
+
+
+def test_tables_are_shown_and_described() -> None:
+    session = SqlSession()
+    script = f"""{CLICKS}; CREATE VIEW v AS SELECT k AS n FROM default_database.clicks;
+        SHOW TABLES; SHOW VIEWS; DESCRIBE default_catalog.default_database.clicks; DESC v;
+        SHOW CREATE TABLE clicks; SET 'pipeline.name' = 'x'; SET"""
+    shown = [str(result) for result in session.execute(script) if result is not None]
+    assert shown[0].split() == ["table", "name", "clicks", "v"]
+    assert shown[1].split() == ["view", "name", "v"]
+    rows = [line.split() for line in shown[2].splitlines()]
+    assert rows[0] == ["name", "type", "key", "extras", "watermark"]
+    assert rows[1] == ["k", "int32", "PRIMARY", "KEY"]
+    assert rows[3][:3] == ["ts", "timestamp[us,", "tz=UTC]"]
+    assert "bounded(0 seconds)" in shown[2]
+    assert shown[3].split()[-1] == "n"
+    assert shown[4] == f"{CLICKS};"
+    assert "pipeline.name = x" in shown[5]
+    # They are no results of a script.
+    assert tg.sql(f"{CLICKS}; SHOW TABLES; SELECT k FROM clicks").columns == ("k",)
+    with pytest.raises(SqlError, match="no table or view `w`"):
+        list(session.execute("DESCRIBE w"))
+
+
+def test_rows_are_inserted_into_a_partition_of_a_table() -> None:
+    script = f"""{CLICKS}; CREATE TABLE out (k INT, day STRING, n BIGINT) PARTITIONED BY (day)
+        WITH ('connector' = 'blackhole');
+        EXECUTE STATEMENT SET BEGIN
+        INSERT INTO out PARTITION (day = 'monday') SELECT k, ms FROM clicks; END;"""
+    (insert,) = tg.sql(script).inserts
+    rows = pa.table({"k": [1], "ms": [2]})
+    assert project(rows, insert.query.output).rows.to_pylist() == [
+        {"k": 1, "day": "monday", "n": 2}
+    ]
+    assert repr(tg.sql(script)) == "Insertions(INSERT INTO out: SqlQuery(k, ms from clicks))"
+    plan = tg.sql(script.replace("EXECUTE", "EXPLAIN"))
+    assert plan.startswith("Insert into out")
+    with pytest.raises(SqlError, match="no column `hour`"):
+        tg.sql(script.replace("(day =", "(hour ="))

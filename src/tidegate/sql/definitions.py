@@ -114,6 +114,22 @@ class TableDefinition:
             return None
         return self.options.connector.name
 
+    def idle_after(self, idle: int) -> TableDefinition:
+        """The table whose partitions are idle after this time, unless it has a time of its own."""
+
+        def changed(mark: Watermarks) -> Watermarks:
+            if not isinstance(mark, Watched) or mark.idle_after is not None:
+                return mark
+            return dataclasses.replace(mark, idle_after=idle)
+
+        others = tuple(
+            dataclasses.replace(one, watermark=changed(one.watermark)) for one in self.input.others
+        )
+        given = dataclasses.replace(
+            self.input, watermark=changed(self.input.watermark), others=others
+        )
+        return dataclasses.replace(self, input=given)
+
     def written_schema(self) -> pa.Schema:
         """The columns that a sink receives: physical ones, without metadata."""
         virtual = {name for name, _ in self.metadata}

@@ -12,6 +12,7 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from tidegate.sql.emit import EmitParser, starts_clause
+from tidegate.sql.like import FEATURES
 from tidegate.sql.nodes import (
     Descriptor,
     Emit,
@@ -217,6 +218,22 @@ class TidegateParser(EmitParser, SparkParser):
         return self.expression(
             MetadataColumn(this=key, virtual=self._match_text_seq("VIRTUAL") is not None)
         )
+
+    def _parse_create_like(self) -> exp.LikeProperty | None:
+        """`LIKE table (INCLUDING OPTIONS EXCLUDING ALL)`."""
+        found = exp.LikeProperty(this=self._parse_table_parts(schema=True), expressions=[])
+        is_wrapped = self._match(TokenType.L_PAREN)
+        while self._match_texts(("INCLUDING", "EXCLUDING", "OVERWRITING")):
+            rule, feature = self._prev.text.upper(), self._curr
+            if feature.text.upper() not in ("ALL", *FEATURES):
+                self.raise_error(f"Expected ALL or one of {', '.join(FEATURES)}", feature)
+            self._advance()
+            found.append(
+                "expressions", exp.Property(this=rule, value=exp.var(feature.text.upper()))
+            )
+        if is_wrapped:
+            self._match_r_paren()
+        return found
 
     # Errors
 

@@ -309,12 +309,12 @@ class EmitParser(_Base):
                 self.raise_error("Expected an interval", token)
                 return 1
             size = ticks(found)
-            if size < 0:
-                self.raise_error("An interval of EMIT can't be negative", token)
-            return size
         except SpecError as error:
             self.raise_error(str(error), token)
             return 1
+        if size < 0:
+            self.raise_error("An interval of EMIT can't be negative", token)
+        return size
 
     def _emit_expect(self, word: str) -> None:
         if not self._match_text_seq(word):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from sqlglot import exp
 
 from tidegate.api.running import Pipeline
 from tidegate.api.streams import Stream
@@ -19,6 +20,7 @@ from tidegate.sql.connectors import UPSERTS, spark_sink
 from tidegate.sql.definitions import TableDefinition
 from tidegate.sql.plan import QueryPlan
 from tidegate.sql.query import SqlQuery
+from tidegate.sql.scalars import duckdb_text
 from tidegate.sql.statements import Insert
 
 if TYPE_CHECKING:
@@ -48,6 +50,9 @@ class Insertion:
     target: TableDefinition
     late: TableDefinition | None = None
     """The table that receives the late rows of the query, in the same run."""
+
+    def __repr__(self) -> str:
+        return f"INSERT INTO {self.target.name}: {self.query!r}"
 
     @property
     def is_late(self) -> bool:
@@ -84,6 +89,9 @@ class Insertions:
     """The inserts of a script; nothing runs before one of its methods is called."""
 
     inserts: tuple[Insertion, ...]
+
+    def __repr__(self) -> str:
+        return f"Insertions({'; '.join(map(repr, self.inserts))})"
 
     @property
     def runs_embedded(self) -> bool:
@@ -125,8 +133,9 @@ class Insertions:
 def inserted(statement: Insert, query: SqlQuery, target: TableDefinition) -> Insertion:
     """An insert; refuses columns that the table does not have."""
     wanted = target.written_schema()
-    names = list(statement.columns) or wanted.names
-    for name in names:
+    fixed = dict(statement.partition)
+    names = list(statement.columns) or [name for name in wanted.names if name not in fixed]
+    for name in [*names, *fixed]:
         if name not in wanted.names:
             raise statement.place.error(
                 f"the table `{target.name}` has no column `{name}`",
@@ -145,7 +154,7 @@ def inserted(statement: Insert, query: SqlQuery, target: TableDefinition) -> Ins
         )
     _check_changes(statement, query, target)
     projection = Projection(
-        tuple(_written(wanted, dict(zip(names, query.columns, strict=True)))),
+        tuple(_written(wanted, _sources(names, query.columns, fixed))),
         keeps="nothing" if not _is_upserted(target) else "protocol",
     )
     return Insertion(
@@ -158,12 +167,19 @@ def inserted(statement: Insert, query: SqlQuery, target: TableDefinition) -> Ins
     )
 
 
-def _written(wanted: pa.Schema, sources: dict[str, str]) -> Iterator[tuple[str, str]]:
+def _sources(
+    names: Sequence[str], columns: Sequence[str], fixed: Mapping[str, exp.Expr]
+) -> dict[str, str]:
+    """By column of a table, the expression over the columns of a query."""
+    found = {name: duckdb_text(value) for name, value in fixed.items()}
+    return {**found, **dict(zip(names, map(reference, columns), strict=True))}
+
+
+def _written(wanted: pa.Schema, sources: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """The columns of a table, from those of a query."""
     for column in wanted:
-        source = sources.get(column.name)
         kind = _duckdb_type(column.type)
-        value = "NULL" if source is None else reference(source)
+        value = sources.get(column.name, "NULL")
         yield column.name, value if kind is None else f"CAST({value} AS {kind})"
 
 

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from sqlglot import exp
+
+NAMESPACES = ("default_catalog", "default_database")
+"""The catalog and the database of Flink that tables may be named with."""
+
+
+def local_name(parts: Sequence[str]) -> str:
+    """The name of a table without its default catalog and database.
+
+    >>> local_name(["default_catalog", "default_database", "bids"]), local_name(["a", "b"])
+    ('bids', 'a.b')
+    """
+    rest = list(parts)
+    for number, namespace in enumerate(NAMESPACES):
+        if len(rest) > 1 and rest[0].lower() == namespace and (number or len(rest) > 2):
+            rest = rest[1:]
+    return ".".join(rest)
 
 
 class WindowCall(exp.Expression, exp.Func):

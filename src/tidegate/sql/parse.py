@@ -13,8 +13,9 @@ from sqlglot.errors import ErrorLevel, ParseError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from tidegate.errors import SpecError, SqlError
+from tidegate.sql.commands import WORDS, command
 from tidegate.sql.dialect import Tidegate
-from tidegate.sql.nodes import MetadataColumn, Watermark
+from tidegate.sql.nodes import MetadataColumn, Watermark, local_name
 from tidegate.sql.positions import Place, place_of
 from tidegate.sql.statements import (
     ColumnDefinition,
@@ -23,8 +24,8 @@ from tidegate.sql.statements import (
     Drop,
     Explain,
     Insert,
+    Like,
     Query,
-    SetOption,
     Statement,
     StatementSet,
     TableOption,
@@ -33,6 +34,8 @@ from tidegate.sql.statements import (
 
 LONGEST = 1_000_000
 """The number of characters of the longest script."""
+_DETAILS = ("ESTIMATED_COST", "CHANGELOG_MODE", "JSON_EXECUTION_PLAN", "PLAN_ADVICE", ",")
+"""What Flink's EXPLAIN may show further; the plan has all there is."""
 _DEEPEST = 200
 """How deep parentheses may be nested."""
 
@@ -64,9 +67,15 @@ def parse_script(text: str) -> tuple[Statement, ...]:
         words = chunk.words()
         if words[:3] == ["BEGIN", "STATEMENT", "SET"]:
             found.append(_statement_set(text, chunk, chunk.without(3), chunks))
-        elif words == ["EXECUTE", "STATEMENT", "SET", "BEGIN"]:
-            found.append(_statement_set(text, chunk, chunk.without(4), chunks))
+        elif words[1:] == ["STATEMENT", "SET", "BEGIN"] and words[0] in ("EXECUTE", "EXPLAIN"):
+            whole = _statement_set(text, chunk, chunk.without(4), chunks)
+            found.append(whole if words[0] == "EXECUTE" else Explain(whole, chunk.place, text))
+        elif words[0] in WORDS:
+            one = command(text, chunk.tokens)
+            found += [] if one is None else [replace(one, text=_text_of(text, chunk))]
         else:
+            if words[0] == "EXECUTE" and words[1:2] in (["INSERT"], ["SELECT"], ["WITH"]):
+                chunk = chunk.without(1)
             found.append(_statement(text, chunk))
     return tuple(found)
 
@@ -140,9 +149,11 @@ def _statement_set(text: str, whole: _Chunk, first: _Chunk, chunks: list[_Chunk]
 def _statement(text: str, chunk: _Chunk) -> Statement:
     words = chunk.words()
     if words and words[0] == "EXPLAIN":
-        number = 3 if words[1:3] == ["PLAN", "FOR"] else 1
-        inner = chunk.without(number)
-        statement = _statement(text, inner) if inner.tokens else None
+        inner = chunk.without(3 if words[1:3] == ["PLAN", "FOR"] else 1)
+        while inner.tokens and inner.words()[0] in _DETAILS:
+            inner = inner.without(1)
+        is_open = not inner.tokens or inner.words()[0] == "EXPLAIN"
+        statement = None if is_open else _statement(text, inner)
         if not isinstance(statement, Query | Insert):
             raise chunk.place.error("EXPLAIN takes a query or an INSERT", "EXPLAIN SELECT ...")
         return Explain(statement, chunk.place, _text_of(text, chunk))
@@ -229,13 +240,13 @@ def _converted(tree: exp.Expr, text: str, chunk: _Chunk) -> Statement:
         exp.Create: _create,
         exp.Insert: _insert,
         exp.Drop: _drop,
-        exp.Set: _set,
     }
     found = kinds.get(type(tree))
     if found is None:
         raise chunk.place.error(
             "this statement is not supported",
-            "SELECT, INSERT INTO, CREATE TABLE, CREATE VIEW, DROP, SET and EXPLAIN are",
+            "SELECT, INSERT INTO, CREATE TABLE, CREATE VIEW, DROP, SET, SHOW, DESCRIBE and EXPLAIN"
+            " are",
         )
     return replace(found(tree, text, chunk), text=statement)
 
@@ -273,7 +284,7 @@ def _create(tree: exp.Create, text: str, chunk: _Chunk) -> Statement:
                 key.append(column.name)
         else:
             raise place_of(text, part, table).error("this is no column of a table")
-    options, partitioned = _properties(tree, text)
+    options, partitioned, like = _properties(tree, text)
     return CreateTable(
         _table_name(table, text),
         tuple(columns),
@@ -282,6 +293,7 @@ def _create(tree: exp.Create, text: str, chunk: _Chunk) -> Statement:
         partitioned,
         options,
         place_of(text, table),
+        like,
         if_not_exists=bool(tree.args.get("exists")),
         replace=bool(tree.args.get("replace")),
     )
@@ -322,14 +334,20 @@ def _column(part: exp.ColumnDef, text: str) -> ColumnDefinition:
     )
 
 
-def _properties(tree: exp.Create, text: str) -> tuple[tuple[TableOption, ...], tuple[str, ...]]:
-    options, partitioned = list[TableOption](), tuple[str, ...]()
+def _properties(
+    tree: exp.Create, text: str
+) -> tuple[tuple[TableOption, ...], tuple[str, ...], Like | None]:
+    """The options of a table, the columns of its partitions, and the table that it is like."""
+    options, partitioned, like = list[TableOption](), tuple[str, ...](), None
     found = tree.args.get("properties")
     for part in found.expressions if found is not None else []:
         if isinstance(part, exp.PartitionedByProperty):
             partitioned = tuple(column.name for column in part.this.expressions or [part.this])
         elif isinstance(part, exp.TemporaryProperty):
             continue
+        elif isinstance(part, exp.LikeProperty):
+            rules = tuple((one.text("value"), one.this) for one in part.expressions)
+            like = Like(_table_name(part.this, text), rules, place_of(text, part.this))
         elif type(part) is exp.Property or isinstance(
             part, exp.FileFormatProperty | exp.LocationProperty
         ):
@@ -350,7 +368,7 @@ def _properties(tree: exp.Create, text: str) -> tuple[tuple[TableOption, ...], t
                 " supported",
                 "WITH ('connector' = '...')",
             )
-    return tuple(options), partitioned
+    return tuple(options), partitioned, like
 
 
 def _insert(tree: exp.Insert, text: str, chunk: _Chunk) -> Insert:
@@ -363,11 +381,14 @@ def _insert(tree: exp.Insert, text: str, chunk: _Chunk) -> Insert:
     schema = tree.this
     table = schema.this if isinstance(schema, exp.Schema) else schema
     query = tree.expression
+    partition = table.args.get("partition") or tree.args.get("partition")
+    fixed = partition.expressions if isinstance(partition, exp.Partition) else []
     return Insert(
         _table_name(table, text),
         tuple(part.name for part in schema.expressions) if isinstance(schema, exp.Schema) else (),
         Query(query, place_of(text, query), _text_of(text, chunk)),
         place_of(text, table),
+        tuple((one.this.name, one.expression) for one in fixed if isinstance(one, exp.EQ)),
     )
 
 
@@ -385,22 +406,12 @@ def _drop(tree: exp.Drop, text: str, chunk: _Chunk) -> Drop:
     )
 
 
-def _set(tree: exp.Set, _text: str, chunk: _Chunk) -> SetOption:
-    items = tree.expressions
-    assigned = items[0].this if len(items) == 1 else None
-    if not isinstance(assigned, exp.EQ):
-        raise chunk.place.error("SET takes one option", "SET 'name' = 'value'")
-    left = assigned.this
-    name = left.sql(dialect=Tidegate) if isinstance(left, exp.Column | exp.Dot) else left.name
-    return SetOption(name.replace("`", ""), assigned.expression.name, chunk.place)
-
-
 def _table_name(table: Any, text: str) -> str:
     if not isinstance(table, exp.Table) or not table.name:
         raise place_of(text, table if isinstance(table, exp.Expr) else None).error(
             "the name of a table was expected"
         )
-    return ".".join(part.name for part in table.parts)
+    return local_name([part.name for part in table.parts])
 
 
 def _column_name(node: exp.Expr) -> str:

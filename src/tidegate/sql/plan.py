@@ -106,3 +106,10 @@ class Catalog:
     aggregates: Mapping[str, AggregateMaker | Aggregate] = field(default_factory=dict)
     functions: frozenset[str] = frozenset()
     """The names of further scalar functions."""
+
+
+def lookup(names: Mapping[str, Any], name: str) -> Any:
+    """What has a name, as it is written first, then without regard to case; None if nothing has."""
+    if name in names:
+        return names[name]
+    return next((value for key, value in names.items() if key.lower() == name.lower()), None)

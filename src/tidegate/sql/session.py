@@ -12,13 +12,16 @@ import pyarrow as pa
 from tidegate.api.running import Pipeline
 from tidegate.api.streams import Stream
 from tidegate.errors import InputError, SpecError
+from tidegate.instants import duration
 from tidegate.spec.aggregates import Aggregate
 from tidegate.spec.operator import Input
 from tidegate.spec.watermarks import Explicit
 from tidegate.sql.definitions import TableDefinition, defined_table
 from tidegate.sql.insertion import Insertion, Insertions, inserted
+from tidegate.sql.like import likened
+from tidegate.sql.listing import Listing, described, listed
 from tidegate.sql.parse import parse_script
-from tidegate.sql.plan import Catalog, Table, TableScan
+from tidegate.sql.plan import Catalog, Table, TableScan, lookup
 from tidegate.sql.planner.query import plan_query
 from tidegate.sql.positions import Place
 from tidegate.sql.query import SqlQuery
@@ -30,8 +33,10 @@ from tidegate.sql.statements import (
     Drop,
     Explain,
     Insert,
+    Like,
     Query,
     SetOption,
+    Show,
     Statement,
     StatementSet,
 )
@@ -52,8 +57,8 @@ def run_script(
 ) -> SqlQuery | Insertions | str:
     """What the statements of a script amount to: its query, or its inserts; see `tidegate.sql`."""
     session = SqlSession(tables, aggregates=aggregates, folder=folder)
-    results = list(session.execute(text))
-    found = [result for result in results if result is not None]
+    results = [result for result in session.execute(text) if result is not None]
+    found = [result for result in results if not isinstance(result, Listing)] or results
     inserts = [result for result in found if isinstance(result, Insertions)]
     if inserts and len(inserts) == len(found):
         return Insertions(tuple(one for result in inserts for one in result.inserts)).joined()
@@ -77,6 +82,7 @@ class SqlSession:
 
     def __post_init__(self) -> None:
         self.definitions: dict[str, TableDefinition] = {}
+        self.created: dict[str, CreateTable | CreateView] = {}
         self.pipelines: dict[str, Table] = {}
         self.views: dict[str, Query] = {}
         self.settings = Settings()
@@ -111,14 +117,26 @@ class SqlSession:
             case Insert():
                 return Insertions((self._inserted(statement, complete=complete),))
             case StatementSet():
-                found = [self._inserted(one, complete=complete) for one in statement.inserts]
-                return Insertions(tuple(found)).joined()
+                return self._together(statement, complete=complete)
+            case Show():
+                return self._shown(statement)
         return None
+
+    def _together(self, statement: StatementSet, *, complete: bool = False) -> Insertions:
+        found = [self._inserted(one, complete=complete) for one in statement.inserts]
+        return Insertions(tuple(found)).joined()
+
+    def tables(self) -> dict[str, TableDefinition]:
+        """The tables as queries read them, with the settings of the session."""
+        idle = self.settings.idle
+        if idle is None:
+            return dict(self.definitions)
+        return {name: one.idle_after(duration(idle)) for name, one in self.definitions.items()}
 
     @property
     def catalog(self) -> Catalog:
         """What queries may refer to."""
-        tables = {name: one.table for name, one in self.definitions.items()}
+        tables = {name: one.table for name, one in self.tables().items()}
         return Catalog({**tables, **self.pipelines}, self.views, dict(self.aggregates or {}))
 
     def query(self, statement: Query, *, complete: bool = False) -> SqlQuery:
@@ -126,7 +144,7 @@ class SqlSession:
         return SqlQuery(
             statement.text,
             plan_query(statement, self.catalog),
-            dict(self.definitions),
+            self.tables(),
             self.settings,
             complete,
             folder=self.folder,
@@ -155,6 +173,8 @@ class SqlSession:
         if self._is_taken(statement.name, statement.place, statement):
             return
         given = self.definitions.get(statement.name)
+        if statement.like is not None:
+            statement = likened(statement, statement.like, self._source_of(statement.like))
         found = defined_table(statement)
         if given is not None and statement.name in self.given and found.connector is None:
             # A definition without a connector describes the rows that a program hands over.
@@ -162,6 +182,41 @@ class SqlSession:
             if isinstance(self.given[statement.name], Stream) and not statement.watermarks:
                 found = dataclasses.replace(found, input=given.input)
         self.definitions[statement.name] = found
+        self.created[statement.name] = statement
+
+    def _source_of(self, like: Like) -> CreateTable:
+        """The statement that created the table that another one is like."""
+        found = lookup(self.created, like.table)
+        if not isinstance(found, CreateTable):
+            raise like.place.error(
+                f"no CREATE TABLE of the script has created `{like.table}`",
+                f"known are {', '.join(self.created) or 'none'}",
+            )
+        return found
+
+    def _shown(self, statement: Show) -> Listing:
+        """What `SHOW` and `DESCRIBE` print."""
+        tables = {**self.definitions, **self.pipelines}
+        match statement.kind:
+            case "TABLES":
+                return listed("table name", [*tables, *self.views])
+            case "VIEWS":
+                return listed("view name", [*self.views])
+            case "SETTINGS":
+                return listed("setting", self.settings.shown())
+        name, catalog = statement.name, self.catalog
+        table, view = lookup(catalog.tables, name), lookup(self.views, name)
+        created = lookup(self.created, name)
+        if statement.kind == "CREATE" and created is not None:
+            return Listing(f"{created.text};")
+        if view is not None:
+            table = Table(name, Input(watermark=Explicit()), plan_query(view, catalog).columns)
+        if table is None or statement.kind == "CREATE":
+            raise statement.place.error(
+                f"there is no table or view `{name}`",
+                f"known are {', '.join([*tables, *self.views]) or 'none'}",
+            )
+        return described(table, lookup(self.definitions, name))
 
     def _view(self, statement: CreateView) -> None:
         if self._is_taken(statement.name, statement.place, statement):
@@ -175,6 +230,7 @@ class SqlSession:
         self.views[statement.name] = (
             query if not statement.columns else _renamed(query, statement.columns)
         )
+        self.created[statement.name] = statement
 
     def _is_taken(self, name: str, place: Place, statement: CreateTable | CreateView) -> bool:
         """Whether a name is taken and the statement ignores that."""
@@ -195,6 +251,7 @@ class SqlSession:
         name = next((one for one in known if one.lower() == statement.name.lower()), None)
         if name is not None:
             del known[name]
+            self.created.pop(name, None)
         elif not statement.if_exists:
             raise statement.place.error(
                 f"there is no {statement.kind.lower()} `{statement.name}`", "DROP ... IF EXISTS"
@@ -204,17 +261,12 @@ class SqlSession:
         inner = statement.statement
         if isinstance(inner, Insert):
             return self._inserted(inner, complete=False).explain()
+        if isinstance(inner, StatementSet):
+            return self._together(inner).explain()
         return self.query(inner).explain()
 
     def _inserted(self, statement: Insert, *, complete: bool) -> Insertion:
-        target = next(
-            (
-                one
-                for name, one in self.definitions.items()
-                if name.lower() == statement.table.lower()
-            ),
-            None,
-        )
+        target = lookup(self.definitions, statement.table)
         if target is None:
             raise statement.place.error(
                 f"there is no table `{statement.table}` to insert into",

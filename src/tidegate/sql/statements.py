@@ -66,6 +66,16 @@ class TableOption:
 
 
 @dataclass(frozen=True)
+class Like:
+    """`LIKE table (INCLUDING OPTIONS, EXCLUDING ALL)`."""
+
+    table: str
+    rules: tuple[tuple[str, str], ...]
+    """Features, such as `OPTIONS`, and whether they are `INCLUDING`, `EXCLUDING`, `OVERWRITING`."""
+    place: Place
+
+
+@dataclass(frozen=True)
 class CreateTable:
     """`CREATE TABLE name (columns, watermarks) WITH (options)`."""
 
@@ -76,6 +86,7 @@ class CreateTable:
     partitioned_by: tuple[str, ...]
     options: tuple[TableOption, ...]
     place: Place
+    like: Like | None = None
     if_not_exists: bool = False
     replace: bool = False
     text: str = ""
@@ -111,6 +122,8 @@ class Insert:
     columns: tuple[str, ...]
     query: Query
     place: Place
+    partition: tuple[tuple[str, exp.Expr], ...] = ()
+    """Columns with one value for all rows: `PARTITION (day = '2025-03-14')`."""
     text: str = ""
 
 
@@ -118,17 +131,19 @@ class Insert:
 class Explain:
     """`EXPLAIN statement`."""
 
-    statement: Query | Insert
+    statement: Query | Insert | StatementSet
     place: Place
     text: str = ""
 
 
 @dataclass(frozen=True)
 class SetOption:
-    """`SET 'name' = 'value'`."""
+    """`SET 'name' = 'value'`, or `RESET 'name'`."""
 
-    name: str
-    value: str
+    name: str | None
+    """The name; None for all settings."""
+    value: str | None
+    """The value; None for the default."""
     place: Place
     text: str = ""
 
@@ -153,6 +168,17 @@ class StatementSet:
     text: str = ""
 
 
+@dataclass(frozen=True)
+class Show:
+    """`SHOW TABLES`, `SHOW VIEWS`, `DESCRIBE name`, `SHOW CREATE TABLE name` or a bare `SET`."""
+
+    kind: str
+    """`TABLES`, `VIEWS`, `COLUMNS`, `CREATE` or `SETTINGS`."""
+    name: str
+    place: Place
+    text: str = ""
+
+
 Statement: TypeAlias = (
-    CreateTable | CreateView | Insert | Query | Explain | SetOption | Drop | StatementSet
+    CreateTable | CreateView | Insert | Query | Explain | SetOption | Drop | StatementSet | Show
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from sqlglot import exp
 
@@ -13,8 +12,8 @@ from tidegate.api.joins import Joined
 from tidegate.api.streams import Panes, Stream
 from tidegate.errors import SpecError
 from tidegate.spec.windows import Axis, Window
-from tidegate.sql.nodes import Descriptor, TableArgument, TableWindow, WindowCall
-from tidegate.sql.plan import Branch, Catalog, QueryPlan, Table, TableScan
+from tidegate.sql.nodes import Descriptor, TableArgument, TableWindow, WindowCall, local_name
+from tidegate.sql.plan import Branch, Catalog, QueryPlan, Table, TableScan, lookup
 from tidegate.sql.planner.aggregates import has_aggregate, unknown_function
 from tidegate.sql.planner.emission import merged, within_chain
 from tidegate.sql.planner.functions import known_functions
@@ -404,18 +403,18 @@ class _Planner:
 
     def table(self, node: exp.Table, place: exp.Expr | None = None) -> Relation:
         """The relation of a name: a common table expression, a view or a table."""
-        name = ".".join(part.name for part in node.parts)
+        name = local_name([part.name for part in node.parts])
         catalog = self.context.catalog
-        found = _lookup(self.views, name)
+        found = lookup(self.views, name)
         if found is not None:
             return found
-        view = _lookup(catalog.views, name)
+        view = lookup(catalog.views, name)
         if view is not None:
             if name.lower() in self.names:
                 raise self.error(place or node, f"the view `{name}` reads itself")
             planner = _Planner(Context(view.place.text, catalog), None, (*self.names, name.lower()))
             return planner._settled(planner.query(view.tree, None), None)
-        table = _lookup(catalog.tables, name)
+        table = lookup(catalog.tables, name)
         if table is None:
             known = [*self.views, *catalog.views, *catalog.tables]
             near = difflib.get_close_matches(name, known, 1, 0.5)
@@ -750,13 +749,6 @@ def _with_named(relation: Relation, node: exp.Expr, tree: exp.Select) -> Relatio
 def _clause_of(tree: exp.Expr) -> EmitClause | None:
     emit = tree.args.get("emit")
     return None if emit is None else emit.args["clause"]
-
-
-def _lookup(names: Mapping[str, Any], name: str) -> Any:
-    if name in names:
-        return names[name]
-    found = [value for key, value in names.items() if key.lower() == name.lower()]
-    return found[0] if found else None
 
 
 def _alias_columns(node: exp.Expr) -> list[str]:
